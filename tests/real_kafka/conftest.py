@@ -1,0 +1,46 @@
+"""Real brokers, started once a session: `kafka1` is one of them, `kafka3` a cluster of three.
+
+Without java, Maven or the jars these tests are skipped; on CI (the variable CI is set) they fail.
+"""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tools.kafka_cluster import KafkaCluster, KafkaMissing
+
+
+@pytest.fixture(scope="session")
+def kafka1(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One broker; `min.insync.replicas` is 1."""
+    yield from running(KafkaCluster(tmp_path_factory.mktemp("kafka1"), 1))
+
+
+@pytest.fixture(scope="session")
+def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three brokers; three copies of each partition, and `min.insync.replicas` is 2."""
+    yield from running(KafkaCluster(tmp_path_factory.mktemp("kafka3"), 3))
+
+
+def running(cluster: KafkaCluster) -> Iterator[KafkaCluster]:
+    """The cluster, up for as long as the session lasts."""
+    try:
+        cluster.up()
+    except KafkaMissing as error:
+        refuse = pytest.fail if os.environ.get("CI") else pytest.skip
+        refuse(f"no real Kafka: {error}")
+    try:
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@pytest.fixture(autouse=True)
+def healed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever a test did to the brokers, the next one finds all of them running."""
+    used = {"kafka1", "kafka3"} & set(request.fixturenames)
+    clusters = [request.getfixturevalue(name) for name in sorted(used)]
+    yield
+    for cluster in clusters:
+        cluster.heal()

@@ -1,0 +1,210 @@
+"""Real Kafka brokers on loopback, to be killed, frozen and brought back.
+
+    directory/cluster.json    (port, controller port) of brokers 1..N
+    directory/broker-I/       see kafka_broker.py
+
+Each broker is a controller too (KRaft combined mode), so a cluster of three
+outlives one of them. Data stay until the next `up`, which starts empty.
+"""
+
+import base64
+import contextlib
+import json
+import random
+import shutil
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.kafka_broker import HOST, Broker
+from tools.kafka_install import CACHE, KafkaError, KafkaMissing, fetch_jars, jars_available
+
+__all__ = [
+    "DEFAULT_DIRECTORY",
+    "KafkaCluster",
+    "KafkaError",
+    "KafkaMissing",
+    "fetch_jars",
+    "jars_available",
+]
+
+DEFAULT_DIRECTORY = CACHE / "cluster"
+START_TIMEOUT_S = 90.0
+
+# Below the ports that the kernel gives to outgoing connections: nobody may take a dead broker's
+# port, least of all a client that reconnects to it and would meet itself.
+_PORTS = range(20_000, 30_000)
+
+_SETTINGS = """\
+node.id={id}
+process.roles=broker,controller
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+controller.listener.names=CONTROLLER
+controller.quorum.voters={voters}
+log.dirs={directory}/data
+
+num.partitions=6
+auto.create.topics.enable=true
+default.replication.factor={copies}
+min.insync.replicas={in_sync}
+
+offsets.topic.num.partitions=5
+offsets.topic.replication.factor={copies}
+transaction.state.log.num.partitions=5
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={in_sync}
+share.coordinator.state.topic.num.partitions=5
+share.coordinator.state.topic.replication.factor={copies}
+share.coordinator.state.topic.min.isr={in_sync}
+group.initial.rebalance.delay.ms=0
+"""
+
+
+class KafkaCluster:
+    """Brokers 1..N in one directory; those of an earlier `up` are found there again."""
+
+    def __init__(self, directory: Path, brokers: int) -> None:
+        self.directory = directory.resolve()
+        self.size = brokers
+        self.brokers = _read_plan(self.directory)
+
+    @classmethod
+    def load(cls, directory: Path) -> "KafkaCluster":
+        """The cluster that an earlier `up` left in the directory."""
+        brokers = len(_read_plan(directory))
+        if not brokers:
+            raise KafkaError(f"there is no cluster in {directory}; `up` makes one")
+        return cls(directory, brokers)
+
+    @property
+    def bootstrap(self) -> str:
+        """What a client's bootstrap.servers wants."""
+        return ",".join(broker.address for broker in self.brokers)
+
+    def up(self) -> None:
+        """Start N empty brokers and return when each of them knows all others."""
+        if any(broker.pid for broker in self.brokers):
+            raise KafkaError(f"brokers are already running in {self.directory}")
+        fetch_jars()
+        self._lay_out()
+        try:
+            self._format()
+            for broker in self.brokers:
+                broker.launch()
+            self._await(self.brokers)
+        except BaseException:
+            self.down()
+            raise
+
+    def down(self) -> None:
+        """Stop every broker, frozen ones too; their data stay."""
+        # Kafka's own shutdown takes three brokers six seconds, and SIGKILL loses nothing on disk.
+        for broker in self.brokers:
+            with contextlib.suppress(KafkaError):
+                broker.send(signal.SIGKILL)
+        for broker in self.brokers:
+            broker.await_state("dead")
+
+    def kill(self, broker_id: int) -> None:
+        """End a broker without its shutdown (SIGKILL); return when it is dead."""
+        self._signal(broker_id, signal.SIGKILL, "dead")
+
+    def freeze(self, broker_id: int) -> None:
+        """Stop a broker's every thread: its connections stay open and nobody answers."""
+        self._signal(broker_id, signal.SIGSTOP, "frozen")
+
+    def thaw(self, broker_id: int) -> None:
+        """Let a frozen broker go on where it stood."""
+        self._signal(broker_id, signal.SIGCONT, "running")
+
+    def start(self, broker_id: int) -> None:
+        """Bring a dead broker back on its ports and data; return when it answers."""
+        broker = self.broker(broker_id)
+        broker.launch()
+        self._await([broker])
+
+    def heal(self) -> None:
+        """Thaw what is frozen and start what is dead, so that the next test finds N brokers."""
+        for broker in self.brokers:
+            if broker.state == "frozen":
+                self.thaw(broker.id)
+        dead = [broker for broker in self.brokers if broker.state == "dead"]
+        for broker in dead:
+            broker.launch()
+        self._await(dead)
+
+    def broker(self, broker_id: int) -> Broker:
+        """The broker of that id, 1..N."""
+        for broker in self.brokers:
+            if broker.id == broker_id:
+                return broker
+        raise KafkaError(f"there is no broker {broker_id} among {len(self.brokers)}")
+
+    def _signal(self, broker_id: int, number: signal.Signals, state: str) -> None:
+        broker = self.broker(broker_id)
+        broker.send(number)
+        if not broker.await_state(state):
+            raise KafkaError(f"broker {broker_id} is {broker.state}, not {state}; see {broker.log}")
+
+    def _await(self, brokers: Sequence[Broker]) -> None:
+        ids = {broker.id for broker in brokers}
+        deadline = time.monotonic() + START_TIMEOUT_S
+        for broker in brokers:
+            broker.await_peers(ids, deadline)
+
+    def _lay_out(self) -> None:
+        for broker in self.brokers:
+            shutil.rmtree(broker.directory, ignore_errors=True)
+        ports = _free_ports(2 * self.size)
+        plan = list(zip(ports[::2], ports[1::2], strict=True))
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "cluster.json").write_text(json.dumps(plan))
+        self.brokers = _read_plan(self.directory)
+        for broker in self.brokers:
+            broker.lay_out(self._settings(broker))
+
+    def _settings(self, broker: Broker) -> str:
+        return _SETTINGS.format(
+            id=broker.id,
+            host=HOST,
+            port=broker.port,
+            controller_port=broker.controller_port,
+            voters=",".join(f"{b.id}@{HOST}:{b.controller_port}" for b in self.brokers),
+            directory=broker.directory,
+            copies=min(3, self.size),
+            in_sync=min(2, self.size),
+        )
+
+    def _format(self) -> None:
+        # A zero byte first: an id that began with "-" would be taken for an option.
+        cluster_id = base64.urlsafe_b64encode(bytes(1) + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+        tools = [(broker, broker.begin_format(cluster_id)) for broker in self.brokers]
+        for broker, tool in tools:
+            broker.end_format(tool)
+
+
+def _read_plan(directory: Path) -> list[Broker]:
+    """The brokers of the last `up` in the directory; none when there was none."""
+    try:
+        plan = json.loads((directory / "cluster.json").read_text())
+    except FileNotFoundError:
+        return []
+    return [
+        Broker(number, port, controller_port, directory.resolve() / f"broker-{number}")
+        for number, (port, controller_port) in enumerate(plan, start=1)
+    ]
+
+
+def _free_ports(count: int) -> list[int]:
+    """Distinct loopback ports that nobody listens on now."""
+    ports: list[int] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        if len(ports) == count:
+            break
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            ports.append(port)
+    return ports
