@@ -1,0 +1,66 @@
+"""The programs `bruce` and `brucectl`: their commands, one line each, and how an error leaves them."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated, NoReturn
+
+import typer
+
+from cli import exits
+from cli.commands import send
+from cli.output import complain
+
+
+def _new_app(help_text: str) -> typer.Typer:
+    return typer.Typer(
+        help=help_text,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        no_args_is_help=True,
+        rich_markup_mode=None,  # help is what `man` shows, on every terminal
+        pretty_exceptions_enable=False,  # a traceback with locals would show the payload of messages
+    )
+
+
+daemon = _new_app("Take messages from local programs, keep them on disk, and deliver them to Kafka.")
+control = _new_app("Look into, feed and steer bruce, the durable way into Kafka.")
+
+control.command("send", epilog=send.EXAMPLES)(send.send)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001  (Typer calls it with the option's value)
+    if wanted:
+        typer.echo(f"bruce {version('bruce-spool')}")
+        raise typer.Exit
+
+
+@daemon.callback()
+@control.callback()
+def _top(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+def bruce() -> NoReturn:
+    """Run the daemon's program."""
+    _enter(daemon)
+
+
+def brucectl() -> NoReturn:
+    """Run the operator's program."""
+    _enter(control)
+
+
+def _enter(app: typer.Typer) -> NoReturn:
+    """Run a command; what it cannot do is one sentence on standard error and an exit code."""
+    try:
+        app()
+    except exits.KNOWN as error:
+        complain(str(error))
+        raise SystemExit(exits.exit_code(error)) from None
+    raise SystemExit(exits.FINE)

@@ -1,0 +1,107 @@
+"""`brucectl send`: what a program does to hand bruce a message, from the shell."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.arguments import ConfigFile, examples
+from cli.errors import BadArgument, CliError, NobodyListens
+
+EXAMPLES = examples(
+    """brucectl send --topic clicks '{"page": 7}'""",
+    "brucectl send --topic clicks --partition-key 42 --timestamp 1700000000123 hello",
+    "tail -f access.log | brucectl send --topic access --lines",
+)
+
+
+def send(
+    value: Annotated[str | None, typer.Argument(metavar="VALUE", help="The value of the message.")] = None,
+    *,
+    topic: Annotated[str, typer.Option(help="The topic that it is for.")],
+    key: Annotated[str, typer.Option(help="The key of the Kafka record; none when it is empty.")] = "",
+    partition_key: Annotated[
+        int | None, typer.Option(help="Messages with the same number stay in order, in one partition.")
+    ] = None,
+    timestamp: Annotated[
+        int | None, typer.Option(metavar="MS", help="Of the Kafka record, in ms since the epoch; else now.")
+    ] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Send each line of standard input as a message.")
+    ] = False,
+    socket_path: Annotated[
+        Path | None,
+        typer.Option("--socket", metavar="PATH", help="The daemon's socket; else the configured one."),
+    ] = None,
+    config: ConfigFile = None,
+) -> None:
+    """Hand the daemon one message, or one per line of standard input.
+
+    It returns when the daemon's socket has taken the message: from then on bruce answers for it. It waits
+    while the queue of the socket is full.
+    """
+    if (value is None) != lines:
+        raise BadArgument("give either a VALUE, or --lines to send what standard input has, line by line")
+    values = _lines() if value is None else iter([value.encode(errors="surrogateescape")])
+    datagrams = _datagrams(values, topic, key, timestamp, partition_key)
+    send_all(socket_path or _configured_socket(config), datagrams)
+
+
+def send_all(path: Path, datagrams: Iterable[bytes]) -> None:
+    """Send each datagram, and wait for room where there is none. Raises NobodyListens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        try:
+            sender.connect(str(path))
+        except OSError as error:
+            raise _unreachable(path, error, 0) from None
+        for sent, datagram in enumerate(datagrams):
+            try:
+                sender.send(datagram)
+            except OSError as error:
+                raise _unreachable(path, error, sent) from None
+
+
+def _unreachable(path: Path, error: OSError, sent: int) -> CliError:
+    if error.errno == errno.EMSGSIZE:
+        return BadArgument("the message is larger than a datagram may be on this host")
+    after = f" after {sent} messages" if sent else ""
+    reason = error.strerror or str(error)
+    return NobodyListens(f"cannot reach bruce on {path}{after}: {reason}; is `bruce run` up?", sent)
+
+
+def _lines() -> Iterator[bytes]:
+    for line in sys.stdin.buffer:
+        yield line.removesuffix(b"\n")
+
+
+def _datagrams(
+    values: Iterable[bytes], topic: str, key: str, timestamp: int | None, partition_key: int | None
+) -> Iterator[bytes]:
+    from spool.wire import MAX_DATAGRAM_BYTES, encode
+
+    name, key_bytes = topic.encode(errors="surrogateescape"), key.encode(errors="surrogateescape")
+    for value in values:
+        now_ms = time.time_ns() // 1_000_000 if timestamp is None else timestamp
+        try:
+            datagram = encode(name, value, key=key_bytes, timestamp=now_ms, partition_key=partition_key)
+        except ValueError as error:
+            raise BadArgument(f"no message for topic {topic!r}: {error}") from None
+        except struct.error:
+            raise BadArgument("a timestamp is a number of 64 bits, a partition key one of 32") from None
+        if len(datagram) > MAX_DATAGRAM_BYTES:
+            raise BadArgument(f"the message takes {len(datagram)} bytes; a datagram has {MAX_DATAGRAM_BYTES}")
+        yield datagram
+
+
+def _configured_socket(config: Path | None) -> Path:
+    from cli.config import load_config
+
+    return load_config(config).ingest.datagram_socket

@@ -1,0 +1,128 @@
+"""bruce.toml and the environment, as the options of the packages.
+
+The file is the one named by --config, else by BRUCE_CONFIG, else /etc/bruce/bruce.toml where that exists.
+A variable BRUCE_TABLE_KEY gives a key, and overrides the file: BRUCE_SPOOL_DIRECTORY for `[spool] directory`,
+BRUCE_KAFKA_BOOTSTRAP_SERVERS for `[kafka] "bootstrap.servers"`. With neither a file nor the addresses of
+brokers bruce starts for a first try, on an embedded Kafka that forgets everything when it ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cli.errors import ConfigError
+from cli.settings import Settings, read_environment, read_file
+from dispatch.errors import BadProperty
+from dispatch.options import DispatchOptions, properties
+from spool.options import SpoolOptions
+
+SYSTEM_FILE = Path("/etc/bruce/bruce.toml")
+EMBEDDED = "embedded"
+"""The `bootstrap.servers` that stand for a Kafka of our own, in memory."""
+
+_SEGMENTS_AT_LEAST = 4
+"""One in use, one being sealed, and two spares."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestOptions:
+    """Where messages come in. The `[ingest]` table of bruce.toml."""
+
+    datagram_socket: Path
+    """The UNIX datagram socket that programs write to. Danger: who may write to it writes to any topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that can be set."""
+
+    ingest: IngestOptions
+    spool: SpoolOptions
+    dispatch: DispatchOptions
+    partitioners: Mapping[str, str]
+    """By topic, how the partition of a message is chosen. Where it is not given, a message with a partition
+    key goes by that number (`partition_key`), and others in runs to any partition that is there (`any`).
+    `murmur2` is the choice of Java's client, `crc32` that of librdkafka, each by the key of the record;
+    `module:function` is a function of your own."""
+    file: Path | None
+    """The file that was read."""
+    first_try: bool
+    """Nobody said where Kafka is: an embedded one stands in, and forgets everything when it ends."""
+
+
+def load_config(
+    named: Path | None = None, *, environ: Mapping[str, str] = os.environ, uid: int | None = None
+) -> Config:
+    """The configuration in effect. Raises ConfigError, whose text is one line."""
+    file = find_file(named, environ)
+    settings = {**(read_file(file) if file else {}), **read_environment(environ)}
+    place = str(file or "bruce.toml")
+    kafka = _values(settings, "kafka")
+    first_try = not file and not ({"bootstrap.servers", "metadata.broker.list"} & kafka.keys())
+    if first_try:
+        kafka["bootstrap.servers"] = EMBEDDED
+    directory, datagram_socket = default_paths(environ, os.getuid() if uid is None else uid)
+    return Config(
+        ingest=IngestOptions(**{"datagram_socket": datagram_socket, **_values(settings, "ingest")}),
+        spool=_spool_options(directory, settings, place),
+        dispatch=_dispatch_options(kafka, settings, place),
+        partitioners={path[1]: s.value for path, s in settings.items() if path[2:] == ("partitioner",)},
+        file=file,
+        first_try=first_try,
+    )
+
+
+def find_file(named: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """The file to read. One that was named is read even when it is not there: its absence is an error."""
+    if named:
+        return named
+    if environ.get("BRUCE_CONFIG"):
+        return Path(environ["BRUCE_CONFIG"])
+    return SYSTEM_FILE if SYSTEM_FILE.exists() else None
+
+
+def default_paths(environ: Mapping[str, str], uid: int) -> tuple[Path, Path]:
+    """(spool directory, datagram socket): the system's for root, for others their own."""
+    if uid == 0:
+        return Path("/var/lib/bruce"), Path("/run/bruce/bruce.sock")
+    state = environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    return Path(state) / "bruce", Path(runtime, "bruce.sock") if runtime else Path(f"/tmp/bruce-{uid}.sock")
+
+
+def _values(settings: Settings, table: str) -> dict[str, Any]:
+    return {path[1]: setting.value for path, setting in settings.items() if path[0] == table}
+
+
+def _where(settings: Settings, place: str, *paths: tuple[str, ...]) -> str:
+    """Where the first of these settings that was given comes from."""
+    return next((settings[path].where for path in paths if path in settings), place)
+
+
+def _spool_options(directory: Path, settings: Settings, place: str) -> SpoolOptions:
+    options = SpoolOptions(**{"directory": directory, **_values(settings, "spool")})
+    least = _SEGMENTS_AT_LEAST * options.segment_bytes
+    if options.max_bytes < least:
+        raise ConfigError(
+            _where(settings, place, ("spool", "max_bytes"), ("spool", "segment_bytes")),
+            f"[spool] max_bytes = {options.max_bytes}: expected at least {least}, "
+            f"which is {_SEGMENTS_AT_LEAST} times segment_bytes",
+        )
+    return options
+
+
+def _dispatch_options(kafka: dict[str, str], settings: Settings, place: str) -> DispatchOptions:
+    topics: dict[str, dict[str, str]] = {}
+    for path, setting in settings.items():
+        if path[0] == "topics" and path[2] != "partitioner":
+            topics.setdefault(path[1], {})[path[2]] = setting.value
+    options = DispatchOptions(kafka=kafka, topics=topics, **_values(settings, "dispatch"))
+    try:
+        properties(options)
+    except BadProperty as error:
+        raise ConfigError(_where(settings, place, ("kafka", error.key)), str(error)) from None
+    return options

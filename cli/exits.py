@@ -1,0 +1,52 @@
+"""Exit codes, and which error ends in which. Nobody else decides about them.
+
+0   fine
+1   found something wrong
+2   bad usage or configuration
+3   not reachable
+"""
+
+from __future__ import annotations
+
+from cli.errors import BadArgument, CliError, ConfigError, NobodyListens
+from dispatch.errors import BadProperty, DispatchError, EmbeddedFailed, NoLibrary, Unreachable
+from ingest.errors import BadSocket, IngestError
+from spool.errors import MissingPart, NoSpool, SpoolBusy, SpoolError
+
+FINE = 0
+FOUND = 1
+USAGE = 2
+UNREACHABLE = 3
+
+MEANINGS = {
+    FINE: "Fine.",
+    FOUND: "Found something wrong.",
+    USAGE: "Bad usage or configuration.",
+    UNREACHABLE: "Not reachable: no daemon, no spool, or no Kafka.",
+}
+
+KNOWN = (CliError, SpoolError, IngestError, DispatchError)
+"""The roots of the trees of errors: what is none of these is a defect, and keeps its traceback."""
+
+_CODES: dict[type[BaseException], int] = {
+    CliError: FOUND,
+    ConfigError: USAGE,
+    BadArgument: USAGE,
+    NobodyListens: UNREACHABLE,
+    SpoolError: FOUND,
+    MissingPart: USAGE,
+    SpoolBusy: UNREACHABLE,
+    NoSpool: UNREACHABLE,
+    IngestError: FOUND,
+    BadSocket: USAGE,
+    DispatchError: FOUND,
+    NoLibrary: USAGE,
+    BadProperty: USAGE,
+    Unreachable: UNREACHABLE,
+    EmbeddedFailed: UNREACHABLE,
+}
+
+
+def exit_code(error: BaseException) -> int:
+    """The code of the nearest class above this error that has one; FOUND for a stranger."""
+    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), FOUND)

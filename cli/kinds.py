@@ -1,0 +1,162 @@
+"""What a value in bruce.toml may be.
+
+Each kind takes a value as TOML gives it, and says in `accepts` what it takes. An environment variable is
+text: `from_text` makes of it what would have stood in the file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from cli.sizes import format_size, parse_size
+
+
+class Kind(Protocol):
+    """A kind of value."""
+
+    @property
+    def accepts(self) -> str:
+        """What a value may be, as it follows "expected"."""
+
+    def from_text(self, text: str) -> object:
+        """The TOML value that this text of an environment variable stands for."""
+
+    def parse(self, value: object) -> Any:
+        """The value for the options. Raises ValueError."""
+
+
+class _Text:
+    """Kinds whose value is a string in TOML as well."""
+
+    def from_text(self, text: str) -> object:
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class AbsolutePath(_Text):
+    """A path that means the same wherever the daemon was started."""
+
+    most_bytes: int = 4095
+
+    @property
+    def accepts(self) -> str:
+        return f"an absolute path of at most {self.most_bytes} bytes"
+
+    def parse(self, value: object) -> Path:
+        if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+            raise ValueError(value)
+        if len(os.fsencode(value)) > self.most_bytes:
+            raise ValueError(value)
+        return Path(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Size(_Text):
+    """Bytes, as a number or with a binary unit."""
+
+    least_bytes: int
+    multiple_of: int = 1
+
+    @property
+    def accepts(self) -> str:
+        multiple = f", a multiple of {self.multiple_of}" if self.multiple_of > 1 else ""
+        return f'bytes, such as 67108864 or "64MiB", at least {format_size(self.least_bytes)}{multiple}'
+
+    def parse(self, value: object) -> int:
+        size = parse_size(value) if isinstance(value, str) else _whole(value)
+        if size < self.least_bytes or size % self.multiple_of:
+            raise ValueError(value)
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number."""
+
+    least: int
+    most: int
+    unit: str
+
+    @property
+    def accepts(self) -> str:
+        return f"a whole number of {self.unit} from {self.least} to {self.most}"
+
+    def from_text(self, text: str) -> object:
+        return int(text) if re.fullmatch("[0-9]+", text) else text
+
+    def parse(self, value: object) -> int:
+        number = _whole(value)
+        if not self.least <= number <= self.most:
+            raise ValueError(value)
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """On or off."""
+
+    accepts: str = "true or false"
+
+    def from_text(self, text: str) -> object:
+        return {"true": True, "false": False}.get(text, text)
+
+    def parse(self, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError(value)  # noqa: TRY004  (to the caller every refusal is one)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(_Text):
+    """One of a few words."""
+
+    words: tuple[str, ...]
+    remark: str = ""
+
+    @property
+    def accepts(self) -> str:
+        return " or ".join(f'"{word}"' for word in self.words) + self.remark
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str) or value not in self.words:
+            raise ValueError(value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioner(Choice):
+    """A partitioner by name, or a function of the user's own."""
+
+    @property
+    def accepts(self) -> str:
+        return ", ".join(f'"{word}"' for word in self.words) + ' or "module:function"'
+
+    def parse(self, value: object) -> str:
+        if isinstance(value, str) and re.fullmatch(r"[^\W\d][\w.]*:[^\W\d]\w*", value):
+            return value
+        return Choice.parse(self, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Property(_Text):
+    """The value of a librdkafka property, which librdkafka itself checks."""
+
+    accepts: str = "a string, a number, true or false"
+
+    def parse(self, value: object) -> str:
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if not isinstance(value, str | int | float):
+            raise ValueError(value)  # noqa: TRY004  (to the caller every refusal is one)
+        return str(value)
+
+
+def _whole(value: object) -> int:
+    # bool is an int to Python, and not to a reader of the file.
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(value)  # noqa: TRY004  (to the caller every refusal is one)
+    return value

@@ -1,0 +1,45 @@
+"""What commands write: tables for people, plain columns for pipes, JSON for programs. The only Console.
+
+Results go to standard output, complaints to standard error. Colour and boxes are for terminals: what is
+piped is plain text, one row a line, its columns separated by tabs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def show_json(value: object) -> None:
+    """One JSON document, indented for people."""
+    print(json.dumps(value, indent=2))
+
+
+def show_rows(
+    heads: Sequence[str], rows: Iterable[Sequence[object]], *, console: Console | None = None
+) -> None:
+    """A table on a terminal, tab-separated columns without heads elsewhere. Numbers stand to the right."""
+    console = console or Console()
+    if not console.is_terminal:
+        for row in rows:
+            print(*row, sep="\t", file=console.file)
+        return
+    listed = [list(row) for row in rows]
+    table = Table(box=None, pad_edge=False)
+    for index, head in enumerate(heads):
+        numbers = all(isinstance(row[index], int | float) for row in listed)
+        table.add_column(head, justify="right" if numbers else "left")
+    for row in listed:
+        # Text, not str: a topic's name is data and must not be read as markup.
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console.print(table)
+
+
+def complain(sentence: str) -> None:
+    """One sentence on standard error."""
+    print(sentence, file=sys.stderr)

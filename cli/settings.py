@@ -1,0 +1,173 @@
+"""Settings by table and key, each with the place it comes from: a file, or an environment variable.
+
+A path such as ("spool", "max_bytes"), ("kafka", "linger.ms") or ("topics", "clicks", "partitioner") names
+a setting. Values are checked one by one here; `cli.config` checks those that depend on one another.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cli.errors import ConfigError
+from cli.kinds import AbsolutePath, Choice, Kind, Partitioner, Property, Size, Switch, Whole
+
+KIB = 1 << 10
+
+TABLES: dict[str, dict[str, Kind]] = {
+    # The address of a UNIX socket has 108 bytes, one of them the zero at its end.
+    "ingest": {"datagram_socket": AbsolutePath(most_bytes=107)},
+    "spool": {
+        "directory": AbsolutePath(),
+        "max_bytes": Size(4 * 256 * KIB),
+        "segment_bytes": Size(256 * KIB, multiple_of=4096),
+        "sync_interval_ms": Whole(1, 10_000, "ms"),
+        "sync_bytes": Size(4 * KIB),
+    },
+    "dispatch": {
+        "mode": Choice(("at_least_once",), remark=", the only mode of this release"),
+        "stamp": Switch(),
+        "window_messages": Whole(1, 1_000_000, "messages"),
+        "window_bytes": Size(64 * KIB),
+    },
+}
+TOPIC_KEYS: dict[str, Kind] = {
+    "partitioner": Partitioner(("any", "round_robin", "partition_key", "murmur2", "crc32")),
+    # What librdkafka can do per topic, of its producer's properties.
+    **dict.fromkeys(
+        ("acks", "request.timeout.ms", "compression.type", "compression.codec", "compression.level"),
+        Property(),
+    ),
+}
+KAFKA_KEY = Property()
+
+_TABLE_NAMES = (*TABLES, "kafka", "topics")
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_UNDERSCORED = {"log.level": "log_level", "enabled.events": "enabled_events"}
+"""librdkafka's few properties that have an underscore, which a variable's name cannot tell from a dot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A checked value, and where it was given."""
+
+    value: Any
+    where: str
+
+
+Settings = dict[tuple[str, ...], Setting]
+
+
+def read_file(path: Path) -> Settings:
+    """The settings in a TOML file. Raises ConfigError."""
+    where = str(path)
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(where, f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(where, "is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(where, f"is not TOML: {error}") from None
+    return dict(_read_tables(tables, where))
+
+
+def read_environment(environ: Mapping[str, str]) -> Settings:
+    """The settings in variables such as BRUCE_SPOOL_MAX_BYTES. Raises ConfigError."""
+    found: Settings = {}
+    for name in sorted(environ):
+        prefix, _, rest = name.partition("_")
+        table, _, key = rest.lower().partition("_")
+        if prefix == "BRUCE" and table in _TABLE_NAMES:
+            path, kind = _find_variable(name, table, key)
+            found[path] = _check(path, kind, kind.from_text(environ[name]), name)
+    return found
+
+
+def _read_tables(tables: dict[str, Any], where: str) -> Iterator[tuple[tuple[str, ...], Setting]]:
+    for name, table in tables.items():
+        if name not in _TABLE_NAMES:
+            what = "there is no table" if isinstance(table, dict) else "outside of a table there is no key"
+            raise ConfigError(where, f"{what} {name!r}{_nearest(name, _TABLE_NAMES, 'tables')}")
+        if not isinstance(table, dict):
+            raise ConfigError(where, f"{name!r} is a table, [{name}], and no value")
+        if name == "topics":
+            yield from _read_topics(table, where)
+        else:
+            yield from _read_table((name,), TABLES.get(name), table, where)
+
+
+def _read_topics(topics: dict[str, Any], where: str) -> Iterator[tuple[tuple[str, ...], Setting]]:
+    for name, table in topics.items():
+        if not isinstance(table, dict):
+            raise ConfigError(where, f'[topics] {name!r} is no key; write [topics."NAME"] for each topic')
+        if not _TOPIC_NAME.fullmatch(name):
+            raise ConfigError(
+                where,
+                f"[topics.{name!r}] is no name of a topic: letters, digits, '.', '_' and '-', at most 249",
+            )
+        yield from _read_table(("topics", name), TOPIC_KEYS, table, where)
+
+
+def _read_table(
+    path: tuple[str, ...], kinds: dict[str, Kind] | None, table: dict[str, Any], where: str
+) -> Iterator[tuple[tuple[str, ...], Setting]]:
+    """Each setting of one table; without `kinds` every key is librdkafka's to judge."""
+    for key, value in _flat(table):
+        kind = KAFKA_KEY if kinds is None else kinds.get(key)
+        if kind is None:
+            raise ConfigError(
+                where, f"{_bracketed(path)} has no key {key!r}{_nearest(key, kinds or (), 'keys')}"
+            )
+        yield (*path, key), _check((*path, key), kind, value, where)
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """The values by dotted name: TOML reads linger.ms, written without quotes, as a table in the table."""
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _find_variable(name: str, table: str, key: str) -> tuple[tuple[str, ...], Kind]:
+    if table == "topics":
+        raise ConfigError(
+            name, "a topic is set in the file only; a variable's name cannot tell its dots and case"
+        )
+    if table == "kafka":
+        dotted = key.replace("_", ".")
+        return (table, _UNDERSCORED.get(dotted, dotted)), KAFKA_KEY
+    kind = TABLES[table].get(key)
+    if kind is None:
+        raise ConfigError(name, f"[{table}] has no key {key!r}{_nearest(key, TABLES[table], 'keys')}")
+    return (table, key), kind
+
+
+def _check(path: tuple[str, ...], kind: Kind, value: object, where: str) -> Setting:
+    try:
+        return Setting(kind.parse(value), where)
+    except ValueError:
+        # A Kafka property may be a password: of those the value is not shown.
+        shown = "" if path[0] == "kafka" else f" = {json.dumps(value, default=str, ensure_ascii=False)}"
+        raise ConfigError(
+            where, f"{_bracketed(path[:-1])} {path[-1]}{shown}: expected {kind.accepts}"
+        ) from None
+
+
+def _bracketed(path: tuple[str, ...]) -> str:
+    """A table's name as TOML heads it."""
+    return f'[topics."{path[1]}"]' if len(path) > 1 else f"[{path[0]}]"
+
+
+def _nearest(name: str, known: Iterable[str], plural: str) -> str:
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; the {plural} are {', '.join(known)}"

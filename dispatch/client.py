@@ -1,0 +1,246 @@
+"""The librdkafka producer: its handle, its topics, its events that are no delivery reports.
+
+Delivery reports do not come through here: `dispatch.reports` reads them from `queue` in a kernel and
+hands over the events it does not know (`take_event`).
+
+Threads: one thread sends, collects and closes. `fetch_cluster` waits for the network and may run beside
+it in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch import librdkafka
+from dispatch.cluster import NO_LEADER, Cluster
+from dispatch.errors import BadProperty, DispatchError, Unreachable
+from dispatch.librdkafka import Event, Library, MetadataStruct, set_properties
+from dispatch.options import DispatchOptions, properties, topic_properties
+
+_log = logging.getLogger("dispatch.librdkafka")
+_SYSLOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
+"""Python's logging level by syslog level."""
+_WAKE = (1).to_bytes(8, "little")
+"""What an eventfd takes."""
+
+
+class KafkaError(NamedTuple):
+    """An error that concerns no single message."""
+
+    at: float
+    """Seconds since the epoch."""
+    name: str
+    """Such as `_ALL_BROKERS_DOWN`."""
+    text: str
+
+
+class BrokerState(NamedTuple):
+    """A broker as librdkafka's statistics describe it."""
+
+    state: str
+    """UP, DOWN, CONNECT, ...: librdkafka's words."""
+    rtt_ms: float
+    """Mean round-trip time of the last interval; 0 when nothing was sent."""
+
+
+class KafkaClient:
+    """One producer. Raises BadProperty and DispatchError when it cannot be built.
+
+    `wake_fd`: an eventfd that is written to when events arrive in an empty queue; None for none.
+    It starts librdkafka's threads, so make it after forking.
+    """
+
+    def __init__(self, options: DispatchOptions, wake_fd: int | None = None) -> None:
+        self.library = librdkafka.load()
+        self._options = options
+        self._topics: dict[bytes, int] = {}
+        self._topics_lock = threading.Lock()
+        self._stats: bytes | dict[str, Any] = {}
+        self.last_errors: collections.deque[KafkaError] = collections.deque(maxlen=64)
+        self.fatal: KafkaError | None = None
+        """Why the producer is finished: it takes nothing more, though reports still come."""
+        self.handle = _new_producer(self.library, options)
+        """rd_kafka_t; 0 once closed."""
+        self.queue: int = self.library.queue_get_main(self.handle)
+        """rd_kafka_queue_t with all events."""
+        self.open_event: npt.NDArray[np.int64] = np.zeros(1, np.int64)
+        """An event whose reports were not all read yet; 0 for none. Belongs to `dispatch.reports`."""
+        self.library.set_log_queue(self.handle, None)
+        if wake_fd is not None:
+            self.library.queue_io_event_enable(self.queue, wake_fd, _WAKE, len(_WAKE))
+
+    def topic_handle(self, name: bytes) -> int:
+        """The rd_kafka_topic_t of a topic, made at the first call. Raises BadProperty."""
+        with self._topics_lock:
+            if name not in self._topics:
+                self._topics[name] = self._new_topic(name)
+            return self._topics[name]
+
+    def fetch_cluster(self, names: Iterable[bytes], timeout_s: float) -> Cluster:
+        """Ask a broker about `names` and every topic used so far; waits for the answer.
+
+        Raises Unreachable when there is none within `timeout_s`.
+        """
+        for name in names:
+            self.topic_handle(name)
+        found = ctypes.POINTER(MetadataStruct)()
+        code = self.library.metadata(self.handle, 0, None, ctypes.byref(found), int(timeout_s * 1000))
+        if code:
+            raise Unreachable(code, f"no metadata from Kafka: {self.library.error_text(code)}")
+        try:
+            return _read_cluster(found.contents)
+        finally:
+            self.library.metadata_destroy(found)
+
+    def broker_states(self) -> dict[int, BrokerState]:
+        """By broker id, from the newest statistics (`statistics.interval.ms`); empty before the first."""
+        brokers = self.statistics().get("brokers", {})
+        return {
+            broker["nodeid"]: BrokerState(broker["state"], broker.get("rtt", {}).get("avg", 0) / 1000)
+            for broker in brokers.values()
+            if broker["nodeid"] >= 0
+        }
+
+    def statistics(self) -> dict[str, Any]:
+        """librdkafka's newest statistics, as its STATISTICS.md has them; empty before the first."""
+        if isinstance(self._stats, bytes):
+            # They come every second, asked for or not: parsed when somebody wants to know, and once.
+            self._stats = dict[str, Any](json.loads(self._stats))
+        return self._stats
+
+    def take_event(self, event: int) -> None:
+        """Note what an event says that is no delivery report, and free it."""
+        note = {
+            Event.ERROR: self._note_error,
+            Event.STATS: self._note_stats,
+            Event.LOG: self._note_log,
+        }.get(self.library.event_type(event))
+        if note is not None:
+            note(event)
+        self.library.event_destroy(event)
+
+    def queued(self) -> int:
+        """Messages and requests that librdkafka still holds, reports not yet read included."""
+        return int(self.library.outq_len(self.handle))
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send without lingering and wait until every report is read; False when time ran out.
+
+        Whoever reads the reports in the same thread calls this in short slices, between two collections.
+        """
+        return not self.library.flush(self.handle, int(timeout_s * 1000))
+
+    def close(self) -> None:
+        """Drop what is not sent and end the threads; waits for no broker. Unread reports are lost."""
+        if not self.handle:
+            return
+        library = self.library
+        library.queue_io_event_enable(self.queue, -1, None, 0)
+        if self.open_event[0]:
+            library.event_destroy(int(self.open_event[0]))
+            self.open_event[0] = 0
+        library.purge(self.handle, librdkafka.PURGE_ALL)
+        for topic in self._topics.values():
+            library.topic_destroy(topic)
+        self._topics.clear()
+        library.queue_destroy(self.queue)
+        library.destroy_flags(self.handle, librdkafka.DESTROY_WITHOUT_GOODBYE)
+        self.handle = self.queue = 0
+
+    def _new_topic(self, name: bytes) -> int:
+        library = self.library
+        conf = library.default_topic_conf_dup(self.handle)
+        own = topic_properties(self._options, name.decode("utf-8", "surrogateescape"))
+        set_topic_properties(library, conf, own)
+        topic: int | None = library.topic_new(self.handle, name, conf)
+        if not topic:
+            raise DispatchError(f"librdkafka cannot use the topic {name!r}")
+        return topic
+
+    def _note_error(self, event: int) -> None:
+        library = self.library
+        code = library.event_error(event)
+        error = KafkaError(time.time(), library.error_name(code), _text(library.event_error_string(event)))
+        self.last_errors.append(error)
+        if library.event_error_is_fatal(event):
+            self.fatal = error
+
+    def _note_stats(self, event: int) -> None:
+        self._stats = self.library.event_stats(event)
+
+    def _note_log(self, event: int) -> None:
+        facility, text, level = ctypes.c_char_p(), ctypes.c_char_p(), ctypes.c_int()
+        self.library.event_log(event, ctypes.byref(facility), ctypes.byref(text), ctypes.byref(level))
+        _log.log(_SYSLOG_LEVELS[level.value & 7], "%s: %s", _text(facility.value), _text(text.value))
+
+
+def check(options: DispatchOptions) -> None:
+    """Try every property without starting anything. Raises BadProperty, with librdkafka's own words."""
+    library = librdkafka.load()
+    library.conf_destroy(_new_conf(library, options))
+    for topic in options.topics:
+        conf = library.topic_conf_new()
+        set_topic_properties(library, conf, topic_properties(options, topic))
+        library.topic_conf_destroy(conf)
+
+
+def set_topic_properties(library: Library, conf: int, own: dict[str, str]) -> None:
+    """Set the properties of a topic; a refused configuration is freed. Raises BadProperty."""
+    try:
+        set_properties(library.topic_conf_set, conf, own)
+    except BadProperty:
+        library.topic_conf_destroy(conf)
+        raise
+
+
+def _new_conf(library: Library, options: DispatchOptions) -> int:
+    wanted = properties(options)
+    conf: int = library.conf_new()
+    try:
+        set_properties(library.conf_set, conf, wanted)
+    except BadProperty:
+        library.conf_destroy(conf)
+        raise
+    library.conf_set_events(conf, Event.DELIVERY | Event.ERROR | Event.STATS | Event.LOG)
+    return conf
+
+
+def _new_producer(library: Library, options: DispatchOptions) -> int:
+    conf = _new_conf(library, options)
+    said = ctypes.create_string_buffer(512)
+    handle: int | None = library.new(librdkafka.PRODUCER, conf, said, len(said))
+    if not handle:
+        library.conf_destroy(conf)
+        raise DispatchError(f"librdkafka refuses the Kafka properties: {_text(said.value)}")
+    return handle
+
+
+def _read_cluster(found: MetadataStruct) -> Cluster:
+    brokers = {b.id: f"{_text(b.host)}:{b.port}" for b in found.brokers[: found.broker_count]}
+    topics: dict[bytes, npt.NDArray[np.int32]] = {}
+    errors: dict[bytes, int] = {}
+    for topic in found.topics[: found.topic_count]:
+        if topic.error:
+            errors[topic.name] = topic.error
+            continue
+        partitions = topic.partitions[: topic.partition_count]
+        leaders = np.full(1 + max((p.id for p in partitions), default=-1), NO_LEADER, np.int32)
+        for partition in partitions:
+            leaders[partition.id] = partition.leader
+        leaders.flags.writeable = False
+        topics[topic.name] = leaders
+    return Cluster(brokers, topics, errors)
+
+
+def _text(raw: bytes | None) -> str:
+    return (raw or b"").decode("utf-8", "replace")

@@ -1,0 +1,246 @@
+"""Messages to librdkafka: the loop over `rd_kafka_produceva`.
+
+One message is an array of `rd_kafka_vu_t`, 72 bytes each: the kind as int32 at 0, a union at 8. The array
+is filled once and only its changing words are written for each message:
+
+    word    0     1            2       3
+    RKT           topic
+    PARTITION     partition
+    MSGFLAGS      COPY
+    VALUE         address      bytes
+    KEY           address, 0   bytes               0: a null key
+    TIMESTAMP     ms
+    OPAQUE        row in flight
+    HEADER        name         value   bytes       left out when records are not stamped
+
+What cannot go now holds its partition: from that message on, nothing of the partition goes until the
+router has caught up. That alone keeps order; see `hand_over`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch.brokers import CLOSED_FROM
+from dispatch.codes import Code
+from dispatch.librdkafka import COPY_MESSAGE, Library, Vtype
+from spool.kernel import address_of, call, kernel, store_i64, store_u8
+
+HEADER_NAME = b"bruce-id"
+HEADER_BYTES = 24
+"""Spool uuid, 16 bytes; sequence, 8 bytes, big-endian."""
+
+_KINDS = (
+    Vtype.RKT,
+    Vtype.PARTITION,
+    Vtype.MSGFLAGS,
+    Vtype.VALUE,
+    Vtype.KEY,
+    Vtype.TIMESTAMP,
+    Vtype.OPAQUE,
+    Vtype.HEADER,
+)
+_WORDS = 9
+"""sizeof(rd_kafka_vu_t) / 8"""
+_RKT, _PARTITION, _MSGFLAGS, _VALUE, _KEY, _TIMESTAMP, _OPAQUE, _HEADER = (
+    8 * (_WORDS * row + 1) for row in range(len(_KINDS))
+)
+"""Where in the array, in bytes, the first word of each union lies."""
+_TOO_LARGE = int(Code.MSG_SIZE_TOO_LARGE)
+_FATAL = int(Code.FATAL)
+_NO_ROOM = 1 << 30
+"""Not offered to librdkafka: no leader, or no room in its window. No error code has this value."""
+
+
+class Producer(NamedTuple):
+    """Where to call, and what is written on the way."""
+
+    handle: int
+    """rd_kafka_t"""
+    produceva: int
+    """Addresses of the functions."""
+    error_code: int
+    error_is_fatal: int
+    error_destroy: int
+    arguments_at: int
+    """Address of the array above."""
+    arguments: int
+    """Its length."""
+    stamp_at: int
+    """Address of the header's sequence; 0: no header."""
+
+
+class Rows(NamedTuple):
+    """The columns of a batch that are handed over; all int64 or int32, of one length."""
+
+    data_at: int
+    sequence: npt.NDArray[np.int64]
+    timestamp: npt.NDArray[np.int64]
+    key_at: npt.NDArray[np.int64]
+    key_bytes: npt.NDArray[np.int32]
+    value_at: npt.NDArray[np.int64]
+    value_bytes: npt.NDArray[np.int32]
+    flat: npt.NDArray[np.int32]
+
+
+class Envelope:
+    """The argument array of one producer, and the memory that it points into."""
+
+    def __init__(self, library: Library, handle: int, spool_uuid: bytes, *, stamp: bool) -> None:
+        self._name = ctypes.create_string_buffer(HEADER_NAME)
+        self._header = np.zeros(HEADER_BYTES, np.uint8)
+        self._header[:16] = np.frombuffer(spool_uuid, np.uint8, 16)
+        kinds = _KINDS if stamp else _KINDS[:-1]
+        self._arguments = np.zeros((len(kinds), _WORDS), np.int64)
+        self._arguments[:, 0] = kinds
+        self._set(_MSGFLAGS, COPY_MESSAGE)
+        if stamp:
+            self._set(_HEADER, ctypes.addressof(self._name), address_of(self._header), HEADER_BYTES)
+        self.producer = Producer(
+            handle,
+            library.address("produceva"),
+            library.address("error_code"),
+            library.address("error_is_fatal"),
+            library.address("error_destroy"),
+            address_of(self._arguments),
+            len(kinds),
+            address_of(self._header) + 16 if stamp else 0,
+        )
+
+    def _set(self, at: int, *words: int) -> None:
+        self._arguments.flat[at // 8 : at // 8 + len(words)] = words
+
+
+@kernel
+def hand_over(
+    producer: Producer,
+    rows: Rows,
+    order: npt.NDArray[np.int32],
+    partitions: npt.NDArray[Any],
+    brokers: npt.NDArray[Any],
+    flight: npt.NDArray[Any],
+    free: npt.NDArray[np.int32],
+    free_count: npt.NDArray[np.int64],
+    window: tuple[int, int],
+    refused: npt.NDArray[Any],
+    now_ns: int,
+    catching_up: bool,
+) -> tuple[int, int, int, int]:
+    """Send the rows that `order` (int32: by partition, then log order) lists, as far as they may go.
+
+    On the live path (`catching_up` false) a partition that is held is skipped, and the first message that
+    cannot go holds it. When catching up the partition is held and stays so, its `held_from` moving along:
+    earlier rows were sent before and are skipped, and the first that cannot go is where to continue.
+
+    The tables are those of `dispatch.partitions`, `brokers` and `flight`, with room in flight for all.
+    `window`: messages and bytes a broker may have in flight. Returns how many rows were sent, held back,
+    and refused for good (they stand in `refused`, `dispatch.reports.ROW`s, room for all), and the last
+    error that held a partition back, or 0.
+    """
+    sent = held = refusals = error = 0
+    blocked = -1
+    # Once for all rows: taking an array out of a tuple counts a reference.
+    flats, sequences, timestamps = rows.flat, rows.sequence, rows.timestamp
+    key_at, key_bytes, value_at, value_bytes = rows.key_at, rows.key_bytes, rows.value_at, rows.value_bytes
+    for row in order:
+        flat, sequence = flats[row], sequences[row]
+        partition = partitions[flat]
+        start = partition.held_from
+        if catching_up and sequence < start:
+            continue
+        if flat == blocked or (start >= 0 and not catching_up):
+            held += 1
+            continue
+        code = _NO_ROOM
+        size = key_bytes[row] + value_bytes[row]
+        if may_send(partition.leader, size, brokers, window):
+            number = free[free_count[0] - 1]
+            address(producer, partition, number, timestamps[row], sequence)
+            enclose(producer.arguments_at + _VALUE, rows.data_at + value_at[row], value_bytes[row])
+            enclose(
+                producer.arguments_at + _KEY,
+                rows.data_at + key_at[row] if key_bytes[row] else 0,
+                key_bytes[row],
+            )
+            code = produce(producer)
+        if code == 0:
+            free_count[0] -= 1
+            charge(flight[number], flat, sequence, size, partition, brokers, now_ns)
+            sent += 1
+        elif code == _TOO_LARGE:
+            refusal = refused[refusals]
+            refusal.sequence, refusal.code, refusal.flat_number = sequence, code, flat
+            refusals += 1
+        else:
+            partition.held_from = sequence
+            blocked = flat
+            held += 1
+            error = error if code == _NO_ROOM else code
+            continue
+        if start >= 0:
+            partition.held_from = sequence + 1
+    return sent, held, refusals, error
+
+
+@kernel
+def may_send(broker: int, size: int, brokers: npt.NDArray[Any], window: tuple[int, int]) -> bool:
+    """Whether a broker's window takes a message of `size` bytes; an empty one takes any."""
+    if broker < 0:
+        return False
+    row = brokers[broker]
+    if row.state >= CLOSED_FROM:
+        return False
+    return bool(row.messages == 0 or (row.messages < window[0] and row.bytes + size <= window[1]))
+
+
+@kernel
+def address(producer: Producer, partition: Any, number: int, timestamp: int, sequence: int) -> None:
+    """Write all of the arguments but key and value."""
+    arguments_at = producer.arguments_at
+    store_i64(arguments_at + _RKT, partition.handle)
+    store_i64(arguments_at + _PARTITION, partition.partition)
+    # librdkafka would read 0 as "now".
+    store_i64(arguments_at + _TIMESTAMP, timestamp or 1)
+    store_i64(arguments_at + _OPAQUE, number)
+    if producer.stamp_at:
+        for byte in range(8):
+            store_u8(producer.stamp_at + byte, (sequence >> (56 - 8 * byte)) & 255)
+
+
+@kernel
+def enclose(argument_at: int, at: int, length: int) -> None:
+    """Write the address and length of a key or a value."""
+    store_i64(argument_at, at)
+    store_i64(argument_at + 8, length)
+
+
+@kernel
+def produce(producer: Producer) -> int:
+    """Hand one message to librdkafka; returns its error code, 0 when taken."""
+    error = call(producer.produceva, producer.handle, producer.arguments_at, producer.arguments)
+    if error == 0:
+        return 0
+    code = call(producer.error_code, error) & 0xFFFFFFFF
+    # A finished producer gives the code that finished it, which for this message means nothing.
+    fatal = call(producer.error_is_fatal, error) & 0xFFFFFFFF
+    call(producer.error_destroy, error)
+    return _FATAL if fatal else code - ((code >> 31) << 32)
+
+
+@kernel
+def charge(
+    row: Any, flat: int, sequence: int, size: int, partition: Any, brokers: npt.NDArray[Any], now_ns: int
+) -> None:
+    """Note a message as in flight."""
+    row.sequence, row.flat_number, row.bytes = sequence, flat, size
+    partition.messages += 1
+    partition.bytes += size
+    broker = brokers[partition.charged]
+    if broker.messages == 0:
+        broker.progress_ns = now_ns
+    broker.messages += 1
+    broker.bytes += size

@@ -1,0 +1,115 @@
+"""What can be set about delivery, and the librdkafka properties that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dispatch.errors import BadProperty
+
+_DEFAULTS = {
+    "client.id": "bruce",
+    "acks": "all",
+    "enable.idempotence": "true",
+    # Batching pays for most of the broker's work: 20 ms halves it against 5 ms.
+    "linger.ms": "20",
+    # Both stand above any sensible sum of windows, so that the windows decide and not this queue.
+    "queue.buffering.max.messages": "2000000",
+    "queue.buffering.max.kbytes": "2097151",
+    # Broker states and round-trip times for status; also how a broker that is down is noticed early.
+    "statistics.interval.ms": "1000",
+    "topic.metadata.refresh.interval.ms": "60000",
+    # A topic that the cluster does not know fails after this; the router's grace time begins then.
+    "topic.metadata.propagation.max.ms": "5000",
+    "reconnect.backoff.max.ms": "2000",
+    # Errors arrive as events; of the log, only what is worse than a warning.
+    "log_level": "3",
+    "log.connection.close": "false",
+}
+_OURS = {
+    # The spool waits, not a timer.
+    "message.timeout.ms": "0",
+    "log.queue": "true",
+}
+_SINGLE_FILE = {"max.in.flight.requests.per.connection": "1"}
+"""Without idempotence a retried request overtakes nothing only when it is alone."""
+
+_REFUSED = {
+    "message.timeout.ms": "messages wait in the spool for as long as it takes",
+    "delivery.timeout.ms": "messages wait in the spool for as long as it takes",
+    "transactional.id": "the delivery mode decides about transactions",
+    "delivery.report.only.error": "a message without a report would never leave the spool",
+    "enable.gapless.guarantee": "one record that Kafka refuses would stop all others",
+    "enabled_events": "reports and errors arrive as events",
+    "log.queue": "librdkafka's log arrives as events",
+}
+_ALIASES = {
+    "metadata.broker.list": "bootstrap.servers",
+    "request.required.acks": "acks",
+    "queue.buffering.max.ms": "linger.ms",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+}
+MODES = ("at_least_once", "at_most_once")
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchOptions:
+    """How messages are delivered. `kafka` must name the `bootstrap.servers`."""
+
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    """librdkafka properties, as they stand in its CONFIGURATION.md: TLS, SASL, batching, compression.
+
+    Danger: `acks` of 0 or 1 loses messages when a broker fails, and turns idempotence off unless it is set.
+    """
+    topics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By topic, librdkafka's topic properties that differ from `kafka`: `compression.type`, `acks`."""
+    window_messages: int = 50_000
+    """Messages in flight per broker, at most. Danger: low values cost throughput, high ones memory."""
+    window_bytes: int = 32 << 20
+    """Bytes of keys and values in flight per broker, at most; one larger message goes alone."""
+    stamp: bool = True
+    """Give each record a header `bruce-id`: 16 bytes of spool uuid, then the sequence, big-endian.
+
+    Costs 40 bytes a record before compression. Danger: without it an audit cannot match records to the log.
+    """
+    mode: str = "at_least_once"
+    """`at_least_once`, or `at_most_once`: no acknowledgement is asked for. Danger: that loses messages."""
+
+
+def properties(options: DispatchOptions) -> dict[str, str]:
+    """The librdkafka properties that are in effect, topic defaults included.
+
+    Raises BadProperty when one would break what bruce promises, when there are no bootstrap servers, and
+    for an unknown mode. Whether librdkafka knows the property shows when the client is built.
+    """
+    if options.mode not in MODES:
+        raise BadProperty("mode", f"dispatch mode {options.mode!r} is not one of {', '.join(MODES)}")
+    given = {_ALIASES.get(key, key): value for key, value in options.kafka.items()}
+    _refuse(given, "kafka")
+    if not given.get("bootstrap.servers"):
+        raise BadProperty(
+            "bootstrap.servers", "Kafka property 'bootstrap.servers' is missing: name at least one host:port"
+        )
+    effective = {**_DEFAULTS, **_mode_properties(options.mode), **given, **_OURS}
+    if effective["acks"] not in ("all", "-1") and "enable.idempotence" not in given:
+        effective["enable.idempotence"] = "false"
+    if effective["enable.idempotence"] != "true":
+        effective = {**_SINGLE_FILE, **effective}
+    return effective
+
+
+def topic_properties(options: DispatchOptions, topic: str) -> dict[str, str]:
+    """The librdkafka topic properties of one topic that differ from the defaults. Raises BadProperty."""
+    given = dict(options.topics.get(topic, {}))
+    _refuse(given, f"topics.{topic}")
+    return given
+
+
+def _mode_properties(mode: str) -> dict[str, str]:
+    return {"acks": "0"} if mode == "at_most_once" else {}
+
+
+def _refuse(given: Mapping[str, str], table: str) -> None:
+    for key in given:
+        if key in _REFUSED:
+            raise BadProperty(key, f"Kafka property {key!r} in [{table}] cannot be set: {_REFUSED[key]}")

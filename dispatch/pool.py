@@ -1,0 +1,224 @@
+"""The pool of brokers: what may be sent is handed over, and every message handed over comes back.
+
+The hard place is order. A partition is one queue, but its messages can be stopped in three ways: its
+broker's window is full, it has no leader, or librdkafka does not take the message. If later messages
+went on meanwhile, a message with the same key would overtake. So whatever stops a message holds its
+partition from that sequence on (`PartitionTable.rows`), and the live path skips a held
+partition without looking at anything else. The router reads the log again from there, sends with
+`catching_up=True`, and calls `release` when it has come to where the live path is.
+
+Rejected: a queue per partition in memory (the spool is the only queue), and stopping the whole batch
+(one stuck broker would stop all). What remains: a message that *fails* after it was handed over may have
+successors in flight that succeed; the router holds the partition, waits until it is empty, and sends
+again what has no outcome. With idempotence that happens only after a permanent refusal or a fatal error.
+Kafka 4.4 refuses a whole batch for one record's timestamp, all with the same code, so a refusal is to be
+believed only of a message that was sent by itself.
+
+Timestamps go out as they are, negative ones too, with one exception: librdkafka takes 0 for "now", so a
+message that says 0 goes out with 1, the nearest that can be said.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch.brokers import BrokerTable
+from dispatch.client import KafkaClient
+from dispatch.cluster import Cluster
+from dispatch.codes import Code
+from dispatch.flight import Flight
+from dispatch.handover import Envelope, Rows, hand_over
+from dispatch.options import DispatchOptions
+from dispatch.partitions import NONE, PartitionTable, order_by_partition
+from dispatch.reports import ROW, collect, reader
+from spool.kernel import address_of
+from spool.record import Batch, Topics
+
+REPORTS_AT_ONCE = 1 << 16
+
+
+class HandedOver(NamedTuple):
+    """What became of the rows of one `send`."""
+
+    sent: int
+    held: int
+    """Not sent; their partitions are held from the first of them on."""
+    refused: int
+    """librdkafka will never take them; their outcomes come with the next `collect`."""
+    error: int
+    """The last code with which librdkafka itself declined (QUEUE_FULL, FATAL, ...); 0 for none."""
+
+
+class Outcomes(NamedTuple):
+    """What became of messages; columns of one length, each message once."""
+
+    sequence: npt.NDArray[np.int64]
+    code: npt.NDArray[np.int32]
+    """0: acknowledged; else an error for `dispatch.retry.decide`."""
+    flat: npt.NDArray[np.int32]
+    """Partition."""
+    more: bool
+    """The queue was not read to its end, and no wake-up will come for the rest: collect again."""
+
+
+class Pool:
+    """Windows and hand-over for all brokers of one cluster. For one thread."""
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        topics: Topics,
+        options: DispatchOptions,
+        *,
+        spool_uuid: bytes,
+        reports_at_once: int = REPORTS_AT_ONCE,
+    ) -> None:
+        self.partitions = PartitionTable()
+        self.brokers = BrokerTable()
+        self.flight = Flight()
+        self._topics = topics
+        self._window = (options.window_messages, options.window_bytes)
+        self._stamp = options.stamp
+        self._uuid = spool_uuid
+        self._refused: list[npt.NDArray[Any]] = []
+        self._reports = np.zeros(reports_at_once, ROW)
+        self._attach(client)
+
+    def set_cluster(self, cluster: Cluster) -> None:
+        """Take over brokers and leaders; in-flight messages are charged to the new leader of their partition.
+
+        A topic that the cluster has an error for stays as it was.
+        Raises BadProperty when a topic's own properties are wrong.
+        """
+        for broker in cluster.brokers:
+            self.brokers.index(broker)
+        for name, leaders in cluster.topics.items():
+            handle = self._client.topic_handle(name)
+            self._lead(self.partitions.extend(self._topics.add(name), len(leaders), handle), leaders)
+
+    def send(self, batch: Batch, flat: npt.NDArray[np.int32], *, catching_up: bool = False) -> HandedOver:
+        """Hand over what may go now. librdkafka copies it before this returns.
+
+        `flat` int32[len(batch)]: partition by row, from `partitions.flats`; negative rows are left out.
+        `catching_up`: send to held partitions, from `held_from` on; it moves along with what was sent.
+        """
+        order = np.empty(len(batch), np.int32)
+        starts = np.empty(self.partitions.count + 1, np.int64)
+        order = order[: order_by_partition(flat, starts, order)]
+        self.flight.make_room(len(order))
+        refused = np.empty(len(order), ROW)
+        sent, held, refusals, error = hand_over(
+            self._envelope.producer,
+            _rows(batch, flat),
+            order,
+            self.partitions.rows,
+            self.brokers.rows,
+            self.flight.rows,
+            self.flight.free,
+            self.flight.free_count,
+            self._window,
+            refused,
+            time.monotonic_ns(),
+            catching_up,
+        )
+        if refusals:
+            self._refused.append(refused[:refusals])
+        return HandedOver(sent, held, refusals, error)
+
+    def collect(self) -> Outcomes:
+        """What became known since the last time; does not wait. Events of other kinds go to the client."""
+        filled = 0
+        while True:
+            filled, event = collect(
+                self._reader,
+                self.partitions.rows,
+                self.brokers.rows,
+                self.flight.rows,
+                self.flight.free,
+                self.flight.free_count,
+                self._reports,
+                filled,
+                time.monotonic_ns(),
+            )
+            if not event:
+                break
+            self._client.take_event(event)
+        found = np.concatenate([*self._refused, self._reports[:filled]])
+        self._refused = []
+        return _outcomes(found, more=filled == len(self._reports))
+
+    def lowest_in_flight(self) -> npt.NDArray[np.int64]:
+        """int64 by flat number: the lowest sequence in flight; `flight.NOBODY` where there is none."""
+        return self.flight.lowest(self.partitions.count)
+
+    def room(self, broker: int) -> tuple[int, int]:
+        """Messages and bytes that the window of a broker id still takes."""
+        index = self.brokers.indexes[broker]
+        row = self.brokers.rows[index]
+        return max(0, self._window[0] - int(row.messages)), max(0, self._window[1] - int(row.bytes))
+
+    def observe(self) -> None:
+        """Bring the brokers' states up to date, from reports and from librdkafka's statistics."""
+        states = self._client.broker_states()
+        self.brokers.observe(
+            time.monotonic_ns(), {broker for broker, seen in states.items() if seen.state == "DOWN"}
+        )
+
+    def rebuild(self, client: KafkaClient) -> Outcomes:
+        """Go on with another client, the old one being closed.
+
+        What was in flight is returned with PURGE_INFLIGHT: it may or may not be in Kafka, and nobody will
+        say. Hold its partitions from the lowest of these sequences, and catch up.
+        """
+        lost = self.flight.clear()
+        for table in (self.partitions.rows, self.brokers.rows):
+            table["messages"] = 0
+            table["bytes"] = 0
+        self._attach(client)
+        for topic in np.flatnonzero(self.partitions.partitions_of).tolist():
+            known = int(self.partitions.partitions_of[topic])
+            self.partitions.extend(topic, known, client.topic_handle(self._topics.names[topic]))
+        codes = np.full(len(lost), Code.PURGE_INFLIGHT, np.int32)
+        return Outcomes(lost["sequence"].copy(), codes, lost["flat_number"].copy(), more=False)
+
+    def _attach(self, client: KafkaClient) -> None:
+        self._client = client
+        self._envelope = Envelope(client.library, client.handle, self._uuid, stamp=self._stamp)
+        self._reader = reader(client.library, client.queue, client.open_event)
+
+    def _lead(self, flats: npt.NDArray[np.int32], leaders: npt.NDArray[np.int32]) -> None:
+        """Set the leaders (broker ids) of a topic's partitions and move what is in flight with them."""
+        rows, brokers = self.partitions.rows, self.brokers.rows
+        indexes = np.full(len(flats), NONE, np.int32)
+        indexes[: len(leaders)] = [self.brokers.indexes.get(leader, NONE) for leader in leaders.tolist()]
+        rows["leader"][flats] = indexes
+        moves = (indexes != NONE) & (indexes != rows["charged"][flats])
+        moved, after = flats[moves], indexes[moves]
+        before = rows["charged"][moved]
+        known = before != NONE
+        for load in ("messages", "bytes"):
+            parts = rows[load][moved]
+            np.subtract.at(brokers[load], before[known], parts[known])
+            np.add.at(brokers[load], after, parts)
+        rows["charged"][moved] = after
+
+
+def _outcomes(found: npt.NDArray[Any], *, more: bool) -> Outcomes:
+    return Outcomes(found["sequence"].copy(), found["code"].copy(), found["flat_number"].copy(), more)
+
+
+def _rows(batch: Batch, flat: npt.NDArray[np.int32]) -> Rows:
+    return Rows(
+        address_of(batch.data),
+        batch.sequence,
+        batch.timestamp,
+        batch.key_at,
+        batch.key_bytes,
+        batch.value_at,
+        batch.value_bytes,
+        flat,
+    )

@@ -1,0 +1,243 @@
+"""The hot loop of the intake: receive a burst, check it, append it to the log. Compiled, no allocation.
+
+`receive` goes round until something needs Python: a new segment, a signal, a quiet socket. All that it
+works on is in one int64 array, so that a call costs one argument:
+
+    job[FD]          the socket                       job[RECVMMSG]    address of recvmmsg
+    job[FLAGS]       for recvmmsg                     job[ERRNO]       address of errno's location function
+    job[BASE]        of the live segment, 0: none     job[CLOCK]       address of clock_gettime
+    job[CAPACITY]    bytes of the live segment        job[DIGEST]      address of the digest function
+    job[HEADERS..]   addresses inside staging         job[PAGE]        address of the shared page
+    job[NUMBER]      of the live segment              job[BELL]        eventfd of the keeper
+    job[USED]        slots to reset before the next burst; while a burst waits to be stored, its length
+    job[LARGE]       counts datagrams that took overflow memory since it was last set to 0
+    job[SCRATCH]     address of 64 KiB to put a large datagram together in, then 16 bytes for small words
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.staging import CONTROL_BYTES, MSGHDR_BYTES, OVERFLOW_BYTES, SLOT_BYTES, reset
+from spool.format import HEAD_BYTES, PIDS, POISON, SAMPLE_BYTES, UIDS
+from spool.frame import BURST, POSITION, SEQUENCE, Tail, finish, padded
+from spool.kernel import (
+    call,
+    copy,
+    fence,
+    kernel,
+    load_i64,
+    load_u8,
+    load_u32,
+    publish_i64,
+    store_i64,
+    store_u16,
+    store_u32,
+)
+from spool.ledger import add
+from spool.page import Field
+from spool.wire import MAX_DATAGRAM_BYTES, REASONS, Reason, check, load_be16
+
+(
+    FD,
+    FLAGS,
+    BASE,
+    CAPACITY,
+    NUMBER,
+    USED,
+    LARGE,
+    SLOTS,
+    ARMED,
+    HEADERS,
+    CONTROL,
+    SLOT,
+    OVERFLOW,
+    SCRATCH,
+    PAGE,
+    BELL,
+    RECVMMSG,
+    ERRNO,
+    CLOCK,
+    WRITE,
+    DIGEST,
+) = range(21)
+JOB_FIELDS = 21
+
+STORED, NEEDS_SEGMENT = 0, -1
+"""What `store` and `receive` return; a positive number is an errno."""
+
+ROUNDS = 1024
+"""Bursts between two looks at Python's signals."""
+
+SENDER_UNKNOWN = 0xFFFFFFFF
+Job = Column = npt.NDArray[np.int64]
+
+_TRUNCATED = int(Reason.TRUNCATED)
+_POISONED = int(Reason.POISON)
+_SPOOL_FULL = int(Reason.SPOOL_FULL)
+_MSG_TRUNC = 0x20
+_CREDENTIALS = (2 << 32) | 1  # cmsg_level SOL_SOCKET, cmsg_type SCM_CREDENTIALS, as one word
+_KEEPER_WAITS = 8 * int(Field.KEEPER_WAITS)
+_WRITTEN = 8 * int(Field.WRITTEN)
+_WRITTEN_SEQUENCE = 8 * int(Field.WRITTEN_SEQUENCE)
+
+
+@kernel
+def receive(job: Job, tail: Tail, verdicts: Column, rounds: int) -> int:
+    """Receive and store up to `rounds` bursts.
+
+    Returns STORED, NEEDS_SEGMENT (the burst waits in staging, job[USED] long), or recvmmsg's errno.
+    """
+    for _ in range(rounds):
+        reset(job[HEADERS], job[USED])
+        job[USED] = 0
+        publish_i64(job[ARMED], tail[BURST] + 1)
+        # The result is an int in the low half of the register.
+        got = call(job[RECVMMSG], job[FD], job[HEADERS], job[SLOTS], job[FLAGS], 0) & 0xFFFFFFFF
+        if got >= 0x80000000:
+            return load_u32(call(job[ERRNO]))
+        job[USED] = got
+        outcome = store(job, tail, verdicts, 0)
+        if outcome != STORED:
+            return outcome
+    return STORED
+
+
+@kernel
+def _judge(job: Job, i: int) -> int:
+    """The Reason to refuse slot i; 0 accepts it. A large datagram is put together in the scratch first."""
+    header = job[HEADERS] + i * MSGHDR_BYTES
+    if load_u32(header + 48) & _MSG_TRUNC:
+        job[LARGE] += 1
+        return _TRUNCATED
+    length = load_u32(header + 56)
+    at = job[SLOT] + i * SLOT_BYTES
+    if length <= SLOT_BYTES:
+        return check(at, length)
+    job[LARGE] += 1
+    _assemble(job, i, length, job[SCRATCH])
+    return check(job[SCRATCH], length)
+
+
+@kernel
+def _assemble(job: Job, i: int, length: int, target: int) -> None:
+    """Copy the `length` bytes of slot i to one place."""
+    first = min(length, SLOT_BYTES)
+    copy(target, job[SLOT] + i * SLOT_BYTES, first)
+    if length > SLOT_BYTES:
+        copy(target + SLOT_BYTES, job[OVERFLOW] + i * OVERFLOW_BYTES, length - SLOT_BYTES)
+
+
+@kernel
+def _now_ns(job: Job) -> int:
+    call(job[CLOCK], 0, job[SCRATCH] + MAX_DATAGRAM_BYTES)
+    at = job[SCRATCH] + MAX_DATAGRAM_BYTES
+    return load_i64(at) * 1_000_000_000 + load_i64(at + 8)
+
+
+@kernel
+def _write_body(job: Job, tail: Tail, verdicts: Column, used: int, count: int) -> int:
+    """Write lengths, uids, pids and datagrams of the accepted slots; the address behind them."""
+    column = job[BASE] + tail[POSITION] + HEAD_BYTES
+    at = column + 12 * count
+    for i in range(used):
+        if verdicts[i] != 0:
+            continue
+        length = load_u32(job[HEADERS] + i * MSGHDR_BYTES + 56)
+        control = job[CONTROL] + i * CONTROL_BYTES
+        uid = pid = SENDER_UNKNOWN
+        if load_i64(control) == 28 and load_i64(control + 8) == _CREDENTIALS:
+            pid, uid = load_u32(control + 16), load_u32(control + 20)
+        store_u32(column, length)
+        store_u32(column + 4 * count, uid)
+        store_u32(column + 8 * count, pid)
+        _assemble(job, i, length, at)
+        column += 4
+        at += length
+    return at
+
+
+@kernel
+def _write_refused(job: Job, at: int, verdicts: Column, counts: Column, used: int) -> int:
+    """Write a discard row a reason, with the first bytes of its first datagram; the address behind them."""
+    for reason in range(1, REASONS):
+        if counts[reason] == 0:
+            continue
+        first = 0
+        while first < used and verdicts[first] != reason:
+            first += 1
+        length = min(load_u32(job[HEADERS] + first * MSGHDR_BYTES + 56), SAMPLE_BYTES)
+        store_u16(at, reason)
+        store_u16(at + 2, length)
+        store_u32(at + 4, counts[reason])
+        copy(at + 8, job[SLOT] + first * SLOT_BYTES, length)
+        at += 8 + length
+    return at
+
+
+@kernel
+def _announce(job: Job, tail: Tail) -> None:
+    """Publish the end of the log, and wake the keeper if it sleeps."""
+    publish_i64(job[PAGE] + _WRITTEN_SEQUENCE, tail[SEQUENCE])
+    publish_i64(job[PAGE] + _WRITTEN, (job[NUMBER] << 32) | (tail[POSITION] >> 3))
+    fence()
+    if load_i64(job[PAGE] + _KEEPER_WAITS) != 0:
+        store_i64(job[SCRATCH] + MAX_DATAGRAM_BYTES, 1)
+        call(job[WRITE], job[BELL], job[SCRATCH] + MAX_DATAGRAM_BYTES, 8)
+
+
+@kernel
+def store(job: Job, tail: Tail, verdicts: Column, flags: int) -> int:
+    """Append the burst in the first job[USED] slots to the live segment as one frame.
+
+    `verdicts` int64[slots + 32] is room to work in. Returns STORED, or NEEDS_SEGMENT when the frame has no
+    room, with nothing changed. `flags` go into the frame; POISON refuses every slot without a look at it.
+    """
+    used = job[USED]
+    counts = verdicts[job[SLOTS] :]
+    counts[:] = 0
+    count = 0
+    room = 0
+    for i in range(used):
+        reason = _POISONED if flags & POISON else _judge(job, i)
+        verdicts[i] = reason
+        counts[reason] += 1
+        if reason == 0:
+            count += 1
+            room += 12 + load_u32(job[HEADERS] + i * MSGHDR_BYTES + 56)
+    for reason in range(1, REASONS):
+        if counts[reason] > 0:
+            room += 8 + SAMPLE_BYTES
+    if job[BASE] == 0 or tail[POSITION] + HEAD_BYTES + padded(room) > job[CAPACITY]:
+        return NEEDS_SEGMENT
+    start = job[BASE] + tail[POSITION] + HEAD_BYTES
+    rows = _write_body(job, tail, verdicts, used, count)
+    end = _write_refused(job, rows, verdicts, counts, used)
+    burst, now, refused = tail[BURST] + 1, _now_ns(job), used - count
+    finish(
+        job[BASE], tail, count, refused, end - start, end - rows, flags | UIDS | PIDS, burst, now, job[DIGEST]
+    )
+    _announce(job, tail)
+    return STORED
+
+
+@kernel
+def discard(job: Job, bank: int) -> None:
+    """Count the burst in the first job[USED] slots in a bank of the ledger: there is no room to store it.
+
+    A datagram that would have been refused anyway keeps its own reason.
+    """
+    if job[USED] == 0:
+        return
+    now = _now_ns(job)
+    for i in range(job[USED]):
+        reason = _judge(job, i)
+        if reason != 0:
+            add(bank, 0, 0, reason, now, job[DIGEST])
+            continue
+        at = job[SLOT] + i * SLOT_BYTES
+        if load_u32(job[HEADERS] + i * MSGHDR_BYTES + 56) > SLOT_BYTES:
+            at = job[SCRATCH]
+        topic = at + 10 + 4 * load_u8(at + 5)
+        add(bank, topic + 2, load_be16(topic), _SPOOL_FULL, now, job[DIGEST])

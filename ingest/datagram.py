@@ -1,0 +1,53 @@
+"""The UNIX datagram socket: made here, or handed over by the service manager."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+from ingest.errors import BadSocket
+
+LISTEN_FDS_START = 3
+RECEIVE_TIMEOUT_S = 1
+
+
+def open_socket(path: Path, mode: int = 0o666) -> socket.socket:
+    """A bound datagram socket at `path`, ready to tell who sent what.
+
+    A path left behind by a daemon that was killed is taken over. Raises BadSocket.
+    """
+    receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    # Before bind: a datagram queued earlier would carry no sender.
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
+            raise BadSocket(f"{path} exists and is no socket; choose another [ingest] datagram_socket")
+        path.unlink(missing_ok=True)
+        receiver.bind(str(path))
+        path.chmod(mode)
+    except OSError as error:
+        receiver.close()
+        raise BadSocket(f"cannot make the datagram socket {path}: {error.strerror or error}") from error
+    return receiver
+
+
+def activated_socket() -> socket.socket | None:
+    """The datagram socket that the service manager opened for us (sd_listen_fds); None when there is none."""
+    if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS", "0") == "0":
+        return None
+    receiver = socket.socket(fileno=LISTEN_FDS_START)
+    if receiver.family != socket.AF_UNIX or receiver.type != socket.SOCK_DGRAM:
+        raise BadSocket("the service manager handed over a socket that is no UNIX datagram socket")
+    os.set_inheritable(LISTEN_FDS_START, False)
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    return receiver
+
+
+def set_timeout(receiver: socket.socket) -> None:
+    """Let the kernel end a wait after RECEIVE_TIMEOUT_S, so that signals are seen."""
+    receiver.setblocking(True)
+    timeout = RECEIVE_TIMEOUT_S.to_bytes(8, "little") + bytes(8)
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)

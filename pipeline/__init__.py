@@ -1,0 +1,1 @@
+"""The log as data, on Spark: DataFrames over committed frames."""

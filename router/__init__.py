@@ -1,0 +1,1 @@
+"""From the spool to the dispatchers: which partition, when, and what was delivered."""

@@ -1,0 +1,84 @@
+"""What the spool asks of the disk, in one place; every call here may wait for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from spool.errors import SpoolFull
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def make_directory(path: Path, mode: int = 0o750) -> None:
+    """Create a directory and its parents, and make their names durable."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(mode=mode, exist_ok=True)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make names created, renamed and removed in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def allocate(path: Path, head: bytes, size: int) -> None:
+    """Create a file of `size` zero bytes beginning with `head`, its blocks reserved, all of it durable.
+
+    Reserved, because a store into a mapped hole on a full disk is a SIGBUS, which Python cannot catch.
+    Raises SpoolFull when the disk has no room; nothing is left behind then.
+    """
+    temporary = path.with_suffix(path.suffix + ".tmp")
+    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o660)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        os.pwrite(fd, head, 0)
+        os.fsync(fd)
+        os.rename(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno in FULL:
+            raise SpoolFull(f"no room for {size} bytes at {path}: {error.strerror}") from error
+        raise
+    finally:
+        os.close(fd)
+    sync_directory(path.parent)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Put `data` in a file, whole or not at all, and durable."""
+    temporary = path.with_suffix(path.suffix + ".tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o660)
+    try:
+        with os.fdopen(fd, "wb", closefd=False) as file:
+            file.write(data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(temporary, path)
+    sync_directory(path.parent)
+
+
+def allocated_bytes(path: Path) -> int:
+    """Bytes of disk that a file takes; 0 when it is gone."""
+    try:
+        return os.stat(path).st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
+def read_at(fd: int, length: int, offset: int) -> bytes:
+    """`length` bytes from `offset`, fewer only at the end of the file."""
+    parts = []
+    while length > 0 and (part := os.pread(fd, length, offset)):
+        parts.append(part)
+        offset += len(part)
+        length -= len(part)
+    return b"".join(parts)

@@ -1,0 +1,55 @@
+"""What can go wrong in a spool.
+
+    SpoolError
+      MissingPart        a library or a kernel feature is not there
+      SpoolBusy          another process owns the directory
+      NoSpool            the directory holds no spool
+      SpoolFull          the size limit is reached, or the disk
+      BadSpool           the files cannot be trusted
+        CorruptSegment   bytes inside a segment are wrong: path, offset, reason
+        UnknownVersion   written by a newer release
+
+Each message is one sentence that says what, where and what to do; `cli.exits` maps the tree to exit codes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class SpoolError(Exception):
+    """Anything a spool refuses or cannot do."""
+
+
+class MissingPart(SpoolError):
+    """A library or a feature of the kernel is not there."""
+
+
+class SpoolBusy(SpoolError):
+    """Another process owns the directory."""
+
+
+class NoSpool(SpoolError):
+    """The directory holds no spool."""
+
+
+class SpoolFull(SpoolError):
+    """No room: `max_bytes` is reached, or the disk is full."""
+
+
+class BadSpool(SpoolError):
+    """The files cannot be trusted."""
+
+
+class CorruptSegment(BadSpool):
+    """Bytes inside a segment are wrong."""
+
+    def __init__(self, path: Path, offset: int, reason: str) -> None:
+        super().__init__(f"{path}: {reason} at byte {offset}; see `brucectl inspect verify`")
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+
+class UnknownVersion(BadSpool):
+    """Written by a newer release."""

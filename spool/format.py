@@ -1,0 +1,228 @@
+"""The bytes of a segment, version 1. No I/O happens here.
+
+    segment := header frame* [footer] zeros
+    frame   := head body pad                        pad: zeros up to a multiple of 8
+
+Little-endian throughout. `xxh3` is XXH3-64 of the xxHash library; a `digest` is an xxh3 that is seeded
+with the digest before it, so that a missing, swapped or stale frame cannot pass for a good one.
+
+Header, 384 bytes, at offset 0:
+
+    0    magic           8 bytes   "bruceseg"
+    8    version         u32       1
+    12   header_bytes    u32       384
+    16   spool           16 bytes  uuid of the spool
+    32   boot            16 bytes  boot id of the host when the segment was taken into use
+    48   number          u64       segment number, from 1, without gaps
+    56   first_sequence  i64       of its first message; -1 while it is a spare
+    64   previous        u64       digest of the last frame before it, 0 for the first segment
+    72   created_ns      u64       ns since the epoch
+    80   stored          u64       messages in all earlier segments
+    88   burst           u64       number of the last burst before it
+    96   discarded       u64[32]   messages discarded at intake before it, by reason (spool.wire.Reason)
+    352  zero            24 bytes
+    376  check           u64       xxh3 of bytes 0 to 375, seed 0
+
+Frame head, 64 bytes, at a multiple of 8. One frame holds one burst of the intake:
+
+    0    digest          u64       xxh3 of bytes 8 of the head to the end of the body, seeded with `previous`
+    8    magic           u32       "bfrm"
+    12   head_bytes      u16       64
+    14   flags           u16       1: uids, 2: pids, 4: salvaged after a crash, 8: a burst given up as poison
+    16   count           u32       messages stored
+    20   discarded       u32       datagrams refused
+    24   body_bytes      u32       without the padding
+    28   discard_bytes   u32       of the discard rows at the end of the body
+    32   first_sequence  u64       sequence number of its first message
+    40   burst           u64       rises from frame to frame; bursts that the ledger took leave gaps
+    48   received_ns     u64       ns since the epoch
+    56   previous        u64       digest of the frame before it; of the header's `previous` for the first
+
+    body := length:u32[count] [uid:u32[count]] [pid:u32[count]] datagrams discard_row*
+    discard_row := reason:u16 sample_bytes:u16 count:u32 sample     one a reason; sample: its first bytes
+
+The digest is stored last: a frame whose digest is right was written whole. Eight zero bytes where a
+frame could begin end the log. A datagram's own bytes are specified in spool.wire.
+
+Footer, written when a segment is sealed, behind the last frame; the file then ends with it:
+
+    footer := magic:"bruceftr" version:u32=1 marks:u32 topics:u32 zero:u32
+              end:u64 count:u64 next_sequence:u64 digest:u64 burst:u64
+              first_received_ns:u64 last_received_ns:u64 first_timestamp:i64 last_timestamp:i64
+              discarded:u64[32]                       of this segment
+              mark:(offset:u64 first_sequence:u64 received_ns:u64)[marks]
+              topic:(name_bytes:u16 count:u64 first_timestamp:i64 last_timestamp:i64 name)[topics]
+              check:u64 footer_bytes:u64 magic:"brucefin"
+
+`end` is the offset behind the last frame. A mark names a frame; the first frame has one, and so has the
+first after every 64 KiB. `check` is the xxh3 of the footer before it. Timestamps are the senders' (ms).
+
+Versions: a reader refuses a version above its own (UnknownVersion) and reads every one below.
+
+Example: an empty frame, burst 7, one datagram refused as too short, received at 0:
+
+    digest.. 6266726d 4000 0000 00000000 01000000 08000000 08000000 ...  0100 0000 01000000
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spool.digest import digest
+from spool.errors import BadSpool, UnknownVersion
+from spool.wire import REASONS
+
+VERSION = 1
+MAGIC = b"bruceseg"
+FRAME_MAGIC = int.from_bytes(b"bfrm", "little")
+FOOTER_MAGIC = b"bruceftr"
+FOOTER_END = b"brucefin"
+
+HEADER_BYTES = 384
+HEAD_BYTES = 64
+MARK_BYTES = 64 * 1024
+"""Distance of the footer's marks."""
+SAMPLE_BYTES = 256
+"""Bytes kept of one refused datagram, a burst and a reason."""
+MAX_BURST = 512
+"""Most datagrams in a frame."""
+
+UIDS, PIDS, SALVAGED, POISON = 1, 2, 4, 8
+
+HEADER = np.dtype(
+    [
+        ("magic", "S8"),
+        ("version", "<u4"),
+        ("header_bytes", "<u4"),
+        ("spool", "V16"),
+        ("boot", "V16"),
+        ("number", "<u8"),
+        ("first_sequence", "<i8"),
+        ("previous", "<u8"),
+        ("created_ns", "<u8"),
+        ("stored", "<u8"),
+        ("burst", "<u8"),
+        ("discarded", "<u8", (REASONS,)),
+        ("zero", "V24"),
+        ("check", "<u8"),
+    ]
+)
+
+HEAD = np.dtype(
+    [
+        ("digest", "<u8"),
+        ("magic", "<u4"),
+        ("head_bytes", "<u2"),
+        ("flags", "<u2"),
+        ("count", "<u4"),
+        ("discarded", "<u4"),
+        ("body_bytes", "<u4"),
+        ("discard_bytes", "<u4"),
+        ("first_sequence", "<u8"),
+        ("burst", "<u8"),
+        ("received_ns", "<u8"),
+        ("previous", "<u8"),
+    ]
+)
+
+FOOTER = np.dtype(
+    [
+        ("magic", "S8"),
+        ("version", "<u4"),
+        ("marks", "<u4"),
+        ("topics", "<u4"),
+        ("zero", "<u4"),
+        ("end", "<u8"),
+        ("count", "<u8"),
+        ("next_sequence", "<u8"),
+        ("digest", "<u8"),
+        ("burst", "<u8"),
+        ("first_received_ns", "<u8"),
+        ("last_received_ns", "<u8"),
+        ("first_timestamp", "<i8"),
+        ("last_timestamp", "<i8"),
+        ("discarded", "<u8", (REASONS,)),
+    ]
+)
+MARK = np.dtype([("offset", "<u8"), ("first_sequence", "<u8"), ("received_ns", "<u8")])
+TOPIC = np.dtype(
+    [("name_bytes", "<u2"), ("count", "<u8"), ("first_timestamp", "<i8"), ("last_timestamp", "<i8")]
+)
+FOOTER_TAIL = np.dtype([("check", "<u8"), ("footer_bytes", "<u8"), ("magic", "S8")])
+
+Record = npt.NDArray[Any]
+"""One structured value, as a 0-dimensional array of one of the dtypes above."""
+
+
+def encode_header(**fields: Any) -> bytes:
+    """A header with these fields; magic, version, size and check are filled in."""
+    record = np.zeros((), HEADER)
+    record["magic"], record["version"], record["header_bytes"] = MAGIC, VERSION, HEADER_BYTES
+    for name, value in fields.items():
+        record[name] = value
+    record["check"] = digest(record.tobytes()[:-8])
+    return record.tobytes()
+
+
+def decode_header(data: bytes, where: object) -> Record:
+    """The header at the start of `data`, as a HEADER record.
+
+    Raises BadSpool when it is no whole header, UnknownVersion when a later release wrote it.
+    `where` names the file in the message.
+    """
+    if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
+        raise BadSpool(f"{where} is no segment: it does not begin with a segment header")
+    record = np.frombuffer(data, HEADER, 1)[0]
+    if record["version"] > VERSION:
+        raise UnknownVersion(
+            f"{where} has format version {record['version']}, this bruce reads up to {VERSION}; "
+            "use the release that wrote it, or a newer one"
+        )
+    if record["check"] != digest(data[: HEADER_BYTES - 8]):
+        raise BadSpool(f"{where} has a damaged segment header; see `brucectl inspect verify`")
+    return np.asarray(record)
+
+
+def encode_footer(fields: dict[str, Any], marks: Record, topics: list[tuple[bytes, int, int, int]]) -> bytes:
+    """A footer. `marks`: MARK rows; `topics`: (name, messages, first and last timestamp)."""
+    record = np.zeros((), FOOTER)
+    record["magic"], record["version"] = FOOTER_MAGIC, VERSION
+    record["marks"], record["topics"] = len(marks), len(topics)
+    for name, value in fields.items():
+        record[name] = value
+    rows = b"".join(np.array((len(n), *rest), TOPIC).tobytes() + n for n, *rest in topics)
+    data = record.tobytes() + marks.tobytes() + rows
+    tail = np.array((digest(data), len(data) + FOOTER_TAIL.itemsize, FOOTER_END), FOOTER_TAIL)
+    return data + tail.tobytes()
+
+
+def footer_bytes(tail: bytes) -> int:
+    """The length of the footer whose last bytes are `tail`; 0 when no footer ends there."""
+    if len(tail) < FOOTER_TAIL.itemsize:
+        return 0
+    record = np.frombuffer(tail[-FOOTER_TAIL.itemsize :], FOOTER_TAIL)[0]
+    length = int(record["footer_bytes"])
+    least = FOOTER.itemsize + FOOTER_TAIL.itemsize
+    return length if record["magic"] == FOOTER_END and length >= least else 0
+
+
+def decode_footer(data: bytes) -> tuple[Record, Record, list[tuple[bytes, int, int, int]]] | None:
+    """(FOOTER record, MARK rows, topics) of a whole footer; None when it is damaged."""
+    if footer_bytes(data) != len(data) or not data.startswith(FOOTER_MAGIC):
+        return None
+    body, tail = data[: -FOOTER_TAIL.itemsize], np.frombuffer(data[-FOOTER_TAIL.itemsize :], FOOTER_TAIL)[0]
+    if digest(body) != tail["check"]:
+        return None
+    record = np.frombuffer(body, FOOTER, 1)[0]
+    at = FOOTER.itemsize + int(record["marks"]) * MARK.itemsize
+    marks = np.frombuffer(body[FOOTER.itemsize : at], MARK)
+    topics = []
+    for _ in range(int(record["topics"])):
+        size, *rest = np.frombuffer(body, TOPIC, 1, at)[0].item()
+        at += TOPIC.itemsize
+        topics.append((body[at : at + size], *rest))
+        at += size
+    return np.asarray(record), marks, topics

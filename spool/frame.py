@@ -1,0 +1,184 @@
+"""Frames as compiled loops see them: finish one, verify one, walk a chain of them, find the next.
+
+The position in a log is a `Tail`: an int64 array that the kernels advance in place.
+
+    tail[POSITION]    offset in the segment, behind the last good frame
+    tail[SEQUENCE]    of the next message
+    tail[BURST]       of the last frame
+    tail[DIGEST]      of the last frame
+    tail[STORED]      messages stored since the spool began
+    tail[DISCARDED:]  datagrams refused at intake since the spool began, by reason
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from spool.format import FRAME_MAGIC, HEAD_BYTES, HEADER_BYTES, MAX_BURST, PIDS, UIDS, Record
+from spool.kernel import (
+    call,
+    kernel,
+    load_i64,
+    load_u16,
+    load_u32,
+    publish_i64,
+    store_i64,
+    store_u16,
+    store_u32,
+)
+from spool.wire import REASONS
+
+POSITION, SEQUENCE, BURST, DIGEST, STORED, DISCARDED = range(6)
+TAIL_FIELDS = DISCARDED + REASONS
+
+END, FULL, CUT, BAD = range(4)
+"""Why a walk stopped: zeros, the table is full, a frame goes on behind the limit, it does not verify."""
+
+Tail = npt.NDArray[np.int64]
+
+FRAME_ROW = np.dtype(
+    [("offset", "<i8"), ("first_sequence", "<i8"), ("count", "<i8"), ("received_ns", "<i8"), ("flags", "<i8")]
+)
+"""A row of a frame table, as `walk` fills it."""
+
+ROW = 5
+"""int64 fields in a FRAME_ROW."""
+
+
+def tail_at_start(header: Record) -> Tail:
+    """The tail of an empty segment with this header."""
+    tail = np.zeros(TAIL_FIELDS, np.int64)
+    tail[POSITION] = HEADER_BYTES
+    tail[SEQUENCE] = header["first_sequence"]
+    tail[BURST] = header["burst"]
+    tail[DIGEST] = header["previous"].astype(np.int64)
+    tail[STORED] = header["stored"]
+    tail[DISCARDED:] = header["discarded"].astype(np.int64)
+    return tail
+
+
+@kernel
+def padded(length: int) -> int:
+    """`length`, up to a multiple of 8."""
+    return (length + 7) & ~7
+
+
+@kernel
+def finish(
+    base: int,
+    tail: Tail,
+    count: int,
+    discarded: int,
+    body_bytes: int,
+    discard_bytes: int,
+    flags: int,
+    burst: int,
+    received_ns: int,
+    digest: int,
+) -> None:
+    """Write the head of the frame whose body already lies behind `tail`, and advance `tail`.
+
+    `base` is the address of the segment's first byte, `digest` of the digest function. The digest is
+    stored last: whoever dies before it has written nothing, whoever dies after it has written all.
+    """
+    at = base + tail[POSITION]
+    store_u32(at + 8, FRAME_MAGIC)
+    store_u16(at + 12, HEAD_BYTES)
+    store_u16(at + 14, flags)
+    store_u32(at + 16, count)
+    store_u32(at + 20, discarded)
+    store_u32(at + 24, body_bytes)
+    store_u32(at + 28, discard_bytes)
+    store_i64(at + 32, tail[SEQUENCE])
+    store_i64(at + 40, burst)
+    store_i64(at + 48, received_ns)
+    store_i64(at + 56, tail[DIGEST])
+    value = call(digest, at + 8, HEAD_BYTES - 8 + body_bytes, tail[DIGEST])
+    publish_i64(at, value)
+    _advance(at, tail, value)
+
+
+@kernel
+def _advance(at: int, tail: Tail, value: int) -> None:
+    """Move `tail` behind the good frame at address `at`, whose digest is `value`."""
+    count, body_bytes, discard_bytes = load_u32(at + 16), load_u32(at + 24), load_u32(at + 28)
+    row = at + HEAD_BYTES + body_bytes - discard_bytes
+    end = at + HEAD_BYTES + body_bytes
+    while row + 8 <= end:
+        reason = load_u16(row)
+        if reason < REASONS:
+            tail[DISCARDED + reason] += load_u32(row + 4)
+        row += 8 + load_u16(row + 2)
+    tail[POSITION] += HEAD_BYTES + padded(body_bytes)
+    tail[SEQUENCE] += count
+    tail[BURST] = load_i64(at + 40)
+    tail[DIGEST] = value
+    tail[STORED] += count
+
+
+@kernel
+def verify(at: int, room: int, digest: int) -> int:
+    """Whether a frame lies at address `at`, of which `room` bytes may be read: 0, CUT or BAD.
+
+    Every length is bounded before it is used. The digest is checked with the frame's own `previous`;
+    whether that is the frame before it is for the caller to compare.
+    """
+    if room < HEAD_BYTES:
+        return 2
+    flags, count = load_u16(at + 14), load_u32(at + 16)
+    body_bytes, discard_bytes = load_u32(at + 24), load_u32(at + 28)
+    if load_u32(at + 8) != FRAME_MAGIC or load_u16(at + 12) != HEAD_BYTES or count > MAX_BURST:
+        return 3
+    columns = 1 + (flags & UIDS) + ((flags & PIDS) >> 1)
+    if 4 * count * columns + discard_bytes > body_bytes:
+        return 3
+    if HEAD_BYTES + padded(body_bytes) > room:
+        return 2
+    if load_i64(at) != call(digest, at + 8, HEAD_BYTES - 8 + body_bytes, load_i64(at + 56)):
+        return 3
+    return 0
+
+
+@kernel
+def walk(base: int, limit: int, tail: Tail, table: npt.NDArray[np.int64], digest: int) -> tuple[int, int]:
+    """Advance `tail` over the good frames below offset `limit`: (why it stopped, frames passed).
+
+    `base` is where offset 0 of the segment would lie; only [tail[POSITION], limit) is read.
+    `table` int64[rows, 5] receives a FRAME_ROW a frame; the walk stops when it is full.
+    """
+    rows = 0
+    while rows < table.shape[0]:
+        at = base + tail[POSITION]
+        room = limit - tail[POSITION]
+        if room < 16:
+            return 2, rows
+        if load_i64(at) == 0 and load_u32(at + 8) == 0:
+            return 0, rows
+        found = verify(at, room, digest)
+        if found != 0:
+            return found, rows
+        if load_i64(at + 56) != tail[DIGEST] or load_i64(at + 32) != tail[SEQUENCE]:
+            return 3, rows
+        if load_i64(at + 40) <= tail[BURST]:
+            return 3, rows
+        table[rows, 0] = tail[POSITION]
+        table[rows, 1] = tail[SEQUENCE]
+        table[rows, 2] = load_u32(at + 16)
+        table[rows, 3] = load_i64(at + 48)
+        table[rows, 4] = load_u16(at + 14)
+        rows += 1
+        _advance(at, tail, load_i64(at))
+    return 1, rows
+
+
+@kernel
+def find(base: int, position: int, limit: int, digest: int) -> int:
+    """The offset of the next frame at or behind `position` that verifies by itself; -1 when there is none."""
+    position = padded(position)
+    while position + HEAD_BYTES <= limit:
+        if load_u32(base + position + 8) == FRAME_MAGIC:
+            if verify(base + position, limit - position, digest) == 0:
+                return position
+        position += 8
+    return -1

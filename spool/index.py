@@ -1,0 +1,144 @@
+"""The index: how far the log is committed, and where to enter it. One of the two homes of lmdb.
+
+Derived from the segments, written by the keeper alone and without syncing: after a power loss such a file
+can read silently wrong, so an index of another boot is thrown away and built again. It may be deleted,
+rotten or behind at any time; opening the spool gives the same result.
+
+    meta      "boot" -> 16 bytes; "committed" -> segment number, tail (spool.frame), xxh3
+    entry     first sequence:u64be -> segment number, offset, digest before it, burst before it    a frame a
+              MiB or 50 ms, of the segments that have no footer yet
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+
+from spool.digest import digest
+from spool.disk import make_directory
+from spool.frame import TAIL_FIELDS, Tail
+
+MAP_BYTES = 256 << 20
+"""Address space, not disk: an entry takes 60 bytes, and sealed segments have none."""
+ENTRY = struct.Struct("<QQQQ")
+_KEY = struct.Struct(">Q")
+
+
+class Index:
+    """The index as its one writer has it."""
+
+    def __init__(self, directory: Path, boot: bytes) -> None:
+        """Open the index of this boot; one of another boot, or one that cannot be read, is begun anew."""
+        self._env, self._meta, self._entries = _open(directory)
+        with self._env.begin() as txn:
+            known = txn.get(b"boot", db=self._meta)
+        if known != boot:
+            self._env.close()
+            shutil.rmtree(directory)
+            self._env, self._meta, self._entries = _open(directory)
+            with self._env.begin(write=True) as txn:
+                txn.put(b"boot", boot, db=self._meta)
+
+    def commit(self, number: int, tail: Tail, entries: list[tuple[int, int, int, int, int]]) -> None:
+        """The log is synced up to `tail` in segment `number`.
+
+        `entries`: (first sequence, segment number, offset, digest before, burst before) of frames to enter at.
+        """
+        with self._env.begin(write=True) as txn:
+            for sequence, *entry in entries:
+                txn.put(_KEY.pack(sequence), ENTRY.pack(*entry), db=self._entries)
+            txn.put(b"committed", _pack(number, tail), db=self._meta)
+
+    def forget(self, below: int) -> None:
+        """Drop the entries below a sequence number: its segments have footers now."""
+        with self._env.begin(write=True) as txn, txn.cursor(self._entries) as cursor:
+            while cursor.first() and _KEY.unpack(cursor.key())[0] < below:
+                cursor.delete()
+
+    def committed(self) -> tuple[int, Tail] | None:
+        """(segment number, tail) of what is committed; None in a new index."""
+        with self._env.begin() as txn:
+            return _unpack(txn.get(b"committed", db=self._meta))
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+class IndexReader:
+    """The index for everyone else. Nothing is written, the lock file included."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open it. Raises lmdb.Error when there is none."""
+        self._env = lmdb.open(str(directory), readonly=True, lock=False, max_dbs=2, create=False)
+        self._meta = self._env.open_db(b"meta", create=False)
+        self._entries = self._env.open_db(b"entry", create=False)
+
+    def committed(self) -> tuple[int, Tail] | None:
+        """(segment number, tail) of what is committed."""
+        with self._env.begin() as txn:
+            return _unpack(txn.get(b"committed", db=self._meta))
+
+    def entry(self, sequence: int) -> tuple[int, int, int, int, int] | None:
+        """The last entry at or before a sequence number: (first sequence, number, offset, digest, burst)."""
+        with self._env.begin() as txn, txn.cursor(self._entries) as cursor:
+            if not cursor.set_range(_KEY.pack(sequence)):
+                found = cursor.last()
+            else:
+                found = cursor.key() == _KEY.pack(sequence) or cursor.prev()
+            if not found:
+                return None
+            first: int = _KEY.unpack(cursor.key())[0]
+            number, offset, before, burst = ENTRY.unpack(cursor.value())
+            return first, number, offset, before, burst
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+def read_committed(directory: Path) -> tuple[int, Tail] | None:
+    """(segment number, tail) that an index calls committed; None without a readable index."""
+    try:
+        reader = IndexReader(directory)
+    except lmdb.Error:
+        return None
+    try:
+        return reader.committed()
+    except lmdb.Error:
+        return None
+    finally:
+        reader.close()
+
+
+def _open(directory: Path) -> tuple[Any, Any, Any]:
+    make_directory(directory)
+    try:
+        return _environment(directory)
+    except lmdb.Error:
+        shutil.rmtree(directory)
+        make_directory(directory)
+        return _environment(directory)
+
+
+def _environment(directory: Path) -> tuple[Any, Any, Any]:
+    env = lmdb.open(str(directory), map_size=MAP_BYTES, max_dbs=2, sync=False, metasync=False, mode=0o660)
+    return env, env.open_db(b"meta"), env.open_db(b"entry")
+
+
+def _pack(number: int, tail: Tail) -> bytes:
+    data = number.to_bytes(8, "little") + tail.tobytes()
+    return data + digest(data).to_bytes(8, "little")
+
+
+def _unpack(data: bytes | None) -> tuple[int, Tail] | None:
+    if data is None or len(data) != 8 * (TAIL_FIELDS + 2):
+        return None
+    if digest(data[:-8]) != int.from_bytes(data[-8:], "little"):
+        return None
+    return int.from_bytes(data[:8], "little"), np.frombuffer(data[8:-8], np.int64).copy()

@@ -1,0 +1,133 @@
+"""The keeper: everything that may wait for the disk, in a process of its own.
+
+It makes spare segments ahead of need, commits what was written, seals full segments, and retires
+delivered ones. Only it changes the files of the log; the appender stores bytes, the deliverer reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import select
+import time
+from collections.abc import Callable
+
+from spool.committer import Committer
+from spool.errors import SpoolFull
+from spool.frame import POSITION
+from spool.index import Index
+from spool.layout import Layout
+from spool.options import SpoolOptions
+from spool.page import Field, Page
+from spool.retention import AHEAD_S, Stock
+from spool.segment import Identity
+
+log = logging.getLogger("bruce.keeper")
+
+IDLE_S = 0.2
+"""Longest sleep without a bell: spares and retention are looked after at least this often."""
+
+
+class Keeper:
+    """The keeper of one spool."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        identity: Identity,
+        options: SpoolOptions,
+        page: Page,
+        *,
+        bell: int,
+        announce: Callable[[], None],
+    ) -> None:
+        """`bell`: the eventfd that the appender rings. `announce`: called when the watermark has moved."""
+        self.stopping = False
+        self._layout, self._options, self._page = layout, options, page
+        self._bell, self._announce = bell, announce
+        self._index = Index(layout.index, identity.boot)
+        self._stock = Stock(layout, identity, options)
+        self._committer = Committer(layout, self._index, page)
+        self._committer.commit_all()
+        self._next_spare = max([self._committer.number, *layout.list_spares()]) + 1
+        self._page.words[Field.SPARE] = self._next_spare - 1
+        self._synced_at = self._counted_at = time.monotonic()
+        self._counted, self._rate = self._log_bytes(), 0.0
+        self._floor = 0
+        self._announce()
+
+    def run(self) -> None:
+        """Keep until told to stop; then commit what is left, and seal."""
+        while not self.stopping:
+            self.step()
+            self._wait()
+        self.commit()
+        self._committer.seal_last()
+        self._index.close()
+
+    def step(self) -> None:
+        """Everything that is due now."""
+        self.commit()
+        self._restock()
+        self._retire()
+        self._committer.seal_one()
+
+    def commit(self) -> None:
+        """Commit what the appender announced."""
+        word = int(self._page.words[Field.WRITTEN])
+        self._synced_at = time.monotonic()
+        if word == int(self._page.words[Field.SYNCED]):
+            return
+        self._committer.commit(*self._page.place(Field.WRITTEN))
+        self._announce()
+
+    def _wait(self) -> None:
+        """Sleep until something is written and its interval, or its share of sync_bytes, is over."""
+        words = self._page.words
+        if words[Field.WRITTEN] == words[Field.SYNCED]:
+            words[Field.KEEPER_WAITS] = 1
+            if words[Field.WRITTEN] == words[Field.SYNCED]:
+                self._sleep(IDLE_S)
+            words[Field.KEEPER_WAITS] = 0
+        interval = self._options.sync_interval_ms / 1000
+        while (left := self._synced_at + interval - time.monotonic()) > 0 and not self._much_unsynced():
+            time.sleep(min(left, interval / 8))
+
+    def _sleep(self, seconds: float) -> None:
+        if select.select([self._bell], [], [], seconds)[0]:
+            os.eventfd_read(self._bell)
+
+    def _much_unsynced(self) -> bool:
+        written, synced = (self._page.place(f) for f in (Field.WRITTEN, Field.SYNCED))
+        return written[0] != synced[0] or written[1] - synced[1] >= self._options.sync_bytes
+
+    def _log_bytes(self) -> int:
+        """Bytes ever written to the log, near enough for a rate."""
+        return self._committer.number * self._options.segment_bytes + int(self._committer.tail[POSITION])
+
+    def _restock(self) -> None:
+        """Have spares for AHEAD_S at the present rate; when there is no room, say so to the appender."""
+        now, written = time.monotonic(), self._page.place(Field.WRITTEN)[0]
+        if now - self._counted_at >= 0.5:
+            self._rate = (self._log_bytes() - self._counted) / (now - self._counted_at)
+            self._counted, self._counted_at = self._log_bytes(), now
+        ahead = 1 + max(1, math.ceil(self._rate * AHEAD_S / self._options.segment_bytes))
+        while self._next_spare <= written + ahead:
+            try:
+                self._stock.make_spare(self._next_spare)
+            except SpoolFull as error:
+                if not self._page.words[Field.FULL] and self._next_spare <= written + 1:
+                    log.error("%s; new messages are discarded until there is room", error)
+                self._page.words[Field.FULL] = 1
+                return
+            self._page.words[Field.SPARE] = self._next_spare
+            self._page.words[Field.FULL] = 0
+            self._next_spare += 1
+
+    def _retire(self) -> None:
+        """Call segments sent whose messages are all resolved."""
+        floor = int(self._page.words[Field.FLOOR])
+        if floor > self._floor:
+            self._stock.retire(floor)
+            self._floor = floor

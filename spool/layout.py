@@ -1,0 +1,96 @@
+"""Where everything in a spool lies: every file name is built and parsed here.
+
+    SPOOL/identity            the spool's uuid, one line
+    SPOOL/lock                flock: one daemon a spool
+    SPOOL/ledger              datagrams discarded while the spool was full
+    SPOOL/segments/           NUMBER.spare   allocated, not yet in use, or so lately that it has no name yet
+                              SEQUENCE.seg   named by the sequence number of its first message
+                              SEQUENCE.sent  the same, every message delivered
+    SPOOL/index/              LMDB, derived from the segments
+    SPOOL/delivery/           LMDB, what was delivered; `owner` is the flock of whoever delivers
+    SPOOL/quarantine/         copies of bytes that were cut off or could not be used
+
+Numbers have 20 digits, so that the order of names is the order of messages.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+SEGMENT, SENT, SPARE = ".seg", ".sent", ".spare"
+_DIGITS = 20
+
+
+def segment_name(first_sequence: int, suffix: str = SEGMENT) -> str:
+    """The name of the segment that begins with this sequence number (of a spare: the segment number)."""
+    return f"{first_sequence:0{_DIGITS}d}{suffix}"
+
+
+def parse_name(name: str) -> tuple[int, str] | None:
+    """(number, suffix) of a segment's name; None for any other name."""
+    stem, dot, ending = name.partition(".")
+    suffix = dot + ending
+    if suffix not in (SEGMENT, SENT, SPARE) or len(stem) != _DIGITS or not (stem.isascii() and stem.isdigit()):
+        return None
+    return int(stem), suffix
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of one spool."""
+
+    directory: Path
+
+    @property
+    def identity(self) -> Path:
+        return self.directory / "identity"
+
+    @property
+    def lock(self) -> Path:
+        return self.directory / "lock"
+
+    @property
+    def ledger(self) -> Path:
+        return self.directory / "ledger"
+
+    @property
+    def segments(self) -> Path:
+        return self.directory / "segments"
+
+    @property
+    def index(self) -> Path:
+        return self.directory / "index"
+
+    @property
+    def delivery(self) -> Path:
+        return self.directory / "delivery"
+
+    @property
+    def owner(self) -> Path:
+        return self.delivery / "owner"
+
+    @property
+    def quarantine(self) -> Path:
+        return self.directory / "quarantine"
+
+    def segment(self, first_sequence: int, suffix: str = SEGMENT) -> Path:
+        """The path of a segment, or with SPARE that of the spare with this segment number."""
+        return self.segments / segment_name(first_sequence, suffix)
+
+    def list_segments(self) -> list[tuple[int, str]]:
+        """(first sequence, suffix) of the named segments, in order; other files are passed over."""
+        found = (parse_name(name) for name in self._names())
+        return sorted(pair for pair in found if pair and pair[1] != SPARE)
+
+    def list_spares(self) -> list[int]:
+        """The numbers of the spares, in order."""
+        found = (parse_name(name) for name in self._names())
+        return sorted(pair[0] for pair in found if pair and pair[1] == SPARE)
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self.segments)
+        except FileNotFoundError:
+            return []

@@ -1,0 +1,104 @@
+"""The end of the log: which segment is the last, and where the log goes on behind it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from spool.disk import read_at
+from spool.format import FOOTER_TAIL, Record, decode_footer, footer_bytes
+from spool.frame import (
+    BURST,
+    DIGEST,
+    DISCARDED,
+    POSITION,
+    SEQUENCE,
+    STORED,
+    TAIL_FIELDS,
+    Tail,
+    tail_at_start,
+)
+from spool.layout import Layout
+from spool.scan import Scan, find_frame, read_header
+from spool.segment import bound_spares
+
+EPOCH = 1 << 32
+"""Sequence numbers go on at a multiple of this when it cannot be known which were given out before."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSegment:
+    """The last segment of a spool."""
+
+    path: Path
+    header: Record
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where a segment ends."""
+
+    tail: Tail
+    appendable: bool
+    """False when the next frame belongs in a new segment."""
+
+
+def live_segment(layout: Layout) -> LiveSegment | None:
+    """The segment taken into use last; None in an empty spool. Raises BadSpool when its header is damaged."""
+    spares = list(bound_spares(layout))
+    if spares:
+        return LiveSegment(*spares[-1])
+    named = layout.list_segments()
+    if not named:
+        return None
+    path = layout.segment(*named[-1])
+    return LiveSegment(path, read_header(path))
+
+
+def read_footer(fd: int) -> tuple[Record, Record, list[tuple[bytes, int, int, int]]] | None:
+    """The footer of a sealed segment (spool.format.decode_footer); None when it has none."""
+    size = os.fstat(fd).st_size
+    length = footer_bytes(read_at(fd, FOOTER_TAIL.itemsize, max(0, size - FOOTER_TAIL.itemsize)))
+    return decode_footer(read_at(fd, length, size - length)) if 0 < length <= size else None
+
+
+def empty_tail() -> Tail:
+    """The tail of a spool that never held anything."""
+    return np.zeros(TAIL_FIELDS, np.int64)
+
+
+def tail_of_footer(header: Record, footer: Record) -> Tail:
+    """The tail behind a sealed segment."""
+    tail = tail_at_start(header)
+    tail[POSITION] = footer["end"]
+    tail[SEQUENCE] = footer["next_sequence"]
+    tail[BURST] = footer["burst"]
+    tail[DIGEST] = footer["digest"].astype(np.int64)
+    tail[STORED] += footer["count"].astype(np.int64)
+    tail[DISCARDED:] += footer["discarded"].astype(np.int64)
+    return tail
+
+
+def end_of(segment: LiveSegment) -> End:
+    """Walk a segment to its last good frame.
+
+    A torn frame is what a crash leaves, and is written over. Good frames behind a damaged one mean rot:
+    nothing may be appended there, and the numbers that stand behind it are not given out again.
+    """
+    fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if footer := read_footer(fd):
+            return End(tail_of_footer(segment.header, footer[0]), appendable=False)
+        tail = tail_at_start(segment.header)
+        scan = Scan(fd, tail)
+        while scan.next():
+            continue
+        if find_frame(fd, int(tail[POSITION]), scan.limit) < 0:
+            return End(tail, appendable=True)
+        tail[SEQUENCE] = (int(tail[SEQUENCE]) // EPOCH + 1) * EPOCH
+        return End(tail, appendable=False)
+    finally:
+        os.close(fd)

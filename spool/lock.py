@@ -1,0 +1,29 @@
+"""One process owns a directory: advisory locks that the kernel drops when their holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from spool.errors import SpoolBusy
+
+
+class Lock:
+    """An exclusive flock on a file. Children of a fork share it; it is free when the last of them is gone."""
+
+    def __init__(self, path: Path, purpose: str) -> None:
+        """Take the lock, or raise SpoolBusy naming `purpose` and the process that holds it."""
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(self._fd)
+            raise SpoolBusy(f"{path} is held by process {holder}: it is already {purpose}") from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let go of the lock."""
+        os.close(self._fd)

@@ -1,0 +1,44 @@
+"""Files as memory: the only home of mmap.
+
+Only blocks that are reserved on disk are mapped writable (spool.disk.allocate, or a tmpfs that holds
+them), and no file is cut while a writer maps it: either would turn a store into a SIGBUS.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from spool.kernel import address_of
+
+
+class Mapping:
+    """A file's bytes, shared with everyone who maps it.
+
+    `bytes` uint8[length]; `address` of the first byte, for kernels.
+    """
+
+    def __init__(self, path: Path, *, length: int | None = None) -> None:
+        """Map a file that exists, readable and writable."""
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self.length = length or os.fstat(fd).st_size
+            self._map = mmap.mmap(fd, self.length, mmap.MAP_SHARED)
+        finally:
+            os.close(fd)
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+        self.address = address_of(self.bytes)
+
+    def close(self) -> None:
+        """Unmap. Views of `bytes` that others keep stay valid, and keep the mapping alive."""
+        del self.bytes
+        self.address = 0
+        try:
+            self._map.close()
+        except BufferError:
+            # A view still lives; the mapping goes with the last of them.
+            return

@@ -1,0 +1,30 @@
+"""What can be chosen about a spool. The `[spool]` table of bruce.toml, field by field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolOptions:
+    """How a spool is laid out and how soon it is synced."""
+
+    directory: Path
+    """Where the spool lies. Local disk: a network filesystem cannot promise what sync promises."""
+
+    max_bytes: int = 4096 * MIB
+    """Bytes that segments may take, delivered ones included. When nothing delivered is left to remove,
+    new messages are discarded and counted until there is room."""
+
+    segment_bytes: int = 64 * MIB
+    """Bytes of one segment, preallocated. At least 256 KiB; max_bytes must hold four of them."""
+
+    sync_interval_ms: int = 20
+    """Longest time that an accepted message waits for its sync, in ms, on a disk that keeps up.
+    Power loss takes what is not synced; nothing is delivered before it is."""
+
+    sync_bytes: int = 8 * MIB
+    """Unsynced bytes that start a sync before the interval is over."""

@@ -1,0 +1,118 @@
+"""The shared page: what the processes of one daemon tell each other, and what `status` reads of it.
+
+A small file on tmpfs, mapped by all. Each field has one writer. Nothing here is the truth: whoever wants
+the truth scans the segments; the page says when to look, and where the look may end.
+
+Fields are int64; a place in the log is `place(number, position)`, one word, so that it is read whole.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+
+from spool.disk import write_file
+from spool.mapping import Mapping
+
+WORDS = 1024
+MAGIC = int.from_bytes(b"brucepg1", "little")
+
+
+class Field(IntEnum):
+    """Word numbers. Each writer's words have a cache line of their own."""
+
+    MAGIC = 0
+    STARTED_NS = 1
+    """When the supervisor started, ns since the epoch."""
+
+    WRITTEN = 8
+    """ingest: the place behind the last frame."""
+    WRITTEN_SEQUENCE = 9
+    """ingest: the next sequence number to be written."""
+
+    SYNCED = 16
+    """keeper: the place behind the last synced and indexed frame."""
+    SYNCED_SEQUENCE = 17
+    SPARE = 18
+    """keeper: the highest number of a spare that is ready."""
+    FULL = 19
+    """keeper: 1 while the spool has no room, so that no spare will come."""
+    KEEPER_WAITS = 20
+    """keeper: 1 while it sleeps until its bell rings."""
+    SYNC_ERROR = 21
+    """keeper: errno of the last failed file operation, 0 after a good one."""
+
+    FLOOR = 24
+    """delivery: every message below this sequence is resolved."""
+
+    WORKERS = 32
+    """supervisor: 4 rows of 8 words: pid, restarts."""
+    BROKERS = 64
+    """delivery: count, then rows of 4 words: id, state, offset, messages in flight."""
+
+
+BROKER_ROWS = 200
+
+
+def place(number: int, position: int) -> int:
+    """A place in the log as one int64: segment number and offset (a multiple of 8)."""
+    return (number << 32) | (position >> 3)
+
+
+def split_place(word: int) -> tuple[int, int]:
+    """(segment number, offset) of a place."""
+    return word >> 32, (word & 0xFFFFFFFF) << 3
+
+
+class Page:
+    """One mapped page; `words` int64[1024]."""
+
+    def __init__(self, path: Path) -> None:
+        """Map the page at `path`, which is made when it is not there."""
+        if not path.exists():
+            head = np.zeros(WORDS, np.int64)
+            head[Field.MAGIC] = MAGIC
+            write_file(path, head.tobytes())
+        self._mapping = Mapping(path)
+        self.words = self._mapping.bytes.view(np.int64)
+        self.address = self._mapping.address
+
+    def address_of(self, field: Field) -> int:
+        """Where a field lies, for kernels."""
+        return self.address + 8 * int(field)
+
+    def place(self, field: Field) -> tuple[int, int]:
+        """(segment number, offset) that a field holds."""
+        return split_place(int(self.words[field]))
+
+
+def read_page(path: Path) -> np.ndarray | None:
+    """A copy of the words, without mapping; None when there is no page."""
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, PermissionError):
+        return None
+    words = np.frombuffer(data, np.int64) if len(data) == 8 * WORDS else np.zeros(1, np.int64)
+    return words if words[Field.MAGIC] == MAGIC else None
+
+
+def runtime_directory() -> Path:
+    """Where memory lies that outlives processes but not the host: /run/bruce, else /dev/shm."""
+    chosen = Path(os.environ.get("BRUCE_RUNTIME_DIRECTORY", "/run/bruce"))
+    if chosen.is_dir() and os.access(chosen, os.W_OK) and _is_memory(chosen):
+        return chosen
+    return Path("/dev/shm")
+
+
+def _is_memory(path: Path) -> bool:
+    """Whether a directory lies on tmpfs, by the mount table."""
+    best, kind = "", ""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, mount, fstype, *_ = line.split()
+        inside = str(path) == mount or str(path).startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, fstype
+    return kind in ("tmpfs", "ramfs")

@@ -1,0 +1,100 @@
+"""Reading a segment from its file: good frames, a chunk at a time, by pread.
+
+Never through a mapping: a file that shrinks or a disk that fails is an exception here, and a SIGBUS there.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from spool.digest import digest_function
+from spool.format import HEADER_BYTES, Record, decode_header
+from spool.frame import CUT, END, POSITION, ROW, Tail, find, walk
+from spool.kernel import address_of
+
+CHUNK_BYTES = 1 << 20
+"""Read at a time: small enough to stay in the cache until it is parsed, large enough to cost nothing a message."""
+_FRAMES = 8192
+
+
+@cache
+def digest_address() -> int:
+    """The digest function's address, for kernels."""
+    return digest_function()
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A run of good frames and the bytes they lie in."""
+
+    data: npt.NDArray[np.uint8]
+    offset: int
+    """Where in the segment `data` begins."""
+    frames: npt.NDArray[np.int64]
+    """int64[n, 5], rows of FRAME_ROW."""
+
+
+class Scan:
+    """Good frames of one open segment, from `tail` on, which moves along.
+
+    After `next` has returned None, `stopped` says why: END, CUT or BAD (spool.frame).
+    """
+
+    def __init__(self, fd: int, tail: Tail, limit: int | None = None, chunk_bytes: int = CHUNK_BYTES) -> None:
+        """Read `fd` below offset `limit` (default: the end of the file)."""
+        self.fd, self.tail = fd, tail
+        self.limit = os.fstat(fd).st_size if limit is None else limit
+        self.stopped = END
+        self._buffer = np.empty(chunk_bytes, np.uint8)
+        self._table = np.empty((_FRAMES, ROW), np.int64)
+
+    def next(self) -> Chunk | None:
+        """The next chunk, valid until the call after it; None at the end of what is good."""
+        while True:
+            start = int(self.tail[POSITION])
+            got = os.preadv(self.fd, [self._room(self.limit - start)], start)
+            base = address_of(self._buffer) - start
+            self.stopped, rows = walk(base, start + got, self.tail, self._table, digest_address())
+            if rows:
+                return Chunk(self._buffer, start, self._table[:rows])
+            if self.stopped != CUT or got < len(self._buffer):
+                return None
+            self._buffer = np.empty(2 * len(self._buffer), np.uint8)
+
+    def _room(self, left: int) -> memoryview:
+        return memoryview(self._buffer)[: max(0, min(left, len(self._buffer)))]
+
+
+def read_header(path: Path) -> Record:
+    """The header of a segment file. Raises BadSpool, UnknownVersion, OSError."""
+    with path.open("rb", buffering=0) as file:
+        return decode_header(file.read(HEADER_BYTES), path)
+
+
+def find_frame(fd: int, position: int, limit: int) -> int:
+    """The offset of the next frame at or behind `position` that verifies by itself; -1 if there is none."""
+    window = 1 << 20
+    while position < limit:
+        data = np.empty(min(window, limit - position), np.uint8)
+        got = os.preadv(fd, [memoryview(data)], position)
+        found = find(address_of(data) - position, position, position + got, digest_address())
+        if found >= 0:
+            return int(found)
+        if got < len(data) or position + got >= limit:
+            if window >= limit - position:
+                return -1
+        # A frame may begin in this window and end behind it: look again from here with a larger one,
+        # up to the largest frame, before moving on.
+        if window < 1 << 26:
+            window *= 2
+        else:
+            position += window // 2
+    return -1
+
+

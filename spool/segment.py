@@ -1,0 +1,148 @@
+"""One segment file: allocated as a spare, taken into use, sealed with its footer.
+
+The hard place is that whoever appends may never wait for the disk, and the file must be named, allocated
+and durable before its first message. So the keeper makes spares ahead of need, named by segment number,
+since nobody knows yet which sequence number they will begin with. The appender takes one into use by
+writing its header through the mapping: stores only, no system call. At the first sync the keeper gives
+the file the name it keeps. Until then a spare with a bound header is a segment like any other.
+
+Rejected: naming at take-over (a rename waits for the journal of a stalled disk), and a second copy of the
+first frames in the staging memory (a second log to recover).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from spool.decode import decode
+from spool.disk import allocate
+from spool.errors import BadSpool, CorruptSegment
+from spool.format import HEADER_BYTES, MARK, MARK_BYTES, Record, encode_footer, encode_header
+from spool.frame import BURST, DIGEST, DISCARDED, POSITION, SEQUENCE, STORED, Tail, tail_at_start
+from spool.layout import SPARE, Layout
+from spool.mapping import Mapping
+from spool.record import Topics
+from spool.scan import Scan, digest_address, find_frame, read_header
+
+UNBOUND = -1
+"""`first_sequence` of a spare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose segments these are: the spool's uuid and the host's boot id, 16 bytes each."""
+
+    spool: bytes
+    boot: bytes
+
+
+def create_spare(layout: Layout, identity: Identity, number: int, size: int) -> None:
+    """Allocate segment `number`, durable and ready to be taken into use. Raises SpoolFull, OSError."""
+    head = encode_header(spool=identity.spool, number=number, first_sequence=UNBOUND)
+    allocate(layout.segment(number, SPARE), head, size)
+
+
+def take_into_use(mapping: Mapping, identity: Identity, number: int, before: Tail) -> Tail:
+    """Bind a mapped spare to the place behind `before`, and return its own tail. Stores only."""
+    header = encode_header(
+        spool=identity.spool,
+        boot=identity.boot,
+        number=number,
+        first_sequence=int(before[SEQUENCE]),
+        previous=int(before[DIGEST]) & 0xFFFFFFFFFFFFFFFF,
+        created_ns=time.time_ns(),
+        stored=int(before[STORED]),
+        burst=int(before[BURST]),
+        discarded=before[DISCARDED:].astype(np.uint64),
+    )
+    mapping.bytes[:HEADER_BYTES] = np.frombuffer(header, np.uint8)
+    tail = before.copy()
+    tail[POSITION] = HEADER_BYTES
+    return tail
+
+
+def bound_spares(layout: Layout) -> Iterator[tuple[Path, Record]]:
+    """(path, header) of the spares that were taken into use, by number.
+
+    A header torn by SIGKILL while it was bound does not verify: nothing was written behind it yet, so the
+    spare is still one.
+    """
+    for number in layout.list_spares():
+        path = layout.segment(number, SPARE)
+        try:
+            header = read_header(path)
+        except (BadSpool, FileNotFoundError):
+            continue
+        if header["first_sequence"] != UNBOUND:
+            yield path, header
+
+
+def seal(path: Path, *, next_sequence: int | None = None) -> Tail:
+    """Write the footer behind the last good frame, cut the file there, sync it; the tail at that frame.
+
+    Only for segments that nobody appends to any more. `next_sequence`: where the next segment shall
+    begin, when not right behind. Sealing a sealed segment writes the same again.
+    Raises CorruptSegment when good frames lie behind a damaged one: cutting would lose them.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        header = read_header(path)
+        tail = tail_at_start(header)
+        data = _footer(fd, header, tail, next_sequence)
+        end = int(tail[POSITION])
+        if find_frame(fd, end, os.fstat(fd).st_size) >= 0:
+            raise CorruptSegment(path, end, "a damaged frame lies before good ones")
+        os.pwrite(fd, data, end)
+        os.ftruncate(fd, end + len(data))
+        os.fsync(fd)
+        return tail
+    finally:
+        os.close(fd)
+
+
+def _footer(fd: int, header: Record, tail: Tail, next_sequence: int | None) -> bytes:
+    marks: list[tuple[int, int, int]] = []
+    topics, counts = Topics(), np.zeros((0, 3), np.int64)
+    first_received = last_received = 0
+    scan = Scan(fd, tail)
+    while chunk := scan.next():
+        for offset, sequence, _, received, _ in chunk.frames.tolist():
+            if not marks or offset >= marks[-1][0] + MARK_BYTES:
+                marks.append((offset, sequence, received))
+        first_received = first_received or int(chunk.frames[0, 3])
+        last_received = int(chunk.frames[-1, 3])
+        batch = decode(chunk.data, chunk.offset, chunk.frames, topics, digest_address())
+        counts = _count(counts, len(topics.names), batch.topic, batch.timestamp)
+    fields = {
+        "end": tail[POSITION],
+        "count": tail[STORED] - header["stored"].astype(np.int64),
+        "next_sequence": tail[SEQUENCE] if next_sequence is None else next_sequence,
+        "digest": tail[DIGEST].astype(np.uint64),
+        "burst": tail[BURST],
+        "first_received_ns": first_received,
+        "last_received_ns": last_received,
+        "first_timestamp": counts[:, 1].min() if len(counts) else 0,
+        "last_timestamp": counts[:, 2].max() if len(counts) else 0,
+        "discarded": tail[DISCARDED:].astype(np.uint64) - header["discarded"],
+    }
+    rows = [(name, *count) for name, count in zip(topics.names, counts.tolist(), strict=True)]
+    return encode_footer(fields, np.array(marks, MARK), rows)
+
+
+def _count(counts: np.ndarray, topics: int, topic: np.ndarray, timestamp: np.ndarray) -> np.ndarray:
+    """Add a batch to int64[topics, 3]: messages, first and last timestamp of each topic."""
+    limits = np.iinfo(np.int64)
+    grown = np.tile(np.array([0, limits.max, limits.min], np.int64), (topics, 1))
+    grown[: len(counts)] = counts
+    grown[:, 0] += np.bincount(topic, minlength=topics)
+    np.minimum.at(grown[:, 1], topic, timestamp)
+    np.maximum.at(grown[:, 2], topic, timestamp)
+    return grown
+
+

@@ -1,0 +1,156 @@
+"""What a program sends: one datagram, one message. No I/O happens here.
+
+    AnyPartition  := size:i32 api_key:i16=256 version:i16=0 flags:i16=0
+                     topic_size:i16 topic timestamp:i64 key_size:i32 key value_size:i32 value
+    PartitionKey  := size:i32 api_key:i16=257 version:i16=0 flags:i16=0 partition_key:i32
+                     topic_size:i16 topic timestamp:i64 key_size:i32 key value_size:i32 value
+
+Big-endian, signed, no padding. `size` counts the whole datagram, itself included; `value` ends where
+the datagram ends. This is the input format of Bruce 1.0 and Dory 3.2, and segments store datagrams as
+they were received, so everything that reads a segment parses this too.
+
+Example: topic `t`, timestamp 0, no key, no value:
+
+    0000001d 0100 0000 0000 0001 74 0000000000000000 00000000 00000000
+
+The order of the checks is Bruce's, so that a datagram wrong in two ways is counted under the same name:
+length, size, api key, version, then field by field.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+from spool.kernel import kernel, load_u8, load_u16
+
+ANY_PARTITION = 256
+PARTITION_KEY = 257
+MAX_DATAGRAM_BYTES = 65536
+"""Bruce's limit; a longer datagram is counted as truncated."""
+
+_ANY = struct.Struct(">ihhhh")
+_KEYED = struct.Struct(">ihhhih")
+
+
+class Reason(IntEnum):
+    """Why a message was not stored, or not delivered. The numbers are part of the segment format."""
+
+    ACCEPTED = 0
+    SHORT = 1
+    """Fewer than 8 bytes, a datagram of none included."""
+    SIZE = 2
+    """The size field is not the number of bytes received."""
+    API_KEY = 3
+    """Neither AnyPartition nor PartitionKey."""
+    API_VERSION = 4
+    FLAGS = 5
+    TOPIC = 6
+    """No topic, or one that runs past the end."""
+    TIMESTAMP = 7
+    """The datagram ends before or inside the timestamp."""
+    KEY = 8
+    """A negative key length, or a key that runs past the end."""
+    VALUE = 9
+    """A negative value length, or one that is not exactly what is left."""
+    TRUNCATED = 10
+    """Longer than the largest datagram; the rest was cut off by the kernel."""
+    POISON = 11
+    """In a burst that failed three times; its bytes are in quarantine/."""
+    SPOOL_FULL = 12
+    """Accepted from the socket while the spool had no room."""
+    DAMAGED = 13
+    """Stored, but unreadable when it was to be delivered."""
+    UNKNOWN_TOPIC = 14
+    """Kafka did not know the topic within the grace time."""
+    TOO_LARGE = 15
+    """Refused as too large, by librdkafka or by the broker."""
+    INVALID_RECORD = 16
+    """Refused by the broker for what it contains."""
+
+
+REASONS = 32
+"""Room for that many reasons in headers that count by reason."""
+
+
+def reason_name(reason: int) -> str:
+    """The name in status and logs, such as `api_version`."""
+    try:
+        return Reason(reason).name.lower()
+    except ValueError:
+        return f"reason_{reason}"
+
+
+@kernel
+def load_be32(at: int) -> int:
+    """A big-endian, signed 32-bit integer."""
+    value = (load_u8(at) << 24) | (load_u8(at + 1) << 16) | (load_u8(at + 2) << 8) | load_u8(at + 3)
+    return value - ((value >> 31) << 32)
+
+
+@kernel
+def load_be16(at: int) -> int:
+    """A big-endian, signed 16-bit integer."""
+    value = (load_u8(at) << 8) | load_u8(at + 1)
+    return value - ((value >> 15) << 16)
+
+
+@kernel
+def load_be64(at: int) -> int:
+    """A big-endian, signed 64-bit integer."""
+    return (load_be32(at) << 32) | (load_be32(at + 4) & 0xFFFFFFFF)
+
+
+@kernel
+def check(at: int, length: int) -> int:
+    """The Reason to refuse the datagram of `length` bytes at address `at`; 0 accepts it."""
+    if length < 8:
+        return 1
+    if load_be32(at) != length:
+        return 2
+    # One 16-bit load in the host's order: 0x0100 and 0x0101 read from big-endian bytes.
+    api = load_u16(at + 4)
+    if api != 0x0001 and api != 0x0101:
+        return 3
+    if load_u16(at + 6) != 0:
+        return 4
+    fixed = 10 if api == 0x0001 else 14
+    if length < 10 or load_u16(at + 8) != 0:
+        return 5
+    if length < fixed + 2:
+        return 6
+    topic = load_be16(at + fixed)
+    left = length - fixed - 2 - topic
+    if topic <= 0 or left < 0:
+        return 6
+    if left < 8:
+        return 7
+    if left < 12:
+        return 8
+    at_key = at + fixed + 10 + topic
+    key = load_be32(at_key)
+    left -= 12
+    if key < 0 or key > left:
+        return 8
+    left -= key
+    if left < 4:
+        return 9
+    if load_be32(at_key + 4 + key) != left - 4:
+        return 9
+    return 0
+
+
+def encode(
+    topic: bytes, value: bytes, *, key: bytes = b"", timestamp: int = 0, partition_key: int | None = None
+) -> bytes:
+    """One datagram. `timestamp` is in ms since the epoch; a `partition_key` makes it a PartitionKey message.
+
+    Raises ValueError when the topic is empty or longer than 32,767 bytes.
+    """
+    if not 0 < len(topic) <= 32767:
+        raise ValueError("a topic has 1 to 32767 bytes")
+    rest = topic + struct.pack(">qi", timestamp, len(key)) + key + struct.pack(">i", len(value)) + value
+    if partition_key is None:
+        return _ANY.pack(_ANY.size + len(rest), ANY_PARTITION, 0, 0, len(topic)) + rest
+    size = _KEYED.size + len(rest)
+    return _KEYED.pack(size, PARTITION_KEY, 0, 0, partition_key, len(topic)) + rest

@@ -1,0 +1,130 @@
+"""Appending: the end of the log as its one appender holds it. Never waits for the disk.
+
+The appender stores frames through a mapping and moves its tail; syncing, naming and making segments are
+the keeper's. What was written before a crash is found by walking the live segment; nothing else is
+believed about where the log ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping as Dict
+from collections.abc import Sequence
+
+import numpy as np
+
+from spool.errors import SpoolFull
+from spool.format import HEAD_BYTES, MAX_BURST, PIDS, SAMPLE_BYTES, UIDS
+from spool.frame import BURST, POSITION, SEQUENCE, finish, padded
+from spool.layout import SPARE, Layout
+from spool.live import empty_tail, end_of, live_segment
+from spool.mapping import Mapping
+from spool.page import Field, Page, place
+from spool.scan import digest_address
+from spool.segment import Identity, take_into_use
+
+
+class Writer:
+    """The appender of a spool. One process has one; kernels use `base`, `capacity` and `tail`."""
+
+    def __init__(self, layout: Layout, identity: Identity, page: Page) -> None:
+        """Find the end of the log. Raises BadSpool, OSError."""
+        self.layout, self.identity, self.page = layout, identity, page
+        self.tail, self.number = empty_tail(), 0
+        self._mapping: Mapping | None = None
+        live = live_segment(layout)
+        if live:
+            end = end_of(live)
+            self.tail, self.number = end.tail, int(live.header["number"])
+            if end.appendable:
+                self._mapping = Mapping(live.path)
+            self.publish()
+
+    @property
+    def base(self) -> int:
+        """The address of the live segment's first byte; 0 when a new segment is needed."""
+        return self._mapping.address if self._mapping else 0
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the live segment."""
+        return self._mapping.length if self._mapping else 0
+
+    def switch(self) -> bool:
+        """Go on in the next segment; False when the keeper has none ready."""
+        number = self.number + 1
+        if self.page.words[Field.SPARE] < number:
+            return False
+        mapping = Mapping(self.layout.segment(number, SPARE))
+        self.tail = take_into_use(mapping, self.identity, number, self.tail)
+        if self._mapping:
+            self._mapping.close()
+        self._mapping, self.number = mapping, number
+        self.publish()
+        return True
+
+    def publish(self) -> None:
+        """Tell the others how far the log is written."""
+        self.page.words[Field.WRITTEN_SEQUENCE] = self.tail[SEQUENCE]
+        self.page.words[Field.WRITTEN] = place(self.number, int(self.tail[POSITION]))
+
+    def append(
+        self,
+        datagrams: Sequence[bytes],
+        *,
+        refused: Dict[int, tuple[int, bytes]] | None = None,
+        sender: tuple[int, int] = (0, 0),
+        flags: int = 0,
+        received_ns: int | None = None,
+    ) -> int:
+        """Write one frame; the sequence number of its first message.
+
+        `datagrams`: well-formed (spool.wire.check). `refused`: {reason: (count, sample)}. `sender`: (uid,
+        pid). Raises SpoolFull when no segment has room for it.
+        """
+        body, rows = _body(datagrams, refused or {}, sender)
+        need = HEAD_BYTES + padded(len(body))
+        if int(self.tail[POSITION]) + need > self.capacity:
+            if not self.switch() or HEAD_BYTES + need > self.capacity:
+                raise SpoolFull(f"{self.layout.segments} has no room for a frame of {need} bytes")
+        assert self._mapping is not None
+        first, at = int(self.tail[SEQUENCE]), int(self.tail[POSITION]) + HEAD_BYTES
+        self._mapping.bytes[at : at + len(body)] = np.frombuffer(body, np.uint8)
+        finish(
+            self.base,
+            self.tail,
+            len(datagrams),
+            sum(count for count, _ in (refused or {}).values()),
+            len(body),
+            rows,
+            flags | UIDS | PIDS,
+            int(self.tail[BURST]) + 1,
+            time.time_ns() if received_ns is None else received_ns,
+            digest_address(),
+        )
+        self.publish()
+        return first
+
+    def close(self) -> None:
+        """Let go of the mapping; what was written stays."""
+        if self._mapping:
+            self._mapping.close()
+            self._mapping = None
+
+
+def _body(
+    datagrams: Sequence[bytes], refused: Dict[int, tuple[int, bytes]], sender: tuple[int, int]
+) -> tuple[bytes, int]:
+    """(frame body, bytes of its discard rows)."""
+    if len(datagrams) > MAX_BURST:
+        raise ValueError(f"a frame holds at most {MAX_BURST} messages")
+    count = len(datagrams)
+    columns = [[len(d) for d in datagrams], [sender[0]] * count, [sender[1]] * count]
+    rows = b"".join(
+        reason.to_bytes(2, "little")
+        + len(sample[:SAMPLE_BYTES]).to_bytes(2, "little")
+        + number.to_bytes(4, "little")
+        + sample[:SAMPLE_BYTES]
+        for reason, (number, sample) in refused.items()
+    )
+    return np.array(columns, "<u4").tobytes() + b"".join(datagrams) + rows, len(rows)

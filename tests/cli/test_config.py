@@ -1,0 +1,324 @@
+"""bruce.toml and the environment: what is accepted, and the line for each thing that is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
+
+from cli.config import EMBEDDED, Config, default_paths, find_file, load_config
+from cli.errors import ConfigError
+from cli.exits import USAGE, exit_code
+
+KAFKA = '[kafka]\n"bootstrap.servers" = "localhost:9092"\n'
+
+
+def load(directory: Path, text: str, **environ: str) -> Config:
+    """The configuration from a file with this text, and these variables."""
+    file = directory / "bruce.toml"
+    file.write_text(text, encoding="utf-8")
+    return load_config(file, environ=environ)
+
+
+def refusal(directory: Path, text: str, **environ: str) -> tuple[str, str]:
+    """(where, what) of the one line that this configuration is refused with."""
+    with pytest.raises(ConfigError) as refused:
+        load(directory, text, **environ)
+    assert exit_code(refused.value) == USAGE
+    line = str(refused.value)
+    assert "\n" not in line
+    where, _, what = line.partition(": ")
+    return where, what
+
+
+def test_every_key(tmp_path: Path) -> None:
+    """Each key of the contract reaches the options that it is for."""
+    config = load(
+        tmp_path,
+        """
+        [ingest]
+        datagram_socket = "/run/x.sock"
+        [spool]
+        directory = "/spool"
+        max_bytes = "1GiB"
+        segment_bytes = 1048576
+        sync_interval_ms = 5
+        sync_bytes = "1MiB"
+        [dispatch]
+        mode = "at_least_once"
+        stamp = false
+        window_messages = 10
+        window_bytes = "1MiB"
+        [kafka]
+        "bootstrap.servers" = "a:1,b:2"
+        "linger.ms" = 5
+        "enable.idempotence" = true
+        [topics."clicks"]
+        partitioner = "murmur2"
+        "compression.type" = "zstd"
+        [topics."my.own"]
+        partitioner = "my.module:choose"
+        """,
+    )
+    assert config.ingest.datagram_socket == Path("/run/x.sock")
+    assert (config.spool.directory, config.spool.max_bytes) == (Path("/spool"), 1 << 30)
+    assert (config.spool.segment_bytes, config.spool.sync_bytes) == (1 << 20, 1 << 20)
+    assert config.spool.sync_interval_ms == 5
+    assert (config.dispatch.mode, config.dispatch.stamp) == ("at_least_once", False)
+    assert (config.dispatch.window_messages, config.dispatch.window_bytes) == (10, 1 << 20)
+    assert config.dispatch.kafka == {
+        "bootstrap.servers": "a:1,b:2",
+        "linger.ms": "5",
+        "enable.idempotence": "true",
+    }
+    assert config.dispatch.topics == {"clicks": {"compression.type": "zstd"}}
+    assert config.partitioners == {"clicks": "murmur2", "my.own": "my.module:choose"}
+    assert config.file == tmp_path / "bruce.toml"
+    assert not config.first_try
+
+
+def test_dotted_keys_without_quotes(tmp_path: Path) -> None:
+    """A property reads the same with its dots quoted or bare, though TOML sees tables in the second."""
+    quoted = load(tmp_path, KAFKA + '"linger.ms" = 5\n[topics.t]\n"compression.type" = "lz4"')
+    bare = load(
+        tmp_path,
+        '[kafka]\nbootstrap.servers = "localhost:9092"\nlinger.ms = 5\n[topics.t]\ncompression.type = "lz4"',
+    )
+    assert quoted == bare
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "[spool]\nmax_byte = 1",
+            "[spool] has no key 'max_byte'; did you mean 'max_bytes'?",
+        ),
+        (
+            "[dispatch]\nzzz = 1",
+            "[dispatch] has no key 'zzz'; the keys are mode, stamp, window_messages, window_bytes",
+        ),
+        ("[spol]\n", "there is no table 'spol'; did you mean 'spool'?"),
+        (
+            "[x]\n",
+            "there is no table 'x'; the tables are ingest, spool, dispatch, kafka, topics",
+        ),
+        (
+            "directory = '/x'",
+            "outside of a table there is no key 'directory'; "
+            "the tables are ingest, spool, dispatch, kafka, topics",
+        ),
+        ("spool = 1", "'spool' is a table, [spool], and no value"),
+        (
+            "[spool]\nmax_bytes = '64MB'",
+            '[spool] max_bytes = "64MB": expected bytes, such as 67108864 or "64MiB", at least 1MiB',
+        ),
+        (
+            "[spool]\nsegment_bytes = 300000",
+            '[spool] segment_bytes = 300000: expected bytes, such as 67108864 or "64MiB", '
+            "at least 256KiB, a multiple of 4096",
+        ),
+        (
+            "[spool]\nsegment_bytes = 4096",
+            '[spool] segment_bytes = 4096: expected bytes, such as 67108864 or "64MiB", '
+            "at least 256KiB, a multiple of 4096",
+        ),
+        (
+            "[spool]\nmax_bytes = '1MiB'",
+            "[spool] max_bytes = 1048576: expected at least 268435456, which is 4 times segment_bytes",
+        ),
+        (
+            "[spool]\nsegment_bytes = '2GiB'",
+            "[spool] max_bytes = 4294967296: expected at least 8589934592, which is 4 times segment_bytes",
+        ),
+        (
+            "[spool]\nsync_interval_ms = 0",
+            "[spool] sync_interval_ms = 0: expected a whole number of ms from 1 to 10000",
+        ),
+        (
+            "[spool]\nsync_interval_ms = true",
+            "[spool] sync_interval_ms = true: expected a whole number of ms from 1 to 10000",
+        ),
+        (
+            "[spool]\nsync_interval_ms = 2.5",
+            "[spool] sync_interval_ms = 2.5: expected a whole number of ms from 1 to 10000",
+        ),
+        (
+            "[spool]\ndirectory = 'spool'",
+            '[spool] directory = "spool": expected an absolute path of at most 4095 bytes',
+        ),
+        (
+            f"[ingest]\ndatagram_socket = '/{'x' * 107}'",
+            f'[ingest] datagram_socket = "/{"x" * 107}": expected an absolute path of at most 107 bytes',
+        ),
+        (
+            "[dispatch]\nmode = 'exactly_once'",
+            '[dispatch] mode = "exactly_once": expected "at_least_once", the only mode of this release',
+        ),
+        ("[dispatch]\nstamp = 'no'", '[dispatch] stamp = "no": expected true or false'),
+        (
+            "[dispatch]\nwindow_messages = 1000001",
+            "[dispatch] window_messages = 1000001: expected a whole number of messages from 1 to 1000000",
+        ),
+        (
+            "[topics.t]\npartitioner = 'murmur3'",
+            '[topics."t"] partitioner = "murmur3": expected "any", "round_robin", "partition_key", '
+            '"murmur2", "crc32" or "module:function"',
+        ),
+        (
+            "[topics.t]\n'linger.ms' = 1",
+            "[topics.\"t\"] has no key 'linger.ms'; the keys are partitioner, acks, request.timeout.ms, "
+            "compression.type, compression.codec, compression.level",
+        ),
+        (
+            "[topics.t]\n'compression.typ' = 'lz4'",
+            "[topics.\"t\"] has no key 'compression.typ'; did you mean 'compression.type'?",
+        ),
+        (
+            "[topics]\nt = 'any'",
+            "[topics] 't' is no key; write [topics.\"NAME\"] for each topic",
+        ),
+        (
+            "[topics.'a b']\n",
+            "[topics.'a b'] is no name of a topic: letters, digits, '.', '_' and '-', at most 249",
+        ),
+        (
+            "[kafka]\n'message.timeout.ms' = 1\n'bootstrap.servers' = 'x'",
+            "Kafka property 'message.timeout.ms' in [kafka] cannot be set: "
+            "messages wait in the spool for as long as it takes",
+        ),
+        (
+            "[kafka]\n'sasl.password' = ['secret']",
+            "[kafka] sasl.password: expected a string, a number, true or false",
+        ),
+        (
+            "[spool]\n",
+            "Kafka property 'bootstrap.servers' is missing: name at least one host:port",
+        ),
+        ("[spool", "is not TOML: Expected ']' at the end of a table declaration (at end of document)"),
+    ],
+)
+def test_each_wrong_thing_has_its_line(tmp_path: Path, text: str, line: str) -> None:
+    """One line names the file, the table, the key, and what would be right."""
+    assert refusal(tmp_path, text) == (str(tmp_path / "bruce.toml"), line)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        (
+            "BRUCE_SPOOL_MAX_BYTES",
+            "much",
+            '[spool] max_bytes = "much": expected bytes, such as 67108864 or "64MiB", at least 1MiB',
+        ),
+        (
+            "BRUCE_SPOOL_DIRECTRY",
+            "/x",
+            "[spool] has no key 'directry'; did you mean 'directory'?",
+        ),
+        ("BRUCE_DISPATCH_STAMP", "1", '[dispatch] stamp = "1": expected true or false'),
+        (
+            "BRUCE_SPOOL_SYNC_INTERVAL_MS",
+            "-1",
+            '[spool] sync_interval_ms = "-1": expected a whole number of ms from 1 to 10000',
+        ),
+        (
+            "BRUCE_SPOOL_SEGMENT_BYTES",
+            "2GiB",
+            "[spool] max_bytes = 4294967296: expected at least 8589934592, which is 4 times segment_bytes",
+        ),
+        (
+            "BRUCE_KAFKA_TRANSACTIONAL_ID",
+            "x",
+            "Kafka property 'transactional.id' in [kafka] cannot be set: "
+            "the delivery mode decides about transactions",
+        ),
+        (
+            "BRUCE_TOPICS_CLICKS_PARTITIONER",
+            "any",
+            "a topic is set in the file only; a variable's name cannot tell its dots and case",
+        ),
+    ],
+)
+def test_a_wrong_variable_is_named(tmp_path: Path, name: str, value: str, line: str) -> None:
+    """What comes from the environment is complained about by the variable's name, not the file's."""
+    assert refusal(tmp_path, KAFKA, **{name: value}) == (name, line)
+
+
+def test_variables_override_the_file(tmp_path: Path) -> None:
+    """A variable wins over the file, key by key."""
+    config = load(
+        tmp_path,
+        KAFKA + '"linger.ms" = 7\n[spool]\ndirectory = "/file"\nsync_interval_ms = 9\n',
+        BRUCE_SPOOL_DIRECTORY="/variable",
+        BRUCE_SPOOL_MAX_BYTES="1GiB",
+        BRUCE_DISPATCH_STAMP="false",
+        BRUCE_DISPATCH_WINDOW_MESSAGES="17",
+        BRUCE_KAFKA_BOOTSTRAP_SERVERS="other:9092",
+        BRUCE_KAFKA_LOG_LEVEL="7",
+    )
+    assert config.spool.directory == Path("/variable")
+    assert (config.spool.max_bytes, config.spool.sync_interval_ms) == (1 << 30, 9)
+    assert (config.dispatch.stamp, config.dispatch.window_messages) == (False, 17)
+    assert config.dispatch.kafka == {"bootstrap.servers": "other:9092", "linger.ms": "7", "log_level": "7"}
+
+
+def test_variables_of_others_are_passed_over(tmp_path: Path) -> None:
+    """A variable that names none of our tables is none of our business."""
+    config = load(tmp_path, KAFKA, BRUCE_VERIFY="1", BRUCE_LEE="x", BRUCE="y", SPOOL_DIRECTORY="/z")
+    assert config == load(tmp_path, KAFKA)
+
+
+def test_brokers_from_the_environment_complete_a_file(tmp_path: Path) -> None:
+    """A file may leave the addresses of the brokers to the environment, under either of their names."""
+    for name in ("BRUCE_KAFKA_BOOTSTRAP_SERVERS", "BRUCE_KAFKA_METADATA_BROKER_LIST"):
+        config = load(tmp_path, "", **{name: "k:9092"})
+        assert not config.first_try
+        assert list(config.dispatch.kafka.values()) == ["k:9092"]
+
+
+def test_first_try(fs: FakeFilesystem) -> None:
+    """With no file and no brokers an embedded Kafka stands in, and only then."""
+    first = load_config(environ={}, uid=0)
+    assert first.first_try
+    assert first.dispatch.kafka == {"bootstrap.servers": EMBEDDED}
+    assert first.file is None
+    assert load_config(environ={"BRUCE_SPOOL_DIRECTORY": "/x"}, uid=0).first_try
+    assert not load_config(environ={"BRUCE_KAFKA_BOOTSTRAP_SERVERS": "k:1"}, uid=0).first_try
+    fs.create_file("/etc/bruce/bruce.toml", contents=KAFKA)
+    assert not load_config(environ={}, uid=0).first_try
+
+
+def test_default_paths() -> None:
+    """Root gets the system's places, others their own, by the XDG variables where they are set."""
+    assert default_paths({}, 0) == (Path("/var/lib/bruce"), Path("/run/bruce/bruce.sock"))
+    xdg = {"XDG_STATE_HOME": "/state", "XDG_RUNTIME_DIR": "/runtime"}
+    assert default_paths(xdg, 1000) == (Path("/state/bruce"), Path("/runtime/bruce.sock"))
+    assert default_paths({}, 1000) == (Path.home() / ".local/state/bruce", Path("/tmp/bruce-1000.sock"))
+
+
+def test_which_file(fs: FakeFilesystem) -> None:
+    """--config goes before BRUCE_CONFIG, and that before /etc/bruce/bruce.toml, which need not be there."""
+    environ = {"BRUCE_CONFIG": "/from/environment.toml"}
+    assert find_file(None, {}) is None
+    assert find_file(None, {"BRUCE_CONFIG": ""}) is None
+    fs.create_file("/etc/bruce/bruce.toml")
+    named = Path("/named.toml")
+    assert str(find_file(None, {})) == "/etc/bruce/bruce.toml"
+    assert str(find_file(None, environ)) == "/from/environment.toml"
+    assert find_file(named, environ) is named
+
+
+def test_files_that_cannot_be_read(fs: FakeFilesystem) -> None:
+    """A file that was named and is not there, is a directory, or is no text, is an error and no default."""
+    fs.create_dir("/a/directory")
+    fs.create_file("/latin1.toml", contents=b"# caf\xe9\n")
+    for path, reason in {
+        "/missing.toml": "cannot be read: No such file or directory",
+        "/a/directory": "cannot be read: Is a directory",
+        "/latin1.toml": "is not UTF-8 text",
+    }.items():
+        with pytest.raises(ConfigError) as refused:
+            load_config(environ={"BRUCE_CONFIG": path})
+        assert str(refused.value).startswith(f"{path}: {reason}")

@@ -1,0 +1,49 @@
+"""Exit codes: every error of ours has one, a stranger keeps its traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import dispatch.errors
+import ingest.errors
+import spool.errors
+from cli import exits
+from cli.errors import BadArgument, ConfigError, NobodyListens
+
+
+def classes_below(root: type[Exception]) -> Iterator[type[Exception]]:
+    """The whole tree."""
+    yield root
+    for child in root.__subclasses__():
+        yield from classes_below(child)
+
+
+@pytest.mark.parametrize("kind", [kind for root in exits.KNOWN for kind in classes_below(root)])
+def test_every_error_has_a_code(kind: type[Exception]) -> None:
+    """No error of ours ends in 0, or in a code that the manual page does not explain."""
+    code = exits.exit_code(kind.__new__(kind))
+    assert code != exits.FINE
+    assert code in exits.MEANINGS
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("bruce.toml", "wrong"), 2),
+        (BadArgument("wrong"), 2),
+        (NobodyListens("gone", 0), 3),
+        (spool.errors.CorruptSegment.__new__(spool.errors.CorruptSegment), 1),
+        (spool.errors.SpoolFull(), 1),
+        (spool.errors.SpoolBusy(), 3),
+        (spool.errors.NoSpool(), 3),
+        (spool.errors.MissingPart(), 2),
+        (ingest.errors.BadSocket(), 2),
+        (dispatch.errors.BadProperty("key", "reason"), 2),
+        (dispatch.errors.Unreachable(-195, "reason"), 3),
+    ],
+)
+def test_codes(error: Exception, code: int) -> None:
+    """1 found something wrong, 2 bad usage or configuration, 3 not reachable."""
+    assert exits.exit_code(error) == code

@@ -1,0 +1,150 @@
+"""What can be set, what cannot, and what takes effect."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatch.client import KafkaClient, check
+from dispatch.embedded import EmbeddedKafka
+from dispatch.errors import BadProperty, DispatchError
+from dispatch.options import DispatchOptions, properties
+from tests.dispatch.batches import Message
+from tests.dispatch.rig import Rig, await_true, connected
+
+SERVERS = {"bootstrap.servers": "127.0.0.1:9"}
+
+
+def test_defaults_keep_the_contract() -> None:
+    """Idempotent, acknowledged by all, never timed out."""
+    effective = properties(DispatchOptions(kafka=SERVERS))
+    assert effective["enable.idempotence"] == "true"
+    assert effective["acks"] == "all"
+    assert effective["message.timeout.ms"] == "0"
+    assert effective["linger.ms"] == "20"
+    assert effective["client.id"] == "bruce"
+
+
+@pytest.mark.parametrize("alias", ["queue.buffering.max.ms", "linger.ms"])
+def test_an_alias_overrides_the_default(alias: str) -> None:
+    """Whichever of librdkafka's two names is used, the default gives way."""
+    effective = properties(DispatchOptions(kafka={**SERVERS, alias: "7"}))
+    assert effective["linger.ms"] == "7"
+    assert "queue.buffering.max.ms" not in effective
+
+
+@pytest.mark.parametrize("settings", [{"acks": "1"}, {"acks": "0"}, {"request.required.acks": "1"}])
+def test_weaker_acks_turn_idempotence_off_and_keep_order(settings: dict[str, str]) -> None:
+    """Without idempotence one request at a time is what keeps a retry from being overtaken."""
+    options = DispatchOptions(kafka={**SERVERS, **settings})
+    effective = properties(options)
+    assert effective["enable.idempotence"] == "false"
+    assert effective["max.in.flight.requests.per.connection"] == "1"
+    check(options)
+
+
+def test_at_most_once_asks_for_no_acknowledgement() -> None:
+    """The mode is another name for acks=0."""
+    effective = properties(DispatchOptions(kafka=SERVERS, mode="at_most_once"))
+    assert effective["acks"] == "0"
+    assert effective["enable.idempotence"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"message.timeout.ms": "1000"}, "message.timeout.ms"),
+        ({"delivery.timeout.ms": "1000"}, "delivery.timeout.ms"),
+        ({"transactional.id": "x"}, "transactional.id"),
+        ({"delivery.report.only.error": "true"}, "delivery.report.only.error"),
+        ({"enable.gapless.guarantee": "true"}, "enable.gapless.guarantee"),
+        ({"no.such.thing": "1"}, "no.such.thing"),
+        ({"compression.type": "lzma"}, "compression.type"),
+        ({"linger.ms": "-3"}, "linger.ms"),
+    ],
+)
+def test_a_bad_property_is_one_sentence_that_names_it(settings: dict[str, str], named: str) -> None:
+    """Unknown, invalid or against the contract: BadProperty with the key, before anything starts."""
+    with pytest.raises(BadProperty) as caught:
+        check(DispatchOptions(kafka={**SERVERS, **settings}))
+    assert caught.value.key == named
+    assert repr(named) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_topic_has_properties_of_its_own() -> None:
+    """They are checked as well, and the contract holds for them too."""
+    check(DispatchOptions(kafka=SERVERS, topics={"t": {"compression.type": "zstd"}}))
+    for bad in ({"compression.type": "lzma"}, {"message.timeout.ms": "5"}, {"bogus": "1"}):
+        with pytest.raises(BadProperty):
+            check(DispatchOptions(kafka=SERVERS, topics={"t": bad}))
+
+
+@pytest.mark.parametrize("options", [DispatchOptions(), DispatchOptions(kafka=SERVERS, mode="perhaps")])
+def test_servers_and_a_known_mode_are_required(options: DispatchOptions) -> None:
+    """One sentence each."""
+    with pytest.raises(BadProperty):
+        properties(options)
+
+
+def test_a_contradiction_is_told_in_librdkafkas_words() -> None:
+    """What only shows when all properties are looked at together."""
+    contradiction = {**SERVERS, "acks": "1", "enable.idempotence": "true"}
+    with pytest.raises(DispatchError, match="must be set to `all`"):
+        KafkaClient(DispatchOptions(kafka=contradiction))
+
+
+def produce_requests(kafka: EmbeddedKafka, rig: Rig, count: int, first: int = 0) -> int:
+    """Produce requests that `count` messages to one partition take, sent one by one without pause."""
+    before = kafka.requests().get(0, 0)
+    for sequence in range(first, first + count):
+        rig.send([Message(sequence, 0, bytes(100))], partition=0)
+    rig.collect(count)
+    return kafka.requests().get(0, 0) - before
+
+
+def test_linger_gathers_messages(kafka: EmbeddedKafka) -> None:
+    """With linger.ms=200, 50 messages go in one request; with 0 they take several."""
+    with connected(kafka, kafka={"linger.ms": "200"}) as rig:
+        produce_requests(kafka, rig, 1)
+        assert produce_requests(kafka, rig, 50, 1) == 1
+    with connected(kafka, kafka={"linger.ms": "0"}) as rig:
+        produce_requests(kafka, rig, 1)
+        assert produce_requests(kafka, rig, 50, 1) > 1
+
+
+def test_batch_size_bounds_a_request(kafka: EmbeddedKafka) -> None:
+    """With batch.size=1000, 50 messages of 100 bytes need at least five requests."""
+    with connected(kafka, kafka={"linger.ms": "200", "batch.size": "1000"}) as rig:
+        produce_requests(kafka, rig, 1)
+        assert produce_requests(kafka, rig, 50, 1) >= 5
+
+
+def test_compression_is_applied_per_topic(kafka: EmbeddedKafka) -> None:
+    """Bytes on the wire fall for the topic that asks for zstd, and for no other."""
+    kafka.topic("plain", 1)
+    kafka.topic("packed", 1)
+    wire = {}
+    for name in (b"plain", b"packed"):
+        settings = {"packed": {"compression.type": "zstd"}}
+        with connected(kafka, [name], topics=settings, kafka={"statistics.interval.ms": "100"}) as rig:
+            rig.send([Message(i, 0, bytes(1000)) for i in range(500)], partition=0)
+            rig.collect(500)
+            wire[name] = wire_bytes(rig)
+    assert wire[b"plain"] > 500_000
+    assert wire[b"packed"] < 50_000
+
+
+def wire_bytes(rig: Rig) -> int:
+    """Message bytes that went out, by librdkafka's next statistics."""
+    seen: list[int] = []
+
+    def newest() -> bool:
+        rig.pool.collect()
+        statistics = rig.client.statistics()
+        # txmsgs counts messages acknowledged: the statistics are newer than the last of them.
+        if statistics.get("txmsgs", 0) == 500:
+            seen.append(statistics["tx_bytes"])
+        return bool(seen)
+
+    await_true(newest)
+    return seen[0]
