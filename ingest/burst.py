@@ -71,7 +71,8 @@ ROUNDS = 1024
 """Bursts between two looks at Python's signals."""
 
 SENDER_UNKNOWN = 0xFFFFFFFF
-Job = Column = npt.NDArray[np.int64]
+Job = npt.NDArray[np.int64]
+Column = npt.NDArray[np.int64]
 
 _TRUNCATED = int(Reason.TRUNCATED)
 _POISONED = int(Reason.POISON)

@@ -3,6 +3,8 @@
     IngestError
       BadSocket       the socket cannot be made, or what was handed over is no such socket
       BadStaging      the staging memory cannot be made or is not ours
+
+Each message is one sentence that says what, where and what to do.
 """
 
 from __future__ import annotations

@@ -49,14 +49,13 @@ class Supervisor:
         self.roles, self.page, self.stop_s = roles, page, stop_s
         self.stopping = False
 
-
     def run(self) -> None:
         """Supervise until SIGTERM or SIGINT; then stop the workers, one after the other."""
         self.page.words[Field.WORKERS : Field.WORKERS + 2] = (os.getpid(), 0)
         wake, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(self._wake)
         while not self.stopping:
             self._start_due()
@@ -65,7 +64,7 @@ class Supervisor:
         for role in self.roles:
             self._end(role)
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self.stopping = True
 
     def _sleep(self, wake: int) -> None:
@@ -115,7 +114,9 @@ class Supervisor:
         pause = BACKOFF_S[min(role.hasty, len(BACKOFF_S) - 1)]
         code = os.waitstatus_to_exitcode(status)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-        log.warning("%s (%d) %s after %.1f s; started again in %.2f s", role.name, role.pid, how, lived, pause)
+        log.warning(
+            "%s (%d) %s after %.1f s; started again in %.2f s", role.name, role.pid, how, lived, pause
+        )
         role.pid, role.due = 0, time.monotonic() + pause
         role.restarts += 1
 

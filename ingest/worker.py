@@ -83,7 +83,8 @@ class IngestWorker:
     def salvage(self) -> int:
         """Append what a predecessor received and did not append; how many datagrams that were.
 
-        After ATTEMPTS failures the burst goes to quarantine as it is, counted as discarded, and intake goes on.
+        After ATTEMPTS failures the burst goes to quarantine as it is, counted as discarded, and intake
+        goes on.
         """
         used = self.staging.received() if self.staging.armed == int(self.writer.tail[BURST]) + 1 else 0
         self.job[burst.USED] = used
@@ -123,7 +124,7 @@ class IngestWorker:
         return bool(outcome in (burst.STORED, burst.NEEDS_SEGMENT))
 
     def _store(self, flags: int) -> None:
-        """Store the burst that waits in staging: in a new segment, or, with no room for one, in the ledger."""
+        """Store the burst that waits in staging: in a new segment, or without room in the ledger."""
         while burst.store(self.job, self.writer.tail, self._verdicts, flags) == burst.NEEDS_SEGMENT:
             if self.writer.switch():
                 self._point()
@@ -150,7 +151,7 @@ class IngestWorker:
 def prepare(worker: IngestWorker) -> None:
     """Let SIGTERM end the worker between two bursts."""
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop(_number: int, _frame: FrameType | None) -> None:
         worker.stopping = True
 
     signal.signal(signal.SIGTERM, stop)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spool.disk import sync_directory
 from spool.errors import CorruptSegment
-from spool.frame import BURST, DIGEST, POSITION, SEQUENCE, Tail, tail_at_start
+from spool.frame import BURST, DIGEST, POSITION, SEQUENCE, tail_at_start
 from spool.index import Index
 from spool.layout import SPARE, Layout
 from spool.live import empty_tail, read_footer, tail_of_footer

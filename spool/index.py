@@ -47,7 +47,8 @@ class Index:
     def commit(self, number: int, tail: Tail, entries: list[tuple[int, int, int, int, int]]) -> None:
         """The log is synced up to `tail` in segment `number`.
 
-        `entries`: (first sequence, segment number, offset, digest before, burst before) of frames to enter at.
+        `entries` are frames to enter at: (first sequence, segment number, offset, digest before, burst
+        before).
         """
         with self._env.begin(write=True) as txn:
             for sequence, *entry in entries:

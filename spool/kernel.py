@@ -21,11 +21,11 @@ from typing import Any, TypeVar, cast
 # Read once, when NumPy is imported: its idle threads would spin beside ours.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import numba  # noqa: E402  (the environment above comes first)
-import numpy.typing as npt  # noqa: E402
-from llvmlite import ir  # noqa: E402
-from numba import types  # noqa: E402
-from numba.extending import intrinsic  # noqa: E402
+import numba
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 

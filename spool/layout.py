@@ -32,7 +32,8 @@ def parse_name(name: str) -> tuple[int, str] | None:
     """(number, suffix) of a segment's name; None for any other name."""
     stem, dot, ending = name.partition(".")
     suffix = dot + ending
-    if suffix not in (SEGMENT, SENT, SPARE) or len(stem) != _DIGITS or not (stem.isascii() and stem.isdigit()):
+    whole = len(stem) == _DIGITS and stem.isascii() and stem.isdigit()
+    if suffix not in (SEGMENT, SENT, SPARE) or not whole:
         return None
     return int(stem), suffix
 

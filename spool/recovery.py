@@ -119,7 +119,7 @@ def _sealed(path: Path) -> bool:
 
 def _open_segments(layout: Layout) -> list[LiveSegment]:
     """The segments at the end of the log that have no footer, in order."""
-    named = []
+    named: list[LiveSegment] = []
     for pair in reversed(layout.list_segments()):
         path = layout.segment(*pair)
         if _sealed(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 
 from spool.disk import allocated_bytes, sync_directory
@@ -12,7 +13,7 @@ from spool.options import SpoolOptions
 from spool.segment import Identity, create_spare
 
 AHEAD_S = 6.0
-"""Spares last at least this long at the present rate, so that a disk that stands still does not stop intake."""
+"""Spares last at least this long at the present rate: a disk that stands still must not stop intake."""
 
 
 def removable(named: list[tuple[int, str]]) -> int | None:
@@ -25,7 +26,7 @@ def delivered(named: list[tuple[int, str]], floor: int) -> list[int]:
 
     The last segment is not among them: it is the one being written.
     """
-    ends = zip(named, named[1:], strict=False)
+    ends = pairwise(named)
     return [first for (first, suffix), (following, _) in ends if suffix == SEGMENT and following <= floor]
 
 

@@ -19,7 +19,7 @@ from spool.frame import CUT, END, POSITION, ROW, Tail, find, walk
 from spool.kernel import address_of
 
 CHUNK_BYTES = 1 << 20
-"""Read at a time: small enough to stay in the cache until it is parsed, large enough to cost nothing a message."""
+"""Read at a time: small enough to stay in the cache until it is parsed, large enough to cost little."""
 _FRAMES = 8192
 
 
@@ -68,7 +68,7 @@ class Scan:
             self._buffer = np.empty(2 * len(self._buffer), np.uint8)
 
     def _room(self, left: int) -> memoryview:
-        return memoryview(self._buffer)[: max(0, min(left, len(self._buffer)))]
+        return self._buffer[: max(0, min(left, len(self._buffer)))].data
 
 
 def read_header(path: Path) -> Record:
@@ -82,7 +82,7 @@ def find_frame(fd: int, position: int, limit: int) -> int:
     window = 1 << 20
     while position < limit:
         data = np.empty(min(window, limit - position), np.uint8)
-        got = os.preadv(fd, [memoryview(data)], position)
+        got = os.preadv(fd, [data.data], position)
         found = find(address_of(data) - position, position, position + got, digest_address())
         if found >= 0:
             return int(found)
@@ -96,5 +96,3 @@ def find_frame(fd: int, position: int, limit: int) -> int:
         else:
             position += window // 2
     return -1
-
-

@@ -131,7 +131,10 @@ def _footer(fd: int, header: Record, tail: Tail, next_sequence: int | None) -> b
         "last_timestamp": counts[:, 2].max() if len(counts) else 0,
         "discarded": tail[DISCARDED:].astype(np.uint64) - header["discarded"],
     }
-    rows = [(name, *count) for name, count in zip(topics.names, counts.tolist(), strict=True)]
+    rows = [
+        (name, int(count), int(first), int(last))
+        for name, (count, first, last) in zip(topics.names, counts, strict=True)
+    ]
     return encode_footer(fields, np.array(marks, MARK), rows)
 
 
@@ -144,5 +147,3 @@ def _count(counts: np.ndarray, topics: int, topic: np.ndarray, timestamp: np.nda
     np.minimum.at(grown[:, 1], topic, timestamp)
     np.maximum.at(grown[:, 2], topic, timestamp)
     return grown
-
-
