@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli import exits
-from cli.commands import send
+from cli.commands import run, send, status
 from cli.output import complain
 
 
@@ -25,6 +25,8 @@ def _new_app(help_text: str) -> typer.Typer:
 daemon = _new_app("Take messages from local programs, keep them on disk, and deliver them to Kafka.")
 control = _new_app("Look into, feed and steer bruce, the durable way into Kafka.")
 
+daemon.command("run", epilog=run.EXAMPLES)(run.run)
+control.command("status", epilog=status.EXAMPLES)(status.status)
 control.command("send", epilog=send.EXAMPLES)(send.send)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from cli.errors import BadArgument, CliError, ConfigError, NobodyListens
 from dispatch.errors import BadProperty, DispatchError, EmbeddedFailed, NoLibrary, Unreachable
 from ingest.errors import BadSocket, IngestError
+from router.errors import BadPartitioner, RouterError
 from spool.errors import MissingPart, NoSpool, SpoolBusy, SpoolError
 
 FINE = 0
@@ -25,7 +26,7 @@ MEANINGS = {
     UNREACHABLE: "Not reachable: no daemon, no spool, or no Kafka.",
 }
 
-KNOWN = (CliError, SpoolError, IngestError, DispatchError)
+KNOWN = (CliError, SpoolError, IngestError, DispatchError, RouterError)
 """The roots of the trees of errors: what is none of these is a defect, and keeps its traceback."""
 
 _CODES: dict[type[BaseException], int] = {
@@ -39,6 +40,8 @@ _CODES: dict[type[BaseException], int] = {
     NoSpool: UNREACHABLE,
     IngestError: FOUND,
     BadSocket: USAGE,
+    RouterError: FOUND,
+    BadPartitioner: USAGE,
     DispatchError: FOUND,
     NoLibrary: USAGE,
     BadProperty: USAGE,

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from status.snapshot import Snapshot
+
 
 def show_json(value: object) -> None:
     """One JSON document, indented for people."""
@@ -43,3 +45,37 @@ def show_rows(
 def complain(sentence: str) -> None:
     """One sentence on standard error."""
     print(sentence, file=sys.stderr)
+
+
+def show_status(snapshot: Snapshot, *, console: Console | None = None) -> None:
+    """A spool at a glance."""
+    console = console or Console()
+    view, marks = snapshot.spool, snapshot.watermarks
+    console.print(Text(f"spool {view.directory}", style="bold"), Text(view.uuid, style="dim"))
+    console.print(f"{view.segments} segments, {view.bytes / (1 << 20):,.1f} MiB of disk\n", highlight=False)
+    show_rows(
+        ("received", "delivered", "discarded", "backlog"),
+        [(snapshot.received, snapshot.delivered, sum(snapshot.discarded.values()), snapshot.backlog)],
+        console=console,
+    )
+    console.print()
+    show_rows(
+        ("accepted", "written", "synced", "delivered"),
+        [(marks.accepted, marks.written, marks.synced, marks.delivered)],
+        console=console,
+    )
+    if snapshot.discarded:
+        console.print()
+        show_rows(("discarded because of", "messages"), snapshot.discarded.items(), console=console)
+    console.print()
+    if not snapshot.workers:
+        console.print("no daemon is running on this spool", style="yellow")
+        return
+    show_rows(
+        ("worker", "pid", "restarts"),
+        [(w.role, w.pid, w.restarts) for w in snapshot.workers],
+        console=console,
+    )
+    console.print()
+    rows = [(b.id, b.state, b.offset, b.in_flight) for b in snapshot.brokers]
+    show_rows(("broker", "state", "offset", "in flight"), rows, console=console)

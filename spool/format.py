@@ -57,7 +57,8 @@ Footer, written when a segment is sealed, behind the last frame; the file then e
 `end` is the offset behind the last frame. A mark names a frame; the first frame has one, and so has the
 first after every 64 KiB. `check` is the xxh3 of the footer before it. Timestamps are the senders' (ms).
 
-Versions: a reader refuses a version above its own (UnknownVersion) and reads every one below.
+Versions: a reader refuses a version above its own (UnknownVersion) and reads every one below. Every
+version keeps the first 12 bytes of the header and its check, so that a later one is told from a damaged one.
 
 Example: an empty frame, burst 7, one datagram refused as too short, received at 0:
 
@@ -73,7 +74,7 @@ import numpy.typing as npt
 
 from spool.digest import digest
 from spool.errors import BadSpool, UnknownVersion
-from spool.wire import REASONS
+from spool.wire import MAX_DATAGRAM_BYTES, REASONS
 
 VERSION = 1
 MAGIC = b"bruceseg"
@@ -89,6 +90,8 @@ SAMPLE_BYTES = 256
 """Bytes kept of one refused datagram, a burst and a reason."""
 MAX_BURST = 512
 """Most datagrams in a frame."""
+MAX_BODY_BYTES = MAX_BURST * (12 + MAX_DATAGRAM_BYTES) + REASONS * (8 + SAMPLE_BYTES)
+"""No frame's body is longer."""
 
 UIDS, PIDS, SALVAGED, POISON = 1, 2, 4, 8
 
@@ -176,13 +179,13 @@ def decode_header(data: bytes, where: object) -> Record:
     if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
         raise BadSpool(f"{where} is no segment: it does not begin with a segment header")
     record = np.frombuffer(data, HEADER, 1)[0]
+    if record["check"] != digest(data[: HEADER_BYTES - 8]):
+        raise BadSpool(f"{where} has a damaged segment header; see `brucectl inspect verify`")
     if record["version"] > VERSION:
         raise UnknownVersion(
             f"{where} has format version {record['version']}, this bruce reads up to {VERSION}; "
             "use the release that wrote it, or a newer one"
         )
-    if record["check"] != digest(data[: HEADER_BYTES - 8]):
-        raise BadSpool(f"{where} has a damaged segment header; see `brucectl inspect verify`")
     return np.asarray(record)
 
 
@@ -217,6 +220,8 @@ def decode_footer(data: bytes) -> tuple[Record, Record, list[tuple[bytes, int, i
     if digest(body) != tail["check"]:
         return None
     record = np.frombuffer(body, FOOTER, 1)[0]
+    if record["version"] > VERSION:
+        return None
     at = FOOTER.itemsize + int(record["marks"]) * MARK.itemsize
     marks = np.frombuffer(body[FOOTER.itemsize : at], MARK)
     topics = []

@@ -15,7 +15,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from spool.format import FRAME_MAGIC, HEAD_BYTES, HEADER_BYTES, MAX_BURST, PIDS, UIDS, Record
+from spool.format import (
+    FRAME_MAGIC,
+    HEAD_BYTES,
+    HEADER_BYTES,
+    MAX_BODY_BYTES,
+    MAX_BURST,
+    PIDS,
+    UIDS,
+    Record,
+)
 from spool.kernel import (
     call,
     kernel,
@@ -131,7 +140,7 @@ def verify(at: int, room: int, digest: int) -> int:
     if load_u32(at + 8) != FRAME_MAGIC or load_u16(at + 12) != HEAD_BYTES or count > MAX_BURST:
         return 3
     columns = 1 + (flags & UIDS) + ((flags & PIDS) >> 1)
-    if 4 * count * columns + discard_bytes > body_bytes:
+    if 4 * count * columns + discard_bytes > body_bytes or body_bytes > MAX_BODY_BYTES:
         return 3
     if HEAD_BYTES + padded(body_bytes) > room:
         return 2
@@ -173,12 +182,41 @@ def walk(base: int, limit: int, tail: Tail, table: npt.NDArray[np.int64], digest
 
 
 @kernel
-def find(base: int, position: int, limit: int, digest: int) -> int:
-    """The offset of the next frame at or behind `position` that verifies by itself; -1 when there is none."""
+def find(base: int, position: int, limit: int, end: int, after: Tail, digest: int) -> tuple[int, int]:
+    """The next frame at or behind `position` that verifies by itself: (offset, 0); (-1, 0) without one.
+
+    Bytes up to offset `limit` lie in memory; the segment goes on up to `end`. (offset, bytes): a frame may
+    begin there, but the memory does not hold these bytes of it. A frame that cannot lie behind the tail
+    `after` is passed over; an `after` of zeros allows all.
+    """
     position = padded(position)
     while position + HEAD_BYTES <= limit:
-        if load_u32(base + position + 8) == FRAME_MAGIC:
-            if verify(base + position, limit - position, digest) == 0:
-                return position
+        at = base + position
+        if load_u32(at + 8) == FRAME_MAGIC and _can_follow(at, position, after):
+            found = verify(at, limit - position, digest)
+            if found == 0:
+                return position, 0
+            whole = HEAD_BYTES + padded(load_u32(at + 24))
+            if found == 2 and position + whole <= end:
+                return position, whole
         position += 8
-    return -1
+    return -1, 0
+
+
+@kernel
+def _can_follow(at: int, position: int, after: Tail) -> bool:
+    """Whether the numbers of the frame at address `at` fit behind `after`, frames in between missing."""
+    if after[POSITION] == 0:
+        return True
+    missing = load_i64(at + 32) - after[SEQUENCE]
+    # A message takes 12 bytes of columns and 29 of datagram at least.
+    return 0 <= missing <= (position - after[POSITION]) // 41 and load_i64(at + 40) > after[BURST]
+
+
+def skip_to(tail: Tail, offset: int, head: Record) -> int:
+    """Move `tail` over damage, before the frame at `offset` with this head; messages that are missing."""
+    missing = int(head["first_sequence"]) - int(tail[SEQUENCE])
+    tail[STORED] += missing
+    tail[POSITION], tail[SEQUENCE] = offset, head["first_sequence"]
+    tail[BURST], tail[DIGEST] = int(head["burst"]) - 1, head["previous"].astype(np.int64)
+    return missing

@@ -116,15 +116,20 @@ def _right_bank(data: bytes) -> tuple[int, int]:
 
 def read_ledger(path: Path) -> list[Discards]:
     """What the ledger counts; nothing when there is none."""
+    return read_books(path)[1]
+
+
+def read_books(path: Path) -> tuple[int, list[Discards]]:
+    """(last burst counted, what the ledger counts); (0, nothing) when there is none."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return []
+        return 0, []
     burst, number = _right_bank(data)
     if not burst:
-        return []
+        return 0, []
     rows = np.frombuffer(data, np.uint8)[number * BANK_BYTES : (number + 1) * BANK_BYTES]
-    return [_discards(row) for row in rows[_HEAD:].reshape(ROWS, ROW_BYTES) if row[8:16].any()]
+    return burst, [_discards(row) for row in rows[_HEAD:].reshape(ROWS, ROW_BYTES) if row[8:16].any()]
 
 
 def _discards(row: npt.NDArray[np.uint8]) -> Discards:

@@ -116,3 +116,8 @@ def _is_memory(path: Path) -> bool:
         if inside and len(mount) >= len(best):
             best, kind = mount, fstype
     return kind in ("tmpfs", "ramfs")
+
+
+def page_path(directory: Path, spool: bytes, boot: bytes) -> Path:
+    """Where the page of a spool lies, in this boot of the host."""
+    return directory / f"bruce-{spool.hex()}-{boot.hex()}.page"

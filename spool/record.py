@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -77,3 +77,26 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.sequence)
+
+    def key(self, row: int) -> bytes | None:
+        """The key of one message; None when it is empty."""
+        at = int(self.key_at[row])
+        return self.data[at : at + int(self.key_bytes[row])].tobytes() or None
+
+    def value(self, row: int) -> bytes:
+        """The value of one message."""
+        at = int(self.value_at[row])
+        return self.data[at : at + int(self.value_bytes[row])].tobytes()
+
+    def datagram(self, row: int) -> bytes:
+        """One message as it was received."""
+        at = int(self.datagram_at[row])
+        return self.data[at : at + int(self.datagram_bytes[row])].tobytes()
+
+    def after(self, rows: int) -> Batch:
+        """The same without its first `rows` messages."""
+        if rows == 0:
+            return self
+        cut = {f.name: getattr(self, f.name) for f in fields(self)}
+        columns = {name: value[rows:] for name, value in cut.items() if name not in ("data", "topics")}
+        return Batch(data=self.data, topics=self.topics, **columns)

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.digest import digest_function
-from spool.format import HEADER_BYTES, Record, decode_header
-from spool.frame import CUT, END, POSITION, ROW, Tail, find, walk
+from spool.disk import read_at
+from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, Record, decode_header
+from spool.frame import CUT, END, POSITION, ROW, TAIL_FIELDS, Tail, find, skip_to, walk
 from spool.kernel import address_of
 
 CHUNK_BYTES = 1 << 20
@@ -51,11 +52,14 @@ class Scan:
         self.fd, self.tail = fd, tail
         self.limit = os.fstat(fd).st_size if limit is None else limit
         self.stopped = END
+        self._chunk_bytes = chunk_bytes
         self._buffer = np.empty(chunk_bytes, np.uint8)
         self._table = np.empty((_FRAMES, ROW), np.int64)
 
     def next(self) -> Chunk | None:
         """The next chunk, valid until the call after it; None at the end of what is good."""
+        if len(self._buffer) > self._chunk_bytes:
+            self._buffer = np.empty(self._chunk_bytes, np.uint8)
         while True:
             start = int(self.tail[POSITION])
             got = os.preadv(self.fd, [self._room(self.limit - start)], start)
@@ -67,6 +71,13 @@ class Scan:
                 return None
             self._buffer = np.empty(2 * len(self._buffer), np.uint8)
 
+    def skip(self) -> int | None:
+        """Go over damage to the next good frame below the limit; messages that are missing, or None."""
+        offset = find_frame(self.fd, int(self.tail[POSITION]), self.limit, self.tail)
+        if offset < 0:
+            return None
+        return skip_to(self.tail, offset, np.frombuffer(read_at(self.fd, HEAD_BYTES, offset), HEAD)[0])
+
     def _room(self, left: int) -> memoryview:
         return self._buffer[: max(0, min(left, len(self._buffer)))].data
 
@@ -77,22 +88,22 @@ def read_header(path: Path) -> Record:
         return decode_header(file.read(HEADER_BYTES), path)
 
 
-def find_frame(fd: int, position: int, limit: int) -> int:
-    """The offset of the next frame at or behind `position` that verifies by itself; -1 if there is none."""
-    window = 1 << 20
-    while position < limit:
+def find_frame(fd: int, position: int, limit: int, after: Tail | None = None) -> int:
+    """The offset of the next frame at or behind `position` that verifies by itself; -1 if there is none.
+
+    `after`: pass over frames that cannot lie behind this tail.
+    """
+    window, tail = CHUNK_BYTES, np.zeros(TAIL_FIELDS, np.int64) if after is None else after
+    while position + HEAD_BYTES <= limit:
         data = np.empty(min(window, limit - position), np.uint8)
         got = os.preadv(fd, [data.data], position)
-        found = find(address_of(data) - position, position, position + got, digest_address())
-        if found >= 0:
+        base = address_of(data) - position
+        found, whole = find(base, position, position + got, limit, tail, digest_address())
+        if found >= 0 and not whole:
             return int(found)
-        if got < len(data) or position + got >= limit:
-            if window >= limit - position:
-                return -1
-        # A frame may begin in this window and end behind it: look again from here with a larger one,
-        # up to the largest frame, before moving on.
-        if window < 1 << 26:
-            window *= 2
-        else:
-            position += window // 2
+        if found < 0 and got < len(data):
+            return -1
+        # Behind what was searched; or where a frame may begin, with as much as it says it has.
+        position = found if found >= 0 else max(position + 8, (position + got - HEAD_BYTES + 8) & ~7)
+        window = max(CHUNK_BYTES, whole)
     return -1

@@ -1,0 +1,82 @@
+"""Where `status` gets its figures: the spool's files, and the shared page if a daemon lives."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+import numpy as np
+
+from dispatch.brokers import State
+from ingest.staging import read_staging, staging_path
+from spool.account import take_account
+from spool.frame import SEQUENCE
+from spool.index import read_committed
+from spool.layout import Layout
+from spool.page import Field, page_path, read_page, runtime_directory
+from spool.recovery import boot_id, read_identity
+from spool.wire import reason_name
+from status.snapshot import BrokerView, Snapshot, SpoolView, Watermarks, WorkerView
+
+ROLES = ("supervisor", "ingest", "keeper", "delivery")
+
+
+def take_snapshot(directory: Path) -> Snapshot:
+    """Look at a spool, whether or not its daemon lives. Raises NoSpool, BadSpool."""
+    layout = Layout(directory)
+    spool = read_identity(layout)
+    runtime, boot = runtime_directory(), boot_id()
+    account = take_account(layout, lambda: read_staging(staging_path(runtime, spool, boot)))
+    page = read_page(page_path(runtime, spool, boot))
+    workers = _workers(page)
+    written = int(account.tail[SEQUENCE])
+    return Snapshot(
+        spool=SpoolView(
+            str(uuid.UUID(bytes=spool)),
+            str(directory),
+            sum(entry.stat().st_blocks * 512 for entry in os.scandir(layout.segments)),
+            len(layout.list_segments()),
+        ),
+        watermarks=Watermarks(
+            accepted=written + account.staged,
+            written=written,
+            synced=min(_synced(layout, written), written),
+            delivered=min(account.floor, written),
+        ),
+        received=account.received,
+        delivered=account.delivered,
+        discarded={reason_name(reason): count for reason, count in account.by_reason().items()},
+        backlog=account.backlog,
+        workers=workers,
+        brokers=_brokers(page) if page is not None and workers else [],
+    )
+
+
+def _synced(layout: Layout, written: int) -> int:
+    """The committed watermark; without an index everything that is written counts."""
+    committed = read_committed(layout.index)
+    return int(committed[1][SEQUENCE]) if committed else written
+
+
+def _workers(page: np.ndarray | None) -> list[WorkerView]:
+    """The workers on the page, if the supervisor lives."""
+    if page is None or not _alive(int(page[Field.WORKERS])):
+        return []
+    rows = (page[Field.WORKERS + 8 * row :][:2].tolist() for row in range(len(ROLES)))
+    return [WorkerView(role, *row) for role, row in zip(ROLES, rows, strict=True)]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return b"bruce" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _brokers(page: np.ndarray) -> list[BrokerView]:
+    rows = page[Field.BROKERS + 4 :][: 4 * int(page[Field.BROKERS])].reshape(-1, 4).tolist()
+    return [
+        BrokerView(number, State(state).name.lower(), offset, in_flight)
+        for number, state, offset, in_flight in rows
+    ]

@@ -1,0 +1,214 @@
+"""What became of every message: the only writer of marks and offsets.
+
+The hard place: outcomes come in any order, across partitions and brokers, and a restart must send again
+exactly what is not resolved. So every message has two bits, by segment:
+
+- *resolved*: acknowledged, or discarded with a reason. Written to `delivery/` at least every COMMIT_S, which
+  bounds what is sent twice after a SIGKILL.
+- *taken*: handed over to librdkafka and not yet reported. In memory only: after a restart nothing is.
+
+Everything below the *floor* is resolved; its bits are dropped, and segments below it may go.
+
+Rejected: acknowledging runs by their last message (an earlier one can have failed), and an offset for each
+broker alone (a message routed to A moves with its partition to B, whose offset is past it).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from spool.catalogue import Catalogue, SegmentInfo
+from spool.kernel import kernel
+from spool.marks import CHUNK_BYTES, Changes, Marks
+
+COMMIT_S = 0.1
+UNROUTED = -1
+"""The broker id under which the offset of messages routed to no broker is kept."""
+
+Bits = npt.NDArray[np.uint8]
+
+
+@kernel
+def set_bits(bits: Bits, first: int, sequences: npt.NDArray[np.int64], dirty: npt.NDArray[np.uint8]) -> int:
+    """Set a bit a sequence, counted from `first`; mark its chunk dirty. Returns how many were not set."""
+    fresh = 0
+    for i in range(len(sequences)):
+        at = sequences[i] - first
+        bit = np.uint8(1 << (at & 7))
+        if not bits[at >> 3] & bit:
+            bits[at >> 3] |= bit
+            dirty[(at >> 3) // CHUNK_BYTES] = 1
+            fresh += 1
+    return fresh
+
+
+@kernel
+def clear_bits(bits: Bits, first: int, sequences: npt.NDArray[np.int64]) -> None:
+    """Clear a bit a sequence, counted from `first`."""
+    for i in range(len(sequences)):
+        at = sequences[i] - first
+        bits[at >> 3] &= np.uint8(~(1 << (at & 7)) & 0xFF)
+
+
+@kernel
+def neither(
+    one: Bits, other: Bits, first: int, sequences: npt.NDArray[np.int64], out: npt.NDArray[np.bool_]
+) -> None:
+    """Whether a sequence's bit is set in neither bitmap."""
+    for i in range(len(sequences)):
+        at = sequences[i] - first
+        out[i] = ((one[at >> 3] | other[at >> 3]) >> (at & 7)) & 1 == 0
+
+
+@kernel
+def first_clear(bits: Bits, start: int) -> int:
+    """The first bit at or behind `start` that is not set; the end of the bitmap if all are."""
+    at = start
+    end = 8 * len(bits)
+    while at < end:
+        if at & 7 == 0 and bits[at >> 3] == 0xFF:
+            at += 8
+        elif (bits[at >> 3] >> (at & 7)) & 1:
+            at += 1
+        else:
+            return at
+    return end
+
+
+class SegmentBits:
+    """The bits of one segment's messages, in whole chunks, growing as its messages are seen."""
+
+    def __init__(self, info: SegmentInfo) -> None:
+        self.info = info
+        self.resolved: Bits = np.zeros(CHUNK_BYTES, np.uint8)
+        self.taken: Bits = np.zeros(CHUNK_BYTES, np.uint8)
+        self.dirty = np.zeros(1, np.uint8)
+        """uint8[chunks]: 1 where `resolved` is ahead of the marks."""
+
+    def make_room(self, messages: int) -> None:
+        """Have bits for so many messages."""
+        chunks = -(-messages // (8 * CHUNK_BYTES))
+        if chunks > len(self.dirty):
+            more = max(chunks, 2 * len(self.dirty)) - len(self.dirty)
+            self.resolved = np.pad(self.resolved, (0, more * CHUNK_BYTES))
+            self.taken = np.pad(self.taken, (0, more * CHUNK_BYTES))
+            self.dirty = np.pad(self.dirty, (0, more))
+
+
+class Acks:
+    """Outcomes, from librdkafka's reports to the marks."""
+
+    def __init__(
+        self, marks: Marks, catalogue: Catalogue, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._marks, self._catalogue, self._clock = marks, catalogue, clock
+        self._segments: dict[int, SegmentBits] = {}
+        self._discarded: list[tuple[int, int, bytes, int]] = []
+        self._committed_at = clock()
+        self._changed = False
+        self.floor, _ = marks.floor()
+        self._written_floor = self.floor
+        for info, chunk, bitmap in marks.chunks():
+            bits = self._bits(info, (chunk + 1) * 8 * CHUNK_BYTES)
+            bits.resolved[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES] = bitmap
+
+    def _bits(self, info: SegmentInfo, messages: int) -> SegmentBits:
+        bits = self._segments.get(info.first_sequence)
+        if bits is None:
+            bits = self._segments[info.first_sequence] = SegmentBits(info)
+        bits.make_room(messages)
+        return bits
+
+    def _by_segment(
+        self, sequences: npt.NDArray[np.int64]
+    ) -> Iterable[tuple[SegmentBits, npt.NDArray[np.bool_] | slice]]:
+        """(bits, which of `sequences`) for the segments they lie in."""
+        if len(sequences) == 0:
+            return
+        low, high = int(sequences.min()), int(sequences.max())
+        for at in range(self._catalogue.at(low), self._catalogue.at(high) + 1):
+            info = self._catalogue.segments[at]
+            last = at + 1 == len(self._catalogue.segments)
+            end = high + 1 if last else self._catalogue.segments[at + 1].first_sequence
+            if info.first_sequence <= low and high < end:
+                yield self._bits(info, high - info.first_sequence + 1), slice(None)
+                return
+            which = (sequences >= info.first_sequence) & (sequences < end)
+            if which.any():
+                yield self._bits(info, int(sequences[which].max()) - info.first_sequence + 1), which
+
+    def open(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which messages are neither resolved nor taken."""
+        out = np.zeros(len(sequences), np.bool_)
+        for bits, which in self._by_segment(sequences):
+            part = np.empty(len(sequences[which]), np.bool_)
+            neither(bits.resolved, bits.taken, bits.info.first_sequence, sequences[which], part)
+            out[which] = part
+        return out & (sequences >= self.floor)
+
+    def take(self, sequences: npt.NDArray[np.int64]) -> None:
+        """These were handed over."""
+        for bits, which in self._by_segment(sequences):
+            set_bits(bits.taken, bits.info.first_sequence, sequences[which], np.zeros_like(bits.dirty))
+
+    def give_back(self, sequences: npt.NDArray[np.int64]) -> None:
+        """These failed, and are to be sent again."""
+        for bits, which in self._by_segment(sequences):
+            clear_bits(bits.taken, bits.info.first_sequence, sequences[which])
+
+    def resolve(self, sequences: npt.NDArray[np.int64]) -> None:
+        """These are done with."""
+        above = sequences[sequences >= self.floor]
+        for bits, which in self._by_segment(above):
+            set_bits(bits.resolved, bits.info.first_sequence, above[which], bits.dirty)
+        self._changed |= len(above) > 0
+
+    def discard(self, sequences: npt.NDArray[np.int64], reason: int, topics: Iterable[bytes]) -> None:
+        """These are done with, undelivered, for a reason."""
+        now = time.time_ns()
+        open_ = sequences[sequences >= self.floor]
+        self._discarded += [(s, reason, t, now) for s, t in zip(open_.tolist(), topics, strict=False)]
+        self.resolve(open_)
+
+    def due(self) -> bool:
+        """Whether there is something to commit, and COMMIT_S is over."""
+        return self._changed and self._clock() - self._committed_at >= COMMIT_S
+
+    def commit(self, offsets: dict[int, int]) -> int:
+        """Write marks, floor and offsets in one transaction; the floor."""
+        self._catalogue.refresh()
+        self._raise_floor()
+        changes = Changes(offsets=offsets, discarded=self._discarded)
+        for bits in self._segments.values():
+            for chunk in np.flatnonzero(bits.dirty).tolist():
+                part = bits.resolved[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES]
+                changes.chunks[bits.info.number, chunk] = part
+        if self.floor != self._written_floor:
+            changes.floor = self.floor
+        self._marks.commit(changes)
+        for bits in self._segments.values():
+            bits.dirty[:] = 0
+        self._discarded, self._changed, self._written_floor = [], False, self.floor
+        self._committed_at = self._clock()
+        return self.floor
+
+    def _raise_floor(self) -> None:
+        """Move the floor over what is resolved, dropping the bits of segments that lie below it."""
+        segments = self._catalogue.segments
+        at = self._catalogue.at(self.floor)
+        while at < len(segments):
+            info = segments[at]
+            bits = self._segments.get(info.first_sequence)
+            start = max(0, self.floor - info.first_sequence)
+            clear = int(first_clear(bits.resolved, start)) if bits else start
+            last = at + 1 == len(segments)
+            if last or clear < segments[at + 1].stored - info.stored:
+                self.floor = max(self.floor, info.first_sequence + clear)
+                return
+            self.floor = segments[at + 1].first_sequence
+            self._segments.pop(info.first_sequence, None)
+            at += 1

@@ -1,0 +1,67 @@
+"""Keeping the picture of the cluster fresh, in a thread of its own: asking waits for the network."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from dispatch.cluster import Cluster
+from dispatch.errors import DispatchError
+
+log = logging.getLogger("bruce.router")
+
+REFRESH_S = 10.0
+"""Between two looks when nobody asks."""
+RETRY_S = 0.25
+TIMEOUT_S = 5.0
+
+
+class Metadata:
+    """Asks for metadata on a timer, for new topics, and when told to; the newest answer is picked up."""
+
+    def __init__(self, fetch: Callable[[list[bytes], float], Cluster], wake: Callable[[], None]) -> None:
+        """`fetch`: KafkaClient.fetch_cluster. `wake`: called when there is an answer."""
+        self._fetch, self._wake = fetch, wake
+        self._topics: set[bytes] = set()
+        self._newest: Cluster | None = None
+        self._asked = threading.Event()
+        self._stopping = False
+        self.error = ""
+        """Why the last attempt failed, in words; empty after a good one."""
+        self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
+        self._thread.start()
+
+    def want(self, topics: list[bytes]) -> None:
+        """Ask about these topics, and all before, soon."""
+        self._topics |= set(topics)
+        self._asked.set()
+
+    def take(self) -> Cluster | None:
+        """The newest answer that was not taken yet."""
+        newest, self._newest = self._newest, None
+        return newest
+
+    def stop(self) -> None:
+        """End the thread after the answer that it waits for."""
+        self._stopping = True
+        self._asked.set()
+        self._thread.join(TIMEOUT_S + 1)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._asked.wait(REFRESH_S)
+            self._asked.clear()
+            if self._stopping or not self._topics:
+                continue
+            try:
+                self._newest = self._fetch(list(self._topics), TIMEOUT_S)
+                self.error = ""
+                self._wake()
+            except DispatchError as error:
+                if str(error) != self.error:
+                    log.warning("%s", error)
+                self.error = str(error)
+                self._asked.set()
+            time.sleep(RETRY_S)

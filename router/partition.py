@@ -1,0 +1,240 @@
+"""Which partition a message goes to: pure functions of the message and of what is known of its topic.
+
+| name            | choice |
+|-----------------|--------|
+| `any`           | one available partition for a run of messages, then the next: large batches |
+| `round_robin`   | the next available partition for every message |
+| `partition_key` | the partition key, unsigned, modulo the topic's partitions |
+| `murmur2`       | of the record's key, as Java's client: (murmur2 & 0x7fffffff) modulo the partitions |
+| `crc32`         | of the record's key, as librdkafka's `consistent`: crc32 modulo the partitions |
+| `module:name`   | a function of the user's: (keys, partition_keys, partitions) -> partition by row |
+
+By default PartitionKey messages go by `partition_key` and others by `any`; a message without the key that
+its topic's partitioner asks for goes by `any`. Whatever hashes a key uses all partitions of the topic,
+available or not: the same key, the same partition.
+
+Sources: Kafka's Utils.murmur2 (seed 0x9747b28c), and CRC-32 as of IEEE 802.3.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from router.errors import BadPartitioner
+from spool.kernel import address_of, kernel, load_u8, load_u32
+from spool.record import Batch, Topics
+
+Custom = Callable[[list[bytes | None], npt.NDArray[np.int32], int], npt.NDArray[np.int32]]
+
+
+class Mode(IntEnum):
+    """Partitioners by number, for the kernel."""
+
+    DEFAULT = 0
+    ANY = 1
+    ROUND_ROBIN = 2
+    PARTITION_KEY = 3
+    MURMUR2 = 4
+    CRC32 = 5
+    CUSTOM = 6
+
+
+_ANY, _ROUND_ROBIN, _PARTITION_KEY, _MURMUR2, _CRC32, _CUSTOM = range(1, 7)
+
+
+def _crc_table() -> npt.NDArray[np.uint32]:
+    """The 256 remainders of CRC-32, by the polynomial 0xEDB88320 (reflected)."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(0xEDB88320), table >> 1).astype(np.uint32)
+    return table
+
+
+CRC_TABLE = _crc_table()
+
+
+class Partitioners:
+    """The partitioner of every topic, and how far their rotations are."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        """`names`: by topic. Raises BadPartitioner."""
+        self._chosen = {topic.encode(): _parse(topic, name) for topic, name in names.items()}
+        self._modes = np.zeros(0, np.int32)
+        self._rotation = np.zeros(0, np.int64)
+
+    def assign(
+        self,
+        batch: Batch,
+        wanted: npt.NDArray[np.bool_],
+        partitions_of: npt.NDArray[np.int32],
+        flats: npt.NDArray[np.int32],
+        available: npt.NDArray[np.bool_],
+    ) -> npt.NDArray[np.int32]:
+        """The flat partition of each row; -1 for rows not wanted, and where there is none to go to.
+
+        `partitions_of` int32[topics], `flats` int32[topics, partitions] as dispatch numbers them;
+        `available` bool by flat number: where messages that may go anywhere may go.
+        """
+        self._learn(batch.topics)
+        flat = np.full(len(batch), -1, np.int32)
+        assign(
+            address_of(batch.data),
+            wanted,
+            batch.topic,
+            batch.keyed,
+            batch.partition_key,
+            batch.key_at,
+            batch.key_bytes,
+            self._modes,
+            self._rotation,
+            partitions_of,
+            flats,
+            available,
+            CRC_TABLE,
+            flat,
+        )
+        for name, (mode, function) in self._chosen.items():
+            if mode is Mode.CUSTOM and function is not None and name in batch.topics.names:
+                _call(function, batch, batch.topics.names.index(name), wanted, partitions_of, flats, flat)
+        return flat
+
+    def _learn(self, topics: Topics) -> None:
+        """Number the partitioners of topics that are new."""
+        known = len(self._modes)
+        if known < len(topics.names):
+            modes = [self._chosen.get(name, (Mode.DEFAULT, None))[0] for name in topics.names[known:]]
+            self._modes = np.concatenate([self._modes, np.array(modes, np.int32)])
+            self._rotation = np.concatenate([self._rotation, np.zeros(len(modes), np.int64)])
+
+
+def _parse(topic: str, name: str) -> tuple[Mode, Custom | None]:
+    if ":" not in name:
+        try:
+            return Mode[name.upper()], None
+        except KeyError:
+            names = ", ".join(m.name.lower() for m in Mode if m not in (Mode.DEFAULT, Mode.CUSTOM))
+            raise BadPartitioner(f'[topics."{topic}"] partitioner: {name!r} is none of {names}') from None
+    module, _, function = name.partition(":")
+    try:
+        return Mode.CUSTOM, getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise BadPartitioner(f'[topics."{topic}"] partitioner: cannot load {name}: {error}') from error
+
+
+def _call(
+    function: Custom,
+    batch: Batch,
+    topic: int,
+    wanted: npt.NDArray[np.bool_],
+    partitions_of: npt.NDArray[np.int32],
+    flats: npt.NDArray[np.int32],
+    flat: npt.NDArray[np.int32],
+) -> None:
+    """Let a user's function choose for the rows of one topic."""
+    rows = np.flatnonzero(wanted & (batch.topic == topic))
+    count = int(partitions_of[topic]) if topic < len(partitions_of) else 0
+    if len(rows) == 0 or count == 0:
+        return
+    keys = [batch.key(row) for row in rows.tolist()]
+    chosen = np.asarray(function(keys, batch.partition_key[rows], count), np.int64) % count
+    flat[rows] = flats[topic, chosen]
+
+
+@kernel
+def murmur2(at: int, length: int) -> int:
+    """Kafka's 32-bit murmur2 of `length` bytes at address `at`."""
+    mask = 0xFFFFFFFF
+    h = (0x9747B28C ^ length) & mask
+    for i in range(length // 4):
+        k = (load_u32(at + 4 * i) * 0x5BD1E995) & mask
+        k = ((k ^ (k >> 24)) * 0x5BD1E995) & mask
+        h = ((h * 0x5BD1E995) & mask) ^ k
+    rest = at + (length & ~3)
+    left = length & 3
+    if left == 3:
+        h ^= load_u8(rest + 2) << 16
+    if left >= 2:
+        h ^= load_u8(rest + 1) << 8
+    if left >= 1:
+        h = ((h ^ load_u8(rest)) * 0x5BD1E995) & mask
+    h = ((h ^ (h >> 13)) * 0x5BD1E995) & mask
+    return h ^ (h >> 15)
+
+
+@kernel
+def crc32(at: int, length: int, table: npt.NDArray[np.uint32]) -> int:
+    """CRC-32 of `length` bytes at address `at`."""
+    value = 0xFFFFFFFF
+    for i in range(length):
+        value = np.int64(table[(value ^ load_u8(at + i)) & 0xFF]) ^ (value >> 8)
+    return value ^ 0xFFFFFFFF
+
+
+@kernel
+def _next_available(
+    topic: int,
+    count: int,
+    after: int,
+    flats: npt.NDArray[np.int32],
+    available: npt.NDArray[np.bool_],
+) -> int:
+    """The number of the first available partition behind `after`, in a ring; -1 when there is none."""
+    for step in range(1, count + 1):
+        partition = (after + step) % count
+        if available[flats[topic, partition]]:
+            return partition
+    return -1
+
+
+@kernel
+def assign(
+    base: int,
+    wanted: npt.NDArray[np.bool_],
+    topics: npt.NDArray[np.int32],
+    keyed: npt.NDArray[np.bool_],
+    partition_key: npt.NDArray[np.int32],
+    key_at: npt.NDArray[np.int64],
+    key_bytes: npt.NDArray[np.int32],
+    modes: npt.NDArray[np.int32],
+    rotation: npt.NDArray[np.int64],
+    partitions_of: npt.NDArray[np.int32],
+    flats: npt.NDArray[np.int32],
+    available: npt.NDArray[np.bool_],
+    crc_table: npt.NDArray[np.uint32],
+    flat: npt.NDArray[np.int32],
+) -> None:
+    """Fill `flat` for the wanted rows; `rotation` int64[topics] moves on. See Partitioners.assign."""
+    run = np.full(len(modes), -2, np.int64)
+    for row in range(len(flat)):
+        topic = topics[row]
+        if not wanted[row] or topic >= len(partitions_of) or partitions_of[topic] == 0:
+            continue
+        count = np.int64(partitions_of[topic])
+        mode = modes[topic]
+        if mode == 0:
+            mode = _PARTITION_KEY if keyed[row] else _ANY
+        if mode == _CUSTOM:
+            continue
+        partition = np.int64(-1)
+        if mode == _PARTITION_KEY and keyed[row]:
+            partition = (np.int64(partition_key[row]) & 0xFFFFFFFF) % count
+        elif mode == _MURMUR2 and key_bytes[row] > 0:
+            partition = (murmur2(base + key_at[row], key_bytes[row]) & 0x7FFFFFFF) % count
+        elif mode == _CRC32 and key_bytes[row] > 0:
+            partition = crc32(base + key_at[row], key_bytes[row], crc_table) % count
+        elif mode == _ROUND_ROBIN:
+            partition = _next_available(topic, count, rotation[topic], flats, available)
+            rotation[topic] = max(partition, np.int64(0))
+        else:
+            if run[topic] == -2:
+                run[topic] = _next_available(topic, count, rotation[topic], flats, available)
+                rotation[topic] = max(run[topic], np.int64(0))
+            partition = run[topic]
+        if partition >= 0:
+            flat[row] = flats[topic, partition]

@@ -1,0 +1,92 @@
+"""The segments of a spool as a reader sees them: named files, each header read once."""
+
+from __future__ import annotations
+
+import bisect
+import os
+from dataclasses import dataclass
+
+from spool.digest import digest
+from spool.errors import BadSpool
+from spool.layout import SEGMENT, SENT, Layout
+from spool.scan import read_header
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """What is known of a segment from its name and its header."""
+
+    first_sequence: int
+    number: int
+    stored: int
+    """Messages in all segments before it."""
+    identity: int
+    """Tells this segment from every other, also from one that took its numbers in a copied or restored
+    spool: xxh3 of its header."""
+
+
+class Catalogue:
+    """The named segments, in order. `refresh` follows what the keeper did."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.segments: list[SegmentInfo] = []
+        self.damaged: set[int] = set()
+        """First sequences, by name, of segments whose header cannot be read."""
+        self.sent: set[int] = set()
+        """First sequences of the segments that are called sent."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the directory again."""
+        known = {info.first_sequence: info for info in self.segments}
+        named = self.layout.list_segments()
+        self.sent = {first for first, suffix in named if suffix == SENT}
+        found = (known.get(first) or self._read(first, suffix) for first, suffix in named)
+        self.segments = [info for info in found if info]
+
+    def _read(self, first: int, suffix: str) -> SegmentInfo | None:
+        try:
+            header = read_header(self.layout.segment(first, suffix))
+        except FileNotFoundError:
+            return None  # retired, or renamed, while we looked: the next refresh knows
+        except BadSpool:
+            self.damaged.add(first)
+            return None
+        return SegmentInfo(first, int(header["number"]), int(header["stored"]), digest(header.tobytes()))
+
+    def at(self, sequence: int) -> int:
+        """The index of the segment that holds `sequence`, or would; 0 when it lies before all of them."""
+        return max(0, bisect.bisect_right(self.segments, sequence, key=lambda s: s.first_sequence) - 1)
+
+    def by_number(self, number: int) -> SegmentInfo | None:
+        """The segment with this number; None when it is not there."""
+        at = bisect.bisect_left(self.segments, number, key=lambda s: s.number)
+        found = self.segments[at] if at < len(self.segments) else None
+        return found if found and found.number == number else None
+
+    def open(self, info: SegmentInfo) -> int:
+        """A descriptor to read a segment, under whichever name it has. Raises FileNotFoundError."""
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        try:
+            return os.open(self.layout.segment(info.first_sequence, SEGMENT), flags)
+        except FileNotFoundError:
+            return os.open(self.layout.segment(info.first_sequence, SENT), flags)
+
+    def sent_below(self) -> int:
+        """Every message below this sequence lies in a segment called sent, or in none any more."""
+        for info in self.segments:
+            if info.first_sequence not in self.sent:
+                return info.first_sequence
+        return self.segments[-1].first_sequence if self.segments else 0
+
+    def stored_below(self, sequence: int) -> int:
+        """Messages with a lower sequence number than `sequence`, since the spool began."""
+        if not self.segments:
+            return sequence
+        at = self.at(sequence)
+        info = self.segments[at]
+        offset = max(0, sequence - info.first_sequence)
+        if at + 1 < len(self.segments):
+            offset = min(offset, self.segments[at + 1].stored - info.stored)
+        return info.stored + offset

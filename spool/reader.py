@@ -1,0 +1,161 @@
+"""Reading the log in order: committed messages as batches, across segments, over damage.
+
+A reader goes no further than it is told to, and never faster than the disk: what is not committed could
+be gone after a power loss, and must not have been seen by Kafka.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from spool.catalogue import Catalogue, SegmentInfo
+from spool.decode import decode
+from spool.disk import read_at
+from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, decode_header
+from spool.frame import BURST, DIGEST, POSITION, SEQUENCE, STORED, Tail, tail_at_start
+from spool.live import read_footer
+from spool.record import Batch, Topics
+from spool.scan import Scan, digest_address, find_frame
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Messages that are stored and cannot be read: sequences [first, end)."""
+
+    first: int
+    end: int
+
+
+class Reader:
+    """A position in the log. `next` returns what follows, up to the place given to `allow`."""
+
+    def __init__(self, catalogue: Catalogue, topics: Topics) -> None:
+        self.catalogue, self.topics = catalogue, topics
+        self.damage: list[Damage] = []
+        """Found since the caller last emptied it."""
+        self.sequence = 0
+        """Everything below was returned, or is damaged."""
+        self._limit = (0, 0)
+        self._info: SegmentInfo | None = None
+        self._scan: Scan | None = None
+        self._end = 0
+
+    def allow(self, number: int, position: int) -> None:
+        """Read up to this committed place: segment number and offset."""
+        self._limit = (number, position)
+
+    def seek(self, sequence: int) -> None:
+        """Go to the frame that holds `sequence`, or to the first behind it."""
+        self._close()
+        self.catalogue.refresh()
+        if self.catalogue.segments:
+            self._open(self.catalogue.segments[self.catalogue.at(sequence)], sequence)
+        self.sequence = sequence
+
+    def next(self) -> Batch | None:
+        """Messages from `sequence` on, valid until the next call; None when no more are committed."""
+        while True:
+            if self._scan is None and not self._open_first():
+                return None
+            assert self._scan is not None
+            self._scan.limit = self._readable()
+            chunk = self._scan.next()
+            if chunk is None:
+                if not self._go_on():
+                    return None
+                continue
+            first, count = chunk.frames[-1, 1:3].tolist()
+            if first + count <= self.sequence:
+                continue
+            batch = decode(chunk.data, chunk.offset, chunk.frames, self.topics, digest_address())
+            skip = int(np.searchsorted(batch.sequence, self.sequence))
+            self.sequence = int(batch.sequence[-1]) + 1
+            return batch.after(skip)
+
+    def _readable(self) -> int:
+        """How far this segment may be read."""
+        assert self._info is not None
+        if self._info.number == self._limit[0]:
+            return min(self._limit[1], self._end)
+        return self._end if self._info.number < self._limit[0] else 0
+
+    def _go_on(self) -> bool:
+        """At the end of what is good: over damage, or into the next segment; False at the limit."""
+        assert self._info is not None
+        assert self._scan is not None
+        tail, limit = self._scan.tail, self._readable()
+        if int(tail[POSITION]) < limit:
+            found = find_frame(self._scan.fd, int(tail[POSITION]), limit)
+            if found >= 0:
+                self._enter(found)
+                self._note_damage(int(tail[SEQUENCE]))
+                return True
+        if self._info.number >= self._limit[0]:
+            return False
+        following = self._following(self._info)
+        if following is None:
+            return False
+        missing = following.stored - int(tail[STORED])
+        if missing > 0:
+            first = max(self.sequence, int(tail[SEQUENCE]))
+            self.damage.append(Damage(first, first + missing))
+        self._open(following, following.first_sequence)
+        self.sequence = max(self.sequence, following.first_sequence)
+        return True
+
+    def _note_damage(self, first: int) -> None:
+        assert self._scan is not None
+        end = int(self._scan.tail[SEQUENCE])
+        if end > max(first, self.sequence):
+            self.damage.append(Damage(max(first, self.sequence), end))
+        self.sequence = max(self.sequence, end)
+
+    def _following(self, info: SegmentInfo) -> SegmentInfo | None:
+        for _ in range(2):
+            for candidate in self.catalogue.segments:
+                if candidate.number > info.number:
+                    return candidate
+            self.catalogue.refresh()
+        return None
+
+    def _open_first(self) -> bool:
+        self.catalogue.refresh()
+        if not self.catalogue.segments:
+            return False
+        self._open(self.catalogue.segments[self.catalogue.at(self.sequence)], self.sequence)
+        return True
+
+    def _open(self, info: SegmentInfo, sequence: int) -> None:
+        """Open a segment near `sequence`."""
+        self._close()
+        fd = self.catalogue.open(info)
+        header = decode_header(read_at(fd, HEADER_BYTES, 0), info.first_sequence)
+        self._info, self._scan = info, Scan(fd, tail_at_start(header))
+        footer = read_footer(fd)
+        self._end = int(footer[0]["end"]) if footer else os.fstat(fd).st_size
+        if footer:
+            marks = footer[1]
+            at = int(np.searchsorted(marks["first_sequence"], sequence, side="right")) - 1
+            if at > 0:
+                self._enter(int(marks["offset"][at]))
+
+    def _enter(self, offset: int) -> None:
+        """Go on at the frame at `offset`, taking its own word for what comes before it."""
+        assert self._scan is not None
+        head = np.frombuffer(read_at(self._scan.fd, HEAD_BYTES, offset), HEAD)[0]
+        before: Tail = self._scan.tail
+        before[STORED] += int(head["first_sequence"]) - int(before[SEQUENCE])
+        before[POSITION], before[SEQUENCE] = offset, head["first_sequence"]
+        before[BURST], before[DIGEST] = int(head["burst"]) - 1, head["previous"].astype(np.int64)
+
+    def _close(self) -> None:
+        if self._scan is not None:
+            os.close(self._scan.fd)
+        self._scan = self._info = None
+
+    def close(self) -> None:
+        """Let go of the segment."""
+        self._close()

@@ -1,0 +1,75 @@
+"""One look at a bruce: the shape of `brucectl status --json`, which other tools rely on.
+
+    {"spool": {"uuid", "directory", "bytes", "segments"},
+     "watermarks": {"accepted", "written", "synced", "delivered"},
+     "received", "delivered", "discarded": {REASON: n}, "backlog",
+     "workers": [{"role", "pid", "restarts"}], "brokers": [{"id", "state", "offset", "in_flight"}]}
+
+Watermarks are the next sequence number that is not yet at the level. Counts are those of the spool's whole
+life; `received = delivered + discarded + backlog` always holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolView:
+    """Which spool, and what it takes."""
+
+    uuid: str
+    directory: str
+    bytes: int
+    """Bytes of disk, spares included."""
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """The next sequence number that is not yet at each level."""
+
+    accepted: int
+    written: int
+    synced: int
+    delivered: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A process of the daemon."""
+
+    role: str
+    pid: int
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    """A broker, as the delivery worker has it."""
+
+    id: int
+    state: str
+    offset: int
+    """The lowest sequence routed to it that is not resolved."""
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that `status` shows."""
+
+    spool: SpoolView
+    watermarks: Watermarks
+    received: int
+    delivered: int
+    discarded: dict[str, int]
+    backlog: int
+    workers: list[WorkerView]
+    """Empty when no daemon runs."""
+    brokers: list[BrokerView]
+
+    def as_json(self) -> dict[str, Any]:
+        """The documented shape."""
+        return asdict(self)
