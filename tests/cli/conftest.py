@@ -1,0 +1,27 @@
+"""A Kafka in memory, and a daemon that delivers to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatch.embedded import EmbeddedKafka
+from tests.daemon import RunningBruce
+
+PARTITIONS = 4
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    """A cluster of its own for each test, with the topics `t` and `u`."""
+    with EmbeddedKafka(brokers=3, topics=[("t", PARTITIONS), ("u", PARTITIONS)]) as running:
+        yield running
+
+
+@pytest.fixture
+def bruce(tmp_path: Path, kafka: EmbeddedKafka) -> Iterator[RunningBruce]:
+    """A daemon that runs."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as running:
+        yield running

@@ -1,0 +1,236 @@
+"""A `bruce run` in a process of its own, for tests that look at it from outside, kill it, and start it again.
+
+Give it a Kafka that outlives it: `EmbeddedKafka` in the test's process, its `bootstrap_servers` as `servers`.
+Every wait has a deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from unittest import mock
+
+import psutil
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from cli.snapshot import take_snapshot
+from status.snapshot import Snapshot
+
+START_S = 60.0
+"""To accept messages: once on a machine the kernels are compiled."""
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class RunningBruce:
+    """One spool and its daemon. As a context manager it starts, and at the end leaves no process behind."""
+
+    def __init__(
+        self,
+        directory: Path,
+        servers: str,
+        *,
+        segment_bytes: int = 256 << 10,
+        settings: Mapping[str, Mapping[str, object]] | None = None,
+    ) -> None:
+        """`directory`: for spool, configuration and log. `settings`: more of bruce.toml, by table and key."""
+        self.spool = directory / "spool"
+        self.config = directory / "bruce.toml"
+        self.log = directory / "bruce.log"
+        # Short, as a socket's path must be, and on tmpfs, as staging must be.
+        self.runtime = Path(tempfile.mkdtemp(prefix="bruce-test-", dir="/dev/shm"))
+        self.socket = self.runtime / "bruce.sock"
+        self.environ = {
+            **_without_bruce(os.environ),
+            "BRUCE_RUNTIME_DIRECTORY": str(self.runtime),
+            "BRUCE_CONFIG": str(self.config),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        tables: dict[str, dict[str, object]] = {
+            "ingest": {"datagram_socket": str(self.socket)},
+            "spool": {
+                "directory": str(self.spool),
+                "segment_bytes": segment_bytes,
+                "max_bytes": 256 * segment_bytes,
+            },
+            "kafka": {"bootstrap.servers": servers},
+        }
+        for name, keys in (settings or {}).items():
+            tables.setdefault(name, {}).update(keys)
+        self.config.write_text(_toml(tables), encoding="utf-8")
+
+    @property
+    def pid(self) -> int:
+        """Of the supervisor."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the daemon and wait until its workers run."""
+        assert self._process is None
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", "from cli.app import bruce; bruce()", "run", "--config", self.config],
+                cwd=ROOT,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.await_true(self._runs, START_S)
+
+    def _runs(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, "the daemon ended:\n" + self.log.read_text(errors="replace")
+        if not self.socket.exists() or not (self.spool / "identity").exists():
+            return False
+        return {worker.role for worker in self.status().workers if worker.pid} == {
+            "supervisor",
+            "ingest",
+            "keeper",
+            "delivery",
+        }
+
+    def kill9(self) -> None:
+        """SIGKILL every process of the daemon at once, and wait until all are gone."""
+        process, self._process = self._process, None
+        assert process is not None
+        family = [psutil.Process(process.pid)]
+        family += family[0].children(recursive=True)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self.await_true(lambda: not any(map(_alive, family)))
+
+    def stop(self, timeout_s: float = 60) -> int:
+        """SIGTERM; the exit code."""
+        process, self._process = self._process, None
+        assert process is not None
+        process.terminate()
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+    def status(self) -> Snapshot:
+        """What `brucectl status` shows; with the daemon dead, too."""
+        runtime = {"BRUCE_RUNTIME_DIRECTORY": str(self.runtime)}
+        with mock.patch.dict(os.environ, runtime), warnings.catch_warnings():
+            # ingest.staging.read_staging leaves its file to the collector.
+            warnings.simplefilter("ignore", ResourceWarning)
+            return take_snapshot(self.spool)
+
+    def await_status(self, condition: Callable[[Snapshot], bool], timeout_s: float = 30) -> Snapshot:
+        """The first status that is so; fails when it takes too long."""
+        seen: list[Snapshot] = []
+
+        def look() -> bool:
+            seen[:] = [self.status()]
+            return condition(seen[0])
+
+        try:
+            self.await_true(look, timeout_s)
+        except AssertionError:
+            log = self.log.read_text(errors="replace")
+            raise AssertionError(f"waited in vain; last seen {seen}\n{log}") from None
+        return seen[0]
+
+    def await_true(self, condition: Callable[[], bool], timeout_s: float = 30) -> None:
+        """Ask until it is so; fail when it takes too long."""
+        end = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < end, "waited in vain"
+            time.sleep(0.02)
+
+    def send(self, datagrams: Iterable[bytes], timeout_s: float = 30) -> int:
+        """Send each, waiting for room where there is none; how many that were."""
+        sent = 0
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(timeout_s)
+            sender.connect(str(self.socket))
+            for datagram in datagrams:
+                sender.send(datagram)
+                sent += 1
+        return sent
+
+    def brucectl(self, *arguments: object, timeout_s: float = 60) -> subprocess.CompletedProcess[bytes]:
+        """Run brucectl to its end, in the daemon's environment."""
+        return subprocess.run(
+            [sys.executable, "-c", "from cli.app import brucectl; brucectl()", *map(str, arguments)],
+            cwd=ROOT,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=timeout_s,
+        )
+
+    def close(self) -> None:
+        """End what still runs, and give the memory back."""
+        if self._process is not None:
+            self.kill9()
+        shutil.rmtree(self.runtime, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def consume(servers: str, topic: str, partitions: int, count: int, timeout_s: float = 30) -> list[Message]:
+    """All records of a topic, by partition and offset, once there are at least `count`; fails without."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "test", "log_level": 0})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    records: list[Message] = []
+    end = time.monotonic() + timeout_s
+    try:
+        # One more round once all are there: what comes too much is seen as well.
+        while len(records) < count or (more := consumer.consume(10_000, 0.5)):
+            more = consumer.consume(10_000, 0.1) if len(records) < count else more
+            assert all(record.error() is None for record in more), [record.error() for record in more]
+            records += more
+            assert time.monotonic() < end, f"{len(records)} of {count} records of {topic}"
+    finally:
+        consumer.close()
+    return sorted(records, key=lambda record: (record.partition(), record.offset()))
+
+
+def _alive(process: psutil.Process) -> bool:
+    """Whether a process runs; a zombie that nobody has reaped holds nothing any more."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _without_bruce(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if not name.startswith("BRUCE_")}
+
+
+def _toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """A table a head, JSON's strings and numbers being TOML's; `topics.NAME` heads a topic's table."""
+    lines = []
+    for name, keys in tables.items():
+        lines.append(f"[{name}]")
+        lines += [f'"{key}" = {json.dumps(value)}' for key, value in keys.items()]
+    return "\n".join(lines) + "\n"
