@@ -41,7 +41,7 @@ class Daemon:
     """One running bruce. `run` returns after a clean stop."""
 
     def __init__(self, config: Config) -> None:
-        """Own the spool, the sockets and the staging. Raises the errors of the packages, one sentence each."""
+        """Own the spool, the sockets and the staging. Raises the errors of all packages."""
         Partitioners(config.partitioners)
         self._embedded: EmbeddedKafka | None = None
         if config.dispatch.kafka["bootstrap.servers"] == EMBEDDED:

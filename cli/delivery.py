@@ -41,7 +41,7 @@ class Delivery:
     ) -> None:
         """`committed`: up to where the log may be read. `bell`: an eventfd that rings when that moves.
 
-        `report` is told the floor and the brokers at each commit. Raises SpoolBusy when somebody else delivers.
+        `report` is told the floor and the brokers now and then. Raises SpoolBusy when somebody else delivers.
         """
         self.stopping = False
         self._owner = Lock(layout.owner, "delivering")

@@ -21,7 +21,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt

@@ -56,7 +56,7 @@ class BrokerView:
 class Router:
     """Routes one spool into one cluster. For one thread; `step` never waits."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (the one place where router, dispatch and spool meet)
         self,
         readers: tuple[Reader, Reader],
         pool: Pool,
