@@ -12,10 +12,11 @@ from dispatch.brokers import State
 from ingest.staging import read_staging, staging_path
 from spool.account import take_account
 from spool.frame import SEQUENCE
+from spool.identity import read_identity
 from spool.index import read_committed
 from spool.layout import Layout
 from spool.page import Field, page_path, read_page, runtime_directory
-from spool.recovery import boot_id, read_identity
+from spool.recovery import boot_id
 from spool.wire import reason_name
 from status.snapshot import BrokerView, Snapshot, SpoolView, Watermarks, WorkerView
 

@@ -192,11 +192,12 @@ def _announce(job: Job, tail: Tail) -> None:
 def store(job: Job, tail: Tail, verdicts: Column, flags: int) -> int:
     """Append the burst in the first job[USED] slots to the live segment as one frame.
 
-    `verdicts` int64[slots + 32] is room to work in. Returns STORED, or NEEDS_SEGMENT when the frame has no
-    room, with nothing changed. `flags` go into the frame; POISON refuses every slot without a look at it.
+    `verdicts` int64[at least slots + 32] is room to work in. Returns STORED, or NEEDS_SEGMENT when the frame
+    has no room, with nothing changed. `flags` go into the frame; POISON refuses every slot without a look
+    at it.
     """
     used = job[USED]
-    counts = verdicts[job[SLOTS] :]
+    counts = verdicts[verdicts.shape[0] - REASONS :]
     counts[:] = 0
     count = 0
     room = 0
@@ -224,16 +225,17 @@ def store(job: Job, tail: Tail, verdicts: Column, flags: int) -> int:
 
 
 @kernel
-def discard(job: Job, bank: int) -> None:
+def discard(job: Job, bank: int, flags: int) -> None:
     """Count the burst in the first job[USED] slots in a bank of the ledger: there is no room to store it.
 
-    A datagram that would have been refused anyway keeps its own reason.
+    A datagram that would have been refused anyway keeps its own reason. POISON in `flags` is the reason of
+    all, without a look at them.
     """
     if job[USED] == 0:
         return
     now = _now_ns(job)
     for i in range(job[USED]):
-        reason = _judge(job, i)
+        reason = _POISONED if flags & POISON else _judge(job, i)
         if reason != 0:
             add(bank, 0, 0, reason, now, job[DIGEST])
             continue

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -58,13 +59,14 @@ class Staging:
     def __init__(self, path: Path, spool: bytes, slots: int) -> None:
         """Map the staging file of spool uuid `spool`, which is made when it is not there.
 
-        A file with another number of slots keeps its own. Raises BadStaging when it belongs to somebody
-        else, OSError when there is no room.
+        A file with another number of slots keeps its own, and of them `burst` are received into from now
+        on. Raises BadStaging when it belongs to somebody else, OSError when there is no room.
         """
         if not path.exists():
             _create(path, spool, slots)
         self.path = path
         self.slots = _check(path, spool)
+        self.burst = min(slots, self.slots)
         self._mapping = Mapping(path)
         self.address = self._mapping.address
         self.headers = self.address + _HEADERS
@@ -128,7 +130,8 @@ def staging_path(directory: Path, spool: bytes, boot: bytes) -> Path:
 def read_staging(path: Path) -> tuple[int, int]:
     """(armed burst, slots received) without mapping or changing anything; (0, 0) when there is none."""
     try:
-        data = path.open("rb").read(_HEADERS + 512 * MSGHDR_BYTES)
+        with path.open("rb") as file:
+            data = file.read(_HEADERS + 512 * MSGHDR_BYTES)
     except (FileNotFoundError, PermissionError):
         return 0, 0
     if not data.startswith(MAGIC):
@@ -145,7 +148,9 @@ def _slots_at(slots: int) -> int:
 
 def _create(path: Path, spool: bytes, slots: int) -> None:
     temporary = path.with_suffix(".new")
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    # The directory may be one that everybody can write to.
+    temporary.unlink(missing_ok=True)
+    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         part = _slots_at(slots) + slots * SLOT_BYTES
         os.ftruncate(fd, part + slots * OVERFLOW_BYTES)
@@ -156,16 +161,20 @@ def _create(path: Path, spool: bytes, slots: int) -> None:
         nothing[:, 14] = NOT_RECEIVED
         os.pwrite(fd, nothing.tobytes(), _HEADERS)
         os.rename(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     finally:
         os.close(fd)
 
 
 def _check(path: Path, spool: bytes) -> int:
     """The number of slots of a staging file that is ours."""
-    status = path.stat()
-    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise BadStaging(f"{path} belongs to another user or is open to others; remove it and start again")
-    head = path.open("rb").read(32)
+    with path.open("rb") as file:
+        head = file.read(32)
     if head[:8] != MAGIC or head[8:12] != LAYOUT_VERSION.to_bytes(4, "little") or head[16:32] != spool:
         raise BadStaging(f"{path} is no staging file of this spool; move it away and start again")
     return int.from_bytes(head[12:16], "little")

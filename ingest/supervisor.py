@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 import select
 import signal
@@ -26,6 +27,7 @@ PR_SET_PDEATHSIG = 1
 BACKOFF_S = (0.0, 0.0, 0.05, 0.2, 1.0, 5.0)
 """Pauses before the next start, by how many starts before it ended within STEADY_S."""
 STEADY_S = 2.0
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(slots=True)
@@ -53,7 +55,7 @@ class Supervisor:
         """Supervise until SIGTERM or SIGINT; then stop the workers, one after the other."""
         self.page.words[Field.WORKERS : Field.WORKERS + 2] = (os.getpid(), 0)
         wake, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOPS:
             signal.signal(number, self._stop)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(self._wake)
@@ -88,11 +90,15 @@ class Supervisor:
         parent = os.getpid()
         sys.stdout.flush()
         role.started = time.monotonic()
+        # A signal between fork and the worker's own handlers would be taken by ours, and be lost.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         role.pid = os.fork()
         if role.pid:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
             return
         try:
             _become_worker(parent)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
             role.run()
             os._exit(0)
         except BaseException:
@@ -130,6 +136,7 @@ class Supervisor:
             if time.monotonic() > deadline:
                 log.warning("%s (%d) did not finish in %.0f s; killed", role.name, role.pid, self.stop_s)
                 os.kill(role.pid, signal.SIGKILL)
+                deadline = math.inf
             time.sleep(0.005)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import signal
 import socket
@@ -18,15 +19,17 @@ import numpy as np
 
 from ingest import burst
 from ingest.staging import Staging
-from spool.disk import write_file
 from spool.format import POISON, SALVAGED
 from spool.frame import BURST
 from spool.kernel import address_of, function_address
 from spool.ledger import Ledger
 from spool.page import Field
+from spool.quarantine import keep
 from spool.scan import digest_address
 from spool.wire import MAX_DATAGRAM_BYTES, REASONS
 from spool.writer import Writer
+
+log = logging.getLogger("bruce.ingest")
 
 MSG_WAITFORONE, MSG_DONTWAIT = 0x10000, 0x40
 ATTEMPTS = 3
@@ -57,7 +60,7 @@ class IngestWorker:
         libc = ctypes.CDLL(None)
         self.job[burst.FD] = receiver.fileno()
         self.job[burst.FLAGS] = MSG_WAITFORONE
-        self.job[burst.SLOTS] = staging.slots
+        self.job[burst.SLOTS] = staging.burst
         self.job[burst.ARMED] = staging.armed_at
         self.job[burst.HEADERS] = staging.headers
         self.job[burst.CONTROL] = staging.control
@@ -89,14 +92,18 @@ class IngestWorker:
         used = self.staging.received() if self.staging.armed == int(self.writer.tail[BURST]) + 1 else 0
         self.job[burst.USED] = used
         if used:
-            poison = self.staging.attempt() > ATTEMPTS
-            if poison:
-                name = f"burst-{self.staging.armed}.poison"
-                write_file(self.writer.layout.quarantine / name, self.staging.image(used))
-            self._store(SALVAGED | (POISON if poison else 0))
-            self.staging.settle()
+            log.info("%d datagrams were received before a crash, and are stored now", used)
+            self._store(SALVAGED | (self._give_up() if self.staging.attempt() > ATTEMPTS else 0))
+        self.staging.settle()
         self.job[burst.USED] = self.staging.slots
         return used
+
+    def _give_up(self) -> int:
+        """Keep the burst that waits in staging in quarantine; the flag to store it with, as discarded."""
+        used, name = int(self.job[burst.USED]), f"burst-{self.staging.armed}.poison"
+        log.error("%d datagrams cannot be stored; they are discarded, and kept as quarantine/%s", used, name)
+        keep(self.writer.layout, name, self.staging.image(used))
+        return POISON
 
     def run(self) -> None:
         """Take in until told to stop; then, if nobody else will read the socket, close and empty it."""
@@ -125,20 +132,25 @@ class IngestWorker:
 
     def _store(self, flags: int) -> None:
         """Store the burst that waits in staging: in a new segment, or without room in the ledger."""
+        fresh = False
         while burst.store(self.job, self.writer.tail, self._verdicts, flags) == burst.NEEDS_SEGMENT:
-            if self.writer.switch():
+            if fresh:
+                # Received when segments were larger.
+                flags |= self._give_up()
+            elif self.writer.switch():
                 self._point()
+                fresh = True
             elif self.writer.page.words[Field.FULL]:
-                self._discard()
+                self._discard(flags)
                 return
             else:
                 # The keeper is behind, not the disk full: senders wait in the socket meanwhile.
                 self._ring()
                 time.sleep(0.001)
 
-    def _discard(self) -> None:
+    def _discard(self, flags: int) -> None:
         bank = self.ledger.begin()
-        burst.discard(self.job, bank)
+        burst.discard(self.job, bank, flags)
         number = int(self.writer.tail[BURST]) + 1
         self.ledger.commit(number)
         self.writer.tail[BURST] = number
@@ -162,4 +174,4 @@ def compile_kernels() -> None:
     empty, tail = np.zeros(burst.JOB_FIELDS, np.int64), np.zeros(5 + REASONS, np.int64)
     burst.store(empty, tail, np.zeros(REASONS, np.int64), 0)
     burst.receive(empty, tail, np.zeros(REASONS, np.int64), 0)
-    burst.discard(empty, 0)
+    burst.discard(empty, 0, 0)

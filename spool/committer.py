@@ -11,23 +11,22 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from pathlib import Path
 
-from spool.disk import sync_directory
-from spool.errors import CorruptSegment
+from spool.disk import sync_directory, write_again
+from spool.errors import BadSpool, SpoolFull
+from spool.format import MARK_BYTES, Record
 from spool.frame import BURST, DIGEST, POSITION, SEQUENCE, tail_at_start
-from spool.index import Index
-from spool.layout import SPARE, Layout
+from spool.identity import mark_in_use
+from spool.index import Entry, Index
+from spool.layout import SENT, SPARE, Layout
 from spool.live import empty_tail, read_footer, tail_of_footer
 from spool.page import Field, Page, place
 from spool.scan import Scan, read_header
 from spool.segment import UNBOUND, bound_spares, seal
 
 log = logging.getLogger("bruce.keeper")
-
-ENTRY_BYTES = 1 << 20
-ENTRY_NS = 50_000_000
-"""Distance of index entries in a segment: whichever comes first."""
 
 
 class Committer:
@@ -37,118 +36,166 @@ class Committer:
         """Stand before the oldest segment that was not sealed, or behind the last one that was."""
         self.layout, self._index, self._page = layout, index, page
         self.number, self.tail = 0, empty_tail()
-        self._path: Path | None = None
+        self._path = Path()
         self._scan: Scan | None = None
-        self._full: list[Path] = []
-        self._entry = (-ENTRY_BYTES, 0)
-        unsealed = self._unsealed()
-        if unsealed:
-            self._enter(unsealed[0])
+        self._first = 0
+        self._entry = self._stuck = -1
+        self._full: deque[Path] = deque()
+        self._waiting = self._unsealed()
+        self._enter_next()
 
-    def _unsealed(self) -> list[Path]:
+    def _unsealed(self) -> deque[Path]:
         """The segments at the end of the log that have no footer, in order."""
-        paths = [path for path, _ in bound_spares(self.layout)]
+        paths = deque(path for path, _ in bound_spares(self.layout))
         for pair in reversed(self.layout.list_segments()):
             path = self.layout.segment(*pair)
+            try:
+                header = read_header(path)
+            except BadSpool as error:
+                log.error("%s; passed over", error)
+                continue
             with path.open("rb", buffering=0) as file:
                 footer = read_footer(file.fileno())
             if footer:
-                header = read_header(path)
                 self.number, self.tail = int(header["number"]), tail_of_footer(header, footer[0])
                 break
-            paths.insert(0, path)
+            paths.appendleft(path)
         return paths
 
-    def _enter(self, path: Path) -> None:
-        """Go on in the segment at `path`."""
-        header = read_header(path)
-        if self._scan:
-            os.close(self._scan.fd)
-        self.number, self.tail = int(header["number"]), tail_at_start(header)
-        self._path, self._entry = path, (-ENTRY_BYTES, 0)
-        self._scan = Scan(os.open(path, os.O_RDONLY | os.O_CLOEXEC), self.tail)
+    def _following(self) -> tuple[Path, Record] | None:
+        """The segment after this one, and its header; None when it is not in use yet."""
+        path = self._waiting[0] if self._waiting else self.layout.segment(self.number + 1, SPARE)
+        try:
+            header = read_header(path)
+        except (FileNotFoundError, BadSpool):
+            # Not there, or its header is being written at this moment.
+            return None
+        return None if header["first_sequence"] == UNBOUND else (path, header)
 
     def _enter_next(self) -> bool:
         """Go on in the segment after this one; False when it is not in use yet."""
-        path = self.layout.segment(self.number + 1, SPARE)
-        if not path.exists() or read_header(path)["first_sequence"] == UNBOUND:
+        following = self._following()
+        if not following:
             return False
-        if self._path:
+        if self._waiting:
+            self._waiting.popleft()
+        if self._scan:
+            os.close(self._scan.fd)
             self._full.append(self._path)
-        self._enter(path)
+        self._path, header = following
+        self.number, self.tail = int(header["number"]), tail_at_start(header)
+        self._first, self._entry, self._stuck = int(header["first_sequence"]), -MARK_BYTES, -1
+        self._scan = Scan(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC), self.tail)
         return True
 
     def commit_all(self) -> None:
         """Commit every good frame there is, whether or not somebody announced it."""
         self._commit(None)
-        while self._enter_next():
+        while self._following():
+            self._commit(self._size())
+            self._enter_next()
             self._commit(None)
+        self._publish()
 
     def commit(self, number: int, position: int) -> None:
         """Commit up to this place in the log. Raises OSError when the disk refuses."""
-        if self.number == number:
-            self._commit(position)
         while self.number < number:
-            self._commit(None)
+            self._commit(self._size())
             if not self._enter_next():
                 return
-            self._commit(position if self.number == number else None)
+        if self.number == number:
+            self._commit(position)
 
-    def _commit(self, limit: int | None) -> None:
-        if self._scan is None or self._path is None:
+    def _size(self) -> int:
+        return os.fstat(self._scan.fd).st_size if self._scan else 0
+
+    def _commit(self, complete: int | None) -> None:
+        """Commit the good frames. Below the offset `complete` all have been written; None: nobody knows."""
+        if self._scan is None:
             return
-        self._scan.limit = os.fstat(self._scan.fd).st_size if limit is None else limit
-        before, entries = int(self.tail[POSITION]), []
-        previous, burst = int(self.tail[DIGEST]), int(self.tail[BURST])
-        while chunk := self._scan.next():
-            offset, sequence, _, received, _ = chunk.frames[0].tolist()
-            if offset - self._entry[0] >= ENTRY_BYTES or received - self._entry[1] >= ENTRY_NS:
-                self._entry = (offset, received)
-                entries.append((sequence, self.number, offset, previous & 0xFFFFFFFFFFFFFFFF, burst))
-            previous, burst = int(self.tail[DIGEST]), int(self.tail[BURST])
-        if int(self.tail[POSITION]) == before and limit is not None:
+        self._scan.limit = self._size() if complete is None else complete
+        before = int(self.tail[POSITION])
+        entries = self._walk(complete)
+        if int(self.tail[POSITION]) == before and complete is not None and self._path.suffix != SPARE:
             return
-        os.fdatasync(self._scan.fd)
-        self._name()
+        try:
+            if self._page.words[Field.SYNC_ERROR]:
+                write_again(self._path, int(self.tail[POSITION]))
+            os.fdatasync(self._scan.fd)
+            self._name()
+        except OSError as error:
+            self._page.words[Field.SYNC_ERROR] = error.errno or -1
+            raise
         self._index.commit(self.number, self.tail, entries)
-        self._publish()
+        if place(self.number, int(self.tail[POSITION])) > self._page.words[Field.SYNCED]:
+            self._publish()
+        self._page.words[Field.SYNC_ERROR] = 0
+
+    def _walk(self, complete: int | None) -> list[Entry]:
+        """Move the tail over the good frames, and over damage that is certain; entries for the index."""
+        assert self._scan is not None
+        entries: list[Entry] = []
+        while True:
+            previous, burst = int(self.tail[DIGEST]) & 0xFFFFFFFFFFFFFFFF, int(self.tail[BURST])
+            chunk = self._scan.next()
+            if chunk is None:
+                if complete is None or int(self.tail[POSITION]) >= complete or not self._skip():
+                    return entries
+                continue
+            offset, sequence = chunk.frames[0, :2].tolist()
+            if offset >= self._entry + MARK_BYTES:
+                self._entry = offset
+                entries.append((sequence, self.number, offset, previous, burst))
+
+    def _skip(self) -> bool:
+        """Go over damage to the next good frame; False when there is none yet."""
+        assert self._scan is not None
+        position = int(self.tail[POSITION])
+        missing = self._scan.skip()
+        if missing is not None:
+            log.error("%s is damaged at byte %d: %d messages cannot be read", self._path, position, missing)
+        elif self._page.place(Field.WRITTEN)[0] == self.number and position != self._stuck:
+            self._stuck = position
+            log.error("%s is damaged at byte %d, up to its end", self._path, position)
+        return missing is not None
 
     def _name(self) -> None:
         """Give a segment that was a spare the name it keeps."""
-        assert self._path is not None
         if self._path.suffix != SPARE:
             return
-        named = self.layout.segment(self._first_sequence())
+        mark_in_use(self.layout)
+        named = self.layout.segment(self._first)
         os.rename(self._path, named)
         sync_directory(self.layout.segments)
         self._path = named
-
-    def _first_sequence(self) -> int:
-        assert self._path is not None
-        return int(read_header(self._path)["first_sequence"])
 
     def _publish(self) -> None:
         self._page.words[Field.SYNCED_SEQUENCE] = self.tail[SEQUENCE]
         self._page.words[Field.SYNCED] = place(self.number, int(self.tail[POSITION]))
 
     def seal_one(self) -> bool:
-        """Seal the oldest full segment; False when there is none."""
+        """Seal the oldest full segment; False when there is none, or no room for its footer."""
         if not self._full:
             return False
-        path = self._full.pop(0)
+        path = self._full[0] if self._full[0].exists() else self._full[0].with_suffix(SENT)
         try:
             tail = seal(path)
-        except CorruptSegment as error:
-            log.error("%s; it is left as it is", error)
-            return True
+        except SpoolFull as error:
+            log.debug("%s is not sealed yet: %s", path, error)
+            return False
+        except FileNotFoundError:
+            # Delivered, and removed to make room, before its turn came.
+            tail = self.tail
+        self._full.popleft()
         if not self._full:
             self._index.forget(int(tail[SEQUENCE]))
         return True
 
     def seal_last(self) -> None:
         """Seal the segment in use, after the last message: a clean end needs no walk to find."""
-        if self._path is not None:
+        if self._scan is not None:
+            os.close(self._scan.fd)
+            self._scan = None
             self._full.append(self._path)
-            self._path = None
         while self.seal_one():
             continue

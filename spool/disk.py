@@ -29,6 +29,16 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def reserve(fd: int, offset: int, length: int) -> None:
+    """Reserve blocks for a range of a file, growing it as needed. Raises SpoolFull when there are none."""
+    try:
+        os.posix_fallocate(fd, offset, length)
+    except OSError as error:
+        if error.errno in FULL:
+            raise SpoolFull(f"no room for {length} bytes: {error.strerror}") from error
+        raise
+
+
 def allocate(path: Path, head: bytes, size: int) -> None:
     """Create a file of `size` zero bytes beginning with `head`, its blocks reserved, all of it durable.
 
@@ -57,13 +67,37 @@ def write_file(path: Path, data: bytes) -> None:
     temporary = path.with_suffix(path.suffix + ".tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o660)
     try:
-        with os.fdopen(fd, "wb", closefd=False) as file:
-            file.write(data)
+        write_at(fd, data, 0)
         os.fsync(fd)
+        os.rename(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     finally:
         os.close(fd)
-    os.rename(temporary, path)
     sync_directory(path.parent)
+
+
+def write_at(fd: int, data: bytes, offset: int) -> None:
+    """Write all of `data` at `offset`."""
+    view = memoryview(data)
+    while view:
+        done = os.pwrite(fd, view, offset)
+        view, offset = view[done:], offset + done
+
+
+def write_again(path: Path, end: int) -> None:
+    """Write a file's first `end` bytes over themselves.
+
+    After a failed sync the kernel calls its copy of the pages clean, on the disk or not; only what is
+    written anew is certain to be in the next sync.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for offset in range(0, end, 1 << 20):
+            write_at(fd, read_at(fd, min(1 << 20, end - offset), offset), offset)
+    finally:
+        os.close(fd)
 
 
 def allocated_bytes(path: Path) -> int:

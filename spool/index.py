@@ -1,18 +1,22 @@
 """The index: how far the log is committed, and where to enter it. One of the two homes of lmdb.
 
 Derived from the segments, written by the keeper alone and without syncing: after a power loss such a file
-can read silently wrong, so an index of another boot is thrown away and built again. It may be deleted,
-rotten or behind at any time; opening the spool gives the same result.
+can read silently wrong. So whoever opens the spool throws it away, and the keeper builds it again from the
+few segments that have no footer. It may be deleted, rotten or behind at any time, and a full disk may keep
+it so: the log goes on, and opening the spool gives the same result.
 
     meta      "boot" -> 16 bytes; "committed" -> segment number, tail (spool.frame), xxh3
-    entry     first sequence:u64be -> segment number, offset, digest before it, burst before it    a frame a
-              MiB or 50 ms, of the segments that have no footer yet
+    entry     first sequence:u64be -> segment number, offset, digest before it, burst before it    a frame
+              every 64 KiB or more, of the segments that have no footer yet
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +27,14 @@ from spool.digest import digest
 from spool.disk import make_directory
 from spool.frame import TAIL_FIELDS, Tail
 
+log = logging.getLogger("bruce.keeper")
+
+Entry = tuple[int, int, int, int, int]
+"""A frame to enter the log at: its first sequence, segment number, offset, digest and burst before it."""
+
 MAP_BYTES = 256 << 20
 """Address space, not disk: an entry takes 60 bytes, and sealed segments have none."""
-ENTRY = struct.Struct("<QQQQ")
+_ENTRY = struct.Struct("<QQQQ")
 _KEY = struct.Struct(">Q")
 
 
@@ -35,29 +44,38 @@ class Index:
     def __init__(self, directory: Path, boot: bytes) -> None:
         """Open the index of this boot; one of another boot, or one that cannot be read, is begun anew."""
         self._env, self._meta, self._entries = _open(directory)
+        self._behind = False
         with self._env.begin() as txn:
             known = txn.get(b"boot", db=self._meta)
         if known != boot:
             self._env.close()
             shutil.rmtree(directory)
             self._env, self._meta, self._entries = _open(directory)
-            with self._env.begin(write=True) as txn:
+            with self._writing() as txn:
                 txn.put(b"boot", boot, db=self._meta)
 
-    def commit(self, number: int, tail: Tail, entries: list[tuple[int, int, int, int, int]]) -> None:
-        """The log is synced up to `tail` in segment `number`.
+    @contextmanager
+    def _writing(self) -> Iterator[Any]:
+        """A write transaction; one that fails leaves the index behind, and the log goes on."""
+        try:
+            with self._env.begin(write=True) as txn:
+                yield txn
+            self._behind = False
+        except lmdb.Error as error:
+            if not self._behind:
+                log.warning("the index falls behind: %s", error)
+            self._behind = True
 
-        `entries` are frames to enter at: (first sequence, segment number, offset, digest before, burst
-        before).
-        """
-        with self._env.begin(write=True) as txn:
+    def commit(self, number: int, tail: Tail, entries: list[Entry]) -> None:
+        """The log is synced up to `tail` in segment `number`; `entries` are those found on the way."""
+        with self._writing() as txn:
             for sequence, *entry in entries:
-                txn.put(_KEY.pack(sequence), ENTRY.pack(*entry), db=self._entries)
+                txn.put(_KEY.pack(sequence), _ENTRY.pack(*entry), db=self._entries)
             txn.put(b"committed", _pack(number, tail), db=self._meta)
 
     def forget(self, below: int) -> None:
         """Drop the entries below a sequence number: its segments have footers now."""
-        with self._env.begin(write=True) as txn, txn.cursor(self._entries) as cursor:
+        with self._writing() as txn, txn.cursor(self._entries) as cursor:
             while cursor.first() and _KEY.unpack(cursor.key())[0] < below:
                 cursor.delete()
 
@@ -85,8 +103,8 @@ class IndexReader:
         with self._env.begin() as txn:
             return _unpack(txn.get(b"committed", db=self._meta))
 
-    def entry(self, sequence: int) -> tuple[int, int, int, int, int] | None:
-        """The last entry at or before a sequence number: (first sequence, number, offset, digest, burst)."""
+    def entry(self, sequence: int) -> Entry | None:
+        """The last entry at or before a sequence number."""
         with self._env.begin() as txn, txn.cursor(self._entries) as cursor:
             if not cursor.set_range(_KEY.pack(sequence)):
                 found = cursor.last()
@@ -95,7 +113,7 @@ class IndexReader:
             if not found:
                 return None
             first: int = _KEY.unpack(cursor.key())[0]
-            number, offset, before, burst = ENTRY.unpack(cursor.value())
+            number, offset, before, burst = _ENTRY.unpack(cursor.value())
             return first, number, offset, before, burst
 
     def close(self) -> None:

@@ -17,10 +17,10 @@ from spool.committer import Committer
 from spool.errors import SpoolFull
 from spool.frame import POSITION
 from spool.index import Index
-from spool.layout import Layout
+from spool.layout import SPARE, Layout
 from spool.options import SpoolOptions
 from spool.page import Field, Page
-from spool.retention import AHEAD_S, Stock
+from spool.retention import AHEAD_S, Stock, most_spares
 from spool.segment import Identity
 
 log = logging.getLogger("bruce.keeper")
@@ -50,8 +50,10 @@ class Keeper:
         self._stock = Stock(layout, identity, options)
         self._committer = Committer(layout, self._index, page)
         self._committer.commit_all()
-        self._next_spare = max([self._committer.number, *layout.list_spares()]) + 1
-        self._page.words[Field.SPARE] = self._next_spare - 1
+        self._next_spare = self._committer.number + 1
+        while layout.segment(self._next_spare, SPARE).exists():
+            self._next_spare += 1
+        self._offer(2)
         self._synced_at = self._counted_at = time.monotonic()
         self._counted, self._rate = self._log_bytes(), 0.0
         self._floor = 0
@@ -67,11 +69,15 @@ class Keeper:
         self._index.close()
 
     def step(self) -> None:
-        """Everything that is due now."""
-        self.commit()
-        self._restock()
-        self._retire()
-        self._committer.seal_one()
+        """Everything that is due now. An OSError shows in the page until a commit succeeds."""
+        try:
+            self.commit()
+            self._restock()
+            self._retire()
+            self._committer.seal_one()
+        except OSError as error:
+            self._page.words[Field.SYNC_ERROR] = error.errno or -1
+            raise
 
     def commit(self) -> None:
         """Commit what the appender announced."""
@@ -108,22 +114,37 @@ class Keeper:
 
     def _restock(self) -> None:
         """Have spares for AHEAD_S at the present rate; when there is no room, say so to the appender."""
-        now, written = time.monotonic(), self._page.place(Field.WRITTEN)[0]
+        now, written = time.monotonic(), self._written()
         if now - self._counted_at >= 0.5:
             self._rate = (self._log_bytes() - self._counted) / (now - self._counted_at)
             self._counted, self._counted_at = self._log_bytes(), now
         ahead = 1 + max(1, math.ceil(self._rate * AHEAD_S / self._options.segment_bytes))
+        ahead = min(ahead, most_spares(self._options))
         while self._next_spare <= written + ahead:
             try:
                 self._stock.make_spare(self._next_spare)
             except SpoolFull as error:
-                if not self._page.words[Field.FULL] and self._next_spare <= written + 1:
-                    log.error("%s; new messages are discarded until there is room", error)
-                self._page.words[Field.FULL] = 1
+                if self._next_spare <= written + 1:
+                    if not self._page.words[Field.FULL]:
+                        log.error("%s; new messages are discarded until there is room", error)
+                    self._page.words[Field.FULL] = 1
                 return
-            self._page.words[Field.SPARE] = self._next_spare
-            self._page.words[Field.FULL] = 0
             self._next_spare += 1
+            self._offer(min(2, ahead))
+
+    def _written(self) -> int:
+        """The number of the segment in use."""
+        return max(self._page.place(Field.WRITTEN)[0], self._committer.number)
+
+    def _offer(self, least: int) -> None:
+        """Let the appender have the spares; after the spool was full, only when there are `least` of them."""
+        words = self._page.words
+        if words[Field.FULL] and self._next_spare - 1 - self._written() < least:
+            return
+        words[Field.SPARE] = self._next_spare - 1
+        if words[Field.FULL]:
+            log.warning("there is room again; new messages are accepted")
+        words[Field.FULL] = 0
 
     def _retire(self) -> None:
         """Call segments sent whose messages are all resolved."""

@@ -8,8 +8,8 @@ bank names the last burst it counts, so that a burst is counted once, whatever i
     bank   := digest:u64 burst:u64 zero:240 bytes row[255]                        65,536 bytes
     row    := hash:i64 count:u64 first_ns:u64 last_ns:u64 reason:u16 topic_bytes:u16 zero:u32 topic:216
 
-`digest` is the xxh3 of the bank behind it. The last row takes what finds no row of its own, its topic
-empty. Little-endian.
+`digest` is the xxh3 of the bank behind it. A topic and a reason have a row among the first 223, found by
+their hash. The last 32 rows, one a reason, take what has no topic or finds no row of its own. Little-endian.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from spool.disk import allocate
 from spool.kernel import call, copy, kernel, load_i64, publish_i64, store_i64, store_u16
 from spool.mapping import Mapping
 from spool.scan import digest_address
+from spool.wire import REASONS
 
 BANK_BYTES = 65536
 LEDGER_BYTES = 2 * BANK_BYTES
 ROW_BYTES = 256
 ROWS = 255
+TOPIC_ROWS = ROWS - REASONS
 TOPIC_BYTES = 216
 _HEAD = 256
 
@@ -48,19 +50,21 @@ class Discards:
 @kernel
 def add(bank: int, topic: int, topic_bytes: int, reason: int, now_ns: int, digest: int) -> None:
     """Count one discarded datagram in the bank at address `bank`; `topic` is the address of its name."""
-    hashed = call(digest, topic, topic_bytes, reason) if topic_bytes > 0 else reason
-    rest = bank + _HEAD + (ROWS - 1) * ROW_BYTES
-    row = rest
-    for step in range(8):
-        probe = bank + _HEAD + (((hashed & 0x7FFFFFFF) + step) % (ROWS - 1)) * ROW_BYTES
-        if load_i64(probe + 8) == 0 or load_i64(probe) == hashed:
-            row = probe
-            break
+    row = bank + _HEAD + (TOPIC_ROWS + reason) * ROW_BYTES
+    hashed = 0
+    kept = 0
+    if topic_bytes > 0:
+        hashed = call(digest, topic, topic_bytes, reason)
+        for step in range(TOPIC_ROWS):
+            probe = bank + _HEAD + (((hashed & 0x7FFFFFFF) + step) % TOPIC_ROWS) * ROW_BYTES
+            if load_i64(probe + 8) == 0 or load_i64(probe) == hashed:
+                row = probe
+                kept = min(topic_bytes, TOPIC_BYTES)
+                break
     if load_i64(row + 8) == 0:
         store_i64(row, hashed)
         store_i64(row + 16, now_ns)
         store_u16(row + 32, reason)
-        kept = min(topic_bytes, TOPIC_BYTES) if row != rest else 0
         store_u16(row + 34, kept)
         copy(row + 40, topic, kept)
     store_i64(row + 8, load_i64(row + 8) + 1)
@@ -84,8 +88,11 @@ class Ledger:
     """The mapped ledger of a spool."""
 
     def __init__(self, path: Path) -> None:
-        """Map the ledger at `path`, which is made when it is not there. Raises SpoolFull, OSError."""
-        if not path.exists():
+        """Map the ledger at `path`, which is made when it is not there, or not whole.
+
+        Raises SpoolFull, OSError.
+        """
+        if not path.exists() or path.stat().st_size != LEDGER_BYTES:
             allocate(path, b"", LEDGER_BYTES)
         self._mapping = Mapping(path, length=LEDGER_BYTES)
         self.burst, self._right = _right_bank(self._mapping.bytes.tobytes())

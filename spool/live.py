@@ -21,8 +21,9 @@ from spool.frame import (
     Tail,
     tail_at_start,
 )
+from spool.frame import END as ZEROS
 from spool.layout import Layout
-from spool.scan import Scan, find_frame, read_header
+from spool.scan import Scan, read_header
 from spool.segment import bound_spares
 
 EPOCH = 1 << 32
@@ -82,23 +83,36 @@ def tail_of_footer(header: Record, footer: Record) -> Tail:
     return tail
 
 
-def end_of(segment: LiveSegment) -> End:
+def end_of(segment: LiveSegment, *, written: int = 0) -> End:
     """Walk a segment to its last good frame.
 
     A torn frame is what a crash leaves, and is written over. Good frames behind a damaged one mean rot:
-    nothing may be appended there, and the numbers that stand behind it are not given out again.
+    nothing is appended behind rot. `written`: up to this offset frames are known to have been there; when
+    they are not, nobody knows which numbers they had, and the next segment begins a new epoch.
     """
     fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if footer := read_footer(fd):
             return End(tail_of_footer(segment.header, footer[0]), appendable=False)
         tail = tail_at_start(segment.header)
-        scan = Scan(fd, tail)
-        while scan.next():
-            continue
-        if find_frame(fd, int(tail[POSITION]), scan.limit) < 0:
-            return End(tail, appendable=True)
-        tail[SEQUENCE] = (int(tail[SEQUENCE]) // EPOCH + 1) * EPOCH
-        return End(tail, appendable=False)
+        scan, whole = Scan(fd, tail), True
+        while True:
+            while scan.next():
+                continue
+            # Within one boot nothing that was stored turns into zeros: they are the end.
+            if scan.stopped == ZEROS and int(tail[POSITION]) >= written:
+                break
+            if scan.skip() is None:
+                break
+            whole = False
     finally:
         os.close(fd)
+    if int(tail[POSITION]) < written:
+        tail[SEQUENCE] = next_epoch(int(tail[SEQUENCE]))
+        whole = False
+    return End(tail, appendable=whole)
+
+
+def next_epoch(sequence: int) -> int:
+    """The first multiple of EPOCH behind a sequence number."""
+    return (sequence // EPOCH + 1) * EPOCH

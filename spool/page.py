@@ -43,7 +43,7 @@ class Field(IntEnum):
     KEEPER_WAITS = 20
     """keeper: 1 while it sleeps until its bell rings."""
     SYNC_ERROR = 21
-    """keeper: errno of the last failed file operation, 0 after a good one."""
+    """keeper: errno of the last failed file operation, 0 after a good sync."""
 
     FLOOR = 24
     """delivery: every message below this sequence is resolved."""

@@ -1,13 +1,16 @@
-"""Opening a spool: whose it is, and what the last owner left behind.
+"""Opening a spool: what the last owner left behind is put in order.
 
 The hard place is that after a power loss nothing can be told about what was written but not synced: a
 disk may have kept frame 7 and lost frame 6, and sequence numbers that were given out may be gone. So when
-the boot id differs, every segment without a footer is cut behind its last good frame and sealed, what
-does not continue the chain goes to quarantine, and numbering goes on at the next multiple of 2^32: one
-number never means two messages.
+the boot id differs, every segment without a footer is cut behind its last good frame and sealed, and
+numbering goes on at the next multiple of 2^32: one number never means two messages. What lies behind a
+hole is kept: it was accepted, it stands in order, and what is missing before it is counted as damaged.
 
 Within one boot nothing is cut: process death loses no stores, and a torn frame at the end is written
 over by whoever salvages its burst.
+
+A damaged header is written anew, from the segment before it: one bad sector must not cost a segment of
+messages. Where that cannot be done the segment goes to quarantine.
 
 Rejected: guessing from file times, or trusting the index, which is itself unsynced.
 """
@@ -16,20 +19,23 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from spool.disk import make_directory, read_at, sync_directory, write_file
-from spool.errors import BadSpool, NoSpool
-from spool.format import HEAD_BYTES
-from spool.frame import DIGEST, POSITION, Tail
+from spool.disk import make_directory, read_at, sync_directory, write_at
+from spool.errors import BadSpool, UnknownVersion
+from spool.format import HEADER_BYTES
+from spool.frame import POSITION, SEQUENCE, Tail, tail_at_start
+from spool.identity import own_identity, read_identity
 from spool.layout import SPARE, Layout, parse_name
-from spool.live import EPOCH, LiveSegment, end_of, live_segment, read_footer
+from spool.live import LiveSegment, empty_tail, end_of, live_segment, next_epoch, read_footer
 from spool.lock import Lock
 from spool.options import SpoolOptions
-from spool.scan import read_header
-from spool.segment import Identity, bound_spares, seal
+from spool.quarantine import keep, set_aside
+from spool.scan import Scan, find_frame, read_header
+from spool.segment import UNBOUND, Identity, bound_spares, header_behind, seal
 
 log = logging.getLogger("bruce.spool")
 
@@ -50,69 +56,126 @@ def boot_id() -> bytes:
     return uuid.UUID(BOOT_ID.read_text().strip()).bytes
 
 
-def read_identity(layout: Layout) -> bytes:
-    """The uuid of a spool, 16 bytes. Raises NoSpool when the directory holds none."""
-    try:
-        return uuid.UUID(layout.identity.read_text().strip()).bytes
-    except FileNotFoundError:
-        pass
-    except ValueError:
-        log.warning("%s is damaged; the uuid is taken from the segments", layout.identity)
-    for pair in layout.list_segments():
-        try:
-            return bytes(read_header(layout.segment(*pair))["spool"])
-        except BadSpool:
-            continue
-    raise NoSpool(f"{layout.directory} holds no spool; see [spool] directory")
-
-
 def open_spool(options: SpoolOptions) -> OpenSpool:
     """Own the spool, make it when there is none, and put its files in order.
 
-    Raises SpoolBusy when somebody else owns it, UnknownVersion when a newer release wrote it, OSError.
+    Raises SpoolBusy when somebody else owns it, UnknownVersion when a newer release wrote it, SpoolFull,
+    OSError.
     """
     layout = Layout(options.directory)
     for path in (layout.directory, layout.segments, layout.delivery, layout.quarantine):
         make_directory(path)
     lock = Lock(layout.lock, "the spool of a running bruce")
     try:
-        spool = read_identity(layout)
-    except NoSpool:
-        spool = uuid.uuid4().bytes
-    if not layout.identity.exists():
-        write_file(layout.identity, f"{uuid.UUID(bytes=spool)}\n".encode())
-    identity = Identity(spool, boot_id())
-    _clean(layout)
-    _settle(layout, identity)
+        boot = boot_id()
+        _clean(layout, options, boot)
+        _mend_headers(layout)
+        identity = Identity(own_identity(layout), boot)
+        _settle(layout, identity)
+    except BaseException:
+        lock.release()
+        raise
     return OpenSpool(layout, identity, lock)
 
 
-def _clean(layout: Layout) -> None:
-    """Remove files that a crash left half made."""
-    left = [path for path in layout.segments.iterdir() if path.suffix == ".tmp"]
+def _clean(layout: Layout, options: SpoolOptions, boot: bytes) -> None:
+    """Remove the index, what a crash left half made, and spares that nobody can vouch for."""
+    shutil.rmtree(layout.index, ignore_errors=True)
+    left = [p for p in layout.segments.iterdir() if p.suffix == ".tmp" or p.stat().st_size == 0]
     for path in left:
         path.unlink()
+    for number in layout.list_spares():
+        path = layout.segment(number, SPARE)
+        if _is_usable(path, options.segment_bytes, boot):
+            continue
+        left.append(path)
+        if _holds_frames(path):
+            set_aside(layout, path, "its header was never finished, and there are messages behind it")
+        else:
+            path.unlink()
     if left:
-        log.info("%d half-made files removed from %s", len(left), layout.segments)
+        sync_directory(layout.segments)
+        log.info("%d half-made or outdated files removed from %s", len(left), layout.segments)
+
+
+def _is_usable(path: Path, segment_bytes: int, boot: bytes) -> bool:
+    """Whether a spare is bound, or was allocated in this boot, in full.
+
+    After a power loss, stores may be on the disk behind a header that is not; they must not be found later.
+    """
+    try:
+        header = read_header(path)
+    except UnknownVersion:
+        raise
+    except BadSpool:
+        return False
+    status = path.stat()
+    whole = status.st_size == segment_bytes <= 512 * status.st_blocks
+    return bool(header["first_sequence"] != UNBOUND) or (bytes(header["boot"]) == boot and whole)
+
+
+def _holds_frames(path: Path) -> bool:
+    with path.open("rb", buffering=0) as file:
+        return find_frame(file.fileno(), HEADER_BYTES, os.fstat(file.fileno()).st_size) >= 0
+
+
+def _mend_headers(layout: Layout) -> None:
+    """Make every header readable from the last sealed segment on."""
+    damaged = []
+    for pair in reversed(layout.list_segments()):
+        path = layout.segment(*pair)
+        try:
+            read_header(path)
+        except UnknownVersion:
+            raise
+        except BadSpool:
+            damaged.append(pair)
+            continue
+        if is_sealed(path):
+            break
+    for pair in reversed(damaged):
+        _mend_header(layout, pair)
+
+
+def _mend_header(layout: Layout, pair: tuple[int, str]) -> None:
+    """Write a damaged header anew: it says what the segment before it ends with."""
+    path, named = layout.segment(*pair), layout.list_segments()
+    at = named.index(pair)
+    if at > 0:
+        earlier = layout.segment(*named[at - 1])
+        header = read_header(earlier)
+        before, number = end_of(LiveSegment(earlier, header)).tail, int(header["number"])
+        spool = bytes(header["spool"])
+    elif pair[0] == 0:
+        before, number, spool = empty_tail(), 0, read_identity(layout)
+    else:
+        set_aside(layout, path, "its header is damaged, and there is no segment before it")
+        return
+    before[SEQUENCE] = pair[0]
+    with path.open("r+b", buffering=0) as file:
+        keep(layout, f"{path.name}.header", file.read(HEADER_BYTES))
+        # No boot of ours: what was not sealed goes the way of an unclean boot.
+        write_at(file.fileno(), header_behind(before, Identity(spool, bytes(16)), number + 1), 0)
+        os.fsync(file.fileno())
+    log.error("%s had a damaged header; it was written anew", path)
 
 
 def _settle(layout: Layout, identity: Identity) -> None:
     """Seal what another boot left open."""
-    try:
-        live = live_segment(layout)
-    except BadSpool as error:
-        _set_aside(layout, layout.segment(*layout.list_segments()[-1]), str(error))
-        live = live_segment(layout)
-        if live:
-            _seal_unclean(layout, [live])
-        return
-    if live is None or bytes(live.header["boot"]) == identity.boot or _sealed(live.path):
+    live = live_segment(layout)
+    if live is None or bytes(live.header["boot"]) == identity.boot or is_sealed(live.path):
         return
     log.warning("the host went down without warning; the log goes on at a new epoch")
-    _seal_unclean(layout, _open_segments(layout))
+    segments = _open_segments(layout)
+    for segment in segments:
+        path, tail = _name(layout, segment), tail_at_start(segment.header)
+        _keep_torn(layout, path, tail)
+        epoch = next_epoch(max(int(segment.header["first_sequence"]), int(tail[SEQUENCE])))
+        seal(path, next_sequence=epoch if segment is segments[-1] else None)
 
 
-def _sealed(path: Path) -> bool:
+def is_sealed(path: Path) -> bool:
+    """Whether a segment has a footer."""
     with path.open("rb", buffering=0) as file:
         return read_footer(file.fileno()) is not None
 
@@ -122,24 +185,10 @@ def _open_segments(layout: Layout) -> list[LiveSegment]:
     named: list[LiveSegment] = []
     for pair in reversed(layout.list_segments()):
         path = layout.segment(*pair)
-        if _sealed(path):
+        if is_sealed(path):
             break
         named.insert(0, LiveSegment(path, read_header(path)))
     return named + [LiveSegment(path, header) for path, header in bound_spares(layout)]
-
-
-def _seal_unclean(layout: Layout, segments: list[LiveSegment]) -> None:
-    """Seal a chain of segments; behind its first break, set aside."""
-    before: Tail | None = None
-    for segment in segments:
-        if before is not None and int(segment.header["previous"]) != int(before[DIGEST]) & 0xFFFFFFFFFFFFFFFF:
-            _set_aside(layout, segment.path, "it does not continue the segment before it")
-            continue
-        path = _name(layout, segment)
-        before = end_of(LiveSegment(path, segment.header)).tail
-        _keep_torn(layout, path, int(before[POSITION]))
-        first = int(segment.header["first_sequence"])
-        seal(path, next_sequence=(max(first, int(before[1])) // EPOCH + 1) * EPOCH)
 
 
 def _name(layout: Layout, segment: LiveSegment) -> Path:
@@ -152,18 +201,14 @@ def _name(layout: Layout, segment: LiveSegment) -> Path:
     return named
 
 
-def _keep_torn(layout: Layout, path: Path, position: int) -> None:
-    """Copy what stands behind the last good frame, as far as it is not zero, to quarantine."""
+def _keep_torn(layout: Layout, path: Path, tail: Tail) -> None:
+    """Move `tail` behind the last good frame, and copy what stands there, if not zero, to quarantine."""
     with path.open("rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        torn = read_at(file.fileno(), min(size - position, 64 << 20), position).rstrip(b"\0")
-    if len(torn) > HEAD_BYTES // 8:
-        write_file(layout.quarantine / f"{path.name}.torn", torn)
-        log.warning("%s: %d bytes of a torn frame cut off, kept in %s", path, len(torn), layout.quarantine)
-
-
-def _set_aside(layout: Layout, path: Path, reason: str) -> None:
-    os.rename(path, layout.quarantine / path.name)
-    sync_directory(layout.segments)
-    sync_directory(layout.quarantine)
-    log.error("%s moved to %s: %s", path.name, layout.quarantine, reason)
+        scan = Scan(file.fileno(), tail)
+        for _ in scan.all():
+            continue
+        position = int(tail[POSITION])
+        torn = read_at(file.fileno(), min(scan.limit - position, 64 << 20), position).rstrip(b"\0")
+    if torn:
+        keep(layout, f"{path.name}.torn", torn)
+        log.warning("%s: %d bytes of a torn frame cut off", path, len(torn))

@@ -30,6 +30,11 @@ def delivered(named: list[tuple[int, str]], floor: int) -> list[int]:
     return [first for (first, suffix), (following, _) in ends if suffix == SEGMENT and following <= floor]
 
 
+def most_spares(options: SpoolOptions) -> int:
+    """Spares never take more than a quarter of max_bytes, whatever the rate."""
+    return max(1, options.max_bytes // (4 * options.segment_bytes))
+
+
 class Stock:
     """The segment files of one spool, as their keeper counts them."""
 

@@ -6,6 +6,7 @@ Never through a mapping: a file that shrinks or a disk that fails is an exceptio
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -78,6 +79,14 @@ class Scan:
             return None
         return skip_to(self.tail, offset, np.frombuffer(read_at(self.fd, HEAD_BYTES, offset), HEAD)[0])
 
+    def all(self) -> Iterator[Chunk]:
+        """Every good chunk below the limit, over damage."""
+        while True:
+            while chunk := self.next():
+                yield chunk
+            if self.skip() is None:
+                return
+
     def _room(self, left: int) -> memoryview:
         return self._buffer[: max(0, min(left, len(self._buffer)))].data
 
@@ -93,7 +102,8 @@ def find_frame(fd: int, position: int, limit: int, after: Tail | None = None) ->
 
     `after`: pass over frames that cannot lie behind this tail.
     """
-    window, tail = CHUNK_BYTES, np.zeros(TAIL_FIELDS, np.int64) if after is None else after
+    tail = np.zeros(TAIL_FIELDS, np.int64) if after is None else after
+    window, tried = CHUNK_BYTES, -1
     while position + HEAD_BYTES <= limit:
         data = np.empty(min(window, limit - position), np.uint8)
         got = os.preadv(fd, [data.data], position)
@@ -103,7 +113,12 @@ def find_frame(fd: int, position: int, limit: int, after: Tail | None = None) ->
             return int(found)
         if found < 0 and got < len(data):
             return -1
-        # Behind what was searched; or where a frame may begin, with as much as it says it has.
-        position = found if found >= 0 else max(position + 8, (position + got - HEAD_BYTES + 8) & ~7)
+        if found < 0:
+            position = max(position + 8, (position + got - HEAD_BYTES + 8) & ~7)
+        elif found == tried:
+            position = found + 8  # the file has shrunk meanwhile
+        else:
+            # A frame may begin there: look again, with as many bytes as it says it has.
+            position = tried = found
         window = max(CHUNK_BYTES, whole)
     return -1

@@ -21,14 +21,14 @@ from pathlib import Path
 import numpy as np
 
 from spool.decode import decode
-from spool.disk import allocate
-from spool.errors import BadSpool, CorruptSegment
-from spool.format import HEADER_BYTES, MARK, MARK_BYTES, Record, encode_footer, encode_header
+from spool.disk import allocate, reserve, write_at
+from spool.errors import BadSpool, UnknownVersion
+from spool.format import HEADER_BYTES, MARK, MARK_BYTES, Record, decode_header, encode_footer, encode_header
 from spool.frame import BURST, DIGEST, DISCARDED, POSITION, SEQUENCE, STORED, Tail, tail_at_start
 from spool.layout import SPARE, Layout
 from spool.mapping import Mapping
 from spool.record import Topics
-from spool.scan import Scan, digest_address, find_frame, read_header
+from spool.scan import Scan, digest_address, read_header
 
 UNBOUND = -1
 """`first_sequence` of a spare."""
@@ -44,13 +44,13 @@ class Identity:
 
 def create_spare(layout: Layout, identity: Identity, number: int, size: int) -> None:
     """Allocate segment `number`, durable and ready to be taken into use. Raises SpoolFull, OSError."""
-    head = encode_header(spool=identity.spool, number=number, first_sequence=UNBOUND)
+    head = encode_header(spool=identity.spool, boot=identity.boot, number=number, first_sequence=UNBOUND)
     allocate(layout.segment(number, SPARE), head, size)
 
 
-def take_into_use(mapping: Mapping, identity: Identity, number: int, before: Tail) -> Tail:
-    """Bind a mapped spare to the place behind `before`, and return its own tail. Stores only."""
-    header = encode_header(
+def header_behind(before: Tail, identity: Identity, number: int) -> bytes:
+    """The header of the segment `number` that follows `before`."""
+    return encode_header(
         spool=identity.spool,
         boot=identity.boot,
         number=number,
@@ -61,22 +61,36 @@ def take_into_use(mapping: Mapping, identity: Identity, number: int, before: Tai
         burst=int(before[BURST]),
         discarded=before[DISCARDED:].astype(np.uint64),
     )
-    mapping.bytes[:HEADER_BYTES] = np.frombuffer(header, np.uint8)
-    tail = before.copy()
-    tail[POSITION] = HEADER_BYTES
-    return tail
+
+
+def take_into_use(mapping: Mapping, identity: Identity, number: int, before: Tail) -> tuple[Record, Tail]:
+    """Bind a mapped spare to the place behind `before`: its header and its own tail. Stores only."""
+    data = header_behind(before, identity, number)
+    mapping.bytes[:HEADER_BYTES] = np.frombuffer(data, np.uint8)
+    header = decode_header(data, "")
+    return header, tail_at_start(header)
+
+
+def following(header: Record, tail: Tail) -> int:
+    """The sequence number at which the segment behind this one begins.
+
+    One number is passed over behind a segment without messages (all discards), whose name would be taken.
+    """
+    return int(tail[SEQUENCE]) + (tail[SEQUENCE] == header["first_sequence"])
 
 
 def bound_spares(layout: Layout) -> Iterator[tuple[Path, Record]]:
     """(path, header) of the spares that were taken into use, by number.
 
     A header torn by SIGKILL while it was bound does not verify: nothing was written behind it yet, so the
-    spare is still one.
+    spare is still one. Raises UnknownVersion.
     """
     for number in layout.list_spares():
         path = layout.segment(number, SPARE)
         try:
             header = read_header(path)
+        except UnknownVersion:
+            raise
         except (BadSpool, FileNotFoundError):
             continue
         if header["first_sequence"] != UNBOUND:
@@ -87,8 +101,8 @@ def seal(path: Path, *, next_sequence: int | None = None) -> Tail:
     """Write the footer behind the last good frame, cut the file there, sync it; the tail at that frame.
 
     Only for segments that nobody appends to any more. `next_sequence`: where the next segment shall
-    begin, when not right behind. Sealing a sealed segment writes the same again.
-    Raises CorruptSegment when good frames lie behind a damaged one: cutting would lose them.
+    begin, when not right behind. Good frames behind damage are kept, and so is the damage.
+    Raises SpoolFull when there is no room for the footer; the segment is as it was then.
     """
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -96,9 +110,8 @@ def seal(path: Path, *, next_sequence: int | None = None) -> Tail:
         tail = tail_at_start(header)
         data = _footer(fd, header, tail, next_sequence)
         end = int(tail[POSITION])
-        if find_frame(fd, end, os.fstat(fd).st_size) >= 0:
-            raise CorruptSegment(path, end, "a damaged frame lies before good ones")
-        os.pwrite(fd, data, end)
+        reserve(fd, end, len(data))
+        write_at(fd, data, end)
         os.ftruncate(fd, end + len(data))
         os.fsync(fd)
         return tail
@@ -110,8 +123,7 @@ def _footer(fd: int, header: Record, tail: Tail, next_sequence: int | None) -> b
     marks: list[tuple[int, int, int]] = []
     topics, counts = Topics(), np.zeros((0, 3), np.int64)
     first_received = last_received = 0
-    scan = Scan(fd, tail)
-    while chunk := scan.next():
+    for chunk in Scan(fd, tail).all():
         for offset, sequence, _, received, _ in chunk.frames.tolist():
             if not marks or offset >= marks[-1][0] + MARK_BYTES:
                 marks.append((offset, sequence, received))
@@ -122,7 +134,7 @@ def _footer(fd: int, header: Record, tail: Tail, next_sequence: int | None) -> b
     fields = {
         "end": tail[POSITION],
         "count": tail[STORED] - header["stored"].astype(np.int64),
-        "next_sequence": tail[SEQUENCE] if next_sequence is None else next_sequence,
+        "next_sequence": following(header, tail) if next_sequence is None else next_sequence,
         "digest": tail[DIGEST].astype(np.uint64),
         "burst": tail[BURST],
         "first_received_ns": first_received,

@@ -7,6 +7,7 @@ believed about where the log ends.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping as Dict
 from collections.abc import Sequence
@@ -14,14 +15,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from spool.errors import SpoolFull
-from spool.format import HEAD_BYTES, MAX_BURST, PIDS, SAMPLE_BYTES, UIDS
+from spool.format import HEAD_BYTES, MAX_BURST, PIDS, SAMPLE_BYTES, UIDS, Record
 from spool.frame import BURST, POSITION, SEQUENCE, finish, padded
 from spool.layout import SPARE, Layout
 from spool.live import empty_tail, end_of, live_segment
 from spool.mapping import Mapping
 from spool.page import Field, Page, place
 from spool.scan import digest_address
-from spool.segment import Identity, take_into_use
+from spool.segment import Identity, following, take_into_use
+
+log = logging.getLogger("bruce.spool")
 
 
 class Writer:
@@ -32,12 +35,17 @@ class Writer:
         self.layout, self.identity, self.page = layout, identity, page
         self.tail, self.number = empty_tail(), 0
         self._mapping: Mapping | None = None
+        self._header: Record | None = None
         live = live_segment(layout)
         if live:
-            end = end_of(live)
-            self.tail, self.number = end.tail, int(live.header["number"])
+            number, position = page.place(Field.WRITTEN)
+            self._header, self.number = live.header, int(live.header["number"])
+            end = end_of(live, written=position if number == self.number else 0)
+            self.tail = end.tail
             if end.appendable:
                 self._mapping = Mapping(live.path)
+            else:
+                log.warning("%s is closed; the log goes on in a new segment", live.path)
             self.publish()
 
     @property
@@ -56,7 +64,9 @@ class Writer:
         if self.page.words[Field.SPARE] < number:
             return False
         mapping = Mapping(self.layout.segment(number, SPARE))
-        self.tail = take_into_use(mapping, self.identity, number, self.tail)
+        if self._header is not None:
+            self.tail[SEQUENCE] = following(self._header, self.tail)
+        self._header, self.tail = take_into_use(mapping, self.identity, number, self.tail)
         if self._mapping:
             self._mapping.close()
         self._mapping, self.number = mapping, number
@@ -85,7 +95,7 @@ class Writer:
         body, rows = _body(datagrams, refused or {}, sender)
         need = HEAD_BYTES + padded(len(body))
         if int(self.tail[POSITION]) + need > self.capacity:
-            if not self.switch() or HEAD_BYTES + need > self.capacity:
+            if not self.switch() or int(self.tail[POSITION]) + need > self.capacity:
                 raise SpoolFull(f"{self.layout.segments} has no room for a frame of {need} bytes")
         assert self._mapping is not None
         first, at = int(self.tail[SEQUENCE]), int(self.tail[POSITION]) + HEAD_BYTES

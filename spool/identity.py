@@ -1,0 +1,74 @@
+"""Whose spool this is: a uuid, which stands in a file, in every segment, and in each Kafka record.
+
+    identity := one line, the uuid; then perhaps one more, "in use"
+
+A message is known by uuid and sequence number. `in use` says that numbers were given out; when the segments
+are gone all the same, nobody knows which, and the spool begins anew under another uuid.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+
+from spool.disk import write_file
+from spool.errors import BadSpool, NoSpool
+from spool.layout import Layout
+from spool.live import live_segment
+from spool.scan import read_header
+from spool.segment import bound_spares
+
+log = logging.getLogger("bruce.spool")
+
+_IN_USE = "in use\n"
+
+
+def read_identity(layout: Layout) -> bytes:
+    """The uuid of a spool, 16 bytes. Raises NoSpool when the directory holds none."""
+    try:
+        return uuid.UUID(_text(layout).partition("\n")[0]).bytes
+    except ValueError:
+        pass
+    for pair in layout.list_segments():
+        try:
+            return bytes(read_header(layout.segment(*pair))["spool"])
+        except BadSpool:
+            continue
+    for _, header in bound_spares(layout):
+        return bytes(header["spool"])
+    raise NoSpool(f"{layout.directory} holds no spool; see [spool] directory")
+
+
+def own_identity(layout: Layout) -> bytes:
+    """The same for whoever opens the spool: made when there is none, mended when it is damaged."""
+    used, text = live_segment(layout) is not None, _text(layout)
+    try:
+        spool = read_identity(layout)
+    except NoSpool:
+        spool = uuid.uuid4().bytes
+    if not used and text.endswith(_IN_USE):
+        spool = uuid.uuid4().bytes
+        log.error("the segments of %s are gone; it begins anew, with a new uuid", layout.directory)
+    _write(layout, spool, used=used)
+    return spool
+
+
+def mark_in_use(layout: Layout) -> None:
+    """Numbers are given out from here on. Only a guard: a full disk must not stop them."""
+    try:
+        _write(layout, read_identity(layout), used=True)
+    except OSError as error:
+        log.warning("%s could not be marked as in use: %s", layout.identity, error.strerror)
+
+
+def _text(layout: Layout) -> str:
+    try:
+        return layout.identity.read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _write(layout: Layout, spool: bytes, *, used: bool) -> None:
+    wanted = f"{uuid.UUID(bytes=spool)}\n" + _IN_USE * used
+    if wanted != _text(layout):
+        write_file(layout.identity, wanted.encode())
