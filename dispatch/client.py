@@ -30,6 +30,8 @@ from dispatch.options import DispatchOptions, properties, topic_properties
 _log = logging.getLogger("dispatch.librdkafka")
 _SYSLOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 """Python's logging level by syslog level."""
+_QUIET_S = 30.0
+"""Between two lines of librdkafka's log for the same cause."""
 _WAKE = (1).to_bytes(8, "little")
 """What an eventfd takes."""
 
@@ -65,6 +67,7 @@ class KafkaClient:
         self._options = options
         self._topics: dict[bytes, int] = {}
         self._topics_lock = threading.Lock()
+        self._logged: dict[tuple[str, str], float] = {}
         self._stats: bytes | dict[str, Any] = {}
         self.last_errors: collections.deque[KafkaError] = collections.deque(maxlen=64)
         self.fatal: KafkaError | None = None
@@ -181,7 +184,12 @@ class KafkaClient:
     def _note_log(self, event: int) -> None:
         facility, text, level = ctypes.c_char_p(), ctypes.c_char_p(), ctypes.c_int()
         self.library.event_log(event, ctypes.byref(facility), ctypes.byref(text), ctypes.byref(level))
-        _log.log(_SYSLOG_LEVELS[level.value & 7], "%s: %s", _text(facility.value), _text(text.value))
+        words = _text(text.value)
+        # A broker that is down is tried, and fails, many times a second: one line a thread and a while.
+        cause = (_text(facility.value), words.partition("]")[0])
+        if time.monotonic() - self._logged.get(cause, -_QUIET_S) >= _QUIET_S:
+            self._logged[cause] = time.monotonic()
+            _log.log(_SYSLOG_LEVELS[level.value & 7], "%s: %s", cause[0], words)
 
 
 def check(options: DispatchOptions) -> None:
