@@ -15,7 +15,7 @@ from cli.delivery import Delivery
 from dispatch.client import check
 from dispatch.embedded import EmbeddedKafka
 from ingest.datagram import activated_socket, open_socket, set_timeout
-from ingest.staging import Staging, staging_path
+from ingest.staging import Staging, read_staging, staging_path
 from ingest.supervisor import Role, Supervisor
 from ingest.worker import IngestWorker, compile_kernels, prepare
 from router.partition import Partitioners
@@ -53,7 +53,8 @@ class Daemon:
         self._spool = open_spool(config.spool)
         self._receiver, self._activated = self._open_socket()
         spool, boot = self._spool.identity.spool, self._spool.identity.boot
-        self.page = Page(page_path(runtime_directory(), spool, boot))
+        self._page_path = page_path(runtime_directory(), spool, boot)
+        self.page = Page(self._page_path)
         self._staging = staging_path(runtime_directory(), spool, boot)
         Staging(self._staging, spool, slots_for(config.spool.segment_bytes))
         Ledger(self._spool.layout.ledger)
@@ -74,11 +75,18 @@ class Daemon:
         try:
             Supervisor(roles, self.page).run()
         finally:
-            if not self._activated:
-                self.config.ingest.datagram_socket.unlink(missing_ok=True)
-            if self._embedded:
-                self._embedded.close()
-            self._spool.lock.release()
+            self._leave()
+
+    def _leave(self) -> None:
+        """Take along what only a running daemon needs."""
+        if not self._activated:
+            self.config.ingest.datagram_socket.unlink(missing_ok=True)
+        if read_staging(self._staging)[1] == 0:
+            self._staging.unlink(missing_ok=True)
+            self._page_path.unlink(missing_ok=True)
+        if self._embedded:
+            self._embedded.close()
+        self._spool.lock.release()
 
     def _ingest(self) -> None:
         worker = IngestWorker(
