@@ -56,7 +56,8 @@ class Daemon:
         self._page_path = page_path(runtime_directory(), spool, boot)
         self.page = Page(self._page_path)
         self._staging = staging_path(runtime_directory(), spool, boot)
-        Staging(self._staging, spool, slots_for(config.spool.segment_bytes))
+        # Made here, so that a file that cannot be made or is not ours ends the start, with one sentence.
+        Staging(self._staging, spool, slots_for(config.spool.segment_bytes)).received()
         Ledger(self._spool.layout.ledger)
         # Written by the appender, read by the keeper; by the keeper, read by the deliverer.
         self._keeper_bell = os.eventfd(0, os.EFD_NONBLOCK)

@@ -19,6 +19,7 @@ import numpy as np
 
 from ingest import burst
 from ingest.staging import Staging
+from spool import scan
 from spool.format import POISON, SALVAGED
 from spool.frame import BURST
 from spool.kernel import address_of, function_address
@@ -175,3 +176,4 @@ def compile_kernels() -> None:
     burst.store(empty, tail, np.zeros(REASONS, np.int64), 0)
     burst.receive(empty, tail, np.zeros(REASONS, np.int64), 0)
     burst.discard(empty, 0, 0)
+    scan.compile_kernels()

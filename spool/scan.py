@@ -122,3 +122,10 @@ def find_frame(fd: int, position: int, limit: int, after: Tail | None = None) ->
             position = tried = found
         window = max(CHUNK_BYTES, whole)
     return -1
+
+
+def compile_kernels() -> None:
+    """Compile, or load from the cache, what a scan runs, before forking those who will scan."""
+    nothing = np.zeros(TAIL_FIELDS, np.int64)
+    walk(0, 0, nothing, np.zeros((1, ROW), np.int64), 0)
+    find(0, 0, 0, 0, nothing, 0)
