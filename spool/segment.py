@@ -108,7 +108,7 @@ def seal(path: Path, *, next_sequence: int | None = None) -> Tail:
     try:
         header = read_header(path)
         tail = tail_at_start(header)
-        data = _footer(fd, header, tail, next_sequence)
+        data = footer_of(fd, header, tail, next_sequence)
         end = int(tail[POSITION])
         reserve(fd, end, len(data))
         write_at(fd, data, end)
@@ -119,7 +119,8 @@ def seal(path: Path, *, next_sequence: int | None = None) -> Tail:
         os.close(fd)
 
 
-def _footer(fd: int, header: Record, tail: Tail, next_sequence: int | None) -> bytes:
+def footer_of(fd: int, header: Record, tail: Tail, next_sequence: int | None) -> bytes:
+    """The footer that an open segment with this header should have; `tail` moves behind the last good frame."""
     marks: list[tuple[int, int, int]] = []
     topics, counts = Topics(), np.zeros((0, 3), np.int64)
     first_received = last_received = 0
