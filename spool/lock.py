@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from spool.errors import SpoolBusy
+
+
+PATIENCE_S = 2.0
+"""A daemon that was killed leaves its workers dying for a moment; its successor waits that long for them."""
 
 
 class Lock:
@@ -15,14 +20,22 @@ class Lock:
     def __init__(self, path: Path, purpose: str) -> None:
         """Take the lock, or raise SpoolBusy naming `purpose` and the process that holds it."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        end = time.monotonic() + PATIENCE_S
+        while not self._taken():
+            if time.monotonic() > end:
+                holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+                os.close(self._fd)
+                raise SpoolBusy(f"{path} is held by process {holder}: it is already {purpose}")
+            time.sleep(0.01)
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def _taken(self) -> bool:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(self._fd)
-            raise SpoolBusy(f"{path} is held by process {holder}: it is already {purpose}") from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+            return False
+        return True
 
     def release(self) -> None:
         """Let go of the lock."""
