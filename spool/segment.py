@@ -120,7 +120,7 @@ def seal(path: Path, *, next_sequence: int | None = None) -> Tail:
 
 
 def footer_of(fd: int, header: Record, tail: Tail, next_sequence: int | None) -> bytes:
-    """The footer that an open segment with this header should have; `tail` moves behind the last good frame."""
+    """The footer that an open segment should have; `tail` moves behind its last good frame."""
     marks: list[tuple[int, int, int]] = []
     topics, counts = Topics(), np.zeros((0, 3), np.int64)
     first_received = last_received = 0
