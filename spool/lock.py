@@ -9,7 +9,6 @@ from pathlib import Path
 
 from spool.errors import SpoolBusy
 
-
 PATIENCE_S = 2.0
 """A daemon that was killed leaves its workers dying for a moment; its successor waits that long for them."""
 
