@@ -116,9 +116,29 @@ class IndexReader:
             number, offset, before, burst = _ENTRY.unpack(cursor.value())
             return first, number, offset, before, burst
 
+    def entries(self) -> list[Entry]:
+        """All entries, in order."""
+        with self._env.begin() as txn, txn.cursor(self._entries) as cursor:
+            rows = [row for row in cursor if len(row[0]) == _KEY.size and len(row[1]) == _ENTRY.size]
+        return [(*_KEY.unpack(key), *_ENTRY.unpack(value)) for key, value in rows]
+
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
+
+
+def read_index(directory: Path) -> tuple[tuple[int, Tail] | None, list[Entry]] | None:
+    """(what is called committed, entries) of an index; None when it cannot be read."""
+    try:
+        reader = IndexReader(directory)
+    except lmdb.Error:
+        return None
+    try:
+        return reader.committed(), reader.entries()
+    except lmdb.Error:
+        return None
+    finally:
+        reader.close()
 
 
 def read_committed(directory: Path) -> tuple[int, Tail] | None:

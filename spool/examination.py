@@ -1,0 +1,251 @@
+"""One segment file, examined byte by byte. Read by pread; nothing is written.
+
+Everything that a reader relies on is looked at: header, frames, the chain of their digests, the datagrams
+in them, and the footer against what the frames hold. Reading goes on behind damage.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spool.disk import read_at
+from spool.errors import BadSpool, UnknownVersion
+from spool.finding import Finding, Kind, Severity, damage
+from spool.format import (
+    FOOTER,
+    FOOTER_END,
+    FOOTER_MAGIC,
+    HEAD,
+    HEAD_BYTES,
+    HEADER_BYTES,
+    PIDS,
+    UIDS,
+    Record,
+    decode_footer,
+    decode_header,
+)
+from spool.frame import POSITION, SEQUENCE, STORED, TAIL_FIELDS, Tail, skip_to, tail_at_start
+from spool.kernel import address_of, kernel, load_u16, load_u32
+from spool.live import EPOCH, read_footer, tail_of_footer
+from spool.scan import CHUNK_BYTES, Scan, find_frame
+from spool.segment import following, footer_of
+from spool.wire import check
+
+_PATIENCE_S = 0.02
+"""What looks torn may be a frame that is being written at this moment: look again after so long."""
+
+Footer = tuple[Record, Record, list[tuple[bytes, int, int, int]]]
+
+
+@dataclass(slots=True)
+class Totals:
+    """What was looked at."""
+
+    segments: int = 0
+    frames: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+
+@kernel
+def malformed(base: int, frames: npt.NDArray[np.int64]) -> int:
+    """The first of `frames` (rows of walk) that holds anything but well-formed datagrams; -1: none.
+
+    `base` is the address at which offset 0 of the segment would lie. The frames have been verified.
+    """
+    for row in range(frames.shape[0]):
+        at = base + frames[row, 0]
+        flags, count = load_u16(at + 14), load_u32(at + 16)
+        lengths = at + HEAD_BYTES
+        datagram = lengths + 4 * count * (1 + (flags & UIDS) + ((flags & PIDS) >> 1))
+        end = lengths + load_u32(at + 24) - load_u32(at + 28)
+        for i in range(count):
+            length = load_u32(lengths + 4 * i)
+            if length > end - datagram or check(datagram, length) != 0:
+                return row
+            datagram += length
+        if datagram != end:
+            return row
+    return -1
+
+
+class Examination:
+    """One segment file. `findings` looks at it; what follows from that can be asked for afterwards."""
+
+    def __init__(self, path: Path, totals: Totals, *, last: bool) -> None:
+        """`last`: no segment follows, so that a torn end is what a crash leaves."""
+        self.path, self._totals, self._last = path, totals, last
+        self.header: Record | None = None
+        """None when it cannot be read."""
+        self.tail: Tail = np.zeros(TAIL_FIELDS, np.int64)
+        """Where the next segment goes on, as far as this one tells."""
+        self.whole = True
+        """Every frame is good, up to the end."""
+        self.end = HEADER_BYTES
+        """The offset behind the last good frame."""
+
+    def findings(self) -> Iterator[Finding]:
+        """Look at all of it. Raises FileNotFoundError."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            yield damage(self.path, 0, Kind.UNREADABLE, f"it cannot be read: {error.strerror}")
+            return
+        try:
+            yield from self._examine(fd)
+        except OSError as error:
+            self.whole = False
+            yield damage(self.path, self.end, Kind.UNREADABLE, f"it cannot be read: {error.strerror}")
+        finally:
+            os.close(fd)
+
+    def _examine(self, fd: int) -> Iterator[Finding]:
+        try:
+            self.header = decode_header(read_at(fd, HEADER_BYTES, 0), self.path.name)
+        except UnknownVersion as error:
+            yield damage(self.path, 0, Kind.VERSION, f"{error}")
+            return
+        except BadSpool as error:
+            self.whole = False
+            yield damage(self.path, 0, Kind.HEADER, f"{error}".partition(";")[0])
+        footer = read_footer(fd)
+        self._totals.segments += 1
+        tail = self._start(fd)
+        if tail is not None:
+            limit = int(footer[0]["end"]) if footer else os.fstat(fd).st_size
+            scan = Scan(fd, tail, limit)
+            yield from self._frames(scan)
+            self.tail, self.end = tail, int(tail[POSITION])
+            yield from self._end(scan, footer or read_footer(fd))
+        self._totals.bytes += os.fstat(fd).st_size
+
+    def _start(self, fd: int) -> Tail | None:
+        """Before the first frame; without a header, before the first that is good. None: there is none."""
+        if self.header is not None:
+            return tail_at_start(self.header)
+        offset = find_frame(fd, HEADER_BYTES, os.fstat(fd).st_size)
+        if offset < 0:
+            return None
+        tail = np.zeros(TAIL_FIELDS, np.int64)
+        skip_to(tail, offset, np.frombuffer(read_at(fd, HEAD_BYTES, offset), HEAD)[0])
+        tail[STORED] = 0
+        return tail
+
+    def _frames(self, scan: Scan) -> Iterator[Finding]:
+        """Every frame up to the scan's limit, over damage."""
+        tail = scan.tail
+        while True:
+            while chunk := scan.next():
+                self._totals.frames += len(chunk.frames)
+                self._totals.messages += int(chunk.frames[:, 2].sum())
+                row = malformed(address_of(chunk.data) - chunk.offset, chunk.frames)
+                if row >= 0:
+                    at = int(chunk.frames[row, 0])
+                    yield damage(
+                        self.path, at, Kind.DATAGRAM, "a good frame holds what is no list of datagrams"
+                    )
+            position, sequence = int(tail[POSITION]), int(tail[SEQUENCE])
+            if position >= scan.limit:
+                return
+            stray = find_frame(scan.fd, position, min(scan.limit, position + CHUNK_BYTES)) == position
+            missing = scan.skip()
+            if missing is None and not stray:
+                return
+            self.whole = False
+            yield self._gap(position, sequence, missing, int(tail[POSITION]), stray=stray)
+            if missing is None:
+                return
+
+    def _gap(self, position: int, sequence: int, missing: int | None, behind: int, *, stray: bool) -> Finding:
+        if missing is None:
+            lost = "nothing behind it does either"
+        else:
+            lost = (
+                f"{missing} messages from {sequence} on cannot be read" if missing else "no message is lost"
+            )
+        if stray:
+            return damage(
+                self.path, position, Kind.CHAIN, f"a frame does not follow the one before it; {lost}"
+            )
+        return damage(
+            self.path, position, Kind.FRAME, f"{behind - position} bytes hold no good frame; {lost}"
+        )
+
+    def _end(self, scan: Scan, footer: Footer | None) -> Iterator[Finding]:
+        """What stands behind the last good frame."""
+        if footer:
+            if self.header is not None:
+                self.tail = tail_of_footer(self.header, footer[0])
+            if self.end < int(footer[0]["end"]):
+                self.whole = False
+                lost = int(self.tail[STORED]) - int(scan.tail[STORED])
+                yield damage(
+                    self.path,
+                    self.end,
+                    Kind.FRAME,
+                    f"{int(footer[0]['end']) - self.end} bytes before the footer hold no good frame; "
+                    f"{lost} messages from {int(scan.tail[SEQUENCE])} on cannot be read",
+                )
+            elif self.whole:
+                yield from self._compare(scan.fd, footer)
+        elif self._had_footer(scan.fd):
+            self.whole = False
+            yield damage(self.path, self.end, Kind.FOOTER, "the footer is damaged")
+        elif self._last and self._residue(scan.fd) and not self._moves_on(scan):
+            sentence = (
+                "it ends in a frame that was never finished; whoever opens the spool puts that in order"
+            )
+            yield Finding(self.path, self.end, Severity.NOTE, Kind.TORN, sentence)
+
+    def _had_footer(self, fd: int) -> bool:
+        """Whether a footer, or a part of one, stands behind the last good frame."""
+        size = os.fstat(fd).st_size
+        ends = read_at(fd, len(FOOTER_END), max(0, size - len(FOOTER_END))) == FOOTER_END
+        return ends or read_at(fd, len(FOOTER_MAGIC), self.end) == FOOTER_MAGIC
+
+    def _residue(self, fd: int) -> bool:
+        """Whether anything but zeros stands behind the last good frame."""
+        at = self.end
+        while part := os.pread(fd, CHUNK_BYTES, at):
+            if np.frombuffer(part, np.uint8).any():
+                return True
+            at += len(part)
+        return False
+
+    def _moves_on(self, scan: Scan) -> bool:
+        """Whether somebody is writing here."""
+        time.sleep(_PATIENCE_S)
+        return scan.next() is not None
+
+    def _compare(self, fd: int, footer: Footer) -> Iterator[Finding]:
+        """The footer with the one that the frames should have."""
+        assert self.header is not None
+        tail, stored = tail_at_start(self.header), footer[0]
+        goes_on = int(stored["next_sequence"])
+        jumps = goes_on % EPOCH == 0 and goes_on > 0
+        wanted = decode_footer(footer_of(fd, self.header, tail, goes_on if jumps else None))
+        assert wanted is not None
+        wrong: list[Any] = [n for n in FOOTER.names or () if not np.array_equal(stored[n], wanted[0][n])]
+        if not np.array_equal(footer[1], wanted[1]):
+            wrong.append("table of frames")
+        if sorted(footer[2]) != sorted(wanted[2]):
+            wrong.append("table of topics")
+        if goes_on < following(self.header, tail):
+            wrong.append("next_sequence")
+        if wrong:
+            yield damage(
+                self.path,
+                self.end,
+                Kind.FOOTER,
+                f"the footer does not describe the frames: {', '.join(dict.fromkeys(wrong))}",
+            )
