@@ -8,6 +8,7 @@ worker is reaped before its successor starts; the sockets never close.
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import math
 import os
@@ -59,6 +60,8 @@ class Supervisor:
             signal.signal(number, self._stop)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(self._wake)
+        # What is there now is there for good: a collection that looked at it would copy its pages into every worker.
+        gc.freeze()
         while not self.stopping:
             self._start_due()
             self._sleep(wake)
