@@ -67,7 +67,8 @@ def write_file(path: Path, data: bytes) -> None:
     temporary = path.with_suffix(path.suffix + ".tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o660)
     try:
-        write_at(fd, data, 0)
+        with os.fdopen(fd, "wb", closefd=False) as file:
+            file.write(data)
         os.fsync(fd)
         os.rename(temporary, path)
     except OSError:

@@ -103,7 +103,7 @@ def find_frame(fd: int, position: int, limit: int, after: Tail | None = None) ->
     `after`: pass over frames that cannot lie behind this tail.
     """
     tail = np.zeros(TAIL_FIELDS, np.int64) if after is None else after
-    window, tried = CHUNK_BYTES, -1
+    position, window, tried = (position + 7) & ~7, CHUNK_BYTES, -1
     while position + HEAD_BYTES <= limit:
         data = np.empty(min(window, limit - position), np.uint8)
         got = os.preadv(fd, [data.data], position)

@@ -92,7 +92,7 @@ class Writer:
         `datagrams`: well-formed (spool.wire.check). `refused`: {reason: (count, sample)}. `sender`: (uid,
         pid). Raises SpoolFull when no segment has room for it.
         """
-        body, rows = _body(datagrams, refused or {}, sender)
+        body, rows = encode_body(datagrams, refused or {}, sender)
         need = HEAD_BYTES + padded(len(body))
         if int(self.tail[POSITION]) + need > self.capacity:
             if not self.switch() or int(self.tail[POSITION]) + need > self.capacity:
@@ -122,7 +122,7 @@ class Writer:
             self._mapping = None
 
 
-def _body(
+def encode_body(
     datagrams: Sequence[bytes], refused: Dict[int, tuple[int, bytes]], sender: tuple[int, int]
 ) -> tuple[bytes, int]:
     """(frame body, bytes of its discard rows)."""

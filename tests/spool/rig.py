@@ -1,0 +1,180 @@
+"""A spool in a temporary directory, small enough that everything happens, and a disk that can lose power."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from unittest import mock
+
+import lmdb
+
+from spool import recovery
+from spool.keeper import Keeper
+from spool.layout import Layout
+from spool.options import SpoolOptions
+from spool.page import Field, Page
+from spool.segment import UNBOUND
+from spool.wire import encode
+from spool.writer import Writer
+from tests.spool import plain
+
+SEGMENT_BYTES = 8192
+SECTOR = 512
+
+
+class Rig:
+    """One spool, its appender and its keeper, in this process. Processes die by `crash`."""
+
+    def __init__(self, directory: Path, **options: int) -> None:
+        chosen = {"segment_bytes": SEGMENT_BYTES, "max_bytes": 1 << 20, "sync_interval_ms": 0, **options}
+        self.directory = directory
+        self.options = SpoolOptions(directory=directory / "spool", **chosen)
+        self.layout = Layout(self.options.directory)
+        self.boot = 1
+        self.bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self.images: dict[int, bytes] = {}
+        """By inode, what is certainly on the disk: the bytes at the last sync."""
+        self._spool: recovery.OpenSpool | None = None
+        self.open()
+
+    def open(self) -> None:
+        """What a daemon does when it starts."""
+        with mock.patch.object(recovery, "boot_id", return_value=self.boot.to_bytes(16, "big")), self._disk():
+            self._spool = recovery.open_spool(self.options)
+            self.identity = self._spool.identity
+            self.page = Page(self.directory / f"page-{self.boot}")
+            self.keeper = Keeper(
+                self.layout, self.identity, self.options, self.page, bell=self.bell, announce=lambda: None
+            )
+            self.writer = Writer(self.layout, self.identity, self.page)
+            self.keeper.step()
+
+    def crash(self) -> None:
+        """Every process dies; what they stored stays."""
+        if self._spool:
+            self.writer.close()
+            self.keeper._index.close()
+            self._spool.lock.release()
+            self._spool = None
+
+    def stop(self) -> None:
+        """A clean end."""
+        self.writer.close()
+        self.keeper.stopping = True
+        with self._disk():
+            self.keeper.run()
+        assert self._spool
+        self._spool.lock.release()
+        self._spool = None
+
+    def reopen(self) -> None:
+        """Crash, and start again in the same boot."""
+        self.crash()
+        self.open()
+
+    def lose_power(self, chance: random.Random) -> None:
+        """Crash, lose any of the sectors that were not synced, and forget the boot."""
+        self.crash()
+        for path in self.layout.segments.iterdir():
+            data = path.read_bytes()
+            synced = self.images.get(path.stat().st_ino, bytes(len(data)))
+            if synced == data or len(synced) != len(data):
+                continue
+            kept = bytearray(data)
+            for at in range(0, len(data), SECTOR):
+                if chance.random() < 0.5:
+                    kept[at : at + SECTOR] = synced[at : at + SECTOR]
+            path.write_bytes(kept)
+        self.boot += 1
+
+    def step(self) -> None:
+        """One turn of the keeper."""
+        with self._disk():
+            self.keeper.step()
+
+    def append(self, datagrams: Sequence[bytes], **more: object) -> int:
+        """Append one frame; the keeper makes room when needed."""
+        if self.writer.tail[0] + 64 + sum(map(len, datagrams)) + 600 > self.writer.capacity:
+            self.step()
+        return self.writer.append(datagrams, **more)  # type: ignore[arg-type]
+
+    def fill(self, frames: int, *, messages: int = 3, value: bytes = b"v" * 50) -> list[bytes]:
+        """Append frames of distinct messages; the datagrams."""
+        first = int(self.writer.tail[4])
+        sent = []
+        for f in range(frames):
+            burst = [
+                encode(b"t%d" % (i % 2), b"%d:" % (first + f * messages + i) + value) for i in range(messages)
+            ]
+            self.append(burst)
+            sent += burst
+        return sent
+
+    @property
+    def synced(self) -> int:
+        """The next sequence number that is not synced."""
+        return int(self.page.words[Field.SYNCED_SEQUENCE])
+
+    def segments(self) -> list[plain.Segment]:
+        """Every segment in use, in order, as the second reader sees it."""
+        paths = [self.layout.segment(*pair) for pair in self.layout.list_segments()]
+        spares = [self.layout.segment(n, ".spare") for n in self.layout.list_spares()]
+        read = [plain.read_segment(path.read_bytes()) for path in paths + spares]
+        return [s for s in read if s.header["first_sequence"] != UNBOUND]
+
+    def records(self) -> list[tuple[int, bytes]]:
+        """(sequence, datagram) of every message that can be read."""
+        return [record for segment in self.segments() for record in segment.messages()]
+
+    def last_path(self) -> Path:
+        """The file of the last segment."""
+        spares = [self.layout.segment(n, ".spare") for n in self.layout.list_spares()]
+        bound = [p for p in spares if plain.read_segment(p.read_bytes()).header["first_sequence"] != UNBOUND]
+        return bound[-1] if bound else self.layout.segment(*self.layout.list_segments()[-1])
+
+    def _disk(self) -> mock._patch:
+        """Remember what each sync makes durable."""
+        return _Recorder(self.images)
+
+    def replace(self, **options: int) -> None:
+        """Other options from the next start on."""
+        self.options = dataclasses.replace(self.options, **options)
+
+
+class _Recorder:
+    def __init__(self, images: dict[int, bytes]) -> None:
+        self._patches = [mock.patch.object(os, n, self._wrap(getattr(os, n))) for n in ("fsync", "fdatasync")]
+        self._images = images
+
+    def _wrap(self, real: object) -> object:
+        def sync(fd: int) -> None:
+            real(fd)  # type: ignore[operator]
+            status = os.fstat(fd)
+            if status.st_size < 1 << 20 and os.path.isfile(f"/proc/self/fd/{fd}"):
+                with open(f"/proc/self/fd/{fd}", "rb") as file:
+                    self._images[status.st_ino] = file.read()
+
+        return sync
+
+    def __enter__(self) -> None:
+        for patch in self._patches:
+            patch.start()
+
+    def __exit__(self, *_: object) -> None:
+        for patch in self._patches:
+            patch.stop()
+
+
+def index_tail(layout: Layout) -> tuple[int, list[int]] | None:
+    """What the index calls committed, read without the package."""
+    with lmdb.open(str(layout.index), readonly=True, lock=False, max_dbs=2, create=False) as env:
+        meta = env.open_db(b"meta", create=False)
+        with env.begin() as txn:
+            data = txn.get(b"committed", db=meta)
+    if data is None:
+        return None
+    words = [int.from_bytes(data[at : at + 8], "little", signed=True) for at in range(0, len(data) - 8, 8)]
+    return words[0], words[1:]

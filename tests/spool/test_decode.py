@@ -1,0 +1,82 @@
+"""Stored bytes to columns: every message comes out as the independent parser reads it."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spool.decode import decode
+from spool.format import decode_header
+from spool.frame import ROW, tail_at_start, walk
+from spool.kernel import address_of
+from spool.record import Batch, Topics
+from spool.scan import digest_address
+from spool.wire import encode
+from tests.spool import plain
+from tests.spool.memory import Chain
+from tests.spool.strategies import datagrams
+
+refused = st.dictionaries(st.integers(1, 13), st.tuples(st.integers(1, 9), st.binary(max_size=9)), max_size=2)
+bursts = st.lists(
+    st.tuples(st.lists(datagrams, max_size=5), refused, st.tuples(st.integers(0, 99), st.integers(0, 99))),
+    min_size=1,
+    max_size=5,
+)
+
+
+def read_back(chain: Chain, topics: Topics, *, shift: int = 0) -> Batch:
+    """The batch of all frames, read from bytes that begin `shift` bytes into the segment."""
+    table = np.zeros((64, ROW), np.int64)
+    tail = tail_at_start(decode_header(chain.data(), "x"))
+    _, rows = walk(address_of(chain.memory), len(chain.memory), tail, table, digest_address())
+    return decode(chain.memory[shift:].copy(), shift, table[:rows], topics, digest_address())
+
+
+@given(bursts, st.integers(0, 384))
+def test_columns_are_what_the_independent_parser_reads(given_bursts: list, shift: int) -> None:
+    """Every column of every message, whatever the offset at which the bytes begin."""
+    chain, topics = Chain(), Topics()
+    for burst in given_bursts:
+        chain.append(*burst)
+    batch = read_back(chain, topics, shift=shift)
+    segment = plain.read_segment(chain.data())
+    frames = [(f, i) for f in segment.frames for i in range(len(f.datagrams))]
+    assert len(batch) == len(frames)
+    for row, (frame, i) in enumerate(frames):
+        message = plain.parse_datagram(frame.datagrams[i])
+        assert isinstance(message, plain.Message)
+        assert batch.datagram(row) == frame.datagrams[i]
+        assert topics.names[batch.topic[row]] == message.topic
+        assert (batch.key(row) or b"", batch.value(row)) == (message.key, message.value)
+        assert batch.timestamp[row] == message.timestamp
+        assert (batch.partition_key[row] if batch.keyed[row] else None) == message.partition_key
+        assert batch.sequence[row] == frame.sequence + i
+        assert batch.received_ns[row] == frame.received_ns
+        assert (batch.uid[row], batch.pid[row]) == (frame.uids[i], frame.pids[i])
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(0, 5000), min_size=1, max_size=400))
+def test_topics_keep_their_numbers(names: list[int]) -> None:
+    """A topic has one number, in the order of first appearance, across batches and a table that grows."""
+    topics, seen = Topics(capacity=4), {}
+    for half in (names[: len(names) // 2], names[len(names) // 2 :]):
+        if not half:
+            continue
+        chain = Chain()
+        chain.append([encode(b"topic-%d" % n, b"") for n in half], {}, (0, 0))
+        batch = read_back(chain, topics)
+        wanted = [seen.setdefault(n, len(seen)) for n in half]
+        assert batch.topic.tolist() == wanted
+    assert topics.names == [b"topic-%d" % n for n in seen]
+
+
+def test_a_batch_can_lose_its_first_rows() -> None:
+    """after() drops rows from every column and keeps the bytes."""
+    chain, topics = Chain.of(3), Topics()
+    batch = read_back(chain, topics)
+    rest = batch.after(2)
+    assert rest.sequence.tolist() == batch.sequence.tolist()[2:]
+    assert [rest.datagram(i) for i in range(len(rest))] == [batch.datagram(i) for i in range(2, len(batch))]
+    assert batch.after(0) is batch

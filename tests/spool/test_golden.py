@@ -1,0 +1,115 @@
+"""Files that were written once: every later version reads them, and finds in them what was put there.
+
+tools/golden.py wrote them. When a test here fails, the code has changed the format, not the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spool.decode import decode
+from spool.format import FOOTER, HEADER
+from spool.frame import END, FRAME_ROW, POSITION, tail_at_start
+from spool.live import LiveSegment, end_of, read_footer
+from spool.record import Topics
+from spool.scan import Scan, digest_address, read_header
+from tests.spool import plain
+
+GOLDEN = Path(__file__).parents[1] / "golden/v1"
+EXPECTED = json.loads((GOLDEN / "expected.json").read_text())
+BURSTS = {"sealed": EXPECTED["bursts"], "unsealed": EXPECTED["bursts"][:2], "torn": EXPECTED["bursts"][:3]}
+RECEIVED_NS = 1_700_000_000_000_000_000
+
+
+def as_json(value: np.ndarray) -> object:
+    """A field as expected.json has it."""
+    found = value.tolist()
+    return found.hex() if isinstance(found, bytes) else found
+
+
+@pytest.mark.parametrize("name", ["sealed", "unsealed"])
+def test_header_says_what_it_said(name: str) -> None:
+    """Every field of the header is as written."""
+    record = read_header(GOLDEN / f"{name}.seg")
+    names = [n for n in HEADER.names or () if n not in ("zero", "check")]
+    assert {n: as_json(record[n]) for n in names} == EXPECTED[name]["header"]
+
+
+@pytest.mark.parametrize("name", BURSTS)
+def test_frames_say_what_they_said(name: str) -> None:
+    """Every field of every frame, datagram and discard row, read by the independent reader."""
+    segment = plain.read_segment((GOLDEN / f"{name}.seg").read_bytes())
+    sequence, burst = int(str(segment.header["first_sequence"])), int(str(segment.header["burst"]))
+    assert len(segment.frames) == len(BURSTS[name])
+    for i, (frame, wanted) in enumerate(zip(segment.frames, BURSTS[name], strict=True)):
+        burst += 1 + i
+        uid, pid = wanted["sender"]
+        assert [d.hex() for d in frame.datagrams] == wanted["datagrams"]
+        assert [[r, n, sample.hex()] for r, n, sample in frame.rows] == wanted["refused"]
+        assert (frame.sequence, frame.burst, frame.received_ns) == (sequence, burst, RECEIVED_NS + i)
+        assert frame.flags == wanted["flags"] | 3
+        assert (set(frame.uids), set(frame.pids)) in (({uid}, {pid}), (set(), set()))
+        sequence += len(frame.datagrams)
+
+
+@pytest.mark.parametrize("name", BURSTS)
+def test_the_package_reads_what_the_independent_reader_reads(name: str) -> None:
+    """Scan and decode give the same frames and the same messages, column by column."""
+    path = GOLDEN / f"{name}.seg"
+    segment = plain.read_segment(path.read_bytes())
+    fd, tail = os.open(path, os.O_RDONLY), tail_at_start(read_header(path))
+    scan, topics = Scan(fd, tail), Topics()
+    chunk = scan.next()
+    assert chunk is not None
+    rows = [(f.offset, f.sequence, len(f.datagrams), f.received_ns, f.flags) for f in segment.frames]
+    assert chunk.frames.view(FRAME_ROW).ravel().tolist() == rows
+    batch = decode(chunk.data, chunk.offset, chunk.frames, topics, digest_address())
+    assert list(zip(batch.sequence.tolist(), map(batch.datagram, range(len(batch))), strict=True)) == (
+        segment.messages()
+    )
+    for row, (_, data) in enumerate(segment.messages()):
+        message = plain.parse_datagram(data)
+        assert isinstance(message, plain.Message)
+        assert topics.names[batch.topic[row]] == message.topic
+        assert (batch.key(row) or b"", batch.value(row)) == (message.key, message.value)
+        assert batch.timestamp[row] == message.timestamp
+        assert (batch.partition_key[row] if batch.keyed[row] else None) == message.partition_key
+    assert scan.next() is None
+    os.close(fd)
+
+
+def test_footer_says_what_it_said() -> None:
+    """Every field of the footer, its marks and its topics."""
+    fd = os.open(GOLDEN / "sealed.seg", os.O_RDONLY)
+    footer = read_footer(fd)
+    os.close(fd)
+    assert footer is not None
+    record, marks, topics = footer
+    found = {n: as_json(record[n]) for n in FOOTER.names or () if n not in ("magic", "zero")}
+    found["mark_rows"] = [list(row) for row in marks.tolist()]
+    found["topic_rows"] = [[name.hex(), *rest] for name, *rest in topics]
+    assert found == EXPECTED["sealed"]["footer"]
+
+
+@pytest.mark.parametrize(("name", "appendable"), [("sealed", False), ("unsealed", True), ("torn", True)])
+def test_the_end_is_found(name: str, *, appendable: bool) -> None:
+    """A sealed segment ends where its footer says, an open one and a torn one behind the last good frame."""
+    path = GOLDEN / f"{name}.seg"
+    end = end_of(LiveSegment(path, read_header(path)))
+    assert end.appendable is appendable
+    assert end.tail[POSITION] == plain.read_segment(path.read_bytes()).end
+
+
+def test_zeros_follow_the_last_frame() -> None:
+    """What was preallocated and never written ends the log."""
+    fd = os.open(GOLDEN / "unsealed.seg", os.O_RDONLY)
+    scan = Scan(fd, tail_at_start(read_header(GOLDEN / "unsealed.seg")))
+    while scan.next():
+        continue
+    assert scan.stopped == END
+    os.close(fd)

@@ -1,0 +1,88 @@
+"""File names: built and parsed in one place, in the order of the messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pyfakefs.fake_filesystem import FakeFilesystem
+
+from spool.layout import SEGMENT, SENT, SPARE, Layout, parse_name, segment_name
+from spool.quarantine import keep, set_aside
+
+sequences = st.integers(0, 10**20 - 1)
+suffixes = st.sampled_from((SEGMENT, SENT, SPARE))
+
+
+@given(sequences, suffixes)
+def test_names_round_trip(sequence: int, suffix: str) -> None:
+    """parse_name gives back what segment_name was given."""
+    assert parse_name(segment_name(sequence, suffix)) == (sequence, suffix)
+
+
+@given(st.lists(st.tuples(sequences, suffixes)))
+def test_names_sort_as_numbers_do(pairs: list[tuple[int, str]]) -> None:
+    """The order of names is the order of messages."""
+    names = sorted(segment_name(*pair) for pair in pairs)
+    assert [parse_name(name)[0] for name in names if parse_name(name)] == sorted(n for n, _ in pairs)  # type: ignore[index]
+
+
+@given(st.text(max_size=30))
+def test_other_names_are_none(name: str) -> None:
+    """A name that segment_name would not write is not taken for one."""
+    parsed = parse_name(name)
+    assert parsed is None or segment_name(*parsed) == name
+
+
+def test_a_listing_passes_over_what_it_does_not_know(fs: FakeFilesystem) -> None:
+    """Foreign files, half-made ones and names of other digits do not appear in a listing."""
+    layout = Layout(Path("/spool"))
+    for name in (
+        segment_name(7),
+        segment_name(3, SENT),
+        segment_name(12, SPARE),
+        segment_name(2, SPARE),
+        segment_name(9) + ".tmp",
+        "7.seg",
+        "٣" * 20 + ".seg",
+        "lost+found",
+        ".seg",
+    ):
+        fs.create_file(layout.segments / name)
+    assert layout.list_segments() == [(3, SENT), (7, SEGMENT)]
+    assert layout.list_spares() == [2, 12]
+
+
+def test_a_missing_directory_lists_nothing(fs: FakeFilesystem) -> None:
+    """No directory is an empty spool, not an error."""
+    assert Layout(Path("/nowhere")).list_segments() == []
+    assert Layout(Path("/nowhere")).list_spares() == []
+
+
+def test_everything_lies_inside_the_directory() -> None:
+    """Each path of a spool is below its directory, so that a copy of the directory is a copy of the spool."""
+    layout = Layout(Path("/a/spool"))
+    names = ["identity", "lock", "ledger", "segments", "index", "delivery", "owner", "quarantine"]
+    paths = [getattr(layout, name) for name in names]
+    assert all(path.is_relative_to("/a/spool") for path in paths)
+    assert len(set(paths)) == len(paths)
+
+
+def test_quarantine_keeps_names(fs: FakeFilesystem) -> None:
+    """What is set aside or kept is found in quarantine under the name it had."""
+    layout = Layout(Path("/spool"))
+    fs.create_file(layout.segment(5), contents="damaged")
+    fs.create_dir(layout.quarantine)
+    set_aside(layout, layout.segment(5), "a test")
+    keep(layout, "burst-7.poison", b"bytes")
+    assert (layout.quarantine / segment_name(5)).read_text() == "damaged"
+    assert (layout.quarantine / "burst-7.poison").read_bytes() == b"bytes"
+    assert not layout.segment(5).exists()
+
+
+def test_evidence_without_room_is_not_an_error(fs: FakeFilesystem) -> None:
+    """A quarantine that cannot be written to costs the evidence, never the way on."""
+    layout = Layout(Path("/spool"))
+    keep(layout, "burst-7.poison", b"bytes")
+    assert not layout.quarantine.exists()

@@ -1,0 +1,161 @@
+"""Reading a segment by pread: in chunks, over damage, never further than allowed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spool.format import HEAD_BYTES, HEADER_BYTES
+from spool.frame import BAD, END, POSITION, SEQUENCE, STORED, tail_at_start
+from spool.scan import CHUNK_BYTES, Scan, find_frame, read_header
+from spool.wire import encode
+from tests.spool.memory import FIRST, Chain
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file for a segment."""
+    return tmp_path / "segment"
+
+
+@pytest.fixture
+def opened(path: Path) -> Iterator[list[int]]:
+    """Descriptors to close."""
+    fds: list[int] = []
+    yield fds
+    for fd in fds:
+        os.close(fd)
+
+
+def scan_of(path: Path, data: bytes, opened: list[int], **options: int) -> Scan:
+    """A scan over a file with these bytes."""
+    path.write_bytes(data)
+    opened.append(os.open(path, os.O_RDONLY))
+    return Scan(opened[-1], tail_at_start(read_header(path)), **options)
+
+
+def offsets(scan: Scan) -> list[int]:
+    """Where the frames of `all` begin."""
+    return [int(offset) for chunk in scan.all() for offset in chunk.frames[:, 0]]
+
+
+@pytest.mark.parametrize("chunk_bytes", [64, 100, 1000, 4096])
+def test_frames_longer_than_the_buffer_are_read(path: Path, opened: list[int], chunk_bytes: int) -> None:
+    """Whatever the size of the buffer, every frame is seen once, in order."""
+    chain = Chain(1 << 14)
+    for i in range(10):
+        chain.append([encode(b"t", b"x" * 17 * i * i)] * 2, {}, (0, 0))
+    scan = scan_of(path, chain.data(), opened, chunk_bytes=chunk_bytes)
+    assert offsets(scan) == chain.offsets
+    assert (scan.tail == chain.tail).all()
+    assert scan.stopped == END
+
+
+def test_the_buffer_shrinks_behind_a_large_frame(path: Path, opened: list[int]) -> None:
+    """One large frame does not keep its memory for the life of the scan."""
+    chain = Chain(4 << 20)
+    chain.append([encode(b"t", b"v" * 60000)] * 50, {}, (0, 0))
+    chain.append([encode(b"t", b"small")], {}, (0, 0))
+    scan = scan_of(path, chain.data(), opened)
+    assert len(scan._buffer) == CHUNK_BYTES
+    assert scan.next() is not None
+    assert len(scan._buffer) > CHUNK_BYTES
+    while scan.next():
+        continue
+    assert len(scan._buffer) == CHUNK_BYTES
+    assert (scan.tail == chain.tail).all()
+
+
+@pytest.mark.parametrize("lost", [[0], [2], [0, 1, 2], [1, 3], [4, 5], list(range(7))])
+def test_damage_is_skipped_and_counted(path: Path, opened: list[int], lost: list[int]) -> None:
+    """Over frames that were damaged, the scan goes to the next good one and counts what is missing."""
+    chain = Chain.of(8)
+    data = bytearray(chain.data())
+    for i in lost:
+        data[chain.offsets[i] + 70] ^= 0xFF
+    scan = scan_of(path, bytes(data), opened)
+    assert offsets(scan) == [o for i, o in enumerate(chain.offsets) if i not in lost]
+    assert scan.tail[STORED] == 16
+    assert scan.tail[SEQUENCE] == FIRST + 16
+
+
+def test_zeroed_frames_are_damage_when_good_ones_follow(path: Path, opened: list[int]) -> None:
+    """Zeros end the walk, but not a search: a lost page before a kept one hides nothing."""
+    chain = Chain.of(4)
+    data = bytearray(chain.data())
+    data[chain.offsets[1] : chain.offsets[3]] = bytes(chain.offsets[3] - chain.offsets[1])
+    scan = scan_of(path, bytes(data), opened)
+    assert offsets(scan) == [chain.offsets[0], chain.offsets[3]]
+
+
+@pytest.mark.parametrize("first", [0, FIRST - 1, FIRST + 1000, 1 << 62])
+def test_a_forged_frame_inside_a_datagram_is_passed_over(path: Path, opened: list[int], first: int) -> None:
+    """A datagram that holds whole frames does not lead a search astray: their numbers do not fit."""
+    forged = Chain.of(1, first=first).data()[HEADER_BYTES:][:200]
+    chain = Chain()
+    chain.append([encode(b"t", b"before")], {}, (0, 0))
+    chain.append([encode(b"t", b"".join(bytes(shift) + forged for shift in range(8)))], {}, (0, 0))
+    chain.append([encode(b"t", b"behind")], {}, (0, 0))
+    data = bytearray(chain.data())
+    data[chain.offsets[1]] ^= 1
+    scan = scan_of(path, bytes(data), opened)
+    assert find_frame(opened[0], chain.offsets[1], len(data)) not in chain.offsets
+    assert offsets(scan) == [chain.offsets[0], chain.offsets[2]]
+
+
+@settings(max_examples=30)
+@given(position=st.integers(0, 3000), window=st.integers(HEAD_BYTES, 400))
+def test_find_frame_finds_the_next_whatever_its_window(
+    tmp_path_factory: pytest.TempPathFactory, position: int, window: int
+) -> None:
+    """The next good frame at or behind any position, with any window, or -1."""
+    chain = Chain.of(12, value=b"x" * 60)
+    path = tmp_path_factory.getbasetemp() / "found"
+    path.write_bytes(chain.data())
+    fd = os.open(path, os.O_RDONLY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spool.scan.CHUNK_BYTES", window)
+        found = find_frame(fd, position, len(chain.memory))
+    os.close(fd)
+    assert found == next((o for o in chain.offsets if o >= position), -1)
+
+
+def test_a_claim_that_the_file_does_not_hold_ends_the_search(path: Path, opened: list[int]) -> None:
+    """A head that claims more bytes than there are, in a file that shrank, is passed over, not awaited."""
+    chain = Chain.of(3)
+    path.write_bytes(chain.data()[: int(chain.tail[POSITION]) - 8])
+    opened.append(os.open(path, os.O_RDONLY))
+    assert find_frame(opened[0], chain.offsets[2], 1 << 20) == -1
+    assert find_frame(opened[0], chain.offsets[1] + 1, 1 << 20) == -1
+
+
+def test_absurd_lengths_cost_no_memory(path: Path, opened: list[int]) -> None:
+    """A head that claims four gigabytes is BAD at once; the buffer does not grow for it."""
+    chain = Chain.of(2)
+    data = bytearray(chain.data())
+    data[chain.offsets[1] + 24 : chain.offsets[1] + 28] = b"\xff" * 4
+    scan = scan_of(path, bytes(data), opened)
+    assert offsets(scan) == chain.offsets[:1]
+    assert scan.stopped == BAD
+    assert len(scan._buffer) == CHUNK_BYTES
+
+
+def test_random_rot_never_stops_the_scan(path: Path, opened: list[int]) -> None:
+    """Kilobytes of random bytes in the middle: every frame outside them is read."""
+    chain, chance = Chain.of(14, value=b"x" * 30), np.random.default_rng(7)
+    for _ in range(20):
+        data = bytearray(chain.data())
+        start = int(chance.integers(HEADER_BYTES, int(chain.tail[POSITION])))
+        length = int(chance.integers(1, 1500))
+        data[start : start + length] = chance.bytes(length)
+        data = data[: len(chain.memory)]
+        found = offsets(scan_of(path, bytes(data), opened))
+        ends = [*chain.offsets[1:], int(chain.tail[POSITION])]
+        untouched = [o for o, e in zip(chain.offsets, ends, strict=True) if e <= start or o >= start + length]
+        assert [o for o in found if o in untouched] == untouched
