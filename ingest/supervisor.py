@@ -60,7 +60,7 @@ class Supervisor:
             signal.signal(number, self._stop)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(self._wake)
-        # What is there now is there for good: a collection that looked at it would copy its pages into every worker.
+        # What is there now stays: a collection that looked at it would copy its pages into every worker.
         gc.freeze()
         while not self.stopping:
             self._start_due()
