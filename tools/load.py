@@ -8,7 +8,8 @@ Every successful send is counted, and nothing else: the counts are what `receive
 daemon is away, senders reconnect. Latency is measured from the time at which a message was due, so that a
 sender that is held up is late with all that it should have sent meanwhile. Prints one JSON document:
 
-    {"senders": [{"sender", "sent", "reconnects"}], "sent", "seconds", "latency_ms": {"p50", ..., "max"}}
+    {"senders": [{"sender", "sent", "reconnects"}], "sent", "seconds", "first_ns", "last_ns",
+     "latency_ms": {"p50", "p99", "p99.9", "max"}}      times by CLOCK_MONOTONIC; latencies with a rate only
 
 SIGTERM ends it early, with the same report. Exits 1 when a sender failed.
 """
@@ -59,12 +60,22 @@ class LoadOptions:
     """With a rate: send what is due every so often, all at once."""
     burst: int = 128
     """Most messages of one sendmmsg."""
+    large: int = 0
+    """Bytes of every burst-th datagram; 0: none is larger than the others."""
     first_sender: int = 0
     seed: int = 1
 
     def mix(self, sender: int) -> Mix:
         """What one sender sends."""
-        return Mix(self.topics, self.sizes, self.keyed, self.key_bytes, self.burst, self.seed + sender)
+        return Mix(
+            self.topics,
+            self.sizes,
+            self.keyed,
+            self.key_bytes,
+            slots=self.burst,
+            seed=self.seed + sender,
+            large=self.large,
+        )
 
 
 class Load:
@@ -133,6 +144,8 @@ class Load:
             "senders": [{name: int(job[at]) for name, at in columns.items()} for job in jobs],
             "sent": int(jobs[:, hot.SENT].sum()),
             "seconds": seconds,
+            "first_ns": int(started.min()) if len(started) else 0,
+            "last_ns": int(jobs[:, hot.LAST].max()),
         }
         if self.options.rate:
             worst = int(jobs[:, hot.WORST].max()) / 1e6

@@ -45,6 +45,8 @@ class Mix:
     """Of the message's own key: 8, or 0 for none."""
     slots: int
     seed: int
+    large: int = 0
+    """Bytes of the datagram in the last slot, when not like the others."""
 
 
 class Datagrams:
@@ -83,7 +85,7 @@ class Datagrams:
         """(keyed, datagram, length of the topic). Raises ValueError when the size leaves no room."""
         topic = mix.topics[slot % len(mix.topics)].encode()
         keyed = rng.random() < mix.keyed
-        size = rng.randint(*mix.sizes)
+        size = mix.large if mix.large and slot == mix.slots - 1 else rng.randint(*mix.sizes)
         room = size - _FIXED_BYTES - 4 * keyed - len(topic) - mix.key_bytes
         partition_key = 0 if keyed else None
         data = encode(topic, blank_value(room), key=bytes(mix.key_bytes), partition_key=partition_key)

@@ -1,0 +1,207 @@
+"""A `bruce run` as benches and the storm use it: started, watched from outside, killed, started again.
+
+What is seen of it is what anybody sees: its process table row, `brucectl status --json`, and the shared
+page. With a listening socket given, the daemon gets it as from systemd: descriptor 3, LISTEN_FDS and
+LISTEN_PID, so that it outlives the daemon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from spool.identity import read_identity
+from spool.layout import Layout
+from spool.page import Field, page_path, read_page
+from spool.recovery import boot_id
+from tools.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parent.parent
+ROLES = ("supervisor", "ingest", "keeper", "delivery")
+START_S = 120.0
+"""Long enough to compile all kernels, on the first start of a checkout."""
+NOWHERE = "127.0.0.1:1"
+"""Bootstrap servers where nobody listens."""
+_ACTIVATE = 'LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"'
+
+Settings = Mapping[str, Mapping[str, object]]
+
+
+class Bruce:
+    """One spool and its daemon. A context manager, which leaves no process and no runtime files behind."""
+
+    def __init__(
+        self,
+        directory: Path,
+        servers: str,
+        *,
+        settings: Settings | None = None,
+        listener: socket.socket | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """`directory`: for spool, configuration and log. `settings`: more of bruce.toml, by table and key."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory, self.spool = directory, directory / "spool"
+        self.log = directory / "bruce.log"
+        # Short, as a socket's path must be, and on tmpfs, as staging must be.
+        self.runtime = Path(tempfile.mkdtemp(prefix="bruce-load-", dir="/dev/shm"))
+        self.socket = Path(listener.getsockname()) if listener else self.runtime / "bruce.sock"
+        self.pid = 0
+        self._listener, self._settings = listener, settings or {}
+        self._environ = {name: value for name, value in os.environ.items() if not name.startswith("BRUCE_")}
+        self._environ |= {
+            "BRUCE_RUNTIME_DIRECTORY": str(self.runtime),
+            "PYTHONPATH": str(ROOT),
+            **(environ or {}),
+        }
+        self.configure(servers)
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "bruce.toml"
+
+    def configure(self, servers: str) -> None:
+        """Write bruce.toml; it is read at the next start."""
+        tables: dict[str, dict[str, object]] = {
+            "ingest": {"datagram_socket": str(self.socket)},
+            "spool": {"directory": str(self.spool)},
+            "kafka": {"bootstrap.servers": servers},
+        }
+        for name, keys in self._settings.items():
+            tables.setdefault(name, {}).update(keys)
+        lines = []
+        for name, keys in tables.items():
+            # JSON's strings and numbers are TOML's.
+            lines += [f"[{name}]", *(f'"{key}" = {json.dumps(value)}' for key, value in keys.items())]
+        self.config.write_text("\n".join(lines) + "\n")
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start the daemon; return when its workers run."""
+        assert not self.pid
+        command = [sys.executable, "-c", "from cli.app import bruce; bruce()", "run", "--config"]
+        command.append(str(self.config))
+        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        actions: list[tuple[Any, ...]] = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(self.log), append, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        if self._listener:
+            command = ["sh", "-c", _ACTIVATE, "sh", *command]
+            actions.append((os.POSIX_SPAWN_DUP2, self._listener.fileno(), 3))
+        if shutil.which("setpriv"):
+            # Nothing of ours stays behind, however we end.
+            command = ["setpriv", "--pdeathsig", "KILL", *command]
+        self.pid = os.posix_spawnp(command[0], command, self._environ, file_actions=actions, setsid=True)
+        if wait:
+            wait_until(self.runs, START_S, f"bruce to start; see {self.log}")
+
+    def runs(self) -> bool:
+        """Whether supervisor and all workers run. Raises RuntimeError when the daemon has ended."""
+        if self.pid and os.waitpid(self.pid, os.WNOHANG)[0]:
+            self.pid = 0
+            raise RuntimeError(f"bruce ended by itself; see {self.log}")
+        return len(self.workers()) == len(ROLES) and self.socket.exists()
+
+    def page(self) -> np.ndarray | None:
+        """The words of the shared page; None when there is no daemon's yet."""
+        if not (self.spool / "identity").exists():
+            return None
+        return read_page(page_path(self.runtime, read_identity(Layout(self.spool)), boot_id()))
+
+    def word(self, field: Field) -> int:
+        """One word of the page; 0 without a page."""
+        page = self.page()
+        return 0 if page is None else int(page[field])
+
+    def workers(self) -> dict[str, int]:
+        """{role: pid} of those that live, checked against the process table."""
+        page = self.page()
+        if page is None or not self.pid or int(page[Field.WORKERS]) != self.pid:
+            return {}
+        pids = {role: int(page[Field.WORKERS + 8 * row]) for row, role in enumerate(ROLES)}
+        return {role: pid for role, pid in pids.items() if pid == self.pid or _parent(pid) == self.pid}
+
+    def living(self) -> set[int]:
+        """The pids of those workers that live."""
+        return set(self.workers().values())
+
+    def kill(self, role: str) -> int:
+        """SIGKILL one worker: its pid; 0 when it does not run now."""
+        pid = self.workers().get(role, 0)
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def kill_all(self) -> None:
+        """SIGKILL every process of the daemon at once; return when all are gone."""
+        if not self.pid:
+            return
+        workers = self.living()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self.pid = 0
+        wait_until(
+            lambda: not any(_parent(pid) for pid in workers), 60, "killed workers to be gone", pause_s=0.002
+        )
+
+    def stop(self, timeout_s: float = 60.0) -> None:
+        """SIGTERM, and wait. Raises TookTooLong."""
+        pid = self.pid
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: os.waitpid(pid, os.WNOHANG)[0], timeout_s, f"bruce to stop; see {self.log}")
+        self.pid = 0
+
+    def status(self, timeout_s: float = 60.0) -> dict[str, Any]:
+        """What `brucectl status --json` prints; with the daemon dead, too."""
+        command = [sys.executable, "-c", "from cli.app import brucectl; brucectl()", "status", "--json"]
+        done = subprocess.run(
+            [*command, "--config", str(self.config)],
+            env=self._environ,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(
+                f"brucectl status exits {done.returncode}: {done.stderr.decode(errors='replace')}"
+            )
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def close(self) -> None:
+        """Kill what still runs and give the memory back; the directory stays."""
+        self.kill_all()
+        shutil.rmtree(self.runtime, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _parent(pid: int) -> int:
+    """The parent of a process that lives; 0 when it is dead, a zombie, or nobody."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[1])

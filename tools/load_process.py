@@ -1,0 +1,74 @@
+"""tools/load in a process of its own: started, stopped, its report taken."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import fields
+from types import TracebackType
+from typing import Any, Self
+
+from tools.bruce_process import ROOT
+from tools.load import LoadOptions
+
+STOP_S = 30.0
+
+
+class LoadFailed(Exception):
+    """The load generator itself failed; what it said stands on standard error."""
+
+
+class RunningLoad:
+    """A load that goes on by itself. As a context manager it ends with the block."""
+
+    def __init__(self, options: LoadOptions) -> None:
+        command = [sys.executable, "-m", "tools.load", *arguments(options)]
+        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self, timeout_s: float) -> dict[str, Any]:
+        """The report, when everything is sent. Raises LoadFailed, subprocess.TimeoutExpired."""
+        said, _ = self._process.communicate(timeout=timeout_s)
+        if self._process.returncode:
+            raise LoadFailed(f"tools/load exits {self._process.returncode}")
+        report: dict[str, Any] = json.loads(said)
+        return report
+
+    def stop(self) -> dict[str, Any]:
+        """End it early: the report of what was sent."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        return self.wait(STOP_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
+
+
+def arguments(options: LoadOptions) -> list[str]:
+    """The command line that stands for these options."""
+    found = ["--socket", str(options.socket), "--sizes", "{}:{}".format(*options.sizes)]
+    found += ["--topics", *options.topics]
+    for option in fields(LoadOptions):
+        if isinstance(option.default, int | float):
+            found += ["--" + option.name.replace("_", "-"), str(getattr(options, option.name))]
+    return found
+
+
+def run_load(options: LoadOptions, timeout_s: float) -> dict[str, Any]:
+    """Run a load to its end: its report."""
+    with RunningLoad(options) as load:
+        return load.wait(timeout_s)

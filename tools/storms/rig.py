@@ -1,0 +1,165 @@
+"""What a storm and an outage have in common: bruce, its Kafka, its senders, and how it must end."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spool.layout import Layout
+from spool.page import Field
+from tools.bruce_process import Bruce
+from tools.load import LoadOptions
+from tools.storms.evidence import Evidence
+from tools.storms.options import StormOptions
+from tools.storms.unmarked import keep_marks, unanswered
+from tools.storms.watcher import Watcher
+from tools.targets import Embedded, Real, Target
+from tools.verify import counts_of, read_topics
+from tools.verify_judge import judge
+from tools.waiting import wait_until
+
+GONE_S = 30.0
+_ROOM_BYTES = 64 << 30
+_MEAN_BYTES = 400
+_KEPT_BYTES = 5 << 20
+"""Of a partition of the embedded Kafka."""
+_UNEVEN = 4
+"""Some partitions get so many times their share while brokers are away."""
+
+
+class Rig:
+    """One run. `messages` were sent in the end when `report` came."""
+
+    def __init__(self, options: StormOptions, evidence: Evidence, target: Target, bruce: Bruce) -> None:
+        self.options, self.evidence, self.target, self.bruce = options, evidence, target, bruce
+        self.layout = Layout(bruce.spool)
+        self.marks: list[tuple[Path, int]] = []
+        """Of each kill that ended a deliverer: copied marks, and the synced watermark."""
+
+    def load(self, **changes: Any) -> LoadOptions:
+        """The senders' mix: all topics, half with a partition key, one in 128 larger than a staging slot."""
+        options = {
+            "senders": self.options.senders,
+            "topics": tuple(self.options.topic_names),
+            "sizes": (100, 300),
+            "large": 6000,
+            "keyed": 0.5,
+            "seed": self.options.seed,
+        }
+        return LoadOptions(self.bruce.socket, **{**options, **changes})
+
+    def keep_marks(self) -> None:
+        """To be called when a deliverer is dead and none that follows has begun."""
+        directory = self.evidence.directory / "marks" / str(len(self.marks))
+        keep_marks(self.layout, directory)
+        self.marks.append((directory, self.bruce.word(Field.SYNCED_SEQUENCE)))
+
+    def kill_all(self) -> None:
+        """SIGKILL everything at once."""
+        self.bruce.kill_all()
+        self.keep_marks()
+
+    def kill_worker(self, role: str) -> int:
+        """SIGKILL a worker, which runs or will soon; its pid."""
+        pid = 0
+
+        def kill() -> bool:
+            nonlocal pid
+            pid = self.bruce.kill(role)
+            return pid > 0
+
+        wait_until(kill, GONE_S, f"a {role} to kill")
+        if role == "delivery":
+            wait_until(
+                lambda: pid not in self.bruce.living(), GONE_S, f"the {role} to be gone", pause_s=0.0005
+            )
+            self.keep_marks()
+        return pid
+
+    def settle(self, watcher: Watcher) -> dict[str, Any]:
+        """Wait until everything is delivered: the last status."""
+        wait_until(
+            lambda: (watcher.look() or {"backlog": 1})["backlog"] == 0,
+            self.options.settle_s,
+            f"the backlog to be delivered; the last status: {watcher.last}",
+            pause_s=0.5,
+        )
+        return watcher.last
+
+    def judge(self, report: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:
+        """Compare senders, status and Kafka; the summary."""
+        evidence, sent = self.evidence, report["sent"]
+        evidence.record("load", report)
+        evidence.expect(status["received"] == sent, f"received {status['received']}, but {sent} were sent")
+        evidence.expect(not status["discarded"], f"discarded: {status['discarded']}")
+        evidence.say("reading everything back from Kafka")
+        records, dropped = read_topics(self.target.bootstrap, self.options.topic_names)
+        findings = judge(records, counts_of(report), dropped=dropped)
+        evidence.record("findings", findings.as_dict())
+        if not findings.clean:
+            np.save(evidence.directory / "records.npy", records)
+        evidence.expect(dropped == 0, f"Kafka itself dropped {dropped} messages: nothing is proven")
+        evidence.expect(findings.clean, "what Kafka has is not what was sent", findings.as_dict())
+        strange, explained = unanswered(self.layout, self.marks, records["sequence"])
+        if not self.options.embedded:
+            # The embedded Kafka does not recognise a retried request, so that a lost connection doubles too.
+            evidence.expect(
+                len(strange) == 0,
+                f"{len(strange)} messages are in Kafka more often than kills explain",
+                {"sequences": strange[:20].tolist()},
+            )
+        return {
+            "seed": self.options.seed,
+            "sent": sent,
+            "received": status["received"],
+            "in_kafka": findings.messages,
+            "missing": findings.missing,
+            "corrupt": findings.corrupt,
+            "out_of_order": findings.out_of_order,
+            "received_twice": findings.received_twice,
+            "duplicates": findings.duplicates,
+            "duplicates_possible": explained,
+            "duplicates_unexplained": len(strange),
+        }
+
+
+def partitions(options: StormOptions) -> int:
+    """Of each topic. The embedded Kafka drops what is over its size, so there it has enough of them."""
+    if not options.embedded:
+        return options.partitions
+    return max(options.partitions, options.messages * _MEAN_BYTES * _UNEVEN // options.topics // _KEPT_BYTES)
+
+
+@contextmanager
+def rig(options: StormOptions, evidence: Evidence) -> Iterator[Rig]:
+    """Kafka, the listening socket as the service manager would hold it, and a bruce that is not started."""
+    topics = dict.fromkeys(options.topic_names, partitions(options))
+    sockets = Path(tempfile.mkdtemp(prefix="bruce-storm-", dir="/dev/shm"))
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    listener.bind(str(sockets / "bruce.sock"))
+    settings = {
+        "spool": {"max_bytes": _ROOM_BYTES, "segment_bytes": options.segment_mib << 20},
+        "dispatch": {"window_messages": options.window_messages},
+    }
+    target: Target
+    if options.embedded:
+        target = Embedded(options.brokers, topics)
+    else:
+        target = Real(evidence.directory / "kafka", options.brokers, topics)
+    try:
+        with (
+            target,
+            Bruce(evidence.directory, target.bootstrap, settings=settings, listener=listener) as bruce,
+        ):
+            yield Rig(options, evidence, target, bruce)
+    finally:
+        listener.close()
+        shutil.rmtree(sockets, ignore_errors=True)

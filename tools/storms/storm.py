@@ -1,0 +1,121 @@
+"""The storm: senders that count, processes and brokers that are killed at random, and a count at the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from spool.page import Field
+from tools.bruce_process import START_S
+from tools.load_process import RunningLoad
+from tools.storms.evidence import Evidence
+from tools.storms.options import StormOptions
+from tools.storms.rig import Rig, rig
+from tools.storms.timeline import Action, duration_s, kills, troubles
+from tools.storms.watcher import Watcher
+from tools.waiting import wait_until
+
+WATCH_S = 0.1
+LUMP_MS = 200
+"""Senders send what is due five times a second, all at once: bursts to be killed in."""
+AIM_S = 0.5
+MOST_SENDING_S = 3600.0
+
+
+class Storm:
+    """One storm over one rig."""
+
+    def __init__(self, parts: Rig) -> None:
+        self._rig, self._options, self._evidence = parts, parts.options, parts.evidence
+        self._begun = 0.0
+        self.done: Counter[str] = Counter()
+
+    def run(self) -> dict[str, Any]:
+        """Let it pass over, and judge what is left; the summary."""
+        parts, options = self._rig, self._options
+        parts.bruce.start()
+        watcher = Watcher(parts.bruce, self._evidence, WATCH_S)
+        rate = int(1.1 * options.messages / (duration_s(options) + 1)) + options.senders
+        self._evidence.say(
+            f"seed {options.seed}: {duration_s(options):.0f} s of kills, {rate} datagrams a second"
+        )
+        with RunningLoad(parts.load(rate=rate, lump_ms=LUMP_MS)) as load:
+            try:
+                watcher.start()
+                self._pass(watcher)
+                enough = f"{options.messages} datagrams to be received; the load {load.running=}"
+                wait_until(
+                    lambda: watcher.last["received"] >= options.messages, MOST_SENDING_S, enough, pause_s=0.5
+                )
+                report = load.stop()
+            finally:
+                watcher.stop()
+        self._evidence.say(f"{report['sent']} sent; waiting for the backlog")
+        status = parts.settle(watcher)
+        parts.bruce.stop()
+        return {**parts.judge(report, status), "statuses": watcher.taken, "done": dict(self.done)}
+
+    def _pass(self, watcher: Watcher) -> None:
+        """Do everything that the timeline says, the brokers' part beside ours."""
+        wait_until(lambda: watcher.last["received"] > 0, START_S, "the first datagrams")
+        self._begun = time.monotonic()
+        brokers = threading.Thread(target=self._trouble_brokers, name="brokers", daemon=True)
+        brokers.start()
+        for action in kills(self._options):
+            self._await(action)
+            self._kill(action)
+        # Kafka's own starts have deadlines.
+        brokers.join()
+
+    def _await(self, action: Action) -> None:
+        time.sleep(max(0.0, self._begun + action.at_s - time.monotonic()))
+
+    def _trouble_brokers(self) -> None:
+        for action in troubles(self._options):
+            self._await(action)
+            assert isinstance(action.target, int)
+            self._evidence.say(f"{action.verb} broker {action.target}")
+            self._evidence.record("events", {"verb": action.verb, "broker": action.target})
+            try:
+                getattr(self._rig.target, action.verb)(action.target)
+            except Exception as error:
+                self._evidence.violation(f"cannot {action.verb} broker {action.target}: {error}")
+                raise
+            self.done[f"broker {action.verb}"] += 1
+
+    def _kill(self, action: Action) -> None:
+        if action.aimed:
+            self._await_burst()
+        if action.target == "all":
+            self._kill_all(action)
+        else:
+            time.sleep(action.pause_s)
+            pid = self._rig.kill_worker(str(action.target))
+            page = self._rig.bruce.page()
+            words = (
+                {} if page is None else {f.name: int(page[f]) for f in (Field.WRITTEN_SEQUENCE, Field.FLOOR)}
+            )
+            row = {"verb": "kill", "role": action.target, "pid": pid, "aimed": action.aimed}
+            self._evidence.record("events", {**row, **words})
+        self.done[str(action.target)] += 1
+
+    def _kill_all(self, action: Action) -> None:
+        self._evidence.say("kill every process")
+        self._rig.kill_all()
+        self._evidence.record("events", {"verb": "kill", "role": "all"})
+        time.sleep(action.pause_s)
+        self._rig.bruce.start()
+
+    def _await_burst(self) -> None:
+        """Return when something was just written, or AIM_S later."""
+        before, end = self._rig.bruce.word(Field.WRITTEN_SEQUENCE), time.monotonic() + AIM_S
+        while time.monotonic() < end and self._rig.bruce.word(Field.WRITTEN_SEQUENCE) == before:
+            time.sleep(0.0002)
+
+
+def run_storm(options: StormOptions, evidence: Evidence) -> dict[str, Any]:
+    """A storm from beginning to end; its summary."""
+    with rig(options, evidence) as parts:
+        return Storm(parts).run()

@@ -1,0 +1,58 @@
+"""What happens when, drawn from a seed: the kills of bruce's processes, and what befalls the brokers."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from tools.storms.options import StormOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do, `at_s` after the storm began."""
+
+    at_s: float
+    verb: str
+    """kill, or a verb of tools.targets.Target: kill, start, freeze, thaw."""
+    target: str | int
+    """A role of bruce, or "all"; a broker's number."""
+    aimed: bool = False
+    """Wait for a burst to be under way; a worker that sleeps has little to lose."""
+    pause_s: float = 0.0
+    """From the burst to the kill, or how long everything stays dead."""
+
+
+def kills(options: StormOptions) -> list[Action]:
+    """The kills of bruce's processes, in order."""
+    rng = random.Random(options.seed)  # noqa: S311  (to be repeated, not to be secret)
+    targets = [what for what, count in options.kills.items() for _ in range(count)]
+    rng.shuffle(targets)
+    found, now = [], 0.0
+    for target in targets:
+        now += rng.expovariate(1 / options.gap_s)
+        aimed = target != "keeper" and rng.random() < 0.5
+        pause = rng.uniform(0, 1.0) if target == "all" else rng.uniform(0, 0.004)
+        found.append(Action(now, "kill", target, aimed, pause))
+    return found
+
+
+def duration_s(options: StormOptions) -> float:
+    """How long the kills take, about; the brokers' troubles must fit in."""
+    last = kills(options)[-1].at_s if sum(options.kills.values()) else 0.0
+    return max(last, 2 * options.freeze_s * options.freezes, 3 * options.broker_down_s * options.broker_kills)
+
+
+def troubles(options: StormOptions) -> list[Action]:
+    """What befalls the brokers, in order; one at a time, so that a majority always stands."""
+    rng = random.Random(options.seed + 1)  # noqa: S311
+    now, found = 0.1 * duration_s(options), []
+    for kind, count, down_s in (
+        (("kill", "start"), options.broker_kills, options.broker_down_s),
+        (("freeze", "thaw"), options.freezes, options.freeze_s),
+    ):
+        for _ in range(count):
+            broker = rng.randint(1, options.brokers)
+            found += [Action(now, kind[0], broker), Action(now + down_s, kind[1], broker)]
+            now += down_s + 0.1 * duration_s(options)
+    return found

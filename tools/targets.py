@@ -1,0 +1,142 @@
+"""The Kafka that benches and the storm deliver to: real brokers or the embedded one, by the same verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from dispatch.embedded import EmbeddedKafka
+from tools.kafka_cluster import KafkaCluster
+
+COPIES = 3
+FROZEN_MS = 600_000
+
+
+class Target(Protocol):
+    """A cluster with brokers 1 to `size`, and the topics it was made with."""
+
+    size: int
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    def kill(self, broker: int) -> None: ...
+
+    def start(self, broker: int) -> None: ...
+
+    def freeze(self, broker: int) -> None: ...
+
+    def thaw(self, broker: int) -> None: ...
+
+    def stop_all(self) -> None: ...
+
+    def start_all(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Real:
+    """Apache Kafka. Three brokers keep three copies, and want two of them."""
+
+    def __init__(self, directory: Path, size: int, topics: Mapping[str, int]) -> None:
+        self.size = size
+        self._cluster = KafkaCluster(directory, size)
+        self._topics = topics
+
+    @property
+    def bootstrap(self) -> str:
+        return self._cluster.bootstrap
+
+    def kill(self, broker: int) -> None:
+        self._cluster.kill(broker)
+
+    def start(self, broker: int) -> None:
+        self._cluster.start(broker)
+
+    def freeze(self, broker: int) -> None:
+        self._cluster.freeze(broker)
+
+    def thaw(self, broker: int) -> None:
+        self._cluster.thaw(broker)
+
+    def stop_all(self) -> None:
+        self._cluster.down()
+
+    def start_all(self) -> None:
+        self._cluster.heal()
+
+    def __enter__(self) -> Self:
+        self._cluster.up()
+        try:
+            copies = min(COPIES, self.size)
+            topics = [NewTopic(name, count, copies) for name, count in self._topics.items()]
+            admin = AdminClient({"bootstrap.servers": self.bootstrap})
+            for made in admin.create_topics(topics, operation_timeout=30).values():
+                made.result(60)
+        except BaseException:
+            self._cluster.down()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cluster.down()
+
+
+class Embedded:
+    """librdkafka's mock cluster. It keeps 5 MiB a partition, and does not remove duplicates of retries."""
+
+    def __init__(self, size: int, topics: Mapping[str, int]) -> None:
+        self.size = size
+        self._topics = topics
+        self._kafka: EmbeddedKafka | None = None
+
+    @property
+    def kafka(self) -> EmbeddedKafka:
+        assert self._kafka is not None
+        return self._kafka
+
+    @property
+    def bootstrap(self) -> str:
+        return self.kafka.bootstrap_servers
+
+    def kill(self, broker: int) -> None:
+        self.kafka.down(broker)
+
+    def start(self, broker: int) -> None:
+        self.kafka.up(broker)
+
+    def freeze(self, broker: int) -> None:
+        """Answers are held back; what was asked is done."""
+        self.kafka.rtt(broker, FROZEN_MS)
+
+    def thaw(self, broker: int) -> None:
+        """The answers that were held back come with the connections that follow."""
+        self.kafka.rtt(broker, 0)
+        self.kafka.down(broker)
+        self.kafka.up(broker)
+
+    def stop_all(self) -> None:
+        self.kafka.down()
+
+    def start_all(self) -> None:
+        self.kafka.up()
+
+    def __enter__(self) -> Self:
+        self._kafka = EmbeddedKafka(brokers=self.size, topics=list(self._topics.items()))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kafka.close()
