@@ -18,8 +18,8 @@ from ingest.datagram import activated_socket, open_socket, set_timeout
 from ingest.staging import Staging, read_staging, staging_path
 from ingest.supervisor import Role, Supervisor
 from ingest.worker import IngestWorker, compile_kernels, prepare
+from router.brokers import BrokerView
 from router.partition import Partitioners
-from router.router import BrokerView
 from spool.format import HEADER_BYTES, MAX_BURST, SAMPLE_BYTES
 from spool.keeper import Keeper
 from spool.ledger import Ledger

@@ -12,9 +12,11 @@ from cli.config import Config
 from dispatch.client import KafkaClient
 from dispatch.pool import Pool
 from router.acks import Acks
+from router.brokers import BrokerView
 from router.metadata import Metadata
 from router.partition import Partitioners
-from router.router import BrokerView, Router
+from router.room import Room
+from router.router import Kafka, Log, Router
 from spool.catalogue import Catalogue
 from spool.layout import Layout
 from spool.lock import Lock
@@ -53,15 +55,12 @@ class Delivery:
         self._pool = Pool(self._client, topics, config.dispatch, spool_uuid=spool)
         self._acks = Acks(self._marks, catalogue)
         self._metadata = Metadata(self._client.fetch_cluster, lambda: os.eventfd_write(self._wake, 1))
+        window = config.dispatch.window_messages, config.dispatch.window_bytes
         self.router = Router(
-            (Reader(catalogue, topics), Reader(catalogue, topics)),
-            self._pool,
-            self._client,
+            Log(Reader(catalogue, topics), Reader(catalogue, topics), committed),
+            Kafka(self._client, self._pool, Room(self._pool, *window), self._metadata),
             self._acks,
-            self._metadata,
             Partitioners(config.partitioners),
-            committed=committed,
-            window_messages=config.dispatch.window_messages,
         )
 
     @property

@@ -15,15 +15,19 @@ broker alone (a message routed to A moves with its partition to B, whose offset 
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from spool.catalogue import Catalogue, SegmentInfo
+from spool.errors import MarksFailed
 from spool.kernel import kernel
 from spool.marks import CHUNK_BYTES, Changes, Marks
+
+log = logging.getLogger("bruce.router")
 
 COMMIT_S = 0.1
 UNROUTED = -1
@@ -68,7 +72,7 @@ def neither(
 def first_clear(bits: Bits, start: int) -> int:
     """The first bit at or behind `start` that is not set; the end of the bitmap if all are."""
     at = start
-    end = 8 * len(bits)
+    end = max(at, 8 * len(bits))
     while at < end:
         if at & 7 == 0 and bits[at >> 3] == 0xFF:
             at += 8
@@ -109,7 +113,7 @@ class Acks:
         self._segments: dict[int, SegmentBits] = {}
         self._discarded: list[tuple[int, int, bytes, int]] = []
         self._committed_at = clock()
-        self._changed = False
+        self._changed = self._failing = False
         self.floor, _ = marks.floor()
         self._written_floor = self.floor
         for info, chunk, bitmap in marks.chunks():
@@ -143,10 +147,15 @@ class Acks:
 
     def open(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which messages are neither resolved nor taken."""
+        return self._without(sequences, taken_too=True)
+
+    def _without(self, sequences: npt.NDArray[np.int64], *, taken_too: bool) -> npt.NDArray[np.bool_]:
+        """Which messages are not resolved, or not taken either."""
         out = np.zeros(len(sequences), np.bool_)
         for bits, which in self._by_segment(sequences):
             part = np.empty(len(sequences[which]), np.bool_)
-            neither(bits.resolved, bits.taken, bits.info.first_sequence, sequences[which], part)
+            other = bits.taken if taken_too else bits.resolved
+            neither(bits.resolved, other, bits.info.first_sequence, sequences[which], part)
             out[which] = part
         return out & (sequences >= self.floor)
 
@@ -167,12 +176,17 @@ class Acks:
             set_bits(bits.resolved, bits.info.first_sequence, above[which], bits.dirty)
         self._changed |= len(above) > 0
 
-    def discard(self, sequences: npt.NDArray[np.int64], reason: int, topics: Iterable[bytes]) -> None:
-        """These are done with, undelivered, for a reason."""
+    def discard(self, sequences: npt.NDArray[np.int64], reason: int, topics: Sequence[bytes]) -> int:
+        """These are done with, undelivered, for a reason; how many were not done with before.
+
+        Both readers come by the same damage, and do so again after a restart: a message counts once.
+        """
         now = time.time_ns()
-        open_ = sequences[sequences >= self.floor]
-        self._discarded += [(s, reason, t, now) for s, t in zip(open_.tolist(), topics, strict=False)]
-        self.resolve(open_)
+        fresh = self._without(sequences, taken_too=False)
+        rows = np.flatnonzero(fresh).tolist()
+        self._discarded += [(int(sequences[row]), reason, topics[row], now) for row in rows]
+        self.resolve(sequences[fresh])
+        return len(rows)
 
     def due(self) -> bool:
         """Whether there is something to commit, and COMMIT_S is over."""
@@ -189,11 +203,19 @@ class Acks:
                 changes.chunks[bits.info.number, chunk] = part
         if self.floor != self._written_floor:
             changes.floor = self.floor
-        self._marks.commit(changes)
+        self._committed_at = self._clock()
+        try:
+            self._marks.commit(changes)
+        except MarksFailed as error:
+            # What is not written down may be sent twice after a crash; to stop would make that certain.
+            if not self._failing:
+                log.error("%s; delivery goes on, and what is not written down may be sent again", error)
+            self._failing = True
+            return self.floor
         for bits in self._segments.values():
             bits.dirty[:] = 0
         self._discarded, self._changed, self._written_floor = [], False, self.floor
-        self._committed_at = self._clock()
+        self._failing = False
         return self.floor
 
     def _raise_floor(self) -> None:

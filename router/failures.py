@@ -1,31 +1,37 @@
-"""Messages that came back with an error: sent again, sent by themselves, or given up.
+"""Messages that came back with an error: sent again, sent in small groups, or given up.
 
 Kafka refuses a whole batch for one record in it, all with the same code. So what looks like a refusal for
-good makes a message *suspect*: its partition goes on one message at a time until every suspect has had an
-outcome of its own.
+good makes a message *suspect*, and its partition goes on in groups, one at a time: half of what was refused,
+a quarter, and so on. Only a message that was refused by itself is given up; the others are delivered.
+
+A partition with a failure is left alone until nothing of it is in flight: what follows the failed message
+may fail as well, and must then go again behind it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.partitions import PartitionTable
 from dispatch.retry import Action, decide
 
 PAUSE_S = 0.5
-"""Before a partition is tried again after an error."""
+"""Before a partition is tried again after an error that time may heal."""
+
+Sequences = npt.NDArray[np.int64]
+Flats = npt.NDArray[np.int32]
 
 
 class Failed(NamedTuple):
     """Some of the failed messages."""
 
-    sequence: npt.NDArray[np.int64]
-    flat: npt.NDArray[np.int32]
+    sequence: Sequences
+    flat: Flats
 
 
 class Verdict(NamedTuple):
@@ -38,23 +44,41 @@ class Verdict(NamedTuple):
     """Ask for metadata first."""
 
 
-class Failures:
-    """Which partitions are to be treated with care, and until when."""
+@dataclass(slots=True)
+class Suspicion:
+    """One partition that Kafka refused something of."""
 
-    def __init__(self, partitions: PartitionTable, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._partitions, self._clock = partitions, clock
-        self._suspects: dict[int, set[int]] = {}
-        """Flat number -> sequences that must go alone."""
-        self._alone: dict[int, int] = {}
-        """Flat number -> the sequence that is out by itself."""
+    suspects: set[int] = field(default_factory=set)
+    alone: int = -1
+    """The sequence of the message that is out by itself."""
+    first: int = -1
+    """The first message of the group that is out, or was."""
+    limit: int = 1
+    """Messages in that group, at most."""
+    refused: int = 0
+    """Refused since it went out."""
+
+    def next_group(self, first: int) -> int:
+        """How many may go, `first` being the first: half of what was refused, or twice what was not."""
+        if self.refused:
+            self.limit = max(1, self.refused // 2)
+        elif first != self.first:
+            self.limit *= 2
+        self.first, self.refused = first, 0
+        return self.limit
+
+
+class Failures:
+    """Which partitions, by flat number, are to be treated with care, and until when."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._suspicions: dict[int, Suspicion] = {}
+        self._emptying: set[int] = set()
+        """They wait until nothing of them is in flight."""
         self._until: dict[int, float] = {}
 
-    def judge(
-        self,
-        sequence: npt.NDArray[np.int64],
-        code: npt.NDArray[np.int32],
-        flat: npt.NDArray[np.int32],
-    ) -> Verdict:
+    def judge(self, sequence: Sequences, code: npt.NDArray[np.int32], flat: Flats) -> Verdict:
         """Decide about failed messages; columns of one length."""
         discard: dict[int, list[int]] = {}
         again: list[int] = []
@@ -62,60 +86,83 @@ class Failures:
         for row, (s, c, f) in enumerate(zip(sequence.tolist(), code.tolist(), flat.tolist(), strict=True)):
             decision = decide(c)
             refresh |= decision.action is Action.REFRESH
-            self._until[f] = self._clock() + PAUSE_S
+            self._emptying.add(f)
             if decision.action is not Action.DISCARD:
+                self.pause(f)
                 again.append(row)
-            elif self._alone.get(f) == s:
+            elif self._refused_alone(f, s):
                 discard.setdefault(int(decision.reason), []).append(row)
-                self._clear(f, s)
             else:
                 again.append(row)
-                self._suspects.setdefault(f, set()).add(s)
-                self._until.pop(f, None)
 
         def rows(numbers: list[int]) -> Failed:
             return Failed(sequence[numbers], flat[numbers])
 
         return Verdict(rows(again), {reason: rows(n) for reason, n in discard.items()}, refresh)
 
-    def _clear(self, flat: int, sequence: int) -> None:
-        left = self._suspects.get(flat, set())
-        left.discard(sequence)
-        self._alone.pop(flat, None)
-        if not left:
-            self._suspects.pop(flat, None)
+    def _refused_alone(self, flat: int, sequence: int) -> bool:
+        """Whether a refusal is to be believed; otherwise the message is a suspect from now on."""
+        suspicion = self._suspicions.setdefault(flat, Suspicion())
+        if suspicion.alone == sequence:
+            suspicion.suspects.discard(sequence)
+            suspicion.alone, suspicion.refused = -1, 0
+            return True
+        suspicion.suspects.add(sequence)
+        suspicion.refused += 1
+        return False
 
-    def single_out(self, sequence: npt.NDArray[np.int64], flat: npt.NDArray[np.int32]) -> None:
-        """Of partitions with suspects, leave one row in `flat`; the others become -1."""
-        for partition in list(self._suspects):
+    def pause(self, flat: int, seconds: float = PAUSE_S) -> None:
+        """Leave a partition alone for a while."""
+        self._until[flat] = self._clock() + seconds
+
+    def single_out(self, sequence: Sequences, wanted: npt.NDArray[np.bool_], flat: Flats) -> None:
+        """Bring suspects back to the partition that they were refused from, wherever they could go.
+
+        Sent elsewhere, they would have that partition's messages refused as well.
+        """
+        for partition, suspicion in self._suspicions.items():
+            suspects = np.fromiter(suspicion.suspects, np.int64)
+            flat[wanted & np.isin(sequence, suspects)] = partition
+
+    def group(self, sequence: Sequences, flat: Flats) -> list[int]:
+        """Of partitions with suspects, leave one group in `flat`; the others become -1.
+
+        `flat` has the open messages of ready partitions, in log order from the first open one on. Returns
+        the partitions that are not to go on before the group has had its outcomes.
+        """
+        closed = []
+        for partition, suspicion in list(self._suspicions.items()):
             rows = np.flatnonzero(flat == partition)
             if len(rows) == 0:
                 continue
             first = int(sequence[rows[0]])
-            self._settle_before(partition, first)
-            if partition in self._suspects:
-                self._alone[partition] = first
-                flat[rows[1:]] = -1
+            # Those before the first open message were delivered after all.
+            suspicion.suspects = {s for s in suspicion.suspects if s >= first}
+            if not suspicion.suspects:
+                del self._suspicions[partition]
+                continue
+            limit = suspicion.next_group(first)
+            suspicion.alone = first if limit == 1 or len(rows) == 1 else -1
+            flat[rows[limit:]] = -1
+            closed.append(partition)
+        return closed
 
-    def _settle_before(self, partition: int, first: int) -> None:
-        """The partition's first open message is `first`: suspects before it were delivered after all."""
-        left = {s for s in self._suspects[partition] if s >= first}
-        self._alone.pop(partition, None)
-        if left:
-            self._suspects[partition] = left
-        else:
-            del self._suspects[partition]
+    def suspected(self) -> list[int]:
+        """The partitions with suspects."""
+        return list(self._suspicions)
 
-    def suspected(self) -> npt.NDArray[np.int64]:
-        """Flat numbers of the partitions that go one message at a time."""
-        return np.array(sorted(self._suspects), np.int64)
+    def forget(self, flats: Flats) -> None:
+        """Nothing of these partitions is open any more."""
+        for flat in flats.tolist():
+            self._suspicions.pop(flat, None)
 
     def patient(self, count: int, in_flight: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """By flat number: not in a pause, and, with suspects, nothing in flight."""
+        """bool[count] by flat number: neither paused, nor waiting for what is in flight."""
         out = np.ones(count, np.bool_)
         now = self._clock()
         self._until = {flat: until for flat, until in self._until.items() if until > now}
         out[list(self._until)] = False
-        for flat in self._suspects:
+        self._emptying = {flat for flat in self._emptying if in_flight[flat] > 0}
+        for flat in (*self._emptying, *self._suspicions):
             out[flat] &= in_flight[flat] == 0
         return out

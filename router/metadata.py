@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from dispatch.cluster import Cluster
@@ -15,7 +16,8 @@ log = logging.getLogger("bruce.router")
 REFRESH_S = 10.0
 """Between two looks when nobody asks."""
 RETRY_S = 0.25
-TIMEOUT_S = 5.0
+TIMEOUT_S = 2.0
+"""Short: each attempt asks another broker, and a frozen one never answers."""
 
 
 class Metadata:
@@ -24,8 +26,8 @@ class Metadata:
     def __init__(self, fetch: Callable[[list[bytes], float], Cluster], wake: Callable[[], None]) -> None:
         """`fetch`: KafkaClient.fetch_cluster. `wake`: called when there is an answer."""
         self._fetch, self._wake = fetch, wake
-        self._topics: set[bytes] = set()
-        self._newest: Cluster | None = None
+        self._topics: frozenset[bytes] = frozenset()
+        self._newest: deque[Cluster] = deque(maxlen=1)
         self._asked = threading.Event()
         self._stopping = False
         self.error = ""
@@ -35,13 +37,15 @@ class Metadata:
 
     def want(self, topics: list[bytes]) -> None:
         """Ask about these topics, and all before, soon."""
-        self._topics |= set(topics)
+        self._topics |= frozenset(topics)
         self._asked.set()
 
     def take(self) -> Cluster | None:
         """The newest answer that was not taken yet."""
-        newest, self._newest = self._newest, None
-        return newest
+        try:
+            return self._newest.pop()
+        except IndexError:
+            return None
 
     def stop(self) -> None:
         """End the thread after the answer that it waits for."""
@@ -56,7 +60,7 @@ class Metadata:
             if self._stopping or not self._topics:
                 continue
             try:
-                self._newest = self._fetch(list(self._topics), TIMEOUT_S)
+                self._newest.append(self._fetch(sorted(self._topics), TIMEOUT_S))
                 self.error = ""
                 self._wake()
             except DispatchError as error:

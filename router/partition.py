@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -103,6 +104,14 @@ class Partitioners:
                 _call(function, batch, batch.topics.names.index(name), wanted, partitions_of, flats, flat)
         return flat
 
+    def free(self, batch: Batch) -> npt.NDArray[np.bool_]:
+        """Which rows may go to any partition of their topic."""
+        self._learn(batch.topics)
+        mode, keyed, hashed = self._modes[batch.topic], batch.keyed, batch.key_bytes > 0
+        bound = np.isin(mode, (Mode.DEFAULT, Mode.PARTITION_KEY)) & keyed
+        bound |= np.isin(mode, (Mode.MURMUR2, Mode.CRC32)) & hashed
+        return ~(bound | (mode == Mode.CUSTOM))
+
     def _learn(self, topics: Topics) -> None:
         """Number the partitioners of topics that are new."""
         known = len(self._modes)
@@ -169,7 +178,7 @@ def murmur2(at: int, length: int) -> int:
 @kernel
 def crc32(at: int, length: int, table: npt.NDArray[np.uint32]) -> int:
     """CRC-32 of `length` bytes at address `at`."""
-    value = 0xFFFFFFFF
+    value: Any = 0xFFFFFFFF
     for i in range(length):
         value = np.int64(table[(value ^ load_u8(at + i)) & 0xFF]) ^ (value >> 8)
     return value ^ 0xFFFFFFFF
@@ -214,13 +223,13 @@ def assign(
         topic = topics[row]
         if not wanted[row] or topic >= len(partitions_of) or partitions_of[topic] == 0:
             continue
-        count = np.int64(partitions_of[topic])
+        count: Any = np.int64(partitions_of[topic])
         mode = modes[topic]
         if mode == 0:
             mode = _PARTITION_KEY if keyed[row] else _ANY
         if mode == _CUSTOM:
             continue
-        partition = np.int64(-1)
+        partition: Any = np.int64(-1)
         if mode == _PARTITION_KEY and keyed[row]:
             partition = (np.int64(partition_key[row]) & 0xFFFFFFFF) % count
         elif mode == _MURMUR2 and key_bytes[row] > 0:

@@ -5,8 +5,13 @@ not queued: its partition is held from there on, and the *catch-up* reader comes
 has room, sends what is still open, and lets the partition rejoin the live path where the two meet. Bits in
 `router.acks` say what is open, so that nothing is sent twice and nothing is passed over.
 
+What keeps a message from being passed over: everything below the live reader's place that is neither
+resolved nor in flight is *covered*. Its partition is held from it or from before it; or it may go anywhere
+and its topic is *loose* from it or before; or it waits for its topic. `_cover` sees to that after each batch.
+
 Who waits for whom: a broker that moves slowly slows the reading down, one that does not move at all holds
-back its own partitions only. A topic that Kafka does not know waits by itself, for a grace time.
+back its own partitions only. A topic that Kafka does not know waits by itself, for a grace time. When it
+becomes known its partitions are held, so that its old messages go before its new ones.
 """
 
 from __future__ import annotations
@@ -14,88 +19,103 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.brokers import State
 from dispatch.client import KafkaClient
 from dispatch.errors import DispatchError
-from dispatch.flight import NOBODY
 from dispatch.partitions import NOT_HELD
 from dispatch.pool import Outcomes, Pool
+from dispatch.retry import Action, decide
 from router.acks import UNROUTED, Acks
+from router.brokers import BrokerView, lowest_without_leader, view_brokers
+from router.catch_up import CatchUp
 from router.failures import Failures
+from router.growth import Growth
 from router.metadata import Metadata
 from router.partition import Partitioners
+from router.room import Mask, Room
 from router.unknown import UnknownTopics
 from spool.reader import Reader
 from spool.record import Batch
 from spool.wire import Reason
 
-log = logging.getLogger("bruce.router")
+_log = logging.getLogger("bruce.router")
 
 OBSERVE_S = 0.1
-BATCH_ROOM = 8192
-"""Messages that one step may hand over: so much room is waited for."""
+CATCH_UP_BATCHES = 2
+"""Batches of a catch-up for each one of the live path: it must gain on it."""
+DECLINED_S = 0.05
+"""Before a partition is tried again that librdkafka itself declined."""
 
 Place = Callable[[], tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerView:
-    """A broker as `status` shows it."""
+class Log(NamedTuple):
+    """The log as the router reads it."""
 
-    id: int
-    state: int
-    offset: int
-    in_flight: int
+    live: Reader
+    again: Reader
+    """The catch-up reader."""
+    committed: Place
+    """The place up to which it may be read."""
+
+
+class Kafka(NamedTuple):
+    """The cluster as the router sees it."""
+
+    client: KafkaClient
+    pool: Pool
+    room: Room
+    metadata: Metadata
 
 
 class Router:
     """Routes one spool into one cluster. For one thread; `step` never waits."""
 
-    def __init__(  # noqa: PLR0913  (the one place where router, dispatch and spool meet)
+    def __init__(
         self,
-        readers: tuple[Reader, Reader],
-        pool: Pool,
-        client: KafkaClient,
+        log: Log,
+        kafka: Kafka,
         acks: Acks,
-        metadata: Metadata,
         partitioners: Partitioners,
         *,
-        committed: Place,
-        window_messages: int,
+        unknown: UnknownTopics | None = None,
     ) -> None:
-        """`readers`: live and catch-up. `committed`: the place up to which the log may be read."""
-        self._live, self._again = readers
-        self._pool, self._client, self._acks = pool, client, acks
-        self._metadata, self._partitioners, self._committed = metadata, partitioners, committed
-        self._room = max(1, min(BATCH_ROOM, window_messages // 2))
-        self._ready: npt.NDArray[np.bool_] | None = None
-        """By flat number, while a catch-up is under way: the partitions it may send to."""
-        self._loose = NOT_HELD
-        """Lowest sequence of a message that may go anywhere and found nowhere."""
-        self._failures = Failures(pool.partitions)
-        self._unknown = UnknownTopics()
+        """Begin at the floor."""
+        self._live, self._again, self._committed = log
+        self._client, self._pool, self._room, self._metadata = kafka
+        self._acks, self._partitioners = acks, partitioners
+        self._catch_up: CatchUp | None = None
+        self._loose: dict[int, int] = {}
+        """Topic -> lowest sequence of a message that may go anywhere and found no place."""
+        self._given_up: list[int] = []
+        """Sequences from which on messages of topics that were given up are to be discarded."""
+        self._fruitless = False
+        """The last catch-up sent nothing, and nothing has changed since."""
+        self._failures, self._growth = Failures(), Growth()
+        self._unknown = unknown or UnknownTopics()
         self._observed_at = 0.0
         self._live.seek(acks.floor)
 
     @property
     def frontier(self) -> int:
-        """Everything below was handed over, is held, or is resolved."""
+        """Everything below was handed over, is covered, or is resolved."""
         return self._live.sequence
 
     def step(self) -> bool:
         """Do what can be done without waiting; False when there was nothing."""
         if self._client.fatal:
+            self.settle()
+            self.commit()
             raise DispatchError(f"the producer is finished: {self._client.fatal.text}")
         self._take_cluster()
         moved = self.settle() > 0
         self._observe()
-        moved |= self._catch_up()
-        moved |= self._may_read() and self._route(self._live, catching_up=False)
+        moved |= self._go_over_again()
+        moved |= self._may_read() and self._route(self._live, None)
         if self._acks.due():
             self.commit()
         return moved
@@ -103,11 +123,15 @@ class Router:
     def settle(self) -> int:
         """Write down what became known; how many messages that were."""
         outcomes = self._pool.collect()
+        count = len(outcomes.sequence)
+        if count == 0:
+            return 0
+        self._fruitless = False
         good = outcomes.code == 0
         self._acks.resolve(outcomes.sequence[good])
         if not good.all():
             self._fail(outcomes)
-        return len(outcomes.sequence)
+        return count
 
     def _fail(self, outcomes: Outcomes) -> None:
         """Give back what is to be sent again, discard what Kafka will never take."""
@@ -115,194 +139,245 @@ class Router:
         verdict = self._failures.judge(outcomes.sequence[bad], outcomes.code[bad], outcomes.flat[bad])
         for reason, rows in verdict.discard.items():
             topics = [self._topic_of(flat) for flat in rows.flat.tolist()]
-            self._acks.discard(rows.sequence, reason, topics)
+            self._discard(rows.sequence, Reason(reason), topics)
         self._acks.give_back(verdict.again.sequence)
         self._pool.partitions.hold(verdict.again.flat, verdict.again.sequence)
-        if self._ready is not None:
-            self._ready[verdict.again.flat] = False
+        if self._catch_up:
+            self._catch_up.ready[verdict.again.flat] = False
         if verdict.refresh:
             self._metadata.want([])
 
     def _topic_of(self, flat: int) -> bytes:
         return self._live.topics.names[int(self._pool.partitions.rows["topic"][flat])]
 
+    def _discard(self, sequence: npt.NDArray[np.int64], reason: Reason, topics: list[bytes]) -> None:
+        count = self._acks.discard(sequence, reason, topics)
+        if count:
+            name = topics[0].decode(errors="replace")
+            _log.error(
+                "%d messages from %d on discarded: %s %s", count, sequence[0], reason.name.lower(), name
+            )
+        if self._catch_up:
+            self._catch_up.moved += count
+
     def _take_cluster(self) -> None:
         cluster = self._metadata.take()
         if cluster is None:
             return
+        partitions, topics = self._pool.partitions, self._live.topics
+        before = partitions.partitions_of.copy()
         self._pool.set_cluster(cluster)
-        self._unknown.learn(cluster, self._live.topics)
-        if self._ready is not None:
-            self._ready = np.pad(self._ready, (0, self._pool.partitions.count - len(self._ready)))
+        self._growth.note(before, partitions.partitions_of, self._live.sequence, topics.names)
+        for learnt in self._unknown.learn(cluster, topics):
+            if learnt.known:
+                flats = partitions.flats[learnt.topic, : partitions.partitions_of[learnt.topic]]
+                partitions.hold(flats, np.full(len(flats), learnt.first))
+            else:
+                self._given_up.append(learnt.first)
+        if self._catch_up:
+            added = partitions.count - len(self._catch_up.ready)
+            self._catch_up.ready = np.pad(self._catch_up.ready, (0, added))
+        self._fruitless = False
 
     def _observe(self) -> None:
         now = time.monotonic()
         if now - self._observed_at >= OBSERVE_S:
             self._observed_at = now
+            self._fruitless = False
             self._pool.observe()
             if self._unknown.waiting:
                 self._metadata.want([self._live.topics.names[t] for t in self._unknown.waiting])
 
-    # -- what may go where ----------------------------------------------------------------------------
-
-    def _roomy(self) -> npt.NDArray[np.bool_]:
-        """By broker index: open, with room for a batch."""
-        brokers = self._pool.brokers.rows
-        rooms = np.array([self._pool.room(int(b))[0] for b in brokers["id"]], np.int64)
-        return (rooms >= self._room) & (brokers["state"] < State.BACKING_OFF)
-
     def _may_read(self) -> bool:
-        """Whether the live path may go on: every broker that moves has room, or one of those that do not."""
-        brokers = self._pool.brokers.rows
-        if len(brokers) == 0:
+        """Whether there is a place for what is read; before the first metadata, for nothing."""
+        if len(self._pool.brokers.rows) == 0:
             return not self._unknown.waiting
-        roomy, healthy = self._roomy(), brokers["state"] == State.HEALTHY
-        return bool(roomy[healthy].all() if healthy.any() else roomy.any())
-
-    def _available(self, held_too: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_]:
-        """By flat number: where messages that may go anywhere may go. Healthy brokers, if there is one."""
-        rows = self._pool.partitions.rows[: self._pool.partitions.count]
-        brokers = self._pool.brokers.rows
-        free = rows["held_from"] == NOT_HELD
-        if held_too is not None:
-            free |= held_too
-        led = free & (rows["leader"] >= 0)
-        if not led.any():
-            return led
-        states = brokers["state"][rows["leader"]]
-        healthy = led & (states == State.HEALTHY)
-        return healthy if healthy.any() else led & (states < State.BACKING_OFF)
+        return self._room.may_read()
 
     # -- handing over ---------------------------------------------------------------------------------
 
-    def _route(self, reader: Reader, *, catching_up: bool) -> bool:
+    def _route(self, reader: Reader, catch_up: CatchUp | None) -> bool:
         """Read one batch and hand over what may go; False when nothing is committed."""
         reader.allow(*self._committed())
         batch = reader.next()
         for damage in reader.damage:
             lost = np.arange(damage.first, damage.end, dtype=np.int64)
-            log.error("messages %d to %d cannot be read; discarded as damaged", damage.first, damage.end - 1)
-            self._acks.discard(lost, Reason.DAMAGED, [b""] * len(lost))
+            self._discard(lost, Reason.DAMAGED, [b""] * len(lost))
         reader.damage.clear()
         if batch is None:
             return False
         wanted = self._known(batch, self._acks.open(batch.sequence))
         if wanted.any():
-            self._hand_over(batch, wanted, catching_up=catching_up)
+            self._hand_over(batch, wanted, catch_up)
         return True
 
-    def _known(self, batch: Batch, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    def _known(self, batch: Batch, wanted: Mask) -> Mask:
         """The wanted rows whose topic has partitions; those of other topics wait, or are given up."""
         known = self._pool.partitions.partitions_of
         missing = wanted & (np.pad(known, (0, len(batch.topics.names)))[batch.topic] == 0)
+        if not missing.any():
+            return wanted
         for topic in np.unique(batch.topic[missing]).tolist():
             rows = missing & (batch.topic == topic)
             name = batch.topics.names[topic]
-            if self._unknown.given_up(topic):
-                count = int(rows.sum())
-                self._acks.discard(batch.sequence[rows], Reason.UNKNOWN_TOPIC, [name] * count)
+            if self._unknown.given_up(topic, name):
+                self._discard(batch.sequence[rows], Reason.UNKNOWN_TOPIC, [name] * int(rows.sum()))
             elif self._unknown.wait(topic, int(batch.sequence[rows][0])):
                 self._metadata.want([name])
         return wanted & ~missing
 
-    def _hand_over(self, batch: Batch, wanted: npt.NDArray[np.bool_], *, catching_up: bool) -> None:
-        partitions = self._pool.partitions
-        ready = self._ready if catching_up else None
-        available = self._available(ready)
-        flat = self._partitioners.assign(batch, wanted, partitions.partitions_of, partitions.flats, available)
-        nowhere = wanted & (flat < 0)
-        if nowhere.any():
-            self._loose = _lower(self._loose, int(batch.sequence[nowhere][0]))
-        if ready is not None:
-            held = partitions.rows["held_from"][: partitions.count] != NOT_HELD
-            flat[(flat >= 0) & (held & ~ready)[flat]] = -1
-            self._failures.single_out(batch.sequence, flat)
-        self._pool.send(batch, flat, catching_up=catching_up)
-        start = partitions.rows["held_from"][flat]
-        sent = (flat >= 0) & ((start == NOT_HELD) | (batch.sequence < start))
+    def _hand_over(self, batch: Batch, wanted: Mask, catch_up: CatchUp | None) -> None:
+        rows = self._pool.partitions.rows
+        chosen = self._choose(batch, wanted, catch_up)
+        flat, closed = chosen.copy(), []
+        if catch_up:
+            held = rows["held_from"][: self._pool.partitions.count] != NOT_HELD
+            flat[(flat >= 0) & (held & ~catch_up.ready)[flat]] = -1
+            closed = self._failures.group(batch.sequence, flat)
+        before = rows["held_from"][flat]
+        handed = self._pool.send(batch, flat, catching_up=catch_up is not None)
+        after = rows["held_from"][flat]
+        sent = (flat >= 0) & ((after == NOT_HELD) | (batch.sequence < after))
+        # A held partition gets nothing on the live path, and nothing from before its place when catching up.
+        sent &= (before == NOT_HELD) | (catch_up is not None and (batch.sequence >= before))
         self._acks.take(batch.sequence[sent])
-        if ready is not None:
-            stopped = np.unique(flat[(flat >= 0) & ~sent])
-            ready[stopped] = False
-            ready[self._failures.suspected()] = False
+        left = wanted & ~sent
+        if left.any():
+            self._cover(batch, left, chosen)
+        if handed.error:
+            self._declined(handed.error, np.unique(flat[left & (flat >= 0)]))
+        if catch_up:
+            catch_up.moved += int(sent.sum())
+            catch_up.ready[chosen[left & (chosen >= 0)]] = False
+            catch_up.ready[closed] = False
+
+    def _choose(self, batch: Batch, wanted: Mask, catch_up: CatchUp | None) -> npt.NDArray[np.int32]:
+        """The flat partition of each wanted row; -1 for others, and where there is none to go to."""
+        partitions = self._pool.partitions
+        available = self._room.available(catch_up.ready if catch_up else None)
+        chosen = np.full(len(batch), -1, np.int32)
+        for rows, counts in self._growth.parts(batch.sequence, wanted, partitions.partitions_of):
+            flat = self._partitioners.assign(batch, rows, counts, partitions.flats, available)
+            np.copyto(chosen, flat, where=rows)
+        if catch_up:
+            self._failures.single_out(batch.sequence, wanted, chosen)
+        return chosen
+
+    def _cover(self, batch: Batch, left: Mask, chosen: npt.NDArray[np.int32]) -> None:
+        """See to it that each row that was left will be come by again."""
+        partitions = self._pool.partitions
+        placed = np.flatnonzero(left & (chosen >= 0))
+        held_from = partitions.rows["held_from"][chosen[placed]]
+        bare = placed[(held_from == NOT_HELD) | (held_from > batch.sequence[placed])]
+        partitions.hold(chosen[bare], batch.sequence[bare])
+        loose = left & self._partitioners.free(batch) & ~np.isin(chosen, self._failures.suspected())
+        for topic in np.unique(batch.topic[loose]).tolist():
+            first = int(batch.sequence[np.argmax(loose & (batch.topic == topic))])
+            self._loose[topic] = min(first, self._loose.get(topic, first))
+
+    def _declined(self, code: int, flats: npt.NDArray[np.int32]) -> None:
+        """Librdkafka did not take a message, for a reason of its own."""
+        for flat in flats.tolist():
+            self._failures.pause(flat, DECLINED_S)
+        if decide(code).action is Action.REFRESH:
+            self._metadata.want([])
 
     # -- catching up ----------------------------------------------------------------------------------
 
-    def _catch_up(self) -> bool:
-        """One batch of the catch-up that is under way, or the beginning of one; False when none is due."""
-        if self._ready is None and not self._begin_catch_up():
+    def _go_over_again(self) -> bool:
+        """A few batches of the catch-up that is under way, or the start of one; False when none is due."""
+        if self._catch_up is None:
+            self._catch_up = self._begin()
+        if self._catch_up is None:
             return False
-        if self._again.sequence < self._live.sequence:
-            if self._may_read() and self._route(self._again, catching_up=True):
-                return True
-            if self._again.sequence < self._live.sequence:
-                return False
-        assert self._ready is not None
-        self._pool.partitions.release(np.flatnonzero(self._ready))
-        self._ready = None
-        return True
+        moved = False
+        for _ in range(CATCH_UP_BATCHES):
+            if self._is_over(self._catch_up):
+                break
+            self._join(self._catch_up)
+            if not (self._may_read() and self._route(self._again, self._catch_up)):
+                break
+            moved = True
+        if self._is_over(self._catch_up):
+            self._finish(self._catch_up)
+            return True
+        return moved
 
-    def _begin_catch_up(self) -> bool:
-        starts = list(self._unknown.starts())
+    def _begin(self) -> CatchUp | None:
+        if self._fruitless:
+            return None
         ready = self._sendable()
+        loose = self._placeable(ready)
+        starts = [*self._given_up, *(self._loose[topic] for topic in loose)]
+        sweeping = bool(starts)
         held = self._pool.partitions.rows["held_from"]
         if ready.any():
             starts.append(int(held[: len(ready)][ready].min()))
-        if self._loose != NOT_HELD and self._available(ready).any():
-            starts.append(self._loose)
         if not starts:
-            return False
+            return None
         start = max(min(starts), self._acks.floor)
         # What was sent of these partitions is known by its bits, not by where they are held.
         held[np.flatnonzero(ready)] = start
-        self._ready, self._loose = ready, NOT_HELD
-        self._unknown.begin()
+        for topic in loose:
+            del self._loose[topic]
+        self._given_up.clear()
         self._again.seek(start)
-        return True
+        return CatchUp(ready, sweeping)
 
-    def _sendable(self) -> npt.NDArray[np.bool_]:
+    def _is_over(self, catch_up: CatchUp) -> bool:
+        """It has met the live path, or has nobody left to send to."""
+        met = self._again.sequence >= self._live.sequence
+        return met or not (catch_up.sweeping or catch_up.ready.any())
+
+    def _finish(self, catch_up: CatchUp) -> None:
+        ready = np.flatnonzero(catch_up.ready).astype(np.int32)
+        self._pool.partitions.release(ready)
+        self._failures.forget(ready)
+        self._fruitless = catch_up.moved == 0 and len(ready) == 0
+        self._catch_up = None
+
+    def _join(self, catch_up: CatchUp) -> None:
+        """Partitions whose place is still ahead, and that can be sent to by now, take part."""
+        held = self._pool.partitions.rows["held_from"]
+        joining = self._sendable() & ~catch_up.ready
+        joining &= held[: len(joining)] >= self._again.sequence
+        held[np.flatnonzero(joining)] = self._again.sequence
+        catch_up.ready |= joining
+
+    def _sendable(self) -> Mask:
         """By flat number: held partitions whose broker has room again."""
         count = self._pool.partitions.count
         rows = self._pool.partitions.rows[:count]
-        ready = (rows["held_from"] != NOT_HELD) & (rows["leader"] >= 0)
+        ready = (rows["held_from"] != NOT_HELD) & self._room.led()
         if ready.any():
-            ready &= self._roomy()[rows["leader"]]
             ready &= self._failures.patient(count, rows["messages"])
         return ready
+
+    def _placeable(self, ready: Mask) -> list[int]:
+        """The loose topics that have a partition to go to."""
+        if not self._loose:
+            return []
+        rows = self._pool.partitions.rows[: len(ready)]
+        topics = set(rows["topic"][self._room.available(ready)].tolist())
+        return [topic for topic in self._loose if topic in topics]
 
     # -- writing down ---------------------------------------------------------------------------------
 
     def commit(self) -> int:
         """Write marks and offsets; the floor."""
-        views = self.brokers()
-        offsets = {view.id: view.offset for view in views}
+        offsets = {view.id: view.offset for view in self.brokers()}
         # What belongs to no broker keeps its place under a name of its own.
-        unrouted = [self.frontier, *self._unknown.lowest()]
-        if self._loose != NOT_HELD:
-            unrouted.append(self._loose)
-        if self._ready is not None:
+        unrouted = [self.frontier, *self._unknown.lowest(), *self._loose.values(), *self._given_up]
+        if self._catch_up:
             unrouted.append(self._again.sequence)
-        offsets[UNROUTED] = min(unrouted)
-        return self._acks.commit(offsets)
+        offsets[UNROUTED] = min(*unrouted, lowest_without_leader(self._pool))
+        floor = self._acks.commit(offsets)
+        self._growth.forget(floor)
+        return floor
 
     def brokers(self) -> list[BrokerView]:
         """Every broker: its state, its offset and what is in flight."""
-        partitions, brokers = self._pool.partitions, self._pool.brokers.rows
-        count = partitions.count
-        rows = partitions.rows[:count]
-        lowest = np.minimum(
-            self._pool.lowest_in_flight(),
-            np.where(rows["held_from"] == NOT_HELD, NOBODY, rows["held_from"]),
-        )
-        return [
-            BrokerView(
-                int(broker["id"]),
-                int(broker["state"]),
-                int(min(self.frontier, lowest[rows["leader"] == index].min(initial=NOBODY))),
-                int(broker["messages"]),
-            )
-            for index, broker in enumerate(brokers)
-        ]
+        return view_brokers(self._pool, self.frontier)
 
     def in_flight(self) -> int:
         """Messages handed over and not reported."""
@@ -313,7 +388,3 @@ class Router:
         while left := self.in_flight():
             self.settle()
             yield left
-
-
-def _lower(held: int, sequence: int) -> int:
-    return sequence if held == NOT_HELD else min(held, sequence)

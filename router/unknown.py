@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import NamedTuple
 
 from dispatch.cluster import Cluster
+from dispatch.codes import Code
 from spool.record import Topics
 
 GRACE_S = 60.0
 """From the first answer of Kafka that the topic does not exist: time for it to be created."""
+_LEGAL = re.compile(rb"[A-Za-z0-9._-]{1,249}")
+_DENIALS = (Code.UNKNOWN_TOPIC_OR_PART, Code.INVALID_TOPIC, Code.UNKNOWN_TOPIC_ID)
+"""Errors that say: there is no such topic. Others (no leader yet, no right to see it) may pass."""
+
+
+def legal(name: bytes) -> bool:
+    """Whether Kafka could ever have a topic of this name."""
+    return _LEGAL.fullmatch(name) is not None and name not in (b".", b"..")
+
+
+class Learnt(NamedTuple):
+    """A topic whose messages need not wait any longer."""
+
+    topic: int
+    first: int
+    """The first of them."""
+    known: bool
+    """It has partitions now; otherwise it was given up."""
 
 
 class UnknownTopics:
@@ -21,8 +42,6 @@ class UnknownTopics:
         """Topic -> lowest sequence that waits."""
         self._denied: dict[int, float] = {}
         """Topic -> when Kafka first said that there is no such topic."""
-        self._known: dict[int, int] = {}
-        """Topics that have become known, or were given up, and from where their messages are due."""
         self._given_up: set[int] = set()
 
     def wait(self, topic: int, sequence: int) -> bool:
@@ -31,33 +50,30 @@ class UnknownTopics:
         self.waiting[topic] = min(sequence, self.waiting.get(topic, sequence))
         return first
 
-    def given_up(self, topic: int) -> bool:
-        """Whether the grace time is over. What waited is then due to be read again, and discarded."""
-        return topic in self._given_up
+    def given_up(self, topic: int, name: bytes) -> bool:
+        """Whether the grace time is over, or cannot help: its messages are discarded when read."""
+        return topic in self._given_up or not legal(name)
 
-    def learn(self, cluster: Cluster, topics: Topics) -> None:
-        """Take note of what Kafka says."""
+    def learn(self, cluster: Cluster, topics: Topics) -> list[Learnt]:
+        """Take note of what Kafka says; whose messages are due now."""
+        due = []
         for name in cluster.topics:
             topic = topics.add(name)
             self._given_up.discard(topic)
             self._denied.pop(topic, None)
             if topic in self.waiting:
-                self._known[topic] = self.waiting.pop(topic)
-        for name in cluster.errors:
+                due.append(Learnt(topic, self.waiting.pop(topic), known=True))
+        for name, code in cluster.errors.items():
             topic = topics.add(name)
+            if code not in _DENIALS:
+                self._denied.pop(topic, None)
+                continue
             since = self._denied.setdefault(topic, self._clock())
             if topic in self.waiting and self._clock() - since >= self._grace_s:
                 self._given_up.add(topic)
-                self._known[topic] = self.waiting.pop(topic)
-
-    def starts(self) -> Iterator[int]:
-        """Sequences from which messages are due now that their topic's fate is known."""
-        yield from self._known.values()
-
-    def begin(self) -> None:
-        """They are being read again."""
-        self._known.clear()
+                due.append(Learnt(topic, self.waiting.pop(topic), known=False))
+        return due
 
     def lowest(self) -> list[int]:
         """Sequences below which nothing waits for a topic."""
-        return [*self.waiting.values(), *self._known.values()]
+        return list(self.waiting.values())

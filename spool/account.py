@@ -14,14 +14,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import lmdb
-
 from spool.catalogue import Catalogue
 from spool.frame import BURST, DISCARDED, STORED, Tail
 from spool.layout import Layout
 from spool.ledger import Discards, read_books
 from spool.live import empty_tail, end_of, live_segment
-from spool.marks import Marks
+from spool.marks import UNREADABLE, Marks, Outcomes
 
 Staging = Callable[[], tuple[int, int]]
 """(armed burst, datagrams received into it): ingest.staging.read_staging."""
@@ -90,15 +88,19 @@ def _end(layout: Layout) -> Tail:
     return end_of(live).tail if live else empty_tail()
 
 
-def _outcomes(layout: Layout) -> tuple[int, int, list[Discards]]:
+def _outcomes(layout: Layout) -> Outcomes:
     catalogue = Catalogue(layout)
+    sent = catalogue.sent_below()
+    nothing = Outcomes(sent, catalogue.stored_below(sent), [])
+    if not (layout.delivery / "data.mdb").exists():
+        return nothing
     try:
         marks = Marks(layout.delivery, catalogue, readonly=True)
-    except lmdb.Error:
-        sent = catalogue.sent_below()
-        return sent, catalogue.stored_below(sent), []
+    except UNREADABLE:
+        return nothing
     try:
-        catalogue.refresh()
-        return marks.floor()[0], marks.resolved(), marks.discards()
+        return marks.outcomes()
+    except UNREADABLE:
+        return nothing
     finally:
         marks.close()

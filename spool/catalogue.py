@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from spool.digest import digest
 from spool.errors import BadSpool
+from spool.format import Record
 from spool.layout import SEGMENT, SENT, Layout
 from spool.scan import read_header
 
@@ -35,6 +36,8 @@ class Catalogue:
         """First sequences, by name, of segments whose header cannot be read."""
         self.sent: set[int] = set()
         """First sequences of the segments that are called sent."""
+        self.spool = 0
+        """Tells this spool from others: xxh3 of its uuid, as its segments have it; 0 without any."""
         self.refresh()
 
     def refresh(self) -> None:
@@ -47,13 +50,21 @@ class Catalogue:
 
     def _read(self, first: int, suffix: str) -> SegmentInfo | None:
         try:
-            header = read_header(self.layout.segment(first, suffix))
+            header = self._header(first, suffix)
         except FileNotFoundError:
-            return None  # retired, or renamed, while we looked: the next refresh knows
+            return None  # removed while we looked
         except BadSpool:
             self.damaged.add(first)
             return None
+        self.spool = digest(bytes(header["spool"]))
         return SegmentInfo(first, int(header["number"]), int(header["stored"]), digest(header.tobytes()))
+
+    def _header(self, first: int, suffix: str) -> Record:
+        try:
+            return read_header(self.layout.segment(first, suffix))
+        except FileNotFoundError:
+            # Called sent while we looked. Passing it over would look like a gap in the log.
+            return read_header(self.layout.segment(first, SENT))
 
     def at(self, sequence: int) -> int:
         """The index of the segment that holds `sequence`, or would; 0 when it lies before all of them."""

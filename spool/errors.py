@@ -5,6 +5,7 @@
       SpoolBusy          another process owns the directory
       NoSpool            the directory holds no spool
       SpoolFull          the size limit is reached, or the disk
+      MarksFailed        what was delivered could not be written down
       BadSpool           the files cannot be trusted
         CorruptSegment   bytes inside a segment are wrong: path, offset, reason
         UnknownVersion   written by a newer release
@@ -35,6 +36,10 @@ class NoSpool(SpoolError):
 
 class SpoolFull(SpoolError):
     """No room: `max_bytes` is reached, or the disk is full."""
+
+
+class MarksFailed(SpoolError):
+    """The marks could not be written; nothing is lost, but messages may be sent again."""
 
 
 class BadSpool(SpoolError):

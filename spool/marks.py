@@ -2,29 +2,33 @@
 
     floor     "floor" -> sequence, segment number, check
                          every message below this sequence is resolved
-    mark      segment number:u64be chunk:u32be -> check, bitmap of 2,008 bytes
+    mark      segment number:u64be chunk:u32be -> bitmap of 2,008 bytes, check
                          bit i: message 16,064 * chunk + i of the segment is resolved
     offset    broker id:i32be -> sequence, segment number, check
                          the lowest sequence routed to the broker and not resolved; of broker -1: not
                          routed to any, and not resolved
     discard   reason:u16be topic -> messages, first and last time (ns), check
                          discarded after acceptance, since the spool began
-    lost      sequence:u64be -> reason:u16         each message discarded, while its segment is kept
+    lost      sequence:u64be -> reason:u16, check
+                         each message discarded, while its segment is kept
 
 `check` is an xxh3 over key and value, seeded with the identity of the segment that the row speaks of
-(spool.catalogue). A row that does not match, from a restored snapshot, a copied spool or rot, means "not
-delivered": losing marks costs duplicates, never a message.
+(spool.catalogue); of a discard row, with that of the spool. A row that does not match, from a restored
+snapshot, a copied spool or rot, means "not delivered": losing marks costs duplicates, never a message. So
+the offsets stand in for a lost floor only when all of them match: the lowest could be the damaged one.
 
 A chunk is a little less than half a page, so that LMDB keeps two in one and copies no more than it must.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lmdb
 import numpy as np
@@ -33,7 +37,10 @@ import numpy.typing as npt
 from spool.catalogue import Catalogue, SegmentInfo
 from spool.digest import digest
 from spool.disk import make_directory
+from spool.errors import MarksFailed
 from spool.ledger import Discards
+
+log = logging.getLogger("bruce.spool")
 
 CHUNK_BYTES = 2008
 CHUNK_MESSAGES = 8 * CHUNK_BYTES
@@ -42,6 +49,18 @@ MAP_BYTES = 4 << 30
 _TABLES = (b"floor", b"mark", b"offset", b"discard", b"lost")
 _PLACE = struct.Struct("<QQ")
 _COUNT = struct.Struct("<QQQ")
+_CHECK_BYTES = 8
+_BROKER_BYTES = 4
+_CHECK_READERS = 64
+"""Commits between two looks for readers that died: their snapshots would keep old pages for ever."""
+UNREADABLE = (
+    lmdb.InvalidError,
+    lmdb.VersionMismatchError,
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+    lmdb.NotFoundError,
+)
+"""What lmdb raises when a file is no environment of ours, or damaged."""
 _MARK_KEY = struct.Struct(">QI")
 
 
@@ -52,33 +71,77 @@ class Changes:
     floor: int | None = None
     chunks: dict[tuple[int, int], npt.NDArray[np.uint8]] = field(default_factory=dict)
     """By (segment number, chunk)."""
-    offsets: Mapping[int, int] = field(default_factory=dict)
-    """Broker id -> sequence."""
+    offsets: Mapping[int, int] | None = None
+    """Broker id -> sequence: all there are; others are forgotten. None leaves them as they are."""
     discarded: list[tuple[int, int, bytes, int]] = field(default_factory=list)
     """(sequence, reason, topic, time in ns)."""
+
+
+class Outcomes(NamedTuple):
+    """What became of the messages of a spool, at one instant."""
+
+    floor: int
+    resolved: int
+    """Messages, since the spool began."""
+    discarded: list[Discards]
 
 
 class Marks:
     """The marks of one spool."""
 
     def __init__(self, directory: Path, catalogue: Catalogue, *, readonly: bool = False) -> None:
-        """Open them, made when they are not there; `readonly` writes nothing, the lock file included.
+        """Open them, made when they are not there; `readonly` changes nothing.
 
-        Raises lmdb.Error when they cannot be read.
+        A file that lmdb cannot read is set aside, and delivery begins without marks. Raises lmdb.Error when
+        they cannot be made, and for `readonly` when there are none.
         """
         self.catalogue = catalogue
-        if not readonly:
-            make_directory(directory)
+        self._commits = 0
+        if readonly:
+            # Without a place in the lock file a writer would reuse pages under our eyes.
+            self._open(directory, readonly=True, lock=os.access(directory / "lock.mdb", os.W_OK))
+            return
+        make_directory(directory)
+        try:
+            self._open(directory, readonly=False, lock=True)
+            self._read_all()
+        except UNREADABLE as error:
+            log.error(
+                "%s cannot be read, and is begun anew: what was delivered is sent again: %s", directory, error
+            )
+            self._set_aside(directory)
+            self._open(directory, readonly=False, lock=True)
+        self._env.reader_check()
+
+    def _open(self, directory: Path, *, readonly: bool, lock: bool) -> None:
         self._env = lmdb.open(
             str(directory),
             map_size=MAP_BYTES,
             max_dbs=len(_TABLES),
             readonly=readonly,
-            lock=not readonly,
+            lock=lock,
             create=not readonly,
             mode=0o660,
         )
-        self._db: dict[bytes, Any] = {t: self._env.open_db(t, create=not readonly) for t in _TABLES}
+        try:
+            self._db: dict[bytes, Any] = {t: self._env.open_db(t, create=not readonly) for t in _TABLES}
+        except lmdb.Error:
+            self._env.close()
+            raise
+
+    def _read_all(self) -> None:
+        """Touch every row: damage to the file's structure shows here, and not between two commits."""
+        with self._env.begin() as txn:
+            for table in _TABLES:
+                with txn.cursor(self._db[table]) as cursor:
+                    for _ in cursor:
+                        pass
+
+    def _set_aside(self, directory: Path) -> None:
+        if hasattr(self, "_env"):
+            self._env.close()
+        os.replace(directory / "data.mdb", directory / "data.mdb.damaged")
+        (directory / "lock.mdb").unlink(missing_ok=True)
 
     def floor(self) -> tuple[int, int]:
         """(sequence, messages below it): everything below is resolved.
@@ -86,105 +149,158 @@ class Marks:
         The highest of what the marks say, what the names of sent segments say, and, should the marks be
         lost, the lowest of the brokers' offsets.
         """
-        sequence = self.catalogue.sent_below()
         with self._env.begin() as txn:
-            row = txn.get(b"floor", db=self._db[b"floor"])
-        known = self._sequence(b"floor", row)
-        if known is None:
-            known = min(self.offsets().values(), default=0)
-        sequence = max(sequence, known)
+            sequence = self._floor(txn)
         return sequence, self.catalogue.stored_below(sequence)
+
+    def _floor(self, txn: Any) -> int:
+        known = self._sequence(b"floor", txn.get(b"floor", db=self._db[b"floor"]))
+        if known is None:
+            offsets = [sequence for _, sequence in self._offsets(txn)]
+            known = min((s for s in offsets if s is not None), default=0) if None not in offsets else 0
+        return max(self.catalogue.sent_below(), known)
 
     def _sequence(self, key: bytes, row: bytes | None) -> int | None:
         """The sequence in a row that names a place; None when it does not match its segment."""
-        if row is None or len(row) != _PLACE.size + 8:
+        if row is None or len(row) != _PLACE.size + _CHECK_BYTES:
             return None
-        sequence, number = _PLACE.unpack(row[:-8])
+        sequence, number = _PLACE.unpack(row[:-_CHECK_BYTES])
         info = self.catalogue.by_number(number)
-        return sequence if info and row[-8:] == _check(key + row[:-8], info.identity) else None
+        return sequence if info and _matches(key, row, info.identity) else None
 
     def chunks(self) -> Iterator[tuple[SegmentInfo, int, npt.NDArray[np.uint8]]]:
         """(segment, chunk, bitmap) of the rows that match their segment."""
-        with self._env.begin() as txn, txn.cursor(self._db[b"mark"]) as cursor:
+        with self._env.begin() as txn:
+            yield from self._chunks(txn)
+
+    def _chunks(self, txn: Any) -> Iterator[tuple[SegmentInfo, int, npt.NDArray[np.uint8]]]:
+        with txn.cursor(self._db[b"mark"]) as cursor:
             for key, value in cursor:
+                if len(key) != _MARK_KEY.size or len(value) != CHUNK_BYTES + _CHECK_BYTES:
+                    continue
                 number, chunk = _MARK_KEY.unpack(key)
                 info = self.catalogue.by_number(number)
-                if (
-                    info
-                    and len(value) == 8 + CHUNK_BYTES
-                    and value[:8] == _check(key + value[8:], info.identity)
-                ):
-                    yield info, chunk, np.frombuffer(value, np.uint8, offset=8).copy()
+                if info and _matches(key, value, info.identity):
+                    yield info, chunk, np.frombuffer(value, np.uint8, CHUNK_BYTES).copy()
 
     def offsets(self) -> dict[int, int]:
         """Broker id -> lowest sequence routed to it and not resolved, where the row matches."""
-        found = {}
-        with self._env.begin() as txn, txn.cursor(self._db[b"offset"]) as cursor:
+        with self._env.begin() as txn:
+            found = [(key, sequence) for key, sequence in self._offsets(txn) if len(key) == _BROKER_BYTES]
+        return {int.from_bytes(k, "big", signed=True): s for k, s in found if s is not None}
+
+    def _offsets(self, txn: Any) -> Iterator[tuple[bytes, int | None]]:
+        with txn.cursor(self._db[b"offset"]) as cursor:
             for key, value in cursor:
-                sequence = self._sequence(key, value)
-                if sequence is not None:
-                    found[int.from_bytes(key, "big", signed=True)] = sequence
-        return found
+                yield key, self._sequence(key, value)
 
     def discards(self) -> list[Discards]:
         """What was discarded after acceptance, by reason and topic."""
-        with self._env.begin() as txn, txn.cursor(self._db[b"discard"]) as cursor:
-            return [
-                Discards(key[2:], int.from_bytes(key[:2], "big"), *_COUNT.unpack(value[:-8]))
-                for key, value in cursor
-                if value[-8:] == _check(key + value[:-8], 0)
-            ]
+        with self._env.begin() as txn:
+            return list(self._discards(txn))
+
+    def _discards(self, txn: Any) -> Iterator[Discards]:
+        with txn.cursor(self._db[b"discard"]) as cursor:
+            for key, value in cursor:
+                counts = self._counts(key, value)
+                if counts:
+                    yield Discards(key[2:], int.from_bytes(key[:2], "big"), *counts)
+
+    def _counts(self, key: bytes, row: bytes | None) -> tuple[int, int, int] | None:
+        """(messages, first and last time) of a discard row; None when it does not match."""
+        if row is None or len(row) != _COUNT.size + _CHECK_BYTES:
+            return None
+        if not _matches(key, row, self.catalogue.spool):
+            return None
+        count, first, last = _COUNT.unpack(row[:-_CHECK_BYTES])
+        return count, first, last
 
     def lost(self) -> dict[int, int]:
         """Sequence -> reason of each discarded message whose segment is kept."""
+        found = {}
         with self._env.begin() as txn, txn.cursor(self._db[b"lost"]) as cursor:
-            return {int.from_bytes(key, "big"): int.from_bytes(value, "little") for key, value in cursor}
+            for key, value in cursor:
+                sequence = int.from_bytes(key, "big")
+                if _matches(key, value, self._info(sequence).identity):
+                    found[sequence] = int.from_bytes(value[:-_CHECK_BYTES], "little")
+        return found
+
+    def _info(self, sequence: int) -> SegmentInfo:
+        """The segment in which `sequence` lies, or would."""
+        segments = self.catalogue.segments
+        return segments[self.catalogue.at(sequence)] if segments else SegmentInfo(0, 0, 0, 0)
+
+    def outcomes(self) -> Outcomes:
+        """Everything that was resolved and discarded, as of one commit."""
+        with self._env.begin() as txn:
+            # The snapshot first, the look second: each segment that a row speaks of then has its name.
+            self.catalogue.refresh()
+            floor = self._floor(txn)
+            above = 0
+            for info, chunk, bitmap in self._chunks(txn):
+                first = info.first_sequence + chunk * CHUNK_MESSAGES
+                bits = np.unpackbits(bitmap, bitorder="little")
+                above += int(bits[max(0, floor - first) :].sum())
+            return Outcomes(floor, self.catalogue.stored_below(floor) + above, list(self._discards(txn)))
 
     def resolved(self) -> int:
         """Messages resolved since the spool began."""
-        floor, below = self.floor()
-        above = 0
-        for info, chunk, bitmap in self.chunks():
-            first = info.first_sequence + chunk * CHUNK_MESSAGES
-            bits = np.unpackbits(bitmap, bitorder="little")
-            above += int(bits[max(0, floor - first) :].sum())
-        return below + above
+        return self.outcomes().resolved
 
     def commit(self, changes: Changes) -> None:
-        """Write all of it, or nothing, durably. Raises lmdb.Error."""
+        """Write all of it, or nothing, durably. Raises MarksFailed."""
+        try:
+            self._commit(changes)
+        except lmdb.Error as error:
+            raise MarksFailed(f"the marks cannot be written: {error}") from error
+        self._commits += 1
+        if self._commits % _CHECK_READERS == 0:
+            self._env.reader_check()
+
+    def _commit(self, changes: Changes) -> None:
         with self._env.begin(write=True) as txn:
             for (number, chunk), bitmap in changes.chunks.items():
                 info = self.catalogue.by_number(number)
                 if info:
-                    key, value = _MARK_KEY.pack(number, chunk), bitmap.tobytes()
-                    txn.put(key, _check(key + value, info.identity) + value, db=self._db[b"mark"])
-            for broker, sequence in changes.offsets.items():
-                key = broker.to_bytes(4, "big", signed=True)
-                txn.put(key, self._place(key, sequence), db=self._db[b"offset"])
+                    self._put(txn, b"mark", _MARK_KEY.pack(number, chunk), bitmap.tobytes(), info.identity)
+            if changes.offsets is not None:
+                self._replace_offsets(txn, changes.offsets)
             for sequence, reason, topic, now in changes.discarded:
                 self._discard(txn, sequence, reason, topic, now)
             if changes.floor is not None:
-                txn.put(b"floor", self._place(b"floor", changes.floor), db=self._db[b"floor"])
+                self._put_place(txn, b"floor", b"floor", changes.floor)
                 self._drop_below(txn, changes.floor)
 
-    def _place(self, key: bytes, sequence: int) -> bytes:
-        at = self.catalogue.at(sequence)
-        info = self.catalogue.segments[at] if self.catalogue.segments else SegmentInfo(0, 0, 0, 0)
-        row = _PLACE.pack(sequence, info.number)
-        return row + _check(key + row, info.identity)
+    def _put(self, txn: Any, table: bytes, key: bytes, value: bytes, identity: int) -> None:
+        txn.put(key, value + _check(key, value, identity), db=self._db[table])
+
+    def _put_place(self, txn: Any, table: bytes, key: bytes, sequence: int) -> None:
+        info = self._info(sequence)
+        self._put(txn, table, key, _PLACE.pack(sequence, info.number), info.identity)
+
+    def _replace_offsets(self, txn: Any, offsets: Mapping[int, int]) -> None:
+        rows = {
+            broker.to_bytes(_BROKER_BYTES, "big", signed=True): sequence
+            for broker, sequence in offsets.items()
+        }
+        with txn.cursor(self._db[b"offset"]) as cursor:
+            gone = [key for key, _ in cursor if key not in rows]
+        for key in gone:
+            txn.delete(key, db=self._db[b"offset"])
+        for key, sequence in rows.items():
+            self._put_place(txn, b"offset", key, sequence)
 
     def _discard(self, txn: Any, sequence: int, reason: int, topic: bytes, now: int) -> None:
         key = reason.to_bytes(2, "big") + topic[:400]
-        old = txn.get(key, db=self._db[b"discard"])
-        count, first, _ = _COUNT.unpack(old[:-8]) if old else (0, now, now)
-        row = _COUNT.pack(count + 1, first, now)
-        txn.put(key, row + _check(key + row, 0), db=self._db[b"discard"])
-        txn.put(sequence.to_bytes(8, "big"), reason.to_bytes(2, "little"), db=self._db[b"lost"])
+        count, first, _ = self._counts(key, txn.get(key, db=self._db[b"discard"])) or (0, now, now)
+        self._put(txn, b"discard", key, _COUNT.pack(count + 1, first, now), self.catalogue.spool)
+        place = sequence.to_bytes(8, "big")
+        self._put(txn, b"lost", place, reason.to_bytes(2, "little"), self._info(sequence).identity)
 
     def _drop_below(self, txn: Any, floor: int) -> None:
         """Drop the chunks that lie below the floor, and what is known of segments that are gone."""
         segments = self.catalogue.segments
-        info = segments[self.catalogue.at(floor)] if segments else SegmentInfo(0, 0, 0, 0)
+        info = self._info(floor)
         keep = _MARK_KEY.pack(info.number, max(0, floor - info.first_sequence) // CHUNK_MESSAGES)
         oldest = segments[0].first_sequence.to_bytes(8, "big") if segments else b""
         for table, limit in ((b"mark", keep), (b"lost", oldest)):
@@ -197,5 +313,10 @@ class Marks:
         self._env.close()
 
 
-def _check(data: bytes, identity: int) -> bytes:
-    return digest(data, identity).to_bytes(8, "little")
+def _check(key: bytes, value: bytes, identity: int) -> bytes:
+    return digest(key + value, identity).to_bytes(_CHECK_BYTES, "little")
+
+
+def _matches(key: bytes, row: bytes, identity: int) -> bool:
+    """Whether a row ends with the check of its key and its value."""
+    return row[-_CHECK_BYTES:] == _check(key, row[:-_CHECK_BYTES], identity)

@@ -18,7 +18,7 @@ from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, decode_header
 from spool.frame import BURST, DIGEST, POSITION, SEQUENCE, STORED, Tail, tail_at_start
 from spool.live import read_footer
 from spool.record import Batch, Topics
-from spool.scan import Scan, digest_address, find_frame
+from spool.scan import Scan, digest_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ class Reader:
                     return None
                 continue
             first, count = chunk.frames[-1, 1:3].tolist()
-            if first + count <= self.sequence:
+            # Frames of nothing but discards hold no message.
+            if first + count <= self.sequence or not chunk.frames[:, 2].any():
                 continue
             batch = decode(chunk.data, chunk.offset, chunk.frames, self.topics, digest_address())
             skip = int(np.searchsorted(batch.sequence, self.sequence))
@@ -86,32 +87,27 @@ class Reader:
         """At the end of what is good: over damage, or into the next segment; False at the limit."""
         assert self._info is not None
         assert self._scan is not None
-        tail, limit = self._scan.tail, self._readable()
-        if int(tail[POSITION]) < limit:
-            found = find_frame(self._scan.fd, int(tail[POSITION]), limit)
-            if found >= 0:
-                self._enter(found)
-                self._note_damage(int(tail[SEQUENCE]))
-                return True
+        tail = self._scan.tail
+        expected = int(tail[SEQUENCE])
+        if int(tail[POSITION]) < self._readable() and self._scan.skip() is not None:
+            self._note_damage(expected, int(tail[SEQUENCE]))
+            return True
         if self._info.number >= self._limit[0]:
             return False
         following = self._following(self._info)
         if following is None:
             return False
-        missing = following.stored - int(tail[STORED])
-        if missing > 0:
-            first = max(self.sequence, int(tail[SEQUENCE]))
-            self.damage.append(Damage(first, first + missing))
+        self._note_damage(expected, expected + following.stored - int(tail[STORED]))
         self._open(following, following.first_sequence)
         self.sequence = max(self.sequence, following.first_sequence)
         return True
 
-    def _note_damage(self, first: int) -> None:
-        assert self._scan is not None
-        end = int(self._scan.tail[SEQUENCE])
-        if end > max(first, self.sequence):
-            self.damage.append(Damage(max(first, self.sequence), end))
-        self.sequence = max(self.sequence, end)
+    def _note_damage(self, first: int, end: int) -> None:
+        """Messages [first, end) are missing; those below `sequence` are nobody's concern."""
+        first = max(first, self.sequence)
+        if end > first:
+            self.damage.append(Damage(first, end))
+            self.sequence = end
 
     def _following(self, info: SegmentInfo) -> SegmentInfo | None:
         for _ in range(2):
