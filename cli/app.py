@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli import exits
-from cli.commands import run, send, status
+from cli.commands import inspect, run, send, status
 from cli.output import complain
 
 
@@ -28,6 +28,11 @@ control = _new_app("Look into, feed and steer bruce, the durable way into Kafka.
 daemon.command("run", epilog=run.EXAMPLES)(run.run)
 control.command("status", epilog=status.EXAMPLES)(status.status)
 control.command("send", epilog=send.EXAMPLES)(send.send)
+
+inspection = _new_app("Look into a spool, or segment files by themselves. Nothing is written.")
+inspection.command("records", epilog=inspect.RECORDS_EXAMPLES)(inspect.records)
+inspection.command("verify", epilog=inspect.VERIFY_EXAMPLES)(inspect.verify)
+control.add_typer(inspection, name="inspect")
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  (Typer calls it with the option's value)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from cli.errors import BadArgument
 
 ConfigFile = Annotated[
     Path | None,
@@ -13,6 +17,47 @@ ConfigFile = Annotated[
         "--config", metavar="FILE", help="Read this file instead of $BRUCE_CONFIG or /etc/bruce/bruce.toml."
     ),
 ]
+
+SpoolDirectory = Annotated[
+    Path | None,
+    typer.Option("--spool", metavar="DIR", help="The spool to work on; else the configured one."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="SEQ|TIME",
+        help="Begin with this sequence number, or with what was received at this time: "
+        "ISO 8601, local without an offset, or -30m, -2h, -7d.",
+    ),
+]
+Until = Annotated[
+    str | None, typer.Option("--to", metavar="SEQ|TIME", help="Stop before this one, given in the same way.")
+]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic; repeatable.")
+]
+
+
+@contextmanager
+def file_errors() -> Iterator[None]:
+    """Make one sentence of what the file system refuses. Raises BadArgument."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise BadArgument(f"{error.filename or 'a file'} cannot be read: {error.strerror or error}") from None
+
+
+def configured_spool(named: Path | None, config: Path | None) -> Path:
+    """The directory of the spool that is meant. Raises ConfigError."""
+    if named is not None:
+        return named
+    from cli.config import load_config  # noqa: PLC0415  (it brings librdkafka along)
+
+    return load_config(config).spool.directory
 
 
 def examples(*lines: str) -> str:

@@ -9,12 +9,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from rich.cells import set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from spool.finding import Finding, Severity
 from status.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from spool.examination import Totals  # it brings Numba along
 
 
 def show_json(value: object) -> None:
@@ -40,6 +46,36 @@ def show_rows(
         # Text, not str: a topic's name is data and must not be read as markup.
         table.add_row(*(Text(str(cell)) for cell in row))
     console.print(table)
+
+
+def show_lines(lines: Iterable[str], *, cut: bool, console: Console | None = None) -> None:
+    """Lines as they come; `cut` shortens them to the width of a terminal."""
+    console = console or Console()
+    width = console.width if cut and console.is_terminal else None
+    for line in lines:
+        print(line if width is None else set_cell_size(line, width).rstrip(), file=console.file)
+
+
+def error_console() -> Console:
+    """Where progress is shown, so that it never mixes with results."""
+    return Console(stderr=True)
+
+
+def show_findings(
+    findings: Iterable[Finding], totals: Totals, seconds: float, *, console: Console | None = None
+) -> None:
+    """What a check found, and how much it looked at."""
+    console = console or Console()
+    heads = ("severity", "kind", "file", "byte", "what")
+    rows = [(f.severity.value, f.kind.value, str(f.path), f.offset, f.sentence) for f in findings]
+    show_rows(heads, rows, console=console)
+    if rows and console.is_terminal:
+        console.print()
+    damaged = sum(row[0] == Severity.DAMAGE.value for row in rows)
+    looked = (
+        f"{totals.segments:,} segments, {totals.messages:,} messages, {totals.bytes / (1 << 20):,.1f} MiB"
+    )
+    console.out(f"{damaged or 'no'} damage: {looked} verified in {seconds:.1f} s", highlight=False)
 
 
 def complain(sentence: str) -> None:

@@ -1,0 +1,68 @@
+"""How far long work is: a bar on a terminal, a plain line now and then elsewhere. On standard error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from cli.output import error_console
+
+LINE_S = 5.0
+"""Between two lines, where there is no terminal."""
+
+
+class Progress:
+    """The progress of one piece of work; a context manager."""
+
+    def __init__(
+        self,
+        what: str,
+        unit: str = "messages",
+        *,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._unit, self._console, self._clock = unit, console or error_console(), clock
+        self._started = self._told = clock()
+        self._before: int | None = None
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task(what, total=None, rate="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def show(self, done: int, total: int) -> None:
+        """So much is done, of so much. Cheap enough to be called whenever something is known."""
+        now = self._clock()
+        if self._before is None:
+            # What was done before we looked says nothing of the rate.
+            self._before, self._started = done, now
+        elapsed = now - self._started
+        rate = (done - self._before) / elapsed if elapsed > 0 else 0.0
+        self._bar.update(self._task, completed=done, total=total, rate=f"{rate:,.0f} {self._unit}/s")
+        if not self._console.is_terminal and now - self._told >= LINE_S:
+            self._told = now
+            left = f", {(total - done) / rate:,.0f} s left" if rate > 0 else ""
+            line = f"{done:,} of {total:,} {self._unit}, {rate:,.0f}/s{left}"
+            self._console.out(line, highlight=False)

@@ -1,0 +1,106 @@
+"""Messages as text: a line of columns for people, a JSON object for programs.
+
+    {"sequence": 17, "received": "2026-03-01T11:00:00.000000001Z", "topic": "clicks", "partition_key": null,
+     "timestamp": 1772362800000, "key": null, "value": "hello", "uid": 1000, "pid": 4711}
+
+`received` is UTC, to the ns; `timestamp` is the sender's, in ms. What is not UTF-8 stands in base64 under
+`topic_base64`, `key_base64`, `value_base64` instead. Without values: `key_bytes` and `value_bytes`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spool.errors import BadSpool
+from spool.files import Span, Unreadable, read_file
+from spool.layout import SEGMENT, SENT
+from spool.record import Batch, Topics
+
+NOBODY = 0xFFFFFFFF
+"""The uid and pid of a sender that the kernel did not name."""
+
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
+    ord("\t"): "\\t",
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+}
+
+
+def select(paths: Iterable[Path], span: Span, damaged: Callable[[str], None]) -> Iterator[tuple[Batch, int]]:
+    """(batch, row) of each message that is asked for; `damaged` is told a sentence of what cannot be read.
+
+    Raises OSError.
+    """
+    topics = Topics()
+    for path in paths:
+        try:
+            for found in _read(path, topics, span):
+                if isinstance(found, Unreadable):
+                    damaged(f"{path}: {found.messages} messages cannot be read at byte {found.offset}")
+                    continue
+                for row in span.rows(found).nonzero()[0].tolist():
+                    yield found, row
+        except BadSpool as error:
+            damaged(f"{error}")
+
+
+def _read(path: Path, topics: Topics, span: Span) -> Iterator[Batch | Unreadable]:
+    """A segment that was called sent while we read others is read under that name."""
+    if path.suffix == SEGMENT and not path.exists() and path.with_suffix(SENT).exists():
+        path = path.with_suffix(SENT)
+    return read_file(path, topics, span)
+
+
+def as_object(batch: Batch, row: int, *, values: bool) -> dict[str, Any]:
+    """A message for JSON; nothing of it is lost."""
+    keyed, uid, pid = bool(batch.keyed[row]), int(batch.uid[row]), int(batch.pid[row])
+    found: dict[str, Any] = {
+        "sequence": int(batch.sequence[row]),
+        "received": _utc(int(batch.received_ns[row])),
+        **_text("topic", batch.topics.names[int(batch.topic[row])]),
+        "partition_key": int(batch.partition_key[row]) if keyed else None,
+        "timestamp": int(batch.timestamp[row]),
+    }
+    if values:
+        found |= _text("key", batch.key(row)) | _text("value", batch.value(row))
+    else:
+        found |= {"key_bytes": int(batch.key_bytes[row]), "value_bytes": int(batch.value_bytes[row])}
+    return found | {"uid": None if uid == NOBODY else uid, "pid": None if pid == NOBODY else pid}
+
+
+def as_columns(batch: Batch, row: int, *, values: bool) -> tuple[str, ...]:
+    """A message for people: sequence, received, topic, partition key, timestamp, key, value."""
+    received = datetime.fromtimestamp(int(batch.received_ns[row]) / 1e9).astimezone()
+    if values:
+        content = (printable(batch.key(row) or b""), printable(batch.value(row)))
+    else:
+        content = (str(batch.key_bytes[row]), str(batch.value_bytes[row]))
+    return (
+        str(batch.sequence[row]),
+        received.isoformat(sep=" ", timespec="milliseconds"),
+        printable(batch.topics.names[int(batch.topic[row])]),
+        str(batch.partition_key[row]) if batch.keyed[row] else "-",
+        str(batch.timestamp[row]),
+        *content,
+    )
+
+
+def printable(data: bytes) -> str:
+    """Bytes as text that stays on its line and commands no terminal."""
+    return data.decode("utf-8", "backslashreplace").translate(_CONTROL)
+
+
+def _text(name: str, data: bytes | None) -> dict[str, str | None]:
+    try:
+        return {name: None if data is None else data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data or b"").decode("ascii")}
+
+
+def _utc(ns: int) -> str:
+    seconds, rest = divmod(ns, 10**9)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"

@@ -1,0 +1,137 @@
+"""What speaks of the segments without being one: the index, the marks, the ledger; read, then compared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from spool.disk import read_at
+from spool.examination import Examination
+from spool.finding import Finding, Kind, damage
+from spool.format import FRAME_MAGIC, HEAD, HEAD_BYTES
+from spool.frame import DIGEST, POSITION, SEQUENCE, Tail
+from spool.index import Entry, read_index
+from spool.layout import Layout
+from spool.ledger import LEDGER_BYTES, read_books
+
+_PAGE = 4096
+_META = np.dtype([("head", "V16"), ("magic", "<u4"), ("rest", "V116"), ("last_page", "<u8"), ("txn", "<u8")])
+"""The first bytes of the two pages with which an LMDB file begins."""
+_META_MAGIC = 0xBEEFC0DE
+_TRIES = 3
+"""Looks at what a daemon may be writing at this moment."""
+
+
+class Books:
+    """Index, marks and ledger of one spool, as they were before its segments were looked at."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._committed: tuple[int, Tail] | None = None
+        self._entries: list[Entry] = []
+        self._findings = [*self._read_index(), *self._read_ledger()]
+
+    def unreadable(self) -> Iterator[Finding]:
+        """What could not be read."""
+        yield from self._findings
+
+    def against(self, examined: Sequence[Examination]) -> Iterator[Finding]:
+        """What does not match the segments."""
+        by_number = {int(one.header["number"]): one for one in examined if one.header is not None}
+        yield from self._check_committed(by_number)
+        yield from self._check_entries(by_number)
+
+    def _read_index(self) -> Iterator[Finding]:
+        path = self._layout.index / "data.mdb"
+        if not path.exists():
+            return
+        for _ in range(_TRIES):
+            found = read_index(self._layout.index) if is_complete(path) else None
+            if found is not None:
+                self._committed, self._entries = found
+                return
+        yield damage(path, 0, Kind.INDEX, "the index cannot be read; the next start builds it anew")
+
+    def _read_ledger(self) -> Iterator[Finding]:
+        path = self._layout.ledger
+        if not path.exists():
+            return
+        if path.stat().st_size != LEDGER_BYTES:
+            yield damage(
+                path, 0, Kind.LEDGER, f"the ledger has {path.stat().st_size} bytes, not {LEDGER_BYTES}"
+            )
+            return
+        for _ in range(_TRIES):
+            if read_books(path)[0] or not any(path.read_bytes()):
+                return
+        yield damage(path, 0, Kind.LEDGER, "the ledger cannot be read: what it counted is gone")
+
+    def _check_committed(self, by_number: dict[int, Examination]) -> Iterator[Finding]:
+        """The committed end of the log: what was synced must be there."""
+        if self._committed is None or not by_number:
+            return
+        number, tail = self._committed
+        one, position = by_number.get(number), int(tail[POSITION])
+        if one is None and number > max(by_number):
+            newest = by_number[max(by_number)]
+            lost = int(tail[SEQUENCE]) - int(newest.tail[SEQUENCE])
+            sentence = f"segment {number}, which the index knows, is gone, and {lost} messages with it"
+            yield damage(newest.path, newest.end, Kind.MISSING, sentence)
+        elif one is not None and position > one.end:
+            if one.whole:
+                lost = int(tail[SEQUENCE]) - int(one.tail[SEQUENCE])
+                sentence = f"{lost} messages are gone from its end, which the index calls committed"
+                yield damage(one.path, one.end, Kind.MISSING, sentence)
+        elif one is not None and one.whole and not _passes(one.path, position, int(tail[DIGEST]), one):
+            yield self._mismatch(
+                f"the committed place, byte {position} of {one.path.name}, is none in the log"
+            )
+
+    def _check_entries(self, by_number: dict[int, Examination]) -> Iterator[Finding]:
+        """Each entry leads to the frame that it names."""
+        wrong = 0
+        for sequence, number, offset, digest, _ in self._entries:
+            one = by_number.get(number)
+            if one is not None and one.whole:
+                head = _head(one.path, offset)
+                good = head is not None and (head["first_sequence"], head["previous"]) == (sequence, digest)
+                wrong += not good
+        if wrong:
+            yield self._mismatch(f"{wrong} of {len(self._entries)} entries lead to no frame of theirs")
+
+    def _mismatch(self, sentence: str) -> Finding:
+        path = self._layout.index / "data.mdb"
+        return damage(path, 0, Kind.INDEX, f"{sentence}; the next start builds the index anew")
+
+
+def is_complete(path: Path) -> bool:
+    """Whether an LMDB file has all the pages it speaks of: reading one that lacks some is a SIGBUS."""
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = read_at(file.fileno(), 2 * _PAGE, 0)
+    if len(data) < 2 * _PAGE:
+        return False
+    metas = [np.frombuffer(data, _META, 1, at)[0] for at in (0, _PAGE)]
+    return all(m["magic"] == _META_MAGIC and (int(m["last_page"]) + 1) * _PAGE <= size for m in metas)
+
+
+def _head(path: Path, offset: int) -> np.void | None:
+    """The head of the frame at an offset; None when none begins there."""
+    with path.open("rb", buffering=0) as file:
+        data = read_at(file.fileno(), HEAD_BYTES, offset)
+    if len(data) < HEAD_BYTES:
+        return None
+    head = np.frombuffer(data, HEAD)[0]
+    return head if head["magic"] == FRAME_MAGIC else None
+
+
+def _passes(path: Path, position: int, digest: int, one: Examination) -> bool:
+    """Whether a frame with this digest ends at a position of a segment."""
+    digest &= 0xFFFFFFFFFFFFFFFF
+    if position == one.end:
+        return int(one.tail[DIGEST]) & 0xFFFFFFFFFFFFFFFF == digest
+    head = _head(path, position)
+    return head is not None and int(head["previous"]) == digest

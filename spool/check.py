@@ -1,0 +1,161 @@
+"""Checking a whole spool, or segment files by themselves. Read-only: pread, and LMDB without its lock file.
+
+A daemon may be at work meanwhile. So what speaks of the segments is read before they are: nothing may then
+be in it that is not in them. What is retired, or begun, under our eyes is passed over.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from spool.books import Books
+from spool.errors import BadSpool, UnknownVersion
+from spool.examination import Examination, Totals
+from spool.finding import Finding, Kind, Severity, damage
+from spool.frame import BURST, DIGEST, DISCARDED, SEQUENCE, STORED
+from spool.identity import read_identity
+from spool.layout import SENT, SPARE, Layout, parse_name
+from spool.live import EPOCH
+from spool.scan import read_header
+from spool.segment import UNBOUND
+
+
+class Check:
+    """One check. `totals` says how much was looked at, once the findings were taken."""
+
+    def __init__(self, progress: Callable[[Totals], None] = lambda _: None) -> None:
+        """`progress` is called after each segment."""
+        self.totals = Totals()
+        self._progress = progress
+
+    def spool(self, layout: Layout) -> Iterator[Finding]:
+        """Everything in a spool. Raises NoSpool, OSError for directories that cannot be read."""
+        spool = read_identity(layout)
+        yield from _identity(layout)
+        books = Books(layout)
+        yield from books.unreadable()
+        examined: list[Examination] = []
+        before: Examination | None = None
+        paths = [layout.segment(*pair) for pair in layout.list_segments()]
+        paths += [layout.segment(number, SPARE) for number in layout.list_spares()]
+        paths = [path for path in paths if path.suffix != SPARE or _is_bound(path)]
+        for path in paths:
+            one = Examination(path, self.totals, last=path == paths[-1])
+            try:
+                yield from self._examine(one)
+            except FileNotFoundError:
+                before = None
+                continue
+            if one.header is not None:
+                if bytes(one.header["spool"]) != spool:
+                    yield damage(one.path, 16, Kind.FOREIGN, "it belongs to another spool")
+                    continue
+                yield from _name(one)
+                yield from _link(before, one)
+            examined.append(one)
+            before = one
+        yield from books.against(examined)
+
+    def files(self, paths: Sequence[Path]) -> Iterator[Finding]:
+        """Segment files, each by itself; where one continues another, that too. Raises FileNotFoundError."""
+        numbers = {path: _number(path) for path in paths}
+        before: Examination | None = None
+        for path in sorted(paths, key=numbers.__getitem__):
+            spool, number = numbers[path]
+            one = Examination(path, self.totals, last=(spool, number + 1) not in numbers.values())
+            yield from self._examine(one)
+            if before is not None and numbers[before.path] == (spool, number - 1):
+                yield from _link(before, one)
+            before = one
+
+    def _examine(self, one: Examination) -> Iterator[Finding]:
+        try:
+            yield from one.findings()
+        except FileNotFoundError:
+            # Delivered, and called so, while we looked; if it is not there by that name, it is gone.
+            if not parse_name(one.path.name):
+                raise
+            one.path = one.path.with_suffix(SENT)
+            yield from one.findings()
+        self._progress(self.totals)
+
+
+def _is_bound(path: Path) -> bool:
+    """Whether a spare was taken into use. One with a torn header was not, and is no damage."""
+    try:
+        return bool(read_header(path)["first_sequence"] != UNBOUND)
+    except UnknownVersion:
+        return True
+    except (BadSpool, OSError):
+        return False
+
+
+def _number(path: Path) -> tuple[bytes, int]:
+    """(spool, segment number) of a file; (b"", 0) where that cannot be read."""
+    try:
+        header = read_header(path)
+    except FileNotFoundError:
+        raise
+    except (BadSpool, OSError):
+        return b"", 0
+    return bytes(header["spool"]), int(header["number"])
+
+
+def _identity(layout: Layout) -> Iterator[Finding]:
+    """The file that names the spool."""
+    try:
+        uuid.UUID(layout.identity.read_text(encoding="ascii", errors="replace").partition("\n")[0])
+    except FileNotFoundError:
+        sentence = "it is not there; the segments name the spool"
+        yield Finding(layout.identity, 0, Severity.NOTE, Kind.IDENTITY, sentence)
+    except ValueError:
+        yield damage(layout.identity, 0, Kind.IDENTITY, "it holds no uuid; the segments name the spool")
+
+
+def _name(one: Examination) -> Iterator[Finding]:
+    """A segment's name against its header."""
+    named = parse_name(one.path.name)
+    assert one.header is not None
+    says = int(one.header["number" if one.path.suffix == SPARE else "first_sequence"])
+    if named is None or named[0] != says:
+        yield damage(one.path, 0, Kind.NAME, f"its name does not say {says}, as its header does")
+
+
+def _link(before: Examination | None, one: Examination) -> Iterator[Finding]:
+    """A segment's header against the end of the segment before it."""
+    if before is None or before.header is None or one.header is None:
+        return
+    header, tail = one.header, before.tail
+    gap = int(header["number"]) - int(before.header["number"]) - 1
+    lost = int(header["stored"]) - int(tail[STORED])
+    if gap < 0:
+        yield damage(one.path, 48, Kind.ORDER, f"it is segment {header['number']} again, or out of order")
+    elif gap > 0:
+        yield damage(
+            one.path, 48, Kind.MISSING, f"{gap} segments before it are gone, and {lost} messages with them"
+        )
+    elif lost > 0:
+        yield damage(before.path, before.end, Kind.MISSING, f"{lost} messages are gone from its end")
+    elif wrong := _contradictions(before, one):
+        yield damage(one.path, 56, Kind.ORDER, f"it does not continue {before.path.name}: {', '.join(wrong)}")
+
+
+def _contradictions(before: Examination, one: Examination) -> list[str]:
+    """Fields of a header that do not follow from the end of the segment before it."""
+    assert one.header is not None
+    header, tail = one.header, before.tail
+    first, goes_on = int(header["first_sequence"]), int(tail[SEQUENCE])
+    # One number is passed over behind a segment without messages; an epoch begins where nobody knows.
+    continues = first in (goes_on, goes_on + 1) or (first > goes_on and first % EPOCH == 0)
+    found = {
+        "first_sequence": continues,
+        "previous": int(header["previous"]) == int(tail[DIGEST]) & 0xFFFFFFFFFFFFFFFF,
+        "stored": int(header["stored"]) == int(tail[STORED]),
+        "burst": int(header["burst"]) >= int(tail[BURST]),
+        "discarded": np.array_equal(header["discarded"].astype(np.int64), tail[DISCARDED:]),
+    }
+    return [name for name, agrees in found.items() if not agrees]

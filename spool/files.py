@@ -1,0 +1,121 @@
+"""Reading segment files one by one, as they lie there: no index, no marks, over damage.
+
+For whoever looks at a log, or sends parts of it again. The daemon itself reads through spool.reader.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from spool.decode import decode
+from spool.disk import read_at
+from spool.examination import malformed
+from spool.format import HEADER_BYTES, Record, decode_header
+from spool.frame import POSITION, SEQUENCE, tail_at_start
+from spool.kernel import address_of
+from spool.layout import SPARE, Layout
+from spool.live import read_footer
+from spool.record import Batch, Topics
+from spool.scan import Scan, digest_address
+from spool.segment import bound_spares
+
+FOR_EVER = (1 << 63) - 1
+CLOCK_NS = 3600 * 10**9
+"""How far the clock may have been set back inside a segment: segments are passed over by their first and
+last time of reception, give or take so much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which messages are asked for. Each range begins with its first and stops before its end."""
+
+    first: int = 0
+    end: int = FOR_EVER
+    from_ns: int = 0
+    """When they were received, ns since the epoch."""
+    to_ns: int = FOR_EVER
+    topics: frozenset[bytes] = frozenset()
+    """None: all."""
+
+    def rows(self, batch: Batch) -> npt.NDArray[np.bool_]:
+        """Which rows of a batch are asked for."""
+        wanted = (batch.sequence >= self.first) & (batch.sequence < self.end)
+        if self.from_ns or self.to_ns != FOR_EVER:
+            wanted &= (batch.received_ns >= self.from_ns) & (batch.received_ns < self.to_ns)
+        if self.topics:
+            named = np.array([name in self.topics for name in batch.topics.names], np.bool_)
+            wanted &= named[batch.topic]
+        return wanted
+
+    def may_lie_in(self, header: Record, footer: Record | None) -> bool:
+        """Whether a segment can hold what is asked for."""
+        if int(header["first_sequence"]) >= self.end:
+            return False
+        if int(header["created_ns"]) - CLOCK_NS >= self.to_ns:
+            return False
+        if footer is None:
+            return True
+        # Of the footer: where the next segment goes on, which is this one's end or beyond.
+        late = int(footer["next_sequence"]) <= self.first
+        return not late and int(footer["last_received_ns"]) + CLOCK_NS >= self.from_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Bytes of a segment that hold no good frame, or one without datagrams in it."""
+
+    path: Path
+    offset: int
+    messages: int
+
+
+def list_files(layout: Layout) -> list[Path]:
+    """The segment files of a spool in order, those that have no name yet at the end."""
+    return [layout.segment(*p) for p in layout.list_segments()] + [path for path, _ in bound_spares(layout)]
+
+
+def read_file(path: Path, topics: Topics, span: Span) -> Iterator[Batch | Unreadable]:
+    """Batches with anything of `span` in them, each valid until the next; and what cannot be read.
+
+    Raises BadSpool when the file is no segment, UnknownVersion, OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        header = decode_header(read_at(fd, HEADER_BYTES, 0), path)
+        footer = read_footer(fd)
+        if path.suffix == SPARE and header["first_sequence"] < 0:
+            return
+        if not span.may_lie_in(header, footer[0] if footer else None):
+            return
+        scan = Scan(fd, tail_at_start(header), int(footer[0]["end"]) if footer else None)
+        yield from _read(path, scan, topics, span)
+    finally:
+        os.close(fd)
+
+
+def _read(path: Path, scan: Scan, topics: Topics, span: Span) -> Iterator[Batch | Unreadable]:
+    while int(scan.tail[SEQUENCE]) < span.end:
+        chunk = scan.next()
+        if chunk is None:
+            position = int(scan.tail[POSITION])
+            missing = scan.skip()
+            if missing is None:
+                return
+            yield Unreadable(path, position, missing)
+            continue
+        frames = chunk.frames
+        while len(frames):
+            bad = malformed(address_of(chunk.data) - chunk.offset, frames)
+            good = frames if bad < 0 else frames[:bad]
+            if len(good) and int(good[-1, 1] + good[-1, 2]) > span.first:
+                yield decode(chunk.data, chunk.offset, good, topics, digest_address())
+            if bad < 0:
+                break
+            yield Unreadable(path, int(frames[bad, 0]), int(frames[bad, 2]))
+            frames = frames[bad + 1 :]
