@@ -230,6 +230,31 @@ class Marks:
         segments = self.catalogue.segments
         return segments[self.catalogue.at(sequence)] if segments else SegmentInfo(0, 0, 0, 0)
 
+    def mismatches(self) -> list[tuple[str, bytes]]:
+        """(table, key) of rows that do not match their checksum or their segment, and so count for nothing.
+
+        What speaks of segments that are gone, or whose header cannot be read, is passed over.
+        """
+        found = []
+        newest = self.catalogue.segments[-1].number if self.catalogue.segments else 0
+        for table in (b"floor", b"mark", b"offset", b"discard"):
+            with self._env.begin() as txn, txn.cursor(self._db[table]) as cursor:
+                for key, row in cursor:
+                    number, identity = self._speaks_of(table, key, row)
+                    if identity is None and number <= newest:
+                        continue
+                    if identity is None or not _matches(key, row, identity):
+                        found.append((table.decode(), key))
+        return found
+
+    def _speaks_of(self, table: bytes, key: bytes, row: bytes) -> tuple[int, int | None]:
+        """(number, identity) of the segment that a row speaks of; of a discard row, those of the spool."""
+        if table == b"discard":
+            return 0, self.catalogue.spool
+        number = int.from_bytes(key[:8], "big") if table == b"mark" else int.from_bytes(row[8:16], "little")
+        info = self.catalogue.by_number(number)
+        return number, info.identity if info else None
+
     def outcomes(self) -> Outcomes:
         """Everything that was resolved and discarded, as of one commit."""
         with self._env.begin() as txn:
