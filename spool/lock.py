@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
 import time
 from pathlib import Path
 
@@ -39,3 +40,21 @@ class Lock:
     def release(self) -> None:
         """Let go of the lock."""
         os.close(self._fd)
+
+
+def is_in_use(path: Path) -> bool:
+    """Whether another process holds a POSIX lock on a file's first byte, as LMDB does on its lock file.
+
+    Not for a process that holds one itself: it would lose it.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, PermissionError):
+        return False
+    try:
+        # struct flock: type, whence, start, length, pid
+        wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        held = struct.unpack("hhqqi4x", fcntl.fcntl(fd, fcntl.F_GETLK, wanted))
+    finally:
+        os.close(fd)
+    return bool(held[0] != fcntl.F_UNLCK)

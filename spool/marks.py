@@ -39,6 +39,7 @@ from spool.digest import digest
 from spool.disk import make_directory
 from spool.errors import MarksFailed
 from spool.ledger import Discards
+from spool.lock import is_in_use
 
 log = logging.getLogger("bruce.spool")
 
@@ -98,8 +99,10 @@ class Marks:
         self.catalogue = catalogue
         self._commits = 0
         if readonly:
-            # Without a place in the lock file a writer would reuse pages under our eyes.
-            self._open(directory, readonly=True, lock=os.access(directory / "lock.mdb", os.W_OK))
+            # Without a place in the lock file a writer would reuse pages under our eyes. Without a writer
+            # nothing is written.
+            in_use = is_in_use(directory / "lock.mdb") and os.access(directory / "lock.mdb", os.W_OK)
+            self._open(directory, readonly=True, lock=in_use)
             return
         make_directory(directory)
         try:
