@@ -22,6 +22,10 @@ _DEFAULTS = {
     # A topic that the cluster does not know fails after this; the router's grace time begins then.
     "topic.metadata.propagation.max.ms": "5000",
     "reconnect.backoff.max.ms": "2000",
+    # librdkafka asks the broker it last spoke to for metadata, again and again, until a request times out
+    # there: with a frozen one that is how long a start waits. Produce requests have a limit of their own.
+    "enable.sparse.connections": "false",
+    "socket.timeout.ms": "6000",
     # Errors arrive as events; of the log, only what is worse than a warning.
     "log_level": "3",
     "log.connection.close": "false",
