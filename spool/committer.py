@@ -95,6 +95,7 @@ class Committer:
             self._commit(self._size())
             self._enter_next()
             self._commit(None)
+        self._index.commit(self.number, self.tail, [])
         self._publish()
 
     def commit(self, number: int, position: int) -> None:

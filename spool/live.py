@@ -45,6 +45,8 @@ class End:
     tail: Tail
     appendable: bool
     """False when the next frame belongs in a new segment."""
+    damaged: bool = False
+    """True when frames are missing."""
 
 
 def live_segment(layout: Layout) -> LiveSegment | None:
@@ -110,7 +112,7 @@ def end_of(segment: LiveSegment, *, written: int = 0) -> End:
     if int(tail[POSITION]) < written:
         tail[SEQUENCE] = next_epoch(int(tail[SEQUENCE]))
         whole = False
-    return End(tail, appendable=whole)
+    return End(tail, appendable=whole, damaged=not whole)
 
 
 def next_epoch(sequence: int) -> int:

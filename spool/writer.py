@@ -44,8 +44,8 @@ class Writer:
             self.tail = end.tail
             if end.appendable:
                 self._mapping = Mapping(live.path)
-            else:
-                log.warning("%s is closed; the log goes on in a new segment", live.path)
+            if end.damaged:
+                log.error("%s is damaged; the log goes on in a new segment", live.path)
             self.publish()
 
     @property

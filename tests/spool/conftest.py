@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +17,15 @@ settings.load_profile("bruce")
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
+def memory() -> Iterator[Path]:
+    """A directory on tmpfs: what is shown there does not depend on how long a sync takes."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bruce-test-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def rig(memory: Path) -> Iterator[Rig]:
     """A fresh spool with segments of 8 KiB."""
-    made = Rig(tmp_path)
+    made = Rig(memory)
     yield made
     made.crash()

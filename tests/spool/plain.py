@@ -147,7 +147,7 @@ def _read_frame(data: bytes, at: int, previous: int) -> Frame | None:
         before,
     ) = struct.unpack_from("<Q4sHHIIIIQQQQ", data, at)
     end = at + 64 + body_bytes
-    if magic != b"bfrm" or head_bytes != 64 or before != previous or end > len(data):
+    if magic != b"bfrm" or head_bytes != 64 or before != previous or (end + 7) // 8 * 8 > len(data):
         return None
     if xxhash.xxh3_64_intdigest(data[at + 8 : end], seed=previous) != digest:
         return None

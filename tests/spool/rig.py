@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import os
 import random
+import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
-import lmdb
-
 from spool import recovery
+from spool.index import IndexReader
 from spool.keeper import Keeper
 from spool.layout import Layout
 from spool.options import SpoolOptions
@@ -57,8 +60,14 @@ class Rig:
         if self._spool:
             self.writer.close()
             self.keeper._index.close()
-            self._spool.lock.release()
-            self._spool = None
+        self._spool = None
+        # What the kernel closes for a process that is gone; a Python mapping closes its own descriptor.
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                path = os.readlink(f"/proc/self/fd/{name}")
+                reading = fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+                if path == str(self.layout.lock) or (path.startswith(str(self.layout.segments)) and reading):
+                    os.close(int(name))
 
     def stop(self) -> None:
         """A clean end."""
@@ -135,6 +144,12 @@ class Rig:
         bound = [p for p in spares if plain.read_segment(p.read_bytes()).header["first_sequence"] != UNBOUND]
         return bound[-1] if bound else self.layout.segment(*self.layout.list_segments()[-1])
 
+    def index(self) -> IndexReader:
+        """A reader of a copy of the index: LMDB opens no environment twice in a process."""
+        copy = Path(tempfile.mkdtemp(dir=self.directory)) / "index"
+        shutil.copytree(self.layout.index, copy)
+        return IndexReader(copy)
+
     def _disk(self) -> mock._patch:
         """Remember what each sync makes durable."""
         return _Recorder(self.images)
@@ -166,15 +181,3 @@ class _Recorder:
     def __exit__(self, *_: object) -> None:
         for patch in self._patches:
             patch.stop()
-
-
-def index_tail(layout: Layout) -> tuple[int, list[int]] | None:
-    """What the index calls committed, read without the package."""
-    with lmdb.open(str(layout.index), readonly=True, lock=False, max_dbs=2, create=False) as env:
-        meta = env.open_db(b"meta", create=False)
-        with env.begin() as txn:
-            data = txn.get(b"committed", db=meta)
-    if data is None:
-        return None
-    words = [int.from_bytes(data[at : at + 8], "little", signed=True) for at in range(0, len(data) - 8, 8)]
-    return words[0], words[1:]

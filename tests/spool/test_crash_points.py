@@ -1,0 +1,134 @@
+"""Dying before every single call to the system: reopening finds everything that was stored."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from spool.page import Field
+from tests.spool.rig import Rig
+
+CALLS = ("rename", "fsync", "fdatasync", "posix_fallocate", "pwrite", "ftruncate", "unlink", "mkdir", "open")
+
+
+class Crash(BaseException):
+    """This process is dead."""
+
+
+class Countdown:
+    """Dies before the call with a given number; `names` are the calls so far."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.names = at, list[str]()
+
+    def wrap(self, name: str) -> Callable[..., object]:
+        """The system call `name`, counted."""
+        real = getattr(os, name)
+
+        def call(*arguments: object, **named: object) -> object:
+            self.names.append(name)
+            if len(self.names) - 1 == self.at:
+                raise Crash(name)
+            return real(*arguments, **named)
+
+        return call
+
+    @contextlib.contextmanager
+    def armed(self) -> Iterator[None]:
+        """Count what is called inside."""
+        with contextlib.ExitStack() as stack:
+            for name in CALLS:
+                stack.enter_context(mock.patch.object(os, name, self.wrap(name)))
+            with contextlib.suppress(Crash):
+                yield
+
+
+def life(rig: Rig, sent: list[bytes]) -> None:
+    """Rolling, naming, committing, sealing, retiring, making room, stopping and starting."""
+    for _ in range(3):
+        rig.step()
+        for _ in range(7):
+            sent += rig.fill(1, messages=6)
+        rig.page.words[Field.FLOOR] = len(sent) // 2
+    rig.step()
+    rig.stop()
+    rig.open()
+    sent += rig.fill(3)
+    rig.step()
+
+
+def check(rig: Rig, sent: list[bytes], kept: int) -> None:
+    """Everything from `kept` on is there; before it, only what was delivered may be gone."""
+    found = rig.records()
+    expected = list(enumerate(sent))
+    assert found == expected[len(expected) - len(found) :]
+    assert len(expected) - len(found) <= kept
+
+
+def lives(directory: Path) -> Iterator[tuple[Rig, list[bytes], int]]:
+    """A life for each call that it can end at: (spool, what was sent, number of the call)."""
+    for at in range(1000):
+        rig, sent, countdown = Rig(directory / str(at), max_bytes=5 * 8192), list[bytes](), Countdown(at)
+        with countdown.armed():
+            life(rig, sent)
+        if len(countdown.names) <= at:
+            assert at > 50
+            rig.crash()
+            return
+        yield rig, sent, at
+
+
+def test_a_crash_at_any_call_loses_nothing(memory: Path) -> None:
+    """At each call of a life of rolls and seals: reopened in the same boot, all is there, and goes on."""
+    for rig, sent, _ in lives(memory):
+        floor = int(rig.page.words[Field.FLOOR])
+        rig.crash()
+        gc.collect()
+        rig.open()
+        check(rig, sent, floor)
+        both = sent + rig.fill(2)
+        rig.step()
+        check(rig, both, floor)
+        assert rig.synced == len(both)
+        rig.crash()
+
+
+def test_a_power_loss_at_any_call_loses_nothing_that_was_synced(memory: Path) -> None:
+    """The same, with sectors lost that were not synced: what was announced as synced is all there."""
+    for rig, sent, at in lives(memory):
+        floor, synced = int(rig.page.words[Field.FLOOR]), rig.synced
+        rig.lose_power(random.Random(at))
+        gc.collect()
+        rig.open()
+        found = set(rig.records())
+        assert found <= set(enumerate(sent))
+        assert {r for r in enumerate(sent) if floor <= r[0] < synced} <= found
+        rig.crash()
+
+
+def test_crashing_again_while_opening(memory: Path) -> None:
+    """A crash at each call of opening after a power loss, and then again: nothing synced is lost."""
+    for at in range(200):
+        rig = Rig(memory / str(at))
+        sent = rig.fill(30)
+        rig.step()
+        rig.fill(2)
+        rig.lose_power(random.Random(at))
+        countdown = Countdown(at)
+        with countdown.armed():
+            rig.open()
+        rig.crash()
+        gc.collect()
+        rig.open()
+        assert rig.records()[: len(sent)] == list(enumerate(sent))
+        rig.crash()
+        if len(countdown.names) <= at:
+            return
+    pytest.fail("opening makes more calls than were tried")

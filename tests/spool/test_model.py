@@ -1,0 +1,152 @@
+"""Any order of what can happen to a spool, against a model of two lists: what was sent, and what is gone."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from spool.layout import SENT
+from spool.live import EPOCH
+from spool.page import Field
+from spool.wire import encode
+from tests.spool.rig import Rig
+
+SEGMENTS = 12
+"""max_bytes, in segments."""
+
+
+class SpoolMachine(RuleBasedStateMachine):
+    """The model: `sent`, (sequence, datagram) in order; those below `floor` are delivered and may go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(dir="/dev/shm"))
+        self.rig = Rig(self.directory, max_bytes=SEGMENTS * 8192)
+        self.sent: list[tuple[int, bytes]] = []
+        self.refused = 0
+        self.stored = 0
+        self.made = 0
+        self.floor = 0
+
+    @initialize()
+    def begin(self) -> None:
+        """An empty spool."""
+
+    @rule(
+        sizes=st.lists(st.integers(0, 900), max_size=4),
+        refused=st.integers(0, 3),
+        data=st.integers(0, 3),
+    )
+    def append(self, sizes: list[int], refused: int, data: int) -> None:
+        """One frame, if there is room."""
+        burst = [
+            encode(b"topic-%d" % data, b"%d" % (self.made + i) + b"v" * n, key=b"k" * data)
+            for i, n in enumerate(sizes)
+        ]
+        self.made += len(burst)
+        rows = {1: (refused, b"r")} if refused else {}
+        room = self.rig.writer.capacity - int(self.rig.writer.tail[0])
+        if room < 5000 and self.rig.page.words[Field.SPARE] <= self.rig.writer.number:
+            self.rig.step()
+            if self.rig.page.words[Field.SPARE] <= self.rig.writer.number:
+                return
+        first = self.rig.writer.append(burst, refused=rows)
+        self.sent += [(first + i, d) for i, d in enumerate(burst)]
+        self.refused += refused
+        self.stored += len(burst)
+
+    @rule()
+    def keep(self) -> None:
+        """One turn of the keeper."""
+        self.rig.step()
+        assert self.rig.synced == int(self.rig.writer.tail[1])
+
+    @rule(part=st.floats(0, 1))
+    def deliver(self, part: float) -> None:
+        """A share of what is committed is delivered."""
+        committed = [s for s, _ in self.sent if s < self.rig.synced]
+        if committed:
+            self.floor = max(self.floor, committed[int(part * (len(committed) - 1))])
+            self.rig.page.words[Field.FLOOR] = self.floor
+            self.rig.step()
+
+    @rule()
+    def crash(self) -> None:
+        """Every process dies."""
+        self.rig.reopen()
+        self.rig.page.words[Field.FLOOR] = self.floor
+
+    @rule()
+    def stop(self) -> None:
+        """A clean stop and start."""
+        self.rig.stop()
+        self.rig.open()
+        self.rig.page.words[Field.FLOOR] = self.floor
+
+    @precondition(lambda self: len(self.sent) > 0)
+    @rule(seed=st.integers(0, 1 << 20))
+    def lose_power(self, seed: int) -> None:
+        """Power goes; sectors that were not synced may be lost."""
+        synced = self.rig.synced
+        self.rig.lose_power(random.Random(seed))
+        self.rig.open()
+        self.rig.page.words[Field.FLOOR] = self.floor
+        found = self.rig.records()
+        lost = [r for r in self.sent if r[0] >= synced and r not in set(found)]
+        self.sent = [r for r in self.sent if r not in set(lost)]
+        tail = self.rig.writer.tail
+        # Lost messages that the log can tell are missing stay counted as received.
+        assert self.stored - len(lost) <= tail[4] <= self.stored
+        assert tail[5 + 1] <= self.refused
+        self.stored, self.refused = int(tail[4]), int(tail[5 + 1])
+        assert tail[1] >= synced
+
+    @rule()
+    def lose_index(self) -> None:
+        """The index is removed while nobody has it open."""
+        self.rig.crash()
+        shutil.rmtree(self.rig.layout.index)
+        self.rig.open()
+        self.rig.page.words[Field.FLOOR] = self.floor
+
+    @invariant()
+    def what_is_there_is_what_was_sent(self) -> None:
+        """Every message that is not delivered and removed is there, in order, once."""
+        found = self.rig.records()
+        gone = len(self.sent) - len(found)
+        assert gone >= 0
+        assert found == self.sent[gone:]
+        assert all(sequence < self.floor for sequence, _ in self.sent[:gone])
+
+    @invariant()
+    def totals_are_exact(self) -> None:
+        """The tail counts every message and every discard since the spool began."""
+        assert self.rig.writer.tail[4] == self.stored
+        assert self.rig.writer.tail[5 + 1] == self.refused
+
+    @invariant()
+    def names_are_in_order(self) -> None:
+        """Segment numbers have no gap, and only delivered segments are called sent."""
+        segments = self.rig.segments()
+        numbers = [int(str(segment.header["number"])) for segment in segments]
+        assert numbers == list(range(min(numbers, default=0), max(numbers, default=-1) + 1))
+        named = self.rig.layout.list_segments()
+        for (_, suffix), (following, _) in pairwise(named):
+            assert suffix != SENT or following <= self.floor
+        assert self.rig.writer.tail[1] < EPOCH << 20
+
+    def teardown(self) -> None:
+        """Leave nothing behind."""
+        self.rig.crash()
+        shutil.rmtree(self.directory)
+
+
+TestSpool = SpoolMachine.TestCase
+TestSpool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

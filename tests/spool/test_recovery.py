@@ -1,0 +1,259 @@
+"""Opening a spool: what is left behind is put in order, and what cannot be trusted is named."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spool.digest import digest
+from spool.errors import NoSpool, SpoolBusy, UnknownVersion
+from spool.format import HEADER, HEADER_BYTES
+from spool.identity import read_identity
+from spool.layout import SPARE, Layout
+from spool.recovery import open_spool
+from tests.spool.rig import SEGMENT_BYTES, Rig
+
+
+def later_version(path: Path) -> None:
+    """Make a segment one that a later release wrote."""
+    record = np.frombuffer(path.read_bytes()[:HEADER_BYTES], HEADER).copy()
+    record["version"] = 2
+    record["check"] = digest(record.tobytes()[:-8])
+    with path.open("r+b") as file:
+        file.write(record.tobytes())
+
+
+def flip(path: Path, at: int) -> None:
+    """Change one byte of a file."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 0x40]))
+
+
+def test_two_daemons_never_share_a_spool(rig: Rig) -> None:
+    """The second one is refused, told who holds it, and changes nothing."""
+    rig.fill(3)
+    before = {p.name: p.read_bytes() for p in rig.layout.segments.iterdir()}
+    with pytest.raises(SpoolBusy, match=str(os.getpid())):
+        open_spool(rig.options)
+    assert {p.name: p.read_bytes() for p in rig.layout.segments.iterdir()} == before
+    rig.reopen()
+
+
+def test_a_child_keeps_the_spool_until_it_ends(rig: Rig) -> None:
+    """A worker that outlives its supervisor still owns the spool; the lock goes with the last of them."""
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(ready[1], b".")
+        os.read(go[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    rig.crash()
+    with pytest.raises(SpoolBusy):
+        open_spool(rig.options)
+    os.write(go[1], b".")
+    os.waitpid(child, 0)
+    rig.open()
+
+
+def test_a_stale_lock_file_is_no_lock(rig: Rig) -> None:
+    """A lock file that names a process of the past does not keep anybody out."""
+    rig.crash()
+    rig.layout.lock.write_text("999999\n")
+    rig.open()
+
+
+@pytest.mark.parametrize("where", ["live", "named"])
+def test_a_later_version_is_refused_and_left_alone(rig: Rig, where: str) -> None:
+    """A spool that a later release wrote is refused by name, and not one of its files is moved or removed."""
+    rig.fill(3)
+    if where == "named":
+        rig.step()
+    path = rig.last_path()
+    assert (path.suffix == SPARE) == (where == "live")
+    rig.crash()
+    later_version(path)
+    before = {p: p.read_bytes() for p in rig.layout.segments.iterdir()}
+    with pytest.raises(UnknownVersion, match="version 2"):
+        rig.open()
+    assert {p: p.read_bytes() for p in rig.layout.segments.iterdir()} == before
+    assert list(rig.layout.quarantine.iterdir()) == []
+
+
+def test_leftovers_are_removed_and_the_spool_opens(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """Half-made files of any kind are cleaned away, counted, and no message is lost."""
+    sent = rig.fill(30)
+    rig.crash()
+    caplog.set_level("INFO")
+    segments = rig.layout.segments
+    (segments / "00000000000000000009.spare.tmp").write_bytes(b"bruceseg")
+    (segments / "00000000000000000500.seg").write_bytes(b"")
+    (segments / "00000000000000000099.spare").write_bytes(b"")
+    (segments / "00000000000000000098.spare").write_bytes(bytes(SEGMENT_BYTES))
+    (segments / "notes.txt").write_text("not ours")
+    rig.open()
+    sent += rig.fill(30)
+    assert rig.records() == list(enumerate(sent))
+    assert "half-made or outdated" in caplog.text
+    assert (segments / "notes.txt").exists()
+    assert not (segments / "00000000000000000500.seg").exists()
+
+
+def test_spares_of_another_size_or_without_blocks_are_replaced(rig: Rig) -> None:
+    """After a change of segment_bytes no old spare is used; neither is one that a copy has made sparse."""
+    sent = rig.fill(30)
+    rig.crash()
+    rig.replace(segment_bytes=3 * SEGMENT_BYTES)
+    rig.open()
+    first = rig.writer.number
+    sent += rig.fill(100)
+    sizes = {rig.layout.segment(n, SPARE).stat().st_size for n in rig.layout.list_spares() if n > first}
+    assert sizes == {3 * SEGMENT_BYTES}
+    rig.crash()
+    spare = rig.layout.segment(rig.layout.list_spares()[-1], SPARE)
+    data = spare.read_bytes()[:HEADER_BYTES]
+    spare.unlink()
+    with spare.open("wb") as file:
+        file.write(data)
+        file.truncate(3 * SEGMENT_BYTES)
+    rig.open()
+    assert all(
+        rig.layout.segment(n, SPARE).stat().st_blocks * 512 >= 3 * SEGMENT_BYTES
+        for n in rig.layout.list_spares()
+    )
+    assert rig.records() == list(enumerate(sent))
+
+
+def test_missing_segments_never_restart_the_numbering_under_the_same_uuid(rig: Rig) -> None:
+    """When the segments are gone, so is the uuid: no (uuid, sequence) means two messages."""
+    rig.fill(3)
+    rig.step()
+    before = rig.identity.spool
+    rig.crash()
+    for path in rig.layout.segments.iterdir():
+        path.unlink()
+    rig.open()
+    assert rig.identity.spool != before
+    rig.reopen()
+    assert rig.identity.spool != before
+
+
+def test_a_spool_that_never_held_anything_keeps_its_uuid(rig: Rig) -> None:
+    """Starting twice without a message is one spool: its staging is found again."""
+    before = rig.identity.spool
+    rig.stop()
+    rig.open()
+    assert rig.identity.spool == before
+
+
+@pytest.mark.parametrize("text", [None, "", "not a uuid\n", "\xff" * 40])
+def test_a_missing_or_damaged_identity_is_taken_from_the_segments(rig: Rig, text: str | None) -> None:
+    """The uuid stands in every segment; the file is made again from there, and numbers go on."""
+    sent = rig.fill(30)
+    before = rig.identity.spool
+    rig.crash()
+    if text is None:
+        rig.layout.identity.unlink()
+    else:
+        rig.layout.identity.write_text(text, encoding="latin-1")
+    rig.open()
+    assert rig.identity.spool == before == read_identity(rig.layout)
+    assert rig.layout.identity.read_text().startswith(str(uuid.UUID(bytes=before)))
+    sent += rig.fill(1)
+    assert rig.records() == list(enumerate(sent))
+
+
+def test_no_spool_is_said_so(tmp_path: Path) -> None:
+    """A directory that holds no spool is named in the error."""
+    with pytest.raises(NoSpool, match=str(tmp_path)):
+        read_identity(Layout(tmp_path))
+
+
+@pytest.mark.parametrize("at", [0, 8, 20, 48, 56, 64, 380])
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "crashed"])
+def test_a_damaged_header_of_the_last_segment_costs_no_message(rig: Rig, at: int, *, clean: bool) -> None:
+    """One bad byte in the last header: it is written anew, and every message kept; no number is reused."""
+    sent = rig.fill(40)
+    rig.step()
+    path = rig.last_path()
+    if clean:
+        rig.stop()
+    else:
+        rig.crash()
+    kept = path.read_bytes()[:HEADER_BYTES]
+    flip(path, at)
+    rig.open()
+    evidence = (rig.layout.quarantine / f"{path.name}.header").read_bytes()
+    assert evidence != kept
+    assert len(evidence) == HEADER_BYTES
+    assert rig.records() == list(enumerate(sent))
+    more = rig.fill(2)
+    base = len(sent) if clean else 1 << 32
+    assert rig.records() == [*enumerate(sent), *enumerate(more, base)]
+    assert int(rig.writer.tail[4]) == len(sent) + len(more)
+
+
+def test_a_damaged_header_of_the_only_segment_is_mended_too(rig: Rig) -> None:
+    """The first segment begins at 0 with nothing before it: its header is known."""
+    sent = rig.fill(3)
+    rig.step()
+    rig.crash()
+    flip(rig.layout.segment(0), 60)
+    rig.open()
+    assert rig.records() == list(enumerate(sent))
+
+
+def test_a_damaged_header_without_a_segment_before_it_goes_to_quarantine(rig: Rig) -> None:
+    """Where a header cannot be made again, the segment is set aside whole, and the daemon starts."""
+    rig.fill(40)
+    rig.step()
+    rig.crash()
+    paths = [rig.layout.segment(*pair) for pair in rig.layout.list_segments()]
+    last, data = paths[-1], paths[-1].read_bytes()
+    for path in paths[:-1]:
+        path.unlink()
+    flip(last, 60)
+    rig.open()
+    assert (rig.layout.quarantine / last.name).read_bytes()[HEADER_BYTES:] == data[HEADER_BYTES:]
+    rig.fill(1)
+    rig.step()
+    assert len(rig.records()) == 3
+
+
+@pytest.mark.parametrize("at", [0, 60, 380])
+def test_a_damaged_header_in_the_middle_does_not_stop_opening(
+    rig: Rig, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sealed segment that cannot be read is passed over; the others are there, and intake goes on."""
+    sent = rig.fill(120)
+    for _ in range(5):
+        rig.step()
+    middle = rig.layout.segment(*rig.layout.list_segments()[1])
+    rig.crash()
+    flip(middle, at)
+    rig.open()
+    more = rig.fill(2)
+    rig.step()
+    assert rig.synced == len(sent + more)
+    middle.unlink()
+    assert rig.records()[-6:] == list(enumerate(sent + more))[-6:]
+
+
+def test_a_spare_with_messages_behind_a_torn_header_is_set_aside(rig: Rig) -> None:
+    """Frames behind a header that does not verify are not overwritten: they go to quarantine."""
+    rig.fill(2)
+    path = rig.last_path()
+    assert path.suffix == SPARE
+    rig.crash()
+    flip(path, 70)
+    rig.open()
+    assert (rig.layout.quarantine / path.name).exists()
+    rig.fill(2)
+    assert len(rig.records()) == 6

@@ -1,0 +1,112 @@
+"""A torn tail: what a crash leaves of the last frame costs that frame, at whatever byte it was cut."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from spool.frame import POSITION, STORED
+from spool.live import LiveSegment, end_of
+from spool.scan import read_header
+from spool.segment import seal
+from spool.wire import encode
+from tests.spool import plain
+from tests.spool.rig import SECTOR, Rig
+
+
+def torn_ends(path: Path, data: bytes) -> int:
+    """Messages that are left when the segment has these bytes, to both readers."""
+    path.write_bytes(data)
+    end = end_of(LiveSegment(path, read_header(path)))
+    segment = plain.read_segment(data)
+    assert end.tail[POSITION] == segment.end
+    assert end.tail[STORED] == len(segment.messages())
+    assert end.appendable
+    return int(end.tail[STORED])
+
+
+@pytest.fixture
+def whole(rig: Rig, tmp_path: Path) -> tuple[bytes, list[plain.Frame], int, Path]:
+    """(bytes of a segment of four frames, its frames, where the last one ends, a path to write to)."""
+    rig.fill(4)
+    data = rig.last_path().read_bytes()
+    segment = plain.read_segment(data)
+    return data, segment.frames, segment.end, tmp_path / "torn"
+
+
+def test_every_cut_of_the_last_frame_leaves_the_frames_before(
+    whole: tuple[bytes, list[plain.Frame], int, Path],
+) -> None:
+    """The last frame zeroed from any byte on, or the file cut there: exactly the others are left."""
+    data, frames, end, path = whole
+    start = frames[-1].offset
+    body = int.from_bytes(data[start + 24 : start + 28], "little")
+    for at in range(start, end):
+        # Behind the digest's last byte only zeros are missing.
+        kept = 12 if at >= start + 64 + body else 9
+        assert torn_ends(path, data[:at] + bytes(len(data) - at)) == kept, at
+        assert torn_ends(path, data[:at]) == 9, at
+
+
+def test_every_start_of_the_last_frame_may_be_missing(
+    whole: tuple[bytes, list[plain.Frame], int, Path],
+) -> None:
+    """The last frame's first bytes zeroed up to any byte: it is torn too."""
+    data, frames, end, path = whole
+    start = frames[-1].offset
+    for at in range(start + 1, end):
+        assert torn_ends(path, data[:start] + bytes(at - start) + data[at:]) == 9
+
+
+def test_every_subset_of_sectors_of_the_last_frame(rig: Rig, tmp_path: Path) -> None:
+    """Whichever sectors of the last frame reached the disk, the frame is there whole or not at all."""
+    rig.fill(2)
+    rig.append([encode(b"t", bytes(range(256)) * 10)])
+    data = rig.last_path().read_bytes()
+    segment = plain.read_segment(data)
+    start, end = segment.frames[-1].offset, segment.end
+    sectors = range(start // SECTOR, (end + SECTOR - 1) // SECTOR)
+    assert len(sectors) >= 5
+    for kept in itertools.product((True, False), repeat=len(sectors)):
+        changed = bytearray(data)
+        for sector, keep in zip(sectors, kept, strict=True):
+            first, last = max(start, sector * SECTOR), min(end, (sector + 1) * SECTOR)
+            if not keep:
+                changed[first:last] = bytes(last - first)
+        assert torn_ends(tmp_path / "torn", bytes(changed)) == (7 if all(kept) else 6)
+
+
+@pytest.mark.parametrize("cut", [1, 8, 9, 40, 64, 65, 100])
+def test_the_log_goes_on_over_a_torn_frame(rig: Rig, cut: int) -> None:
+    """After a restart the next frame takes the place and the numbers of the torn one."""
+    sent = rig.fill(3)
+    path = rig.last_path()
+    data = bytearray(path.read_bytes())
+    last = plain.read_segment(bytes(data)).frames[-1]
+    end = plain.read_segment(bytes(data)).end
+    rig.crash()
+    data[last.offset + cut : end] = bytes(end - last.offset - cut)
+    path.write_bytes(data)
+    # The page says that more was written; that the frame is gone is seen by it, so it goes too.
+    rig.page.words[:] = 0
+    rig.open()
+    again = rig.fill(2)
+    assert rig.records() == list(enumerate(sent[:6] + again))
+
+
+def test_sealing_cuts_behind_the_last_good_frame(rig: Rig, tmp_path: Path) -> None:
+    """The footer stands where the torn frame began; what the segment says is that the good frames are all."""
+    rig.fill(3)
+    data = bytearray(rig.last_path().read_bytes())
+    segment = plain.read_segment(bytes(data))
+    start = segment.frames[-1].offset
+    data[start + 20 : segment.end] = bytes(segment.end - start - 20)
+    path = tmp_path / "torn.seg"
+    path.write_bytes(data)
+    seal(path)
+    sealed = plain.read_segment(path.read_bytes())
+    assert sealed.footer is not None
+    assert (sealed.footer["end"], sealed.footer["count"], sealed.footer["next_sequence"]) == (start, 6, 6)
+    assert sealed.messages() == segment.messages()[:6]
