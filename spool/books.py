@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from spool.catalogue import Catalogue
 from spool.disk import read_at
 from spool.examination import Examination
 from spool.finding import Finding, Kind, damage
@@ -16,11 +18,13 @@ from spool.frame import DIGEST, POSITION, SEQUENCE, Tail
 from spool.index import Entry, read_index
 from spool.layout import Layout
 from spool.ledger import LEDGER_BYTES, read_books
+from spool.marks import CHUNK_MESSAGES, UNREADABLE, Marks
 
 _PAGE = 4096
 _META = np.dtype([("head", "V16"), ("magic", "<u4"), ("rest", "V116"), ("last_page", "<u8"), ("txn", "<u8")])
 """The first bytes of the two pages with which an LMDB file begins."""
 _META_MAGIC = 0xBEEFC0DE
+_AGAIN = "what only they call delivered will be sent again"
 _TRIES = 3
 """Looks at what a daemon may be writing at this moment."""
 
@@ -32,7 +36,10 @@ class Books:
         self._layout = layout
         self._committed: tuple[int, Tail] | None = None
         self._entries: list[Entry] = []
-        self._findings = [*self._read_index(), *self._read_ledger()]
+        self._floor = 0
+        self._highest: dict[int, int] = {}
+        """Segment number -> the highest sequence marked as resolved in it."""
+        self._findings = [*self._read_index(), *self._read_marks(), *self._read_ledger()]
 
     def unreadable(self) -> Iterator[Finding]:
         """What could not be read."""
@@ -43,6 +50,7 @@ class Books:
         by_number = {int(one.header["number"]): one for one in examined if one.header is not None}
         yield from self._check_committed(by_number)
         yield from self._check_entries(by_number)
+        yield from self._check_marks(by_number)
 
     def _read_index(self) -> Iterator[Finding]:
         path = self._layout.index / "data.mdb"
@@ -54,6 +62,42 @@ class Books:
                 self._committed, self._entries = found
                 return
         yield damage(path, 0, Kind.INDEX, "the index cannot be read; the next start builds it anew")
+
+    def _read_marks(self) -> Iterator[Finding]:
+        path = self._layout.delivery / "data.mdb"
+        if not path.exists():
+            return
+        for _ in range(_TRIES):
+            wrong = self._open_marks(path)
+            if wrong == []:
+                return
+        if wrong is None:
+            yield damage(path, 0, Kind.MARKS, f"the marks cannot be read; {_AGAIN}")
+        else:
+            rows = ", ".join(f"{count} of '{table}'" for table, count in Counter(wrong).items())
+            yield damage(path, 0, Kind.MARKS, f"rows do not match their segments: {rows}; {_AGAIN}")
+
+    def _open_marks(self, path: Path) -> list[str] | None:
+        """Take what the marks say; the tables of rows that match nothing, None when they cannot be read."""
+        if not is_complete(path):
+            return None
+        try:
+            marks = Marks(path.parent, Catalogue(self._layout), readonly=True)
+        except UNREADABLE:
+            return None
+        try:
+            wrong = [table for table, _ in marks.mismatches()]
+            self._floor, _ = marks.floor()
+            for info, chunk, bitmap in marks.chunks():
+                bits = np.flatnonzero(np.unpackbits(bitmap, bitorder="little"))
+                last = info.first_sequence + chunk * CHUNK_MESSAGES + int(bits[-1]) if len(bits) else -1
+                self._highest[info.number] = max(last, self._highest.get(info.number, -1))
+        except UNREADABLE:
+            return None
+        else:
+            return wrong
+        finally:
+            marks.close()
 
     def _read_ledger(self) -> Iterator[Finding]:
         path = self._layout.ledger
@@ -101,6 +145,17 @@ class Books:
                 wrong += not good
         if wrong:
             yield self._mismatch(f"{wrong} of {len(self._entries)} entries lead to no frame of theirs")
+
+    def _check_marks(self, by_number: dict[int, Examination]) -> Iterator[Finding]:
+        """What was delivered must be there."""
+        if not by_number:
+            return
+        newest = by_number[max(by_number)]
+        goes_on = int(newest.tail[SEQUENCE])
+        beyond = [self._floor - 1, *(last for number, last in self._highest.items() if number in by_number)]
+        if newest.whole and max(beyond) >= goes_on:
+            sentence = f"messages up to {max(beyond)} are marked as delivered; the log ends before {goes_on}"
+            yield damage(newest.path, newest.end, Kind.MISSING, sentence)
 
     def _mismatch(self, sentence: str) -> Finding:
         path = self._layout.index / "data.mdb"

@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from spool.contents import Contents
 from spool.disk import read_at
 from spool.errors import BadSpool, UnknownVersion
 from spool.finding import Finding, Kind, Severity, damage
@@ -36,7 +36,7 @@ from spool.frame import POSITION, SEQUENCE, STORED, TAIL_FIELDS, Tail, skip_to, 
 from spool.kernel import address_of, kernel, load_u16, load_u32
 from spool.live import EPOCH, read_footer, tail_of_footer
 from spool.scan import CHUNK_BYTES, Scan, find_frame
-from spool.segment import following, footer_of
+from spool.segment import following
 from spool.wire import check
 
 _PATIENCE_S = 0.02
@@ -91,6 +91,7 @@ class Examination:
         """Every frame is good, up to the end."""
         self.end = HEADER_BYTES
         """The offset behind the last good frame."""
+        self._contents = Contents()
 
     def findings(self) -> Iterator[Finding]:
         """Look at all of it. Raises FileNotFoundError."""
@@ -149,7 +150,10 @@ class Examination:
                 self._totals.frames += len(chunk.frames)
                 self._totals.messages += int(chunk.frames[:, 2].sum())
                 row = malformed(address_of(chunk.data) - chunk.offset, chunk.frames)
-                if row >= 0:
+                if row < 0:
+                    self._contents.add(chunk)
+                else:
+                    self.whole = False
                     at = int(chunk.frames[row, 0])
                     yield damage(
                         self.path, at, Kind.DATAGRAM, "a good frame holds what is no list of datagrams"
@@ -197,7 +201,7 @@ class Examination:
                     f"{lost} messages from {int(scan.tail[SEQUENCE])} on cannot be read",
                 )
             elif self.whole:
-                yield from self._compare(scan.fd, footer)
+                yield from self._compare(footer, scan.tail)
         elif self._had_footer(scan.fd):
             self.whole = False
             yield damage(self.path, self.end, Kind.FOOTER, "the footer is damaged")
@@ -227,25 +231,19 @@ class Examination:
         time.sleep(_PATIENCE_S)
         return scan.next() is not None
 
-    def _compare(self, fd: int, footer: Footer) -> Iterator[Finding]:
-        """The footer with the one that the frames should have."""
+    def _compare(self, footer: Footer, tail: Tail) -> Iterator[Finding]:
+        """The footer with the one that the frames should have; `tail` is behind the last of them."""
         assert self.header is not None
-        tail, stored = tail_at_start(self.header), footer[0]
+        stored, least = footer[0], following(self.header, tail)
         goes_on = int(stored["next_sequence"])
-        jumps = goes_on % EPOCH == 0 and goes_on > 0
-        wanted = decode_footer(footer_of(fd, self.header, tail, goes_on if jumps else None))
+        jumps = goes_on % EPOCH == 0 and goes_on > least
+        wanted = decode_footer(self._contents.footer(self.header, tail, goes_on if jumps else least))
         assert wanted is not None
-        wrong: list[Any] = [n for n in FOOTER.names or () if not np.array_equal(stored[n], wanted[0][n])]
+        wrong = [name for name in FOOTER.names or () if not np.array_equal(stored[name], wanted[0][name])]
         if not np.array_equal(footer[1], wanted[1]):
-            wrong.append("table of frames")
+            wrong.append("its table of frames")
         if sorted(footer[2]) != sorted(wanted[2]):
-            wrong.append("table of topics")
-        if goes_on < following(self.header, tail):
-            wrong.append("next_sequence")
+            wrong.append("its table of topics")
         if wrong:
-            yield damage(
-                self.path,
-                self.end,
-                Kind.FOOTER,
-                f"the footer does not describe the frames: {', '.join(dict.fromkeys(wrong))}",
-            )
+            sentence = f"the footer does not describe the frames: {', '.join(wrong)}"
+            yield damage(self.path, self.end, Kind.FOOTER, sentence)

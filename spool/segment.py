@@ -20,15 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
-from spool.decode import decode
+from spool.contents import Contents
 from spool.disk import allocate, reserve, write_at
 from spool.errors import BadSpool, UnknownVersion
-from spool.format import HEADER_BYTES, MARK, MARK_BYTES, Record, decode_header, encode_footer, encode_header
+from spool.format import HEADER_BYTES, Record, decode_header, encode_header
 from spool.frame import BURST, DIGEST, DISCARDED, POSITION, SEQUENCE, STORED, Tail, tail_at_start
 from spool.layout import SPARE, Layout
 from spool.mapping import Mapping
-from spool.record import Topics
-from spool.scan import Scan, digest_address, read_header
+from spool.scan import Scan, read_header
 
 UNBOUND = -1
 """`first_sequence` of a spare."""
@@ -108,7 +107,11 @@ def seal(path: Path, *, next_sequence: int | None = None) -> Tail:
     try:
         header = read_header(path)
         tail = tail_at_start(header)
-        data = footer_of(fd, header, tail, next_sequence)
+        contents = Contents()
+        for chunk in Scan(fd, tail).all():
+            contents.add(chunk)
+        goes_on = following(header, tail) if next_sequence is None else next_sequence
+        data = contents.footer(header, tail, goes_on)
         end = int(tail[POSITION])
         reserve(fd, end, len(data))
         write_at(fd, data, end)
@@ -117,46 +120,3 @@ def seal(path: Path, *, next_sequence: int | None = None) -> Tail:
         return tail
     finally:
         os.close(fd)
-
-
-def footer_of(fd: int, header: Record, tail: Tail, next_sequence: int | None) -> bytes:
-    """The footer that an open segment should have; `tail` moves behind its last good frame."""
-    marks: list[tuple[int, int, int]] = []
-    topics, counts = Topics(), np.zeros((0, 3), np.int64)
-    first_received = last_received = 0
-    for chunk in Scan(fd, tail).all():
-        for offset, sequence, _, received, _ in chunk.frames.tolist():
-            if not marks or offset >= marks[-1][0] + MARK_BYTES:
-                marks.append((offset, sequence, received))
-        first_received = first_received or int(chunk.frames[0, 3])
-        last_received = int(chunk.frames[-1, 3])
-        batch = decode(chunk.data, chunk.offset, chunk.frames, topics, digest_address())
-        counts = _count(counts, len(topics.names), batch.topic, batch.timestamp)
-    fields = {
-        "end": tail[POSITION],
-        "count": tail[STORED] - header["stored"].astype(np.int64),
-        "next_sequence": following(header, tail) if next_sequence is None else next_sequence,
-        "digest": tail[DIGEST].astype(np.uint64),
-        "burst": tail[BURST],
-        "first_received_ns": first_received,
-        "last_received_ns": last_received,
-        "first_timestamp": counts[:, 1].min() if len(counts) else 0,
-        "last_timestamp": counts[:, 2].max() if len(counts) else 0,
-        "discarded": tail[DISCARDED:].astype(np.uint64) - header["discarded"],
-    }
-    rows = [
-        (name, int(count), int(first), int(last))
-        for name, (count, first, last) in zip(topics.names, counts, strict=True)
-    ]
-    return encode_footer(fields, np.array(marks, MARK), rows)
-
-
-def _count(counts: np.ndarray, topics: int, topic: np.ndarray, timestamp: np.ndarray) -> np.ndarray:
-    """Add a batch to int64[topics, 3]: messages, first and last timestamp of each topic."""
-    limits = np.iinfo(np.int64)
-    grown = np.tile(np.array([0, limits.max, limits.min], np.int64), (topics, 1))
-    grown[: len(counts)] = counts
-    grown[:, 0] += np.bincount(topic, minlength=topics)
-    np.minimum.at(grown[:, 1], topic, timestamp)
-    np.maximum.at(grown[:, 2], topic, timestamp)
-    return grown
