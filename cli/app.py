@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli import exits
-from cli.commands import inspect, run, send, status
+from cli.commands import inspect, run, send, spark, status
 from cli.output import complain
 
 
@@ -33,6 +33,10 @@ inspection = _new_app("Look into a spool, or segment files by themselves. Nothin
 inspection.command("records", epilog=inspect.RECORDS_EXAMPLES)(inspect.records)
 inspection.command("verify", epilog=inspect.VERIFY_EXAMPLES)(inspect.verify)
 control.add_typer(inspection, name="inspect")
+
+jobs = _new_app(spark.HELP)
+jobs.command("audit", epilog=spark.AUDIT_EXAMPLES)(spark.audit)
+control.add_typer(jobs, name="spark")
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  (Typer calls it with the option's value)

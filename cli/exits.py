@@ -11,6 +11,7 @@ from __future__ import annotations
 from cli.errors import BadArgument, CliError, ConfigError, NobodyListens
 from dispatch.errors import BadProperty, DispatchError, EmbeddedFailed, NoLibrary, Unreachable
 from ingest.errors import BadSocket, IngestError
+from pipeline.errors import MissingSpark, PipelineError
 from router.errors import BadPartitioner, RouterError
 from spool.errors import MissingPart, NoSpool, SpoolBusy, SpoolError
 
@@ -26,7 +27,7 @@ MEANINGS = {
     UNREACHABLE: "Not reachable: no daemon, no spool, or no Kafka.",
 }
 
-KNOWN = (CliError, SpoolError, IngestError, DispatchError, RouterError)
+KNOWN = (CliError, SpoolError, IngestError, DispatchError, RouterError, PipelineError)
 """The roots of the trees of errors: what is none of these is a defect, and keeps its traceback."""
 
 _CODES: dict[type[BaseException], int] = {
@@ -47,6 +48,8 @@ _CODES: dict[type[BaseException], int] = {
     BadProperty: USAGE,
     Unreachable: UNREACHABLE,
     EmbeddedFailed: UNREACHABLE,
+    PipelineError: FOUND,
+    MissingSpark: UNREACHABLE,
 }
 
 

@@ -1,0 +1,110 @@
+"""Parsed messages to Arrow: whole columns at a time, no Python object for a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.segments import Part, Piece
+from spool.format import PIDS, UIDS
+from spool.frame import ROW
+from spool.kernel import address_of, copy, kernel
+from spool.record import Batch
+
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999, which is what SQL and Python call a timestamp."""
+
+_UTC = pa.timestamp("us", tz="UTC")
+_KINDS = pa.array(["any", "key"])
+_OFFSET, _, _COUNT, _, _FLAGS = range(ROW)
+
+
+@kernel
+def gather(
+    base: int,
+    at: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int32],
+    offsets: npt.NDArray[np.int32],
+    target: int,
+) -> None:
+    """Copy `lengths[i]` bytes from address `base + at[i]` each, one behind the other, to address `target`.
+
+    `offsets` int32[n + 1] receives where each begins, and where the last ends.
+    """
+    position = 0
+    offsets[0] = 0
+    for i in range(at.shape[0]):
+        copy(target + position, base + at[i], lengths[i])
+        position += lengths[i]
+        offsets[i + 1] = position
+
+
+def to_arrow(piece: Piece, part: Part, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns that `schema` names, as `pipeline.schema.SCHEMA` describes them."""
+    arrays = [COLUMNS[field.name](piece, part) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _binary(
+    batch: Batch, at: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], *, empty_is_null: bool
+) -> pa.Array:
+    rows = len(batch)
+    offsets = np.empty(rows + 1, np.int32)
+    # A chunk is some MiB, 64 at most: its bytes cannot outgrow these offsets.
+    data = np.empty(int(lengths.sum(dtype=np.int64)), np.uint8)
+    gather(address_of(batch.data), at, lengths, offsets, address_of(data))
+    present = pa.py_buffer(np.packbits(lengths > 0, bitorder="little")) if empty_is_null else None
+    buffers = [present, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers)
+
+
+def _topic(piece: Piece, part: Part) -> pa.Array:  # noqa: ARG001
+    names = [name.decode(errors="backslashreplace") for name in piece.batch.topics.names]
+    return pa.array(names, pa.string()).take(pa.array(piece.batch.topic))
+
+
+def _created_at(piece: Piece, part: Part) -> pa.Array:  # noqa: ARG001
+    sent = piece.batch.timestamp
+    outside = (sent < FIRST_MS) | (sent > LAST_MS)
+    return pa.array(np.where(outside, 0, sent) * 1000, mask=outside).cast(_UTC)
+
+
+def _per_frame(piece: Piece, column: int) -> npt.NDArray[np.int64]:
+    """A number of each message's frame."""
+    return np.repeat(piece.frames[:, column], piece.frames[:, _COUNT])
+
+
+def _sender(piece: Piece, flag: int, column: npt.NDArray[np.uint32]) -> pa.Array:
+    return pa.array(column.astype(np.int64), mask=_per_frame(piece, _FLAGS) & flag == 0)
+
+
+def _same(value: Any, kind: pa.DataType) -> Callable[[Piece], pa.Array]:
+    return lambda piece: pa.repeat(pa.scalar(value, kind), len(piece.batch))
+
+
+COLUMNS: dict[str, Callable[[Piece, Part], pa.Array]] = {
+    "host": lambda piece, part: _same(part.host, pa.string())(piece),
+    "spool": lambda piece, part: _same(part.spool, pa.string())(piece),
+    "segment": lambda piece, part: _same(part.number, pa.int64())(piece),
+    "frame_offset": lambda piece, _: pa.array(_per_frame(piece, _OFFSET)),
+    "sequence": lambda piece, _: pa.array(piece.batch.sequence),
+    "received_at": lambda piece, _: pa.array(piece.batch.received_ns // 1000).cast(_UTC),
+    "created_at": _created_at,
+    "timestamp_ms": lambda piece, _: pa.array(piece.batch.timestamp),
+    "kind": lambda piece, _: _KINDS.take(pa.array(piece.batch.keyed.astype(np.int8))),
+    "topic": _topic,
+    "partition_key": lambda piece, _: pa.array(piece.batch.partition_key, mask=~piece.batch.keyed),
+    "key": lambda piece, _: _binary(
+        piece.batch, piece.batch.key_at, piece.batch.key_bytes, empty_is_null=True
+    ),
+    "value": lambda piece, _: _binary(
+        piece.batch, piece.batch.value_at, piece.batch.value_bytes, empty_is_null=False
+    ),
+    "uid": lambda piece, _: _sender(piece, UIDS, piece.batch.uid),
+    "pid": lambda piece, _: _sender(piece, PIDS, piece.batch.pid),
+}
+"""How each column of the schema is made."""

@@ -1,0 +1,28 @@
+"""What can go wrong in a job on Spark.
+
+    PipelineError
+      MissingSpark       no pyspark, one that is too old, no Java, or a JVM that does not start
+      BadSchema          a column that a source does not have
+      JobFailed          a job that began and could not end: a segment gone, a topic lost on the way
+
+What Kafka refuses is said by the errors of dispatch. Each message is one sentence for the terminal;
+`cli.exits` says which exit code goes with it.
+"""
+
+from __future__ import annotations
+
+
+class PipelineError(Exception):
+    """Anything that keeps a job from its result."""
+
+
+class MissingSpark(PipelineError):
+    """Spark cannot run here."""
+
+
+class BadSchema(PipelineError):
+    """A column that a source does not have."""
+
+
+class JobFailed(PipelineError):
+    """A job that began and could not end."""

@@ -1,0 +1,83 @@
+"""Which offsets of Kafka to read: taken once, on the driver, so that the job has an end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from pyspark.sql.datasource import InputPartition
+
+from dispatch.errors import BadProperty, Unreachable
+
+TIMEOUT_S = 15.0
+RANGE_OFFSETS = 1_000_000
+"""Offsets of one input partition, at most: also a topic of one partition is read by several tasks."""
+
+_SETTINGS = {
+    "group.id": "bruce-audit",  # never joined: partitions are assigned, and nothing is committed
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    "enable.partition.eof": "true",
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "earliest",
+    # Only errors: it also warns of every producer's property, and of each broker that is away for a moment.
+    "log_level": "3",
+}
+
+
+@dataclass(frozen=True)
+class Range(InputPartition):
+    """One input partition: the offsets [start, end) of a topic partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def open_consumer(properties: Mapping[str, str]) -> Consumer:
+    """A consumer for reading ranges. Raises BadProperty."""
+    try:
+        return Consumer({**_SETTINGS, **properties})
+    except KafkaException as error:
+        # Such as: No such configuration property: "..."
+        raise BadProperty("", f"librdkafka refuses the [kafka] properties: {error.args[0].str()}") from error
+
+
+def list_topics(properties: Mapping[str, str]) -> dict[str, list[int]]:
+    """The partitions of every topic that is not Kafka's own. Raises Unreachable."""
+    with closing(open_consumer(properties)) as consumer:
+        return _list_topics(consumer, properties)
+
+
+def plan_ranges(
+    properties: Mapping[str, str], topics: Iterable[str] | None = None, most: int = RANGE_OFFSETS
+) -> list[Range]:
+    """Everything that these topics hold now, of all topics by default. Raises Unreachable."""
+    with closing(open_consumer(properties)) as consumer:
+        known = _list_topics(consumer, properties)
+        ranges: list[Range] = []
+        for topic in sorted(known if topics is None else known.keys() & set(topics)):
+            for partition in known[topic]:
+                try:
+                    start, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)
+                except KafkaException as error:
+                    raise Unreachable(
+                        error.args[0].code(),
+                        f"Kafka does not tell the offsets of {topic} [{partition}]: {error.args[0].str()}",
+                    ) from error
+                ranges += [Range(topic, partition, at, min(at + most, end)) for at in range(start, end, most)]
+        return ranges
+
+
+def _list_topics(consumer: Consumer, properties: Mapping[str, str]) -> dict[str, list[int]]:
+    try:
+        found = consumer.list_topics(timeout=TIMEOUT_S).topics
+    except KafkaException as error:
+        servers = properties.get("bootstrap.servers", "no address")
+        raise Unreachable(
+            error.args[0].code(), f"Kafka at {servers} does not answer: {error.args[0].str()}"
+        ) from error
+    return {name: sorted(topic.partitions) for name, topic in found.items() if not name.startswith("__")}

@@ -1,0 +1,73 @@
+"""What an audit found, and the JSON that says it.
+
+    {"version": 1,
+     "sound": true                       nothing lost, altered or unreadable
+     "spools": [{"spool": uuid, "directory": path, "stored": n, "unreadable": n}],
+     "topics": [{"topic": name, COUNT: n, ...}],
+     "total": {COUNT: n, ...}}
+
+COUNT: stored, once, duplicated, discarded, backlog, lost, altered, reordered, foreign, as `pipeline.audit`
+defines them. `unreadable`: stored according to the headers of the segments, and in no good frame; null when
+only some topics were asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from pipeline.audit import COUNTS
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolReport:
+    """One spool that was read."""
+
+    spool: str
+    directory: str
+    stored: int
+    unreadable: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The findings of one audit."""
+
+    spools: list[SpoolReport]
+    topics: Mapping[str, Mapping[str, int]]
+    """By name, in order: each of the COUNTS."""
+
+    @property
+    def total(self) -> dict[str, int]:
+        """The COUNTS over all topics."""
+        return {name: sum(counts[name] for counts in self.topics.values()) for name in COUNTS}
+
+    @property
+    def sound(self) -> bool:
+        """Nothing is lost, altered or unreadable."""
+        total = self.total
+        return not (total["lost"] or total["altered"] or any(s.unreadable for s in self.spools))
+
+    def as_json(self) -> dict[str, object]:
+        """The document above."""
+        return {
+            "version": VERSION,
+            "sound": self.sound,
+            "spools": [asdict(spool) for spool in self.spools],
+            "topics": [{"topic": topic, **counts} for topic, counts in self.topics.items()],
+            "total": self.total,
+        }
+
+    def sentence(self) -> str:
+        """The outcome, for people."""
+        total = self.total
+        delivered = total["once"] + total["duplicated"]
+        found = f"{delivered:,} of {total['stored']:,} stored messages are in Kafka"
+        bad = [f"{total[name]:,} {name}" for name in ("lost", "altered") if total[name]]
+        if unreadable := sum(spool.unreadable or 0 for spool in self.spools):
+            bad.append(f"{unreadable:,} unreadable in the spool")
+        said = [f"{total[name]:,} {name}" for name in ("duplicated", "discarded", "backlog") if total[name]]
+        verdict = ", ".join(bad) if bad else "nothing is missing"
+        return f"{found}: {verdict}{' (' + ', '.join(said) + ')' if said else ''}."

@@ -1,0 +1,130 @@
+"""Joins the audit to the world: which spools and topics, in which order they are looked at, what came out.
+
+The order lets it run beside a live daemon without calling a message lost that is on its way: first how far
+the spools go, then what the daemon says of each message, last what Kafka holds (the offsets are taken when
+Spark plans the query). Messages stored after the first look are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import or_
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from pipeline.audit import COUNTS, match, summarise
+from pipeline.errors import JobFailed
+from pipeline.kafka_plan import list_topics
+from pipeline.outcomes import Outcomes, read_outcomes
+from pipeline.plan import SpoolPlan, find_spools, plan_spool
+from pipeline.report import Report, SpoolReport
+from pipeline.schema import SCHEMA
+
+_COLUMNS = ("spool", "sequence", "topic", "partition_key", "timestamp_ms", "key", "value")
+_RUN = 1_000_000
+"""Sequence numbers of one row, at most, before they are told apart."""
+_OUR_ERROR = re.compile(r"^(?:pipeline|dispatch|spool)\.errors\.\w+: (.+)$", re.MULTILINE)
+
+
+def run_audit(
+    session: SparkSession,
+    paths: Iterable[str],
+    properties: Mapping[str, str],
+    topics: Sequence[str] | None = None,
+) -> Report:
+    """Audit the spools at these paths (globs, too) against Kafka, over all of their topics by default.
+
+    `properties` are librdkafka's. Raises NoSpool, Unreachable, BadProperty, JobFailed.
+    """
+    plans = [plan_spool(layout) for layout in find_spools(paths)]
+    known = list_topics(properties)
+    outcomes = {plan.spool: read_outcomes(plan) for plan in plans if plan.parts}
+    try:
+        rows = _query(session, plans, outcomes, properties, topics, known).collect()
+    except PySparkException as error:
+        # Spark hands on an error of ours with the whole traceback of a worker around it.
+        if found := _OUR_ERROR.findall(str(error)):
+            raise JobFailed(found[-1]) from error
+        raise
+    return _report(plans, rows, whole=topics is None)
+
+
+def _query(
+    session: SparkSession,
+    plans: Sequence[SpoolPlan],
+    outcomes: Mapping[str, Outcomes],
+    properties: Mapping[str, str],
+    topics: Sequence[str] | None,
+    known: Iterable[str],
+) -> DataFrame:
+    stored = _stored(session, plans)
+    if topics is None:
+        topics = [row.topic for row in stored.select("topic").distinct().collect()]
+    else:
+        stored = stored.where(f.col("topic").isin(*topics))
+    kafka = (
+        session.read.format("bruce-kafka")
+        .options(**properties)
+        .option("topics", ",".join(sorted(set(known) & set(topics))))
+        .load()
+    )
+    matched = match(
+        stored, kafka, discarded=_discarded(session, outcomes), backlog=_backlog(session, outcomes)
+    )
+    return summarise(matched)
+
+
+def _stored(session: SparkSession, plans: Sequence[SpoolPlan]) -> DataFrame:
+    schema = StructType([SCHEMA[name] for name in _COLUMNS])
+    directories = [str(plan.layout.directory) for plan in plans]
+    seen = [(f.col("spool") == plan.spool) & (f.col("sequence") < plan.next_sequence) for plan in plans]
+    return session.read.format("bruce").schema(schema).load(directories).where(reduce(or_, seen))
+
+
+def _discarded(session: SparkSession, outcomes: Mapping[str, Outcomes]) -> DataFrame | None:
+    found = [(spool, outcome.discarded) for spool, outcome in outcomes.items() if outcome.discarded]
+    if not found:
+        return None
+    spools = [pa.repeat(spool, len(numbers)) for spool, numbers in found]
+    sequences = [pa.array(numbers, pa.int64()) for _, numbers in found]
+    return session.createDataFrame(
+        pa.table({"spool": pa.concat_arrays(spools), "sequence": pa.concat_arrays(sequences)})
+    )
+
+
+def _backlog(session: SparkSession, outcomes: Mapping[str, Outcomes]) -> DataFrame | None:
+    runs = [
+        (spool, at, min(at + _RUN, end) - 1)
+        for spool, outcome in outcomes.items()
+        for first, end in outcome.backlog
+        for at in range(first, end, _RUN)
+    ]
+    if not runs:
+        return None
+    table = session.createDataFrame(runs, "spool string, first long, last long")
+    return table.select("spool", f.explode(f.sequence("first", "last")).alias("sequence"))
+
+
+def _report(plans: Sequence[SpoolPlan], rows: Sequence[Row], *, whole: bool) -> Report:
+    readable: Counter[str] = Counter()
+    topics: dict[str, Counter[str]] = {}
+    for row in sorted(rows, key=lambda row: row.topic):
+        readable[row.spool] += row.stored
+        topics.setdefault(row.topic, Counter()).update({name: row[name] for name in COUNTS})
+    spools = [
+        SpoolReport(
+            plan.spool,
+            str(plan.layout.directory),
+            plan.stored if whole else readable[plan.spool],
+            plan.stored - readable[plan.spool] if whole else None,
+        )
+        for plan in plans
+    ]
+    return Report(spools, topics)

@@ -1,0 +1,67 @@
+"""The columns of `format("bruce")`: one row for each stored message.
+
+A reader that wants fewer names them: `spark.read.format("bruce").schema("sequence long, topic string")`.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+_COLUMNS: list[tuple[str, DataType, str]] = [
+    (
+        "host",
+        StringType(),
+        "Where the spool is: the option `host`; else this host's name, when the newest segment was taken "
+        "into use since this host started; else null, since the files do not say it.",
+    ),
+    ("spool", StringType(), "The uuid of the spool, 32 hexadecimal digits."),
+    ("segment", LongType(), "Number of the segment, from 1."),
+    ("frame_offset", LongType(), "Where in the segment the message's frame begins, in bytes."),
+    ("sequence", LongType(), "The message's number in its spool."),
+    ("received_at", TimestampType(), "When its burst was taken from the socket."),
+    (
+        "created_at",
+        TimestampType(),
+        "The sender's timestamp; null outside of the years 1 to 9999, where `timestamp_ms` still has it.",
+    ),
+    ("timestamp_ms", LongType(), "The sender's timestamp as sent: ms since the epoch, any 64-bit number."),
+    ("kind", StringType(), "`any` (AnyPartition) or `key` (PartitionKey)."),
+    ("topic", StringType(), "Its topic; bytes that are not UTF-8 stand as \\xNN."),
+    ("partition_key", IntegerType(), "Of a PartitionKey message; null of any other."),
+    ("key", BinaryType(), "The key; null when it is empty, as in Kafka."),
+    ("value", BinaryType(), "The value."),
+    ("uid", LongType(), "The sender's user id; null when the socket did not tell."),
+    ("pid", LongType(), "The sender's process id; null when the socket did not tell."),
+]
+
+SCHEMA = StructType([StructField(name, kind, True, {"comment": text}) for name, kind, text in _COLUMNS])
+
+KAFKA_SCHEMA = StructType(
+    [
+        StructField(name, kind, True, {"comment": text})
+        for name, kind, text in [
+            ("topic", StringType(), "The topic."),
+            ("partition", IntegerType(), "The partition."),
+            ("offset", LongType(), "The record's offset there."),
+            ("timestamp_ms", LongType(), "The producer's timestamp; null where the broker wrote its own."),
+            ("key", BinaryType(), "The key; null when there is none."),
+            ("value", BinaryType(), "The value; null when there is none."),
+            (
+                "bruce_spool",
+                StringType(),
+                "From the header `bruce-id`: the uuid of the spool, as above.",
+            ),
+            ("bruce_sequence", LongType(), "From the header `bruce-id`: the message's number in that spool."),
+        ]
+    ]
+)
+"""The columns of `format("bruce-kafka")`: one row for each record. Unstamped ones have two nulls."""

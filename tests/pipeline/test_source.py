@@ -1,0 +1,163 @@
+"""`format("bruce")` gives what was written, and no more than is committed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spool.frame import POSITION
+from spool.wire import encode
+from tests.spool.rig import Rig
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+LARGEST, SMALLEST = (1 << 63) - 1, -(1 << 63)
+
+
+def load(spark: SparkSession, *paths: object, **options: str) -> DataFrame:
+    """The source over these paths."""
+    return spark.read.format("bruce").options(**options).load([str(path) for path in paths])
+
+
+def sequences(frame: DataFrame) -> list[int]:
+    """Every sequence number in it, in order."""
+    return sorted(row.sequence for row in frame.select("sequence").collect())
+
+
+def test_rows_are_the_messages(spark: SparkSession, rig: Rig) -> None:
+    """Each row is one message as it was sent, whatever its key, timestamp and kind."""
+    sent: list[dict[str, Any]] = [
+        {"value": b"one", "key": b"k", "timestamp": 1_700_000_000_123},
+        {"value": b"", "timestamp": -1},
+        {"value": b"\0\xff", "timestamp": LARGEST, "partition_key": -(1 << 31)},
+        {"value": b"four", "timestamp": SMALLEST, "partition_key": 0},
+    ]
+    received = 1_800_000_000_000_000_000
+    rig.append(
+        [encode(b"topic", **message) for message in sent], sender=(4_294_967_295, 77), received_ns=received
+    )
+    rig.step()
+    rows = load(spark, rig.options.directory).orderBy("sequence").collect()
+    assert [row.asDict() for row in rows] == [
+        {
+            "host": None,
+            "spool": rig.identity.spool.hex(),
+            "segment": 1,
+            "frame_offset": 384,
+            "sequence": number,
+            "received_at": datetime.fromtimestamp(1_800_000_000, UTC).replace(tzinfo=None),
+            "created_at": created,
+            "timestamp_ms": message["timestamp"],
+            "kind": "key" if "partition_key" in message else "any",
+            "topic": "topic",
+            "partition_key": message.get("partition_key"),
+            "key": message.get("key"),
+            "value": message["value"],
+            "uid": 4_294_967_295,
+            "pid": 77,
+        }
+        for number, (message, created) in enumerate(
+            zip(
+                sent,
+                [
+                    datetime(2023, 11, 14, 22, 13, 20, 123_000),  # noqa: DTZ001  (Spark's are in the session's zone)
+                    datetime(1969, 12, 31, 23, 59, 59, 999_000),  # noqa: DTZ001
+                    None,
+                    None,
+                ],
+                strict=True,
+            )
+        )
+    ]
+
+
+def test_every_segment_is_read_once(spark: SparkSession, rig: Rig) -> None:
+    """Sealed segments and the live one together hold each message once; one segment is one partition."""
+    sent = rig.fill(60, messages=5)
+    rig.step()
+    frame = load(spark, rig.options.directory)
+    rows = frame.select("sequence", "value").orderBy("sequence").collect()
+    assert [row.sequence for row in rows] == list(range(300))
+    assert all(bytes(row.value) in datagram for row, datagram in zip(rows, sent, strict=True))
+    assert frame.rdd.getNumPartitions() == len(rig.layout.list_segments()) > 3
+
+
+def test_live_segment_ends_at_the_watermark(spark: SparkSession, rig: Rig) -> None:
+    """What is written and not yet committed is not read; after the next commit it is."""
+    rig.fill(3)
+    rig.step()
+    rig.append([encode(b"t", b"later")])
+    assert sequences(load(spark, rig.options.directory)) == list(range(9))
+    rig.step()
+    assert sequences(load(spark, rig.options.directory)) == list(range(10))
+
+
+def test_without_an_index_good_frames_count(spark: SparkSession, rig: Rig) -> None:
+    """Of a copy that lacks the index every good frame is read, that of a segment without a name too."""
+    rig.fill(3)
+    rig.crash()
+    for path in rig.layout.index.iterdir():
+        path.unlink()
+    assert not rig.layout.list_segments()
+    assert sequences(load(spark, rig.options.directory)) == list(range(9))
+
+
+def test_globs_and_lists(spark: SparkSession, rig: Rig, second_rig: Rig, tmp_path: Path) -> None:
+    """A glob or a list of directories gives several spools, one that is named twice only once."""
+    rig.fill(2)
+    second_rig.fill(1)
+    rig.step()
+    second_rig.step()
+    both = {rig.identity.spool.hex(): 6, second_rig.identity.spool.hex(): 3}
+    listed = load(spark, tmp_path / "spool", tmp_path / "second" / "spool", tmp_path / "spool")
+    globbed = load(spark, tmp_path / "sec*" / "*", tmp_path / "s[p]ool", host="web")
+    for frame in (listed, globbed):
+        assert {row.spool: row["count"] for row in frame.groupBy("spool").count().collect()} == both
+    assert [row.host for row in globbed.select("host").distinct().collect()] == ["web"]
+
+
+def test_damaged_frames_are_passed_over(spark: SparkSession, rig: Rig) -> None:
+    """A flipped bit costs the messages of its frame and no others."""
+    rig.fill(1)
+    second = int(rig.writer.tail[POSITION])
+    rig.fill(2)
+    rig.step()
+    path = rig.last_path()
+    with path.open("r+b") as file:
+        file.seek(second + 100)
+        byte = file.read(1)
+        file.seek(second + 100)
+        file.write(bytes([byte[0] ^ 1]))
+    assert sequences(load(spark, rig.options.directory)) == [0, 1, 2, 6, 7, 8]
+
+
+def test_fewer_columns(spark: SparkSession, rig: Rig) -> None:
+    """A schema that names some columns gets those; one that names an unknown one is told which there are."""
+    rig.fill(1)
+    rig.step()
+    reader = spark.read.format("bruce")
+    rows = reader.schema("topic string, sequence long").load(str(rig.options.directory)).collect()
+    assert sorted(map(tuple, rows)) == [("t0", 0), ("t0", 2), ("t1", 1)]
+    with pytest.raises(Exception, match="there is no column 'wrong'; the columns are host, spool"):
+        reader.schema("wrong string").load(str(rig.options.directory)).collect()
+
+
+def test_nothing_to_read(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+    """A spool without a message has no rows; a directory that is no spool is an error that names it."""
+    assert load(spark, rig.options.directory).count() == 0
+    with pytest.raises(Exception, match=r"nothing holds no spool"):
+        load(spark, tmp_path / "nothing").count()
+
+
+def test_executors_need_no_lmdb() -> None:
+    """What executors import of the source does not import LMDB."""
+    code = "import sys, pipeline.source, pipeline.reader; sys.exit('lmdb' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
