@@ -56,7 +56,7 @@ class Keeper:
         self._offer(2)
         self._synced_at = self._counted_at = time.monotonic()
         self._counted, self._rate = self._log_bytes(), 0.0
-        self._floor = 0
+        self._retired = (0, 0)
         self._announce()
 
     def run(self) -> None:
@@ -148,7 +148,7 @@ class Keeper:
 
     def _retire(self) -> None:
         """Call segments sent whose messages are all resolved."""
-        floor = int(self._page.words[Field.FLOOR])
-        if floor > self._floor:
-            self._stock.retire(floor)
-            self._floor = floor
+        due = int(self._page.words[Field.FLOOR]), self._committer.number
+        if due != self._retired:
+            self._stock.retire(due[0])
+            self._retired = due

@@ -1,0 +1,235 @@
+"""The keeper: spares ahead of need, the order of committing, failures of the disk, full and not full."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from spool.errors import SpoolFull
+from spool.layout import SENT, SPARE
+from spool.page import Field
+from spool.segment import create_spare
+from spool.wire import encode
+from tests.spool.rig import SEGMENT_BYTES, Rig
+
+
+def failing(name: str, code: int, *, times: int = 1) -> mock._patch:
+    """The system call `name`, refused a number of times."""
+    real, left = getattr(os, name), [times]
+
+    def call(*arguments: object) -> object:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError(code, os.strerror(code))
+        return real(*arguments)
+
+    return mock.patch.object(os, name, call)
+
+
+def test_unsealed_segments_behind_a_dead_keeper_are_all_committed_and_sealed(memory: Path) -> None:
+    """Several named segments without footers, as a keeper leaves that was killed between rolls."""
+    rig = Rig(memory)
+    with mock.patch.object(rig.keeper._committer, "seal_one", return_value=False):
+        sent = rig.fill(40, messages=6)
+        rig.step()
+    assert len([s for s in rig.segments() if not s.footer]) >= 3
+    rig.reopen()
+    assert rig.synced == len(sent)
+    sent += rig.fill(10, messages=6)
+    for _ in range(6):
+        rig.step()
+    assert rig.synced == len(sent)
+    assert [bool(s.footer) for s in rig.segments()] == [True] * (len(rig.segments()) - 1) + [False]
+    assert rig.records() == list(enumerate(sent))
+    rig.crash()
+
+
+def test_a_restart_never_takes_back_what_was_announced(rig: Rig) -> None:
+    """While a new keeper walks the segments again, the watermark does not move backwards."""
+    rig.fill(40, messages=4)
+    rig.keeper.commit()
+    seen, announced = [], rig.synced
+    real = os.fdatasync
+
+    def sync(fd: int) -> None:
+        real(fd)
+        seen.append(rig.synced)
+
+    rig.crash()
+    with mock.patch.object(os, "fdatasync", sync):
+        rig.open()
+    assert len(seen) > 1
+    assert set(seen) == {announced}
+
+
+def test_spares_run_without_gaps_after_a_restart(rig: Rig) -> None:
+    """A spare that is missing between others is made again; the appender is not sent to where none is."""
+    rig.fill(3)
+    rig.step()
+    high = rig.layout.list_spares()[-1]
+    rig.crash()
+    create_spare(rig.layout, rig.identity, high + 2, SEGMENT_BYTES)
+    rig.open()
+    sent = rig.fill(200)
+    rig.step()
+    assert rig.records()[-len(sent) :] == list(enumerate(sent, 9))
+
+
+def test_spares_never_take_more_than_a_quarter(memory: Path) -> None:
+    """Whatever the rate, most of max_bytes is left to messages."""
+    rig = Rig(memory, max_bytes=12 * SEGMENT_BYTES)
+    with mock.patch("time.monotonic", return_value=rig.keeper._counted_at + 0.5):
+        rig.keeper._counted = -(1 << 40)
+        rig.step()
+    assert rig.keeper._rate > 1 << 30
+    assert len(rig.layout.list_spares()) <= 3
+    rig.crash()
+
+
+def test_full_is_left_with_two_segments_of_room_not_with_one(memory: Path) -> None:
+    """Hysteresis: one segment that becomes free does not let a full spool accept for a moment."""
+    rig = Rig(memory, max_bytes=8 * SEGMENT_BYTES)
+    words = rig.page.words
+    while words[Field.SPARE] > rig.writer.number or not words[Field.FULL]:
+        rig.fill(1, messages=8)
+        rig.keeper.commit()
+        rig.keeper._committer.seal_one()
+        if rig.writer.tail[0] + 1300 > rig.writer.capacity:
+            rig.step()
+    with pytest.raises(SpoolFull):
+        rig.fill(8, messages=8)
+    spare, named = int(words[Field.SPARE]), rig.layout.list_segments()
+    words[Field.FLOOR] = named[1][0]
+    rig.step()
+    rig.step()
+    assert words[Field.FULL] == 1
+    assert words[Field.SPARE] == spare
+    assert rig.layout.list_segments()[0][1] != SENT
+    words[Field.FLOOR] = named[3][0]
+    rig.step()
+    rig.step()
+    assert words[Field.FULL] == 0
+    assert words[Field.SPARE] == spare + 2
+    rig.fill(8, messages=8)
+    rig.crash()
+
+
+def test_a_failed_sync_is_not_believed_the_second_time(rig: Rig) -> None:
+    """After EIO nothing is announced; what was not synced is written again before the next sync counts."""
+    sent = rig.fill(4)
+    before = rig.synced
+    with failing("fdatasync", errno.EIO), pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        rig.keeper.step()
+    assert rig.synced == before
+    assert rig.page.words[Field.SYNC_ERROR] == errno.EIO
+    rewritten = []
+    real = os.pwrite
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        rewritten.append((offset, len(data)))
+        return real(fd, data, offset)
+
+    with mock.patch.object(os, "pwrite", pwrite):
+        rig.reopen()
+    assert (0, int(rig.writer.tail[0])) in rewritten
+    assert rig.synced == len(sent)
+    assert rig.page.words[Field.SYNC_ERROR] == 0
+    assert rig.records() == list(enumerate(sent))
+
+
+@pytest.mark.parametrize("name", ["rename", "posix_fallocate", "fsync"])
+def test_a_failed_file_operation_shows_in_the_page(rig: Rig, name: str) -> None:
+    """Whichever call the disk refuses, status can say so, and the next keeper goes on."""
+    sent = rig.fill(25)
+    with failing(name, errno.EIO), pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        for _ in range(4):
+            rig.keeper.step()
+    assert rig.page.words[Field.SYNC_ERROR] == errno.EIO
+    rig.reopen()
+    sent += rig.fill(25)
+    rig.step()
+    assert rig.page.words[Field.SYNC_ERROR] == 0
+    assert rig.records() == list(enumerate(sent))
+    assert rig.synced == len(sent)
+
+
+def test_a_footer_without_room_waits(rig: Rig) -> None:
+    """Without room for a footer the segment stays unsealed, the keeper lives, and seals it later."""
+    with mock.patch("spool.segment.reserve", side_effect=SpoolFull("no room")):
+        sent = rig.fill(60)
+        rig.step()
+        rig.keeper._committer.seal_last()
+    assert not any(segment.footer for segment in rig.segments())
+    rig.reopen()
+    for _ in range(5):
+        rig.step()
+    assert rig.segments()[0].footer
+    assert rig.records() == list(enumerate(sent))
+
+
+def test_a_segment_delivered_before_its_turn_is_sealed_under_its_new_name(rig: Rig) -> None:
+    """Called sent before it is sealed, or removed before it is sealed: the keeper goes on with the next."""
+    sent = rig.fill(100)
+    rig.keeper.commit()
+    rig.page.words[Field.FLOOR] = len(sent) // 2
+    rig.keeper._retire()
+    assert rig.layout.list_segments()[0][1] == SENT
+    rig.keeper._stock._remove_one()
+    for _ in range(10):
+        rig.step()
+    assert [bool(s.footer) for s in rig.segments()] == [True] * (len(rig.segments()) - 1) + [False]
+
+
+def test_damage_in_the_live_segment_is_passed_over_and_said(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A frame that rots before it is committed costs itself; those behind it are committed."""
+    rig.fill(4)
+    path, frames = rig.last_path(), rig.segments()[-1].frames
+    with path.open("r+b") as file:
+        file.seek(frames[1].offset + 100)
+        file.write(b"\xff\xfe")
+    rig.step()
+    assert rig.synced == 12
+    assert "3 messages cannot be read" in caplog.text
+
+
+def test_rot_in_the_last_frame_is_said_once_and_waits(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """With nothing good behind it the watermark waits before the damage; the next frame lets it pass."""
+    rig.fill(3)
+    path, frames = rig.last_path(), rig.segments()[-1].frames
+    with path.open("r+b") as file:
+        file.seek(frames[2].offset + 100)
+        file.write(b"\xff\xfe")
+    for _ in range(3):
+        rig.step()
+    assert rig.synced == 6
+    assert caplog.text.count("is damaged") == 1
+    rig.append([encode(b"t", b"next")])
+    rig.step()
+    assert rig.synced == 10
+
+
+def test_one_message_then_silence_is_synced(rig: Rig) -> None:
+    """The bell wakes the keeper for a single message: nothing waits for a second one."""
+    rig.fill(1, messages=1)
+    os.eventfd_write(rig.bell, 1)
+    rig.keeper._wait()
+    rig.step()
+    assert rig.synced == 1
+
+
+def test_a_spare_is_bound_while_the_keeper_looks(rig: Rig) -> None:
+    """A header that is half written at this moment is not in use yet, and no error."""
+    rig.fill(1)
+    rig.step()
+    path = rig.layout.segment(rig.writer.number + 1, SPARE)
+    with path.open("r+b") as file:
+        file.seek(56)
+        file.write(bytes(8))
+    rig.keeper._committer.commit(rig.writer.number + 1, 384)
+    assert rig.keeper._committer.number == rig.writer.number

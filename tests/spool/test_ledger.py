@@ -1,0 +1,136 @@
+"""The ledger: what was discarded without room is counted once, by topic and reason, whatever is killed."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spool.ledger import LEDGER_BYTES, TOPIC_ROWS, Ledger, add, read_ledger
+from spool.scan import digest_address
+from spool.wire import REASONS
+
+Discard = tuple[bytes, int]
+NOW = 1_700_000_000_000_000_000
+
+discards = st.tuples(
+    st.sampled_from((b"", b"a", b"b", b"topic", b"l" * 300, b"l" * 299 + b"m")),
+    st.integers(1, REASONS - 1),
+)
+bursts = st.lists(st.tuples(st.lists(discards, max_size=6), st.booleans()), max_size=12)
+
+
+def count(ledger: Ledger, found: list[Discard], now: int = NOW) -> None:
+    """Add discards to the other bank, without making them count."""
+    bank = ledger.begin()
+    for topic, reason in found:
+        memory = ctypes.create_string_buffer(topic, len(topic) + 1)
+        add(bank, ctypes.addressof(memory), len(topic), reason, now, digest_address())
+
+
+def totals(path: Path) -> Counter[Discard]:
+    """What the ledger says, by topic as far as a row keeps it, and reason."""
+    found: Counter[Discard] = Counter()
+    for row in read_ledger(path):
+        found[row.topic, row.reason] += row.count
+    return found
+
+
+@settings(max_examples=60)
+@given(bursts)
+def test_bursts_count_whole_or_not_at_all(
+    tmp_path_factory: pytest.TempPathFactory, given_bursts: list[tuple[list[Discard], bool]]
+) -> None:
+    """A process that dies between begin and commit changes no count; one that commits has counted all."""
+    path = tmp_path_factory.mktemp("ledger") / "ledger"
+    model: Counter[Discard] = Counter()
+    ledger, last = Ledger(path), 0
+    for number, (found, dies) in enumerate(given_bursts, 1):
+        count(ledger, found)
+        if dies:
+            ledger = Ledger(path)
+            assert ledger.burst == last
+        else:
+            ledger.commit(number)
+            last = number
+            model.update((topic[:216], reason) for topic, reason in found)
+        assert totals(path) == model
+    assert Ledger(path).burst == last
+
+
+def test_times_are_those_of_the_first_and_the_last(tmp_path: Path) -> None:
+    """A row says when its first and its last message were discarded."""
+    ledger = Ledger(tmp_path / "ledger")
+    for i in range(5):
+        count(ledger, [(b"t", 12)], NOW + i)
+        ledger.commit(i + 1)
+    (row,) = read_ledger(tmp_path / "ledger")
+    assert (row.topic, row.reason, row.count) == (b"t", 12, 5)
+    assert (row.first_ns, row.last_ns) == (NOW, NOW + 4)
+
+
+def test_more_topics_than_rows_are_counted_by_reason(tmp_path: Path) -> None:
+    """Topics that find no row are counted in the row of their reason; no count is lost, no reason mixed."""
+    path, ledger = tmp_path / "ledger", Ledger(tmp_path / "ledger")
+    found = [(b"topic-%d" % i, 12 if i % 2 else 11) for i in range(400)]
+    count(ledger, found + found)
+    ledger.commit(1)
+    rows = totals(path)
+    assert sum(n for (topic, _), n in rows.items() if topic) == 2 * TOPIC_ROWS
+    assert all(n == 2 for (topic, _), n in rows.items() if topic)
+    for reason in (11, 12):
+        assert sum(n for (_, r), n in rows.items() if r == reason) == 400
+    assert rows[b"", 11] + rows[b"", 12] == 800 - 2 * TOPIC_ROWS
+
+
+def test_reasons_without_a_topic_never_share_a_row(tmp_path: Path) -> None:
+    """What has no topic is counted by reason, also when every topic row is taken."""
+    path, ledger = tmp_path / "ledger", Ledger(tmp_path / "ledger")
+    reasons = range(1, REASONS)
+    count(ledger, [(b"topic-%d" % i, 12) for i in range(TOPIC_ROWS)] + [(b"", r) for r in reasons])
+    ledger.commit(1)
+    assert {r: n for (topic, r), n in totals(path).items() if not topic} == dict.fromkeys(reasons, 1)
+
+
+@pytest.mark.parametrize("at", [0, 8, 300, 65535])
+def test_a_damaged_bank_falls_back_to_the_one_before(tmp_path: Path, at: int) -> None:
+    """Rot in the newer bank costs what it alone counted, never the file."""
+    path, ledger = tmp_path / "ledger", Ledger(tmp_path / "ledger")
+    count(ledger, [(b"t", 12)] * 3)
+    ledger.commit(1)
+    newer = ledger._right
+    count(ledger, [(b"t", 12)] * 4)
+    ledger.commit(2)
+    assert totals(path) == {(b"t", 12): 7}
+    data = bytearray(path.read_bytes())
+    data[(1 - newer) * LEDGER_BYTES // 2 + at] ^= 1
+    path.write_bytes(data)
+    assert totals(path) == {(b"t", 12): 3}
+    again = Ledger(path)
+    count(again, [(b"t", 12)])
+    again.commit(3)
+    assert totals(path) == {(b"t", 12): 4}
+
+
+@pytest.mark.parametrize("size", [0, 1, LEDGER_BYTES - 1])
+def test_a_file_that_is_not_whole_is_made_again(tmp_path: Path, size: int) -> None:
+    """What a crash left of a half-made ledger does not stop intake."""
+    path = tmp_path / "ledger"
+    path.write_bytes(bytes(size))
+    assert read_ledger(path) == []
+    ledger = Ledger(path)
+    count(ledger, [(b"t", 12)])
+    ledger.commit(1)
+    assert totals(path) == {(b"t", 12): 1}
+    assert path.stat().st_blocks * 512 >= LEDGER_BYTES
+
+
+def test_no_ledger_counts_nothing(tmp_path: Path) -> None:
+    """A spool that was never full has an empty ledger, or none."""
+    assert read_ledger(tmp_path / "ledger") == []
+    Ledger(tmp_path / "ledger")
+    assert read_ledger(tmp_path / "ledger") == []
