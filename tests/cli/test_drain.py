@@ -1,0 +1,221 @@
+"""`brucectl drain`, beside a daemon and in its place, after every way in which one can end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatch.embedded import EmbeddedKafka
+from spool.lock import Lock
+from spool.wire import encode
+from tests.cli.conftest import PARTITIONS
+from tests.daemon import ROOT, RunningBruce, consume
+
+pytestmark = pytest.mark.crash
+
+
+def datagrams(count: int, topic: bytes = b"t", start: int = 0) -> Iterator[bytes]:
+    """Numbered messages."""
+    return (encode(topic, b"%d" % number, partition_key=number % 7) for number in range(start, start + count))
+
+
+def drained(bruce: RunningBruce, *arguments: object, code: int = 0) -> dict[str, Any]:
+    """What `brucectl drain --json` prints."""
+    done = bruce.brucectl("drain", "--json", *arguments)
+    assert done.returncode == code, done.stderr.decode()
+    return dict(json.loads(done.stdout))
+
+
+def values(kafka: EmbeddedKafka, count: int, topic: str = "t") -> list[int]:
+    """The numbers that arrived, sorted."""
+    return sorted(
+        int(record.value()) for record in consume(kafka.bootstrap_servers, topic, PARTITIONS, count)
+    )
+
+
+def test_beside_a_daemon(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """With a daemon alive it waits for the daemon's work; nothing is delivered twice by that."""
+    kafka.down()
+    bruce.send(datagrams(500))
+    waiting = subprocess.Popen(
+        [sys.executable, "-c", "from cli.app import brucectl; brucectl()", "drain", "--json"],
+        cwd=ROOT,
+        env=bruce.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert waiting.stderr is not None
+    assert waiting.stderr.readline() == b"0 of 500 messages, 0/s\n"
+    kafka.up()
+    out, err = waiting.communicate(timeout=60)
+    assert waiting.returncode == 0, err.decode()
+    report = json.loads(out)
+    assert (report["drained"], report["by_daemon"], report["backlog"]) == (True, True, 0)
+    assert report["delivered"] == 500
+    assert values(kafka, 500) == list(range(500))
+
+
+def test_in_the_place_of_a_dead_daemon(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """After SIGKILL of everything the backlog is delivered, over many segments, and each message once."""
+    kafka.down()
+    bruce.send(encode(b"t", b"%d" % n + b" " * 400, partition_key=n) for n in range(3000))
+    before = bruce.await_status(lambda s: s.watermarks.synced == 3000)
+    assert before.spool.segments > 3
+    bruce.kill9()
+    kafka.up()
+    report = drained(bruce)
+    assert report["drained"] is True
+    assert (report["delivered"], report["backlog"], report["by_daemon"]) == (3000, 0, False)
+    assert values(kafka, 3000) == list(range(3000))
+    assert bruce.status().delivered == 3000
+    assert drained(bruce)["delivered"] == 0
+    bruce.start()
+    bruce.send(datagrams(10, start=3000))
+    bruce.await_status(lambda s: s.delivered == 3010)
+    assert values(kafka, 3010) == list(range(3010))
+
+
+def stage(bruce: RunningBruce, messages: int) -> int:
+    """Kill everything while a burst lies in staging; how many messages lie there.
+
+    The keeper stands still, so that no new segment comes; the burst that finds no room waits in staging.
+    """
+    keeper = next(w.pid for w in bruce.status().workers if w.role == "keeper")
+    os.kill(keeper, signal.SIGSTOP)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(str(bruce.socket))
+        sender.settimeout(2)
+        try:
+            for number in range(messages):
+                sender.send(encode(b"t", b"%d" % number + b" " * 20_000))
+        except TimeoutError:
+            pass
+    staged = bruce.await_status(lambda s: s.watermarks.accepted > s.watermarks.written)
+    bruce.kill9()
+    return staged.watermarks.accepted - staged.watermarks.written
+
+
+def test_what_waits_in_staging(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """A burst that was received and not yet written is delivered too, in a segment made for it."""
+    assert stage(bruce, 200) > 0
+    accepted = bruce.status().received
+    report = drained(bruce)
+    assert report["drained"] is True
+    after = bruce.status()
+    assert (after.received, after.delivered, after.backlog) == (accepted, accepted, 0)
+    assert after.watermarks.accepted == after.watermarks.written == after.watermarks.synced == accepted
+    assert values(kafka, accepted) == list(range(accepted))
+
+
+def test_after_a_clean_stop(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """Sealed segments are delivered as well as open ones."""
+    kafka.down()
+    bruce.send(datagrams(100))
+    bruce.await_status(lambda s: s.watermarks.synced == 100)
+    bruce.stop()
+    kafka.up()
+    assert drained(bruce)["delivered"] == 100
+    assert values(kafka, 100) == list(range(100))
+
+
+def test_a_copy_of_a_dead_host(bruce: RunningBruce, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """`--spool` names the copy; the original stays as it is."""
+    kafka.down()
+    bruce.send(datagrams(100))
+    bruce.await_status(lambda s: s.watermarks.synced == 100)
+    bruce.kill9()
+    copy = tmp_path / "copy"
+    shutil.copytree(bruce.spool, copy)
+    kafka.up()
+    assert drained(bruce, "--spool", copy)["delivered"] == 100
+    assert bruce.status().backlog == 100
+    assert values(kafka, 100) == list(range(100))
+
+
+def test_no_kafka(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """No broker within the time: exit code 3, whoever delivers, and everything stays where it is."""
+    kafka.down()
+    bruce.send(datagrams(50))
+    bruce.await_status(lambda s: s.watermarks.synced == 50)
+    report = drained(bruce, "--timeout", 3, code=3)
+    assert (report["drained"], report["reachable"], report["backlog"]) == (False, False, 50)
+    bruce.kill9()
+    done = bruce.brucectl("drain", "--timeout", 2)
+    assert done.returncode == 3
+    assert done.stdout.decode().startswith("not drained, no broker can be reached: 0 messages delivered")
+    assert bruce.status().backlog == 50
+    kafka.up()
+    assert drained(bruce)["delivered"] == 50
+
+
+def test_time_is_over(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """Kafka is there and something is left all the same, its broker being down: exit code 1."""
+    for partition in range(PARTITIONS):
+        kafka.leader("t", partition, 1 if partition == 0 else 2)
+    kafka.down()
+    bruce.send(datagrams(70))
+    bruce.await_status(lambda s: s.watermarks.synced == 70)
+    bruce.kill9()
+    kafka.up(2)
+    report = drained(bruce, "--timeout", 6, code=1)
+    # Partition keys 0 and 4 of 0 to 6 lie in partition 0.
+    assert (report["drained"], report["reachable"], report["backlog"]) == (False, True, 20)
+
+
+def test_an_embedded_kafka_needs_its_daemon(tmp_path: Path) -> None:
+    """Without a daemon an embedded Kafka has no one to read it: one sentence, exit code 2."""
+    bruce = RunningBruce(tmp_path, "embedded")
+    with bruce:
+        bruce.send(datagrams(20))
+        bruce.await_status(lambda s: s.delivered == 20)
+        assert drained(bruce)["by_daemon"] is True
+        bruce.kill9()
+        done = bruce.brucectl("drain")
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith("the embedded Kafka lives and dies with `bruce run`")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_somebody_else_delivers(bruce: RunningBruce) -> None:
+    """One deliverer at a time: who holds `delivery/owner` is named, exit code 3."""
+    bruce.stop()
+    owner = Lock(bruce.spool / "delivery/owner", "delivering")
+    done = bruce.brucectl("drain")
+    owner.release()
+    assert done.returncode == 3
+    assert b"delivery/owner is held by process %d" % os.getpid() in done.stderr
+
+
+def test_no_spool(bruce: RunningBruce, tmp_path: Path) -> None:
+    """A directory without a spool is named, exit code 3; nothing is made there."""
+    done = bruce.brucectl("drain", "--spool", tmp_path / "nowhere")
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert done.stderr.decode() == f"{tmp_path}/nowhere holds no spool; see [spool] directory\n"
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_the_daemon_ends_meanwhile(bruce: RunningBruce, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who watches a daemon that ends for good is told, and does not wait for ever."""
+    from cli import drain
+    from cli.errors import NobodyListens
+    from spool.layout import Layout
+
+    for name, value in bruce.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(drain, "ABSENCE_S", 0.5)
+    watch = drain._Watch(Layout(bruce.spool), lambda _done, _total: None, float("inf"))
+    bruce.kill9()
+    time.sleep(0.6)
+    with pytest.raises(NobodyListens, match="the daemon ended while 7 messages were waiting"):
+        watch._notice(7, alive=False)
