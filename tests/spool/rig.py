@@ -31,9 +31,10 @@ SECTOR = 512
 class Rig:
     """One spool, its appender and its keeper, in this process. Processes die by `crash`."""
 
-    def __init__(self, directory: Path, **options: int) -> None:
+    def __init__(self, directory: Path, runtime: Path | None = None, **options: int) -> None:
+        """`runtime`: where the page lies, when not in `directory`."""
         chosen = {"segment_bytes": SEGMENT_BYTES, "max_bytes": 1 << 20, "sync_interval_ms": 0, **options}
-        self.directory = directory
+        self.directory, self.runtime = directory, runtime or directory
         self.options = SpoolOptions(directory=directory / "spool", **chosen)
         self.layout = Layout(self.options.directory)
         self.boot = 1
@@ -48,7 +49,7 @@ class Rig:
         with mock.patch.object(recovery, "boot_id", return_value=self.boot.to_bytes(16, "big")), self._disk():
             self._spool = recovery.open_spool(self.options)
             self.identity = self._spool.identity
-            self.page = Page(self.directory / f"page-{self.boot}")
+            self.page = Page(self.runtime / f"page-{self.boot}")
             self.keeper = Keeper(
                 self.layout, self.identity, self.options, self.page, bell=self.bell, announce=lambda: None
             )
@@ -96,7 +97,8 @@ class Rig:
             for at in range(0, len(data), SECTOR):
                 if chance.random() < 0.5:
                     kept[at : at + SECTOR] = synced[at : at + SECTOR]
-            path.write_bytes(kept)
+            with path.open("r+b") as file:
+                file.write(kept)
         self.boot += 1
 
     def step(self) -> None:

@@ -1,0 +1,111 @@
+"""A disk without room: an error and never a SIGBUS, nothing lost, and on again when there is room."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spool.errors import SpoolFull
+from spool.page import Field
+from tests.spool.rig import Rig
+from tests.spool.small_disk import fill_up, mounted
+
+DISK_BYTES = {"tmpfs": 4 << 20, "ext4": 16 << 20}
+SEGMENT_BYTES = 256 << 10
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A small filesystem, with a file `ballast` on it that takes most of the room."""
+    with mounted(request.param, tmp_path, DISK_BYTES[request.param]) as place:
+        room = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
+        (place / "ballast").write_bytes(bytes(room - (3 << 20)))
+        yield place
+
+
+def rig_on(disk: Path) -> Rig:
+    """A spool that only the disk limits."""
+    return Rig(disk, disk.parent, segment_bytes=SEGMENT_BYTES, max_bytes=1 << 40)
+
+
+def fill_until_full(rig: Rig) -> list[bytes]:
+    """Append until there is no room."""
+    sent = []
+    for _ in range(10000):
+        try:
+            sent += rig.fill(1, messages=20, value=b"v" * 1000)
+        except SpoolFull:
+            return sent
+    pytest.fail("the disk has no end")
+
+
+def test_no_store_into_a_full_disk_is_a_sigbus(disk: Path) -> None:
+    """A process fills the disk through mappings to the last reserved byte: it ends by itself, by an error."""
+    child = os.fork()
+    if child == 0:
+        try:
+            rig = rig_on(disk)
+            fill_up(disk / "more")
+            fill_until_full(rig)
+            os._exit(7)
+        finally:
+            os._exit(8)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_intake_resumes_by_itself(disk: Path) -> None:
+    """Full is announced while it lasts; with room again the keeper makes spares, and all messages are there."""
+    rig = rig_on(disk)
+    sent = fill_until_full(rig)
+    rig.step()
+    assert rig.page.words[Field.FULL] == 1
+    assert rig.page.words[Field.SYNC_ERROR] == 0
+    assert rig.synced == len(sent)
+    (disk / "ballast").unlink()
+    rig.step()
+    assert rig.page.words[Field.FULL] == 0
+    sent += rig.fill(50)
+    rig.step()
+    assert rig.records() == list(enumerate(sent))
+    rig.crash()
+
+
+@pytest.mark.parametrize("unclean", [False, True], ids=["crash", "power loss"])
+def test_a_spool_on_a_full_disk_opens(disk: Path, *, unclean: bool) -> None:
+    """Not one free byte: the spool opens, what was synced is there, and it goes on when there is room."""
+    rig = rig_on(disk)
+    sent = fill_until_full(rig)
+    rig.keeper.commit()
+    synced = rig.synced
+    fill_up(disk / "more")
+    if unclean:
+        rig.lose_power(random.Random(1))
+    else:
+        rig.crash()
+    rig.open()
+    assert rig.records()[:synced] == list(enumerate(sent))[:synced]
+    (disk / "ballast").unlink()
+    (disk / "more").unlink()
+    rig.step()
+    more = rig.fill(5)
+    assert [d for _, d in rig.records()][-len(more) :] == more
+    rig.crash()
+
+
+def test_committing_goes_on_while_the_index_has_no_room(disk: Path) -> None:
+    """The index cannot grow on a full disk; what is written is synced and announced all the same."""
+    rig = rig_on(disk)
+    rig.step()
+    fill_up(disk / "more")
+    sent = []
+    while rig.writer.number < rig.page.words[Field.SPARE] or rig.writer.tail[0] + 30000 < rig.writer.capacity:
+        sent += rig.fill(1, messages=20, value=b"v" * 1000)
+        rig.step()
+        assert rig.synced == len(sent)
+    assert rig.records() == list(enumerate(sent))
+    rig.crash()
