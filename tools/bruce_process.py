@@ -107,7 +107,11 @@ class Bruce:
             command = ["setpriv", "--pdeathsig", "KILL", *command]
         self.pid = os.posix_spawnp(command[0], command, self._environ, file_actions=actions, setsid=True)
         if wait:
-            wait_until(self.runs, START_S, f"bruce to start; see {self.log}")
+            self.await_workers()
+
+    def await_workers(self) -> None:
+        """Return when supervisor and workers run. Raises TookTooLong, RuntimeError."""
+        wait_until(self.runs, START_S, f"bruce to start; see {self.log}")
 
     def runs(self) -> bool:
         """Whether supervisor and all workers run. Raises RuntimeError when the daemon has ended."""

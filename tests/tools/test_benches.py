@@ -1,0 +1,149 @@
+"""The benches' instruments: what they say of things whose answer is known."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dispatch.embedded import EmbeddedKafka
+from tools.benches.endtoend import judge
+from tools.benches.machine import Skipped, compile_c, cpu_seconds, librdkafka_path, private_bytes
+from tools.benches.probe import await_intake
+from tools.benches.report import Figure, Results, show
+from tools.load import LoadOptions
+from tools.load_process import run_load
+
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler is installed"
+)
+
+
+def test_a_figure_is_judged_by_its_ratio() -> None:
+    """With a baseline the ratio of medians counts, without one the median itself."""
+    against = Figure("a", [1.0, 8.0, 2.0], "x", at_least=0.5, baseline=[4.0, 3.0, 9.0])
+    assert (against.value, against.ratio, against.met) == (2.0, 0.5, True)
+    assert Figure("b", [5.0, 6.0, 7.0], "x", at_most=5.9).met is False
+    assert Figure("c", [5.0], "x").met is None
+
+
+def test_results_keep_the_last_run_of_each_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other benches' figures stay; NumPy's numbers are numbers; the table names what was missed."""
+    path = tmp_path / "results.json"
+    figures = [Figure("f", [np.float64(1)], "ms", at_most=np.float64(0.5), remark="slow")]
+    Results(path).add("one", [], {"repeat": 1})
+    Results(path).add("two", figures, {"dir": tmp_path})
+    Results(path).add("one", figures, {"repeat": 3})
+    found = json.loads(path.read_text())
+    assert found["one"]["options"] == {"repeat": "3"}
+    assert found["two"]["figures"][0]["value"] == 1
+    show("two", figures)
+    said = capsys.readouterr().out
+    assert "MISSED" in said
+    assert "f: slow" in said
+
+
+def test_growth_is_that_of_the_second_half() -> None:
+    """A backlog that fills first and then stays does not grow; the trailing silence does not count."""
+    seconds = np.arange(0, 20, 0.1)
+    written = 1000 * np.minimum(seconds, 18)
+    floor = written - np.minimum(500, 100 * seconds)
+    accepted, delivered, growth, backlog = judge(np.column_stack([seconds, written, floor]))
+    assert (accepted, delivered) == (pytest.approx(1000), pytest.approx(1000))
+    assert growth == pytest.approx(0, abs=1e-6)
+    assert backlog == pytest.approx(500)
+
+
+def test_private_memory_counts_what_no_file_backs(tmp_path: Path) -> None:
+    """Memory of our own counts, a mapped file does not, and using the processor shows."""
+    before, cpu = private_bytes(os.getpid()), cpu_seconds(os.getpid())
+    own = np.ones(8 << 20, np.uint8)
+    (tmp_path / "file").write_bytes(bytes(8 << 20))
+    mapped = np.memmap(tmp_path / "file", np.uint8, "r+")
+    mapped[:] = 1
+    grown = private_bytes(os.getpid()) - before
+    assert own.sum() == mapped.sum()
+    assert 7 << 20 < grown < 14 << 20
+    end = time.monotonic() + 0.2
+    while time.monotonic() < end:
+        pass
+    assert cpu_seconds(os.getpid()) - cpu >= 0.1
+
+
+def test_intake_is_seen_when_a_full_queue_moves(tmp_path: Path) -> None:
+    """Not when the socket appears, and not while it only queues."""
+    path = tmp_path / "s"
+    times = {}
+
+    def receive_late() -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+            time.sleep(0.2)
+            receiver.bind(str(path))
+            time.sleep(0.4)
+            times["read"] = time.monotonic()
+            receiver.recv(1000)
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=receive_late)
+    thread.start()
+    taken = await_intake(path, 10)
+    thread.join()
+    assert 0 <= taken - times["read"] < 0.25
+
+
+@needs_compiler
+def test_the_discarding_loop_counts_what_it_read(tmp_path: Path) -> None:
+    """The baseline of the intake ends after as many datagrams as it was told."""
+    program = compile_c("discard_recvmmsg", tmp_path)
+    with subprocess.Popen([program, tmp_path / "s", "30000"], stdout=subprocess.PIPE, text=True) as loop:
+        assert loop.stdout
+        assert loop.stdout.readline() == "ready\n"
+        report = run_load(LoadOptions(tmp_path / "s", count=30_000), 60)
+        said = json.loads(loop.communicate(timeout=20)[0])
+    assert report["sent"] == said["received"] == 30_000
+    assert said["cpu_seconds"] > 0
+
+
+@needs_compiler
+def test_the_producing_program_has_a_report_of_each_message(tmp_path: Path) -> None:
+    """The baseline of the drain, with the library that bruce uses, and properties given to it."""
+    program = compile_c("produce_librdkafka", tmp_path)
+    with EmbeddedKafka(brokers=1, topics=[("load", 3)]) as kafka:
+        arguments = [librdkafka_path(), kafka.bootstrap_servers, "load", 3, 20_000, 112, "linger.ms=5"]
+        done = subprocess.run(
+            [program, *map(str, arguments)], capture_output=True, text=True, check=True, timeout=60
+        )
+    said = json.loads(done.stdout)
+    assert (said["reported"], said["failed"]) == (20_000, 0)
+    assert said["seconds"] > 0
+
+
+@needs_compiler
+def test_a_slow_disk_lets_a_sync_wait_until_the_flag_is_gone(tmp_path: Path) -> None:
+    """The library in front of fdatasync waits while its flag exists, and then syncs."""
+    library, flag = compile_c("slow_sync", tmp_path, shared=True), tmp_path / "flag"
+    flag.touch()
+    code = "import os; f = os.open('x', os.O_CREAT | os.O_RDWR); os.fdatasync(f); print('synced')"
+    environ = {**os.environ, "LD_PRELOAD": str(library), "SLOW_SYNC_FLAG": str(flag)}
+    with subprocess.Popen(
+        ["python3", "-c", code], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True
+    ) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        flag.unlink()
+        assert process.communicate(timeout=20)[0] == "synced\n"
+
+
+def test_without_a_compiler_the_baseline_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so, instead of failing."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Skipped, match="no C compiler"):
+        compile_c("discard_recvmmsg", tmp_path)

@@ -1,0 +1,101 @@
+"""One run of tools/bench: where it works, how often it repeats, and what it starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spool.page import Field
+from tools.bruce_process import NOWHERE, Bruce
+from tools.load import LoadOptions
+from tools.load_process import run_load
+from tools.targets import Embedded, Real, Target
+from tools.waiting import wait_until
+
+TOPIC = "load"
+WARM_UP = 20_000
+_ROOM_BYTES = 64 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The frame of a run."""
+
+    directory: Path
+    """Large files are made and removed below it."""
+    repeat: int = 3
+    scale: float = 1.0
+    """Of every count: 0.01 shows that a bench works, and measures nothing."""
+
+    @property
+    def programs(self) -> Path:
+        """Compiled C programs."""
+        return self.directory / "programs"
+
+    def scaled(self, count: float) -> int:
+        """A count, as large as this run has it."""
+        return max(1, int(count * self.scale))
+
+    @contextmanager
+    def bruce(
+        self,
+        servers: str = NOWHERE,
+        *,
+        settings: Mapping[str, Mapping[str, object]] | None = None,
+        place: Path | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Iterator[Bruce]:
+        """A daemon with an empty spool, not started; its files are gone afterwards."""
+        directory = place or self.directory / "bruce"
+        shutil.rmtree(directory, ignore_errors=True)
+        merged = {"spool": {"max_bytes": _ROOM_BYTES}, **(settings or {})}
+        try:
+            with Bruce(directory, servers, settings=merged, environ=environ) as bruce:
+                yield bruce
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def kafka(self, kind: str, *, brokers: int, partitions: int) -> Target:
+        """`embedded` or `real`, with the topic that benches use; not started."""
+        topics = {TOPIC: partitions}
+        if kind == "embedded":
+            return Embedded(brokers, topics)
+        return Real(self.directory / "kafka", brokers, topics)
+
+
+def accept(bruce: Bruce, options: LoadOptions, timeout_s: float = 600.0) -> dict[str, Any]:
+    """Send a load and wait until all of it is written: the report of the senders."""
+    before = bruce.word(Field.WRITTEN_SEQUENCE)
+    report = run_load(options, timeout_s)
+    wait_until(
+        lambda: bruce.word(Field.WRITTEN_SEQUENCE) >= before + report["sent"],
+        60,
+        "what was sent to be written",
+        pause_s=0.001,
+    )
+    return report
+
+
+def warm_up(bruce: Bruce) -> None:
+    """Let everything run once."""
+    accept(bruce, LoadOptions(bruce.socket, count=WARM_UP))
+
+
+def await_delivered(bruce: Bruce, timeout_s: float) -> None:
+    """Until everything that is written is delivered, and known to be."""
+    wait_until(
+        lambda: bruce.word(Field.FLOOR) >= bruce.word(Field.WRITTEN_SEQUENCE) > 0,
+        timeout_s,
+        "the backlog to go",
+    )
+
+
+def use_processors(count: int) -> None:
+    """Run on the first processors only, and all that is started from here."""
+    if count:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
