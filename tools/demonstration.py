@@ -14,15 +14,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
+from cli.snapshot import take_snapshot
 from dispatch.embedded import EmbeddedKafka
 from ingest.datagram import open_socket
+from spool.errors import NoSpool
+from status.snapshot import Snapshot
 
 HOME = Path(".cache/demo")
 TOPICS = ("orders", "clicks", "metrics")
@@ -58,7 +60,8 @@ class Daemon:
         assert self._process is not None
         if self._process.poll() is not None:
             raise RuntimeError(f"bruce ended with {self._process.returncode}; see {HOME}/bruce.log")
-        return bool((status() or {}).get("workers"))
+        now = status()
+        return now is not None and bool(now.workers)
 
     def kill(self) -> None:
         """SIGKILL for all of its processes at once: the supervisor takes its workers along."""
@@ -78,17 +81,15 @@ def program(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
-def status() -> Any:
-    """`brucectl status --json`; None while there is no spool."""
-    found = subprocess.run(
-        [program("brucectl"), "status", "--json", "--spool", str(HOME / "spool")],
-        capture_output=True,
-        check=False,
-    )
-    return json.loads(found.stdout) if found.returncode == 0 else None
+def status() -> Snapshot | None:
+    """What `brucectl status` shows; None while there is no spool."""
+    try:
+        return take_snapshot(HOME.resolve() / "spool")
+    except NoSpool:
+        return None
 
 
-def wait(what: str, done: Any) -> None:
+def wait(what: str, done: Callable[[], bool]) -> None:
     """Wait for something that must come. Raises TimeoutError."""
     end = time.monotonic() + DEADLINE_S
     while not done():
@@ -105,19 +106,20 @@ def say(sentence: str) -> None:
 def show() -> None:
     """One line of figures."""
     now = status()
-    discarded = sum(now["discarded"].values())
-    states = ", ".join(f"{b['id']} {b['state']}" for b in now["brokers"]) or "none known"
-    balance = now["received"] == now["delivered"] + discarded + now["backlog"]
+    assert now is not None
+    discarded = sum(now.discarded.values())
+    states = ", ".join(f"{broker.id} {broker.state}" for broker in now.brokers) or "none known"
+    balance = now.received == now.delivered + discarded + now.backlog
     console.print(
-        f"  received {now['received']:>7,} = delivered {now['delivered']:>7,} + discarded {discarded:,} "
-        f"+ backlog {now['backlog']:>7,} {'' if balance else '(DOES NOT ADD UP) '}| brokers: {states}",
+        f"  received {now.received:>7,} = delivered {now.delivered:>7,} + discarded {discarded:,} "
+        f"+ backlog {now.backlog:>7,} {'' if balance else '(DOES NOT ADD UP) '}| brokers: {states}",
     )
 
 
 def watch(times: int) -> None:
     """Show the figures for a while."""
     for _ in range(times):
-        time.sleep(0.5)
+        time.sleep(1)
         show()
 
 
@@ -149,6 +151,7 @@ def story(kafka: EmbeddedKafka, daemon: Daemon) -> int:
     """Tell it; how many messages were sent."""
     daemon.start()
     with traffic(HOME / "bruce.sock"):
+        wait("the first message", lambda: (now := status()) is not None and now.received > 0)
         say(f"1. Programs write {RATE:,} datagrams a second to a UNIX socket; bruce delivers them to Kafka.")
         watch(4)
         say("2. Kafka goes away: all three brokers. The programs do not notice; the backlog grows on disk.")
@@ -156,9 +159,7 @@ def story(kafka: EmbeddedKafka, daemon: Daemon) -> int:
         watch(5)
         say("3. bruce is killed with SIGKILL, every process of it, and started again. Kafka is still away.")
         daemon.kill()
-        console.print(
-            "  killed; the socket stays open, as under systemd: the programs wait for a moment, or notice nothing"
-        )
+        console.print("  killed; the socket stays open, as under systemd: the programs wait for a moment")
         daemon.start()
         watch(4)
         say("4. Kafka comes back: the backlog goes out, in order, while new messages come in.")
@@ -166,7 +167,7 @@ def story(kafka: EmbeddedKafka, daemon: Daemon) -> int:
         watch(6)
     sent = int(json.loads((HOME / "sent.json").read_text())["sent"])
     say("5. The programs stop. brucectl drain waits until everything is delivered.")
-    wait("the backlog to be delivered", lambda: status()["received"] == sent and status()["backlog"] == 0)
+    subprocess.run([program("brucectl"), "drain", "--config", str(HOME / "bruce.toml")], check=True)
     show()
     return sent
 
@@ -189,7 +190,8 @@ def main() -> int:
         daemon = Daemon(write_config(kafka.bootstrap_servers))
         try:
             sent = story(kafka, daemon)
-            received = int(status()["received"])
+            now = status()
+            received = now.received if now else 0
             say("6. A Spark job reads the spool and Kafka, and compares them message by message.")
             code = audit(kafka.bootstrap_servers)
         finally:
