@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli import exits
-from cli.commands import drain, inspect, run, send, spark, status
+from cli.commands import drain, inspect, replay, run, send, spark, status
 from cli.output import complain
 
 
@@ -29,6 +29,7 @@ daemon.command("run", epilog=run.EXAMPLES)(run.run)
 control.command("status", epilog=status.EXAMPLES)(status.status)
 control.command("send", epilog=send.EXAMPLES)(send.send)
 control.command("drain", epilog=drain.EXAMPLES)(drain.drain)
+control.command("replay", epilog=replay.EXAMPLES)(replay.replay)
 
 inspection = _new_app("Look into a spool, or segment files by themselves. Nothing is written.")
 inspection.command("records", epilog=inspect.RECORDS_EXAMPLES)(inspect.records)

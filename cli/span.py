@@ -12,6 +12,7 @@ from cli.errors import BadArgument
 from spool.files import FOR_EVER, Span
 
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
+_DIGITS = re.compile(r"[0-9]{19,}")
 _AGO = re.compile(r"-([0-9]{1,9})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -33,7 +34,8 @@ def parse_place(option: str, text: str, now_ns: int) -> Place:
     if ago := _AGO.fullmatch(text):
         return Place(now_ns - int(ago[1]) * _SECONDS[ago[2]] * 10**9, is_time=True)
     try:
-        seconds = datetime.fromisoformat(text).timestamp()
+        # Which would take a long number for a date without its dashes.
+        seconds = datetime.fromisoformat(_DIGITS.sub("", text)).timestamp()
     except (ValueError, OverflowError):
         raise BadArgument(
             f"{option} {text!r}: expected a sequence number, a time such as 2026-03-01T12:00:00, "

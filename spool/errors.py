@@ -6,6 +6,7 @@
       NoSpool            the directory holds no spool
       SpoolFull          the size limit is reached, or the disk
       MarksFailed        what was delivered could not be written down
+      SegmentsGone       what is being read was removed to make room
       BadSpool           the files cannot be trusted
         CorruptSegment   bytes inside a segment are wrong: path, offset, reason
         UnknownVersion   written by a newer release
@@ -40,6 +41,10 @@ class SpoolFull(SpoolError):
 
 class MarksFailed(SpoolError):
     """The marks could not be written; nothing is lost, but messages may be sent again."""
+
+
+class SegmentsGone(SpoolError):
+    """Segments that are being read were removed, delivered as they were, to make room."""
 
 
 class BadSpool(SpoolError):
