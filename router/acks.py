@@ -115,7 +115,7 @@ class Acks:
         self._committed_at = clock()
         self._changed = self._failing = False
         self.floor, _ = marks.floor()
-        self._written_floor = self.floor
+        self._written_floor = -1
         for info, chunk, bitmap in marks.chunks():
             bits = self._bits(info, (chunk + 1) * 8 * CHUNK_BYTES)
             bits.resolved[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES] = bitmap

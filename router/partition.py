@@ -121,18 +121,23 @@ class Partitioners:
             self._rotation = np.concatenate([self._rotation, np.zeros(len(modes), np.int64)])
 
 
+_NAMES = {mode.name.lower(): mode for mode in Mode if mode not in (Mode.DEFAULT, Mode.CUSTOM)}
+
+
 def _parse(topic: str, name: str) -> tuple[Mode, Custom | None]:
-    if ":" not in name:
-        try:
-            return Mode[name.upper()], None
-        except KeyError:
-            names = ", ".join(m.name.lower() for m in Mode if m not in (Mode.DEFAULT, Mode.CUSTOM))
-            raise BadPartitioner(f'[topics."{topic}"] partitioner: {name!r} is none of {names}') from None
-    module, _, function = name.partition(":")
+    where = f'[topics."{topic}"] partitioner'
+    if name in _NAMES:
+        return _NAMES[name], None
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise BadPartitioner(f"{where}: {name!r} is none of {', '.join(_NAMES)}")
     try:
-        return Mode.CUSTOM, getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise BadPartitioner(f'[topics."{topic}"] partitioner: cannot load {name}: {error}') from error
+        function: Custom = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadPartitioner(f"{where}: cannot load {name}: {error}") from error
+    if not callable(function):
+        raise BadPartitioner(f"{where}: {name} is no function")
+    return Mode.CUSTOM, function
 
 
 def _call(

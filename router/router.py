@@ -82,7 +82,7 @@ class Router:
         acks: Acks,
         partitioners: Partitioners,
         *,
-        unknown: UnknownTopics | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin at the floor."""
         self._live, self._again, self._committed = log
@@ -95,9 +95,9 @@ class Router:
         """Sequences from which on messages of topics that were given up are to be discarded."""
         self._fruitless = False
         """The last catch-up sent nothing, and nothing has changed since."""
-        self._failures, self._growth = Failures(), Growth()
-        self._unknown = unknown or UnknownTopics()
-        self._observed_at = 0.0
+        self._failures, self._growth = Failures(clock=clock), Growth()
+        self._unknown = UnknownTopics(clock=clock)
+        self._clock, self._observed_at = clock, 0.0
         self._live.seek(acks.floor)
 
     @property
@@ -108,7 +108,6 @@ class Router:
     def step(self) -> bool:
         """Do what can be done without waiting; False when there was nothing."""
         if self._client.fatal:
-            self.settle()
             self.commit()
             raise DispatchError(f"the producer is finished: {self._client.fatal.text}")
         self._take_cluster()
@@ -180,7 +179,7 @@ class Router:
         self._fruitless = False
 
     def _observe(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if now - self._observed_at >= OBSERVE_S:
             self._observed_at = now
             self._fruitless = False
@@ -365,6 +364,8 @@ class Router:
 
     def commit(self) -> int:
         """Write marks and offsets; the floor."""
+        # What was reported or refused is in flight no more, and no offset stands for it before it is settled.
+        self.settle()
         offsets = {view.id: view.offset for view in self.brokers()}
         # What belongs to no broker keeps its place under a name of its own.
         unrouted = [self.frontier, *self._unknown.lowest(), *self._loose.values(), *self._given_up]

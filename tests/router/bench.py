@@ -1,0 +1,182 @@
+"""A router over a real small spool and the Kafka of tests.router.fake: everything but librdkafka."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from router.acks import Acks
+from router.partition import Partitioners
+from router.room import Room
+from router.router import Kafka, Log, Router
+from spool.catalogue import Catalogue
+from spool.marks import Marks, Outcomes
+from spool.page import Field
+from spool.reader import Reader
+from spool.record import Topics
+from spool.wire import encode
+from tests.router.fake import Clock, FakeClient, FakeKafka, FakeMetadata, FakePool, uncovered
+from tests.spool.rig import Rig
+
+
+class Bench:
+    """One spool and its deliverer, which can die and start again."""
+
+    def __init__(
+        self,
+        *,
+        window: tuple[int, int] = (1000, 1 << 20),
+        partitioners: Mapping[str, str] | None = None,
+        chunk_bytes: int = 0,
+        **options: int,
+    ) -> None:
+        """`chunk_bytes`: what the readers read at a time, if not as much as usual."""
+        self.directory = Path(tempfile.mkdtemp(prefix="bruce-router-", dir="/dev/shm"))
+        self.rig = Rig(self.directory, **options)
+        self.kafka, self.clock = FakeKafka(), Clock()
+        self.window, self.partitioners, self._chunk_bytes = window, partitioners or {}, chunk_bytes
+        self.sent: dict[int, tuple[bytes, int | None, bytes]] = {}
+        """By sequence: topic, partition key, value."""
+        self.marks: Marks | None = None
+        self.open()
+
+    # -- the deliverer ----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Start it."""
+        catalogue, self.topics = Catalogue(self.rig.layout), Topics()
+        self.marks = Marks(self.rig.layout.delivery, catalogue)
+        self.acks = Acks(self.marks, catalogue, clock=self.clock)
+        self.pool = FakePool(self.kafka, self.topics, self.window)
+        self.metadata = FakeMetadata(self.kafka)
+        self.readers = Reader(catalogue, self.topics), Reader(catalogue, self.topics)
+        self.router = Router(
+            Log(*self.readers, lambda: self.rig.page.place(Field.SYNCED)),
+            Kafka(FakeClient(), self.pool, Room(self.pool, *self.window), self.metadata),  # type: ignore[arg-type]
+            self.acks,
+            Partitioners(self.partitioners),
+            clock=self.clock,
+        )
+        sent = np.array(list(self.sent), np.int64)
+        self.done = set(sent[~self.acks.open(sent)].tolist())
+        """Resolved when it started: never to be sent again."""
+
+    def crash(self, chance: random.Random | None = None) -> None:
+        """It is killed: what was not committed is forgotten."""
+        self.pool.die(chance or random.Random(0))
+        for reader in self.readers:
+            reader.close()
+        assert self.marks
+        self.marks.close()
+        self.marks = None
+
+    def restart(self, chance: random.Random | None = None) -> None:
+        """Killed and started again."""
+        self.crash(chance)
+        self.open()
+
+    def close(self) -> None:
+        """The end."""
+        if self.marks:
+            self.crash()
+        self.rig.crash()
+        shutil.rmtree(self.directory)
+
+    # -- what happens -----------------------------------------------------------------------------------
+
+    def send(self, messages: Sequence[tuple[bytes, int | None, bytes]]) -> list[int]:
+        """A frame of (topic, partition key, value), synced; their sequences."""
+        burst = [encode(topic, value, partition_key=key, timestamp=1) for topic, key, value in messages]
+        first = self.rig.append(burst)
+        sequences = list(range(first, first + len(burst)))
+        self.sent.update(zip(sequences, messages, strict=True))
+        self.rig.step()
+        return sequences
+
+    def step(self, times: int = 1) -> bool:
+        """Turns of the router, a little time passing; whether the last one did something."""
+        moved = False
+        for _ in range(times):
+            self.clock.now += 0.02
+            moved = self.router.step()
+            self.rig.page.words[Field.FLOOR] = self.acks.floor
+            self.check()
+        return moved
+
+    def answer(self, count: int = 1 << 30) -> int:
+        """Every broker that is up answers for up to `count` messages of each partition."""
+        return sum(self.pool.answer(flat, count) for flat in range(self.pool.partitions.count))
+
+    def settle(self, steps: int = 3000, batch: int = 50) -> None:
+        """Let it run until everything is resolved. Fails when that takes too long."""
+        for _ in range(steps):
+            self.step()
+            self.answer(batch)
+            if self.acks.floor >= self.end and not self.router.in_flight():
+                self.router.commit()
+                return
+            self.clock.now += 0.1
+        held = self.pool.partitions.held().tolist()
+        raise AssertionError(
+            f"stuck at {self.acks.floor} of {self.end}: held {held}, loose {self.router._loose}, "
+            f"waiting {self.router._unknown.waiting}, in flight {self.router.in_flight()}, "
+            f"failures {self.router._failures._suspicions}"
+        )
+
+    @property
+    def end(self) -> int:
+        """The next sequence to be synced."""
+        return self.rig.synced
+
+    # -- what must be true ------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """The window is kept, and every message below the frontier is resolved, in flight or covered."""
+        assert self.pool.most[0] <= self.window[0]
+        assert self.done.isdisjoint(m.sequence for queue in self.pool.queues.values() for m in queue)
+        below = np.array([s for s in self.sent if s < self.router.frontier], np.int64)
+        assert uncovered(self.pool, self.router, below[self.acks.open(below)]) == []
+
+    def outcomes(self) -> Outcomes:
+        """What is on disk about the messages."""
+        assert self.marks
+        return self.marks.outcomes()
+
+    def appended(self) -> list[int]:
+        """Every sequence that Kafka has, as often as it has it, in order."""
+        return sorted(sequence for log in self.kafka.logs.values() for sequence in log)
+
+    def discarded(self) -> dict[int, int]:
+        """Sequence -> reason."""
+        assert self.marks
+        return self.marks.lost()
+
+    def check_order(self) -> None:
+        """In each partition, the messages of a partition key first appear in the order they were sent."""
+        for place, log in self.kafka.logs.items():
+            if self.partitioners.get(place[0].decode()) in ("any", "round_robin"):
+                continue
+            seen: dict[int, list[int]] = defaultdict(list)
+            known = set()
+            for sequence in log:
+                _, key, _ = self.sent[sequence]
+                if key is not None and sequence not in known:
+                    known.add(sequence)
+                    seen[key].append(sequence)
+            for key, sequences in seen.items():
+                assert sequences == sorted(sequences), f"key {key} in {place}: {sequences}"
+
+    def check_complete(self) -> None:
+        """Everything sent is in Kafka or discarded, and the books say so."""
+        lost = self.discarded()
+        missing = set(self.sent) - set(self.appended()) - set(lost)
+        assert not missing, f"lost: {[(s, self.sent[s]) for s in sorted(missing)]}"
+        outcomes = self.outcomes()
+        assert outcomes.floor == self.end
+        assert outcomes.resolved == len(self.sent)

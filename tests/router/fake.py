@@ -1,0 +1,277 @@
+"""A Kafka in memory with scripted faults, behind the interface of dispatch.pool; and a clock that is told.
+
+The pool's tables are the real ones. What librdkafka and the brokers would do is done here, message by
+message: in each partition messages are in flight in order, and an outcome is for the first of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch.brokers import BrokerTable, State
+from dispatch.cluster import NO_LEADER, Cluster
+from dispatch.codes import Code
+from dispatch.flight import NOBODY
+from dispatch.partitions import NONE, NOT_HELD, PartitionTable
+from dispatch.pool import HandedOver, Outcomes, Pool
+from spool.record import Batch, Topics
+
+POISON = b"poison"
+"""In a value: the broker refuses the whole batch."""
+HUGE = b"huge"
+"""In a value: the client refuses the message by itself."""
+NO_ROOM = 1 << 30
+"""What dispatch.handover says when it did not even try."""
+Place = tuple[bytes, int]
+"""Topic and partition."""
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class FakeKafka:
+    """The cluster: it outlives every client."""
+
+    leaders: dict[bytes, list[int]] = field(default_factory=dict)
+    """By topic: the leader's broker id by partition, or NO_LEADER."""
+    denied: dict[bytes, int] = field(default_factory=dict)
+    """Topics it names with an error."""
+    logs: dict[Place, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """What was appended: sequences."""
+    down: set[int] = field(default_factory=set)
+    full: bool = False
+    """Librdkafka's own queue takes nothing."""
+
+    def cluster(self) -> Cluster:
+        """The metadata as of now."""
+        brokers = {broker: f"host{broker}:9092" for broker in (1, 2, 3)}
+        topics = {name: np.array(leaders, np.int32) for name, leaders in self.leaders.items()}
+        return Cluster(brokers, topics, {n: c for n, c in self.denied.items() if n not in topics})
+
+
+class FakeMetadata:
+    """Answers at once, when asked to `refresh`."""
+
+    def __init__(self, kafka: FakeKafka) -> None:
+        self.kafka, self.pending, self.wanted = kafka, False, set[bytes]()
+
+    def want(self, topics: list[bytes]) -> None:
+        self.wanted |= set(topics)
+        self.pending = True
+
+    def take(self) -> Cluster | None:
+        if not self.pending:
+            return None
+        self.pending = False
+        return self.kafka.cluster()
+
+
+class FakeClient:
+    """What the router asks of a client."""
+
+    fatal = None
+
+
+@dataclass
+class InFlight:
+    """One message handed over."""
+
+    sequence: int
+    flat: int
+    size: int
+    value: bytes
+
+
+class FakePool(Pool):
+    """Pool without librdkafka."""
+
+    def __init__(self, kafka: FakeKafka, topics: Topics, window: tuple[int, int] = (1000, 1 << 20)) -> None:
+        self.kafka = kafka
+        self.partitions, self.brokers = PartitionTable(), BrokerTable()
+        self.queues: dict[int, list[InFlight]] = defaultdict(list)
+        """In flight, by flat number, in order."""
+        self.broken: dict[int, int] = {}
+        """Partitions whose messages fail until nothing is in flight, and with which code."""
+        self.most = (0, 0)
+        """Messages and bytes that one broker had in flight, at most."""
+        self._topics, self._window = topics, window
+        self._done: list[tuple[int, int, int]] = []
+        self._client = FakeClientTopics()  # type: ignore[assignment]
+
+    # -- what the router calls --------------------------------------------------------------------------
+
+    def send(self, batch: Batch, flat: npt.NDArray[np.int32], *, catching_up: bool = False) -> HandedOver:
+        """As dispatch.handover.hand_over, line by line."""
+        sent = held = refusals = error = 0
+        blocked = -1
+        for row in np.argsort(flat, kind="stable").tolist():
+            if flat[row] < 0:
+                continue
+            partition, sequence = self.partitions.rows[flat[row]], int(batch.sequence[row])
+            start = int(partition.held_from)
+            if catching_up and sequence < start:
+                continue
+            if flat[row] == blocked or (start >= 0 and not catching_up):
+                held += 1
+                continue
+            message = InFlight(
+                sequence,
+                int(flat[row]),
+                int(batch.key_bytes[row] + batch.value_bytes[row]),
+                batch.value(row),
+            )
+            code = self._offer(int(partition.leader), message)
+            if code == 0:
+                self._charge(message)
+                sent += 1
+            elif code == Code.MSG_SIZE_TOO_LARGE:
+                self._done.append((sequence, code, message.flat))
+                refusals += 1
+            else:
+                partition.held_from = sequence
+                blocked = message.flat
+                held += 1
+                error = error if code == NO_ROOM else code
+                continue
+            if start >= 0:
+                partition.held_from = sequence + 1
+        return HandedOver(sent, held, refusals, error)
+
+    def _offer(self, broker: int, message: InFlight) -> int:
+        if not self._may_send(broker, message.size):
+            return NO_ROOM
+        if HUGE in message.value:
+            return int(Code.MSG_SIZE_TOO_LARGE)
+        return int(Code.QUEUE_FULL) if self.kafka.full else 0
+
+    def _may_send(self, broker: int, size: int) -> bool:
+        if broker < 0 or self.brokers.rows[broker].state >= State.BACKING_OFF:
+            return False
+        row = self.brokers.rows[broker]
+        return bool(
+            row.messages == 0 or (row.messages < self._window[0] and row.bytes + size <= self._window[1])
+        )
+
+    def _charge(self, message: InFlight) -> None:
+        self.queues[message.flat].append(message)
+        self._count(message.flat, 1, message.size)
+        row = self.brokers.rows[self.partitions.rows["charged"][message.flat]]
+        self.most = max(self.most[0], int(row.messages)), max(self.most[1], int(row.bytes))
+
+    def _count(self, flat: int, messages: int, size: int) -> None:
+        broker = int(self.partitions.rows["charged"][flat])
+        self.partitions.rows["messages"][flat] += messages
+        self.partitions.rows["bytes"][flat] += size
+        self.brokers.rows["messages"][broker] += messages
+        self.brokers.rows["bytes"][broker] += size
+
+    def collect(self) -> Outcomes:
+        done, self._done = self._done, []
+        columns = np.array(done, np.int64).reshape(-1, 3)
+        return Outcomes(
+            columns[:, 0].copy(), columns[:, 1].astype(np.int32), columns[:, 2].astype(np.int32), more=False
+        )
+
+    def observe(self) -> None:
+        rows = self.brokers.rows
+        running = rows["state"] < State.BACKING_OFF
+        stalled = np.isin(rows["id"], list(self.kafka.down))
+        rows["state"][running] = np.where(stalled[running], State.STALLED, State.HEALTHY)
+
+    def lowest_in_flight(self) -> npt.NDArray[np.int64]:
+        lowest = np.full(self.partitions.count, NOBODY, np.int64)
+        for flat, queue in self.queues.items():
+            if queue:
+                lowest[flat] = min(message.sequence for message in queue)
+        return lowest
+
+    # -- what Kafka does --------------------------------------------------------------------------------
+
+    def place(self, flat: int) -> Place:
+        row = self.partitions.rows[flat]
+        return self._topics.names[int(row.topic)], int(row.partition)
+
+    def reachable(self, flat: int) -> bool:
+        """Whether its leader would answer."""
+        leader = int(self.partitions.rows["leader"][flat])
+        return leader != NONE and int(self.brokers.rows["id"][leader]) not in self.kafka.down
+
+    def answer(self, flat: int, count: int) -> int:
+        """The leader takes the next `count` messages as one batch, or refuses it; how many that were.
+
+        Behind a batch that was refused everything in flight fails, as with an idempotent producer.
+        """
+        queue = self.queues[flat]
+        if not queue or not self.reachable(flat):
+            return 0
+        batch = queue[:count]
+        code = self.broken.get(flat, 0)
+        if not code and any(POISON in message.value for message in batch):
+            code = int(Code.INVALID_RECORD)
+            self.broken[flat] = int(Code.OUT_OF_ORDER_SEQUENCE)
+        if not code:
+            self.kafka.logs[self.place(flat)] += [message.sequence for message in batch]
+        self._report(flat, len(batch), code)
+        return len(batch)
+
+    def fail(self, flat: int, count: int, code: int, *, appended: bool = False) -> None:
+        """The next `count` messages fail, and all behind them; they may have been appended all the same."""
+        batch = self.queues[flat][:count]
+        if batch and appended and flat not in self.broken and self.reachable(flat):
+            self.kafka.logs[self.place(flat)] += [message.sequence for message in batch]
+        if batch:
+            self.broken[flat] = code
+            self._report(flat, len(batch), code)
+
+    def _report(self, flat: int, count: int, code: int) -> None:
+        for message in self.queues[flat][:count]:
+            self._done.append((message.sequence, code, flat))
+            self._count(flat, -1, -message.size)
+        del self.queues[flat][:count]
+        if not self.queues[flat]:
+            self.broken.pop(flat, None)
+
+    def die(self, chance: random.Random) -> None:
+        """The client is killed: of each partition, some of what is in flight arrived."""
+        for flat, queue in self.queues.items():
+            if self.reachable(flat) and flat not in self.broken:
+                arrived = queue[: chance.randint(0, len(queue))]
+                sound = [m for m in arrived if POISON not in m.value]
+                self.kafka.logs[self.place(flat)] += [message.sequence for message in sound]
+
+
+class FakeClientTopics:
+    """Topic handles that nobody uses."""
+
+    def topic_handle(self, name: bytes) -> int:
+        return 1
+
+
+def uncovered(pool: Pool, router: Any, sequences: npt.NDArray[np.int64]) -> list[int]:
+    """Open sequences that neither a held partition, nor a loose or waiting topic would bring back.
+
+    `sequences`: those below the frontier that are neither resolved nor in flight.
+    """
+    held = pool.partitions.rows["held_from"][: pool.partitions.count]
+    places = [*held[held != NOT_HELD].tolist(), *router._loose.values(), *router._given_up]
+    places += router._unknown.lowest()
+    if router._catch_up and router._catch_up.sweeping:
+        places.append(router._again.sequence)
+    return [s for s in sequences.tolist() if s < min(places, default=NOBODY)]
+
+
+NO_ONE = NO_LEADER

@@ -1,0 +1,193 @@
+"""Which partition a message goes to."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+
+import hypothesis.strategies as st
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+
+from router.errors import BadPartitioner
+from router.partition import CRC_TABLE, Partitioners, crc32, murmur2
+from spool.kernel import address_of
+from spool.record import Batch
+from tests.dispatch import batches
+
+JAVA = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+"""The vectors of Kafka's UtilsTest.testMurmur2."""
+
+
+def build(*rows: tuple[bytes, int | None], topic: int = 0, topics: int = 1) -> Batch:
+    """Messages of one topic: (record key, partition key)."""
+    messages = [batches.Message(i, topic, b"v", key=key) for i, (key, _) in enumerate(rows)]
+    batch = batches.build_batch(batches.name_topics(*(b"t%d" % n for n in range(topics))), messages)
+    for row, (_, partition_key) in enumerate(rows):
+        batch.keyed[row] = partition_key is not None
+        batch.partition_key[row] = partition_key or 0
+    return batch
+
+
+def choose(
+    batch: Batch,
+    partitioner: str | Partitioners,
+    partitions: int,
+    *,
+    gone: set[int] = frozenset(),  # type: ignore[assignment]
+) -> list[int]:
+    """The partition of each message, flat numbers being partition numbers; `gone` are not available."""
+    made = partitioner if isinstance(partitioner, Partitioners) else Partitioners({"t0": partitioner})
+    available = np.array([p not in gone for p in range(partitions)], np.bool_)
+    flats = np.arange(partitions, dtype=np.int32).reshape(1, -1)
+    wanted = np.ones(len(batch), np.bool_)
+    return made.assign(batch, wanted, np.array([partitions], np.int32), flats, available).tolist()
+
+
+def on_bytes(data: bytes) -> npt.NDArray[np.uint8]:
+    """An array, whose address a kernel can be given; never empty."""
+    return np.frombuffer(data + b"\0", np.uint8).copy()
+
+
+@pytest.mark.parametrize(("key", "expected"), JAVA.items())
+def test_murmur2_is_that_of_the_java_client(key: bytes, expected: int) -> None:
+    """The vectors of Kafka's own test, and the partition that follows from them."""
+    array = on_bytes(key)
+    assert np.int64(murmur2(address_of(array), len(key))).astype(np.int32) == expected
+    assert choose(build((key, None)), "murmur2", 7) == [(expected & 0x7FFFFFFF) % 7]
+
+
+@given(st.binary(max_size=70))
+def test_crc32_is_that_of_zlib(key: bytes) -> None:
+    """Any key; and the partition is its remainder, as with librdkafka's `consistent`."""
+    array = on_bytes(key)
+    assert crc32(address_of(array), len(key), CRC_TABLE) == zlib.crc32(key)
+    if key:
+        assert choose(build((key, None)), "crc32", 11) == [zlib.crc32(key) % 11]
+
+
+@given(st.integers(-(2**31), 2**31 - 1), st.integers(1, 1000))
+def test_a_partition_key_is_unsigned(key: int, partitions: int) -> None:
+    """Bruce took the key as 32 bits without a sign, modulo the number of partitions."""
+    assert choose(build((b"", key)), "partition_key", partitions) == [(key % 2**32) % partitions]
+
+
+def test_a_negative_partition_key() -> None:
+    """-1 is 4,294,967,295: partition 3 of 4, and 0 of 3."""
+    assert choose(build((b"", -1)), "partition_key", 4) == [3]
+    assert choose(build((b"", -1)), "partition_key", 3) == [0]
+
+
+def test_by_default_the_kind_of_message_decides() -> None:
+    """PartitionKey by its number, AnyPartition to any."""
+    made = Partitioners({})
+    assert choose(build((b"", 5), (b"", 5), (b"key", 9)), made, 4) == [1, 1, 1]
+    assert len(set(choose(build((b"", None), (b"", None)), made, 4))) == 1
+
+
+def test_any_sticks_for_a_run_and_then_goes_on() -> None:
+    """One partition for all of a batch, the next one for the next batch, all of them in turn."""
+    made = Partitioners({"t0": "any"})
+    runs = [choose(build(*[(b"", 1)] * 5), made, 3) for _ in range(6)]
+    assert [set(run) for run in runs] == [{1}, {2}, {0}, {1}, {2}, {0}]
+
+
+def test_round_robin_takes_turns() -> None:
+    """Each partition gets its share, within a batch and over several."""
+    made = Partitioners({"t0": "round_robin"})
+    chosen = choose(build(*[(b"", None)] * 7), made, 3) + choose(build(*[(b"", None)] * 5), made, 3)
+    assert Counter(chosen) == {0: 4, 1: 4, 2: 4}
+    assert chosen[:3] == [1, 2, 0]
+
+
+@pytest.mark.parametrize("name", ["any", "round_robin", "murmur2", "crc32", "partition_key"])
+def test_what_may_go_anywhere_avoids_what_is_not_available(name: str) -> None:
+    """Messages without a key that counts; with none available they go nowhere."""
+    made = Partitioners({"t0": name})
+    for _ in range(5):
+        assert set(choose(build(*[(b"", None)] * 4), made, 3, gone={0, 2})) == {1}
+    assert choose(build(*[(b"", None)] * 4), made, 3, gone={0, 1, 2}) == [-1] * 4
+
+
+@pytest.mark.parametrize("name", ["murmur2", "crc32", "partition_key"])
+def test_a_key_stays_where_it_is(name: str) -> None:
+    """The same key, the same partition, though it is not available."""
+    rows = [(b"key %d" % i, i) for i in range(20)]
+    batch = build(*rows)
+    everywhere = choose(batch, name, 5)
+    assert len(set(everywhere)) == 5
+    assert choose(batch, name, 5, gone={0, 1, 2, 3, 4}) == everywhere
+
+
+@pytest.mark.parametrize(
+    ("name", "free"),
+    [
+        ("any", [True, True, True, True]),
+        ("round_robin", [True, True, True, True]),
+        ("partition_key", [True, True, False, False]),
+        ("murmur2", [True, False, True, False]),
+        ("crc32", [True, False, True, False]),
+        ("zlib:crc32", [False] * 4),
+    ],
+)
+def test_who_is_free(name: str, free: list[bool]) -> None:
+    """`free` names the rows that `assign` lets go anywhere."""
+    batch = build((b"", None), (b"k", None), (b"", 1), (b"k", 1))
+    assert Partitioners({"t0": name}).free(batch).tolist() == free
+
+
+def by_last_byte(keys: list[bytes | None], numbers: npt.NDArray[np.int32], partitions: int) -> list[int]:
+    """A partitioner of a user's."""
+    assert len(keys) == len(numbers)
+    return [
+        key[-1] if key else int(number) + 100 * partitions for key, number in zip(keys, numbers, strict=True)
+    ]
+
+
+def test_a_function_of_the_users() -> None:
+    """It gets keys, partition keys and the number of partitions; what it says is taken modulo that."""
+    batch = build((b"a\x07", None), (b"", 9), (b"\x02", 1))
+    assert choose(batch, f"{__name__}:by_last_byte", 4) == [3, 1, 2]
+
+
+def test_each_topic_has_its_own() -> None:
+    """A topic that is not named goes by default, one that Kafka does not know goes nowhere."""
+    batch = build((b"", 6), topics=2)
+    made = Partitioners({"t1": "any"})
+    flats = np.arange(8, dtype=np.int32).reshape(2, 4)
+    available, wanted = np.ones(8, np.bool_), np.ones(1, np.bool_)
+    assert made.assign(batch, wanted, np.array([4, 4], np.int32), flats, available).tolist() == [2]
+    assert made.assign(batch, wanted, np.array([0, 4], np.int32), flats, available).tolist() == [-1]
+    assert made.assign(batch, ~wanted, np.array([4, 4], np.int32), flats, available).tolist() == [-1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "anyy",
+        "",
+        "ANY",
+        "default",
+        "custom",
+        "no_such_module:f",
+        "zlib:nothing",
+        "zlib:",
+        ":f",
+        "zlib:DEFLATED",
+    ],
+)
+def test_a_bad_name_is_one_sentence(name: str) -> None:
+    """It says which topic and what is wrong."""
+    with pytest.raises(BadPartitioner) as raised:
+        Partitioners({"clicks": name})
+    assert str(raised.value).startswith('[topics."clicks"] partitioner: ')
+    assert "\n" not in str(raised.value)
