@@ -85,6 +85,9 @@ class Books:
             marks = Marks(path.parent, Catalogue(self._layout), readonly=True)
         except UNREADABLE:
             return None
+        except OSError:
+            # A segment that does not give its header; it gets a finding of its own.
+            return []
         try:
             wrong = [table for table, _ in marks.mismatches()]
             self._floor, _ = marks.floor()
