@@ -23,15 +23,22 @@ def open_socket(path: Path, mode: int = 0o666) -> socket.socket:
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
-            raise BadSocket(f"{path} exists and is no socket; choose another [ingest] datagram_socket")
-        path.unlink(missing_ok=True)
+        _make_way(path)
         receiver.bind(str(path))
         path.chmod(mode)
     except OSError as error:
         receiver.close()
         raise BadSocket(f"cannot make the datagram socket {path}: {error.strerror or error}") from error
+    except BadSocket:
+        receiver.close()
+        raise
     return receiver
+
+
+def _make_way(path: Path) -> None:
+    if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
+        raise BadSocket(f"{path} exists and is no socket; choose another [ingest] datagram_socket")
+    path.unlink(missing_ok=True)
 
 
 def activated_socket() -> socket.socket | None:

@@ -28,6 +28,7 @@ PR_SET_PDEATHSIG = 1
 BACKOFF_S = (0.0, 0.0, 0.05, 0.2, 1.0, 5.0)
 """Pauses before the next start, by how many starts before it ended within STEADY_S."""
 STEADY_S = 2.0
+ASK_S = 0.1
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -133,13 +134,17 @@ class Supervisor:
         """Ask a worker to finish; insist after stop_s."""
         if not role.pid:
             return
-        os.kill(role.pid, signal.SIGTERM)
-        deadline = time.monotonic() + self.stop_s
+        started, asked, deadline = time.monotonic(), 0, self.stop_s
         while os.waitpid(role.pid, os.WNOHANG)[0] == 0:
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - started
+            if waited > deadline:
                 log.warning("%s (%d) did not finish in %.0f s; killed", role.name, role.pid, self.stop_s)
                 os.kill(role.pid, signal.SIGKILL)
                 deadline = math.inf
+            elif waited >= asked * ASK_S:
+                # Again and again: one that has just been forked does not hear it yet.
+                os.kill(role.pid, signal.SIGTERM)
+                asked += 1
             time.sleep(0.005)
 
 
@@ -149,7 +154,8 @@ def _become_worker(parent: int) -> None:
     if os.getppid() != parent:
         os._exit(1)
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Until it has said how it ends in order; it will be asked again.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # A terminal's Ctrl-C goes to the whole group; only the supervisor acts on it, and in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

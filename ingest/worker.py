@@ -94,7 +94,7 @@ class IngestWorker:
         self.job[burst.USED] = used
         if used:
             log.info("%d datagrams were received before a crash, and are stored now", used)
-            self._store(SALVAGED | (self._give_up() if self.staging.attempt() > ATTEMPTS else 0))
+            self._store(SALVAGED)
         self.staging.settle()
         self.job[burst.USED] = self.staging.slots
         return used
@@ -129,12 +129,16 @@ class IngestWorker:
         if self.job[burst.LARGE] > _LARGE_KEPT:
             self.staging.punch()
             self.job[burst.LARGE] = 0
-        return bool(outcome in (burst.STORED, burst.NEEDS_SEGMENT))
+        return bool(outcome != errno.EAGAIN)
 
     def _store(self, flags: int) -> None:
         """Store the burst that waits in staging: in a new segment, or without room in the ledger."""
         fresh = False
-        while burst.store(self.job, self.writer.tail, self._verdicts, flags) == burst.NEEDS_SEGMENT:
+        while True:
+            if flags & (SALVAGED | POISON) == SALVAGED and self.staging.attempt() > ATTEMPTS:
+                flags |= self._give_up()
+            if burst.store(self.job, self.writer.tail, self._verdicts, flags) == burst.STORED:
+                return
             if fresh:
                 # Received when segments were larger.
                 flags |= self._give_up()
@@ -145,7 +149,9 @@ class IngestWorker:
                 self._discard(flags)
                 return
             else:
-                # The keeper is behind, not the disk full: senders wait in the socket meanwhile.
+                # The keeper is behind, not the disk full: senders wait in the socket meanwhile. Who is
+                # killed while waiting has not failed.
+                self.staging.settle()
                 self._ring()
                 time.sleep(0.001)
 

@@ -59,7 +59,7 @@ def test_no_store_into_a_full_disk_is_a_sigbus(disk: Path) -> None:
 
 
 def test_intake_resumes_by_itself(disk: Path) -> None:
-    """Full is announced while it lasts; with room again the keeper makes spares, and all messages are there."""
+    """Full is announced while it lasts; with room again there are spares, and all messages are there."""
     rig = rig_on(disk)
     sent = fill_until_full(rig)
     rig.step()

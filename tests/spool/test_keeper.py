@@ -30,6 +30,12 @@ def failing(name: str, code: int, *, times: int = 1) -> mock._patch:
     return mock.patch.object(os, name, call)
 
 
+def step_often(rig: Rig) -> None:
+    """Turns of the keeper until it has done everything that was due."""
+    for _ in range(4):
+        rig.keeper.step()
+
+
 def test_unsealed_segments_behind_a_dead_keeper_are_all_committed_and_sealed(memory: Path) -> None:
     """Several named segments without footers, as a keeper leaves that was killed between rolls."""
     rig = Rig(memory)
@@ -146,8 +152,7 @@ def test_a_failed_file_operation_shows_in_the_page(rig: Rig, name: str) -> None:
     """Whichever call the disk refuses, status can say so, and the next keeper goes on."""
     sent = rig.fill(25)
     with failing(name, errno.EIO), pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        for _ in range(4):
-            rig.keeper.step()
+        step_often(rig)
     assert rig.page.words[Field.SYNC_ERROR] == errno.EIO
     rig.reopen()
     sent += rig.fill(25)

@@ -1,0 +1,123 @@
+"""An intake in this process: the worker's parts, each of which a test can stop between two steps."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+from ingest import burst
+from ingest.datagram import open_socket, set_timeout
+from ingest.staging import Staging, reset, store_word
+from ingest.worker import MSG_DONTWAIT, MSG_WAITFORONE, IngestWorker
+from spool.frame import BURST
+from spool.ledger import Ledger
+from spool.wire import reason_name
+from tests.spool import plain
+from tests.spool.rig import Rig
+
+SLOTS = 8
+SEGMENT_BYTES = 1 << 20
+SO_SNDBUFFORCE = 32
+
+
+class Intake:
+    """A socket and who sends to it, a spool, a staging file, and the worker between them."""
+
+    def __init__(self, directory: Path, slots: int = SLOTS, **options: int) -> None:
+        chosen = {"segment_bytes": SEGMENT_BYTES, "max_bytes": 64 << 20, **options}
+        self.rig = Rig(directory, **chosen)
+        self.slots = slots
+        self.receiver = open_socket(directory / "socket")
+        set_timeout(self.receiver)
+        self.sender = connect(directory / "socket")
+        self.worker = self.start()
+
+    @property
+    def staging_path(self) -> Path:
+        """Where the staging file lies."""
+        return self.rig.directory / "staging"
+
+    def start(self) -> IngestWorker:
+        """A new worker on what is there, as after a crash; nothing is salvaged yet."""
+        self.rig.reopen()
+        self.worker = IngestWorker(
+            self.receiver,
+            Staging(self.staging_path, self.rig.identity.spool, self.slots),
+            self.rig.writer,
+            Ledger(self.rig.layout.ledger),
+            bell=self.rig.bell,
+            last_reader=False,
+        )
+        return self.worker
+
+    def restart(self) -> int:
+        """A successor that salvages; how many datagrams it found."""
+        return self.start().salvage()
+
+    def take(self, datagrams: Iterable[bytes]) -> None:
+        """Send these and take them in, a burst at a time."""
+        self.worker.job[burst.FLAGS] = MSG_WAITFORONE | MSG_DONTWAIT
+        waiting = list(datagrams)
+        if not self.worker.job[burst.USED]:
+            self.worker.job[burst.USED] = self.worker.staging.slots
+        while True:
+            self.queue(waiting[: self.slots])
+            del waiting[: self.slots]
+            self.rig.step()
+            while self.worker._round():
+                continue
+            if not waiting:
+                return
+
+    def queue(self, datagrams: Iterable[bytes]) -> None:
+        """Send these, as far as the socket's queue takes them without waiting."""
+        for data in datagrams:
+            self.sender.send(data)
+
+    def receive(self) -> int:
+        """Steps 1 to 3 of the protocol: reset, arm, recvmmsg. What was received is not stored."""
+        staging, libc = self.worker.staging, ctypes.CDLL(None, use_errno=True)
+        reset(staging.headers, staging.slots)
+        store_word(staging.armed_at, int(self.worker.writer.tail[BURST]) + 1)
+        flags = MSG_WAITFORONE | MSG_DONTWAIT
+        fd, headers = self.receiver.fileno(), ctypes.c_void_p(staging.headers)
+        got = int(libc.recvmmsg(fd, headers, self.slots, flags, None))
+        return got if got >= 0 or ctypes.get_errno() == errno.EAGAIN else -ctypes.get_errno()
+
+    def stored(self) -> list[bytes]:
+        """The datagrams in the log, in order."""
+        return [data for _, data in self.rig.records()]
+
+    def refused(self) -> dict[str, int]:
+        """Datagrams refused at intake, by name of the reason."""
+        totals: dict[str, int] = {}
+        for segment in self.rig.segments():
+            for reason, count in segment.refused().items():
+                totals[reason_name(reason)] = totals.get(reason_name(reason), 0) + count
+        return totals
+
+    def frames(self) -> list[plain.Frame]:
+        """Every frame of the log."""
+        return [frame for segment in self.rig.segments() for frame in segment.frames]
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.rig.crash()
+        self.sender.close()
+        self.receiver.close()
+        os.close(self.rig.bell)
+
+
+def connect(path: Path) -> socket.socket:
+    """A sender's socket, with room for datagrams that are too large."""
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 4 << 20)
+    except PermissionError:
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    sender.connect(str(path))
+    return sender

@@ -1,0 +1,179 @@
+"""An intake as real processes: worker and keeper forked, killed and forked again; senders that count."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import struct
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from ingest.datagram import open_socket, set_timeout
+from ingest.staging import Staging
+from ingest.worker import IngestWorker, compile_kernels, prepare
+from spool.keeper import Keeper
+from spool.ledger import Ledger, read_ledger
+from spool.options import SpoolOptions
+from spool.page import Page
+from spool.recovery import open_spool
+from spool.wire import Reason, encode, reason_name
+from spool.writer import Writer
+from tests.ingest.intake import connect
+from tests.spool import plain
+
+PATIENCE_S = 60
+"""For what should take milliseconds, on a machine that has other work."""
+
+
+def fork(run: Callable[[], object]) -> int:
+    """Run this in a child that ends with it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    pid = os.fork()
+    if pid:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        return pid
+    try:
+        # As the supervisor does: who has not yet said how it ends in order will be told again.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        run()
+        os._exit(0)
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        os._exit(1)
+
+
+def await_end(pid: int, *, asking: bool = False) -> int:
+    """The exit code of a child, told to stop meanwhile if `asking`; it is killed when it takes too long."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        if asking:
+            os.kill(pid, signal.SIGTERM)
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)
+
+
+class Processes:
+    """The processes of one intake, by role."""
+
+    def __init__(self, directory: Path, slots: int = 16, **options: int) -> None:
+        self.options = SpoolOptions(directory=directory / "spool", **options)
+        self.directory, self.slots = directory, slots
+        self.path = directory / "socket"
+        self.spool = open_spool(self.options)
+        self.layout = self.spool.layout
+        self.page = Page(directory / "page")
+        self.receiver = open_socket(self.path)
+        set_timeout(self.receiver)
+        self.bell = os.eventfd(0, os.EFD_NONBLOCK)
+        Ledger(self.layout.ledger)
+        compile_kernels()
+        self.pids: dict[str, int] = {}
+        self.start("keeper")
+        self.start("ingest")
+
+    def start(self, role: str) -> None:
+        """Fork a role."""
+        self.pids[role] = fork({"ingest": self._ingest, "keeper": self._keep}[role])
+
+    def _ingest(self) -> None:
+        worker = IngestWorker(
+            self.receiver,
+            Staging(self.directory / "staging", self.spool.identity.spool, self.slots),
+            Writer(self.layout, self.spool.identity, self.page),
+            Ledger(self.layout.ledger),
+            bell=self.bell,
+            last_reader=True,
+        )
+        prepare(worker)
+        worker.run()
+
+    def _keep(self) -> None:
+        keeper = Keeper(
+            self.layout, self.spool.identity, self.options, self.page, bell=self.bell, announce=lambda: None
+        )
+        signal.signal(signal.SIGTERM, lambda *_: setattr(keeper, "stopping", True))
+        keeper.run()
+
+    def kill(self, role: str) -> int:
+        """SIGKILL a role, and start its successor; how the old one had ended."""
+        pid = self.pids[role]
+        os.kill(pid, signal.SIGKILL)
+        code = await_end(pid)
+        self.start(role)
+        return code
+
+    def stop(self) -> list[int]:
+        """A clean end of both, the intake first; their exit codes."""
+        return [await_end(self.pids.pop(role), asking=True) for role in ("ingest", "keeper")]
+
+    def close(self) -> None:
+        """Leave no process and no descriptor."""
+        for pid in self.pids.values():
+            os.kill(pid, signal.SIGKILL)
+            await_end(pid)
+        self.receiver.close()
+        self.spool.lock.release()
+        os.close(self.bell)
+
+    def segments(self) -> list[plain.Segment]:
+        """Every named segment, in order."""
+        paths = [self.layout.segment(*pair) for pair in self.layout.list_segments()]
+        return [plain.read_segment(path.read_bytes()) for path in paths]
+
+    def discarded(self) -> Counter[str]:
+        """Datagrams not stored, in frames and in the ledger, by reason."""
+        found: Counter[str] = Counter()
+        for segment in self.segments():
+            for reason, count in segment.refused().items():
+                found[reason_name(reason)] += count
+        for row in read_ledger(self.layout.ledger):
+            found[reason_name(row.reason)] += row.count
+        return found
+
+    def ledger_by_topic(self) -> Counter[bytes]:
+        """Messages discarded without room, by topic."""
+        rows = read_ledger(self.layout.ledger)
+        return Counter({row.topic: row.count for row in rows if row.reason == Reason.SPOOL_FULL})
+
+
+def message(who: int, number: int, size: int) -> bytes:
+    """A message that says who sent it, which it is, and how long it is."""
+    fill = struct.pack(">IQI", who, number, size) * (size // 16)
+    return encode(b"from-%d" % who, fill, timestamp=number)
+
+
+def send(path: Path, who: int, count: int, out: Path) -> None:
+    """Send `count` datagrams of every kind; write to `out` how many of each, once each was sent."""
+    chance, sender, kinds = random.Random(who), connect(path), Counter[str]()
+    number = 0
+    for _ in range(count):
+        kind = chance.choices(
+            ("right", "large", "empty", "size", "api_key", "truncated"), (80, 6, 4, 4, 4, 2)
+        )[0]
+        if kind in ("right", "large"):
+            size = chance.randrange(16, 400) if kind == "right" else chance.randrange(2048, 65450)
+            sender.send(message(who, number, size))
+            number += 1
+            kinds["right"] += 1
+            continue
+        data = message(who, 0, 32)
+        if kind == "empty":
+            sender.send(b"")
+        elif kind == "size":
+            sender.send(data[:-1])
+        elif kind == "api_key":
+            sender.send(data[:4] + b"\x01\x07" + data[6:])
+        else:
+            sender.send(bytes(chance.randrange(65537, 120000)))
+        kinds["short" if kind == "empty" else kind] += 1
+    out.write_text(repr(dict(kinds)))
+    sender.close()

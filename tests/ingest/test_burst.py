@@ -1,0 +1,140 @@
+"""Bursts from a real socket: what is right is stored, what is wrong is counted, each as it came."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingest.worker import compile_kernels
+from spool.wire import encode
+from tests.ingest.intake import Intake
+from tests.spool import plain
+from tests.spool.strategies import anything
+from tests.spool.test_wire import MALFORMED
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden/golden_datagrams.json").read_text())
+FIXED = len(encode(b"t", b""))
+
+
+def sized(length: int, mark: int = 0) -> bytes:
+    """A well-formed datagram of exactly this many bytes."""
+    return encode(b"t", (b"%d:" % mark).ljust(length - FIXED, b"v")[: length - FIXED])
+
+
+@settings(max_examples=40)
+@given(st.lists(anything, max_size=40))
+def test_every_datagram_is_stored_or_counted(datagrams: list[bytes]) -> None:
+    """Whatever is sent: the right ones are stored in order, the others counted under the parser's reasons."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        intake = Intake(Path(name))
+        intake.take(datagrams)
+        verdicts = [plain.parse_datagram(data) for data in datagrams]
+        right = [d for d, v in zip(datagrams, verdicts, strict=True) if not isinstance(v, str)]
+        assert intake.stored() == right
+        assert intake.refused() == Counter(v for v in verdicts if isinstance(v, str))
+        frames = intake.frames()
+        assert {u for f in frames for u in f.uids} <= {os.getuid()}
+        assert {p for f in frames for p in f.pids} <= {os.getpid()}
+        assert all(f.discarded == sum(n for _, n, _ in f.rows) for f in frames)
+        intake.close()
+
+
+def test_golden_datagrams_are_stored_as_they_came(intake: Intake) -> None:
+    """All datagrams of a Dory client library, byte for byte."""
+    golden = [bytes.fromhex(vector["datagram_hex"]) for vector in GOLDEN]
+    intake.take(golden)
+    assert intake.stored() == golden
+    assert intake.refused() == {}
+
+
+def test_every_malformed_case_is_counted_under_its_own_reason(intake: Intake) -> None:
+    """Each case of the wire's specification, alone between two right ones, and its first bytes kept."""
+    for data, reason in MALFORMED.values():
+        before = intake.refused().get(reason, 0)
+        intake.take([sized(40, 1), data, sized(40, 2)])
+        assert intake.refused()[reason] == before + 1
+        assert intake.frames()[-1].rows[0][2] == data[:256]
+    assert sum(intake.refused().values()) == len(MALFORMED)
+    assert len(intake.stored()) == 2 * len(MALFORMED)
+
+
+@pytest.mark.parametrize("length", [29, 2047, 2048, 2049, 4096, 65535, 65536])
+def test_datagrams_of_every_size_up_to_the_limit_are_stored(intake: Intake, length: int) -> None:
+    """A datagram that goes on in its overflow range comes out in one piece, beside others of its kind."""
+    sent = [sized(length, i) for i in range(5)]
+    intake.take([*sent, sized(30, 9)])
+    assert intake.stored() == [*sent, sized(30, 9)]
+
+
+def test_datagrams_over_the_limit_are_truncated_and_never_stored(intake: Intake) -> None:
+    """65,537 bytes and more: counted as truncated, with a sample, between right ones that are stored."""
+    first, last = sized(65536, 1), sized(65536, 3)
+    intake.take([first, sized(65537, 2), b"\xff" * 100000, last])
+    assert intake.stored() == [first, last]
+    assert intake.refused() == {"truncated": 2}
+    samples = [sample for f in intake.frames() for _, _, sample in f.rows]
+    assert samples[0] == sized(65537, 2)[:256]
+
+
+def test_an_empty_datagram_is_short(intake: Intake) -> None:
+    """A datagram of no bytes is a datagram: counted, and no sign of an end."""
+    intake.take([b"", sized(40), b""])
+    assert intake.refused() == {"short": 2}
+    assert intake.stored() == [sized(40)]
+
+
+def test_a_sample_is_of_the_first_of_its_kind(intake: Intake) -> None:
+    """A burst keeps one sample a reason, at most 256 bytes, of the first datagram refused for it."""
+    wrong = [b"\x00\x00\x00\x01" + b"first" * 200, b"\x00\x00\x00\x01" + b"second"]
+    intake.queue([*wrong, b"abc"])
+    intake.take([])
+    (frame,) = intake.frames()
+    assert frame.rows == [(1, 1, b"abc"), (2, 2, wrong[0][:256])]
+
+
+def test_passed_descriptors_do_not_stay_open(intake: Intake) -> None:
+    """A sender that passes descriptors leaks none into the worker; its message is stored."""
+    with open(__file__, "rb") as file:
+        passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno()] * 3))]
+        for i in range(5):
+            intake.sender.sendmsg([sized(50, i)], passed)
+    intake.take([])
+    assert intake.stored() == [sized(50, i) for i in range(5)]
+    names = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    assert __file__ not in [os.readlink(name) for name in names if os.path.islink(name)]
+    assert {u for f in intake.frames() for u in f.uids} == {os.getuid()}
+
+
+def test_bursts_go_on_in_the_next_segment(memory: Path) -> None:
+    """Frames around the end of small segments: nothing is lost at a roll, and every frame is one burst."""
+    intake = Intake(memory, segment_bytes=16384)
+    sent = [sized(100 + 37 * i % 900, i) for i in range(400)]
+    intake.take(sent)
+    assert intake.stored() == sent
+    assert len(intake.rig.segments()) > 5
+    bursts = [frame.burst for frame in intake.frames()]
+    assert bursts == list(range(1, len(bursts) + 1))
+    intake.close()
+
+
+def test_overflow_memory_is_given_back(intake: Intake) -> None:
+    """After large datagrams the staging file shrinks to what small ones need."""
+    intake.take([sized(60000, i) for i in range(200)])
+    most = intake.staging_path.stat().st_blocks
+    intake.worker.staging.punch()
+    assert intake.staging_path.stat().st_blocks * 512 < 64 << 10
+    assert most * 512 <= (64 << 10) + 8 * 65536
+
+
+def test_compiling_touches_nothing() -> None:
+    """The kernels are compiled on empty work, before any worker exists."""
+    compile_kernels()

@@ -1,0 +1,118 @@
+"""The datagram socket: made where it is wanted, taken over from the dead, handed over by systemd."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ingest.datagram import activated_socket, open_socket, set_timeout
+from ingest.errors import BadSocket
+
+
+def test_anybody_may_send(memory: Path) -> None:
+    """The socket has the mode asked for, 0666 when none is, whatever the umask."""
+    before = os.umask(0o077)
+    open_socket(memory / "a").close()
+    open_socket(memory / "b", 0o620).close()
+    os.umask(before)
+    assert (memory / "a").stat().st_mode & 0o777 == 0o666
+    assert (memory / "b").stat().st_mode & 0o777 == 0o620
+
+
+def test_a_path_left_by_a_dead_daemon_is_taken_over(memory: Path) -> None:
+    """A socket file without a process behind it does not keep the next daemon from starting."""
+    open_socket(memory / "deep/down/socket").close()
+    receiver = open_socket(memory / "deep/down/socket")
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sender.connect(str(memory / "deep/down/socket"))
+    sender.send(b"there")
+    assert receiver.recv(10) == b"there"
+    sender.close()
+    receiver.close()
+
+
+def test_a_file_that_is_no_socket_is_left_alone(memory: Path) -> None:
+    """Another file of that name is named in the error, and stays."""
+    (memory / "socket").write_text("mine")
+    with pytest.raises(BadSocket, match="is no socket"):
+        open_socket(memory / "socket")
+    assert (memory / "socket").read_text() == "mine"
+
+
+def test_a_path_that_cannot_be_bound_is_named(memory: Path) -> None:
+    """Too long a path is one sentence."""
+    with pytest.raises(BadSocket, match="cannot make the datagram socket"):
+        open_socket(memory / ("x" * 200))
+
+
+def test_a_datagram_queued_before_anybody_reads_tells_its_sender(memory: Path) -> None:
+    """Credentials are asked for before the first datagram can come."""
+    receiver = open_socket(memory / "socket")
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sender.connect(str(memory / "socket"))
+    sender.send(b"early")
+    set_timeout(receiver)
+    data, control, _, _ = receiver.recvmsg(10, 64)
+    assert data == b"early"
+    assert int.from_bytes(control[0][2][:4], sys.byteorder) == os.getpid()
+    sender.close()
+    receiver.close()
+
+
+def test_a_quiet_socket_ends_the_wait(memory: Path) -> None:
+    """The kernel ends a wait by itself, so that a signal between two looks is seen."""
+    receiver = open_socket(memory / "socket")
+    set_timeout(receiver)
+    with pytest.raises(BlockingIOError):
+        receiver.recv(1)
+    receiver.close()
+
+
+def test_without_a_service_manager_there_is_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables that are missing, or meant for another process, hand nothing over."""
+    monkeypatch.delenv("LISTEN_PID", raising=False)
+    assert activated_socket() is None
+    monkeypatch.setenv("LISTEN_PID", "1")
+    monkeypatch.setenv("LISTEN_FDS", "1")
+    assert activated_socket() is None
+
+
+ACTIVATED = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+from ingest.datagram import activated_socket
+from ingest.errors import BadSocket
+try:
+    received = activated_socket()
+    print(received.recv(20).decode(), os.get_inheritable(3))
+except BadSocket as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [(socket.SOCK_DGRAM, "waiting False"), (socket.SOCK_STREAM, "no UNIX datagram socket")],
+    ids=["datagram", "stream"],
+)
+def test_a_socket_that_was_handed_over_is_used(memory: Path, kind: socket.SocketKind, said: str) -> None:
+    """What waits in the queue of an activated socket is read; a socket of another kind is refused."""
+    made = socket.socket(socket.AF_UNIX, kind)
+    made.bind(str(memory / "socket"))
+    if kind == socket.SOCK_DGRAM:
+        sender = socket.socket(socket.AF_UNIX, kind)
+        sender.connect(str(memory / "socket"))
+        sender.send(b"waiting")
+        sender.close()
+    command = [sys.executable, "-c", ACTIVATED, str(made.fileno())]
+    done = subprocess.run(
+        command, pass_fds=[made.fileno()], cwd=Path(__file__).parents[2], capture_output=True, check=True
+    )
+    assert said in done.stdout.decode()
+    made.close()
