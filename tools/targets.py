@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,10 @@ class Target(Protocol):
     def freeze(self, broker: int) -> None: ...
 
     def thaw(self, broker: int) -> None: ...
+
+    def lose(self, broker: int) -> None:
+        """Kill a broker, running or frozen, and let others lead what it led."""
+        ...
 
     def stop_all(self) -> None: ...
 
@@ -67,6 +72,10 @@ class Real:
 
     def thaw(self, broker: int) -> None:
         self._cluster.thaw(broker)
+
+    def lose(self, broker: int) -> None:
+        """Kafka's controller sees to the leaders."""
+        self._cluster.kill(broker)
 
     def stop_all(self) -> None:
         self._cluster.down()
@@ -125,6 +134,17 @@ class Embedded:
         self.kafka.rtt(broker, 0)
         self.kafka.down(broker)
         self.kafka.up(broker)
+
+    def lose(self, broker: int) -> None:
+        """This cluster moves no leaders by itself."""
+        self.thaw(broker)
+        heirs = itertools.cycle(other for other in range(1, self.size + 1) if other != broker)
+        metadata = AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(timeout=30)
+        for name in self._topics:
+            for partition in metadata.topics[name].partitions.values():
+                if partition.leader == broker:
+                    self.kafka.leader(name, partition.id, next(heirs))
+        self.kill(broker)
 
     def stop_all(self) -> None:
         self.kafka.down()

@@ -70,9 +70,7 @@ def _leaders_move(parts: Rig, watcher: Watcher) -> dict[str, Any]:
     _await_received(parts, watcher, report["sent"])
     parts.evidence.say("killing every process; the frozen broker dies, and its leaders move")
     parts.kill_all()
-    if parts.options.embedded:
-        parts.target.thaw(FROZEN_BROKER)
-    parts.target.kill(FROZEN_BROKER)
+    parts.target.lose(FROZEN_BROKER)
     parts.bruce.start()
     return report
 

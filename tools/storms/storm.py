@@ -7,8 +7,10 @@ import time
 from collections import Counter
 from typing import Any
 
+from dispatch.errors import DispatchError
 from spool.page import Field
 from tools.bruce_process import START_S
+from tools.kafka_cluster import KafkaError
 from tools.load_process import RunningLoad
 from tools.storms.evidence import Evidence
 from tools.storms.options import StormOptions
@@ -21,6 +23,7 @@ WATCH_S = 0.1
 LUMP_MS = 200
 """Senders send what is due five times a second, all at once: bursts to be killed in."""
 AIM_S = 0.5
+UNDO = {"kill": "start", "freeze": "thaw"}
 MOST_SENDING_S = 3600.0
 
 
@@ -73,17 +76,21 @@ class Storm:
         time.sleep(max(0.0, self._begun + action.at_s - time.monotonic()))
 
     def _trouble_brokers(self) -> None:
+        """A broker that takes long to come back makes what follows later, and nothing shorter."""
         for action in troubles(self._options):
             self._await(action)
-            assert isinstance(action.target, int)
-            self._evidence.say(f"{action.verb} broker {action.target}")
-            self._evidence.record("events", {"verb": action.verb, "broker": action.target})
-            try:
-                getattr(self._rig.target, action.verb)(action.target)
-            except Exception as error:
-                self._evidence.violation(f"cannot {action.verb} broker {action.target}: {error}")
-                raise
-            self.done[f"broker {action.verb}"] += 1
+            self._do(action.verb, int(action.target))
+            time.sleep(action.pause_s)
+            self._do(UNDO[action.verb], int(action.target))
+
+    def _do(self, verb: str, broker: int) -> None:
+        self._evidence.say(f"{verb} broker {broker}")
+        self._evidence.record("events", {"verb": verb, "broker": broker})
+        try:
+            getattr(self._rig.target, verb)(broker)
+        except (KafkaError, DispatchError) as error:
+            self._evidence.violation(f"cannot {verb} broker {broker}: {error}")
+        self.done[f"broker {verb}"] += 1
 
     def _kill(self, action: Action) -> None:
         if action.aimed:

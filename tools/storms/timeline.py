@@ -14,13 +14,13 @@ class Action:
 
     at_s: float
     verb: str
-    """kill, or a verb of tools.targets.Target: kill, start, freeze, thaw."""
+    """kill, and of a broker also freeze; it is started, or thawed, after `pause_s`."""
     target: str | int
     """A role of bruce, or "all"; a broker's number."""
     aimed: bool = False
     """Wait for a burst to be under way; a worker that sleeps has little to lose."""
     pause_s: float = 0.0
-    """From the burst to the kill, or how long everything stays dead."""
+    """From the burst to the kill of a worker; how long everything, or a broker, stays away."""
 
 
 def kills(options: StormOptions) -> list[Action]:
@@ -47,12 +47,11 @@ def troubles(options: StormOptions) -> list[Action]:
     """What befalls the brokers, in order; one at a time, so that a majority always stands."""
     rng = random.Random(options.seed + 1)  # noqa: S311
     now, found = 0.1 * duration_s(options), []
-    for kind, count, down_s in (
-        (("kill", "start"), options.broker_kills, options.broker_down_s),
-        (("freeze", "thaw"), options.freezes, options.freeze_s),
+    for verb, count, down_s in (
+        ("kill", options.broker_kills, options.broker_down_s),
+        ("freeze", options.freezes, options.freeze_s),
     ):
         for _ in range(count):
-            broker = rng.randint(1, options.brokers)
-            found += [Action(now, kind[0], broker), Action(now + down_s, kind[1], broker)]
+            found.append(Action(now, verb, rng.randint(1, options.brokers), pause_s=down_s))
             now += down_s + 0.1 * duration_s(options)
     return found
