@@ -1,0 +1,449 @@
+"""What is resolved is exactly what was committed: in any order, over crashes, whatever the marks suffer."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import hypothesis.strategies as st
+import lmdb
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from router.acks import COMMIT_S, UNROUTED, Acks
+from spool.catalogue import Catalogue
+from spool.errors import MarksFailed
+from spool.marks import Marks
+from spool.page import Field
+from spool.wire import Reason, encode
+from tests.router.fake import Clock
+from tests.spool.rig import Rig
+
+OPEN, TAKEN, RESOLVED = range(3)
+
+
+def array(sequences: Sequence[int]) -> np.ndarray:
+    """As the router gives them."""
+    return np.array(sequences, np.int64)
+
+
+class Desk:
+    """A spool of several segments, numbered with a gap, and the acks over it."""
+
+    def __init__(self, *, gap: bool = False, frames: int = 12) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="bruce-acks-", dir="/dev/shm"))
+        self.rig = Rig(self.directory)
+        self.clock = Clock()
+        self.sequences: list[int] = []
+        self.fill(frames)
+        if gap:
+            self.rig.lose_power(random.Random(1))
+            self.rig.open()
+            self.sequences = [sequence for sequence, _ in self.rig.records()]
+            self.fill(frames)
+        self.open()
+
+    def fill(self, frames: int, messages: int = 20) -> None:
+        """Append frames; about four fill a segment."""
+        for _ in range(frames):
+            first = self.rig.append([encode(b"t", b"v" * 60)] * messages)
+            self.sequences += range(first, first + messages)
+            self.rig.step()
+
+    def open(self) -> None:
+        self.catalogue = Catalogue(self.rig.layout)
+        self.marks = Marks(self.rig.layout.delivery, self.catalogue)
+        self.acks = Acks(self.marks, self.catalogue, clock=self.clock)
+
+    def reopen(self) -> None:
+        """The deliverer dies, and starts again."""
+        self.marks.close()
+        self.open()
+
+    def close(self) -> None:
+        self.marks.close()
+        self.rig.crash()
+        shutil.rmtree(self.directory)
+
+    def open_ones(self) -> list[int]:
+        return [s for s, o in zip(self.sequences, self.acks.open(array(self.sequences)), strict=True) if o]
+
+    def commit(self) -> int:
+        """With offsets as the router would give them."""
+        return self.acks.commit({UNROUTED: min(self.open_ones(), default=self.sequences[-1] + 1)})
+
+    def damage(self, table: bytes, change: str | None = None, seed: int = 0) -> int:
+        """Flip a bit in each row of a table, in value or key, or drop its rows; how many rows."""
+        self.marks.close()
+        with (
+            lmdb.open(str(self.rig.layout.delivery), max_dbs=8, map_size=1 << 30) as env,
+            env.begin(write=True) as txn,
+        ):
+            db = env.open_db(table, txn)
+            rows = list(txn.cursor(db))
+            for number, (key, value) in enumerate(rows):
+                txn.delete(key, db=db)
+                at = (number + 1) * (7919 + 13 * seed)
+                if change == "value":
+                    txn.put(key, flip(value, at), db=db)
+                if change == "key":
+                    txn.put(flip(key, at), value, db=db)
+        self.open()
+        return len(rows)
+
+
+def flip(data: bytes, at: int) -> bytes:
+    """One bit of one byte changed."""
+    changed = bytearray(data)
+    changed[at % len(data)] ^= 1 << at % 8
+    return bytes(changed)
+
+
+@pytest.fixture(params=[False, True], ids=["", "gap"])
+def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
+    """Without and with an epoch between two segments."""
+    made = Desk(gap=request.param)
+    yield made
+    made.close()
+
+
+def test_the_floor_is_the_lowest_unresolved(desk: Desk) -> None:
+    """Outcomes out of order raise it only when they close the gap, across segments, and to the end."""
+    everything = desk.sequences
+    desk.acks.take(array(everything))
+    desk.acks.resolve(array(everything[1:]))
+    assert desk.commit() == 0
+    desk.acks.resolve(array(everything[:1]))
+    assert desk.commit() == everything[-1] + 1
+    assert desk.acks._segments.keys() <= {desk.catalogue.segments[-1].first_sequence}
+    desk.reopen()
+    assert desk.acks.floor == everything[-1] + 1
+    assert desk.marks.outcomes().resolved == len(everything)
+
+
+def test_what_is_not_committed_is_forgotten(desk: Desk) -> None:
+    """And only that: a restart sends again what was resolved since the last commit, and what was taken."""
+    first, second, third = desk.sequences[::3], desk.sequences[1::3], desk.sequences[2::3]
+    desk.acks.take(array(desk.sequences))
+    desk.acks.resolve(array(first))
+    desk.commit()
+    desk.acks.resolve(array(second))
+    desk.reopen()
+    assert desk.open_ones() == sorted(second + third)
+
+
+def test_given_back_is_open_again(desk: Desk) -> None:
+    """Taken messages are not open, failed ones are."""
+    desk.acks.take(array(desk.sequences))
+    assert desk.open_ones() == []
+    desk.acks.give_back(array(desk.sequences[5:9]))
+    assert desk.open_ones() == desk.sequences[5:9]
+
+
+def test_a_discard_counts_once(desk: Desk) -> None:
+    """However often it is found again: by the other reader, and after a restart."""
+    lost = desk.sequences[3:8]
+    topics = [b"t", b"u", b"t", b"t", b"u"]
+    assert desk.acks.discard(array(lost), Reason.DAMAGED, topics) == 5
+    assert desk.acks.discard(array(lost), Reason.DAMAGED, topics) == 0
+    desk.commit()
+    desk.reopen()
+    assert desk.acks.discard(array(lost + desk.sequences[8:9]), Reason.DAMAGED, [*topics, b"u"]) == 1
+    desk.commit()
+    counts = {d.topic: d.count for d in desk.marks.discards()}
+    assert counts == {b"t": 3, b"u": 3}
+    assert desk.marks.lost() == dict.fromkeys(desk.sequences[3:9], int(Reason.DAMAGED))
+    assert desk.marks.outcomes().resolved == 6
+
+
+def test_it_is_due_after_its_time(desk: Desk) -> None:
+    """Not without a change, not before COMMIT_S is over."""
+    desk.clock.now += 10
+    assert not desk.acks.due()
+    desk.commit()
+    desk.acks.resolve(array(desk.sequences[:1]))
+    assert not desk.acks.due()
+    desk.clock.now += COMMIT_S
+    assert desk.acks.due()
+
+
+def test_marks_that_cannot_be_written_are_written_later(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Delivery goes on, says so once, and nothing of what was resolved meanwhile is forgotten."""
+
+    def refuse(_changes: object) -> None:
+        raise MarksFailed("no space")
+
+    monkeypatch.setattr(desk.marks, "commit", refuse)
+    for sequence in desk.sequences[:5]:
+        desk.acks.resolve(array([sequence]))
+        desk.acks.discard(array([sequence + 10]), Reason.TOO_LARGE, [b"t"])
+        desk.commit()
+    assert len(caplog.records) == 1
+    monkeypatch.undo()
+    desk.commit()
+    desk.reopen()
+    assert desk.acks.floor == 5
+    assert len(desk.open_ones()) == len(desk.sequences) - 10
+    assert sum(d.count for d in desk.marks.discards()) == 5
+
+
+def test_segments_are_retired_below_the_floor(desk: Desk) -> None:
+    """Their marks go, their totals stay; without any marks their name says that they were delivered."""
+    count = len(desk.sequences) * 2 // 3
+    desk.acks.resolve(array(desk.sequences[:count]))
+    floor = desk.commit()
+    assert floor == desk.sequences[count]
+    desk.rig.page.words[Field.FLOOR] = floor
+    desk.rig.step()
+    desk.reopen()
+    assert len(desk.catalogue.sent) >= 2
+    assert desk.open_ones() == desk.sequences[count:]
+    for table in (b"floor", b"mark", b"offset"):
+        desk.damage(table)
+    first = desk.catalogue.segments[len(desk.catalogue.sent)].first_sequence
+    assert desk.acks.floor == first
+    assert desk.open_ones() == [s for s in desk.sequences if s >= first]
+
+
+# -- the marks suffer ----------------------------------------------------------------------------------
+
+
+def deliver_some(desk: Desk) -> tuple[list[int], list[int]]:
+    """Resolve the first 30 and every third behind; (resolved, open)."""
+    done = desk.sequences[:30] + desk.sequences[30::3]
+    desk.acks.resolve(array(done))
+    desk.commit()
+    return done, sorted(set(desk.sequences) - set(done))
+
+
+def test_marks_lost_and_offsets_kept(desk: Desk) -> None:
+    """The lowest offset is where to begin; everything above is sent again."""
+    _, left = deliver_some(desk)
+    desk.damage(b"mark")
+    desk.damage(b"floor")
+    assert desk.acks.floor == left[0]
+    assert desk.open_ones() == [s for s in desk.sequences if s >= left[0]]
+
+
+def test_offsets_lost_and_marks_kept(desk: Desk) -> None:
+    """Nothing is sent again that was marked."""
+    _, left = deliver_some(desk)
+    desk.damage(b"offset")
+    assert desk.acks.floor == left[0]
+    assert desk.open_ones() == left
+
+
+def test_both_lost(desk: Desk) -> None:
+    """Everything is sent again."""
+    deliver_some(desk)
+    for table in (b"mark", b"floor", b"offset"):
+        desk.damage(table)
+    assert desk.acks.floor == 0
+    assert desk.open_ones() == desk.sequences
+
+
+def test_one_damaged_offset_makes_the_others_worthless(desk: Desk) -> None:
+    """The one that cannot be read could be the lowest: then it is sent again from the start."""
+    desk.acks.resolve(array(desk.sequences[:40]))
+    desk.acks.commit({UNROUTED: 100, 1: 60, 2: 40})
+    desk.damage(b"floor")
+    assert desk.acks.floor == 40
+    desk.damage(b"floor")
+    desk.damage(b"offset", "value")
+    assert desk.acks.floor == 0
+
+
+def test_offsets_of_brokers_that_are_gone_are_forgotten(desk: Desk) -> None:
+    """They would keep a lost floor low for ever."""
+    desk.acks.commit({UNROUTED: 5, 7: 1})
+    desk.acks.commit({UNROUTED: 9, 8: 3})
+    assert desk.marks.offsets() == {UNROUTED: 9, 8: 3}
+
+
+@pytest.mark.parametrize("change", ["value", "key"])
+@pytest.mark.parametrize("table", [b"floor", b"mark", b"offset", b"discard", b"lost"])
+def test_damaged_rows_are_not_believed(desk: Desk, table: bytes, change: str) -> None:
+    """A flipped bit anywhere in a row makes it "not delivered": no open message is ever taken for done."""
+    done, left = deliver_some(desk)
+    desk.acks.discard(array(left[:4]), Reason.TOO_LARGE, [b"t", b"u", b"v", b"w"])
+    desk.commit()
+    for seed in range(3):
+        assert desk.damage(table, change, seed) or seed
+    assert set(desk.open_ones()) >= set(left[4:])
+    assert set(desk.open_ones()) <= set(left) | set(done)
+    assert sum(d.count for d in desk.marks.discards()) <= 4
+    assert set(desk.marks.lost()) <= set(left[:4])
+
+
+def test_every_bit_of_a_mark_is_checked(desk: Desk) -> None:
+    """Byte by byte: a floor row with any bit changed does not count."""
+    deliver_some(desk)
+    with desk.marks._env.begin() as txn:
+        row = txn.get(b"floor", db=desk.marks._db[b"floor"])
+    assert desk.marks._sequence(b"floor", row) == desk.acks.floor
+    for at in range(len(row)):
+        for bit in range(8):
+            changed = bytearray(row)
+            changed[at] ^= 1 << bit
+            assert desk.marks._sequence(b"floor", bytes(changed)) is None
+    assert desk.marks._sequence(b"floor", row[:-1]) is None
+
+
+def test_an_older_snapshot_of_delivery(desk: Desk) -> None:
+    """What was delivered since is sent again, and nothing else."""
+    first = desk.sequences[:50:2]
+    desk.acks.resolve(array(first))
+    desk.commit()
+    desk.marks.close()
+    snapshot = desk.directory / "snapshot"
+    shutil.copytree(desk.rig.layout.delivery, snapshot)
+    desk.open()
+    desk.acks.resolve(array(desk.sequences[:100]))
+    desk.commit()
+    desk.marks.close()
+    shutil.rmtree(desk.rig.layout.delivery)
+    shutil.copytree(snapshot, desk.rig.layout.delivery)
+    desk.open()
+    assert desk.open_ones() == sorted(set(desk.sequences) - set(first))
+
+
+def test_the_delivery_of_another_spool() -> None:
+    """Also of one that was given this spool's uuid: nothing counts as delivered."""
+    mine, other = Desk(), Desk()
+    try:
+        other.acks.resolve(array(other.sequences[:100]))
+        other.acks.discard(array(other.sequences[100:110]), Reason.TOO_LARGE, [b"t"] * 10)
+        other.commit()
+        mine.marks.close()
+        other.marks.close()
+        shutil.rmtree(mine.rig.layout.delivery)
+        shutil.copytree(other.rig.layout.delivery, mine.rig.layout.delivery)
+        shutil.copy(mine.rig.layout.identity, other.rig.layout.identity)
+        mine.open()
+        assert mine.open_ones() == mine.sequences
+        assert mine.marks.discards() == []
+        assert mine.marks.lost() == {}
+        mine.acks.resolve(array(mine.sequences[:7]))
+        mine.commit()
+        assert mine.marks.outcomes().resolved == 7
+        other.open()
+    finally:
+        mine.close()
+        other.close()
+
+
+# -- against a model -----------------------------------------------------------------------------------
+
+
+class AcksModel(RuleBasedStateMachine):
+    """A dict of states does the same, and remembers what was committed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.desk: Desk | None = None
+
+    @initialize(gap=st.booleans())
+    def begin(self, *, gap: bool) -> None:
+        self.desk = Desk(gap=gap, frames=5)
+        self.state = dict.fromkeys(self.desk.sequences, OPEN)
+        self.on_disk = dict(self.state)
+        self.discards = self.discards_on_disk = 0
+
+    @property
+    def live(self) -> Desk:
+        assert self.desk
+        return self.desk
+
+    def pick(self, state: int, seed: int, share: float) -> list[int]:
+        chance = random.Random(seed)
+        found = [s for s, now in self.state.items() if now == state]
+        run = found[chance.randrange(len(found)) :] if found and chance.random() < 0.5 else found
+        picked = [s for s in run if chance.random() < share]
+        chance.shuffle(picked)
+        return picked
+
+    def becomes(self, sequences: list[int], state: int) -> None:
+        self.state.update(dict.fromkeys(sequences, state))
+
+    @rule(seed=st.integers(0, 999), share=st.sampled_from([0.1, 0.9, 1.0]))
+    def take(self, seed: int, share: float) -> None:
+        picked = self.pick(OPEN, seed, share)
+        self.live.acks.take(array(picked))
+        self.becomes(picked, TAKEN)
+
+    @rule(seed=st.integers(0, 999), share=st.sampled_from([0.1, 0.9, 1.0]))
+    def resolve(self, seed: int, share: float) -> None:
+        picked = self.pick(TAKEN, seed, share)
+        self.live.acks.resolve(array(picked))
+        self.becomes(picked, RESOLVED)
+
+    @rule(seed=st.integers(0, 999))
+    def give_back(self, seed: int) -> None:
+        picked = self.pick(TAKEN, seed, 0.5)
+        self.live.acks.give_back(array(picked))
+        self.becomes(picked, OPEN)
+
+    @rule(seed=st.integers(0, 999), state=st.sampled_from([OPEN, TAKEN, RESOLVED]))
+    def discard(self, seed: int, state: int) -> None:
+        picked = self.pick(state, seed, 0.1)
+        found = self.live.acks.discard(array(picked), Reason.TOO_LARGE, [b"t"] * len(picked))
+        assert found == (0 if state == RESOLVED else len(picked))
+        self.discards += found
+        self.becomes(picked, RESOLVED)
+
+    @rule()
+    def commit(self) -> None:
+        floor = self.live.commit()
+        left = [s for s, state in self.state.items() if state != RESOLVED]
+        if left:
+            assert floor <= left[0]
+            assert all(s >= floor or state == RESOLVED for s, state in self.state.items())
+            # In a gap between two segments there is no message: the floor may lie on either side of it.
+            assert not any(floor <= s < left[0] for s in self.state)
+        self.on_disk, self.discards_on_disk = dict(self.state), self.discards
+
+    @rule(frames=st.integers(1, 4))
+    def append(self, frames: int) -> None:
+        known = len(self.live.sequences)
+        self.live.fill(frames)
+        for sequence in self.live.sequences[known:]:
+            self.state[sequence] = self.on_disk[sequence] = OPEN
+        self.live.catalogue.refresh()
+
+    @rule()
+    def retire(self) -> None:
+        self.live.rig.page.words[Field.FLOOR] = self.live.acks.floor
+        self.live.rig.step()
+
+    @rule()
+    def crash(self) -> None:
+        self.live.reopen()
+        self.state = {s: RESOLVED if now == RESOLVED else OPEN for s, now in self.on_disk.items()}
+        self.discards = self.discards_on_disk
+        outcomes = self.live.marks.outcomes()
+        assert outcomes.resolved == sum(state == RESOLVED for state in self.state.values())
+        assert sum(d.count for d in outcomes.discarded) == self.discards
+
+    @precondition(lambda self: self.desk is not None)
+    @invariant()
+    def agrees(self) -> None:
+        assert self.live.open_ones() == [s for s, state in self.state.items() if state == OPEN]
+
+    def teardown(self) -> None:
+        if self.desk:
+            self.crash()
+            self.agrees()
+            self.desk.close()
+
+
+AcksModel.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestAcksModel = AcksModel.TestCase
