@@ -1,0 +1,240 @@
+"""Marks: what is written is read, by whoever looks; what cannot be read costs duplicates, nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from spool.catalogue import Catalogue
+from spool.errors import MarksFailed
+from spool.layout import Layout
+from spool.marks import CHUNK_BYTES, CHUNK_MESSAGES, Changes, Marks
+from tests.spool.rig import Rig
+
+ROOT = Path(__file__).parents[2]
+
+
+def bitmap(*bits: int) -> npt.NDArray[np.uint8]:
+    """A chunk with these bits set."""
+    chunk = np.zeros(8 * CHUNK_BYTES, np.uint8)
+    chunk[list(bits)] = 1
+    return np.packbits(chunk, bitorder="little")
+
+
+@pytest.fixture
+def layout(rig: Rig) -> Layout:
+    """Of a spool of several segments."""
+    rig.fill(100)
+    rig.step()
+    return rig.layout
+
+
+@pytest.fixture
+def marks(layout: Layout) -> Iterator[Marks]:
+    """Of that spool."""
+    made = Marks(layout.delivery, Catalogue(layout))
+    yield made
+    made.close()
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """Everything in a directory."""
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_a_commit_is_all_that_is_read(marks: Marks) -> None:
+    """Chunks, offsets, discards and floor, after closing too."""
+    one, two = bitmap(0, 5, 9), bitmap(1)
+    discarded = [(20, 15, b"t", 100), (21, 15, b"t", 200), (22, 16, b"u" * 500, 300)]
+    marks.commit(Changes(7, {(1, 0): one, (2, 0): two}, {-1: 30, 2: 8}, discarded))
+    infos = marks.catalogue.segments
+    found = [(info, chunk, bits.tolist()) for info, chunk, bits in marks.chunks()]
+    assert found == [(infos[0], 0, one.tolist()), (infos[1], 0, two.tolist())]
+    assert marks.offsets() == {-1: 30, 2: 8}
+    assert marks.lost() == {20: 15, 21: 15, 22: 16}
+    assert [(d.topic, d.reason, d.count, d.first_ns, d.last_ns) for d in marks.discards()] == [
+        (b"t", 15, 2, 100, 200),
+        (b"u" * 400, 16, 1, 300, 300),
+    ]
+    assert marks.floor() == (7, 7)
+    assert marks.outcomes() == (7, 7 + 1 + 1, marks.discards())
+    assert marks.resolved() == 9
+
+
+def test_nothing_is_written_unless_asked(marks: Marks) -> None:
+    """Empty marks say that nothing is delivered; a commit without offsets leaves those that are."""
+    assert marks.outcomes() == (0, 0, [])
+    marks.commit(Changes(offsets={3: 4}))
+    marks.commit(Changes(chunks={(1, 0): bitmap(1)}))
+    assert marks.offsets() == {3: 4}
+    marks.commit(Changes(offsets={}))
+    assert marks.offsets() == {}
+
+
+def test_chunks_below_the_floor_are_dropped(marks: Marks) -> None:
+    """They are said by the floor; the one that it lies in stays."""
+    infos = marks.catalogue.segments
+    marks.commit(Changes(chunks={(info.number, 0): bitmap(2) for info in infos}))
+    marks.commit(Changes(floor=infos[2].first_sequence + 1))
+    assert [info.number for info, _, _ in marks.chunks()] == [i.number for i in infos[2:]]
+    marks.commit(Changes(chunks={(3, 1): bitmap(0)}))
+    marks.commit(Changes(floor=infos[2].first_sequence + CHUNK_MESSAGES))
+    assert (3, 0) not in [(info.number, chunk) for info, chunk, _ in marks.chunks()]
+
+
+def test_a_segment_that_is_not_there_is_not_marked(marks: Marks) -> None:
+    """Neither written nor believed."""
+    marks.commit(Changes(chunks={(99, 0): bitmap(1)}))
+    assert list(marks.chunks()) == []
+
+
+def test_the_floor_stands_in_a_gap(rig: Rig) -> None:
+    """Everything delivered, then an unclean boot: the floor is what it was, the books too."""
+    rig.fill(5)
+    rig.step()
+    made = Marks(rig.layout.delivery, Catalogue(rig.layout))
+    made.commit(Changes(floor=15))
+    made.close()
+    rig.boot += 1
+    rig.reopen()
+    rig.fill(5)
+    rig.step()
+    made = Marks(rig.layout.delivery, Catalogue(rig.layout))
+    assert made.outcomes()[:2] == (15, 15)
+    made.commit(Changes(floor=1 << 32))
+    assert made.outcomes()[:2] == (1 << 32, 15)
+    made.close()
+
+
+@pytest.mark.parametrize("damage", ["garbage", "empty page", "cut short", "pages of zeros"])
+def test_a_file_that_cannot_be_read_is_set_aside(
+    layout: Layout, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Delivery begins without marks, the evidence is kept, and the log says what that means."""
+    made = Marks(layout.delivery, Catalogue(layout))
+    made.commit(Changes(50, {(n, c): bitmap(3) for n in (1, 2, 3) for c in range(5)}, {-1: 50}))
+    made.close()
+    path = layout.delivery / "data.mdb"
+    data = path.read_bytes()
+    path.write_bytes(
+        {
+            "garbage": b"\xff" * 8192 + data[8192:],
+            "empty page": bytes(8192) + data[8192:],
+            "cut short": data[:100],
+            "pages of zeros": data[:8192] + bytes(len(data) - 8192),
+        }[damage]
+    )
+    broken = path.read_bytes()
+    made = Marks(layout.delivery, Catalogue(layout))
+    assert made.outcomes() == (0, 0, [])
+    made.commit(Changes(floor=4))
+    made.close()
+    assert (layout.delivery / "data.mdb.damaged").read_bytes() == broken
+    assert "sent again" in caplog.text
+    made = Marks(layout.delivery, Catalogue(layout))
+    assert made.floor()[0] == 4
+    made.close()
+
+
+def test_a_refused_commit_is_one_sentence(marks: Marks) -> None:
+    """MarksFailed, and nothing of it is written."""
+    marks._env.set_mapsize(64 << 10)
+    changes = Changes(9, {(1, chunk): bitmap(chunk) for chunk in range(1000)})
+    with pytest.raises(MarksFailed, match=r"^the marks cannot be written: [^\n]+$"):
+        marks.commit(changes)
+    assert marks.outcomes() == (0, 0, [])
+
+
+def test_looking_changes_nothing(layout: Layout) -> None:
+    """On a copy that may not be written, without a lock file, not a byte is written and no file made."""
+    made = Marks(layout.delivery, Catalogue(layout))
+    made.commit(Changes(12, {(1, 0): bitmap(13, 14)}))
+    made.close()
+    (layout.delivery / "lock.mdb").unlink()
+    before = files(layout.delivery)
+    os.chmod(layout.delivery, 0o550)
+    looker = Marks(layout.delivery, Catalogue(layout), readonly=True)
+    assert looker.outcomes()[:2] == (12, 14)
+    with pytest.raises(MarksFailed):
+        looker.commit(Changes(floor=13))
+    looker.close()
+    os.chmod(layout.delivery, 0o750)
+    assert files(layout.delivery) == before
+
+
+def test_there_may_be_nothing_to_look_at(layout: Layout) -> None:
+    """A spool that nobody delivered from yet."""
+    shutil.rmtree(layout.delivery)
+    with pytest.raises(lmdb.Error):
+        Marks(layout.delivery, Catalogue(layout), readonly=True)
+    assert not layout.delivery.exists()
+
+
+LOOK = """
+import sys
+from pathlib import Path
+from spool.catalogue import Catalogue
+from spool.layout import Layout
+from spool.marks import Marks
+layout = Layout(Path(sys.argv[1]))
+marks = Marks(layout.delivery, Catalogue(layout), readonly=True)
+before = 0
+print("looking", flush=True)
+while before < int(sys.argv[2]):
+    floor, resolved, discarded = marks.outcomes()
+    count = sum(d.count for d in discarded)
+    assert before <= floor, (before, floor)
+    assert resolved == floor + 2 * (floor > 0), (floor, resolved)
+    assert count == floor, (floor, count)
+    before = floor
+print("ok")
+"""
+
+
+def test_whoever_looks_sees_one_commit(layout: Layout) -> None:
+    """Another process, while commits go on and pages are reused: floor, marks and discards agree."""
+    made = Marks(layout.delivery, Catalogue(layout))
+    commits = 60
+    with subprocess.Popen(
+        [sys.executable, "-c", LOOK, layout.directory, str(commits)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as looker:
+        assert looker.stdout
+        # Something to look at first: an environment without tables cannot be opened for reading alone.
+        assert looker.stdout.readline() == "looking\n"
+        for n in range(1, commits + 1):
+            chunks = {(1, 0): bitmap(n, n + 1)}
+            made.commit(Changes(n, chunks, {-1: n}, [(n - 1, 15, b"t", n)]))
+        out, err = looker.communicate(timeout=60)
+    assert (out, looker.returncode) == ("ok\n", 0), err
+    made.close()
+
+
+def test_a_reader_that_died_is_forgotten(layout: Layout) -> None:
+    """Its place in the lock file is cleared: the file does not grow for ever."""
+    made = Marks(layout.delivery, Catalogue(layout))
+    made.commit(Changes(floor=1))
+    die = LOOK.replace('print("looking"', 'txn = marks._env.begin(); print("looking"').split("while")[0]
+    code = die + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, layout.directory, "1"], cwd=ROOT, check=False, capture_output=True
+    )
+    assert done.returncode == -9, done.stderr
+    sizes = []
+    for n in range(400):
+        made.commit(Changes(chunks={(1, 0): bitmap(n), (2, 0): bitmap(n)}, offsets={-1: n}))
+        sizes.append(made._env.info()["last_pgno"])
+    assert sizes[-1] == sizes[200] < 400
+    made.close()
