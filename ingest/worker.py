@@ -17,9 +17,9 @@ from types import FrameType
 
 import numpy as np
 
-from ingest import burst
+from ingest import burst, staging
 from ingest.staging import Staging
-from spool import scan
+from spool import ledger, scan
 from spool.format import POISON, SALVAGED
 from spool.frame import BURST
 from spool.kernel import address_of, function_address
@@ -182,4 +182,6 @@ def compile_kernels() -> None:
     burst.store(empty, tail, np.zeros(REASONS, np.int64), 0)
     burst.receive(empty, tail, np.zeros(REASONS, np.int64), 0)
     burst.discard(empty, 0, 0)
+    staging.compile_kernels()
+    ledger.compile_kernels()
     scan.compile_kernels()

@@ -128,7 +128,7 @@ class Committer:
             self._page.words[Field.SYNC_ERROR] = error.errno or -1
             raise
         self._index.commit(self.number, self.tail, entries)
-        if place(self.number, int(self.tail[POSITION])) > self._page.words[Field.SYNCED]:
+        if self._place() > self._page.words[Field.SYNCED]:
             self._publish()
         self._page.words[Field.SYNC_ERROR] = 0
 
@@ -155,10 +155,15 @@ class Committer:
         missing = self._scan.skip()
         if missing is not None:
             log.error("%s is damaged at byte %d: %d messages cannot be read", self._path, position, missing)
-        elif self._page.place(Field.WRITTEN)[0] == self.number and position != self._stuck:
+        elif self._is_announced(position) and position != self._stuck:
             self._stuck = position
             log.error("%s is damaged at byte %d, up to its end", self._path, position)
         return missing is not None
+
+    def _is_announced(self, position: int) -> bool:
+        """Whether something was written behind this place in the segment."""
+        number, end = self._page.place(Field.WRITTEN)
+        return number == self.number and end > position
 
     def _name(self) -> None:
         """Give a segment that was a spare the name it keeps."""
@@ -172,7 +177,10 @@ class Committer:
 
     def _publish(self) -> None:
         self._page.words[Field.SYNCED_SEQUENCE] = self.tail[SEQUENCE]
-        self._page.words[Field.SYNCED] = place(self.number, int(self.tail[POSITION]))
+        self._page.words[Field.SYNCED] = self._place()
+
+    def _place(self) -> int:
+        return place(self.number, int(self.tail[POSITION]))
 
     def seal_one(self) -> bool:
         """Seal the oldest full segment; False when there is none, or no room for its footer."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from spool.digest import digest as xxh3
 from spool.disk import allocate
-from spool.kernel import call, copy, kernel, load_i64, publish_i64, store_i64, store_u16
+from spool.kernel import address_of, call, copy, kernel, load_i64, publish_i64, store_i64, store_u16
 from spool.mapping import Mapping
 from spool.scan import digest_address
 from spool.wire import REASONS
@@ -108,6 +108,13 @@ class Ledger:
         """Make what was added count, for bursts up to and including `burst`."""
         commit(self._mapping.address + (1 - self._right) * BANK_BYTES, burst, digest_address())
         self._right, self.burst = 1 - self._right, burst
+
+
+def compile_kernels() -> None:
+    """Compile, or load from the cache, what discarding takes."""
+    banks = np.zeros(LEDGER_BYTES, np.uint8)
+    begin(address_of(banks), address_of(banks) + BANK_BYTES)
+    commit(address_of(banks), 0, digest_address())
 
 
 def _right_bank(data: bytes) -> tuple[int, int]:

@@ -26,6 +26,8 @@ from spool.segment import Identity, following, take_into_use
 
 log = logging.getLogger("bruce.spool")
 
+_TRIES = 5
+
 
 class Writer:
     """The appender of a spool. One process has one; kernels use `base`, `capacity` and `tail`."""
@@ -36,17 +38,29 @@ class Writer:
         self.tail, self.number = empty_tail(), 0
         self._mapping: Mapping | None = None
         self._header: Record | None = None
-        live = live_segment(layout)
-        if live:
-            number, position = page.place(Field.WRITTEN)
-            self._header, self.number = live.header, int(live.header["number"])
-            end = end_of(live, written=position if number == self.number else 0)
-            self.tail = end.tail
-            if end.appendable:
-                self._mapping = Mapping(live.path)
-            if end.damaged:
-                log.error("%s is damaged; the log goes on in a new segment", live.path)
-            self.publish()
+        for attempt in range(_TRIES):
+            try:
+                self._find_end()
+            except FileNotFoundError:
+                # The keeper gave the segment its name between the look and the opening.
+                if attempt == _TRIES - 1:
+                    raise
+            else:
+                return
+
+    def _find_end(self) -> None:
+        live = live_segment(self.layout)
+        if not live:
+            return
+        number, position = self.page.place(Field.WRITTEN)
+        self._header, self.number = live.header, int(live.header["number"])
+        end = end_of(live, written=position if number == self.number else 0)
+        self.tail = end.tail
+        if end.appendable:
+            self._mapping = Mapping(live.path)
+        if end.damaged:
+            log.error("%s is damaged; the log goes on in a new segment", live.path)
+        self.publish()
 
     @property
     def base(self) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import array
+import ast
 import json
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -14,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingest.worker import compile_kernels
 from spool.wire import encode
 from tests.ingest.intake import Intake
 from tests.spool import plain
@@ -135,6 +137,40 @@ def test_overflow_memory_is_given_back(intake: Intake) -> None:
     assert most * 512 <= (64 << 10) + 8 * 65536
 
 
-def test_compiling_touches_nothing() -> None:
-    """The kernels are compiled on empty work, before any worker exists."""
-    compile_kernels()
+LIFE = """
+import sys
+from pathlib import Path
+import numba
+from ingest import worker
+
+def compiled():
+    modules = [m for name, m in sys.modules.items() if name.split(".")[0] in ("spool", "ingest")]
+    found = [v for m in modules for v in vars(m).values() if isinstance(v, numba.core.dispatcher.Dispatcher)]
+    return {(d.py_func.__module__, d.py_func.__name__): len(d.signatures) for d in found}
+
+worker.compile_kernels()
+before = compiled()
+from ingest import burst
+from tests.ingest.intake import Intake
+from tests.ingest.test_burst import sized
+intake = Intake(Path(sys.argv[1]))
+intake.queue([sized(100)])
+intake.receive()
+intake.restart()
+intake.take([sized(5000), b""] * 10)
+intake.queue([sized(100), b""])
+intake.worker.job[burst.USED] = intake.receive()
+intake.worker._discard(0)
+intake.restart()
+print({name: n for name, n in compiled().items() if n != before.get(name, 0)})
+intake.close()
+"""
+
+
+def test_no_worker_compiles_anything(memory: Path) -> None:
+    """After compile_kernels, a worker's whole life needs no kernel more: its successor receives at once."""
+    command = [sys.executable, "-c", LIFE, str(memory)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    needed = ast.literal_eval(done.stdout)
+    # Sealing is the keeper's, and the test calls a part of receive by itself.
+    assert {name for name in needed if name[0] != "spool.decode"} <= {("ingest.staging", "reset")}

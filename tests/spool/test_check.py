@@ -287,7 +287,7 @@ def test_damage_is_found_under_its_name(spool: Layout, spoil: Spoil, kinds: list
     names = [kind for kind, _ in damages(found)]
     for kind in kinds:
         assert names.count(kind) >= kinds.count(kind), found
-    # What follows from it may be told of, too: that something is gone, or in no order, or that marks are void.
+    # What follows from it may be told of, too: something is gone, or in no order, or marks are void.
     assert set(names) <= {*kinds, Kind.MISSING, Kind.ORDER, Kind.MARKS}, found
     assert all(f.sentence and "\n" not in f.sentence for f in found)
     assert state_of(spool.directory) == before

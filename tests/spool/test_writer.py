@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spool import writer
 from spool.errors import SpoolFull
 from spool.format import HEAD_BYTES, HEADER_BYTES
 from spool.frame import POSITION
+from spool.layout import Layout
+from spool.live import LiveSegment
 from spool.page import Field
 from spool.wire import encode
 from tests.spool.rig import SEGMENT_BYTES, Rig
@@ -128,6 +131,26 @@ def test_frames_that_the_page_knows_are_missed(rig: Rig) -> None:
     rig.open()
     new = rig.fill(1)
     assert rig.records() == [*enumerate(sent[:6]), *enumerate(new, 1 << 32)]
+
+
+def test_a_segment_named_meanwhile_is_found(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper renames the live segment while a new appender looks for it: it looks again."""
+    sent = rig.fill(3)
+    rig.writer.close()
+    real, looks = writer.live_segment, []
+
+    def look(layout: Layout) -> LiveSegment | None:
+        found = real(layout)
+        if not looks:
+            rig.keeper.commit()
+        looks.append(found)
+        return found
+
+    monkeypatch.setattr(writer, "live_segment", look)
+    rig.writer = writer.Writer(rig.layout, rig.identity, rig.page)
+    assert len(looks) == 2
+    sent += rig.fill(1)
+    assert rig.records() == list(enumerate(sent))
 
 
 def rig_offsets(rig: Rig) -> list[int]:
