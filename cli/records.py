@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from spool.errors import BadSpool
 from spool.files import Span, Unreadable, read_file
-from spool.layout import SEGMENT, SENT
+from spool.layout import SENT
 from spool.record import Batch, Topics
 
 NOBODY = 0xFFFFFFFF
@@ -30,29 +31,36 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} |
 }
 
 
-def select(paths: Iterable[Path], span: Span, damaged: Callable[[str], None]) -> Iterator[tuple[Batch, int]]:
+def select(
+    paths: Iterable[Path], span: Span, damaged: Callable[[str], None], *, fleeting: bool
+) -> Iterator[tuple[Batch, int]]:
     """(batch, row) of each message that is asked for; `damaged` is told a sentence of what cannot be read.
 
-    Raises OSError.
+    `fleeting`: a daemon may rename or remove files meanwhile; what is gone is passed over. Raises OSError.
     """
     topics = Topics()
     for path in paths:
         try:
-            for found in _read(path, topics, span):
-                if isinstance(found, Unreadable):
-                    damaged(f"{path}: {found.messages} messages cannot be read at byte {found.offset}")
-                    continue
-                for row in span.rows(found).nonzero()[0].tolist():
-                    yield found, row
-        except BadSpool as error:
-            damaged(f"{error}")
+            yield from _rows(path, topics, span, damaged)
+        except FileNotFoundError:
+            if not fleeting:
+                raise
+            with suppress(FileNotFoundError):
+                yield from _rows(path.with_suffix(SENT), topics, span, damaged)
 
 
-def _read(path: Path, topics: Topics, span: Span) -> Iterator[Batch | Unreadable]:
-    """A segment that was called sent while we read others is read under that name."""
-    if path.suffix == SEGMENT and not path.exists() and path.with_suffix(SENT).exists():
-        path = path.with_suffix(SENT)
-    return read_file(path, topics, span)
+def _rows(
+    path: Path, topics: Topics, span: Span, damaged: Callable[[str], None]
+) -> Iterator[tuple[Batch, int]]:
+    try:
+        for found in read_file(path, topics, span):
+            if isinstance(found, Unreadable):
+                damaged(f"{path}: {found.messages} messages cannot be read at byte {found.offset}")
+                continue
+            for row in span.rows(found).nonzero()[0].tolist():
+                yield found, row
+    except BadSpool as error:
+        damaged(f"{error}")
 
 
 def as_object(batch: Batch, row: int, *, values: bool) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 from dispatch.brokers import State
 from ingest.staging import read_staging, staging_path
 from spool.account import take_account
+from spool.disk import allocated_bytes
 from spool.frame import SEQUENCE
 from spool.identity import read_identity
 from spool.index import read_committed
@@ -36,7 +36,7 @@ def take_snapshot(directory: Path) -> Snapshot:
         spool=SpoolView(
             str(uuid.UUID(bytes=spool)),
             str(directory),
-            sum(entry.stat().st_blocks * 512 for entry in os.scandir(layout.segments)),
+            sum(map(allocated_bytes, layout.segments.iterdir())),
             len(layout.list_segments()),
         ),
         watermarks=Watermarks(

@@ -16,7 +16,7 @@ from spool.finding import Finding, Kind, damage
 from spool.format import FRAME_MAGIC, HEAD, HEAD_BYTES
 from spool.frame import DIGEST, POSITION, SEQUENCE, Tail
 from spool.index import Entry, read_index
-from spool.layout import Layout
+from spool.layout import SENT, Layout
 from spool.ledger import LEDGER_BYTES, read_books
 from spool.marks import CHUNK_MESSAGES, UNREADABLE, Marks
 
@@ -132,7 +132,7 @@ class Books:
                 lost = int(tail[SEQUENCE]) - int(one.tail[SEQUENCE])
                 sentence = f"{lost} messages are gone from its end, which the index calls committed"
                 yield damage(one.path, one.end, Kind.MISSING, sentence)
-        elif one is not None and one.whole and not _passes(one.path, position, int(tail[DIGEST]), one):
+        elif one is not None and one.whole and not _passes(one, position, int(tail[DIGEST])):
             yield self._mismatch(
                 f"the committed place, byte {position} of {one.path.name}, is none in the log"
             )
@@ -143,9 +143,7 @@ class Books:
         for sequence, number, offset, digest, _ in self._entries:
             one = by_number.get(number)
             if one is not None and one.whole:
-                head = _head(one.path, offset)
-                good = head is not None and (head["first_sequence"], head["previous"]) == (sequence, digest)
-                wrong += not good
+                wrong += not _is_there(one.path, offset, {"first_sequence": sequence, "previous": digest})
         if wrong:
             yield self._mismatch(f"{wrong} of {len(self._entries)} entries lead to no frame of theirs")
 
@@ -176,20 +174,23 @@ def is_complete(path: Path) -> bool:
     return all(m["magic"] == _META_MAGIC and (int(m["last_page"]) + 1) * _PAGE <= size for m in metas)
 
 
-def _head(path: Path, offset: int) -> np.void | None:
-    """The head of the frame at an offset; None when none begins there."""
-    with path.open("rb", buffering=0) as file:
-        data = read_at(file.fileno(), HEAD_BYTES, offset)
-    if len(data) < HEAD_BYTES:
-        return None
-    head = np.frombuffer(data, HEAD)[0]
-    return head if head["magic"] == FRAME_MAGIC else None
+def _is_there(path: Path, offset: int, fields: dict[str, int]) -> bool:
+    """Whether a frame with these fields begins at an offset of a segment; of one that is gone, anything."""
+    for name in (path, path.with_suffix(SENT)):
+        try:
+            with name.open("rb", buffering=0) as file:
+                data = read_at(file.fileno(), HEAD_BYTES, offset)
+        except FileNotFoundError:
+            continue
+        wanted = {"magic": FRAME_MAGIC, **fields}
+        head = np.frombuffer(data.ljust(HEAD_BYTES, b"\0"), HEAD)[0]
+        return all(int(head[field]) == value for field, value in wanted.items())
+    return True
 
 
-def _passes(path: Path, position: int, digest: int, one: Examination) -> bool:
+def _passes(one: Examination, position: int, digest: int) -> bool:
     """Whether a frame with this digest ends at a position of a segment."""
     digest &= 0xFFFFFFFFFFFFFFFF
     if position == one.end:
         return int(one.tail[DIGEST]) & 0xFFFFFFFFFFFFFFFF == digest
-    head = _head(path, position)
-    return head is not None and int(head["previous"]) == digest
+    return _is_there(one.path, position, {"previous": digest})

@@ -39,10 +39,12 @@ from spool.scan import CHUNK_BYTES, Scan, find_frame
 from spool.segment import following
 from spool.wire import check
 
+WRITTEN = -1
 _PATIENCE_S = 0.02
 """What looks torn may be a frame that is being written at this moment: look again after so long."""
 
 Footer = tuple[Record, Record, list[tuple[bytes, int, int, int]]]
+"""A footer as spool.format.decode_footer has it: fields, marks, topics."""
 
 
 @dataclass(slots=True)
@@ -75,6 +77,21 @@ def malformed(base: int, frames: npt.NDArray[np.int64]) -> int:
         if datagram != end:
             return row
     return -1
+
+
+def skip_damage(scan: Scan) -> int | None:
+    """Go over damage to the next good frame: messages that are missing; None when there is no such frame.
+
+    WRITTEN, and nothing passed over, when the frame that was not good has become so meanwhile.
+    """
+    before = scan.tail.copy()
+    missing = scan.skip()
+    behind = scan.tail.copy()
+    # Frames are written in order: whatever was found behind it, by now it is finished, or damaged.
+    scan.tail[:] = before
+    finished = scan.next() is not None
+    scan.tail[:] = before if finished else behind
+    return WRITTEN if finished else missing
 
 
 class Examination:
@@ -162,7 +179,9 @@ class Examination:
             if position >= scan.limit:
                 return
             stray = find_frame(scan.fd, position, min(scan.limit, position + CHUNK_BYTES)) == position
-            missing = scan.skip()
+            missing = skip_damage(scan)
+            if missing == WRITTEN:
+                continue
             if missing is None and not stray:
                 return
             self.whole = False

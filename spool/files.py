@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from spool.decode import decode
 from spool.disk import read_at
-from spool.examination import malformed
+from spool.examination import WRITTEN, Footer, malformed, skip_damage
 from spool.format import HEADER_BYTES, Record, decode_header
 from spool.frame import POSITION, SEQUENCE, tail_at_start
 from spool.kernel import address_of
@@ -27,8 +27,8 @@ from spool.segment import bound_spares
 
 FOR_EVER = (1 << 63) - 1
 CLOCK_NS = 3600 * 10**9
-"""How far the clock may have been set back inside a segment: segments are passed over by their first and
-last time of reception, give or take so much."""
+"""Segments are passed over by the times of reception in their footers, give or take so much: of the frames
+between two marks nothing is known, and the clock may have been set there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,20 @@ class Span:
             wanted &= named[batch.topic]
         return wanted
 
-    def may_lie_in(self, header: Record, footer: Record | None) -> bool:
+    def may_lie_in(self, header: Record, footer: Footer | None) -> bool:
         """Whether a segment can hold what is asked for."""
         if int(header["first_sequence"]) >= self.end:
             return False
-        if int(header["created_ns"]) - CLOCK_NS >= self.to_ns:
-            return False
         if footer is None:
             return True
-        # Of the footer: where the next segment goes on, which is this one's end or beyond.
-        late = int(footer["next_sequence"]) <= self.first
-        return not late and int(footer["last_received_ns"]) + CLOCK_NS >= self.from_ns
+        fields, marks, topics = footer
+        if int(fields["next_sequence"]) <= self.first:
+            return False
+        if self.topics and self.topics.isdisjoint(name for name, *_ in topics):
+            return False
+        # Times of a few frames and of the last: no order among them, since clocks are set.
+        received = [int(fields["last_received_ns"]), *marks["received_ns"].tolist()]
+        return min(received) - CLOCK_NS < self.to_ns and max(received) + CLOCK_NS >= self.from_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ def read_file(path: Path, topics: Topics, span: Span) -> Iterator[Batch | Unread
         footer = read_footer(fd)
         if path.suffix == SPARE and header["first_sequence"] < 0:
             return
-        if not span.may_lie_in(header, footer[0] if footer else None):
+        if not span.may_lie_in(header, footer):
             return
         scan = Scan(fd, tail_at_start(header), int(footer[0]["end"]) if footer else None)
         yield from _read(path, scan, topics, span)
@@ -104,9 +107,11 @@ def _read(path: Path, scan: Scan, topics: Topics, span: Span) -> Iterator[Batch 
         chunk = scan.next()
         if chunk is None:
             position = int(scan.tail[POSITION])
-            missing = scan.skip()
+            missing = skip_damage(scan)
             if missing is None:
                 return
+            if missing == WRITTEN:
+                continue
             yield Unreadable(path, position, missing)
             continue
         frames = chunk.frames

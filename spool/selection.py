@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from spool.catalogue import Catalogue, SegmentInfo
 from spool.disk import read_at
 from spool.errors import SegmentsGone
+from spool.examination import Footer
 from spool.files import Span
 from spool.format import HEADER_BYTES, Record, decode_header
 from spool.frame import POSITION
@@ -41,7 +42,7 @@ class Selection(Reader):
 
     def _plan(self) -> None:
         found = list(self._look())
-        sealed = [(info.number, int(footer["end"])) for info, _, footer in found if footer is not None]
+        sealed = [(info.number, int(footer[0]["end"])) for info, _, footer in found if footer]
         committed = read_committed(self.catalogue.layout.index)
         known = (committed[0], int(committed[1][POSITION])) if committed else (0, 0)
         # A segment is committed before it is sealed, whatever the index says.
@@ -56,7 +57,7 @@ class Selection(Reader):
             later = [i.first_sequence for i in self.catalogue.segments if i.number > chosen[-1].number]
             self._stop = min([self.span.end, *later[:1]])
 
-    def _look(self) -> Iterator[tuple[SegmentInfo, Record, Record | None]]:
+    def _look(self) -> Iterator[tuple[SegmentInfo, Record, Footer | None]]:
         """(segment, header, footer) of all that are kept."""
         for info in self.catalogue.segments:
             try:
@@ -66,7 +67,7 @@ class Selection(Reader):
             try:
                 footer = read_footer(fd)
                 header = decode_header(read_at(fd, HEADER_BYTES, 0), info.first_sequence)
-                yield info, header, footer[0] if footer else None
+                yield info, header, footer
             finally:
                 os.close(fd)
 

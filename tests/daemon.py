@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -126,10 +125,7 @@ class RunningBruce:
 
     def status(self) -> Snapshot:
         """What `brucectl status` shows; with the daemon dead, too."""
-        runtime = {"BRUCE_RUNTIME_DIRECTORY": str(self.runtime)}
-        with mock.patch.dict(os.environ, runtime), warnings.catch_warnings():
-            # ingest.staging.read_staging leaves its file to the collector.
-            warnings.simplefilter("ignore", ResourceWarning)
+        with mock.patch.dict(os.environ, {"BRUCE_RUNTIME_DIRECTORY": str(self.runtime)}):
             return take_snapshot(self.spool)
 
     def await_status(self, condition: Callable[[Snapshot], bool], timeout_s: float = 30) -> Snapshot:

@@ -82,7 +82,7 @@ def records(
 
     span = parse_span(since, until, topic or ())
     with file_errors():
-        found = itertools.islice(select(_paths(files, spool, config), span, note), limit)
+        found = itertools.islice(select(_paths(files, spool, config), span, note, fleeting=not files), limit)
         if as_json:
             show_lines((json.dumps(as_object(*one, values=not no_values)) for one in found), cut=False)
         else:
@@ -109,6 +109,7 @@ def verify(
     from cli.output import show_findings, show_json
     from cli.progress import Progress
     from spool.check import Check
+    from spool.disk import allocated_bytes
     from spool.finding import Severity
     from spool.layout import Layout
 
@@ -119,7 +120,7 @@ def verify(
         paths = list(Layout(directory).segments.glob("*"))
     started = time.monotonic()
     with file_errors(), Progress("verifying", "bytes") as progress:
-        size = sum(path.stat().st_size for path in paths if path.exists())
+        size = sum(map(allocated_bytes, paths))
         check = Check(lambda totals: progress.show(totals.bytes, size))
         found = list(check.files(paths) if directory is None else check.spool(Layout(directory)))
     damaged = any(finding.severity is Severity.DAMAGE for finding in found)

@@ -20,6 +20,7 @@ from dispatch.embedded import EmbeddedKafka
 from spool.lock import Lock
 from spool.wire import encode
 from tests.cli.conftest import PARTITIONS
+from tests.cli.program import run
 from tests.daemon import ROOT, RunningBruce, consume
 
 pytestmark = pytest.mark.crash
@@ -32,8 +33,8 @@ def datagrams(count: int, topic: bytes = b"t", start: int = 0) -> Iterator[bytes
 
 def drained(bruce: RunningBruce, *arguments: object, code: int = 0) -> dict[str, Any]:
     """What `brucectl drain --json` prints."""
-    done = bruce.brucectl("drain", "--json", *arguments)
-    assert done.returncode == code, done.stderr.decode()
+    done = run("drain", "--json", *arguments, environ=bruce.environ)
+    assert done.returncode == code, done.stderr
     return dict(json.loads(done.stdout))
 
 
@@ -151,9 +152,9 @@ def test_no_kafka(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     report = drained(bruce, "--timeout", 3, code=3)
     assert (report["drained"], report["reachable"], report["backlog"]) == (False, False, 50)
     bruce.kill9()
-    done = bruce.brucectl("drain", "--timeout", 2)
+    done = run("drain", "--timeout", 2, environ=bruce.environ)
     assert done.returncode == 3
-    assert done.stdout.decode().startswith("not drained, no broker can be reached: 0 messages delivered")
+    assert done.stdout.startswith("not drained, no broker can be reached: 0 messages delivered")
     assert bruce.status().backlog == 50
     kafka.up()
     assert drained(bruce)["delivered"] == 50
@@ -181,27 +182,27 @@ def test_an_embedded_kafka_needs_its_daemon(tmp_path: Path) -> None:
         bruce.await_status(lambda s: s.delivered == 20)
         assert drained(bruce)["by_daemon"] is True
         bruce.kill9()
-        done = bruce.brucectl("drain")
+        done = run("drain", environ=bruce.environ)
     assert done.returncode == 2
-    assert done.stderr.decode().startswith("the embedded Kafka lives and dies with `bruce run`")
-    assert done.stderr.count(b"\n") == 1
+    assert done.stderr.startswith("the embedded Kafka lives and dies with `bruce run`")
+    assert done.stderr.count("\n") == 1
 
 
 def test_somebody_else_delivers(bruce: RunningBruce) -> None:
     """One deliverer at a time: who holds `delivery/owner` is named, exit code 3."""
     bruce.stop()
     owner = Lock(bruce.spool / "delivery/owner", "delivering")
-    done = bruce.brucectl("drain")
+    done = run("drain", environ=bruce.environ)
     owner.release()
     assert done.returncode == 3
-    assert b"delivery/owner is held by process %d" % os.getpid() in done.stderr
+    assert f"delivery/owner is held by process {os.getpid()}" in done.stderr
 
 
-def test_no_spool(bruce: RunningBruce, tmp_path: Path) -> None:
+def test_no_spool(tmp_path: Path) -> None:
     """A directory without a spool is named, exit code 3; nothing is made there."""
-    done = bruce.brucectl("drain", "--spool", tmp_path / "nowhere")
-    assert (done.returncode, done.stdout) == (3, b"")
-    assert done.stderr.decode() == f"{tmp_path}/nowhere holds no spool; see [spool] directory\n"
+    done = run("drain", "--spool", tmp_path / "nowhere")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == f"{tmp_path}/nowhere holds no spool; see [spool] directory\n"
     assert not (tmp_path / "nowhere").exists()
 
 

@@ -20,6 +20,7 @@ from spool.files import FOR_EVER
 from spool.layout import Layout
 from spool.wire import encode
 from tests.cli.conftest import PARTITIONS
+from tests.cli.program import run
 from tests.daemon import RunningBruce, consume
 
 MESSAGES = 4000
@@ -44,8 +45,8 @@ def delivered(bruce: RunningBruce) -> RunningBruce:
 
 def replayed(bruce: RunningBruce, *arguments: object, code: int = 0) -> dict[str, Any]:
     """What `brucectl replay --json` prints."""
-    done = bruce.brucectl("replay", "--json", *arguments)
-    assert done.returncode == code, done.stderr.decode()
+    done = run("replay", "--json", *arguments, environ=bruce.environ)
+    assert done.returncode == code, done.stderr
     return dict(json.loads(done.stdout))
 
 
@@ -205,10 +206,10 @@ def test_what_is_no_longer_kept(delivered: RunningBruce) -> None:
     first, second = layout.list_segments()[:2]
     layout.segment(*first).unlink()
     kept = second[0]
-    done = delivered.brucectl("replay", "--from", 1, "--dry-run")
-    assert done.stderr.decode() == f"messages below {kept} are no longer kept\n"
+    done = run("replay", "--from", 1, "--dry-run", environ=delivered.environ)
+    assert done.stderr == f"messages below {kept} are no longer kept\n"
     assert done.returncode == 0
-    assert sum(int(line.split(b"\t")[1]) for line in done.stdout.splitlines()) == MESSAGES - kept
+    assert sum(int(line.split("\t")[1]) for line in done.stdout.splitlines()) == MESSAGES - kept
 
 
 @pytest.mark.parametrize(
@@ -221,20 +222,20 @@ def test_what_is_no_longer_kept(delivered: RunningBruce) -> None:
         (["--to", "-5x"], "--to '-5x': expected a sequence number, a time such as"),
     ],
 )
-def test_bad_ranges(bruce: RunningBruce, arguments: list[str], sentence: str) -> None:
+def test_bad_ranges(arguments: list[str], sentence: str) -> None:
     """What cannot be meant is one sentence, exit code 2."""
-    done = bruce.brucectl("replay", *arguments)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.decode().startswith(sentence)
-    assert done.stderr.count(b"\n") == 1
+    done = run("replay", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(sentence)
+    assert done.stderr.count("\n") == 1
 
 
 def test_an_embedded_kafka_is_out_of_reach(tmp_path: Path) -> None:
     """It is known to its daemon alone: one sentence, exit code 2."""
     with RunningBruce(tmp_path, "embedded") as bruce:
-        done = bruce.brucectl("replay", "--from", "0")
+        done = run("replay", "--from", "0", environ=bruce.environ)
     assert done.returncode == 2
-    assert done.stderr.decode().startswith("the embedded Kafka is known to `bruce run` alone")
+    assert done.stderr.startswith("the embedded Kafka is known to `bruce run` alone")
 
 
 def test_places() -> None:

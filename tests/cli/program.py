@@ -1,0 +1,38 @@
+"""brucectl in this process: what it prints, and how it ends. Ten times faster than a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+from unittest import mock
+
+import pytest
+
+from cli.app import brucectl
+
+
+class Ended(NamedTuple):
+    """A program that has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(*arguments: object, environ: Mapping[str, str] | None = None) -> Ended:
+    """Run brucectl to its end, with these environment variables besides."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["brucectl", *map(str, arguments)]),
+        mock.patch.dict(os.environ, environ or {}),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        brucectl()
+    assert isinstance(ended.value.code, int)
+    return Ended(ended.value.code, out.getvalue(), err.getvalue())

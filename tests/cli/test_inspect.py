@@ -1,0 +1,288 @@
+"""`brucectl inspect`: on a spool, beside a daemon, on files by themselves; nothing is ever written."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.records import printable
+from dispatch.embedded import EmbeddedKafka
+from spool.layout import Layout
+from spool.options import SpoolOptions
+from spool.page import Page
+from spool.recovery import open_spool
+from spool.retention import Stock
+from spool.wire import encode
+from spool.writer import Writer
+from tests.cli.program import Ended, run
+from tests.daemon import ROOT, RunningBruce
+
+PROGRAM = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
+ODD = b"\xff\x00tab\tline\nescape\x1b[31m"
+
+
+def inspect(*arguments: object, code: int = 0) -> Ended:
+    """Run `brucectl inspect` to its end."""
+    done = run("inspect", *arguments)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def lines(*arguments: object, code: int = 0) -> list[dict[str, Any]]:
+    """What `brucectl inspect records --json` prints."""
+    return [
+        json.loads(line) for line in inspect("records", "--json", *arguments, code=code).stdout.splitlines()
+    ]
+
+
+def state_of(directory: Path) -> dict[str, tuple[str, int]]:
+    """Content and modification time of every file."""
+    return {
+        str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    """A spool that nobody has open: 20 messages in two frames, the second with everything odd."""
+    options = SpoolOptions(tmp_path / "spool", segment_bytes=256 << 10)
+    own = open_spool(options)
+    page = Page(tmp_path / "page")
+    Stock(own.layout, own.identity, options).make_spare(1)
+    page.words[18] = 1
+    writer = Writer(own.layout, own.identity, page)
+    writer.append(
+        [encode(b"t", b"%d" % n, timestamp=n) for n in range(17)], received_ns=1_000_000_000_000_000_001
+    )
+    writer.append(
+        [
+            encode(b"u", "välue".encode(), key=b"key", timestamp=-5, partition_key=-7),
+            encode(b"u", ODD, key=ODD),
+            encode(b"odd\xff", b""),
+        ],
+        received_ns=1_000_000_060_000_000_000,
+        sender=(1000, 4711),
+    )
+    writer.close()
+    own.lock.release()
+    return own.layout
+
+
+def test_records_as_json(layout: Layout) -> None:
+    """One object a line, of the documented shape, without loss."""
+    found = lines("--spool", layout.directory)
+    assert found[0] == {
+        "sequence": 0,
+        "received": "2001-09-09T01:46:40.000000001Z",
+        "topic": "t",
+        "partition_key": None,
+        "timestamp": 0,
+        "key": None,
+        "value": "0",
+        "uid": 0,
+        "pid": 0,
+    }
+    assert found[17] == {
+        "sequence": 17,
+        "received": "2001-09-09T01:47:40.000000000Z",
+        "topic": "u",
+        "partition_key": -7,
+        "timestamp": -5,
+        "key": "key",
+        "value": "välue",
+        "uid": 1000,
+        "pid": 4711,
+    }
+    assert base64.b64decode(found[18]["value_base64"]) == base64.b64decode(found[18]["key_base64"]) == ODD
+    assert base64.b64decode(found[19]["topic_base64"]) == b"odd\xff"
+    assert (found[19]["value"], found[19]["key"]) == ("", None)
+    assert "value" not in found[18]
+    assert [one["sequence"] for one in found] == list(range(20))
+
+
+def test_records_as_lines(layout: Layout) -> None:
+    """A line of columns each; what stands in a message commands no terminal and breaks no line."""
+    found = inspect("records", "--spool", layout.directory).stdout.splitlines()
+    assert len(found) == 20
+    received = datetime.fromtimestamp(1_000_000_060).astimezone().isoformat(sep=" ", timespec="milliseconds")
+    assert found[17] == f"17\t{received}\tu\t-7\t-5\tkey\tvälue"
+    odd = r"\xff\x00tab\tline\nescape\x1b[31m"
+    assert found[18] == f"18\t{received}\tu\t-\t0\t{odd}\t{odd}"
+    assert found[19].split("\t")[2] == r"odd\xff"
+
+
+def test_without_values(layout: Layout) -> None:
+    """`--no-values` shows how long key and value are."""
+    (found,) = lines("--spool", layout.directory, "--no-values", "--from", 17, "--limit", 1)
+    assert (found["key_bytes"], found["value_bytes"]) == (3, 6)
+    assert not {"key", "value"} & found.keys()
+    plain = inspect("records", "--spool", layout.directory, "--no-values", "--from", 17, "--limit", 1)
+    assert plain.stdout.endswith("\tu\t-7\t-5\t3\t6\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sequences"),
+    [
+        (["--from", 5, "--to", 8], [5, 6, 7]),
+        (["--topic", "u"], [17, 18]),
+        (["--topic", "u", "--topic", "t", "--from", 16], [16, 17, 18]),
+        (["--topic", "nobody"], []),
+        (["--limit", 2], [0, 1]),
+        (["--limit", 0], []),
+        (["--from", "2001-09-09T01:47:00Z"], [17, 18, 19]),
+        (["--to", "2001-09-09T01:46:41Z", "--from", 15], [15, 16]),
+        (["--from", "-1h"], []),
+        (["--from", 20], []),
+        (["--from", 3, "--to", 3], []),
+    ],
+)
+def test_which_records(layout: Layout, arguments: list[object], sequences: list[int]) -> None:
+    """By sequence number, by time of reception, by topic, and so many."""
+    assert [one["sequence"] for one in lines("--spool", layout.directory, *arguments)] == sequences
+
+
+def test_files_by_themselves(layout: Layout, tmp_path: Path) -> None:
+    """A segment without its spool, under any name."""
+    bare = tmp_path / "anything"
+    bare.write_bytes(layout.segment(1, ".spare").read_bytes())
+    assert [one["sequence"] for one in lines(bare)] == list(range(20))
+    report = json.loads(inspect("verify", "--json", bare).stdout)
+    size = bare.stat().st_size
+    assert report == {
+        "spool": None,
+        "segments": 1,
+        "frames": 2,
+        "messages": 20,
+        "bytes": size,
+        "damaged": False,
+        "findings": [],
+    }
+
+
+def test_damage_on_the_way(layout: Layout) -> None:
+    """What can be read is printed; what cannot is told on standard error, and by exit code 1."""
+    path = layout.segment(1, ".spare")
+    with path.open("r+b") as file:
+        file.seek(384 + 100)
+        file.write(b"rot")
+    done = inspect("records", "--json", "--spool", layout.directory, code=1)
+    assert [json.loads(line)["sequence"] for line in done.stdout.splitlines()] == [17, 18, 19]
+    assert done.stderr == f"{path}: 17 messages cannot be read at byte 384\n"
+    report = json.loads(inspect("verify", "--json", "--spool", layout.directory, code=1).stdout)
+    (found,) = report["findings"]
+    assert (report["damaged"], report["spool"]) == (True, str(layout.directory))
+    assert {**found, "sentence": ""} == {
+        "path": str(path),
+        "offset": 384,
+        "severity": "damage",
+        "kind": "frame",
+        "sentence": "",
+    }
+    plain = inspect("verify", "--spool", layout.directory, code=1).stdout.splitlines()
+    assert plain[0].startswith(f"damage\tframe\t{path}\t384\t")
+    assert plain[1].startswith("1 damage: 1 segments, 3 messages, 0.2 MiB verified in ")
+
+
+def test_what_no_command_can_read(layout: Layout, tmp_path: Path) -> None:
+    """Missing, wrong and contradictory things: one sentence each, and a documented exit code."""
+    other = tmp_path / "letter.txt"
+    other.write_text("dear reader")
+    missing = tmp_path / "missing.seg"
+    cases: list[tuple[list[object], int, str]] = [
+        (["records", missing], 2, f"{missing} cannot be read: No such file or directory"),
+        (["verify", missing], 2, f"{missing} cannot be read: No such file or directory"),
+        (["records", other], 1, f"{other} is no segment: it does not begin with a segment header"),
+        (["records", "--spool", tmp_path / "none"], 3, f"{tmp_path / 'none'} holds no spool"),
+        (["verify", "--spool", tmp_path / "none"], 3, f"{tmp_path / 'none'} holds no spool"),
+        (["verify", "--spool", other], 2, f"{other}"),
+        (["records", layout.directory], 2, f"{layout.directory} is a directory; if it is a spool"),
+        (["records", "--spool", layout.directory, other], 2, "give either segment files or --spool"),
+        (["records", "--spool", layout.directory, "--from", 9, "--to", 8], 2, "--from 9 lies behind --to 8"),
+    ]
+    for arguments, code, sentence in cases:
+        done = inspect(*arguments, code=code)
+        assert done.stderr.startswith(sentence), arguments
+        assert (done.stderr.count("\n"), done.stdout) == (1, ""), arguments
+    found = json.loads(inspect("verify", "--json", other, code=1).stdout)["findings"]
+    assert [one["kind"] for one in found] == ["header"]
+
+
+def test_nothing_is_written(layout: Layout) -> None:
+    """Every file is as it was, also where nothing could be written."""
+    before = state_of(layout.directory)
+    inspect("records", "--spool", layout.directory)
+    inspect("verify", "--spool", layout.directory)
+    assert state_of(layout.directory) == before
+
+
+def test_a_closed_pipe_is_no_error(layout: Layout) -> None:
+    """`records | head` ends quietly when head has seen enough."""
+    shell = f"{' '.join(map(repr, PROGRAM))} inspect records --spool {layout.directory} | head -1"
+    many = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, check=False, timeout=60)
+    assert many.stdout.startswith(b"0\t")
+    assert many.stderr == b""
+
+
+def test_beside_a_daemon_at_work(bruce: RunningBruce) -> None:
+    """While messages come in and go out, all that is found is what is there; no finding is made up."""
+    stop = threading.Event()
+    sent: list[int] = []
+
+    def numbered() -> Iterator[bytes]:
+        while not stop.is_set():
+            sent.append(1)
+            yield encode(b"t", b"%d" % len(sent) + b" " * 300)
+
+    thread = threading.Thread(target=lambda: bruce.send(numbered()))
+    thread.start()
+    try:
+        bruce.await_status(lambda s: s.spool.segments >= 2)
+        end = time.monotonic() + 8
+        while time.monotonic() < end:
+            done = run("inspect", "verify", "--json", environ=bruce.environ)
+            assert done.returncode == 0, done.stdout
+            assert run("inspect", "records", "--limit", 100, environ=bruce.environ).stdout.count("\n") == 100
+    finally:
+        stop.set()
+        thread.join()
+    assert bruce.await_status(lambda s: s.backlog == 0).received == len(sent)
+    assert bruce.stop() == 0
+    report = json.loads(run("inspect", "verify", "--json", environ=bruce.environ).stdout)
+    assert (report["messages"], report["findings"]) == (len(sent), [])
+
+
+def test_after_a_kill(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """With everything killed in the middle of work, a spool is sound, and on a read-only copy as well."""
+    kafka.down()
+    bruce.send(encode(b"t", b"%d" % n + b" " * 300) for n in range(3000))
+    bruce.kill9()
+    before = state_of(bruce.spool)
+    report = json.loads(run("inspect", "verify", "--json", environ=bruce.environ).stdout)
+    assert (report["damaged"], report["findings"]) == (False, [])
+    assert len(run("inspect", "records", environ=bruce.environ).stdout.splitlines()) == report["messages"]
+    assert state_of(bruce.spool) == before
+    for path in [bruce.spool, *bruce.spool.rglob("*")]:
+        os.chmod(path, 0o555 if path.is_dir() else 0o444)
+    assert json.loads(run("inspect", "verify", "--json", environ=bruce.environ).stdout) == report
+    assert state_of(bruce.spool) == before
+
+
+def test_printable() -> None:
+    """Text stays text; whatever commands a terminal is spelt out."""
+    assert printable("Grüße, 世界".encode()) == "Grüße, 世界"
+    assert printable(b"\x00\x7f\xc2\x9b\x1b") == r"\x00\x7f\x9b\x1b"
+    assert printable(b"\x80abc") == r"\x80abc"

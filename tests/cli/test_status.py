@@ -1,0 +1,150 @@
+"""`brucectl status`: the documented shape, right with the daemon dead, and never a byte written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.daemon import slots_for
+from dispatch.embedded import EmbeddedKafka
+from spool.wire import encode
+from tests.cli.program import run
+from tests.cli.test_drain import stage
+from tests.daemon import RunningBruce
+
+ROLES = ["supervisor", "ingest", "keeper", "delivery"]
+
+
+def shown(bruce: RunningBruce, *arguments: object) -> dict[str, Any]:
+    """What `brucectl status --json` prints."""
+    done = run("status", "--json", *arguments, environ=bruce.environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    return dict(json.loads(done.stdout))
+
+
+def state_of(*directories: Path) -> dict[str, tuple[str, int]]:
+    """Content and modification time of every file."""
+    return {
+        str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for directory in directories
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def check_shape(report: dict[str, Any]) -> None:
+    """The keys of the contract, in its order and no others, and the sum that always holds."""
+    assert list(report) == [
+        "spool",
+        "watermarks",
+        "received",
+        "delivered",
+        "discarded",
+        "backlog",
+        "workers",
+        "brokers",
+    ]
+    assert list(report["spool"]) == ["uuid", "directory", "bytes", "segments"]
+    assert list(report["watermarks"]) == ["accepted", "written", "synced", "delivered"]
+    assert all(list(worker) == ["role", "pid", "restarts"] for worker in report["workers"])
+    assert all(list(broker) == ["id", "state", "offset", "in_flight"] for broker in report["brokers"])
+    settled = report["delivered"] + sum(report["discarded"].values()) + report["backlog"]
+    assert report["received"] == settled
+    marks = report["watermarks"]
+    assert marks["accepted"] >= marks["written"] >= marks["synced"] >= marks["delivered"]
+
+
+def test_alive(bruce: RunningBruce) -> None:
+    """A daemon at work: its counts, its workers, its brokers."""
+    bruce.send([*(encode(b"t", b"%d" % n) for n in range(30)), b"short", b"x" * 20])
+    bruce.await_status(lambda s: s.delivered == 30 and bool(s.brokers))
+    report = shown(bruce)
+    check_shape(report)
+    assert (report["received"], report["delivered"], report["backlog"]) == (32, 30, 0)
+    assert report["discarded"] == {"short": 1, "size": 1}
+    assert report["watermarks"] == {"accepted": 30, "written": 30, "synced": 30, "delivered": 30}
+    assert [worker["role"] for worker in report["workers"]] == ROLES
+    assert all(worker["pid"] > 1 and worker["restarts"] == 0 for worker in report["workers"])
+    assert report["workers"][0]["pid"] == bruce.pid
+    assert [broker["id"] for broker in report["brokers"]] == [1, 2, 3]
+    assert {broker["state"] for broker in report["brokers"]} == {"healthy"}
+    assert report["spool"]["directory"] == str(bruce.spool)
+    assert report["spool"]["segments"] == 1
+    assert report["spool"]["bytes"] >= 256 << 10
+
+
+def test_dead(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """After SIGKILL of everything: the same counts, no workers, no brokers, and not one byte changed."""
+    bruce.send(encode(b"t", b"%d" % n) for n in range(30))
+    bruce.await_status(lambda s: s.delivered == 30)
+    kafka.down()
+    bruce.send([*(encode(b"t", b"%d" % n) for n in range(20)), b"short"])
+    bruce.await_status(lambda s: s.watermarks.synced == 50)
+    bruce.kill9()
+    before = state_of(bruce.spool, bruce.runtime)
+    report = shown(bruce)
+    check_shape(report)
+    assert (report["received"], report["delivered"], report["backlog"]) == (51, 30, 20)
+    assert report["discarded"] == {"short": 1}
+    assert report["watermarks"] == {"accepted": 50, "written": 50, "synced": 50, "delivered": 30}
+    assert (report["workers"], report["brokers"]) == ([], [])
+    assert bruce.brucectl("status").stdout.endswith(b"no daemon is running on this spool\n")
+    assert state_of(bruce.spool, bruce.runtime) == before
+
+
+def test_with_messages_in_staging(bruce: RunningBruce) -> None:
+    """A burst that was received and not written is accepted, counted, and nobody's loss."""
+    staged = stage(bruce, 200)
+    before = state_of(bruce.spool, bruce.runtime)
+    report = shown(bruce)
+    check_shape(report)
+    marks = report["watermarks"]
+    assert marks["accepted"] - marks["written"] == staged
+    assert 0 < staged <= slots_for(256 << 10)
+    assert report["received"] == marks["accepted"]
+    assert state_of(bruce.spool, bruce.runtime) == before
+    bruce.start()
+    after = bruce.await_status(lambda s: s.backlog == 0)
+    assert (after.received, after.delivered) == (report["received"], report["received"])
+    assert after.watermarks.written == marks["accepted"]
+
+
+def test_after_a_restart(bruce: RunningBruce) -> None:
+    """Counts survive restarts, clean and unclean."""
+    for number, end in enumerate((bruce.kill9, bruce.stop, bruce.kill9), start=1):
+        bruce.send([*(encode(b"t", b"%d" % n) for n in range(10)), b""])
+        bruce.await_status(lambda s, n=number: s.delivered == 10 * n)
+        end()
+        report = shown(bruce)
+        check_shape(report)
+        assert (report["received"], report["delivered"]) == (11 * number, 10 * number)
+        assert report["discarded"] == {"short": number}
+        bruce.start()
+
+
+@pytest.mark.parametrize("left_out", [["index"], ["delivery"], ["index", "delivery", "ledger", "lock"]])
+def test_a_copy(bruce: RunningBruce, tmp_path: Path, left_out: list[str]) -> None:
+    """A copy of a spool on another machine, complete or not; without marks nothing counts as delivered."""
+    bruce.send(encode(b"t", b"%d" % n) for n in range(10))
+    bruce.await_status(lambda s: s.delivered == 10)
+    bruce.kill9()
+    copy = tmp_path / "copy"
+    shutil.copytree(bruce.spool, copy, ignore=shutil.ignore_patterns(*left_out))
+    before = state_of(copy)
+    report = shown(bruce, "--spool", copy)
+    check_shape(report)
+    assert report["received"] == 10
+    assert report["delivered"] == (0 if "delivery" in left_out else 10)
+    assert state_of(copy) == before
+
+
+def test_no_spool(tmp_path: Path) -> None:
+    """A directory without a spool: one sentence, exit code 3."""
+    done = run("status", "--spool", tmp_path / "none")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == f"{tmp_path}/none holds no spool; see [spool] directory\n"
