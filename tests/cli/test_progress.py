@@ -1,0 +1,41 @@
+"""Progress: a bar on a terminal, plain lines elsewhere, and nothing where the work is short."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from cli.progress import Progress
+
+
+def shown(*, terminal: bool, seconds: float) -> str:
+    """What is written while 10,000 messages are done at an even rate."""
+    file, now = io.StringIO(), [100.0]
+    console = Console(file=file, force_terminal=terminal, width=100)
+    with Progress("delivering", console=console, clock=lambda: now[0]) as progress:
+        for done in range(0, 10_001, 1000):
+            progress.show(done, 10_000)
+            now[0] += seconds / 10
+    return file.getvalue()
+
+
+def test_lines_where_there_is_no_terminal() -> None:
+    """Every five seconds one plain line, with the rate and the time left."""
+    assert shown(terminal=False, seconds=20) == (
+        "3,000 of 10,000 messages, 500/s, 14 s left\n"
+        "6,000 of 10,000 messages, 500/s, 8 s left\n"
+        "9,000 of 10,000 messages, 500/s, 2 s left\n"
+    )
+
+
+def test_short_work_is_silent() -> None:
+    """Nobody needs a line about what is over at once."""
+    assert shown(terminal=False, seconds=1) == ""
+
+
+def test_a_bar_on_a_terminal() -> None:
+    """The bar says what is done, how much of it, and how fast."""
+    text = shown(terminal=True, seconds=20)
+    for part in ("delivering", "10000/10000", "messages/s"):
+        assert part in text

@@ -1,0 +1,99 @@
+"""A part of the log: exactly what is committed, and kept, of a span."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spool.catalogue import Catalogue
+from spool.errors import SegmentsGone
+from spool.files import FOR_EVER, Span
+from spool.layout import Layout
+from spool.record import Topics
+from spool.selection import Selection
+from tests.spool.rig import Rig
+
+
+@pytest.fixture
+def spool(rig: Rig) -> Layout:
+    """270 messages in five segments, the last one unsealed; then three that are not committed."""
+    for _ in range(30):
+        rig.fill(3)
+        rig.step()
+    rig.append([b"not committed"])
+    rig.crash()
+    return rig.layout
+
+
+def read(layout: Layout, span: Span) -> list[int]:
+    """The sequence numbers of a span."""
+    reader = Selection(Catalogue(layout), Topics(), span)
+    found: list[int] = []
+    while batch := reader.next():
+        found += batch.sequence[span.rows(batch)].tolist()
+    assert reader.exhausted
+    reader.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("first", "end"),
+    [(0, FOR_EVER), (0, 1), (65, 67), (66, 132), (100, 200), (264, FOR_EVER), (270, 400), (5, 5)],
+)
+def test_a_range(spool: Layout, first: int, end: int) -> None:
+    """From the first, up to and not including the end, across segments."""
+    assert read(spool, Span(first, end)) == list(range(first, min(end, 270)))
+
+
+def test_topics(spool: Layout) -> None:
+    """One topic of two; one that no footer names is not even looked for."""
+    both = read(spool, Span(topics=frozenset([b"t0", b"t1"])))
+    assert both == list(range(270))
+    assert read(spool, Span(topics=frozenset([b"t1"]))) == [n for n in range(270) if n % 3 == 1]
+    assert read(spool, Span(topics=frozenset([b"other"]))) == []
+
+
+def test_times(spool: Layout) -> None:
+    """By when they were received; behind the last and before the first there is nothing."""
+    reader = Selection(Catalogue(spool), Topics(), Span())
+    columns = [batch.received_ns.copy() for batch in iter(reader.next, None)]
+    received = np.concatenate(columns)
+    reader.close()
+    middle = int(received[135])
+    earlier, later = read(spool, Span(to_ns=middle)), read(spool, Span(from_ns=middle))
+    assert earlier + later == list(range(270))
+    assert received[earlier[-1]] < middle <= received[later[0]]
+    assert read(spool, Span(from_ns=int(received[-1]) + 1)) == []
+    assert read(spool, Span(to_ns=int(received[0]))) == []
+
+
+def test_without_an_index(spool: Layout) -> None:
+    """What is sealed is committed; of the rest nobody knows."""
+    for file in spool.index.iterdir():
+        file.unlink()
+    assert read(spool, Span()) == list(range(spool.list_segments()[-1][0]))
+
+
+@pytest.mark.parametrize("gone", [2, 3])
+def test_segments_that_go_meanwhile(spool: Layout, gone: int) -> None:
+    """What was to be read and is removed is an error; the one that is being read is read to its end."""
+    reader = Selection(Catalogue(spool), Topics(), Span())
+    assert reader.next() is not None
+    for pair in spool.list_segments()[:gone]:
+        spool.segment(*pair).unlink()
+    with pytest.raises(SegmentsGone, match="messages from 66 on were removed from"):
+        list(iter(reader.next, None))
+    reader.close()
+
+
+def test_back_to_what_is_gone(spool: Layout) -> None:
+    """Going back to a removed segment is an error, too; the first that is kept is told."""
+    reader = Selection(Catalogue(spool), Topics(), Span())
+    assert reader.kept_from == 0
+    spool.segment(0).unlink()
+    with pytest.raises(SegmentsGone):
+        reader.seek(3)
+    reader.close()
+    later = Selection(Catalogue(spool), Topics(), Span(first=3))
+    assert (later.kept_from, later.start) == (66, 66)
+    later.close()
