@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.segments import Part, Piece
+from pipeline.segments import Part, Piece, topic_name
 from spool.format import PIDS, UIDS
 from spool.frame import ROW
 from spool.kernel import address_of, copy, kernel
@@ -63,7 +63,7 @@ def _binary(
 
 
 def _topic(piece: Piece, part: Part) -> pa.Array:  # noqa: ARG001
-    names = [name.decode(errors="backslashreplace") for name in piece.batch.topics.names]
+    names = list(map(topic_name, piece.batch.topics.names))
     return pa.array(names, pa.string()).take(pa.array(piece.batch.topic))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from pipeline.segments import Part, open_segment
+from pipeline.segments import Part, SegmentReading, open_segment, topic_name
 from spool.disk import read_at
 from spool.errors import BadSpool, NoSpool, UnknownVersion
 from spool.format import HEADER_BYTES, Record, decode_header
@@ -43,6 +43,27 @@ class SpoolPlan:
     """How many they are, by what the segments' headers and footers say."""
     runs: list[tuple[int, int]]
     """Their sequence numbers, as [first, end) of each segment: numbers may jump from one to the next."""
+    footed: frozenset[bytes]
+    """The topics that stand in footers."""
+    unfooted: list[Part]
+    """The parts without a footer."""
+
+    def topics(self) -> set[str]:
+        """Every topic in the spool: of segments without a footer the messages are read."""
+        found = set(self.footed)
+        for part in self.unfooted:
+            for piece in SegmentReading(part).pieces():
+                found.update(piece.batch.topics.names)
+        return set(map(topic_name, found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    header: Record
+    end: Tail | None
+    """None where nobody knows."""
+    topics: frozenset[bytes] | None
+    """None without a footer."""
 
 
 def find_spools(paths: Iterable[str]) -> list[Layout]:
@@ -63,22 +84,31 @@ def plan_spool(layout: Layout, host: str | None = None) -> SpoolPlan:
     committed = read_committed(layout.index)
     segments = list(_segments(layout, committed))
     if not segments:
-        return SpoolPlan(layout, "", [], 0, 0, [])
-    newest, tail = segments[-1]
-    if host is None and bytes(newest["boot"]) == boot_id():
+        return SpoolPlan(layout, "", [], 0, 0, [], frozenset(), [])
+    newest = segments[-1]
+    if host is None and bytes(newest.header["boot"]) == boot_id():
         host = socket.gethostname()
-    if tail is None:
-        tail = _walk(layout)
-    parts = [_part(layout, header, end, host) for header, end in segments]
-    before = [int(header["stored"]) for header, _ in segments] + [int(tail[STORED])]
+    tail = _walk(layout) if newest.end is None else newest.end
+    parts = [_part(layout, segment, host) for segment in segments]
+    before = [int(segment.header["stored"]) for segment in segments] + [int(tail[STORED])]
     runs = [
         (part.first_sequence, part.first_sequence + after - ahead)
         for part, (ahead, after) in zip(parts, pairwise(before), strict=True)
     ]
-    return SpoolPlan(layout, parts[0].spool, parts, int(tail[SEQUENCE]), before[-1] - before[0], runs)
+    return SpoolPlan(
+        layout,
+        parts[0].spool,
+        parts,
+        int(tail[SEQUENCE]),
+        before[-1] - before[0],
+        runs,
+        frozenset().union(*(segment.topics or () for segment in segments)),
+        [part for part, segment in zip(parts, segments, strict=True) if segment.topics is None],
+    )
 
 
-def _part(layout: Layout, header: Record, end: Tail | None, host: str | None) -> Part:
+def _part(layout: Layout, segment: _Segment, host: str | None) -> Part:
+    header, end = segment.header, segment.end
     return Part(
         directory=str(layout.directory),
         spool=bytes(header["spool"]).hex(),
@@ -89,8 +119,8 @@ def _part(layout: Layout, header: Record, end: Tail | None, host: str | None) ->
     )
 
 
-def _segments(layout: Layout, committed: Committed) -> Iterator[tuple[Record, Tail | None]]:
-    """(header, where it ends) of each segment that holds something committed, in order."""
+def _segments(layout: Layout, committed: Committed) -> Iterator[_Segment]:
+    """Each segment that holds something committed, in order."""
     for first, _ in layout.list_segments():
         fd = open_segment(layout, first)
         if fd is None:
@@ -103,11 +133,11 @@ def _segments(layout: Layout, committed: Committed) -> Iterator[tuple[Record, Ta
             yield found
     if committed is None:
         for _, header in bound_spares(layout):
-            yield header, None
+            yield _Segment(header, None, None)
 
 
-def _examine(fd: int, path: Path, committed: Committed) -> tuple[Record, Tail | None] | None:
-    """(header, where it ends: None where nobody knows); None when it holds nothing that can be read."""
+def _examine(fd: int, path: Path, committed: Committed) -> _Segment | None:
+    """What a segment says of itself; None when it holds nothing that can be read."""
     try:
         header = decode_header(read_at(fd, HEADER_BYTES, 0), path)
     except UnknownVersion:
@@ -115,11 +145,12 @@ def _examine(fd: int, path: Path, committed: Committed) -> tuple[Record, Tail | 
     except BadSpool:
         return None  # its messages are missed in the count, as those of a damaged frame are
     if footer := read_footer(fd):
-        return header, tail_of_footer(header, footer[0])
+        names = frozenset(name for name, *_ in footer[2])
+        return _Segment(header, tail_of_footer(header, footer[0]), names)
     number = int(header["number"])
     if committed is None or number < committed[0]:
-        return header, None
-    return (header, committed[1]) if number == committed[0] else None
+        return _Segment(header, None, None)
+    return _Segment(header, committed[1], None) if number == committed[0] else None
 
 
 def _walk(layout: Layout) -> Tail:

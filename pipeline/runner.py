@@ -66,7 +66,7 @@ def _query(
 ) -> DataFrame:
     stored = _stored(session, plans)
     if topics is None:
-        topics = [row.topic for row in stored.select("topic").distinct().collect()]
+        topics = sorted(set().union(*(plan.topics() for plan in plans)))
     else:
         stored = stored.where(f.col("topic").isin(*topics))
     kafka = (

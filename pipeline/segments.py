@@ -62,6 +62,11 @@ class Part(InputPartition):
         return fd
 
 
+def topic_name(name: bytes) -> str:
+    """A topic as text; what is not UTF-8 is escaped byte by byte."""
+    return name.decode(errors="backslashreplace")
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Messages of one chunk, and the frames they came in (int64[n, 5], rows of FRAME_ROW)."""

@@ -1,0 +1,169 @@
+"""The audit names each fault, and finds none where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SPOOL, OTHER = "a" * 32, "b" * 32
+STORED = (
+    "spool string, sequence long, topic string, partition_key int, timestamp_ms long, "
+    "key binary, value binary"
+)
+FOUND = (
+    "topic string, partition int, offset long, timestamp_ms long, key binary, value binary, "
+    "bruce_spool string, bruce_sequence long"
+)
+
+
+@dataclass(frozen=True)
+class Message:
+    """One stored message; `number` counts within its case."""
+
+    number: int
+    partition_key: int | None = None
+    timestamp_ms: int = 1000
+    key: bytes | None = b"k"
+    value: bytes | None = b"v"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record in Kafka, as it was sent for `of`; `at` is (partition, offset)."""
+
+    of: Message
+    at: tuple[int, int]
+    topic: str | None = None
+    spool: str | None = SPOOL
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is stored, what is in Kafka, and the counts that are not zero."""
+
+    stored: list[Message]
+    records: list[Record]
+    counts: dict[str, int]
+    discarded: list[int] = field(default_factory=list)
+    backlog: list[int] = field(default_factory=list)
+
+
+def keyed(*numbers: int, key: int = 7) -> list[Message]:
+    """Messages with one partition key."""
+    return [Message(number, partition_key=key) for number in numbers]
+
+
+M, N = Message(0), Message(1)
+K = keyed(0, 1, 2, 3)
+SENT_AS = Record(M, (0, 0))
+
+CASES = {
+    "clean": Case([M, N], [Record(M, (0, 0)), Record(N, (1, 0))], {"once": 2}),
+    "lost": Case([M, N], [SENT_AS], {"once": 1, "lost": 1}),
+    "duplicated": Case([M], [SENT_AS, Record(M, (0, 5)), Record(M, (1, 5))], {"duplicated": 1}),
+    "discarded": Case([M, N], [SENT_AS], {"once": 1, "discarded": 1}, discarded=[1]),
+    "discarded-and-found": Case([M], [SENT_AS], {"once": 1}, discarded=[0]),
+    "backlog": Case([M, N], [SENT_AS], {"once": 1, "backlog": 1}, backlog=[1]),
+    "other-value": Case([M], [Record(replace(M, value=b"w"), (0, 0))], {"once": 1, "altered": 1}),
+    "other-key": Case([M], [Record(replace(M, key=b"w"), (0, 0))], {"once": 1, "altered": 1}),
+    "other-time": Case([M], [Record(replace(M, timestamp_ms=1001), (0, 0))], {"once": 1, "altered": 1}),
+    "other-topic": Case([M], [Record(M, (0, 0), topic="elsewhere")], {"once": 1, "altered": 1}),
+    "key-and-value-moved": Case(
+        [Message(0, key=b"x", value=b"")],
+        [Record(Message(0, key=None, value=b"x"), (0, 0))],
+        {"once": 1, "altered": 1},
+    ),
+    "one-copy-altered": Case(
+        [M], [SENT_AS, Record(replace(M, value=b"w"), (0, 1))], {"duplicated": 1, "altered": 1}
+    ),
+    "time-zero-goes-out-as-one": Case(
+        [replace(M, timestamp_ms=0)], [Record(replace(M, timestamp_ms=1), (0, 0))], {"once": 1}
+    ),
+    "broker's-own-time": Case([M], [Record(replace(M, timestamp_ms=None), (0, 0))], {"once": 1}),  # type: ignore[arg-type]
+    "in-order": Case(K, [Record(m, (2, 10 * i)) for i, m in enumerate(K)], {"once": 4}),
+    "swapped": Case(
+        K, [Record(m, (2, i)) for i, m in enumerate([K[0], K[2], K[1], K[3]])], {"once": 4, "reordered": 1}
+    ),
+    "late": Case(K, [Record(m, (2, i)) for i, m in enumerate([*K[1:], K[0]])], {"once": 4, "reordered": 1}),
+    "resent-in-order": Case(
+        K, [Record(m, (2, i)) for i, m in enumerate([*K[:3], *K])], {"duplicated": 3, "once": 1}
+    ),
+    "other-keys-have-no-order": Case(
+        [*keyed(0, key=1), *keyed(1, key=2)],
+        [Record(keyed(1, key=2)[0], (0, 0)), Record(keyed(0, key=1)[0], (0, 1))],
+        {"once": 2},
+    ),
+    "unkeyed-has-no-order": Case([M, N], [Record(N, (0, 0)), Record(M, (0, 1))], {"once": 2}),
+    "foreign": Case(
+        [M],
+        [
+            SENT_AS,
+            Record(N, (0, 1), spool=OTHER),
+            Record(N, (0, 2), spool=None),
+            Record(N, (0, 3), spool=None),
+        ],
+        {"once": 1, "foreign": 3},
+    ),
+    "foreign-gone-from-the-spool": Case([], [SENT_AS], {"foreign": 1}),
+}
+"""By name, which is also the topic."""
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession) -> dict[str, dict[str, int]]:
+    """The counts of each case, all from one audit: each has its topic, and a range of sequence numbers."""
+    from pipeline.audit import COUNTS, match, summarise
+
+    stored, records, discarded, backlog = [], [], [], []
+    for index, (topic, case) in enumerate(CASES.items()):
+        base = 100 * index
+        discarded += [(SPOOL, base + number) for number in case.discarded]
+        backlog += [(SPOOL, base + number) for number in case.backlog]
+        stored += [
+            (SPOOL, base + m.number, topic, m.partition_key, m.timestamp_ms, m.key, m.value)
+            for m in case.stored
+        ]
+        for r in case.records:
+            stamp = (r.spool, base + r.of.number) if r.spool else (None, None)
+            records.append((r.topic or topic, *r.at, r.of.timestamp_ms, r.of.key, r.of.value, *stamp))
+    matched = match(
+        spark.createDataFrame(stored, STORED),
+        spark.createDataFrame(records, FOUND),
+        discarded=spark.createDataFrame(discarded, "spool string, sequence long"),
+        backlog=spark.createDataFrame(backlog, "spool string, sequence long"),
+    )
+    counts: dict[str, dict[str, int]] = {}
+    for row in summarise(matched).collect():
+        sums = counts.setdefault(row.topic, dict.fromkeys(COUNTS, 0))
+        for name in COUNTS:
+            sums[name] += row[name]
+    return counts
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_fault_is_found_under_its_name(name: str, found: dict[str, dict[str, int]]) -> None:
+    """The counts of a case are those that it was made for, and all others are zero."""
+    case = CASES[name]
+    counts = {count: number for count, number in found[name].items() if number}
+    assert counts == {**case.counts, **({"stored": len(case.stored)} if case.stored else {})}
+
+
+def test_nothing_else_is_found(found: dict[str, dict[str, int]]) -> None:
+    """A record under another topic than its message's is no finding of that topic."""
+    assert found.keys() == CASES.keys()
+
+
+def test_without_outcomes(spark: SparkSession) -> None:
+    """When the daemon says nothing of a message that is not in Kafka, it is lost."""
+    from pipeline.audit import match
+
+    stored = spark.createDataFrame([(SPOOL, 5, "t", None, 1, None, b"v")], STORED)
+    matched = match(stored, spark.createDataFrame([], FOUND)).collect()
+    assert [(row.sequence, row.spool, row.topic, row.fate) for row in matched] == [(5, SPOOL, "t", "lost")]

@@ -1,0 +1,135 @@
+"""What is planned: which segments, how far, and what the daemon said of their messages."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from pipeline import requirements
+from pipeline.errors import JobFailed, MissingSpark
+from pipeline.outcomes import _pending, read_outcomes
+from pipeline.plan import plan_spool
+from pipeline.segments import SegmentReading
+from spool.catalogue import Catalogue
+from spool.frame import POSITION
+from spool.layout import SEGMENT, SENT
+from spool.marks import Changes, Marks
+from tests.spool.rig import Rig
+
+
+def sequences(rig: Rig) -> list[int]:
+    """Every sequence number that the plan of a spool leads to."""
+    parts = plan_spool(rig.layout).parts
+    return [
+        n for part in parts for piece in SegmentReading(part).pieces() for n in piece.batch.sequence.tolist()
+    ]
+
+
+def test_a_plan_counts_what_it_reads(rig: Rig) -> None:
+    """`stored`, `next_sequence` and `runs` are those of the messages that the parts hold."""
+    rig.fill(60, messages=5)
+    rig.step()
+    rig.fill(1)
+    rig.crash()
+    plan = plan_spool(rig.layout)
+    assert sequences(rig) == list(range(300))
+    assert (plan.stored, plan.next_sequence) == (300, 300)
+    assert plan.topics() == {"t0", "t1"}
+    assert plan.runs[0][0] == 0
+    assert plan.runs[-1][1] == 300
+    assert all(before[1] == after[0] for before, after in zip(plan.runs, plan.runs[1:], strict=False))
+
+
+def test_a_segment_may_be_renamed_and_removed(rig: Rig) -> None:
+    """A segment that is called sent after the plan is read all the same; one that is gone is an error."""
+    rig.fill(40, messages=5)
+    rig.step()
+    rig.crash()
+    parts = plan_spool(rig.layout).parts
+    os.rename(rig.layout.segment(0, SEGMENT), rig.layout.segment(0, SENT))
+    assert sum(len(piece.batch) for piece in SegmentReading(parts[0]).pieces()) > 0
+    rig.layout.segment(0, SENT).unlink()
+    with pytest.raises(JobFailed, match=r"segment 1 of .* was removed while the job ran"):
+        list(SegmentReading(parts[0]).pieces())
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_damage_is_counted(rig: Rig, *, last: bool) -> None:
+    """The bytes of a damaged frame are noted, in the middle of a segment and at its end."""
+    rig.fill(1)
+    if last:
+        rig.fill(1)
+    start = int(rig.writer.tail[POSITION])
+    rig.fill(1)
+    end = int(rig.writer.tail[POSITION])
+    if not last:
+        rig.fill(1)
+    rig.step()
+    rig.crash()
+    with rig.last_path().open("r+b") as file:
+        file.seek(start + 70)
+        file.write(b"\xff\xff")
+    plan = plan_spool(rig.layout)
+    reading = SegmentReading(plan.parts[0])
+    read = [n for piece in reading.pieces() for n in piece.batch.sequence.tolist()]
+    assert read == ([0, 1, 2, 3, 4, 5] if last else [0, 1, 2, 6, 7, 8])
+    assert reading.damaged == [(start, end)]
+    assert plan.stored == 9
+
+
+def test_small_chunks_give_the_same(rig: Rig) -> None:
+    """However little is read at a time, each message comes once."""
+    rig.fill(60, messages=5)
+    rig.step()
+    rig.crash()
+    parts = plan_spool(rig.layout).parts
+    for size in (64, 1000, 1 << 20):
+        read = [
+            n
+            for p in parts
+            for piece in SegmentReading(p, size).pieces()
+            for n in piece.batch.sequence.tolist()
+        ]
+        assert read == list(range(300))
+
+
+def test_backlog_is_what_no_mark_resolves() -> None:
+    """Backlog is what lies in a segment, from the floor on, and is not resolved; gaps in numbers are not."""
+    resolved = np.array([12, 13, 19, 1 << 32])
+    assert _pending([(0, 10), (10, 20), (1 << 32, (1 << 32) + 3)], 5, resolved) == [
+        (5, 10),
+        (10, 12),
+        (14, 19),
+        ((1 << 32) + 1, (1 << 32) + 3),
+    ]
+    assert _pending([(0, 10)], 10, np.empty(0, np.int64)) == []
+
+
+def test_outcomes_come_from_the_marks(rig: Rig) -> None:
+    """The floor and the discards of the marks are what the daemon says; without marks it says nothing."""
+    rig.fill(4)
+    rig.step()
+    rig.crash()
+    plan = plan_spool(rig.layout)
+    assert read_outcomes(plan).discarded == []
+    marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
+    marks.commit(Changes(floor=7, discarded=[(2, 15, b"t0", 1)]))
+    marks.close()
+    outcomes = read_outcomes(plan)
+    assert (outcomes.discarded, outcomes.backlog) == ([2], [(7, 12)])
+
+
+def test_missing_parts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Spark needs and is not there is said in one sentence that names it."""
+    monkeypatch.setattr(requirements, "_version", {"pyspark": "3.5.1"}.get)
+    with pytest.raises(MissingSpark, match=r"pyspark 3\.5\.1 is too old for bruce: it needs 4\.0 or newer"):
+        requirements.check_requirements()
+    monkeypatch.setattr(requirements, "_version", lambda package: None)
+    with pytest.raises(MissingSpark, match="pyspark is not installed"):
+        requirements.check_requirements()
+    monkeypatch.setattr(requirements, "_version", lambda package: "99.0")
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with pytest.raises(MissingSpark, match="there is no Java"):
+        requirements.check_requirements()

@@ -1,0 +1,160 @@
+"""An audit from end to end: a spool, the embedded Kafka, and what the daemon noted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from dispatch.embedded import EmbeddedKafka
+from spool.catalogue import Catalogue
+from spool.marks import Changes, Marks
+from spool.wire import encode
+from tests.spool.rig import Rig
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+TOPICS = ["clicks", "views"]
+BRUCECTL = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    """One broker, and the topics with three partitions each."""
+    with EmbeddedKafka(brokers=1, topics=[(topic, 3) for topic in TOPICS]) as running:
+        yield running
+
+
+class Delivery:
+    """Stores messages, and produces them as the daemon would, but for what a test asks for."""
+
+    def __init__(self, rig: Rig, kafka: EmbeddedKafka, count: int) -> None:
+        self.rig = rig
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5})
+        for first in range(0, count, 20):
+            rig.append(
+                [
+                    encode(TOPICS[i % 2].encode(), b"%d" % i, key=b"k", timestamp=i, partition_key=i % 5)
+                    for i in range(first, min(first + 20, count))
+                ]
+            )
+        rig.step()
+
+    def send(self, *sequences: int, value: bytes | None = None) -> None:
+        """Produce these messages, in this order."""
+        for i in sequences:
+            self._producer.produce(
+                TOPICS[i % 2],
+                value or b"%d" % i,
+                b"k",
+                i % 5 % 3,
+                timestamp=i or 1,
+                headers=[("bruce-id", self.rig.identity.spool + i.to_bytes(8, "big"))],
+            )
+        assert self._producer.flush(30) == 0
+
+
+def test_planted_faults_are_found(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+    """Seven losses, five duplicates, two swaps and one altered value are found, and nothing else."""
+    from pipeline.runner import run_audit
+
+    delivery = Delivery(rig, kafka, 1000)
+    order = [i for i in range(1000) if i not in range(100, 107) and i != 500]
+    for at in (200, 300):
+        # Of the same partition key and topic, ten apart.
+        a, b = order.index(at), order.index(at + 10)
+        order[a], order[b] = order[b], order[a]
+    delivery.send(*order, *range(5))
+    delivery.send(500, value=b"other")
+    rig.crash()
+    report = run_audit(spark, [str(rig.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers})
+    assert report.total == {
+        "stored": 1000,
+        "once": 988,
+        "duplicated": 5,
+        "discarded": 0,
+        "backlog": 0,
+        "lost": 7,
+        "altered": 1,
+        "reordered": 3,  # and 500, which went out last
+        "foreign": 0,
+    }
+    assert not report.sound
+    assert [(s.spool, s.stored, s.unreadable) for s in report.spools] == [(rig.identity.spool.hex(), 1000, 0)]
+    assert report.sentence() == (
+        "993 of 1,000 stored messages are in Kafka: 7 lost, 1 altered (5 duplicated)."
+    )
+
+
+def test_what_the_daemon_noted_is_not_lost(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+    """A message discarded after acceptance, or not resolved yet, is called so; what is resolved is lost."""
+    from pipeline.runner import run_audit
+
+    delivery = Delivery(rig, kafka, 200)
+    delivery.send(*range(97), 98, 120)
+    rig.crash()
+    marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
+    marks.commit(Changes(floor=100, discarded=[(97, 15, b"views", 1)]))
+    marks.close()
+    report = run_audit(spark, [str(rig.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers})
+    total = report.total
+    assert {name: total[name] for name in ("once", "discarded", "backlog", "lost")} == {
+        "once": 99,
+        "discarded": 1,
+        "backlog": 99,
+        "lost": 1,
+    }
+
+
+def test_one_topic(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+    """With a topic named, only its messages and records count."""
+    from pipeline.runner import run_audit
+
+    Delivery(rig, kafka, 100).send(*range(0, 100, 2))
+    rig.crash()
+    servers = {"bootstrap.servers": kafka.bootstrap_servers}
+    report = run_audit(spark, [str(rig.options.directory)], servers, ["clicks"])
+    assert report.sound
+    assert {topic: counts["once"] for topic, counts in report.topics.items()} == {"clicks": 50}
+
+
+def test_command(kafka: EmbeddedKafka, rig: Rig, tmp_path: Path) -> None:
+    """`brucectl spark audit` runs from any folder, writes nothing but its report, and exits 1 for a loss."""
+    Delivery(rig, kafka, 50).send(*range(49))
+    rig.crash()
+    command = ["spark", "audit", str(rig.options.directory)]
+    done = subprocess.run(
+        [*BRUCECTL, *command, "--json", "--bootstrap-servers", kafka.bootstrap_servers],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    report = json.loads(done.stdout)
+    assert (report["version"], report["sound"], report["total"]["lost"]) == (1, False, 1)
+
+
+def test_command_without_java(rig: Rig, tmp_path: Path) -> None:
+    """Without Java the command says so in one sentence and exits 3."""
+    done = subprocess.run(
+        [*BRUCECTL, "spark", "audit", str(rig.options.directory), "--bootstrap-servers", "127.0.0.1:1"],
+        env={"PATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "there is no Java: Spark needs 17 or newer, on the PATH or in JAVA_HOME\n"
