@@ -83,22 +83,34 @@ def complain(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
+def _show_figures(console: Console, **figures: int) -> None:
+    """A table of one row on a terminal; elsewhere a line each, so that none is without its name."""
+    if console.is_terminal:
+        show_rows(tuple(figures), [tuple(figures.values())], console=console)
+    else:
+        show_rows((), figures.items(), console=console)
+
+
 def show_status(snapshot: Snapshot, *, console: Console | None = None) -> None:
     """A spool at a glance."""
     console = console or Console()
     view, marks = snapshot.spool, snapshot.watermarks
     console.print(Text(f"spool {view.directory}", style="bold"), Text(view.uuid, style="dim"))
     console.print(f"{view.segments} segments, {view.bytes / (1 << 20):,.1f} MiB of disk\n", highlight=False)
-    show_rows(
-        ("received", "delivered", "discarded", "backlog"),
-        [(snapshot.received, snapshot.delivered, sum(snapshot.discarded.values()), snapshot.backlog)],
-        console=console,
+    _show_figures(
+        console,
+        received=snapshot.received,
+        delivered=snapshot.delivered,
+        discarded=sum(snapshot.discarded.values()),
+        backlog=snapshot.backlog,
     )
     console.print()
-    show_rows(
-        ("accepted", "written", "synced", "delivered"),
-        [(marks.accepted, marks.written, marks.synced, marks.delivered)],
-        console=console,
+    _show_figures(
+        console,
+        accepted=marks.accepted,
+        written=marks.written,
+        synced=marks.synced,
+        delivered=marks.delivered,
     )
     if snapshot.discarded:
         console.print()
