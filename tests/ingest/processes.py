@@ -151,11 +151,11 @@ def message(who: int, number: int, size: int) -> bytes:
     return encode(b"from-%d" % who, fill, timestamp=number)
 
 
-def send(path: Path, who: int, count: int, out: Path) -> None:
-    """Send `count` datagrams of every kind; write to `out` how many of each, once each was sent."""
+def send(path: Path, who: int, out: Path, enough: Callable[[int], bool]) -> None:
+    """Send datagrams of every kind until there are `enough`; write to `out` how many of each were sent."""
     chance, sender, kinds = random.Random(who), connect(path), Counter[str]()
     number = 0
-    for _ in range(count):
+    while not enough(kinds.total()):
         kind = chance.choices(
             ("right", "large", "empty", "size", "api_key", "truncated"), (80, 6, 4, 4, 4, 2)
         )[0]

@@ -17,6 +17,10 @@ SELECTION = [
     "tests/spool/test_frame.py::test_a_limit_inside_the_last_frame_cuts_it",
     "tests/spool/test_scan.py::test_damage_is_skipped_and_counted",
     "tests/spool/test_torn.py::test_the_log_goes_on_over_a_torn_frame",
+    "tests/ingest/test_burst.py::test_every_malformed_case_is_counted_under_its_own_reason",
+    "tests/ingest/test_burst.py::test_datagrams_over_the_limit_are_truncated_and_never_stored",
+    "tests/ingest/test_salvage.py::test_received_but_not_stored",
+    "tests/ingest/test_salvage.py::test_killed_between_the_ledger_and_the_next_arm",
 ]
 
 
