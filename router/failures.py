@@ -22,6 +22,8 @@ from dispatch.retry import Action, decide
 
 PAUSE_S = 0.5
 """Before a partition is tried again after an error that time may heal."""
+DECLINED_S = 0.05
+"""Before a partition is tried again that librdkafka's own queue had no room for."""
 
 Sequences = npt.NDArray[np.int64]
 Flats = npt.NDArray[np.int32]
@@ -88,7 +90,7 @@ class Failures:
             refresh |= decision.action is Action.REFRESH
             self._emptying.add(f)
             if decision.action is not Action.DISCARD:
-                self.pause(f)
+                self._until[f] = self._clock() + PAUSE_S
                 again.append(row)
             elif self._refused_alone(f, s):
                 discard.setdefault(int(decision.reason), []).append(row)
@@ -111,9 +113,9 @@ class Failures:
         suspicion.refused += 1
         return False
 
-    def pause(self, flat: int, seconds: float = PAUSE_S) -> None:
-        """Leave a partition alone for a while."""
-        self._until[flat] = self._clock() + seconds
+    def decline(self, flats: Flats) -> None:
+        """Librdkafka itself did not take a message of these partitions."""
+        self._until.update(dict.fromkeys(flats.tolist(), self._clock() + DECLINED_S))
 
     def single_out(self, sequence: Sequences, wanted: npt.NDArray[np.bool_], flat: Flats) -> None:
         """Bring suspects back to the partition that they were refused from, wherever they could go.

@@ -30,11 +30,22 @@ class Room:
         free = (brokers["messages"] <= self._messages) & (brokers["bytes"] <= self._bytes)
         return (free | (brokers["messages"] == 0)) & (brokers["state"] < State.BACKING_OFF)
 
-    def may_read(self) -> bool:
-        """Whether the reading may go on: every broker that moves has room, or one of those that do not."""
-        brokers = self._pool.brokers.rows
-        roomy, healthy = self.roomy(), brokers["state"] == State.HEALTHY
-        return bool(roomy[healthy].all() if healthy.any() else roomy.any())
+    def may_read(self, partitions: Mask) -> bool:
+        """Whether the reading for these partitions may go on.
+
+        Every broker of theirs that moves has room; where none of them moves, some broker has.
+        """
+        brokers, roomy = self._pool.brokers.rows, self.roomy()
+        leaders = self._pool.partitions.rows["leader"][: len(partitions)][partitions]
+        moving = np.zeros(len(brokers), np.bool_)
+        moving[leaders[leaders >= 0]] = True
+        moving &= brokers["state"] == State.HEALTHY
+        return bool(roomy[moving].all() if moving.any() else roomy.any())
+
+    def free(self) -> Mask:
+        """By partition: not held back."""
+        rows = self._pool.partitions.rows[: self._pool.partitions.count]
+        return np.asarray(rows["held_from"] == NOT_HELD)
 
     def led(self) -> Mask:
         """By partition: it has a leader, which has room."""
@@ -44,13 +55,21 @@ class Room:
             led &= self.roomy()[rows["leader"]]
         return led
 
+    def orphaned(self) -> bool:
+        """Whether a partition is held whose leader is unknown or does not move; it may have another."""
+        rows = self._pool.partitions.rows[: self._pool.partitions.count]
+        leaders = rows["leader"][~self.free()]
+        if (leaders < 0).any():
+            return True
+        return bool((self._pool.brokers.rows["state"][leaders] != State.HEALTHY).any())
+
     def available(self, ready: Mask | None) -> Mask:
         """By partition: where messages that may go anywhere may go.
 
         Not held, or ready to catch up; with room; on a healthy broker where the topic has such a partition.
         """
         rows = self._pool.partitions.rows[: self._pool.partitions.count]
-        free = rows["held_from"] == NOT_HELD
+        free = self.free()
         if ready is not None:
             free |= ready
         free &= self.led()

@@ -45,10 +45,10 @@ from spool.wire import Reason
 _log = logging.getLogger("bruce.router")
 
 OBSERVE_S = 0.1
+ASK_S = 1.0
+"""Between two questions for the leaders of partitions that are held because theirs is away."""
 CATCH_UP_BATCHES = 2
 """Batches of a catch-up for each one of the live path: it must gain on it."""
-DECLINED_S = 0.05
-"""Before a partition is tried again that librdkafka itself declined."""
 
 Place = Callable[[], tuple[int, int]]
 
@@ -97,7 +97,7 @@ class Router:
         """The last catch-up sent nothing, and nothing has changed since."""
         self._failures, self._growth = Failures(clock=clock), Growth()
         self._unknown = UnknownTopics(clock=clock)
-        self._clock, self._observed_at = clock, 0.0
+        self._clock, self._observed_at, self._asked_at = clock, 0.0, 0.0
         self._live.seek(acks.floor)
 
     @property
@@ -114,7 +114,7 @@ class Router:
         moved = self.settle() > 0
         self._observe()
         moved |= self._go_over_again()
-        moved |= self._may_read() and self._route(self._live, None)
+        moved |= self._may_read(None) and self._route(self._live, None)
         if self._acks.due():
             self.commit()
         return moved
@@ -137,7 +137,8 @@ class Router:
         bad = outcomes.code != 0
         verdict = self._failures.judge(outcomes.sequence[bad], outcomes.code[bad], outcomes.flat[bad])
         for reason, rows in verdict.discard.items():
-            topics = [self._topic_of(flat) for flat in rows.flat.tolist()]
+            numbers = self._pool.partitions.rows["topic"][rows.flat].tolist()
+            topics = [self._live.topics.names[number] for number in numbers]
             self._discard(rows.sequence, Reason(reason), topics)
         self._acks.give_back(verdict.again.sequence)
         self._pool.partitions.hold(verdict.again.flat, verdict.again.sequence)
@@ -145,9 +146,6 @@ class Router:
             self._catch_up.ready[verdict.again.flat] = False
         if verdict.refresh:
             self._metadata.want([])
-
-    def _topic_of(self, flat: int) -> bytes:
-        return self._live.topics.names[int(self._pool.partitions.rows["topic"][flat])]
 
     def _discard(self, sequence: npt.NDArray[np.int64], reason: Reason, topics: list[bytes]) -> None:
         count = self._acks.discard(sequence, reason, topics)
@@ -186,12 +184,22 @@ class Router:
             self._pool.observe()
             if self._unknown.waiting:
                 self._metadata.want([self._live.topics.names[t] for t in self._unknown.waiting])
+            elif now - self._asked_at >= ASK_S and self._room.orphaned():
+                # The timer of the metadata is too slow for messages that wait for a leader.
+                self._asked_at = now
+                self._metadata.want([])
 
-    def _may_read(self) -> bool:
-        """Whether there is a place for what is read; before the first metadata, for nothing."""
+    def _may_read(self, catch_up: CatchUp | None) -> bool:
+        """Whether there is a place for what is read; before the first metadata, for nothing.
+
+        Partitions that are caught up get nothing on the live path, and so do not slow it down.
+        """
         if len(self._pool.brokers.rows) == 0:
             return not self._unknown.waiting
-        return self._room.may_read()
+        partitions = self._room.free()
+        if catch_up:
+            partitions = catch_up.ready | (partitions & catch_up.sweeping)
+        return self._room.may_read(partitions)
 
     # -- handing over ---------------------------------------------------------------------------------
 
@@ -244,7 +252,10 @@ class Router:
         if left.any():
             self._cover(batch, left, chosen)
         if handed.error:
-            self._declined(handed.error, np.unique(flat[left & (flat >= 0)]))
+            # Librdkafka itself did not take a message.
+            self._failures.decline(np.unique(flat[left & (flat >= 0)]))
+            if decide(handed.error).action is Action.REFRESH:
+                self._metadata.want([])
         if catch_up:
             catch_up.moved += int(sent.sum())
             catch_up.ready[chosen[left & (chosen >= 0)]] = False
@@ -274,13 +285,6 @@ class Router:
             first = int(batch.sequence[np.argmax(loose & (batch.topic == topic))])
             self._loose[topic] = min(first, self._loose.get(topic, first))
 
-    def _declined(self, code: int, flats: npt.NDArray[np.int32]) -> None:
-        """Librdkafka did not take a message, for a reason of its own."""
-        for flat in flats.tolist():
-            self._failures.pause(flat, DECLINED_S)
-        if decide(code).action is Action.REFRESH:
-            self._metadata.want([])
-
     # -- catching up ----------------------------------------------------------------------------------
 
     def _go_over_again(self) -> bool:
@@ -294,7 +298,7 @@ class Router:
             if self._is_over(self._catch_up):
                 break
             self._join(self._catch_up)
-            if not (self._may_read() and self._route(self._again, self._catch_up)):
+            if not (self._may_read(self._catch_up) and self._route(self._again, self._catch_up)):
                 break
             moved = True
         if self._is_over(self._catch_up):

@@ -1,0 +1,209 @@
+"""A router over a real small spool and the embedded Kafka; everything of delivery but its process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Message
+
+from dispatch.client import KafkaClient
+from dispatch.embedded import EmbeddedKafka
+from dispatch.options import DispatchOptions
+from dispatch.pool import Pool
+from router.acks import Acks
+from router.metadata import Metadata
+from router.partition import Partitioners
+from router.room import Room
+from router.router import Kafka, Log, Router
+from router.unknown import UnknownTopics
+from spool.catalogue import Catalogue
+from spool.marks import Marks, Outcomes
+from spool.page import Field
+from spool.reader import Reader
+from spool.record import Topics
+from spool.wire import encode
+from tests.daemon import consume
+from tests.spool.rig import Rig
+
+SEGMENT_BYTES = 256 << 10
+
+
+class Outlet:
+    """One spool, and its deliverer, which can be killed and started again."""
+
+    def __init__(
+        self,
+        kafka: EmbeddedKafka,
+        *,
+        partitioners: Mapping[str, str] | None = None,
+        grace_s: float = 60,
+        segment_bytes: int = SEGMENT_BYTES,
+        **options: Any,
+    ) -> None:
+        """`options`: fields of DispatchOptions; `kafka` adds librdkafka properties."""
+        self.kafka, self.grace_s, self.partitioners = kafka, grace_s, partitioners or {}
+        self.directory = Path(tempfile.mkdtemp(prefix="bruce-outlet-", dir="/dev/shm"))
+        self.rig = Rig(self.directory, segment_bytes=segment_bytes, max_bytes=512 * segment_bytes)
+        properties = {"bootstrap.servers": kafka.bootstrap_servers, **options.pop("kafka_properties", {})}
+        self.options = DispatchOptions(kafka={"linger.ms": "5", **properties}, **options)
+        self.most = np.zeros(2, np.int64)
+        """Messages and bytes that one broker had in flight, at most."""
+        self._runs = False
+        self.start()
+
+    def start(self) -> None:
+        """Start the deliverer."""
+        self.wake = os.eventfd(0, os.EFD_NONBLOCK)
+        catalogue, topics = Catalogue(self.rig.layout), Topics()
+        self.marks = Marks(self.rig.layout.delivery, catalogue)
+        self.client = KafkaClient(self.options, self.wake)
+        self.pool = Pool(self.client, topics, self.options, spool_uuid=self.rig.identity.spool)
+        self.acks = Acks(self.marks, catalogue)
+        self.metadata = Metadata(self.client.fetch_cluster, lambda: None)
+        self.readers = Reader(catalogue, topics), Reader(catalogue, topics)
+        window = self.options.window_messages, self.options.window_bytes
+        self.router = Router(
+            Log(*self.readers, lambda: self.rig.page.place(Field.SYNCED)),
+            Kafka(self.client, self.pool, Room(self.pool, *window), self.metadata),
+            self.acks,
+            Partitioners(self.partitioners),
+        )
+        self.router._unknown = UnknownTopics(grace_s=self.grace_s)
+        self._runs = True
+
+    def kill(self) -> None:
+        """What was not committed is forgotten, what is in flight goes no further."""
+        if self._runs:
+            self._runs = False
+            self.metadata.stop()
+            self.client.close()
+            self.marks.close()
+            for reader in self.readers:
+                reader.close()
+            os.close(self.wake)
+
+    def restart(self) -> None:
+        """Killed and started again."""
+        self.kill()
+        self.start()
+
+    def close(self) -> None:
+        """The end."""
+        self.kill()
+        self.rig.crash()
+        shutil.rmtree(self.directory)
+
+    def send(self, messages: Sequence[bytes], burst: int = 50) -> None:
+        """Datagrams, synced."""
+        for first in range(0, len(messages), burst):
+            self.rig.append(messages[first : first + burst])
+        self.rig.step()
+
+    def run(self, until: Callable[[], bool], timeout_s: float = 30) -> None:
+        """Let it run until it is so."""
+        end = time.monotonic() + timeout_s
+        while not until():
+            assert time.monotonic() < end, f"waited in vain: {self}"
+            if not self.router.step():
+                time.sleep(0.002)
+            rows = self.pool.brokers.rows
+            if len(rows):
+                self.most = np.maximum(self.most, [rows["messages"].max(), rows["bytes"].max()])
+
+    def run_for(self, seconds: float) -> None:
+        """Let it run for a while."""
+        end = time.monotonic() + seconds
+        self.run(lambda: time.monotonic() > end)
+
+    def finish(self, timeout_s: float = 30) -> Outcomes:
+        """Let it run until everything is resolved and written down."""
+        self.run(lambda: self.acks.floor >= self.rig.synced and not self.router.in_flight(), timeout_s)
+        self.router.commit()
+        return self.marks.outcomes()
+
+    @property
+    def resolved(self) -> int:
+        """Messages known to be done with."""
+        floor = self.acks.floor
+        above = 0
+        for bits in self.acks._segments.values():
+            unpacked = np.unpackbits(bits.resolved, bitorder="little")
+            above += int(unpacked[max(0, floor - bits.info.first_sequence) :].sum())
+        return floor + above
+
+    def consume(self, topic: str, partitions: int, count: int) -> list[Message]:
+        """All records of a topic, at least `count`."""
+        return consume(self.kafka.bootstrap_servers, topic, partitions, count)
+
+    def __repr__(self) -> str:
+        held = self.pool.partitions.rows[self.pool.partitions.held()]
+        return (
+            f"floor {self.acks.floor} of {self.rig.synced}, in flight {self.router.in_flight()}, "
+            f"held {held}, brokers {self.router.brokers()}, waiting {self.router._unknown.waiting}, "
+            f"loose {self.router._loose}, suspicions {self.router._failures._suspicions}, "
+            f"catch-up {self.router._catch_up}"
+        )
+
+
+@contextmanager
+def outlet(kafka: EmbeddedKafka, **options: Any) -> Iterator[Outlet]:
+    """An outlet that is cleared away."""
+    made = Outlet(kafka, **options)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def keyed(
+    count: int, keys: int = 12, *, topic: bytes = b"t", first: int = 0, bytes_each: int = 40
+) -> list[bytes]:
+    """PartitionKey messages; the value is the key, the message's number, and something to fill up."""
+    return [
+        encode(
+            topic, b"%d:%d:" % (i % keys, i) + b"." * bytes_each, partition_key=i % keys, timestamp=1000 + i
+        )
+        for i in range(first, first + count)
+    ]
+
+
+def anywhere(count: int, *, topic: bytes = b"t", first: int = 0, bytes_each: int = 40) -> list[bytes]:
+    """AnyPartition messages, numbered."""
+    return [
+        encode(topic, b"any:%d:" % i + b"." * bytes_each, timestamp=1000 + i)
+        for i in range(first, first + count)
+    ]
+
+
+def numbers(records: Sequence[Message]) -> list[int]:
+    """The numbers in the values."""
+    return [int((record.value() or b"").split(b":")[1]) for record in records]
+
+
+def duplicates(records: Sequence[Message]) -> int:
+    """Records that are there again."""
+    return sum(Counter(numbers(records)).values()) - len(set(numbers(records)))
+
+
+def check_order(records: Sequence[Message]) -> None:
+    """Keyed messages first appear in the order of their numbers, all of a key in one partition."""
+    places: dict[bytes, int] = {}
+    last: dict[bytes, int] = {}
+    seen: set[int] = set()
+    for record in records:
+        key, number, _ = (record.value() or b"").split(b":")
+        if key == b"any" or int(number) in seen:
+            continue
+        seen.add(int(number))
+        assert places.setdefault(key, record.partition()) == record.partition()
+        assert last.get(key, -1) < int(number), f"{int(number)} of key {key!r} after {last[key]}"
+        last[key] = int(number)
