@@ -17,6 +17,7 @@ How a message lives here, and where to read on:
     delivered   resolved, and its segment called .sent              marks, retention
     gone        when max_bytes wants the room                       retention
     discarded   while there is no room: counted, not kept           ledger
+    set aside   what cannot be used, as it is                       quarantine
 
     segment     created as a spare -> bound -> named -> full -> sealed -> sent -> removed
 

@@ -1,0 +1,85 @@
+"""The shared page: what the processes of a daemon tell each other, word by word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spool.page import (
+    BROKER_ROWS,
+    WORDS,
+    Field,
+    Page,
+    page_path,
+    place,
+    read_page,
+    runtime_directory,
+    split_place,
+)
+
+
+@given(st.integers(0, (1 << 31) - 1), st.integers(0, (1 << 32) - 1).map(lambda n: n * 8))
+def test_places_round_trip(number: int, position: int) -> None:
+    """A place is one word that holds segment number and offset, and a page gives both back."""
+    assert split_place(place(number, position)) == (number, position)
+    assert -(1 << 63) <= place(number, position) < 1 << 63
+
+
+@given(*[st.tuples(st.integers(0, 1 << 30), st.integers(0, 1 << 29).map(lambda n: n * 8))] * 2)
+def test_places_are_in_the_order_of_the_log(one: tuple[int, int], other: tuple[int, int]) -> None:
+    """Comparing places compares positions in the log."""
+    assert (place(*one) < place(*other)) == (one < other)
+
+
+def test_everybody_maps_the_same_words(tmp_path: Path) -> None:
+    """What one process stores, another reads, and who only looks reads it too."""
+    one, other = Page(tmp_path / "page"), Page(tmp_path / "page")
+    one.words[Field.WRITTEN] = place(7, 4096)
+    assert other.place(Field.WRITTEN) == (7, 4096)
+    looked = read_page(tmp_path / "page")
+    assert looked is not None
+    assert looked[Field.WRITTEN] == place(7, 4096)
+    assert other.address_of(Field.WRITTEN) == other.address + 64
+
+
+@pytest.mark.parametrize("data", [None, b"", bytes(8 * WORDS), b"x" * 100])
+def test_what_is_no_page_is_none(tmp_path: Path, data: bytes | None) -> None:
+    """A missing file, or another one, is no page."""
+    if data is not None:
+        (tmp_path / "page").write_bytes(data)
+    assert read_page(tmp_path / "page") is None
+
+
+def test_each_writer_has_cache_lines_of_its_own() -> None:
+    """No two processes store to one line: the appender's word is not slowed by the keeper's."""
+    writers = {
+        "supervisor": [Field.MAGIC, Field.STARTED_NS],
+        "ingest": [Field.WRITTEN, Field.WRITTEN_SEQUENCE],
+        "keeper": [Field.SYNCED, Field.SYNCED_SEQUENCE, Field.SPARE, Field.FULL, Field.KEEPER_WAITS],
+        "delivery": [Field.FLOOR],
+    }
+    lines = {name: {field // 8 for field in fields} for name, fields in writers.items()}
+    taken = [line for found in lines.values() for line in found]
+    assert len(taken) == len(set(taken))
+    assert Field.BROKERS + 4 * (BROKER_ROWS + 1) <= WORDS
+
+
+def test_memory_that_outlives_processes_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A directory on tmpfs is taken where one is named; one on a disk is not, nor one that is missing."""
+    monkeypatch.setenv("BRUCE_RUNTIME_DIRECTORY", "/dev/shm")
+    assert runtime_directory() == Path("/dev/shm")
+    monkeypatch.setenv("BRUCE_RUNTIME_DIRECTORY", "/proc")
+    assert runtime_directory() == Path("/dev/shm")
+    monkeypatch.setenv("BRUCE_RUNTIME_DIRECTORY", str(tmp_path / "missing"))
+    assert runtime_directory() == Path("/dev/shm")
+
+
+def test_pages_differ_by_spool_and_boot(tmp_path: Path) -> None:
+    """Two spools, or two boots, never share a page."""
+    paths = {page_path(tmp_path, s, b) for s in (b"a" * 16, b"b" * 16) for b in (b"a" * 16, b"b" * 16)}
+    assert len(paths) == 4
+    assert np.dtype(np.int64).itemsize * WORDS == 8192
