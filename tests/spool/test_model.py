@@ -149,4 +149,4 @@ class SpoolMachine(RuleBasedStateMachine):
 
 
 TestSpool = SpoolMachine.TestCase
-TestSpool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSpool.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
