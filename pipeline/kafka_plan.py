@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -58,18 +59,35 @@ def plan_ranges(
     """Everything that these topics hold now, of all topics by default. Raises Unreachable."""
     with closing(open_consumer(properties)) as consumer:
         known = _list_topics(consumer, properties)
-        ranges: list[Range] = []
-        for topic in sorted(known if topics is None else known.keys() & set(topics)):
-            for partition in known[topic]:
-                try:
-                    start, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)
-                except KafkaException as error:
-                    raise Unreachable(
-                        error.args[0].code(),
-                        f"Kafka does not tell the offsets of {topic} [{partition}]: {error.args[0].str()}",
-                    ) from error
-                ranges += [Range(topic, partition, at, min(at + most, end)) for at in range(start, end, most)]
-        return ranges
+        chosen = sorted(known if topics is None else known.keys() & set(topics))
+        whole = [_whole(consumer, topic, partition) for topic in chosen for partition in known[topic]]
+    return [
+        Range(r.topic, r.partition, at, min(at + most, r.end))
+        for r in whole
+        for at in range(r.start, r.end, most)
+    ]
+
+
+def count_dropped(properties: Mapping[str, str], topics: Iterable[str]) -> dict[str, int]:
+    """Offsets that Kafka had and has no more, by topic, where there are any. Raises Unreachable."""
+    dropped: Counter[str] = Counter()
+    with closing(open_consumer(properties)) as consumer:
+        known = _list_topics(consumer, properties)
+        for topic in sorted(known.keys() & set(topics)):
+            dropped[topic] = sum(_whole(consumer, topic, partition).start for partition in known[topic])
+    return {topic: count for topic, count in dropped.items() if count}
+
+
+def _whole(consumer: Consumer, topic: str, partition: int) -> Range:
+    """All that a partition holds now."""
+    try:
+        start, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)
+    except KafkaException as error:
+        raise Unreachable(
+            error.args[0].code(),
+            f"Kafka does not tell the offsets of {topic} [{partition}]: {error.args[0].str()}",
+        ) from error
+    return Range(topic, partition, start, end)
 
 
 def _list_topics(consumer: Consumer, properties: Mapping[str, str]) -> dict[str, list[int]]:

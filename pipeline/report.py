@@ -4,7 +4,8 @@
      "sound": true                       nothing lost, altered or unreadable
      "spools": [{"spool": uuid, "directory": path, "stored": n, "unreadable": n}],
      "topics": [{"topic": name, COUNT: n, ...}],
-     "total": {COUNT: n, ...}}
+     "total": {COUNT: n, ...},
+     "dropped": {topic: n}}              offsets that Kafka had and has no more, where there are any
 
 COUNT: stored, once, duplicated, discarded, backlog, lost, altered, reordered, foreign, as `pipeline.audit`
 defines them. `unreadable`: stored according to the headers of the segments, and in no good frame; null when
@@ -14,7 +15,7 @@ only some topics were asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from pipeline.audit import COUNTS
 
@@ -38,6 +39,8 @@ class Report:
     spools: list[SpoolReport]
     topics: Mapping[str, Mapping[str, int]]
     """By name, in order: each of the COUNTS."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """By topic, offsets that Kafka had and has no more: what is lost may have been there."""
 
     @property
     def total(self) -> dict[str, int]:
@@ -58,6 +61,7 @@ class Report:
             "spools": [asdict(spool) for spool in self.spools],
             "topics": [{"topic": topic, **counts} for topic, counts in self.topics.items()],
             "total": self.total,
+            "dropped": dict(self.dropped),
         }
 
     def sentence(self) -> str:
@@ -70,4 +74,6 @@ class Report:
             bad.append(f"{unreadable:,} unreadable in the spool")
         said = [f"{total[name]:,} {name}" for name in ("duplicated", "discarded", "backlog") if total[name]]
         verdict = ", ".join(bad) if bad else "nothing is missing"
-        return f"{found}: {verdict}{' (' + ', '.join(said) + ')' if said else ''}."
+        gone = sum(self.dropped.values()) if total["lost"] else 0
+        hint = f" Kafka itself has dropped {gone:,} records of these topics since." if gone else ""
+        return f"{found}: {verdict}{' (' + ', '.join(said) + ')' if said else ''}.{hint}"

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.audit import COUNTS, match, summarise
 from pipeline.errors import JobFailed
-from pipeline.kafka_plan import list_topics
+from pipeline.kafka_plan import count_dropped, list_topics
 from pipeline.outcomes import Outcomes, read_outcomes
 from pipeline.plan import SpoolPlan, find_spools, plan_spool
 from pipeline.report import Report, SpoolReport
@@ -46,14 +46,18 @@ def run_audit(
     plans = [plan_spool(layout) for layout in find_spools(paths)]
     known = list_topics(properties)
     outcomes = {plan.spool: read_outcomes(plan) for plan in plans if plan.parts}
+    whole = topics is None
+    if topics is None:
+        topics = sorted(set().union(*(plan.topics() for plan in plans)))
+    in_kafka = sorted(known.keys() & set(topics))
     try:
-        rows = _query(session, plans, outcomes, properties, topics, known).collect()
+        rows = _query(session, plans, outcomes, properties, None if whole else topics, in_kafka).collect()
     except PySparkException as error:
         # Spark hands on an error of ours with the whole traceback of a worker around it.
         if found := _OUR_ERROR.findall(str(error)):
             raise JobFailed(found[-1]) from error
         raise
-    return _report(plans, rows, whole=topics is None)
+    return _report(plans, rows, count_dropped(properties, in_kafka), whole=whole)
 
 
 def _query(
@@ -61,19 +65,14 @@ def _query(
     plans: Sequence[SpoolPlan],
     outcomes: Mapping[str, Outcomes],
     properties: Mapping[str, str],
-    topics: Sequence[str] | None,
-    known: Iterable[str],
+    only: Sequence[str] | None,
+    in_kafka: Sequence[str],
 ) -> DataFrame:
     stored = _stored(session, plans)
-    if topics is None:
-        topics = sorted(set().union(*(plan.topics() for plan in plans)))
-    else:
-        stored = stored.where(f.col("topic").isin(*topics))
+    if only is not None:
+        stored = stored.where(f.col("topic").isin(*only))
     kafka = (
-        session.read.format("bruce-kafka")
-        .options(**properties)
-        .option("topics", ",".join(sorted(set(known) & set(topics))))
-        .load()
+        session.read.format("bruce-kafka").options(**properties).option("topics", ",".join(in_kafka)).load()
     )
     matched = match(
         stored, kafka, discarded=_discarded(session, outcomes), backlog=_backlog(session, outcomes)
@@ -112,7 +111,9 @@ def _backlog(session: SparkSession, outcomes: Mapping[str, Outcomes]) -> DataFra
     return table.select("spool", f.explode(f.sequence("first", "last")).alias("sequence"))
 
 
-def _report(plans: Sequence[SpoolPlan], rows: Sequence[Row], *, whole: bool) -> Report:
+def _report(
+    plans: Sequence[SpoolPlan], rows: Sequence[Row], dropped: Mapping[str, int], *, whole: bool
+) -> Report:
     readable: Counter[str] = Counter()
     topics: dict[str, Counter[str]] = {}
     for row in sorted(rows, key=lambda row: row.topic):
@@ -127,4 +128,4 @@ def _report(plans: Sequence[SpoolPlan], rows: Sequence[Row], *, whole: bool) -> 
         )
         for plan in plans
     ]
-    return Report(spools, topics)
+    return Report(spools, topics, dropped)

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import BadProperty, Unreachable
 from pipeline import kafka_plan
-from pipeline.kafka_plan import Range, open_consumer, plan_ranges
+from pipeline.kafka_plan import Range, count_dropped, open_consumer, plan_ranges
 from pipeline.kafka_source import read_range
 
 if TYPE_CHECKING:
@@ -85,6 +85,17 @@ def test_a_range_ends_with_the_partition(kafka: EmbeddedKafka) -> None:
     consumer = open_consumer(properties(kafka))
     assert sum(map(len, read_range(consumer, Range("t", 0, 0, 7)))) == 5
     consumer.close()
+
+
+def test_what_kafka_dropped_is_counted(kafka: EmbeddedKafka) -> None:
+    """Offsets below the first that a partition still has are counted by topic; a whole topic has none."""
+    producer = Producer(properties(kafka))
+    for _ in range(60):
+        producer.produce("t", bytes(100_000), partition=1)
+        producer.flush(30)
+    dropped = count_dropped(properties(kafka), ["t", "empty", "absent"])
+    assert dropped.keys() == {"t"}
+    assert dropped["t"] + sum(r.end - r.start for r in plan_ranges(properties(kafka), ["t"])) == 60
 
 
 def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:

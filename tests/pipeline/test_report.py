@@ -1,0 +1,48 @@
+"""The report: what counts as sound, and how it is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.audit import COUNTS
+from pipeline.report import Report, SpoolReport
+
+
+def make(*, unreadable: int = 0, dropped: int = 0, **counts: int) -> Report:
+    """A report over one topic."""
+    spool = SpoolReport("ab", "/spool", 10, unreadable)
+    return Report([spool], {"t": {**dict.fromkeys(COUNTS, 0), **counts}}, {"t": dropped} if dropped else {})
+
+
+def test_json_has_the_documented_shape() -> None:
+    """Version, verdict, spools, topics and their sum stand where other tools look for them."""
+    counts = {**dict.fromkeys(COUNTS, 0), "stored": 10, "once": 9, "lost": 1}
+    assert make(stored=10, once=9, lost=1, dropped=4).as_json() == {
+        "version": 1,
+        "sound": False,
+        "spools": [{"spool": "ab", "directory": "/spool", "stored": 10, "unreadable": 0}],
+        "topics": [{"topic": "t", **counts}],
+        "total": counts,
+        "dropped": {"t": 4},
+    }
+
+
+@pytest.mark.parametrize("fault", ["lost", "altered", "unreadable"])
+def test_a_fault_is_not_sound(fault: str) -> None:
+    """What is lost, altered or unreadable makes the audit fail."""
+    assert not make(**{fault: 1}).sound
+
+
+@pytest.mark.parametrize("finding", ["duplicated", "discarded", "backlog", "reordered", "foreign"])
+def test_a_finding_is_no_fault(finding: str) -> None:
+    """What at-least-once delivery allows, or the daemon accounts for, does not."""
+    assert make(**{finding: 1}).sound
+
+
+def test_the_sentence_says_the_worst_first() -> None:
+    """Faults come before findings; where Kafka dropped records a loss may be its retention: that is said."""
+    assert make(stored=5, once=5).sentence() == "5 of 5 stored messages are in Kafka: nothing is missing."
+    assert make(stored=5, once=3, duplicated=1, lost=1, unreadable=2, dropped=7).sentence() == (
+        "4 of 5 stored messages are in Kafka: 1 lost, 2 unreadable in the spool (1 duplicated). "
+        "Kafka itself has dropped 7 records of these topics since."
+    )
