@@ -35,6 +35,8 @@ from tests.daemon import consume
 from tests.spool.rig import Rig
 
 SEGMENT_BYTES = 256 << 10
+NOW_MS = int(time.time() * 1000)
+"""Timestamps begin here: a real Kafka deletes records that say they are a week old."""
 
 
 class Outlet:
@@ -170,7 +172,7 @@ def keyed(
     """PartitionKey messages; the value is the key, the message's number, and something to fill up."""
     return [
         encode(
-            topic, b"%d:%d:" % (i % keys, i) + b"." * bytes_each, partition_key=i % keys, timestamp=1000 + i
+            topic, b"%d:%d:" % (i % keys, i) + b"." * bytes_each, partition_key=i % keys, timestamp=NOW_MS + i
         )
         for i in range(first, first + count)
     ]
@@ -179,7 +181,7 @@ def keyed(
 def anywhere(count: int, *, topic: bytes = b"t", first: int = 0, bytes_each: int = 40) -> list[bytes]:
     """AnyPartition messages, numbered."""
     return [
-        encode(topic, b"any:%d:" % i + b"." * bytes_each, timestamp=1000 + i)
+        encode(topic, b"any:%d:" % i + b"." * bytes_each, timestamp=NOW_MS + i)
         for i in range(first, first + count)
     ]
 

@@ -1,0 +1,272 @@
+"""`bruce run` and the embedded Kafka: killed in the middle of traffic, and what its configuration does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from dispatch.embedded import EmbeddedKafka
+from spool.wire import encode
+from status.snapshot import Snapshot
+from tests.daemon import RunningBruce, consume
+from tests.router.outlet import check_order, keyed, numbers
+
+PARTITIONS = 6
+PRODUCE = 0
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    """Three brokers and a topic of six partitions."""
+    with EmbeddedKafka(brokers=3, topics=[("t", PARTITIONS)]) as running:
+        yield running
+
+
+def check_books(seen: Snapshot) -> None:
+    """What must be true of every status."""
+    assert seen.received == seen.delivered + sum(seen.discarded.values()) + seen.backlog
+    marks = seen.watermarks
+    assert marks.accepted >= marks.written >= marks.synced >= marks.delivered
+    assert min(seen.delivered, seen.backlog) >= 0
+
+
+class Traffic:
+    """A thread that sends keyed messages, one by one, and counts those that were taken."""
+
+    def __init__(self, bruce: RunningBruce, count: int, pause_s: float) -> None:
+        self.sent = 0
+        self._thread = threading.Thread(target=self._run, args=(bruce, count, pause_s))
+        self._thread.start()
+
+    def _run(self, bruce: RunningBruce, count: int, pause_s: float) -> None:
+        for first in range(0, count, 200):
+            self.sent += bruce.send(keyed(200, first=first), timeout_s=60)
+            time.sleep(pause_s)
+
+    def join(self) -> int:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.sent
+
+
+def worker(bruce: RunningBruce, role: str) -> int:
+    """The pid of a worker."""
+    return next(w.pid for w in bruce.status().workers if w.role == role)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("role", ["ingest", "keeper", "delivery"])
+def test_a_worker_is_killed(kafka: EmbeddedKafka, tmp_path: Path, role: str) -> None:
+    """Five times in the middle of traffic: nothing is lost, received is exact, the books always balance."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        traffic = Traffic(bruce, 10_000, 0.05)
+        last = 0
+        for _ in range(5):
+            before = worker(bruce, role)
+            os.kill(before, signal.SIGKILL)
+            bruce.await_true(lambda before=before: worker(bruce, role) not in (0, before))  # type: ignore[misc]
+            for _ in range(3):
+                seen = bruce.status()
+                check_books(seen)
+                assert seen.received >= last
+                last = seen.received
+                time.sleep(0.05)
+        sent = traffic.join()
+        seen = bruce.await_status(lambda s: s.delivered == sent)
+        check_books(seen)
+        assert (seen.received, seen.backlog, seen.discarded) == (sent, 0, {})
+        assert next(w.restarts for w in seen.workers if w.role == role) >= 5
+        check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, sent), sent)
+
+
+@pytest.mark.crash
+def test_all_are_killed(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """All processes at once, several times, Kafka being away meanwhile or not."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        sent = 0
+        for away in (False, True):
+            if away:
+                kafka.down()
+            sent += bruce.send(keyed(3000, first=sent))
+            seen = bruce.await_status(lambda s, sent=sent: s.received == sent)  # type: ignore[misc]
+            check_books(seen)
+            bruce.kill9()
+            dead = bruce.status()
+            check_books(dead)
+            assert dead.received == sent
+            bruce.start()
+            kafka.up()
+        bruce.await_status(lambda s: s.delivered == sent)
+        check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, sent), sent)
+
+
+def check_complete(records: Sequence[Message], sent: int) -> None:
+    """Every message is there, first appearances in order."""
+    assert set(numbers(records)) == set(range(sent))
+    check_order(records)
+
+
+def test_a_clean_stop_leaves_nothing_in_flight(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Stopped and started again in traffic: no message comes twice."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        for part in range(3):
+            bruce.send(keyed(3000, first=3000 * part))
+            assert bruce.stop() == 0
+            check_books(bruce.status())
+            bruce.start()
+        bruce.await_status(lambda s: s.delivered == 9000)
+        records = consume(kafka.bootstrap_servers, "t", PARTITIONS, 9000)
+        assert sorted(numbers(records)) == list(range(9000))
+        check_order(records)
+
+
+# -- what stands in bruce.toml ------------------------------------------------------------------------------
+
+
+def test_linger_ms(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """What comes within it goes in one request; and a lone message waits that long."""
+    kafka.requests()
+    messages = keyed(400, keys=1)
+
+    def slowly(linger: int) -> tuple[int, float]:
+        directory = tmp_path / str(linger)
+        directory.mkdir()
+        settings = {"kafka": {"linger.ms": str(linger)}, "spool": {"sync_interval_ms": 1}}
+        with RunningBruce(directory, kafka.bootstrap_servers, settings=settings) as bruce:
+            bruce.send(keyed(1))
+            bruce.await_status(lambda s: s.delivered == 1)
+            before = kafka.requests().get(PRODUCE, 0)
+            for first in range(0, 400, 4):
+                bruce.send(messages[first : first + 4])
+                time.sleep(0.005)
+            bruce.await_status(lambda s: s.delivered == 401)
+            requests = kafka.requests().get(PRODUCE, 0) - before
+            began = time.monotonic()
+            bruce.send(messages[:1])
+            bruce.await_status(lambda s: s.delivered == 402)
+            return requests, time.monotonic() - began
+
+    hasty, patient = slowly(0), slowly(1500)
+    assert hasty[0] > 20
+    assert patient[0] <= 5
+    assert hasty[1] < 1.0
+    assert patient[1] >= 1.4
+
+
+def test_batch_size(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """A request holds no more than that: ten times smaller, several times as many."""
+    kafka.requests()
+    messages = keyed(2000, keys=1, bytes_each=100)
+    counts = {}
+    for size in (10_000, 100_000):
+        directory = tmp_path / str(size)
+        directory.mkdir()
+        settings = {"kafka": {"batch.size": str(size), "linger.ms": "300"}}
+        with RunningBruce(directory, kafka.bootstrap_servers, settings=settings) as bruce:
+            bruce.send(messages)
+            bruce.await_status(lambda s: s.delivered == 2000)
+            counts[size] = kafka.requests()[PRODUCE] - sum(counts.values())
+    assert counts[10_000] > 4 * counts[100_000]
+    assert counts[10_000] >= 2000 * 150 / 10_000
+
+
+def fetched(servers: str, topic: str, count: int) -> tuple[int, list[Message]]:
+    """(bytes that came over the wire, records): a broker hands out batches as they were stored."""
+    wire: list[int] = []
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "test",
+            "log_level": 0,
+            "statistics.interval.ms": 100,
+            "stats_cb": lambda text: wire.append(json.loads(text)["rx_bytes"]),
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(2)])
+    records: list[Message] = []
+    end = time.monotonic() + 20
+    try:
+        while len(records) < count:
+            assert time.monotonic() < end
+            records += consumer.consume(1000, 0.1)
+        seen = len(wire)
+        while len(wire) < seen + 2:
+            consumer.poll(0.05)
+    finally:
+        consumer.close()
+    return wire[-1], records
+
+
+def test_compression_type(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """For all topics in [kafka], for one in its own table; the records are what they were."""
+    value = b"compressible " * 50
+    count = 400
+    for topic in ("all", "own", "plain"):
+        kafka.topic(topic, 2)
+    settings = {
+        "kafka": {"compression.type": "zstd"},
+        'topics."own"': {"compression.type": "lz4"},
+        'topics."plain"': {"compression.type": "none"},
+    }
+    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings) as bruce:
+        bruce.send(encode(t, value, timestamp=1) for t in (b"all", b"own", b"plain") for _ in range(count))
+        bruce.await_status(lambda s: s.delivered == 3 * count)
+    sizes = {}
+    for topic in ("all", "own", "plain"):
+        sizes[topic], records = fetched(kafka.bootstrap_servers, topic, count)
+        assert {record.value() for record in records} == {value}
+    assert sizes["plain"] > count * len(value)
+    assert sizes["all"] < sizes["plain"] / 4
+    assert sizes["own"] < sizes["plain"] / 4
+    assert sizes["own"] != sizes["all"]
+
+
+@pytest.mark.parametrize("stamp", [True, False])
+def test_stamp(kafka: EmbeddedKafka, tmp_path: Path, *, stamp: bool) -> None:
+    """The header is the spool's uuid and the sequence, or is not there; the record is as sent either way."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings={"dispatch": {"stamp": stamp}}) as bruce:
+        bruce.send(
+            [
+                encode(b"t", b"with a key", key=b"key", timestamp=1_700_000_000_001),
+                encode(b"t", b"without", timestamp=-5),
+                encode(b"t", b"", timestamp=7, partition_key=3),
+            ]
+        )
+        bruce.await_status(lambda s: s.delivered == 3)
+        spool = uuid.UUID(bruce.status().spool.uuid).bytes
+        records = consume(kafka.bootstrap_servers, "t", PARTITIONS, 3)
+    found = {r.value(): (r.key(), r.timestamp(), r.headers(), r.partition()) for r in records}
+    headers = [[("bruce-id", spool + n.to_bytes(8, "big"))] if stamp else None for n in range(3)]
+    assert found[b"with a key"][:3] == (b"key", (1, 1_700_000_000_001), headers[0])
+    assert found[b"without"][:3] == (None, (1, -5), headers[1])
+    assert found[b""] == (None, (1, 7), headers[2], 3)
+
+
+def test_window_messages(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """No more than that is in flight at a broker that does not answer; the rest waits in the spool."""
+    with RunningBruce(
+        tmp_path, kafka.bootstrap_servers, settings={"dispatch": {"window_messages": 100}}
+    ) as bruce:
+        bruce.send(keyed(12))
+        bruce.await_status(lambda s: s.delivered == 12)
+        for broker in (1, 2, 3):
+            kafka.rtt(broker, 600_000)
+        bruce.send(keyed(3000, first=12))
+        seen = bruce.await_status(lambda s: [b.in_flight for b in s.brokers] == [100, 100, 100])
+        check_books(seen)
+        assert seen.backlog >= 3000 - 300
+        for broker in (1, 2, 3):
+            kafka.rtt(broker, 0)
+        bruce.kill9()
+        bruce.start()
+        bruce.await_status(lambda s: s.delivered == 3012)
+        check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, 3012), 3012)
