@@ -80,8 +80,6 @@ def take_account(layout: Layout, staging: Staging) -> Account:
     refused = Counter({reason: int(n) for reason, n in enumerate(tail[DISCARDED:].tolist()) if n})
     for entry in entries:
         refused[entry.reason] += entry.count
-    # A floor at an epoch that no segment has begun yet counts what is stored, not the numbers left out.
-    resolved = min(resolved, int(tail[STORED]))
     return Account(tail, staged, max(floor, 0), resolved, dict(refused), discarded)
 
 

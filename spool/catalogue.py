@@ -10,6 +10,7 @@ from spool.digest import digest
 from spool.errors import BadSpool
 from spool.format import Record
 from spool.layout import SEGMENT, SENT, Layout
+from spool.live import EPOCH, read_footer
 from spool.scan import read_header
 
 
@@ -100,4 +101,19 @@ class Catalogue:
         offset = max(0, sequence - info.first_sequence)
         if at + 1 < len(self.segments):
             offset = min(offset, self.segments[at + 1].stored - info.stored)
+        elif sequence // EPOCH > info.first_sequence // EPOCH:
+            # The end of a boot that ended badly: the numbers up to the next epoch were not given out.
+            offset = min(offset, self._count(info))
         return info.stored + offset
+
+    def _count(self, info: SegmentInfo) -> int:
+        """Messages in a sealed segment; 0 when it is gone or has no footer."""
+        try:
+            fd = self.open(info)
+        except FileNotFoundError:
+            return 0
+        try:
+            footer = read_footer(fd)
+        finally:
+            os.close(fd)
+        return int(footer[0]["count"]) if footer else 0

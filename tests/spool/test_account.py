@@ -137,7 +137,8 @@ def test_files_that_move_are_looked_at_again(rig: Rig, monkeypatch: pytest.Monke
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@example(seed=283, steps=5)  # everything delivered, then a boot that ended badly, then nothing stored yet
+@example(seed=283, steps=5)  # everything delivered, then a boot that ended badly
+@example(seed=283, steps=7)  # and then new messages, in a segment without a name
 @given(seed=st.integers(0, 10**6), steps=st.integers(1, 25))
 def test_the_books_always_balance(tmp_path_factory: pytest.TempPathFactory, seed: int, steps: int) -> None:
     """Against counts of our own, while messages come, are delivered, discarded, and boots end badly."""
