@@ -20,6 +20,7 @@ from spool.marks import Marks, Outcomes
 from spool.page import Field
 from spool.reader import Reader
 from spool.record import Topics
+from spool.scan import CHUNK_BYTES, Scan
 from spool.wire import encode
 from tests.router.fake import Clock, FakeClient, FakeKafka, FakeMetadata, FakePool, uncovered
 from tests.spool.rig import Rig
@@ -33,14 +34,15 @@ class Bench:
         *,
         window: tuple[int, int] = (1000, 1 << 20),
         partitioners: Mapping[str, str] | None = None,
-        chunk_bytes: int = 0,
+        chunk_bytes: int = CHUNK_BYTES,
         **options: int,
     ) -> None:
-        """`chunk_bytes`: what the readers read at a time, if not as much as usual."""
+        """`chunk_bytes`: what the readers read at a time."""
         self.directory = Path(tempfile.mkdtemp(prefix="bruce-router-", dir="/dev/shm"))
         self.rig = Rig(self.directory, **options)
         self.kafka, self.clock = FakeKafka(), Clock()
-        self.window, self.partitioners, self._chunk_bytes = window, partitioners or {}, chunk_bytes
+        self.window, self.partitioners = window, partitioners or {}
+        Scan.__init__.__defaults__ = (None, chunk_bytes)
         self.sent: dict[int, tuple[bytes, int | None, bytes]] = {}
         """By sequence: topic, partition key, value."""
         self.marks: Marks | None = None
@@ -86,6 +88,7 @@ class Bench:
         if self.marks:
             self.crash()
         self.rig.crash()
+        Scan.__init__.__defaults__ = (None, CHUNK_BYTES)
         shutil.rmtree(self.directory)
 
     # -- what happens -----------------------------------------------------------------------------------

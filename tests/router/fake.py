@@ -94,6 +94,8 @@ class InFlight:
     flat: int
     size: int
     value: bytes
+    doom: int = 0
+    """The code with which it will fail, since a message before it did."""
 
 
 class FakePool(Pool):
@@ -104,8 +106,6 @@ class FakePool(Pool):
         self.partitions, self.brokers = PartitionTable(), BrokerTable()
         self.queues: dict[int, list[InFlight]] = defaultdict(list)
         """In flight, by flat number, in order."""
-        self.broken: dict[int, int] = {}
-        """Partitions whose messages fail until nothing is in flight, and with which code."""
         self.most = (0, 0)
         """Messages and bytes that one broker had in flight, at most."""
         self._topics, self._window = topics, window
@@ -218,40 +218,44 @@ class FakePool(Pool):
         queue = self.queues[flat]
         if not queue or not self.reachable(flat):
             return 0
-        batch = queue[:count]
-        code = self.broken.get(flat, 0)
+        batch = [message for message in queue[:count] if message.doom == queue[0].doom]
+        code = batch[0].doom
         if not code and any(POISON in message.value for message in batch):
             code = int(Code.INVALID_RECORD)
-            self.broken[flat] = int(Code.OUT_OF_ORDER_SEQUENCE)
+            self._doom(flat, int(Code.OUT_OF_ORDER_SEQUENCE))
         if not code:
-            self.kafka.logs[self.place(flat)] += [message.sequence for message in batch]
+            self._append(flat, batch)
         self._report(flat, len(batch), code)
         return len(batch)
 
     def fail(self, flat: int, count: int, code: int, *, appended: bool = False) -> None:
         """The next `count` messages fail, and all behind them; they may have been appended all the same."""
         batch = self.queues[flat][:count]
-        if batch and appended and flat not in self.broken and self.reachable(flat):
-            self.kafka.logs[self.place(flat)] += [message.sequence for message in batch]
-        if batch:
-            self.broken[flat] = code
-            self._report(flat, len(batch), code)
+        if appended and self.reachable(flat) and not any(message.doom for message in batch):
+            self._append(flat, batch)
+        self._doom(flat, code)
+        self._report(flat, len(batch), code)
+
+    def _doom(self, flat: int, code: int) -> None:
+        for message in self.queues[flat]:
+            message.doom = message.doom or code
+
+    def _append(self, flat: int, batch: list[InFlight]) -> None:
+        self.kafka.logs[self.place(flat)] += [message.sequence for message in batch]
 
     def _report(self, flat: int, count: int, code: int) -> None:
         for message in self.queues[flat][:count]:
             self._done.append((message.sequence, code, flat))
             self._count(flat, -1, -message.size)
         del self.queues[flat][:count]
-        if not self.queues[flat]:
-            self.broken.pop(flat, None)
 
     def die(self, chance: random.Random) -> None:
         """The client is killed: of each partition, some of what is in flight arrived."""
         for flat, queue in self.queues.items():
-            if self.reachable(flat) and flat not in self.broken:
-                arrived = queue[: chance.randint(0, len(queue))]
-                sound = [m for m in arrived if POISON not in m.value]
-                self.kafka.logs[self.place(flat)] += [message.sequence for message in sound]
+            arrived = queue[: chance.randint(0, len(queue))]
+            bad = [n for n, message in enumerate(arrived) if message.doom or POISON in message.value]
+            if self.reachable(flat):
+                self._append(flat, arrived[: min(bad, default=len(arrived))])
 
 
 class FakeClientTopics:

@@ -34,7 +34,7 @@ class Delivery(RuleBasedStateMachine):
         window=st.sampled_from(WINDOWS), partitioner=st.sampled_from(["any", "round_robin", "partition_key"])
     )
     def begin(self, window: tuple[int, int], partitioner: str) -> None:
-        self.bench = Bench(window=window, partitioners={"b": partitioner})
+        self.bench = Bench(window=window, partitioners={"b": partitioner}, chunk_bytes=600)
         self.kafka = self.bench.kafka
         self.kafka.leaders = {name: [1 + p % 3 for p in range(n)] for name, n in KNOWN.items()}
         self.kafka.denied = {LATER: 3, NEVER: 3, ILLEGAL: 17}
@@ -102,6 +102,17 @@ class Delivery(RuleBasedStateMachine):
         leaders = self.kafka.leaders.get(topic, [])
         if leaders:
             leaders[partition % len(leaders)] = broker
+        self.live.metadata.pending = True
+
+    @rule(topic=st.sampled_from([b"a", b"b"]))
+    def orphan(self, topic: bytes) -> None:
+        self.kafka.leaders[topic][:] = [NO_ONE] * len(self.kafka.leaders[topic])
+        self.live.metadata.pending = True
+
+    @rule(topic=st.sampled_from([b"a", b"b", LATER]))
+    def adopt(self, topic: bytes) -> None:
+        if topic in self.kafka.leaders:
+            self.kafka.leaders[topic][:] = [1 + p % 3 for p in range(len(self.kafka.leaders[topic]))]
         self.live.metadata.pending = True
 
     @rule()
