@@ -262,7 +262,9 @@ def test_beside_a_daemon_at_work(bruce: RunningBruce) -> None:
     assert bruce.await_status(lambda s: s.backlog == 0).received == len(sent)
     assert bruce.stop() == 0
     report = json.loads(run("inspect", "verify", "--json", environ=bruce.environ).stdout)
-    assert (report["messages"], report["findings"]) == (len(sent), [])
+    assert report["findings"] == []
+    # Delivered segments go when max_bytes asks for it: a fast machine sends more than is kept.
+    assert 0 < report["messages"] <= len(sent)
 
 
 def test_after_a_kill(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
