@@ -245,6 +245,8 @@ def test_beside_a_daemon_at_work(bruce: RunningBruce) -> None:
     def numbered() -> Iterator[bytes]:
         while not stop.is_set():
             sent.append(1)
+            # Slow enough that nothing is retired while it is read, on a fast machine too.
+            time.sleep(0.001)
             yield encode(b"t", b"%d" % len(sent) + b" " * 300)
 
     thread = threading.Thread(target=lambda: bruce.send(numbered()))
