@@ -50,7 +50,7 @@ class Delivery:
         self._bell, self._wake = bell, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._report, self._told = report, 0.0
         catalogue, topics = Catalogue(layout), Topics()
-        self._marks = Marks(layout.delivery, catalogue)
+        self._marks = Marks(layout.delivery, Catalogue(layout))
         self._client = KafkaClient(config.dispatch, self._wake)
         self._pool = Pool(self._client, topics, config.dispatch, spool_uuid=spool)
         self._acks = Acks(self._marks, catalogue)
@@ -66,7 +66,7 @@ class Delivery:
     @property
     def floor(self) -> int:
         """Every message below this sequence is resolved, and marked so."""
-        return self._acks.floor
+        return self._acks.marked_floor
 
     def run(self) -> None:
         """Deliver until told to stop, then wait a little for what is in flight."""
@@ -81,7 +81,7 @@ class Delivery:
         now = time.monotonic()
         if now - self._told >= 2 * IDLE_S:
             self._told = now
-            self._report(self._acks.floor, self.router.brokers())
+            self._report(self._acks.marked_floor, self.router.brokers())
 
     def _sleep(self) -> None:
         ready, _, _ = select.select([self._wake, self._bell], [], [], IDLE_S)
@@ -100,5 +100,6 @@ class Delivery:
         self._report(floor, self.router.brokers())
         self._metadata.stop()
         self._client.close()
+        self._acks.close()
         self._marks.close()
         self._owner.release()

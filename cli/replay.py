@@ -200,6 +200,7 @@ class _Line:
     def __exit__(self, *_: object) -> None:
         self._metadata.stop()
         self._client.close()
+        self._acks.close()
         os.close(self._wake)
 
     @property

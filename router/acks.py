@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -109,13 +110,18 @@ class Acks:
     def __init__(
         self, marks: Marks, catalogue: Catalogue, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        """`marks` must have a catalogue of their own: a thread writes them while this one is read."""
         self._marks, self._catalogue, self._clock = marks, catalogue, clock
+        self._writer = ThreadPoolExecutor(1, "marks")
+        self._writing: tuple[Changes, Future[None]] | None = None
         self._segments: dict[int, SegmentBits] = {}
         self._discarded: list[tuple[int, int, bytes, int]] = []
         self._committed_at = clock()
         self._changed = self._failing = False
         self.floor, _ = marks.floor()
-        self._written_floor = -1
+        """Every message below it is resolved."""
+        self.marked_floor = self.floor
+        """Every message below it is resolved, and the marks say so."""
         for info, chunk, bitmap in marks.chunks():
             bits = self._bits(info, (chunk + 1) * 8 * CHUNK_BYTES)
             bits.resolved[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES] = bitmap
@@ -189,34 +195,64 @@ class Acks:
         return len(rows)
 
     def due(self) -> bool:
-        """Whether there is something to commit, and COMMIT_S is over."""
-        return self._changed and self._clock() - self._committed_at >= COMMIT_S
+        """Whether there is something to write down, COMMIT_S is over, and the writer is free."""
+        if self._writing and self._writing[1].done():
+            self._finish()
+        late = self._clock() - self._committed_at >= COMMIT_S
+        return self._changed and late and self._writing is None
 
-    def commit(self, offsets: dict[int, int]) -> int:
-        """Write marks, floor and offsets in one transaction; the floor."""
+    def write_down(self, offsets: dict[int, int]) -> None:
+        """Begin to write marks, floor and offsets in one transaction, after the one before."""
+        self.wait()
         self._catalogue.refresh()
         self._raise_floor()
-        changes = Changes(offsets=offsets, discarded=self._discarded)
+        changes = Changes(self.floor, offsets=offsets, discarded=self._discarded)
         for bits in self._segments.values():
             for chunk in np.flatnonzero(bits.dirty).tolist():
                 part = bits.resolved[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES]
-                changes.chunks[bits.info.number, chunk] = part
-        if self.floor != self._written_floor:
-            changes.floor = self.floor
+                changes.chunks[bits.info.number, chunk] = part.copy()
+            bits.dirty[:] = 0
+        self._discarded, self._changed = [], False
         self._committed_at = self._clock()
+        self._writing = changes, self._writer.submit(self._marks.commit, changes)
+
+    def wait(self) -> int:
+        """Wait for what is being written down; the floor that is marked."""
+        if self._writing:
+            self._finish()
+        return self.marked_floor
+
+    def close(self) -> None:
+        """Let the writer go, when it is done."""
+        self._writer.shutdown()
+
+    def _finish(self) -> None:
+        """Wait for the writer, and learn what became of its work."""
+        assert self._writing
+        changes, done = self._writing
+        self._writing = None
         try:
-            self._marks.commit(changes)
+            done.result()
         except MarksFailed as error:
             # What is not written down may be sent twice after a crash; to stop would make that certain.
             if not self._failing:
                 log.error("%s; delivery goes on, and what is not written down may be sent again", error)
             self._failing = True
-            return self.floor
-        for bits in self._segments.values():
-            bits.dirty[:] = 0
-        self._discarded, self._changed, self._written_floor = [], False, self.floor
+            self._take_back(changes)
+            return
         self._failing = False
-        return self.floor
+        if changes.floor is not None:
+            self.marked_floor = changes.floor
+
+    def _take_back(self, changes: Changes) -> None:
+        """These changes were not written, and are to be with the next."""
+        self._changed = True
+        self._discarded = changes.discarded + self._discarded
+        by_number = {bits.info.number: bits for bits in self._segments.values()}
+        for number, chunk in changes.chunks:
+            # Bits that are gone lie below a floor that is still to be written.
+            if number in by_number:
+                by_number[number].dirty[chunk] = 1
 
     def _raise_floor(self) -> None:
         """Move the floor over what is resolved, dropping the bits of segments that lie below it."""

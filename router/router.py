@@ -116,7 +116,7 @@ class Router:
         moved |= self._go_over_again()
         moved |= self._may_read(None) and self._route(self._live, None)
         if self._acks.due():
-            self.commit()
+            self._write_down()
         return moved
 
     def settle(self) -> int:
@@ -367,7 +367,12 @@ class Router:
     # -- writing down ---------------------------------------------------------------------------------
 
     def commit(self) -> int:
-        """Write marks and offsets; the floor."""
+        """Write marks and offsets, and wait until they are; the floor."""
+        self._write_down()
+        return self._acks.wait()
+
+    def _write_down(self) -> None:
+        """Begin to write marks and offsets."""
         # What was reported or refused is in flight no more, and no offset stands for it before it is settled.
         self.settle()
         offsets = {view.id: view.offset for view in self.brokers()}
@@ -376,9 +381,8 @@ class Router:
         if self._catch_up:
             unrouted.append(self._again.sequence)
         offsets[UNROUTED] = min(*unrouted, lowest_without_leader(self._pool))
-        floor = self._acks.commit(offsets)
-        self._growth.forget(floor)
-        return floor
+        self._acks.write_down(offsets)
+        self._growth.forget(self._acks.floor)
 
     def brokers(self) -> list[BrokerView]:
         """Every broker: its state, its offset and what is in flight."""

@@ -277,6 +277,7 @@ class Marks:
 
     def commit(self, changes: Changes) -> None:
         """Write all of it, or nothing, durably. Raises MarksFailed."""
+        self.catalogue.refresh()
         try:
             self._commit(changes)
         except lmdb.Error as error:

@@ -53,7 +53,7 @@ class Bench:
     def open(self) -> None:
         """Start it."""
         catalogue, self.topics = Catalogue(self.rig.layout), Topics()
-        self.marks = Marks(self.rig.layout.delivery, catalogue)
+        self.marks = Marks(self.rig.layout.delivery, Catalogue(self.rig.layout))
         self.acks = Acks(self.marks, catalogue, clock=self.clock)
         self.pool = FakePool(self.kafka, self.topics, self.window)
         self.metadata = FakeMetadata(self.kafka)

@@ -66,7 +66,7 @@ class Outlet:
         """Start the deliverer."""
         self.wake = os.eventfd(0, os.EFD_NONBLOCK)
         catalogue, topics = Catalogue(self.rig.layout), Topics()
-        self.marks = Marks(self.rig.layout.delivery, catalogue)
+        self.marks = Marks(self.rig.layout.delivery, Catalogue(self.rig.layout))
         self.client = KafkaClient(self.options, self.wake)
         self.pool = Pool(self.client, topics, self.options, spool_uuid=self.rig.identity.spool)
         self.acks = Acks(self.marks, catalogue)

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Event
 
 import hypothesis.strategies as st
 import lmdb
@@ -18,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from router.acks import COMMIT_S, UNROUTED, Acks
 from spool.catalogue import Catalogue
 from spool.errors import MarksFailed
-from spool.marks import Marks
+from spool.marks import Changes, Marks
 from spool.page import Field
 from spool.wire import Reason, encode
 from tests.router.fake import Clock
@@ -57,7 +58,7 @@ class Desk:
 
     def open(self) -> None:
         self.catalogue = Catalogue(self.rig.layout)
-        self.marks = Marks(self.rig.layout.delivery, self.catalogue)
+        self.marks = Marks(self.rig.layout.delivery, Catalogue(self.rig.layout))
         self.acks = Acks(self.marks, self.catalogue, clock=self.clock)
 
     def reopen(self) -> None:
@@ -75,7 +76,8 @@ class Desk:
 
     def commit(self) -> int:
         """With offsets as the router would give them."""
-        return self.acks.commit({UNROUTED: min(self.open_ones(), default=self.sequences[-1] + 1)})
+        self.acks.write_down({UNROUTED: min(self.open_ones(), default=self.sequences[-1] + 1)})
+        return self.acks.wait()
 
     def damage(self, table: bytes, change: str | None = None, seed: int = 0) -> int:
         """Flip a bit in each row of a table, in value or key, or drop its rows; how many rows."""
@@ -194,6 +196,28 @@ def test_marks_that_cannot_be_written_are_written_later(
     assert sum(d.count for d in desk.marks.discards()) == 5
 
 
+def test_a_disk_that_stands_still_holds_nobody_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While marks are being written outcomes are taken, the marked floor stays, and nothing is due."""
+    thaw, commit = Event(), desk.marks.commit
+
+    def stand_still(changes: Changes) -> None:
+        assert thaw.wait(60)
+        commit(changes)
+
+    monkeypatch.setattr(desk.marks, "commit", stand_still)
+    desk.acks.resolve(array(desk.sequences[:5]))
+    desk.acks.write_down({})
+    desk.acks.resolve(array(desk.sequences[5:9]))
+    desk.clock.now += 2 * COMMIT_S
+    assert not desk.acks.due()
+    assert (desk.acks.floor, desk.acks.marked_floor) == (5, 0)
+    thaw.set()
+    assert desk.acks.wait() == 5
+    assert desk.acks.due()
+    desk.acks.write_down({})
+    assert desk.acks.wait() == 9
+
+
 def test_segments_are_retired_below_the_floor(desk: Desk) -> None:
     """Their marks go, their totals stay; without any marks their name says that they were delivered."""
     count = len(desk.sequences) * 2 // 3
@@ -252,7 +276,8 @@ def test_both_lost(desk: Desk) -> None:
 def test_one_damaged_offset_makes_the_others_worthless(desk: Desk) -> None:
     """The one that cannot be read could be the lowest: then it is sent again from the start."""
     desk.acks.resolve(array(desk.sequences[:40]))
-    desk.acks.commit({UNROUTED: 100, 1: 60, 2: 40})
+    desk.acks.write_down({UNROUTED: 100, 1: 60, 2: 40})
+    desk.acks.wait()
     desk.damage(b"floor")
     assert desk.acks.floor == 40
     desk.damage(b"floor")
@@ -262,8 +287,10 @@ def test_one_damaged_offset_makes_the_others_worthless(desk: Desk) -> None:
 
 def test_offsets_of_brokers_that_are_gone_are_forgotten(desk: Desk) -> None:
     """They would keep a lost floor low for ever."""
-    desk.acks.commit({UNROUTED: 5, 7: 1})
-    desk.acks.commit({UNROUTED: 9, 8: 3})
+    desk.acks.write_down({UNROUTED: 5, 7: 1})
+    desk.acks.wait()
+    desk.acks.write_down({UNROUTED: 9, 8: 3})
+    desk.acks.wait()
     assert desk.marks.offsets() == {UNROUTED: 9, 8: 3}
 
 
