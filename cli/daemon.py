@@ -57,7 +57,7 @@ class Daemon:
         self.page = Page(self._page_path)
         self._staging = staging_path(runtime_directory(), spool, boot)
         # Made here, so that a file that cannot be made or is not ours ends the start, with one sentence.
-        Staging(self._staging, spool, slots_for(config.spool.segment_bytes)).received()
+        Staging(self._staging, spool, slots_for(config.spool.segment_bytes)).received(0)
         Ledger(self._spool.layout.ledger)
         # Written by the appender, read by the keeper; by the keeper, read by the deliverer.
         self._keeper_bell = os.eventfd(0, os.EFD_NONBLOCK)
@@ -82,7 +82,7 @@ class Daemon:
         """Take along what only a running daemon needs."""
         if not self._activated:
             self.config.ingest.datagram_socket.unlink(missing_ok=True)
-        if read_staging(self._staging)[1] == 0:
+        if not read_staging(self._staging):
             self._staging.unlink(missing_ok=True)
             self._page_path.unlink(missing_ok=True)
         if self._embedded:

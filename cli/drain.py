@@ -27,7 +27,7 @@ from spool.account import Account, take_account
 from spool.catalogue import Catalogue
 from spool.committer import Committer
 from spool.errors import SpoolBusy, SpoolFull
-from spool.frame import BURST, POSITION, STORED
+from spool.frame import POSITION, STORED
 from spool.identity import read_identity
 from spool.index import Index
 from spool.layout import SPARE, Layout
@@ -186,7 +186,7 @@ class _Alone:
 
     def _account(self) -> Account:
         """The books, nothing being left in staging."""
-        return take_account(self._layout, lambda: (0, 0))
+        return take_account(self._layout, list)
 
     def _salvage(self) -> None:
         """Append what was received and not written when the daemon was killed."""
@@ -199,9 +199,9 @@ class _Alone:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
             ledger = Ledger(self._layout.ledger)
             worker = IngestWorker(receiver, staging, writer, ledger, bell=bell, last_reader=False)
-            if staging.armed == int(writer.tail[BURST]) + 1 and staging.received():
+            while worker.waits is not None:
                 self._offer_spare(writer.number + 1)
-            worker.salvage()
+                worker.salvage_next()
         writer.close()
         os.close(bell)
 

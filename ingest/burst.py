@@ -7,11 +7,12 @@ works on is in one int64 array, so that a call costs one argument:
     job[FLAGS]       for recvmmsg                     job[ERRNO]       address of errno's location function
     job[BASE]        of the live segment, 0: none     job[CLOCK]       address of clock_gettime
     job[CAPACITY]    bytes of the live segment        job[DIGEST]      address of the digest function
-    job[HEADERS..]   addresses inside staging         job[PAGE]        address of the shared page
+    job[HEADERS..]   addresses of a bank in staging   job[PAGE]        address of the shared page
     job[NUMBER]      of the live segment              job[BELL]        eventfd of the keeper
     job[USED]        slots to reset before the next burst; while a burst waits to be stored, its length
     job[LARGE]       counts datagrams that took overflow memory since it was last set to 0
     job[SCRATCH]     address of 64 KiB to put a large datagram together in, then 16 bytes for small words
+    job[TURN]        address of the words that say who receives (ingest.turn)
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ingest.staging import CONTROL_BYTES, MSGHDR_BYTES, OVERFLOW_BYTES, SLOT_BYTES, reset
+from ingest.bank import CONTROL_BYTES, MSGHDR_BYTES, OVERFLOW_BYTES, SLOT_BYTES, reset
+from ingest.turn import BEAT, RECEIVING, STORING
 from spool.format import HEAD_BYTES, PIDS, POISON, SAMPLE_BYTES, UIDS
 from spool.frame import BURST, POSITION, SEQUENCE, Tail, finish, padded
 from spool.kernel import (
     call,
     copy,
+    exchange,
     fence,
     kernel,
     load_i64,
@@ -61,10 +64,11 @@ from spool.wire import MAX_DATAGRAM_BYTES, REASONS, Reason, check, load_be16
     CLOCK,
     WRITE,
     DIGEST,
-) = range(21)
-JOB_FIELDS = 21
+    TURN,
+) = range(22)
+JOB_FIELDS = 22
 
-STORED, NEEDS_SEGMENT = 0, -1
+STORED, NEEDS_SEGMENT, RELIEVED = 0, -1, -2
 """What `store` and `receive` return; a positive number is an errno."""
 
 ROUNDS = 1024
@@ -88,7 +92,8 @@ _WRITTEN_SEQUENCE = 8 * int(Field.WRITTEN_SEQUENCE)
 def receive(job: Job, tail: Tail, verdicts: Column, rounds: int) -> int:
     """Receive and store up to `rounds` bursts.
 
-    Returns STORED, NEEDS_SEGMENT (the burst waits in staging, job[USED] long), or recvmmsg's errno.
+    Returns STORED, NEEDS_SEGMENT (the burst waits in staging, job[USED] long), RELIEVED when storing took
+    so long that the guard has received meanwhile, or recvmmsg's errno.
     """
     for _ in range(rounds):
         reset(job[HEADERS], job[USED])
@@ -99,9 +104,13 @@ def receive(job: Job, tail: Tail, verdicts: Column, rounds: int) -> int:
         if got >= 0x80000000:
             return load_u32(call(job[ERRNO]))
         job[USED] = got
+        store_i64(job[TURN] + BEAT, load_i64(job[TURN] + BEAT) + 1)
+        publish_i64(job[TURN], STORING)
         outcome = store(job, tail, verdicts, 0)
         if outcome != STORED:
             return outcome
+        if not exchange(job[TURN], STORING, RECEIVING):
+            return RELIEVED
     return STORED
 
 

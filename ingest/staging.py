@@ -3,27 +3,27 @@
 A sparse file on tmpfs. It outlives every process of bruce, though not the host; a host that goes down
 takes the socket's queue with it all the same.
 
-    0       magic "brucestg"  layout:u32=1  slots:u32  spool uuid:16
-    64      armed:u64         the burst that is being received, or was last
-    72      attempts:u64      tries to salvage that burst
-    4096    mmsghdr[slots]    64 bytes each
-            iovec[2*slots]    16 bytes each
-            control[slots]    32 bytes each: exactly one SCM_CREDENTIALS, so that passed descriptors are
-                              closed by the kernel, not leaked
-            slot[slots]       2 KiB each, from a page boundary on
-            overflow[slots]   64 KiB apart: the rest of a large datagram, a range of its own for each
+    0       magic "brucestg"  layout:u32=2  slots:u32  spool uuid:16
+    64      armed:u64         the burst that is being received into bank 0, or was last
+    72      attempts:u64      tries to salvage one burst
+    80      first:u64         the burst of bank 1
+    88      opened:u64        how many banks from 1 on hold bursts: first, first + 1, ...
+    4096    bank[1 + RESERVE] ingest.bank
+
+Bank 0 takes every burst while the log takes them at once. The others are the reserve, for what arrives while
+a store into the log waits (ingest.guard); they take memory only then.
 
 Pointers found in it are never followed: each process writes its own before it receives.
 
 The protocol, with L the last burst that is in the log or in the ledger:
 
 1. for the slots used: msg_len = 0xFFFFFFFF (0 is a legal length), msg_flags = 0, msg_controllen = 32;
-2. armed = L + 1, in one aligned store;
+2. armed = L + 1, in one aligned store; for a bank of the reserve, opened = its number;
 3. recvmmsg, which sets msg_len of one slot after the other;
 4. append them to the log; its digest makes L + 1 the last burst.
 
-After a crash, armed = L + 1 means that the slots before the first 0xFFFFFFFF were received and not
-appended; any other value means that there is nothing to do.
+After a crash, the bank whose burst is L + 1 holds, in the slots before the first 0xFFFFFFFF, what was
+received and not appended, and then the one with L + 2; banks of any other burst are done with.
 """
 
 from __future__ import annotations
@@ -31,23 +31,34 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from ingest.bank import (
+    MSGHDR_BYTES,
+    NOT_RECEIVED,
+    OVERFLOW_BYTES,
+    SLOT_BYTES,
+    bank_bytes,
+    count_received,
+    load_length,
+    load_word,
+    overflow_at,
+    point,
+    slots_at,
+    store_word,
+)
 from ingest.errors import BadStaging
-from spool.kernel import address_of, kernel, load_i64, load_u32, publish_i64, store_i64, store_u32
 from spool.mapping import Mapping
 from spool.wire import MAX_DATAGRAM_BYTES
 
 MAGIC = b"brucestg"
-LAYOUT_VERSION = 1
-SLOT_BYTES = 2048
-OVERFLOW_BYTES = 65536
-CONTROL_BYTES = 32
-MSGHDR_BYTES = 64
-NOT_RECEIVED = 0xFFFFFFFF
-_ARMED, _ATTEMPTS, _HEADERS = 64, 72, 4096
+LAYOUT_VERSION = 2
+RESERVE = 128
+"""Banks of the reserve: with 512 slots 128 MiB, or 6.5 s at 10,000 datagrams a second."""
+_ARMED, _ATTEMPTS, _FIRST, _OPENED, _BANKS = 64, 72, 80, 88, 4096
 _PUNCH = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -67,67 +78,82 @@ class Staging:
         self.path = path
         self.slots = _check(path, spool)
         self.burst = min(slots, self.slots)
+        self.bank_bytes = bank_bytes(self.slots)
         self._mapping = Mapping(path)
         self.address = self._mapping.address
-        self.headers = self.address + _HEADERS
-        self.control = self.headers + self.slots * (MSGHDR_BYTES + 32)
-        self.slot = self.address + _slots_at(self.slots)
-        self.overflow = self.slot + self.slots * SLOT_BYTES
-        point(self.headers, self.control, self.slot, self.overflow, self.slots)
+        self.armed_at, self.opened_at = self.address + _ARMED, self.address + _OPENED
+        self.first_at, self.reserve_at = self.address + _FIRST, self.bank(1)
+        point(self.bank(0), self.slots)
         # Only the part that every burst touches; refused without harm where the limit is small.
-        _libc.mlock(ctypes.c_void_p(self.address), ctypes.c_size_t(self.overflow - self.address))
+        _libc.mlock(ctypes.c_void_p(self.bank(0)), ctypes.c_size_t(overflow_at(self.slots)))
+
+    def bank(self, number: int) -> int:
+        """The address of a bank."""
+        return self.address + _BANKS + number * self.bank_bytes
 
     @property
     def armed(self) -> int:
-        """The burst that is being received, or was last; 0 before the first."""
-        return int(load_word(self.address + _ARMED))
+        """The burst that is being received into bank 0, or was last; 0 before the first."""
+        return int(load_word(self.armed_at))
+
+    def bursts(self) -> Iterator[tuple[int, int]]:
+        """(bank, burst) of every bank that may hold one, in the order of bursts."""
+        yield 0, self.armed
+        first = int(load_word(self.first_at))
+        for i in range(int(load_word(self.opened_at))):
+            yield 1 + i, first + i
+
+    def holder(self, burst: int) -> int | None:
+        """The bank into which datagrams of `burst` were received; None when there are none."""
+        return next((b for b, number in self.bursts() if number == burst and self.received(b)), None)
 
     @property
-    def armed_at(self) -> int:
-        """The address of `armed`, for kernels."""
-        return self.address + _ARMED
+    def reserve_in_use(self) -> bool:
+        """Whether a bank of the reserve was opened since the reserve was closed."""
+        return bool(load_word(self.opened_at))
 
     def attempt(self) -> int:
-        """Count one more try to salvage the armed burst; how many there were."""
+        """Count one more try to salvage the burst that is next; how many there were."""
         tries = int(load_word(self.address + _ATTEMPTS)) + 1
         store_word(self.address + _ATTEMPTS, tries)
         return tries
 
     def settle(self) -> None:
-        """The armed burst is done with."""
+        """That burst is done with."""
         store_word(self.address + _ATTEMPTS, 0)
 
-    def received(self) -> int:
-        """How many slots of the armed burst were received."""
-        return int(count_received(self.headers, self.slots))
+    def received(self, bank: int) -> int:
+        """How many slots of a bank were received into."""
+        return int(count_received(self.bank(bank), self.slots))
 
-    def image(self, used: int) -> bytes:
-        """What lies in the first `used` slots, length by length, for quarantine."""
+    def image(self, bank: int, used: int) -> bytes:
+        """What lies in the first `used` slots of a bank, length by length, for quarantine."""
+        at = self.bank(bank)
+        slot, overflow = at + slots_at(self.slots), at + overflow_at(self.slots)
         parts = []
         for i in range(used):
-            length = min(int(load_length(self.headers, i)), MAX_DATAGRAM_BYTES)
-            head = ctypes.string_at(self.slot + i * SLOT_BYTES, min(length, SLOT_BYTES))
-            rest = ctypes.string_at(self.overflow + i * OVERFLOW_BYTES, max(0, length - SLOT_BYTES))
+            length = min(int(load_length(at, i)), MAX_DATAGRAM_BYTES)
+            head = ctypes.string_at(slot + i * SLOT_BYTES, min(length, SLOT_BYTES))
+            rest = ctypes.string_at(overflow + i * OVERFLOW_BYTES, max(0, length - SLOT_BYTES))
             parts.append(length.to_bytes(4, "little") + head + rest)
         return b"".join(parts)
 
     def punch(self) -> None:
-        """Give the memory of large datagrams back."""
+        """Give the memory of large datagrams in bank 0 back."""
+        self._give_back(self.bank(0) + overflow_at(self.slots), self.slots * OVERFLOW_BYTES)
+
+    def close_reserve(self) -> None:
+        """Every burst in the reserve is stored: it holds none, and gives its memory back."""
+        store_word(self.opened_at, 0)
+        self._give_back(self.reserve_at, RESERVE * self.bank_bytes)
+
+    def _give_back(self, address: int, length: int) -> None:
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            start = self.overflow - self.address
-            length = self.slots * OVERFLOW_BYTES
-            _libc.fallocate(fd, _PUNCH, ctypes.c_int64(start), ctypes.c_int64(length))
+            start = ctypes.c_int64(address - self.address)
+            _libc.fallocate(fd, _PUNCH, start, ctypes.c_int64(length))
         finally:
             os.close(fd)
-
-
-def compile_kernels() -> None:
-    """Compile, or load from the cache, what a worker does with its staging."""
-    memory = np.zeros(8, np.uint64)
-    at = address_of(memory)
-    store_word(at, load_word(at) + load_length(at, 0) + count_received(at, 0))
-    point(at, at, at, at, 0)
 
 
 def staging_path(directory: Path, spool: bytes, boot: bytes) -> Path:
@@ -135,23 +161,27 @@ def staging_path(directory: Path, spool: bytes, boot: bytes) -> Path:
     return directory / f"bruce-{spool.hex()}-{boot.hex()}.staging"
 
 
-def read_staging(path: Path) -> tuple[int, int]:
-    """(armed burst, slots received) without mapping or changing anything; (0, 0) when there is none."""
+def read_staging(path: Path) -> list[tuple[int, int]]:
+    """(burst, slots received) of each bank that has any, without mapping or changing anything."""
     try:
         with path.open("rb") as file:
-            data = file.read(_HEADERS + 512 * MSGHDR_BYTES)
+            head = file.read(_BANKS)
+            if len(head) < _BANKS or not head.startswith(MAGIC):
+                return []
+            slots = int.from_bytes(head[12:16], "little")
+            armed, first, opened = (
+                int.from_bytes(head[at : at + 8], "little") for at in (_ARMED, _FIRST, _OPENED)
+            )
+            numbers = [armed, *range(first, first + min(opened, RESERVE))]
+            found = []
+            for bank, number in enumerate(numbers):
+                file.seek(_BANKS + bank * bank_bytes(slots))
+                lengths = np.frombuffer(file.read(slots * MSGHDR_BYTES), "<u4")[14::16]
+                missing = np.flatnonzero(lengths == NOT_RECEIVED)
+                found.append((number, int(missing[0]) if len(missing) else slots))
     except (FileNotFoundError, PermissionError):
-        return 0, 0
-    if not data.startswith(MAGIC):
-        return 0, 0
-    slots = int.from_bytes(data[12:16], "little")
-    lengths = np.frombuffer(data, "<u4", count=slots * 16, offset=_HEADERS)[14::16]
-    missing = np.flatnonzero(lengths == NOT_RECEIVED)
-    return int.from_bytes(data[_ARMED : _ARMED + 8], "little"), int(missing[0]) if len(missing) else slots
-
-
-def _slots_at(slots: int) -> int:
-    return (_HEADERS + slots * (MSGHDR_BYTES + 32 + CONTROL_BYTES) + 4095) & ~4095
+        return []
+    return [(number, count) for number, count in found if count]
 
 
 def _create(path: Path, spool: bytes, slots: int) -> None:
@@ -160,14 +190,13 @@ def _create(path: Path, spool: bytes, slots: int) -> None:
     temporary.unlink(missing_ok=True)
     fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
-        part = _slots_at(slots) + slots * SLOT_BYTES
-        os.ftruncate(fd, part + slots * OVERFLOW_BYTES)
-        os.posix_fallocate(fd, 0, part)
+        os.ftruncate(fd, _BANKS + (1 + RESERVE) * bank_bytes(slots))
+        os.posix_fallocate(fd, 0, _BANKS + overflow_at(slots))
         head = MAGIC + LAYOUT_VERSION.to_bytes(4, "little") + slots.to_bytes(4, "little") + spool
         os.pwrite(fd, head, 0)
         nothing = np.zeros((slots, 16), "<u4")
         nothing[:, 14] = NOT_RECEIVED
-        os.pwrite(fd, nothing.tobytes(), _HEADERS)
+        os.pwrite(fd, nothing.tobytes(), _BANKS)
         os.rename(temporary, path)
     except OSError:
         temporary.unlink(missing_ok=True)
@@ -186,57 +215,3 @@ def _check(path: Path, spool: bytes) -> int:
     if head[:8] != MAGIC or head[8:12] != LAYOUT_VERSION.to_bytes(4, "little") or head[16:32] != spool:
         raise BadStaging(f"{path} is no staging file of this spool; move it away and start again")
     return int.from_bytes(head[12:16], "little")
-
-
-@kernel
-def load_word(address: int) -> int:
-    """One aligned word."""
-    return load_i64(address)
-
-
-@kernel
-def store_word(address: int, value: int) -> None:
-    """One aligned word, after all stores before it."""
-    publish_i64(address, value)
-
-
-@kernel
-def load_length(headers: int, slot: int) -> int:
-    """msg_len of a slot."""
-    return load_u32(headers + slot * MSGHDR_BYTES + 56)
-
-
-@kernel
-def count_received(headers: int, slots: int) -> int:
-    """Slots before the first that nothing was received into."""
-    for i in range(slots):
-        if load_u32(headers + i * MSGHDR_BYTES + 56) == NOT_RECEIVED:
-            return i
-    return slots
-
-
-@kernel
-def point(headers: int, control: int, slot: int, overflow: int, slots: int) -> None:
-    """Write the pointers of this process's mapping; lengths and flags stay as they are."""
-    for i in range(slots):
-        header = headers + i * MSGHDR_BYTES
-        vector = headers + slots * MSGHDR_BYTES + i * 32
-        store_i64(header, 0)
-        store_i64(header + 8, 0)
-        store_i64(header + 16, vector)
-        store_i64(header + 24, 2)
-        store_i64(header + 32, control + i * CONTROL_BYTES)
-        store_i64(vector, slot + i * SLOT_BYTES)
-        store_i64(vector + 8, SLOT_BYTES)
-        store_i64(vector + 16, overflow + i * OVERFLOW_BYTES)
-        store_i64(vector + 24, MAX_DATAGRAM_BYTES - SLOT_BYTES)
-
-
-@kernel
-def reset(headers: int, used: int) -> None:
-    """Make the first `used` slots ready to receive."""
-    for i in range(used):
-        header = headers + i * MSGHDR_BYTES
-        store_i64(header + 40, CONTROL_BYTES)
-        store_u32(header + 48, 0)
-        store_u32(header + 56, NOT_RECEIVED)

@@ -1,7 +1,7 @@
 """The ingest worker: waits for the socket and for nothing else.
 
-No disk sync, no new file, no LMDB, no thread: a process stuck in a disk wait cannot be replaced until
-the disk lets go, and senders would stand in the socket's queue until then.
+No disk sync, no new file, no LMDB: senders would stand in the socket's queue until the disk lets go. What
+the kernel makes a store into a mapped page wait for, the guard bridges (ingest.guard).
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from types import FrameType
 
 import numpy as np
 
-from ingest import burst, staging
+from ingest import bank, burst, guard, turn
+from ingest.guard import Guard
 from ingest.staging import Staging
+from ingest.turn import CLOSED, DONE, RECEIVING, STATE, Turn
 from spool import ledger, scan
 from spool.format import POISON, SALVAGED
 from spool.frame import BURST
@@ -35,6 +37,8 @@ log = logging.getLogger("bruce.ingest")
 MSG_WAITFORONE, MSG_DONTWAIT = 0x10000, 0x40
 ATTEMPTS = 3
 """Tries to salvage one burst before it is given up as poison."""
+_WAIT_S = 0.001
+"""Between two looks for what another process or thread owes us."""
 _LARGE_KEPT = 64
 """Large datagrams that may leave their memory in staging before it is given back."""
 
@@ -63,10 +67,8 @@ class IngestWorker:
         self.job[burst.FLAGS] = MSG_WAITFORONE
         self.job[burst.SLOTS] = staging.burst
         self.job[burst.ARMED] = staging.armed_at
-        self.job[burst.HEADERS] = staging.headers
-        self.job[burst.CONTROL] = staging.control
-        self.job[burst.SLOT] = staging.slot
-        self.job[burst.OVERFLOW] = staging.overflow
+        self.turn = Turn()
+        self.job[burst.TURN] = self.turn.address
         self.job[burst.SCRATCH] = address_of(self._scratch)
         self.job[burst.PAGE] = writer.page.address
         self.job[burst.BELL] = bell
@@ -76,7 +78,17 @@ class IngestWorker:
         self.job[burst.WRITE] = function_address(libc.write)
         self.job[burst.DIGEST] = digest_address()
         writer.tail[BURST] = max(int(writer.tail[BURST]), ledger.burst)
+        self._use(0)
         self._point()
+
+    def _use(self, number: int) -> None:
+        """Let the kernels work on a bank of staging."""
+        at, slots = self.staging.bank(number), self.staging.slots
+        self._bank = number
+        self.job[burst.HEADERS] = at
+        self.job[burst.CONTROL] = at + bank.control_at(slots)
+        self.job[burst.SLOT] = at + bank.slots_at(slots)
+        self.job[burst.OVERFLOW] = at + bank.overflow_at(slots)
 
     def _point(self) -> None:
         """Let the kernels work on the writer's live segment."""
@@ -87,30 +99,61 @@ class IngestWorker:
     def salvage(self) -> int:
         """Append what a predecessor received and did not append; how many datagrams that were.
 
-        After ATTEMPTS failures the burst goes to quarantine as it is, counted as discarded, and intake
+        After ATTEMPTS failures a burst goes to quarantine as it is, counted as discarded, and intake
         goes on.
         """
-        used = self.staging.received() if self.staging.armed == int(self.writer.tail[BURST]) + 1 else 0
-        self.job[burst.USED] = used
-        if used:
-            log.info("%d datagrams were received before a crash, and are stored now", used)
-            self._store(SALVAGED)
+        total = 0
+        while used := self.salvage_next():
+            total += used
+        if total:
+            log.info("%d datagrams had been received before a crash; they are stored now", total)
+        self._take_up()
+        return total
+
+    @property
+    def waits(self) -> int | None:
+        """The bank whose burst is the next to be appended; None when nothing waits in staging."""
+        return self.staging.holder(int(self.writer.tail[BURST]) + 1)
+
+    def salvage_next(self) -> int:
+        """Append the next burst that waits in staging; how many datagrams it has, 0 when none waits."""
+        number = self.waits
+        if number is None:
+            self.staging.settle()
+            return 0
+        used = self._take_from(number, SALVAGED)
         self.staging.settle()
-        self.job[burst.USED] = self.staging.slots
         return used
+
+    def _take_from(self, number: int, flags: int) -> int:
+        """Store what lies in a bank; how many datagrams."""
+        self._use(number)
+        self.job[burst.USED] = used = self.staging.received(number)
+        self._store(flags)
+        return used
+
+    def _take_up(self) -> None:
+        """Receive into bank 0 from here on; the reserve is empty."""
+        if self.staging.reserve_in_use:
+            self.staging.close_reserve()
+        self._use(0)
+        self.job[burst.USED] = self.staging.slots
 
     def _give_up(self) -> int:
         """Keep the burst that waits in staging in quarantine; the flag to store it with, as discarded."""
-        used, name = int(self.job[burst.USED]), f"burst-{self.staging.armed}.poison"
+        used, name = int(self.job[burst.USED]), f"burst-{int(self.writer.tail[BURST]) + 1}.poison"
         log.error("%d datagrams cannot be stored; they are discarded, and kept as quarantine/%s", used, name)
-        keep(self.writer.layout, name, self.staging.image(used))
+        keep(self.writer.layout, name, self.staging.image(self._bank, used))
         return POISON
 
     def run(self) -> None:
         """Take in until told to stop; then, if nobody else will read the socket, close and empty it."""
         self.salvage()
+        guard = Guard(self.receiver.fileno(), self.staging, self.turn)
+        guard.start()
         while not self.stopping:
             self._round()
+        guard.leave()
         if not self._last_reader:
             return
         # Senders are refused from here on; what they sent before stays readable.
@@ -124,12 +167,33 @@ class IngestWorker:
         outcome = burst.receive(self.job, self.writer.tail, self._verdicts, burst.ROUNDS)
         if outcome == burst.NEEDS_SEGMENT:
             self._store(0)
+            if not self.turn.finish_storing():
+                self._catch_up()
+        elif outcome == burst.RELIEVED:
+            self._catch_up()
         elif outcome not in (burst.STORED, errno.EAGAIN, errno.EINTR):
             raise OSError(outcome, os.strerror(outcome))
         if self.job[burst.LARGE] > _LARGE_KEPT:
             self.staging.punch()
             self.job[burst.LARGE] = 0
         return bool(outcome != errno.EAGAIN)
+
+    def _catch_up(self) -> None:
+        """The guard has the socket: store what it received, until it gives the socket back."""
+        done = 0
+        self.turn.publish(DONE, done)
+        while True:
+            # The state first: nothing is closed after the guard has gone.
+            alone = self.turn.load(STATE) == RECEIVING
+            if self.turn.load(CLOSED) > done:
+                self._take_from(1 + done, 0)
+                done += 1
+                self.turn.publish(DONE, done)
+            elif alone:
+                break
+            else:
+                time.sleep(_WAIT_S)
+        self._take_up()
 
     def _store(self, flags: int) -> None:
         """Store the burst that waits in staging: in a new segment, or without room in the ledger."""
@@ -153,7 +217,7 @@ class IngestWorker:
                 # killed while waiting has not failed.
                 self.staging.settle()
                 self._ring()
-                time.sleep(0.001)
+                time.sleep(_WAIT_S)
 
     def _discard(self, flags: int) -> None:
         bank = self.ledger.begin()
@@ -182,6 +246,8 @@ def compile_kernels() -> None:
     burst.store(empty, tail, np.zeros(REASONS, np.int64), 0)
     burst.receive(empty, tail, np.zeros(REASONS, np.int64), 0)
     burst.discard(empty, 0, 0)
-    staging.compile_kernels()
+    bank.compile_kernels()
+    turn.compile_kernels()
+    guard.compile_kernels()
     ledger.compile_kernels()
     scan.compile_kernels()

@@ -21,8 +21,8 @@ from spool.ledger import Discards, read_books
 from spool.live import empty_tail, end_of, live_segment
 from spool.marks import UNREADABLE, Marks, Outcomes
 
-Staging = Callable[[], tuple[int, int]]
-"""(armed burst, datagrams received into it): ingest.staging.read_staging."""
+Staging = Callable[[], list[tuple[int, int]]]
+"""(burst, datagrams received into it) of each that may not be stored yet: ingest.staging.read_staging."""
 _TRIES = 5
 
 
@@ -67,7 +67,7 @@ def take_account(layout: Layout, staging: Staging) -> Account:
     floor, resolved, discarded = _outcomes(layout)
     for attempt in range(_TRIES):
         try:
-            armed, staged = staging()
+            bursts = staging()
             tail = _end(layout)
             break
         except FileNotFoundError:
@@ -75,8 +75,8 @@ def take_account(layout: Layout, staging: Staging) -> Account:
             if attempt == _TRIES - 1:
                 raise
     counted, entries = read_books(layout.ledger)
-    if armed != max(int(tail[BURST]), counted) + 1:
-        staged = 0
+    stored = max(int(tail[BURST]), counted)
+    staged = sum(datagrams for number, datagrams in bursts if number > stored)
     refused = Counter({reason: int(n) for reason, n in enumerate(tail[DISCARDED:].tolist()) if n})
     for entry in entries:
         refused[entry.reason] += entry.count

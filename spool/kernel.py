@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -127,6 +128,32 @@ def _fence() -> Any:
     return fence
 
 
+def _exchanger() -> Any:
+    if INTERPRETED:
+        lock = threading.Lock()
+
+        def swap(address: int, expected: int, value: int) -> bool:
+            with lock:
+                word = ctypes.c_int64.from_address(int(address))
+                if word.value != expected:
+                    return False
+                word.value = int(value)
+                return True
+
+        return swap
+
+    @intrinsic
+    def exchange(typing: Any, address: Any, expected: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            target = _pointer(builder, args[0], 64)
+            pair = builder.cmpxchg(target, args[1], args[2], "seq_cst", "seq_cst")
+            return builder.extract_value(pair, 1)
+
+        return types.boolean(types.int64, types.int64, types.int64), generate
+
+    return exchange
+
+
 def _caller() -> Any:
     if INTERPRETED:
 
@@ -167,5 +194,7 @@ copy = _copier()
 """copy(target, source, length): the ranges must not overlap."""
 fence = _fence()
 """Order the stores before it with the loads after it, on every processor."""
+exchange = _exchanger()
+"""exchange(address, old, new) -> bool: 8 aligned bytes become `new` if they were `old`, at once."""
 call = _caller()
 """call(address, *integers) -> int64: a C function, its 32-bit results in the low half."""

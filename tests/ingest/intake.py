@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ingest import burst
+from ingest.bank import reset, store_word
 from ingest.datagram import open_socket, set_timeout
-from ingest.staging import Staging, reset, store_word
+from ingest.staging import Staging
 from ingest.worker import MSG_DONTWAIT, MSG_WAITFORONE, IngestWorker
 from spool.frame import BURST
 from spool.ledger import Ledger
@@ -81,10 +82,10 @@ class Intake:
     def receive(self) -> int:
         """Steps 1 to 3 of the protocol: reset, arm, recvmmsg. What was received is not stored."""
         staging, libc = self.worker.staging, ctypes.CDLL(None, use_errno=True)
-        reset(staging.headers, staging.slots)
+        reset(staging.bank(0), staging.slots)
         store_word(staging.armed_at, int(self.worker.writer.tail[BURST]) + 1)
         flags = MSG_WAITFORONE | MSG_DONTWAIT
-        fd, headers = self.receiver.fileno(), ctypes.c_void_p(staging.headers)
+        fd, headers = self.receiver.fileno(), ctypes.c_void_p(staging.bank(0))
         got = int(libc.recvmmsg(fd, headers, self.slots, flags, None))
         return got if got >= 0 or ctypes.get_errno() == errno.EAGAIN else -ctypes.get_errno()
 

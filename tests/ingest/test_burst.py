@@ -173,4 +173,4 @@ def test_no_worker_compiles_anything(memory: Path) -> None:
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
     needed = ast.literal_eval(done.stdout)
     # Sealing is the keeper's, and the test calls a part of receive by itself.
-    assert {name for name in needed if name[0] != "spool.decode"} <= {("ingest.staging", "reset")}
+    assert {name for name in needed if name[0] != "spool.decode"} <= {("ingest.bank", "reset")}

@@ -8,7 +8,8 @@ from unittest import mock
 import pytest
 
 from ingest import burst
-from ingest.staging import load_length, read_staging
+from ingest.bank import load_length
+from ingest.staging import read_staging
 from ingest.worker import ATTEMPTS
 from spool.format import HEAD_BYTES, POISON, SALVAGED
 from spool.frame import BURST, POSITION
@@ -43,7 +44,7 @@ def test_received_but_not_stored(intake: Intake) -> None:
     """Killed after recvmmsg: the burst is appended by the successor, what is wrong in it counted as ever."""
     intake.queue(MIXED)
     assert intake.receive() == len(MIXED)
-    assert read_staging(intake.staging_path) == (1, len(MIXED))
+    assert read_staging(intake.staging_path) == [(1, len(MIXED))]
     assert intake.restart() == len(MIXED)
     is_mixed(intake)
     assert intake.frames()[0].flags & SALVAGED
@@ -55,7 +56,7 @@ def test_part_of_the_slots_received(intake: Intake) -> None:
     """Killed inside recvmmsg: the slots before the first that was not received, and no others."""
     intake.queue(MIXED)
     intake.receive()
-    headers = intake.worker.staging.headers
+    headers = intake.worker.staging.bank(0)
     assert load_length(headers, 1) == 0
     with mock.patch("ingest.staging.count_received", return_value=2):
         assert intake.restart() == 2

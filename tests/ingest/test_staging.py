@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from ingest.errors import BadStaging
-from ingest.staging import (
+from ingest.bank import (
     MSGHDR_BYTES,
     NOT_RECEIVED,
     OVERFLOW_BYTES,
     SLOT_BYTES,
-    Staging,
     load_length,
-    read_staging,
-    staging_path,
+    overflow_at,
+    slots_at,
 )
+from ingest.errors import BadStaging
+from ingest.staging import RESERVE, Staging, read_staging, staging_path
 from tests.spool.small_disk import fill_up, mounted
 
 SPOOL = bytes(range(16))
@@ -33,9 +33,9 @@ def path(memory: Path) -> Path:
 def test_a_new_file_has_received_nothing(path: Path) -> None:
     """Every slot says so, to the worker and to who only looks."""
     staging = Staging(path, SPOOL, 8)
-    assert (staging.armed, staging.received()) == (0, 0)
-    assert {load_length(staging.headers, i) for i in range(8)} == {NOT_RECEIVED}
-    assert read_staging(path) == (0, 0)
+    assert (staging.armed, staging.received(0)) == (0, 0)
+    assert {load_length(staging.bank(0), i) for i in range(8)} == {NOT_RECEIVED}
+    assert read_staging(path) == []
 
 
 def test_only_its_owner_can_open_it(path: Path) -> None:
@@ -49,12 +49,14 @@ def test_slots_lie_as_the_specification_says(path: Path) -> None:
     staging = Staging(path, SPOOL, 8)
     data = path.read_bytes()
     assert data[:8] == b"brucestg"
-    assert data[8:16] == (1).to_bytes(4, "little") + (8).to_bytes(4, "little")
+    assert data[8:16] == (2).to_bytes(4, "little") + (8).to_bytes(4, "little")
     assert data[16:32] == SPOOL
-    assert (staging.slot - staging.address) % 4096 == 0
-    assert staging.overflow == staging.slot + 8 * SLOT_BYTES
-    assert len(data) == staging.overflow - staging.address + 8 * OVERFLOW_BYTES
-    vectors = staging.headers - staging.address + 8 * MSGHDR_BYTES
+    assert staging.bank(0) - staging.address == 4096
+    assert slots_at(8) % 4096 == 0
+    assert overflow_at(8) == slots_at(8) + 8 * SLOT_BYTES
+    assert staging.bank_bytes == overflow_at(8) + 8 * OVERFLOW_BYTES
+    assert len(data) == 4096 + (1 + RESERVE) * staging.bank_bytes
+    vectors = 4096 + 8 * MSGHDR_BYTES
     words = [int.from_bytes(data[vectors + 8 * i : vectors + 8 * i + 8], "little") for i in range(32)]
     ranges = sorted(zip(words[::2], words[1::2], strict=True))
     assert all(a + length <= b for (a, length), (b, _) in pairwise(ranges))
@@ -65,7 +67,7 @@ def test_a_successor_maps_the_same_memory(path: Path) -> None:
     first = Staging(path, SPOOL, 8)
     first._mapping.bytes[4096 + 56 : 4096 + 60] = [5, 0, 0, 0]
     again = Staging(path, SPOOL, 8)
-    assert again.received() == 1
+    assert again.received(0) == 1
     assert again.address != first.address
 
 
@@ -145,6 +147,6 @@ def test_names_differ_by_spool_and_boot(memory: Path) -> None:
 
 def test_looking_at_nothing_finds_nothing(memory: Path) -> None:
     """No file, or another one, holds no datagrams."""
-    assert read_staging(memory / "none") == (0, 0)
+    assert read_staging(memory / "none") == []
     (memory / "other").write_bytes(b"other" * 100)
-    assert read_staging(memory / "other") == (0, 0)
+    assert read_staging(memory / "other") == []

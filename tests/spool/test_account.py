@@ -27,14 +27,14 @@ SHORT, FULL, LARGE, UNKNOWN = (
 )
 
 
-def nothing_staged() -> tuple[int, int]:
+def nothing_staged() -> list[tuple[int, int]]:
     """There is no staging file."""
-    return 0, 0
+    return []
 
 
-def look(rig: Rig, staged: tuple[int, int] = (0, 0)) -> Account:
-    """The books, which must balance."""
-    books = take_account(rig.layout, lambda: staged)
+def look(rig: Rig, *staged: tuple[int, int]) -> Account:
+    """The books, which must balance; `staged`: (burst, datagrams)."""
+    books = take_account(rig.layout, lambda: list(staged))
     assert books.received == books.delivered + sum(books.by_reason().values()) + books.backlog
     assert min(books.delivered, books.backlog, books.received) >= 0
     return books
@@ -92,6 +92,7 @@ def test_a_staged_burst_counts_until_it_is_stored(rig: Rig) -> None:
     fill_ledger(rig, number + 1, 3)
     assert look(rig, (number + 1, 3)).received == 15
     assert look(rig, (number + 2, 2)).received == 17
+    assert look(rig, (number + 1, 3), (number + 2, 2), (number + 3, 4)).received == 15 + 6
 
 
 def test_without_marks_the_names_tell(rig: Rig) -> None:

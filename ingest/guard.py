@@ -1,0 +1,193 @@
+"""The guard: a second thread of the ingest worker, which receives while a store into the log waits.
+
+A store into a mapped page can wait for the disk: the first one after each sync needs the filesystem's leave,
+which a stalled journal or a freeze withholds. The worker then stands in the kernel, and every sender behind
+the socket's queue with it. The guard looks every LOOK_NS whether the same burst is still being stored. If so
+it takes the socket over and receives into the reserve, bank after bank, until the worker has caught up. On
+a host that is well it never receives anything, and its looks become rare while nothing arrives.
+
+It is one kernel, without the interpreter's lock; see ingest.turn for how the two agree. All that it works on
+is in one int64 array:
+
+    guard[FD]        the socket                      guard[RECVMMSG]    address of recvmmsg
+    guard[FILE]      the staging file                guard[FALLOCATE]   address of posix_fallocate
+    guard[RESERVE_AT], [BANK_BYTES], [OFFSET]        guard[SLEEP]       address of nanosleep
+                     of bank 1: address, length,     guard[TURN]        address of the words of the turn
+                     place in the file               guard[ARMED]       address of the armed burst
+    guard[SLOTS]     of a bank; in [BURST] of them   guard[FIRST], [OPENED]  addresses of those words
+                     is received                     guard[TIME]        address of 16 bytes, for SLEEP
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.bank import MSGHDR_BYTES, overflow_at, point, reset
+from ingest.staging import RESERVE, Staging
+from ingest.turn import BEAT, CLOSED, DONE, GUARDED, LEAVE, RECEIVING, STORING, Turn
+from spool.kernel import (
+    address_of,
+    call,
+    exchange,
+    function_address,
+    kernel,
+    load_i64,
+    publish_i64,
+    store_i64,
+)
+
+(
+    FD,
+    FILE,
+    RESERVE_AT,
+    BANK_BYTES,
+    OFFSET,
+    SLOTS,
+    BURST,
+    RECVMMSG,
+    FALLOCATE,
+    SLEEP,
+    TURN,
+    ARMED,
+    FIRST,
+    OPENED,
+    TIME,
+) = range(15)
+FIELDS = 15
+LOOK_NS, IDLE_NS, SHORT_NS = 3_000_000, 48_000_000, 200_000
+"""Between two looks: at work, at rest, and while the worker is about to catch up."""
+_PATIENCE = 10
+"""Short looks for the worker to catch up before the next bank is begun."""
+_MSG_WAITFORONE, _MSG_DONTWAIT = 0x10000, 0x40
+_FAILED = 0x80000000
+"""From here on an int in the low half of a register is negative."""
+
+Job = npt.NDArray[np.int64]
+
+
+class Guard:
+    """The thread. It ends with its process, or when told to leave."""
+
+    def __init__(self, receiver: int, staging: Staging, turn: Turn) -> None:
+        """`receiver`: the socket's descriptor, whose receive timeout bounds how long `leave` takes."""
+        self._turn, self._staging = turn, staging
+        self._file = os.open(staging.path, os.O_RDWR | os.O_CLOEXEC)
+        self._time = np.zeros(2, np.int64)
+        libc = ctypes.CDLL(None)
+        job = self._job = np.zeros(FIELDS, np.int64)
+        job[FD], job[FILE] = receiver, self._file
+        job[RESERVE_AT], job[BANK_BYTES] = staging.reserve_at, staging.bank_bytes
+        job[OFFSET] = staging.reserve_at - staging.address
+        job[SLOTS], job[BURST] = staging.slots, staging.burst
+        job[RECVMMSG] = function_address(libc.recvmmsg)
+        job[FALLOCATE] = function_address(libc.posix_fallocate)
+        job[SLEEP] = function_address(libc.nanosleep)
+        job[TURN], job[TIME] = turn.address, address_of(self._time)
+        job[ARMED], job[FIRST], job[OPENED] = staging.armed_at, staging.first_at, staging.opened_at
+        self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def leave(self) -> None:
+        """End it. Only while the socket is the worker's."""
+        self._turn.publish(LEAVE, 1)
+        self._thread.join()
+        os.close(self._file)
+
+    def _run(self) -> None:
+        # Signals are for the thread that waits in recvmmsg.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        stand_by(self._job)
+
+
+@kernel
+def _sleep(guard: Job, nanoseconds: int) -> None:
+    store_i64(guard[TIME], 0)
+    store_i64(guard[TIME] + 8, nanoseconds)
+    call(guard[SLEEP], guard[TIME], 0)
+
+
+@kernel
+def stand_by(guard: Job) -> None:
+    """Look, and take over where a store lasts, until told to leave."""
+    turn, pause, beat = guard[TURN], LOOK_NS, -1
+    while load_i64(turn + LEAVE) == 0:
+        _sleep(guard, pause)
+        state, now = load_i64(turn), load_i64(turn + BEAT)
+        if state == STORING and now == beat:
+            store_i64(turn + DONE, -1)
+            store_i64(turn + CLOSED, 0)
+            if exchange(turn, STORING, GUARDED):
+                _receive(guard)
+        pause = LOOK_NS if state == STORING or now != beat else min(2 * pause, IDLE_NS)
+        beat = now
+
+
+@kernel
+def _receive(guard: Job) -> None:
+    """Receive into the reserve, bank after bank, until the worker has stored all of it."""
+    turn, closed = guard[TURN], 0
+    publish_i64(guard[OPENED], 0)
+    publish_i64(guard[FIRST], load_i64(guard[ARMED]) + 1)
+    while load_i64(turn + DONE) != closed:
+        if closed == RESERVE or not _open(guard, closed):
+            # No memory is left: senders wait in the socket.
+            _sleep(guard, LOOK_NS)
+            continue
+        if _fill(guard, closed) > 0:
+            closed += 1
+            publish_i64(turn + CLOSED, closed)
+            looks = 0
+            while looks < _PATIENCE and load_i64(turn + DONE) == closed - 1:
+                _sleep(guard, SHORT_NS)
+                looks += 1
+    publish_i64(turn, RECEIVING)
+
+
+@kernel
+def _open(guard: Job, number: int) -> bool:
+    """Make the reserve's bank ready; False when there is no memory for it."""
+    slots = guard[SLOTS]
+    offset = guard[OFFSET] + number * guard[BANK_BYTES]
+    # Reserved first: a store into a hole of a full tmpfs is a SIGBUS.
+    if call(guard[FALLOCATE], guard[FILE], offset, overflow_at(slots)) & 0xFFFFFFFF:
+        return False
+    bank = guard[RESERVE_AT] + number * guard[BANK_BYTES]
+    point(bank, slots)
+    reset(bank, slots)
+    publish_i64(guard[OPENED], number + 1)
+    return True
+
+
+@kernel
+def _fill(guard: Job, number: int) -> int:
+    """Receive into a bank until it is full, or the worker waits for it; how many datagrams."""
+    bank, used = guard[RESERVE_AT] + number * guard[BANK_BYTES], 0
+    while used < guard[BURST]:
+        flags = _MSG_WAITFORONE | (_MSG_DONTWAIT if used > 0 else 0)
+        at, room = bank + used * MSGHDR_BYTES, guard[BURST] - used
+        got = call(guard[RECVMMSG], guard[FD], at, room, flags, 0) & 0xFFFFFFFF
+        if got < _FAILED:
+            used += got
+        if load_i64(guard[TURN] + DONE) == number:
+            break
+        if got >= _FAILED:
+            # Nothing there, or what the worker will be told in its turn.
+            _sleep(guard, SHORT_NS)
+    return used
+
+
+def compile_kernels() -> None:
+    """Compile, or load from the cache."""
+    turn, job = Turn(), np.zeros(FIELDS, np.int64)
+    turn.publish(LEAVE, 1)
+    job[TURN] = turn.address
+    stand_by(job)

@@ -1,0 +1,157 @@
+"""A store that waits holds no sender up: what they send is received, kept over SIGKILL, and stored."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingest.staging import RESERVE, Staging, read_staging
+from tests.ingest.intake import connect
+from tests.ingest.processes import PATIENCE_S, Processes, await_end, fork, message, send
+from tests.ingest.test_storm import by_sender
+from tests.spool.small_disk import fill_up, mounted
+
+OPTIONS = {"slots": 12, "segment_bytes": 1 << 20, "max_bytes": 64 << 20}
+
+
+@pytest.fixture
+def processes(memory: Path) -> Iterator[Processes]:
+    """A running intake, all of it on tmpfs."""
+    made = Processes(memory, **OPTIONS)
+    yield made
+    made.close()
+
+
+@contextlib.contextmanager
+def standing(processes: Processes) -> Iterator[None]:
+    """The keeper stands still: the worker finds no segment, and its store waits."""
+    os.kill(processes.pids["keeper"], signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(processes.pids["keeper"], signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def frozen(place: Path) -> Iterator[None]:
+    """Every store into a clean page of this filesystem waits."""
+    subprocess.run(["fsfreeze", "--freeze", place], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["fsfreeze", "--unfreeze", place], check=True)
+
+
+def staged(processes: Processes) -> list[tuple[int, int]]:
+    """(burst, datagrams) of what lies in staging."""
+    return read_staging(processes.directory / "staging")
+
+
+def test_who_sends_does_not_wait(processes: Processes) -> None:
+    """More than fits the segments there are: all is taken, kept in order, and stored when there is room.
+
+    The reserve then is empty, and has given its memory back.
+    """
+    with standing(processes), connect(processes.path) as sender:
+        for number in range(400):
+            sender.send(message(0, number, 20_000))
+        deadline = time.monotonic() + PATIENCE_S
+        while len(staged(processes)) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        bursts = [number for number, _ in staged(processes)]
+        assert len(bursts) >= 3
+        assert bursts == list(range(bursts[0], bursts[0] + len(bursts)))
+    assert processes.stop() == [0, 0]
+    assert by_sender(processes)[0] == list(range(400))
+    staging = Staging(processes.directory / "staging", processes.spool.identity.spool, 12)
+    assert not staging.reserve_in_use
+    assert staging.path.stat().st_blocks * 512 < 2 * staging.bank_bytes
+
+
+@pytest.mark.crash
+def test_killed_again_and_again_while_a_store_waits(processes: Processes) -> None:
+    """What lies in the reserve survives each SIGKILL, and is stored once, with every discard counted."""
+    out = processes.directory / "sent"
+    with standing(processes):
+        pid = fork(lambda: send(processes.path, 0, out, lambda count: count == 3000))
+        for _ in range(12):
+            time.sleep(0.04)
+            assert processes.kill("ingest") == -9
+    assert await_end(pid) == 0
+    assert processes.stop() == [0, 0]
+    sent = ast.literal_eval(out.read_text())
+    assert by_sender(processes)[0] == list(range(sent.pop("right")))
+    assert processes.discarded() == sent
+
+
+@pytest.mark.crash
+def test_a_filesystem_that_stands_still(memory: Path, tmp_path: Path) -> None:
+    """Frozen under load: senders finish before it thaws, and SIGKILL of the stuck worker loses nothing."""
+    with mounted("ext4", tmp_path, 64 << 20) as place:
+        (memory / "spool").symlink_to(place)
+        processes = Processes(memory, 12, segment_bytes=1 << 20, max_bytes=16 << 20)
+        try:
+            out = memory / "sent"
+            with frozen(place):
+                pid = fork(lambda: send(processes.path, 0, out, lambda count: count == 1200))
+                assert await_end(pid) == 0
+                assert sum(count for _, count in staged(processes)) > 500
+                # It ends when the kernel lets it, which is after the thaw.
+                os.kill(processes.pids["ingest"], signal.SIGKILL)
+            assert await_end(processes.pids["ingest"]) == -9
+            processes.start("ingest")
+            assert processes.stop() == [0, 0]
+            sent = ast.literal_eval(out.read_text())
+            assert by_sender(processes)[0] == list(range(sent.pop("right")))
+            assert processes.discarded() == sent
+        finally:
+            processes.close()
+
+
+def wait_at_the_socket(processes: Processes, least: int) -> None:
+    """Send until a sender has to wait; `least` were taken by then, and all of them are stored in the end."""
+    sender = connect(processes.path)
+    sender.settimeout(1)
+    number = 0
+    with standing(processes), contextlib.suppress(TimeoutError):
+        while True:
+            sender.send(message(0, number, 1500))
+            number += 1
+    assert number >= least
+    sender.settimeout(PATIENCE_S)
+    for later in range(number, number + 100):
+        sender.send(message(0, later, 1500))
+    sender.close()
+    assert processes.stop() == [0, 0]
+    assert by_sender(processes)[0] == list(range(number + 100))
+
+
+def test_a_full_reserve_lets_senders_wait(memory: Path) -> None:
+    """Nothing is dropped: the socket's queue is the end of the line, as it always was."""
+    processes = Processes(memory, 4, segment_bytes=1 << 20, max_bytes=64 << 20)
+    try:
+        wait_at_the_socket(processes, 4 * RESERVE)
+    finally:
+        processes.close()
+
+
+def test_a_full_tmpfs_lets_senders_wait(memory: Path, tmp_path: Path) -> None:
+    """Without memory for the reserve there is no SIGBUS, and intake goes on when the log does."""
+    with mounted("tmpfs", tmp_path, 8 << 20) as place:
+        (memory / "spool").mkdir()
+        (place / "spool").symlink_to(memory / "spool")
+        processes = Processes(place, 12, segment_bytes=1 << 20, max_bytes=64 << 20)
+        try:
+            fill_up(place / "more")
+            wait_at_the_socket(processes, 500)
+            assert [number for number, _ in staged(processes)] == []
+        finally:
+            processes.close()
