@@ -88,7 +88,7 @@ class Real:
         try:
             copies = min(COPIES, self.size)
             topics = [NewTopic(name, count, copies) for name, count in self._topics.items()]
-            admin = AdminClient({"bootstrap.servers": self.bootstrap})
+            admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 4})
             for made in admin.create_topics(topics, operation_timeout=30).values():
                 made.result(60)
         except BaseException:
@@ -139,7 +139,7 @@ class Embedded:
         """This cluster moves no leaders by itself."""
         self.thaw(broker)
         heirs = itertools.cycle(other for other in range(1, self.size + 1) if other != broker)
-        metadata = AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(timeout=30)
+        metadata = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 4}).list_topics(timeout=30)
         for name in self._topics:
             for partition in metadata.topics[name].partitions.values():
                 if partition.leader == broker:

@@ -33,7 +33,7 @@ class Unreadable(Exception):
 
 def find_partitions(bootstrap: str, topics: Sequence[str]) -> list[tuple[str, int, int]]:
     """(topic, its number, partition) of every partition. Raises Unreadable when a topic is not there."""
-    metadata = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30)
+    metadata = AdminClient({"bootstrap.servers": bootstrap, "log_level": 4}).list_topics(timeout=30)
     missing = [topic for topic in topics if topic not in metadata.topics or metadata.topics[topic].error]
     if missing:
         raise Unreadable(f"Kafka has no topic {', '.join(missing)}")
