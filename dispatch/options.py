@@ -67,8 +67,9 @@ class DispatchOptions:
     """
     topics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By topic, librdkafka's topic properties that differ from `kafka`: `compression.type`, `acks`."""
-    window_messages: int = 50_000
-    """Messages in flight per broker, at most. Danger: low values cost throughput, high ones memory."""
+    window_messages: int = 25_000
+    """Messages in flight per broker, at most. Each takes about 400 bytes of memory beside key
+    and value. Danger: low values cost throughput, high ones memory."""
     window_bytes: int = 32 << 20
     """Bytes of keys and values in flight per broker, at most; one larger message goes alone."""
     stamp: bool = True

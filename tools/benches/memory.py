@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
+from dispatch.options import DispatchOptions
 from spool.page import Field
 from tools.benches.bench import Bench, accept, warm_up
 from tools.benches.machine import private_bytes
@@ -30,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """How much backlog, and how wide the window."""
     parser.add_argument("--backlog-gib", type=float, default=4.0)
     parser.add_argument("--size", type=int, default=150)
-    parser.add_argument("--window-messages", type=int, default=50_000)
+    parser.add_argument("--window-messages", type=int, default=DispatchOptions().window_messages)
     parser.add_argument("--brokers", type=int, default=3)
 
 
