@@ -64,23 +64,38 @@ class KafkaClient:
 
     def __init__(self, options: DispatchOptions, wake_fd: int | None = None) -> None:
         self.library = librdkafka.load()
-        self._options = options
+        self._options, self._wake_fd = options, wake_fd
         self._topics: dict[bytes, int] = {}
-        self._topics_lock = threading.Lock()
+        self._topics_lock, self._asking = threading.Lock(), threading.Lock()
         self._logged: dict[tuple[str, str], float] = {}
         self._stats: bytes | dict[str, Any] = {}
         self.last_errors: collections.deque[KafkaError] = collections.deque(maxlen=64)
         self.fatal: KafkaError | None = None
         """Why the producer is finished: it takes nothing more, though reports still come."""
-        self.handle = _new_producer(self.library, options)
+        self.handle = 0
         """rd_kafka_t; 0 once closed."""
-        self.queue: int = self.library.queue_get_main(self.handle)
+        self.queue = 0
         """rd_kafka_queue_t with all events."""
         self.open_event: npt.NDArray[np.int64] = np.zeros(1, np.int64)
         """An event whose reports were not all read yet; 0 for none. Belongs to `dispatch.reports`."""
+        self._open()
+
+    def _open(self) -> None:
+        self.handle = _new_producer(self.library, self._options)
+        self.queue = int(self.library.queue_get_main(self.handle))
         self.library.set_log_queue(self.handle, None)
-        if wake_fd is not None:
-            self.library.queue_io_event_enable(self.queue, wake_fd, _WAKE, len(_WAKE))
+        if self._wake_fd is not None:
+            self.library.queue_io_event_enable(self.queue, self._wake_fd, _WAKE, len(_WAKE))
+
+    def renew(self) -> None:
+        """Build another producer in place of one that is finished. Handles and unread reports are gone.
+
+        Waits for a thread that asks for metadata through the old one. Raises DispatchError.
+        """
+        with self._asking:
+            self.close()
+            self.fatal = None
+            self._open()
 
     def topic_handle(self, name: bytes) -> int:
         """The rd_kafka_topic_t of a topic, made at the first call. Raises BadProperty."""
@@ -94,10 +109,11 @@ class KafkaClient:
 
         Raises Unreachable when there is none within `timeout_s`.
         """
-        for name in names:
-            self.topic_handle(name)
         found = ctypes.POINTER(MetadataStruct)()
-        code = self.library.metadata(self.handle, 0, None, ctypes.byref(found), int(timeout_s * 1000))
+        with self._asking:
+            for name in names:
+                self.topic_handle(name)
+            code = self.library.metadata(self.handle, 0, None, ctypes.byref(found), int(timeout_s * 1000))
         if code:
             raise Unreachable(code, f"no metadata from Kafka: {self.library.error_text(code)}")
         try:

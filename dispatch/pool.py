@@ -86,7 +86,8 @@ class Pool:
         self._uuid = spool_uuid
         self._refused: list[npt.NDArray[Any]] = []
         self._reports = np.zeros(reports_at_once, ROW)
-        self._attach(client)
+        self._client = client
+        self._attach()
 
     def set_cluster(self, cluster: Cluster) -> None:
         """Take over brokers and leaders; in-flight messages are charged to the new leader of their partition.
@@ -168,25 +169,27 @@ class Pool:
             time.monotonic_ns(), {broker for broker, seen in states.items() if seen.state == "DOWN"}
         )
 
-    def rebuild(self, client: KafkaClient) -> Outcomes:
-        """Go on with another client, the old one being closed.
+    def rebuild(self) -> Outcomes:
+        """Go on with another producer in place of one that is finished. Collect from that one before.
 
         What was in flight is returned with PURGE_INFLIGHT: it may or may not be in Kafka, and nobody will
-        say. Hold its partitions from the lowest of these sequences, and catch up.
+        say. Hold its partitions from the lowest of these sequences, and catch up. Raises DispatchError.
         """
+        client = self._client
+        client.renew()
         lost = self.flight.clear()
         for table in (self.partitions.rows, self.brokers.rows):
             table["messages"] = 0
             table["bytes"] = 0
-        self._attach(client)
+        self._attach()
         for topic in np.flatnonzero(self.partitions.partitions_of).tolist():
             known = int(self.partitions.partitions_of[topic])
             self.partitions.extend(topic, known, client.topic_handle(self._topics.names[topic]))
         codes = np.full(len(lost), Code.PURGE_INFLIGHT, np.int32)
         return Outcomes(lost["sequence"].copy(), codes, lost["flat_number"].copy(), more=False)
 
-    def _attach(self, client: KafkaClient) -> None:
-        self._client = client
+    def _attach(self) -> None:
+        client = self._client
         self._envelope = Envelope(client.library, client.handle, self._uuid, stamp=self._stamp)
         self._reader = reader(client.library, client.queue, client.open_event)
 

@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch.client import KafkaClient
-from dispatch.errors import DispatchError
 from dispatch.partitions import NOT_HELD
 from dispatch.pool import Outcomes, Pool
 from dispatch.retry import Action, decide
@@ -47,6 +46,8 @@ _log = logging.getLogger("bruce.router")
 OBSERVE_S = 0.1
 ASK_S = 1.0
 """Between two questions for the leaders of partitions that are held because theirs is away."""
+LAST_REPORTS_S = 5.0
+"""How long the reports of a producer that is finished are waited for."""
 CATCH_UP_BATCHES = 2
 """Batches of a catch-up for each one of the live path: it must gain on it."""
 
@@ -98,6 +99,8 @@ class Router:
         self._failures, self._growth = Failures(clock=clock), Growth()
         self._unknown = UnknownTopics(clock=clock)
         self._clock, self._observed_at, self._asked_at = clock, 0.0, 0.0
+        self._finished_at: float | None = None
+        """Since when the producer is finished."""
         self._live.seek(acks.floor)
 
     @property
@@ -107,14 +110,14 @@ class Router:
 
     def step(self) -> bool:
         """Do what can be done without waiting; False when there was nothing."""
-        if self._client.fatal:
-            self.commit()
-            raise DispatchError(f"the producer is finished: {self._client.fatal.text}")
         self._take_cluster()
         moved = self.settle() > 0
-        self._observe()
-        moved |= self._go_over_again()
-        moved |= self._may_read(None) and self._route(self._live, None)
+        if self._client.fatal:
+            moved |= self._rebuild()
+        else:
+            self._observe()
+            moved |= self._go_over_again()
+            moved |= self._may_read(None) and self._route(self._live, None)
         if self._acks.due():
             self._write_down()
         return moved
@@ -131,6 +134,23 @@ class Router:
         if not good.all():
             self._fail(outcomes)
         return count
+
+    def _rebuild(self) -> bool:
+        """The producer is finished: when its last reports are read, go on with another, in order.
+
+        A message without a report may be in Kafka all the same: it is waited for, for a while.
+        """
+        assert self._client.fatal
+        if self._finished_at is None:
+            self._finished_at = self._clock()
+            _log.error("the producer is finished, and a new one will be built: %s", self._client.fatal.text)
+        if self.in_flight() and self._clock() - self._finished_at < LAST_REPORTS_S:
+            return False
+        lost = self._pool.rebuild()
+        self._finished_at = None
+        _log.warning("a new producer goes on; %d messages had no report", len(lost.sequence))
+        self._fail(lost)
+        return True
 
     def _fail(self, outcomes: Outcomes) -> None:
         """Give back what is to be sent again, discard what Kafka will never take."""

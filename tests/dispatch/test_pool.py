@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import Message as Record
 
 from dispatch.brokers import State
-from dispatch.client import KafkaClient
 from dispatch.cluster import Cluster
 from dispatch.codes import Code
 from dispatch.embedded import EmbeddedKafka
@@ -294,14 +293,12 @@ def test_topics_and_partitions_may_grow_while_messages_are_out(kafka: EmbeddedKa
         assert outcome.flat.tolist() == [before[1, 1]]
 
 
-def test_a_new_client_takes_over(kafka: EmbeddedKafka) -> None:
+def test_a_new_producer_takes_over(kafka: EmbeddedKafka) -> None:
     """What was in flight is given back as PURGE_INFLIGHT, in log order; then the pool sends again."""
     with connected(kafka) as rig:
         kafka.down()
         rig.send([Message(i, 0, b"v") for i in range(9)], partition=0)
-        rig.client.close()
-        rig.client = KafkaClient(rig.options)
-        lost = rig.pool.rebuild(rig.client)
+        lost = rig.pool.rebuild()
         assert lost.sequence.tolist() == list(range(9))
         assert set(lost.code.tolist()) == {Code.PURGE_INFLIGHT}
         assert in_flight(rig).sum() == 0
@@ -314,7 +311,7 @@ def test_a_new_client_takes_over(kafka: EmbeddedKafka) -> None:
 def test_the_flight_table_grows_with_what_is_out(kafka: EmbeddedKafka) -> None:
     """More messages than the first table holds are out at once, and all are told of."""
     count = 40_000
-    with connected(kafka, kafka={"linger.ms": "500"}) as rig:
+    with connected(kafka, window_messages=count, kafka={"linger.ms": "500"}) as rig:
         messages = [Message(i, 0, b"v") for i in range(count)]
         for first in range(0, count, 10_000):
             assert rig.send(messages[first : first + 10_000], partition=0).sent == 10_000

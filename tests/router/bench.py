@@ -22,7 +22,7 @@ from spool.reader import Reader
 from spool.record import Topics
 from spool.scan import CHUNK_BYTES, Scan
 from spool.wire import encode
-from tests.router.fake import Clock, FakeClient, FakeKafka, FakeMetadata, FakePool, uncovered
+from tests.router.fake import Clock, FakeKafka, FakeMetadata, FakePool, uncovered
 from tests.spool.rig import Rig
 
 
@@ -60,7 +60,7 @@ class Bench:
         self.readers = Reader(catalogue, self.topics), Reader(catalogue, self.topics)
         self.router = Router(
             Log(*self.readers, lambda: self.rig.page.place(Field.SYNCED)),
-            Kafka(FakeClient(), self.pool, Room(self.pool, *self.window), self.metadata),  # type: ignore[arg-type]
+            Kafka(self.pool.client, self.pool, Room(self.pool, *self.window), self.metadata),  # type: ignore[arg-type]
             self.acks,
             Partitioners(self.partitioners),
             clock=self.clock,

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch.brokers import BrokerTable, State
+from dispatch.client import KafkaError
 from dispatch.cluster import NO_LEADER, Cluster
 from dispatch.codes import Code
 from dispatch.flight import NOBODY
@@ -83,7 +84,11 @@ class FakeMetadata:
 class FakeClient:
     """What the router asks of a client."""
 
-    fatal = None
+    fatal: KafkaError | None = None
+
+    def finish(self) -> None:
+        """The producer is finished: it takes nothing more."""
+        self.fatal = KafkaError(0.0, "_FATAL", "out of order")
 
 
 @dataclass
@@ -110,6 +115,7 @@ class FakePool(Pool):
         """Messages and bytes that one broker had in flight, at most."""
         self._topics, self._window = topics, window
         self._done: list[tuple[int, int, int]] = []
+        self.client, self.chance = FakeClient(), random.Random(0)
         self._client = FakeClientTopics()  # type: ignore[assignment]
 
     # -- what the router calls --------------------------------------------------------------------------
@@ -159,7 +165,7 @@ class FakePool(Pool):
         return int(Code.QUEUE_FULL) if self.kafka.full else 0
 
     def _may_send(self, broker: int, size: int) -> bool:
-        if broker < 0 or self.brokers.rows[broker].state >= State.BACKING_OFF:
+        if self.client.fatal or broker < 0 or self.brokers.rows[broker].state >= State.BACKING_OFF:
             return False
         row = self.brokers.rows[broker]
         return bool(
@@ -185,6 +191,17 @@ class FakePool(Pool):
         return Outcomes(
             columns[:, 0].copy(), columns[:, 1].astype(np.int32), columns[:, 2].astype(np.int32), more=False
         )
+
+    def rebuild(self) -> Outcomes:
+        assert self.client.fatal
+        self.client.fatal = None
+        self.die(self.chance)
+        lost = [(m.sequence, int(Code.PURGE_INFLIGHT), m.flat) for q in self.queues.values() for m in q]
+        self.queues.clear()
+        for table in (self.partitions.rows, self.brokers.rows):
+            table["messages"] = table["bytes"] = 0
+        self._done += sorted(lost)
+        return self.collect()
 
     def observe(self) -> None:
         rows = self.brokers.rows

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dispatch.codes import Code
+from router.router import LAST_REPORTS_S
 from spool.wire import Reason
 from tests.router.bench import Bench
 from tests.router.fake import HUGE, NO_ONE, POISON
@@ -280,21 +281,29 @@ def test_offsets_cover_what_has_no_leader(bench: Bench) -> None:
     assert min(bench.marks.offsets().values()) == 3
 
 
-def test_a_producer_that_is_finished_ends_the_router(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After what was reported is written down: a restart builds a new one, and feeds it in order."""
-    from dispatch.client import KafkaError
-    from dispatch.errors import DispatchError
-    from tests.router.fake import FakeClient
-
-    bench.send(keys(10))
+def test_a_producer_that_is_finished_is_replaced(bench: Bench) -> None:
+    """Its last reports are waited for; what has none is sent again by a new one, in order, and at once."""
+    bench.send(keys(30))
     bench.step(3)
     bench.pool.answer(0, 4)
-    monkeypatch.setattr(FakeClient, "fatal", KafkaError(0.0, "_FATAL", "out of order"))
-    with pytest.raises(DispatchError, match="the producer is finished: out of order"):
-        bench.step()
-    monkeypatch.undo()
-    bench.pool.queues.clear()
-    bench.restart()
-    assert bench.acks.floor == 4
+    bench.pool.client.finish()
+    bench.step(3)
+    assert bench.pool.client.fatal
+    bench.pool.answer(0, 3)
+    bench.clock.now += LAST_REPORTS_S
+    bench.step()
+    assert bench.pool.client.fatal is None
+    bench.settle()
+    assert bench.acks.floor == 30
+    assert sorted(set(bench.kafka.logs[b"a", 0])) == list(range(30))
+    bench.check_order()
+
+
+def test_a_finished_producer_with_nothing_in_flight_is_replaced_at_once(bench: Bench) -> None:
+    """There is nothing to wait for."""
+    bench.pool.client.finish()
+    bench.step()
+    assert bench.pool.client.fatal is None
+    bench.send(keys(10))
     bench.settle()
     assert bench.kafka.logs[b"a", 0] == list(range(10))

@@ -132,6 +132,12 @@ class Delivery(RuleBasedStateMachine):
         self.live.router.commit()
 
     @rule(seed=st.integers(0, 99))
+    def finish_producer(self, seed: int) -> None:
+        """A fatal error: some of what is in flight has arrived, and nobody will say."""
+        self.live.pool.chance = random.Random(seed)
+        self.live.pool.client.finish()
+
+    @rule(seed=st.integers(0, 1 << 16))
     def crash(self, seed: int) -> None:
         self.live.restart(random.Random(seed))
 
