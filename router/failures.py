@@ -10,6 +10,7 @@ may fail as well, and must then go again behind it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,12 +19,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.retry import Action, decide
+from dispatch.codes import name_of
+from dispatch.retry import Action, Decision, decide
 
 PAUSE_S = 0.5
 """Before a partition is tried again after an error that time may heal."""
+STOP_S = 5.0
+"""Before it is tried again after one that somebody has to mend."""
 DECLINED_S = 0.05
 """Before a partition is tried again that librdkafka's own queue had no room for."""
+
+QUIET_S = 60.0
+_log = logging.getLogger("bruce.router")
 
 Sequences = npt.NDArray[np.int64]
 Flats = npt.NDArray[np.int32]
@@ -79,6 +86,8 @@ class Failures:
         self._emptying: set[int] = set()
         """They wait until nothing of them is in flight."""
         self._until: dict[int, float] = {}
+        self._said: dict[int, float] = {}
+        """By code, when it was last said."""
 
     def judge(self, sequence: Sequences, code: npt.NDArray[np.int32], flat: Flats) -> Verdict:
         """Decide about failed messages; columns of one length."""
@@ -89,8 +98,10 @@ class Failures:
             decision = decide(c)
             refresh |= decision.action is Action.REFRESH
             self._emptying.add(f)
+            self._say(c, decision)
             if decision.action is not Action.DISCARD:
-                self._until[f] = self._clock() + PAUSE_S
+                pause = STOP_S if decision.action is Action.STOP else PAUSE_S
+                self._until[f] = self._clock() + pause
                 again.append(row)
             elif self._refused_alone(f, s):
                 discard.setdefault(int(decision.reason), []).append(row)
@@ -101,6 +112,15 @@ class Failures:
             return Failed(sequence[numbers], flat[numbers])
 
         return Verdict(rows(again), {reason: rows(n) for reason, n in discard.items()}, refresh)
+
+    def _say(self, code: int, decision: Decision) -> None:
+        """Once a code and QUIET_S: what Kafka answered, and what follows."""
+        now = self._clock()
+        if now - self._said.get(code, -QUIET_S) >= QUIET_S:
+            self._said[code] = now
+            _log.warning(
+                "messages came back with %s: %s (%s)", name_of(code), decision.why, decision.action.value
+            )
 
     def _refused_alone(self, flat: int, sequence: int) -> bool:
         """Whether a refusal is to be believed; otherwise the message is a suspect from now on."""
