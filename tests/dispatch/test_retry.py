@@ -62,7 +62,7 @@ def test_codes_are_librdkafkas() -> None:
 
 
 def test_every_code_is_decided_about() -> None:
-    """Each code that the library knows is in the table, with its reason, or is named here as nobody's of ours.
+    """Each code that the library knows is in the table, with its reason, or named here as no producer's.
 
     A new librdkafka with a new code fails this: somebody has to decide.
     """
