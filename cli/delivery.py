@@ -13,10 +13,11 @@ from dispatch.client import KafkaClient
 from dispatch.pool import Pool
 from router.acks import Acks
 from router.brokers import BrokerView
+from router.ends import Kafka, Log
 from router.metadata import Metadata
 from router.partition import Partitioners
 from router.room import Room
-from router.router import Kafka, Log, Router
+from router.router import Router
 from spool.catalogue import Catalogue
 from spool.layout import Layout
 from spool.lock import Lock

@@ -24,10 +24,11 @@ from dispatch.brokers import State
 from dispatch.client import KafkaClient, check
 from dispatch.pool import Pool
 from router.acks import Acks
+from router.ends import Kafka, Log
 from router.metadata import Metadata
 from router.partition import Partitioners
 from router.room import Room
-from router.router import Kafka, Log, Router
+from router.router import Router
 from spool.catalogue import Catalogue, SegmentInfo
 from spool.files import Span
 from spool.identity import read_identity

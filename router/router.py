@@ -19,23 +19,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.client import KafkaClient
 from dispatch.partitions import NOT_HELD
-from dispatch.pool import Outcomes, Pool
+from dispatch.pool import Outcomes
 from dispatch.retry import Action, decide
 from router.acks import UNROUTED, Acks
 from router.brokers import BrokerView, lowest_without_leader, view_brokers
 from router.catch_up import CatchUp
+from router.ends import Kafka, Log
 from router.failures import Failures
 from router.growth import Growth
-from router.metadata import Metadata
 from router.partition import Partitioners
-from router.room import Mask, Room
+from router.renewal import Renewal
+from router.room import Mask
 from router.unknown import UnknownTopics
 from spool.reader import Reader
 from spool.record import Batch
@@ -46,31 +45,8 @@ _log = logging.getLogger("bruce.router")
 OBSERVE_S = 0.1
 ASK_S = 1.0
 """Between two questions for the leaders of partitions that are held because theirs is away."""
-LAST_REPORTS_S = 5.0
-"""How long the reports of a producer that is finished are waited for."""
 CATCH_UP_BATCHES = 2
 """Batches of a catch-up for each one of the live path: it must gain on it."""
-
-Place = Callable[[], tuple[int, int]]
-
-
-class Log(NamedTuple):
-    """The log as the router reads it."""
-
-    live: Reader
-    again: Reader
-    """The catch-up reader."""
-    committed: Place
-    """The place up to which it may be read."""
-
-
-class Kafka(NamedTuple):
-    """The cluster as the router sees it."""
-
-    client: KafkaClient
-    pool: Pool
-    room: Room
-    metadata: Metadata
 
 
 class Router:
@@ -97,10 +73,9 @@ class Router:
         self._fruitless = False
         """The last catch-up sent nothing, and nothing has changed since."""
         self._failures, self._growth = Failures(clock=clock), Growth()
+        self._renewal = Renewal(self._client, self._pool, clock=clock)
         self._unknown = UnknownTopics(clock=clock)
         self._clock, self._observed_at, self._asked_at = clock, 0.0, 0.0
-        self._finished_at: float | None = None
-        """Since when the producer is finished."""
         self._live.seek(acks.floor)
 
     @property
@@ -113,7 +88,10 @@ class Router:
         self._take_cluster()
         moved = self.settle() > 0
         if self._client.fatal:
-            moved |= self._rebuild()
+            lost = self._renewal.attempt(self.in_flight())
+            if lost:
+                self._fail(lost)
+                self._fruitless = False
         else:
             self._observe()
             moved |= self._go_over_again()
@@ -134,23 +112,6 @@ class Router:
         if not good.all():
             self._fail(outcomes)
         return count
-
-    def _rebuild(self) -> bool:
-        """The producer is finished: when its last reports are read, go on with another, in order.
-
-        A message without a report may be in Kafka all the same: it is waited for, for a while.
-        """
-        assert self._client.fatal
-        if self._finished_at is None:
-            self._finished_at = self._clock()
-            _log.error("the producer is finished, and a new one will be built: %s", self._client.fatal.text)
-        if self.in_flight() and self._clock() - self._finished_at < LAST_REPORTS_S:
-            return False
-        lost = self._pool.rebuild()
-        self._finished_at = None
-        _log.warning("a new producer goes on; %d messages had no report", len(lost.sequence))
-        self._fail(lost)
-        return True
 
     def _fail(self, outcomes: Outcomes) -> None:
         """Give back what is to be sent again, discard what Kafka will never take."""

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from router.acks import Acks
+from router.ends import Kafka, Log
 from router.partition import Partitioners
 from router.room import Room
-from router.router import Kafka, Log, Router
+from router.router import Router
 from spool.catalogue import Catalogue
 from spool.marks import Marks, Outcomes
 from spool.page import Field

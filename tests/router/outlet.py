@@ -20,10 +20,11 @@ from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
 from dispatch.pool import Pool
 from router.acks import Acks
+from router.ends import Kafka, Log
 from router.metadata import Metadata
 from router.partition import Partitioners
 from router.room import Room
-from router.router import Kafka, Log, Router
+from router.router import Router
 from router.unknown import UnknownTopics
 from spool.catalogue import Catalogue
 from spool.marks import Marks, Outcomes

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dispatch.codes import Code
-from router.router import LAST_REPORTS_S
+from router.renewal import LAST_REPORTS_S
 from spool.wire import Reason
 from tests.router.bench import Bench
 from tests.router.fake import HUGE, NO_ONE, POISON

@@ -1,0 +1,33 @@
+"""The two ends between which the router works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dispatch.client import KafkaClient
+from dispatch.pool import Pool
+from router.metadata import Metadata
+from router.room import Room
+from spool.reader import Reader
+
+Place = Callable[[], tuple[int, int]]
+
+
+class Log(NamedTuple):
+    """The log as the router reads it."""
+
+    live: Reader
+    again: Reader
+    """The catch-up reader."""
+    committed: Place
+    """The place up to which it may be read."""
+
+
+class Kafka(NamedTuple):
+    """The cluster as the router sees it."""
+
+    client: KafkaClient
+    pool: Pool
+    room: Room
+    metadata: Metadata

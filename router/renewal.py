@@ -1,0 +1,42 @@
+"""A producer that is finished, and the one that takes its place."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from dispatch.client import KafkaClient
+from dispatch.pool import Outcomes, Pool
+
+_log = logging.getLogger("bruce.router")
+
+LAST_REPORTS_S = 5.0
+"""How long the reports of a producer that is finished are waited for."""
+
+
+class Renewal:
+    """Waits for the last reports, then builds the new one."""
+
+    def __init__(
+        self, client: KafkaClient, pool: Pool, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client, self._pool, self._clock = client, pool, clock
+        self._since: float | None = None
+
+    def attempt(self, in_flight: int) -> Outcomes | None:
+        """Once it is time: what was in flight, to be sent again in order by the new producer.
+
+        A message without a report may be in Kafka all the same: it is waited for, for a while. Hand nothing
+        over meanwhile.
+        """
+        assert self._client.fatal
+        if self._since is None:
+            self._since = self._clock()
+            _log.error("the producer is finished, and a new one will be built: %s", self._client.fatal.text)
+        if in_flight and self._clock() - self._since < LAST_REPORTS_S:
+            return None
+        lost = self._pool.rebuild()
+        self._since = None
+        _log.warning("a new producer goes on; %d messages had no report", len(lost.sequence))
+        return lost
