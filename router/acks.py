@@ -223,7 +223,7 @@ class Acks:
         return self.marked_floor
 
     def close(self) -> None:
-        """Let the writer go, when it is done."""
+        """Let the writer go, when it is done. Before the marks are closed, which must not happen under it."""
         self._writer.shutdown()
 
     def _finish(self) -> None:

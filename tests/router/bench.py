@@ -76,6 +76,7 @@ class Bench:
         for reader in self.readers:
             reader.close()
         assert self.marks
+        self.acks.close()
         self.marks.close()
         self.marks = None
 

@@ -89,6 +89,7 @@ class Outlet:
             self._runs = False
             self.metadata.stop()
             self.client.close()
+            self.acks.close()
             self.marks.close()
             for reader in self.readers:
                 reader.close()

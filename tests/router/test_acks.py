@@ -63,10 +63,12 @@ class Desk:
 
     def reopen(self) -> None:
         """The deliverer dies, and starts again."""
+        self.acks.close()
         self.marks.close()
         self.open()
 
     def close(self) -> None:
+        self.acks.close()
         self.marks.close()
         self.rig.crash()
         shutil.rmtree(self.directory)
