@@ -129,7 +129,7 @@ class Bench:
             self.clock.now += 0.1
         held = self.pool.partitions.held().tolist()
         raise AssertionError(
-            f"stuck at {self.acks.floor} of {self.end}: held {held}, loose {self.router._loose}, "
+            f"stuck at {self.acks.floor} of {self.end}: held {held}, loose {self.router._passage.loose}, "
             f"waiting {self.router._unknown.waiting}, in flight {self.router.in_flight()}, "
             f"failures {self.router._failures._suspicions}"
         )

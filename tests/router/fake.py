@@ -288,9 +288,9 @@ def uncovered(pool: Pool, router: Any, sequences: npt.NDArray[np.int64]) -> list
     `sequences`: those below the frontier that are neither resolved nor in flight.
     """
     held = pool.partitions.rows["held_from"][: pool.partitions.count]
-    places = [*held[held != NOT_HELD].tolist(), *router._loose.values(), *router._given_up]
+    places = [*held[held != NOT_HELD].tolist(), *router._passage.loose.values(), *router._catch_ups.given_up]
     places += router._unknown.lowest()
-    if router._catch_up and router._catch_up.sweeping:
+    if router._catch_ups.current and router._catch_ups.current.sweeping:
         places.append(router._again.sequence)
     return [s for s in sequences.tolist() if s < min(places, default=NOBODY)]
 

@@ -25,7 +25,6 @@ from router.metadata import Metadata
 from router.partition import Partitioners
 from router.room import Room
 from router.router import Router
-from router.unknown import UnknownTopics
 from spool.catalogue import Catalogue
 from spool.marks import Marks, Outcomes
 from spool.page import Field
@@ -79,8 +78,8 @@ class Outlet:
             Kafka(self.client, self.pool, Room(self.pool, *window), self.metadata),
             self.acks,
             Partitioners(self.partitioners),
+            grace_s=self.grace_s,
         )
-        self.router._unknown = UnknownTopics(grace_s=self.grace_s)
         self._runs = True
 
     def kill(self) -> None:
@@ -153,8 +152,8 @@ class Outlet:
         return (
             f"floor {self.acks.floor} of {self.rig.synced}, in flight {self.router.in_flight()}, "
             f"held {held}, brokers {self.router.brokers()}, waiting {self.router._unknown.waiting}, "
-            f"loose {self.router._loose}, suspicions {self.router._failures._suspicions}, "
-            f"catch-up {self.router._catch_up}"
+            f"loose {self.router._passage.loose}, suspicions {self.router._failures._suspicions}, "
+            f"catch-up {self.router._catch_ups.current}"
         )
 
 

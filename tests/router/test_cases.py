@@ -133,7 +133,7 @@ def test_a_topic_that_grows_keeps_old_messages_where_they_were(
             assert partition == key % (3 if sequence < grown else 4)
     assert "topic a has 4 partitions instead of 3" in caplog.text
     assert f"from message {grown} on" in caplog.text
-    assert fine.router._growth._before == []
+    assert fine.router._passage.growth._before == []
 
 
 @pytest.mark.parametrize("topic", [b"a", b"b"])

@@ -376,7 +376,7 @@ def test_a_topic_that_grows(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixtu
         cluster = bruce.client.fetch_cluster([b"t"], 5)
         flats = bruce.pool.partitions.partitions_of.copy()
         flats[0] = 3
-        bruce.router._growth.note(flats, bruce.pool.partitions.partitions_of, grown, [b"t"])
+        bruce.router._passage.growth.note(flats, bruce.pool.partitions.partitions_of, grown, [b"t"])
         assert f"instead of 3; that holds from message {grown} on" in caplog.text
         assert len(cluster.topics[b"t"]) == PARTITIONS
         bruce.restart()

@@ -1,0 +1,152 @@
+"""The passage of one batch: read from the log, given partitions, handed over, and what stays behind covered.
+
+Both readers come through here, the live one and the one that catches up. What keeps a message from being
+passed over: everything below the live reader's place that is neither resolved nor in flight is *covered*.
+Its partition is held from it or from before it; or it may go anywhere and its topic is *loose* from it or
+before; or it waits for its topic. `_cover` sees to that after each batch.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch.partitions import NOT_HELD
+from dispatch.retry import Action, decide
+from router.acks import Acks
+from router.catch_up import CatchUp
+from router.ends import Kafka, Place
+from router.failures import Failures
+from router.growth import Growth
+from router.partition import Partitioners
+from router.room import Mask
+from router.unknown import UnknownTopics
+from spool.reader import Reader
+from spool.record import Batch
+from spool.wire import Reason
+
+_log = logging.getLogger("bruce.router")
+
+
+class Passage:
+    """From a reader to the brokers, a batch at a time."""
+
+    def __init__(
+        self,
+        committed: Place,
+        kafka: Kafka,
+        acks: Acks,
+        partitioners: Partitioners,
+        failures: Failures,
+        unknown: UnknownTopics,
+    ) -> None:
+        self._committed, self._acks, self._partitioners = committed, acks, partitioners
+        _, self._pool, self._room, self._metadata = kafka
+        self._failures, self._unknown = failures, unknown
+        self.growth = Growth()
+        self.loose: dict[int, int] = {}
+        """Topic -> lowest sequence of a message that may go anywhere and found no place."""
+        self.moved = 0
+        """Messages discarded, and sent when catching up."""
+
+    def route(self, reader: Reader, catch_up: CatchUp | None) -> bool:
+        """Read one batch and hand over what may go; False when nothing is committed."""
+        reader.allow(*self._committed())
+        batch = reader.next()
+        for damage in reader.damage:
+            lost = np.arange(damage.first, damage.end, dtype=np.int64)
+            self.discard(lost, Reason.DAMAGED, [b""] * len(lost))
+        reader.damage.clear()
+        if batch is None:
+            return False
+        wanted = self._known(batch, self._acks.open(batch.sequence))
+        if wanted.any():
+            self._hand_over(batch, wanted, catch_up)
+        return True
+
+    def discard(self, sequence: npt.NDArray[np.int64], reason: Reason, topics: list[bytes]) -> None:
+        """Count messages as discarded, those that were not before; `topics` one a message."""
+        count = self._acks.discard(sequence, reason, topics)
+        if count:
+            name = topics[0].decode(errors="replace")
+            _log.error(
+                "%d messages from %d on discarded: %s %s", count, sequence[0], reason.name.lower(), name
+            )
+        self.moved += count
+
+    def placeable(self, ready: Mask) -> list[int]:
+        """The loose topics that have a partition to go to, `ready` ones included."""
+        if not self.loose:
+            return []
+        rows = self._pool.partitions.rows[: len(ready)]
+        topics = set(rows["topic"][self._room.available(ready)].tolist())
+        return [topic for topic in self.loose if topic in topics]
+
+    def _known(self, batch: Batch, wanted: Mask) -> Mask:
+        """The wanted rows whose topic has partitions; those of other topics wait, or are given up."""
+        known = self._pool.partitions.partitions_of
+        missing = wanted & (np.pad(known, (0, len(batch.topics.names)))[batch.topic] == 0)
+        if not missing.any():
+            return wanted
+        for topic in np.unique(batch.topic[missing]).tolist():
+            rows = missing & (batch.topic == topic)
+            name = batch.topics.names[topic]
+            if self._unknown.given_up(topic, name):
+                self.discard(batch.sequence[rows], Reason.UNKNOWN_TOPIC, [name] * int(rows.sum()))
+            elif self._unknown.wait(topic, int(batch.sequence[rows][0])):
+                self._metadata.want([name])
+        return wanted & ~missing
+
+    def _hand_over(self, batch: Batch, wanted: Mask, catch_up: CatchUp | None) -> None:
+        rows = self._pool.partitions.rows
+        chosen = self._choose(batch, wanted, catch_up)
+        flat, closed = chosen.copy(), []
+        if catch_up:
+            held = rows["held_from"][: self._pool.partitions.count] != NOT_HELD
+            flat[(flat >= 0) & (held & ~catch_up.ready)[flat]] = -1
+            closed = self._failures.group(batch.sequence, flat)
+        before = rows["held_from"][flat]
+        handed = self._pool.send(batch, flat, catching_up=catch_up is not None)
+        after = rows["held_from"][flat]
+        sent = (flat >= 0) & ((after == NOT_HELD) | (batch.sequence < after))
+        # A held partition gets nothing on the live path, and nothing from before its place when catching up.
+        sent &= (before == NOT_HELD) | (catch_up is not None and (batch.sequence >= before))
+        self._acks.take(batch.sequence[sent])
+        left = wanted & ~sent
+        if left.any():
+            self._cover(batch, left, chosen)
+        if handed.error:
+            # Librdkafka itself did not take a message.
+            self._failures.decline(np.unique(flat[left & (flat >= 0)]))
+            if decide(handed.error).action is Action.REFRESH:
+                self._metadata.want([])
+        if catch_up:
+            self.moved += int(sent.sum())
+            catch_up.ready[chosen[left & (chosen >= 0)]] = False
+            catch_up.ready[closed] = False
+
+    def _choose(self, batch: Batch, wanted: Mask, catch_up: CatchUp | None) -> npt.NDArray[np.int32]:
+        """The flat partition of each wanted row; -1 for others, and where there is none to go to."""
+        partitions = self._pool.partitions
+        available = self._room.available(catch_up.ready if catch_up else None)
+        chosen = np.full(len(batch), -1, np.int32)
+        for rows, counts in self.growth.parts(batch.sequence, wanted, partitions.partitions_of):
+            flat = self._partitioners.assign(batch, rows, counts, partitions.flats, available)
+            np.copyto(chosen, flat, where=rows)
+        if catch_up:
+            self._failures.single_out(batch.sequence, wanted, chosen)
+        return chosen
+
+    def _cover(self, batch: Batch, left: Mask, chosen: npt.NDArray[np.int32]) -> None:
+        """See to it that each row that was left will be come by again."""
+        partitions = self._pool.partitions
+        placed = np.flatnonzero(left & (chosen >= 0))
+        held_from = partitions.rows["held_from"][chosen[placed]]
+        bare = placed[(held_from == NOT_HELD) | (held_from > batch.sequence[placed])]
+        partitions.hold(chosen[bare], batch.sequence[bare])
+        loose = left & self._partitioners.free(batch) & ~np.isin(chosen, self._failures.suspected())
+        for topic in np.unique(batch.topic[loose]).tolist():
+            first = int(batch.sequence[np.argmax(loose & (batch.topic == topic))])
+            self.loose[topic] = min(first, self.loose.get(topic, first))
