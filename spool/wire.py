@@ -67,6 +67,14 @@ class Reason(IntEnum):
     """Refused as too large, by librdkafka or by the broker."""
     INVALID_RECORD = 16
     """Refused by the broker for what it contains."""
+    OVER_QUOTA = 17
+    """Its topic had more than its share of the spool undelivered."""
+    EVICTED = 18
+    """Among the oldest undelivered when the spool was full, and given up to make room."""
+    RATE_LIMITED = 19
+    """Beyond the rate that its topic may have."""
+    UNCONFIRMED = 20
+    """At most once: handed over, and not heard of again; it may be in Kafka."""
 
 
 REASONS = 32
