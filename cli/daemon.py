@@ -114,6 +114,9 @@ class Daemon:
         keeper.run()
 
     def _deliver(self) -> None:
+        # Of a worker before this one nothing may stay.
+        self.page.write_text(Field.TROUBLE, "")
+        self._trouble = ""
         delivery = Delivery(
             self._spool.layout,
             self._spool.identity.spool,
@@ -125,8 +128,15 @@ class Daemon:
         stop_on_sigterm(delivery)
         delivery.run()
 
-    def _report(self, floor: int, brokers: list[BrokerView]) -> None:
+    def _report(self, floor: int, brokers: list[BrokerView], trouble: str) -> None:
         """Publish what only the deliverer knows."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self.page.write_text(Field.TROUBLE, trouble)
+            if trouble:
+                log.error("%s", trouble)
+            else:
+                log.warning("messages can be sent again")
         words = self.page.words
         words[Field.FLOOR] = floor
         for row, broker in enumerate(brokers[:BROKER_ROWS]):

@@ -33,7 +33,7 @@ FLUSH_S = 5.0
 """At a stop, how long acknowledgements of what is in flight are waited for; the rest stays in the spool."""
 
 Place = Callable[[], tuple[int, int]]
-Report = Callable[[int, list[BrokerView]], None]
+Report = Callable[[int, list[BrokerView], str], None]
 
 
 class Delivery:
@@ -44,7 +44,8 @@ class Delivery:
     ) -> None:
         """`committed`: up to where the log may be read. `bell`: an eventfd that rings when that moves.
 
-        `report` is told the floor and the brokers now and then. Raises SpoolBusy when somebody else delivers.
+        `report` is told the floor, the brokers and why nothing can be sent now and then.
+        Raises SpoolBusy when somebody else delivers.
         """
         self.stopping = False
         self._owner = Lock(layout.owner, "delivering")
@@ -82,7 +83,7 @@ class Delivery:
         now = time.monotonic()
         if now - self._told >= 2 * IDLE_S:
             self._told = now
-            self._report(self._acks.marked_floor, self.router.brokers())
+            self._report(self._acks.marked_floor, self.router.brokers(), self.router.trouble())
 
     def _sleep(self) -> None:
         ready, _, _ = select.select([self._wake, self._bell], [], [], IDLE_S)
@@ -98,7 +99,7 @@ class Delivery:
                 break
             self._client.flush(IDLE_S)
         floor = self.router.commit()
-        self._report(floor, self.router.brokers())
+        self._report(floor, self.router.brokers(), self.router.trouble())
         self._metadata.stop()
         self._client.close()
         self._acks.close()

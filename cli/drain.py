@@ -64,6 +64,8 @@ class Drained:
     by_daemon: bool
     reachable: bool
     """At the end there was a broker that takes messages."""
+    trouble: str | None
+    """At the end, why nothing could be sent."""
 
 
 def drain(config: Config, show: Show, timeout_s: float | None) -> Drained:
@@ -125,6 +127,7 @@ class _Watch:
             seconds=time.monotonic() - started,
             by_daemon=True,
             reachable=any(broker.state == State.HEALTHY.name.lower() for broker in now.brokers),
+            trouble=now.trouble,
         )
 
     def _notice(self, backlog: int, *, alive: bool) -> None:
@@ -155,6 +158,7 @@ class _Alone:
         self._page = Page(self._page_path)
         self._stock = Stock(own.layout, own.identity, config.spool)
         self._brokers: list[BrokerView] = []
+        self._trouble = ""
 
     def run(self) -> Drained:
         """Commit, salvage, deliver, seal. Raises what the packages raise, with everything closed."""
@@ -182,6 +186,7 @@ class _Alone:
             seconds=time.monotonic() - started,
             by_daemon=False,
             reachable=any(broker.state == State.HEALTHY for broker in self._brokers),
+            trouble=self._trouble or None,
         )
 
     def _account(self) -> Account:
@@ -238,5 +243,5 @@ class _Alone:
             os.close(bell)
         return delivery.floor
 
-    def _note(self, _floor: int, brokers: list[BrokerView]) -> None:
-        self._brokers = brokers
+    def _note(self, _floor: int, brokers: list[BrokerView], trouble: str) -> None:
+        self._brokers, self._trouble = brokers, trouble

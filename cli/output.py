@@ -112,6 +112,9 @@ def show_status(snapshot: Snapshot, *, console: Console | None = None) -> None:
         synced=marks.synced,
         delivered=marks.delivered,
     )
+    if snapshot.trouble:
+        console.print()
+        console.print(Text(f"trouble: {snapshot.trouble}", style="bold red"), soft_wrap=True)
     if snapshot.discarded:
         console.print()
         show_rows(("discarded because of", "messages"), snapshot.discarded.items(), console=console)

@@ -15,11 +15,13 @@ from spool.frame import SEQUENCE
 from spool.identity import read_identity
 from spool.index import read_committed
 from spool.layout import Layout
-from spool.page import Field, page_path, read_page, runtime_directory
+from spool.page import Field, page_path, read_page, read_text, runtime_directory
 from spool.recovery import boot_id
 from spool.wire import reason_name
 from status.snapshot import BrokerView, Snapshot, SpoolView, Watermarks, WorkerView
 
+_LOOKS = 5
+"""At a text that may be being written."""
 ROLES = ("supervisor", "ingest", "keeper", "delivery")
 
 
@@ -51,6 +53,8 @@ def take_snapshot(directory: Path) -> Snapshot:
         backlog=account.backlog,
         workers=workers,
         brokers=_brokers(page) if page is not None and workers else [],
+        trouble=_trouble(page_path(runtime, spool, boot)) if workers else None,
+        dead_lettered=account.dead_lettered,
     )
 
 
@@ -73,6 +77,16 @@ def _alive(pid: int) -> bool:
         return b"bruce" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def _trouble(path: Path) -> str | None:
+    """Why nothing can be sent, in the delivery worker's words."""
+    for _ in range(_LOOKS):
+        page = read_page(path)
+        text = None if page is None else read_text(page, Field.TROUBLE)
+        if text is not None:
+            return text or None
+    return None
 
 
 def _brokers(page: np.ndarray) -> list[BrokerView]:

@@ -190,6 +190,9 @@ class KafkaClient:
         library = self.library
         code = library.event_error(event)
         error = KafkaError(time.time(), library.error_name(code), _text(library.event_error_string(event)))
+        # A name that does not resolve comes hundreds of times a second, and would push out all others.
+        if self.last_errors and self.last_errors[-1][1:] == error[1:]:
+            self.last_errors.pop()
         self.last_errors.append(error)
         if library.event_error_is_fatal(event):
             self.fatal = error

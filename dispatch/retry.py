@@ -200,3 +200,8 @@ def decide(code: int) -> Decision:
     before a DISCARD is believed.
     """
     return TABLE.get(code, _UNHEARD_OF)
+
+
+def needs_people(code: int) -> bool:
+    """Whether messages with this outcome wait for somebody who mends configuration or rights."""
+    return code == Code.TOPIC_AUTHORIZATION_FAILED or decide(code).action is Action.STOP

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch.codes import name_of
-from dispatch.retry import Action, Decision, decide
+from dispatch.retry import Action, Decision, decide, needs_people
 
 PAUSE_S = 0.5
 """Before a partition is tried again after an error that time may heal."""
@@ -86,6 +86,8 @@ class Failures:
         self._emptying: set[int] = set()
         """They wait until nothing of them is in flight."""
         self._until: dict[int, float] = {}
+        self.stopped: dict[int, int] = {}
+        """Partitions that wait for somebody to mend something, and the code that says so."""
         self._said: dict[int, float] = {}
         """By code, when it was last said."""
 
@@ -99,6 +101,8 @@ class Failures:
             refresh |= decision.action is Action.REFRESH
             self._emptying.add(f)
             self._say(c, decision)
+            if needs_people(c):
+                self.stopped[f] = c
             if decision.action is not Action.DISCARD:
                 pause = STOP_S if decision.action is Action.STOP else PAUSE_S
                 self._until[f] = self._clock() + pause
@@ -112,6 +116,12 @@ class Failures:
             return Failed(sequence[numbers], flat[numbers])
 
         return Verdict(rows(again), {reason: rows(n) for reason, n in discard.items()}, refresh)
+
+    def note_delivered(self, flats: Flats) -> None:
+        """Something of these partitions was acknowledged."""
+        if self.stopped:
+            for flat in np.unique(flats).tolist():
+                self.stopped.pop(flat, None)
 
     def _say(self, code: int, decision: Decision) -> None:
         """Once a code and QUIET_S: what Kafka answered, and what follows."""

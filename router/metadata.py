@@ -32,6 +32,7 @@ class Metadata:
         self._stopping = False
         self.error = ""
         """Why the last attempt failed, in words; empty after a good one."""
+        self._failing_since = 0.0
         self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
         self._thread.start()
 
@@ -46,6 +47,10 @@ class Metadata:
             return self._newest.pop()
         except IndexError:
             return None
+
+    def failing_s(self) -> float:
+        """For how long every attempt has failed; 0 after a good one."""
+        return time.monotonic() - self._failing_since if self.error else 0.0
 
     def stop(self) -> None:
         """End the thread after the answer that it waits for."""
@@ -64,6 +69,8 @@ class Metadata:
                 self.error = ""
                 self._wake()
             except DispatchError as error:
+                if not self.error:
+                    self._failing_since = time.monotonic()
                 if str(error) != self.error:
                     log.warning("%s", error)
                 self.error = str(error)

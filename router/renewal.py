@@ -13,6 +13,9 @@ _log = logging.getLogger("bruce.router")
 
 LAST_REPORTS_S = 5.0
 """How long the reports of a producer that is finished are waited for."""
+CALM_S = 60.0
+"""A producer that lasted so long is replaced at once, one that did not after a pause, which doubles."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 
 
 class Renewal:
@@ -23,6 +26,7 @@ class Renewal:
     ) -> None:
         self._client, self._pool, self._clock = client, pool, clock
         self._since: float | None = None
+        self._renewed_at, self._pause_s = -CALM_S, 0.0
 
     def attempt(self, in_flight: int) -> Outcomes | None:
         """Once it is time: what was in flight, to be sent again in order by the new producer.
@@ -36,7 +40,12 @@ class Renewal:
             _log.error("the producer is finished, and a new one will be built: %s", self._client.fatal.text)
         if in_flight and self._clock() - self._since < LAST_REPORTS_S:
             return None
+        now = self._clock()
+        if now - self._renewed_at < self._pause_s:
+            return None
+        lasted = now - self._renewed_at >= CALM_S
+        self._pause_s = 0.0 if lasted else min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
         lost = self._pool.rebuild()
-        self._since = None
+        self._since, self._renewed_at = None, self._clock()
         _log.warning("a new producer goes on; %d messages had no report", len(lost.sequence))
         return lost

@@ -26,6 +26,7 @@ from router.failures import Failures
 from router.partition import Partitioners
 from router.passage import Passage
 from router.renewal import Renewal
+from router.trouble import Trouble
 from router.unknown import GRACE_S, UnknownTopics
 from spool.wire import Reason
 
@@ -57,6 +58,7 @@ class Router:
         self._passage = Passage(committed, kafka, acks, partitioners, self._failures, self._unknown)
         self._catch_ups = CatchUps(self._again, self._live, self._pool, self._room, self._failures)
         self._renewal = Renewal(self._client, self._pool, clock=clock)
+        self._trouble = Trouble(self._client, self._metadata)
         self._clock, self._observed_at, self._asked_at = clock, 0.0, 0.0
         self._live.seek(acks.floor)
 
@@ -70,6 +72,7 @@ class Router:
         self._take_cluster()
         moved = self.settle() > 0
         if self._client.fatal:
+            self._trouble.note_finished(self._client.fatal.text)
             lost = self._renewal.attempt(self.in_flight())
             if lost:
                 self._fail(lost)
@@ -93,6 +96,9 @@ class Router:
         self._catch_ups.fruitless = False
         good = outcomes.code == 0
         self._acks.resolve(outcomes.sequence[good])
+        if good.any():
+            self._trouble.note_delivered()
+            self._failures.note_delivered(outcomes.flat[good])
         if not good.all():
             self._fail(outcomes)
         return count
@@ -116,6 +122,8 @@ class Router:
         if cluster is None:
             return
         partitions, topics = self._pool.partitions, self._live.topics
+        waiting = self._unknown.waiting
+        self._trouble.denied = {n: c for n, c in cluster.errors.items() if topics.add(n) in waiting}
         before = partitions.partitions_of.copy()
         self._pool.set_cluster(cluster)
         self._passage.growth.note(before, partitions.partitions_of, self._live.sequence, topics.names)
@@ -202,6 +210,12 @@ class Router:
     def brokers(self) -> list[BrokerView]:
         """Every broker: its state, its offset and what is in flight."""
         return view_brokers(self._pool, self.frontier)
+
+    def trouble(self) -> str:
+        """Why nothing can be sent, or not to some topics, in one sentence; empty when all is well."""
+        names, topic = self._live.topics.names, self._pool.partitions.rows["topic"]
+        self._trouble.failing = {names[topic[flat]]: code for flat, code in self._failures.stopped.items()}
+        return self._trouble.sentence()
 
     def in_flight(self) -> int:
         """Messages handed over and not reported."""

@@ -20,6 +20,7 @@ from spool.layout import Layout
 from spool.ledger import Discards, read_books
 from spool.live import empty_tail, end_of, live_segment
 from spool.marks import UNREADABLE, Marks, Outcomes
+from spool.wire import DEAD_LETTERED
 
 Staging = Callable[[], list[tuple[int, int]]]
 """(burst, datagrams received into it) of each that may not be stored yet: ingest.staging.read_staging."""
@@ -54,11 +55,16 @@ class Account:
         """Messages still to be delivered."""
         return int(self.tail[STORED]) + self.staged - self.resolved
 
+    @property
+    def dead_lettered(self) -> int:
+        """How many of the discarded messages are in the dead-letter topic."""
+        return sum(d.count for d in self.discarded if d.reason & DEAD_LETTERED)
+
     def by_reason(self) -> dict[int, int]:
-        """Everything discarded, by reason."""
+        """Everything discarded, by reason, in the dead-letter topic or not."""
         totals = Counter(self.refused)
         for d in self.discarded:
-            totals[d.reason] += d.count
+            totals[d.reason & ~DEAD_LETTERED] += d.count
         return {reason: count for reason, count in sorted(totals.items()) if count}
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from spool.digest import digest
 from spool.disk import write_file
 from spool.mapping import Mapping
 
@@ -52,9 +53,13 @@ class Field(IntEnum):
     """supervisor: 4 rows of 8 words: pid, restarts."""
     BROKERS = 64
     """delivery: count, then rows of 4 words: id, state, offset, messages in flight."""
+    TROUBLE = 880
+    """delivery: why nothing can be sent: bytes, their digest, then the UTF-8 text; no bytes: it can."""
 
 
 BROKER_ROWS = 200
+TEXT_BYTES = 1024
+"""Most bytes of a text."""
 
 
 def place(number: int, position: int) -> int:
@@ -87,6 +92,27 @@ class Page:
     def place(self, field: Field) -> tuple[int, int]:
         """(segment number, offset) that a field holds."""
         return split_place(int(self.words[field]))
+
+    def write_text(self, field: Field, text: str) -> None:
+        """Put a text, cut to TEXT_BYTES, at a field; who reads it half-written finds no text."""
+        data = text.encode()[:TEXT_BYTES]
+        at = int(field)
+        self.words[at] = -1
+        room = self.words[at + 2 :][: TEXT_BYTES // 8].view(np.uint8)
+        room[: len(data)] = np.frombuffer(data, np.uint8)
+        self.words[at + 1] = np.uint64(digest(data)).astype(np.int64)
+        self.words[at] = len(data)
+
+
+def read_text(words: np.ndarray, field: Field) -> str | None:
+    """The text at a field of a copied page; None when it was being written."""
+    length, check = words[int(field) :][:2].tolist()
+    if not 0 <= length <= TEXT_BYTES:
+        return None
+    data = words[int(field) + 2 :][: TEXT_BYTES // 8].tobytes()[:length]
+    if length and digest(data) != check & 0xFFFFFFFFFFFFFFFF:
+        return None
+    return data.decode("utf-8", "ignore")
 
 
 def read_page(path: Path) -> np.ndarray | None:

@@ -81,8 +81,13 @@ REASONS = 32
 """Room for that many reasons in headers that count by reason."""
 
 
+DEAD_LETTERED = 256
+"""Added to the reason of a message that is discarded here since it is in the dead-letter topic."""
+
+
 def reason_name(reason: int) -> str:
-    """The name in status and logs, such as `api_version`."""
+    """The name in status and logs, such as `api_version`; in the dead-letter topic or not."""
+    reason &= ~DEAD_LETTERED
     try:
         return Reason(reason).name.lower()
     except ValueError:

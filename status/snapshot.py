@@ -3,10 +3,12 @@
     {"spool": {"uuid", "directory", "bytes", "segments"},
      "watermarks": {"accepted", "written", "synced", "delivered"},
      "received", "delivered", "discarded": {REASON: n}, "backlog",
-     "workers": [{"role", "pid", "restarts"}], "brokers": [{"id", "state", "offset", "in_flight"}]}
+     "workers": [{"role", "pid", "restarts"}], "brokers": [{"id", "state", "offset", "in_flight"}],
+     "trouble": null or a sentence, "dead_lettered": n}
 
 Watermarks are the next sequence number that is not yet at the level. Counts are those of the spool's whole
-life; `received = delivered + discarded + backlog` always holds.
+life; `received = delivered + discarded + backlog` always holds. `trouble` says why nothing can be sent, or
+not to some topics. `dead_lettered`: how many of the discarded are in the dead-letter topic.
 """
 
 from __future__ import annotations
@@ -69,6 +71,10 @@ class Snapshot:
     workers: list[WorkerView]
     """Empty when no daemon runs."""
     brokers: list[BrokerView]
+    trouble: str | None
+    """Why nothing can be sent, or not to some topics: what, where, what to do. None without a daemon."""
+    dead_lettered: int
+    """How many of the discarded are in the dead-letter topic."""
 
     def as_json(self) -> dict[str, Any]:
         """The documented shape."""

@@ -38,10 +38,16 @@ class Broker:
     port: int
     controller_port: int
     directory: Path
+    sasl_port: int = 0
+    """Where clients must say who they are; 0 for no such listener."""
 
     @property
     def address(self) -> str:
         return f"{HOST}:{self.port}"
+
+    @property
+    def sasl_address(self) -> str:
+        return f"{HOST}:{self.sasl_port}"
 
     @property
     def log(self) -> Path:

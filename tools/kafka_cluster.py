@@ -1,6 +1,6 @@
 """Real Kafka brokers on loopback, to be killed, frozen and brought back.
 
-    directory/cluster.json    (port, controller port) of brokers 1..N
+    directory/cluster.json    (port, controller port, SASL port or 0) of brokers 1..N
     directory/broker-I/       see kafka_broker.py
 
 Each broker is a controller too (KRaft combined mode), so a cluster of three
@@ -61,14 +61,24 @@ share.coordinator.state.topic.replication.factor={copies}
 share.coordinator.state.topic.min.isr={in_sync}
 group.initial.rebalance.delay.ms=0
 """
+_SECURED = """\
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port},SASL_PLAINTEXT://{host}:{sasl_port}
+sasl.enabled.mechanisms=SCRAM-SHA-256
+listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=\
+org.apache.kafka.common.security.scram.ScramLoginModule required;
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+"""
+"""Beside the plain listener, whose clients may do everything, one for users with passwords and ACLs."""
 
 
 class KafkaCluster:
     """Brokers 1..N in one directory; those of an earlier `up` are found there again."""
 
-    def __init__(self, directory: Path, brokers: int) -> None:
+    def __init__(self, directory: Path, brokers: int, *, secured: bool = False) -> None:
+        """`secured`: with a listener where users have SCRAM passwords and need ACLs."""
         self.directory = directory.resolve()
-        self.size = brokers
+        self.size, self.secured = brokers, secured
         self.brokers = _read_plan(self.directory)
 
     @classmethod
@@ -83,6 +93,11 @@ class KafkaCluster:
     def bootstrap(self) -> str:
         """What a client's bootstrap.servers wants."""
         return ",".join(broker.address for broker in self.brokers)
+
+    @property
+    def sasl_bootstrap(self) -> str:
+        """The same, of the listener for users with passwords."""
+        return ",".join(broker.sasl_address for broker in self.brokers)
 
     def up(self) -> None:
         """Start N empty brokers and return when each of them knows all others."""
@@ -158,8 +173,9 @@ class KafkaCluster:
     def _lay_out(self) -> None:
         for broker in self.brokers:
             shutil.rmtree(broker.directory, ignore_errors=True)
-        ports = _free_ports(2 * self.size)
-        plan = list(zip(ports[::2], ports[1::2], strict=True))
+        ports = _free_ports(3 * self.size)
+        sasl_ports = ports[2::3] if self.secured else [0] * self.size
+        plan = list(zip(ports[::3], ports[1::3], sasl_ports, strict=True))
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "cluster.json").write_text(json.dumps(plan))
         self.brokers = _read_plan(self.directory)
@@ -167,11 +183,12 @@ class KafkaCluster:
             broker.lay_out(self._settings(broker))
 
     def _settings(self, broker: Broker) -> str:
-        return _SETTINGS.format(
+        return (_SETTINGS + (_SECURED if self.secured else "")).format(
             id=broker.id,
             host=HOST,
             port=broker.port,
             controller_port=broker.controller_port,
+            sasl_port=broker.sasl_port,
             voters=",".join(f"{b.id}@{HOST}:{b.controller_port}" for b in self.brokers),
             directory=broker.directory,
             copies=min(3, self.size),
@@ -193,8 +210,8 @@ def _read_plan(directory: Path) -> list[Broker]:
     except FileNotFoundError:
         return []
     return [
-        Broker(number, port, controller_port, directory.resolve() / f"broker-{number}")
-        for number, (port, controller_port) in enumerate(plan, start=1)
+        Broker(number, port, controller_port, directory.resolve() / f"broker-{number}", sasl_port)
+        for number, (port, controller_port, sasl_port) in enumerate(plan, start=1)
     ]
 
 

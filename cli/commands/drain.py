@@ -36,8 +36,8 @@ def drain(
     time and goes on where it was.
 
     With --json one document: drained, delivered, discarded (both since it began), backlog, seconds,
-    by_daemon, reachable. Exits with 1 when the time is over and messages are left, with 3 when no broker
-    was reachable at that time.
+    by_daemon, reachable, trouble (a sentence, or null). Exits with 1 when the time is over and messages are
+    left, with 3 when no broker was reachable at that time.
     """
     from cli.config import load_config
     from cli.drain import drain as run
@@ -65,5 +65,5 @@ def _sentence(result: Drained) -> str:
         done += f", {result.discarded:,} discarded"
     if result.drained:
         return f"drained: {done}"
-    why = "the time is over" if result.reachable else "no broker can be reached"
+    why = result.trouble or ("the time is over" if result.reachable else "no broker can be reached")
     return f"not drained, {why}: {done}, {result.backlog:,} left"

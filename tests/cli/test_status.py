@@ -49,6 +49,8 @@ def check_shape(report: dict[str, Any]) -> None:
         "backlog",
         "workers",
         "brokers",
+        "trouble",
+        "dead_lettered",
     ]
     assert list(report["spool"]) == ["uuid", "directory", "bytes", "segments"]
     assert list(report["watermarks"]) == ["accepted", "written", "synced", "delivered"]

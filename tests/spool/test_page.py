@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 
 from spool.page import (
     BROKER_ROWS,
+    TEXT_BYTES,
     WORDS,
     Field,
     Page,
     page_path,
     place,
     read_page,
+    read_text,
     runtime_directory,
     split_place,
 )
@@ -83,3 +86,26 @@ def test_pages_differ_by_spool_and_boot(tmp_path: Path) -> None:
     paths = {page_path(tmp_path, s, b) for s in (b"a" * 16, b"b" * 16) for b in (b"a" * 16, b"b" * 16)}
     assert len(paths) == 4
     assert np.dtype(np.int64).itemsize * WORDS == 8192
+
+
+@given(st.text(max_size=TEXT_BYTES + 50))
+def test_texts_round_trip(text: str) -> None:
+    """A text is read back, as far as there is room for whole characters, whatever stood there before."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        page = Page(Path(directory) / "page")
+        page.write_text(Field.TROUBLE, "before" * 40)
+        page.write_text(Field.TROUBLE, text)
+        expected = text.encode()[:TEXT_BYTES].decode("utf-8", "ignore")
+        assert read_text(page.words, Field.TROUBLE) == expected
+
+
+@pytest.mark.parametrize("word", [0, 1, 2, 3])
+def test_a_text_that_is_being_written_is_none(tmp_path: Path, word: int) -> None:
+    """With one word of it not stored yet, a reader is told nothing; and the words end within the page."""
+    page = Page(tmp_path / "page")
+    assert read_text(page.words, Field.TROUBLE) == ""
+    page.write_text(Field.TROUBLE, "0123456789")
+    page.words[Field.TROUBLE + word] ^= 0x55
+    assert read_text(page.words, Field.TROUBLE) is None
+    assert Field.TROUBLE + 2 + TEXT_BYTES // 8 <= WORDS
+    assert Field.BROKERS + 4 * (BROKER_ROWS + 1) <= Field.TROUBLE

@@ -1,0 +1,129 @@
+"""Why nothing can be sent, in one sentence: what is wrong, where, and what to do about it.
+
+The worst trouble is named: that the producer is finished, that no broker is connected, that none answers,
+then what concerns topics. A broker that is away while others are there is none: its state says so.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from dispatch.client import KafkaClient, KafkaError
+from dispatch.codes import Code, name_of
+from dispatch.retry import decide, needs_people
+from router.metadata import Metadata
+
+FRESH_S = 60.0
+"""Librdkafka repeats an error of a broker every 30 s at least."""
+SLACK_S = 2.0
+"""Statistics come every second: what was said shortly before they called a broker connected may be newer."""
+PATIENCE_S = 5.0
+"""So long a broker may fail to answer before it is called a trouble."""
+MOST_NAMES = 5
+"""Of topics in a sentence."""
+
+_ALL = "_ALL_BROKERS_DOWN"
+_MEND = {
+    "_AUTHENTICATION": (
+        "Kafka refuses who we are ({}): correct sasl.username, sasl.password or sasl.mechanism in [kafka] "
+        "and restart bruce, or mend the user on the brokers"
+    ),
+    "_SSL": "the TLS handshake with Kafka fails ({}): correct ssl.* in [kafka] and restart bruce",
+    "_RESOLVE": "a broker's name does not resolve ({}): correct bootstrap.servers in [kafka], or the DNS",
+}
+"""What to say by the name of the error, the worst first: what only people mend goes before what may pass."""
+_UNREACHABLE = "no broker can be reached ({}): start Kafka, or correct bootstrap.servers in [kafka]"
+_NO_RIGHT = "Kafka gives bruce's user no right to write ({}): grant it WRITE and DESCRIBE on its topics"
+_FINISHED = "the producer is finished ({}), and another is tried: look at the brokers if this stays"
+_NOISE = re.compile(r"^(\w+://)?(?P<broker>\S+?)/(bootstrap|\d+): |\s*\(after \d+ms in state .*\)$")
+
+
+def explain_connections(states: Iterable[str], errors: Iterable[KafkaError], since: float) -> str:
+    """The sentence when no broker is connected; empty when one is, or nothing is known.
+
+    `states`: of all brokers, in librdkafka's words; `since`: errors before it do not count.
+    """
+    known = set(states)
+    if not known or "UP" in known:
+        return ""
+    fresh = [error for error in errors if error.at >= since and error.name != _ALL]
+    for name, words in _MEND.items():
+        if found := [error for error in fresh if error.name == name]:
+            return words.format(_plain(found[-1].text))
+    return _UNREACHABLE.format(_plain(fresh[-1].text)) if fresh else ""
+
+
+def explain_topics(topics: Mapping[bytes, int]) -> str:
+    """The sentence for topics whose messages Kafka does not take, by error code; empty for none.
+
+    Those that only people can mend come first.
+    """
+    codes = sorted(set(topics.values()), key=lambda code: (needs_people(code), code), reverse=True)
+    for code in codes:
+        names = sorted(name.decode("utf-8", "backslashreplace") for name, c in topics.items() if c == code)
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        shown = ", ".join(names[:MOST_NAMES]) + more
+        if code == Code.TOPIC_AUTHORIZATION_FAILED:
+            return f"no right to write to {shown}: grant it to bruce's user; its messages wait"
+        if code == Code.UNKNOWN_TOPIC_OR_PART:
+            return f"Kafka does not know the topic {shown}: create it; its messages wait for their grace time"
+        return f"messages to {shown} come back with {name_of(code)}: {decide(code).why}; they wait"
+    return ""
+
+
+def _plain(text: str) -> str:
+    """librdkafka's words without its own state; the broker's name in front stays."""
+    found = _NOISE.match(text)
+    where = f"{found['broker']}: " if found and found["broker"] else ""
+    return where + _NOISE.sub("", text).strip()
+
+
+class Trouble:
+    """What is known of troubles. `said` takes sentences of others; the first of them goes before all else."""
+
+    def __init__(
+        self, client: KafkaClient, metadata: Metadata, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._client, self._metadata, self._clock = client, metadata, clock
+        self._connected_at = self._finished_at = 0.0
+        self._finished = ""
+        self.said: dict[str, str] = {}
+        """By whoever says it, such as `fenced`: a sentence, until it is taken back."""
+        self.denied: dict[bytes, int] = {}
+        """Topics that the newest metadata has an error for, and that messages wait for."""
+        self.failing: dict[bytes, int] = {}
+        """Topics whose messages came back lately, with a code that somebody has to mend."""
+
+    def sentence(self) -> str:
+        """The worst of it; empty when all is well."""
+        if self.said:
+            return next(iter(self.said.values()))
+        if self._finished and self._clock() - self._finished_at < FRESH_S:
+            return self._finished
+        return self._connections() or self._answers() or explain_topics({**self.denied, **self.failing})
+
+    def note_finished(self, text: str) -> None:
+        """The producer is finished, and another is tried; this stands until something is delivered."""
+        self._finished_at = self._clock()
+        words = _NO_RIGHT if "authorization failed" in text else _FINISHED
+        self._finished = words.format(text.removeprefix("Fatal error: "))
+
+    def note_delivered(self) -> None:
+        """Something was acknowledged."""
+        self._finished = ""
+
+    def _connections(self) -> str:
+        brokers: dict[str, Any] = self._client.statistics().get("brokers", {})
+        states = [broker["state"] for broker in brokers.values() if broker.get("source") != "logical"]
+        if "UP" in states:
+            self._connected_at = self._clock()
+        since = max(self._connected_at - SLACK_S, self._clock() - FRESH_S)
+        return explain_connections(states, self._client.last_errors, since)
+
+    def _answers(self) -> str:
+        if not self._metadata.error or self._metadata.failing_s() < PATIENCE_S:
+            return ""
+        return f"Kafka is connected and does not answer ({self._metadata.error}): look at its brokers"

@@ -1,0 +1,121 @@
+"""One sentence says why nothing can be sent; and it goes when nothing is wrong any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatch.client import KafkaError
+from dispatch.codes import Code
+from router.trouble import FRESH_S, MOST_NAMES, Trouble, explain_connections, explain_topics
+
+REFUSED = KafkaError(
+    100.0,
+    "_TRANSPORT",
+    "k1:9092/bootstrap: Connect to ipv4#10.0.0.1:9092 failed: refused"
+    " (after 0ms in state CONNECT, 1 identical error(s) suppressed)",
+)
+NO_NAME = KafkaError(100.0, "_RESOLVE", "k2:9092/bootstrap: Failed to resolve (after 3ms in state CONNECT)")
+PASSWORD = KafkaError(
+    100.0, "_AUTHENTICATION", "sasl_plaintext://k1:9093/1: SASL failed (after 305ms in state AUTH_REQ)"
+)
+TLS = KafkaError(
+    100.0, "_SSL", "ssl://k1:9093/1: certificate verify failed (after 5ms in state SSL_HANDSHAKE)"
+)
+ALL_DOWN = KafkaError(101.0, "_ALL_BROKERS_DOWN", "2/2 brokers are down")
+SERVERS = "correct bootstrap.servers in [kafka]"
+
+
+@pytest.mark.parametrize(
+    ("errors", "where", "what_to_do"),
+    [
+        (
+            [REFUSED, ALL_DOWN],
+            "no broker can be reached (k1:9092: Connect to ipv4#10.0.0.1:9092 failed: refused)",
+            f"start Kafka, or {SERVERS}",
+        ),
+        (
+            [NO_NAME, REFUSED, ALL_DOWN],
+            "a broker's name does not resolve (k2:9092: Failed to resolve)",
+            f"{SERVERS}, or the DNS",
+        ),
+        (
+            [REFUSED, TLS, NO_NAME],
+            "the TLS handshake with Kafka fails (k1:9093: certificate verify failed)",
+            "correct ssl.* in [kafka] and restart bruce",
+        ),
+        (
+            [PASSWORD, TLS, REFUSED],
+            "Kafka refuses who we are (k1:9093: SASL failed)",
+            "correct sasl.username, sasl.password or sasl.mechanism in [kafka] and restart bruce, "
+            "or mend the user on the brokers",
+        ),
+    ],
+)
+def test_nobody_is_connected(errors: list[KafkaError], where: str, what_to_do: str) -> None:
+    """What only people can mend is said first; where it is, and what to do, stand beside it."""
+    assert explain_connections(["DOWN", "TRY_CONNECT"], errors, 50.0) == f"{where}: {what_to_do}"
+
+
+@pytest.mark.parametrize(("states", "since"), [(["UP", "DOWN"], 0.0), ([], 0.0), (["DOWN", "INIT"], 100.5)])
+def test_nothing_is_said(states: list[str], since: float) -> None:
+    """With one broker connected, before anything is known, or when the errors are old."""
+    assert explain_connections(states, [REFUSED, ALL_DOWN], since) == ""
+
+
+def test_topics() -> None:
+    """What people must mend comes first; many names are cut short."""
+    assert explain_topics({}) == ""
+    found = explain_topics({b"a": Code.UNKNOWN_TOPIC_OR_PART, b"s": Code.TOPIC_AUTHORIZATION_FAILED})
+    assert found == "no right to write to s: grant it to bruce's user; its messages wait"
+    many = explain_topics({b"t%d" % n: int(Code.UNKNOWN_TOPIC_OR_PART) for n in range(MOST_NAMES + 3)})
+    assert "t0, t1, t2, t3, t4 and 3 more: create it" in many
+    assert "policy_violation" in explain_topics({b"\xff": int(Code.POLICY_VIOLATION)})
+
+
+class Client:
+    """What Trouble asks of a client."""
+
+    def __init__(self) -> None:
+        self.last_errors = [PASSWORD]
+        self.states = ["DOWN"]
+
+    def statistics(self) -> dict[str, object]:
+        return {"brokers": {str(n): {"state": state} for n, state in enumerate(self.states)}}
+
+
+class Metadata:
+    """What Trouble asks of the metadata."""
+
+    error, since = "", 0.0
+
+    def failing_s(self) -> float:
+        return self.since
+
+
+def test_it_passes() -> None:
+    """A sentence stands as long as its cause: connected again, answered again, delivered again."""
+    client, metadata, now = Client(), Metadata(), [101.0]
+    trouble = Trouble(client, metadata, clock=lambda: now[0])  # type: ignore[arg-type]
+    assert trouble.sentence().startswith("Kafka refuses who we are")
+    client.states = ["UP"]
+    assert trouble.sentence() == ""
+    now[0] += 60
+    assert trouble.sentence() == ""
+    client.states = ["DOWN"]
+    assert trouble.sentence() == ""
+    client.last_errors = [REFUSED._replace(at=now[0])]
+    assert trouble.sentence().startswith("no broker can be reached")
+    client.states = ["UP"]
+    metadata.error, metadata.since = "timed out", 60.0
+    assert trouble.sentence() == "Kafka is connected and does not answer (timed out): look at its brokers"
+    metadata.error = ""
+    trouble.note_finished("Fatal error: Broker: Cluster authorization failed: no PID")
+    assert "no right to write (Broker: Cluster authorization failed: no PID)" in trouble.sentence()
+    trouble.note_delivered()
+    assert trouble.sentence() == ""
+    trouble.note_finished("Fatal error: out of order")
+    assert trouble.sentence().startswith("the producer is finished (out of order)")
+    now[0] += FRESH_S
+    assert trouble.sentence() == ""
+    trouble.said["fenced"] = "another daemon has taken over"
+    assert trouble.sentence() == "another daemon has taken over"
