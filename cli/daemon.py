@@ -82,7 +82,7 @@ class Daemon:
         """Take along what only a running daemon needs."""
         if not self._activated:
             self.config.ingest.datagram_socket.unlink(missing_ok=True)
-        if not read_staging(self._staging):
+        if not read_staging(self._staging) and not self.page.words[Field.SUSPECT]:
             self._staging.unlink(missing_ok=True)
             self._page_path.unlink(missing_ok=True)
         if self._embedded:

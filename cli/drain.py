@@ -26,7 +26,7 @@ from router.partition import Partitioners
 from spool.account import Account, take_account
 from spool.catalogue import Catalogue
 from spool.committer import Committer
-from spool.errors import SpoolBusy, SpoolFull
+from spool.errors import SpoolBusy, SpoolFull, SyncFailed
 from spool.frame import POSITION, STORED
 from spool.identity import read_identity
 from spool.index import Index
@@ -168,7 +168,11 @@ class _Alone:
             committer = Committer(self._layout, index, self._page)
             committer.commit_all()
             self._salvage()
-            committer.commit_all()
+            committer.ended = True
+            # After a failed sync once more, from a fresh file.
+            if not (committer.commit_all() or committer.commit_all()):
+                reason = os.strerror(int(self._page.words[Field.SYNC_ERROR]))
+                raise SyncFailed(f"{self._layout.segments} could not be synced: {reason}; see to the disk")
             before = self._account()
             self._stock.retire(self._deliver(committer))
             committer.seal_last()

@@ -17,6 +17,7 @@ from typing import Any
 
 from cli.errors import ConfigError
 from cli.kinds import AbsolutePath, Choice, Kind, Partitioner, Property, Size, Switch, Whole
+from spool.options import ALWAYS, INTERVAL
 
 KIB = 1 << 10
 
@@ -27,6 +28,7 @@ TABLES: dict[str, dict[str, Kind]] = {
         "directory": AbsolutePath(),
         "max_bytes": Size(4 * 256 * KIB),
         "segment_bytes": Size(256 * KIB, multiple_of=4096),
+        "sync": Choice((INTERVAL, ALWAYS)),
         "sync_interval_ms": Whole(1, 10_000, "ms"),
         "sync_bytes": Size(4 * KIB),
     },

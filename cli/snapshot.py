@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def take_snapshot(directory: Path) -> Snapshot:
         delivered=account.delivered,
         discarded={reason_name(reason): count for reason, count in account.by_reason().items()},
         backlog=account.backlog,
+        disk=_disk(page) if page is not None else None,
         workers=workers,
         brokers=_brokers(page) if page is not None and workers else [],
         trouble=_trouble(page_path(runtime, spool, boot)) if workers else None,
@@ -62,6 +64,22 @@ def _synced(layout: Layout, written: int) -> int:
     """The committed watermark; without an index everything that is written counts."""
     committed = read_committed(layout.index)
     return int(committed[1][SEQUENCE]) if committed else written
+
+
+def _disk(page: np.ndarray) -> str | None:
+    """What the keeper met with, in words."""
+    suspect, error, renewed = (int(page[f]) for f in (Field.SUSPECT, Field.SYNC_ERROR, Field.RENEWED))
+    reason = os.strerror(error) if error > 0 else "an unknown error"
+    if suspect:
+        return (
+            f"segment {suspect} could not be synced: {reason}; what is not synced waits to be written into a "
+            "fresh file, and is not delivered before"
+        )
+    if error:
+        return f"the disk refuses what the spool asks of it: {reason}"
+    if renewed:
+        return f"syncs have failed since the start: {renewed} segments were written anew; see to the disk"
+    return None
 
 
 def _workers(page: np.ndarray | None) -> list[WorkerView]:

@@ -83,6 +83,7 @@ _POISONED = int(Reason.POISON)
 _SPOOL_FULL = int(Reason.SPOOL_FULL)
 _MSG_TRUNC = 0x20
 _CREDENTIALS = (2 << 32) | 1  # cmsg_level SOL_SOCKET, cmsg_type SCM_CREDENTIALS, as one word
+_SUSPECT = 8 * int(Field.SUSPECT)
 _KEEPER_WAITS = 8 * int(Field.KEEPER_WAITS)
 _WRITTEN = 8 * int(Field.WRITTEN)
 _WRITTEN_SEQUENCE = 8 * int(Field.WRITTEN_SEQUENCE)
@@ -201,9 +202,9 @@ def _announce(job: Job, tail: Tail) -> None:
 def store(job: Job, tail: Tail, verdicts: Column, flags: int) -> int:
     """Append the burst in the first job[USED] slots to the live segment as one frame.
 
-    `verdicts` int64[at least slots + 32] is room to work in. Returns STORED, or NEEDS_SEGMENT when the frame
-    has no room, with nothing changed. `flags` go into the frame; POISON refuses every slot without a look
-    at it.
+    `verdicts` int64[at least slots + 32] is room to work in. Returns STORED; or NEEDS_SEGMENT, with nothing
+    changed, when the frame has no room or a sync of the segment has failed. `flags` go into the frame; POISON
+    refuses every slot without a look at it.
     """
     used = job[USED]
     counts = verdicts[verdicts.shape[0] - REASONS :]
@@ -221,6 +222,8 @@ def store(job: Job, tail: Tail, verdicts: Column, flags: int) -> int:
         if counts[reason] > 0:
             room += 8 + SAMPLE_BYTES
     if job[BASE] == 0 or tail[POSITION] + HEAD_BYTES + padded(room) > job[CAPACITY]:
+        return NEEDS_SEGMENT
+    if load_i64(job[PAGE] + _SUSPECT) == job[NUMBER]:
         return NEEDS_SEGMENT
     start = job[BASE] + tail[POSITION] + HEAD_BYTES
     rows = _write_body(job, tail, verdicts, used, count)

@@ -173,6 +173,9 @@ class IngestWorker:
             self._catch_up()
         elif outcome not in (burst.STORED, errno.EAGAIN, errno.EINTR):
             raise OSError(outcome, os.strerror(outcome))
+        elif self.writer.is_suspect and self.writer.switch():
+            # Nobody sends, and the keeper waits until nothing more is stored there.
+            self._point()
         if self.job[burst.LARGE] > _LARGE_KEPT:
             self.staging.punch()
             self.job[burst.LARGE] = 0
@@ -203,7 +206,7 @@ class IngestWorker:
                 flags |= self._give_up()
             if burst.store(self.job, self.writer.tail, self._verdicts, flags) == burst.STORED:
                 return
-            if fresh:
+            if fresh and not self.writer.is_suspect:
                 # Received when segments were larger.
                 flags |= self._give_up()
             elif self.writer.switch():

@@ -5,16 +5,21 @@ watermark. Segment N + 1 is never entered before all of N is committed.
 
 Frames are verified on the way, from the file and not from the appender's word: what is called synced has
 been read back and found good.
+
+A failed sync is final for its file (spool.renewal). The segment becomes suspect: the watermark stands, a
+word in the page sends the appender to the next segment, and once it has gone there the suspect is written
+anew, and committed from the fresh file.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import time
 from collections import deque
 from pathlib import Path
 
-from spool.disk import sync_directory, write_again
+from spool.disk import sync_directory
 from spool.errors import BadSpool, SpoolFull
 from spool.format import MARK_BYTES, Record
 from spool.frame import BURST, DIGEST, POSITION, SEQUENCE, tail_at_start
@@ -23,10 +28,14 @@ from spool.index import Entry, Index
 from spool.layout import SENT, SPARE, Layout
 from spool.live import empty_tail, read_footer, tail_of_footer
 from spool.page import Field, Page, place
+from spool.renewal import renew, seal_surely
 from spool.scan import Scan, read_header
-from spool.segment import UNBOUND, bound_spares, seal
+from spool.segment import UNBOUND, bound_spares
 
 log = logging.getLogger("bruce.keeper")
+
+RENEW_S = 1.0
+"""Between two attempts to write a suspect segment anew."""
 
 
 class Committer:
@@ -36,10 +45,13 @@ class Committer:
         """Stand before the oldest segment that was not sealed, or behind the last one that was."""
         self.layout, self._index, self._page = layout, index, page
         self.number, self.tail = 0, empty_tail()
+        self.ended = False
+        """Nobody appends any more: the last segment, too, is as long as it will ever be."""
         self._path = Path()
         self._scan: Scan | None = None
         self._first = 0
         self._entry = self._stuck = -1
+        self._renew_at = 0.0
         self._full: deque[Path] = deque()
         self._waiting = self._unsealed()
         self._enter_next()
@@ -88,21 +100,24 @@ class Committer:
         self._scan = Scan(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC), self.tail)
         return True
 
-    def commit_all(self) -> None:
-        """Commit every good frame there is, whether or not somebody announced it."""
-        self._commit(None)
-        while self._following():
-            self._commit(self._size())
-            self._enter_next()
-            self._commit(None)
-        self._index.commit(self.number, self.tail, [])
-        self._publish()
+    def commit_all(self) -> bool:
+        """Commit every good frame there is, whether or not somebody announced it.
+
+        False when not all of it could be, because a sync has failed. Raises OSError.
+        """
+        whole = self._commit(None)
+        while whole and self._following():
+            whole = self._commit(self._size()) and self._enter_next() and self._commit(None)
+        if whole or self._index.committed() is None:
+            self._index.commit(self.number, self.tail, [])
+        if whole:
+            self._publish()
+        return whole
 
     def commit(self, number: int, position: int) -> None:
-        """Commit up to this place in the log. Raises OSError when the disk refuses."""
+        """Commit up to this place in the log, or as far as it goes. Raises OSError when the disk refuses."""
         while self.number < number:
-            self._commit(self._size())
-            if not self._enter_next():
+            if not self._commit(self._size()) or not self._enter_next():
                 return
         if self.number == number:
             self._commit(position)
@@ -110,27 +125,66 @@ class Committer:
     def _size(self) -> int:
         return os.fstat(self._scan.fd).st_size if self._scan else 0
 
-    def _commit(self, complete: int | None) -> None:
-        """Commit the good frames. Below the offset `complete` all have been written; None: nobody knows."""
+    def _commit(self, complete: int | None) -> bool:
+        """Commit the good frames. Below the offset `complete` all have been written; None: nobody knows.
+
+        False when the segment is suspect: nothing more of it is committed before it is written anew.
+        """
         if self._scan is None:
-            return
+            return True
+        if self._is_suspect() and not self._renew():
+            return False
         self._scan.limit = self._size() if complete is None else complete
-        before = int(self.tail[POSITION])
+        before, entry = self.tail.copy(), self._entry
         entries = self._walk(complete)
-        if int(self.tail[POSITION]) == before and complete is not None and self._path.suffix != SPARE:
-            return
+        if self.tail[POSITION] == before[POSITION] and complete is not None and self._path.suffix != SPARE:
+            return True
         try:
-            if self._page.words[Field.SYNC_ERROR]:
-                write_again(self._path, int(self.tail[POSITION]))
             os.fdatasync(self._scan.fd)
-            self._name()
         except OSError as error:
-            self._page.words[Field.SYNC_ERROR] = error.errno or -1
-            raise
+            self.tail[:], self._entry = before, entry
+            self._suspect(error)
+            return False
+        self._name()
         self._index.commit(self.number, self.tail, entries)
         if self._place() > self._page.words[Field.SYNCED]:
             self._publish()
         self._page.words[Field.SYNC_ERROR] = 0
+        return True
+
+    def _is_suspect(self) -> bool:
+        return bool(self._page.words[Field.SUSPECT] == self.number)
+
+    def _suspect(self, error: OSError) -> None:
+        """The pages of this segment are on the disk or not; nobody will ever know."""
+        self._page.words[Field.SYNC_ERROR] = error.errno or -1
+        self._page.words[Field.SUSPECT] = self.number
+        log.error(
+            "%s could not be synced: %s; what is not synced goes into a fresh file, and nothing of it is "
+            "called synced, nor delivered, before",
+            self._path,
+            error.strerror,
+        )
+
+    def _renew(self) -> bool:
+        """Write the suspect segment anew, once nobody stores into it; False when that is not yet done."""
+        if time.monotonic() < self._renew_at or not (self.ended or self._following()):
+            return False
+        assert self._scan is not None
+        try:
+            renew(self.layout, self._path)
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            self._page.words[Field.SYNC_ERROR] = error.errno or -1
+            self._renew_at = time.monotonic() + RENEW_S
+            log.error("%s could not be written anew: %s; it is tried again", self._path, error.strerror)
+            return False
+        os.close(self._scan.fd)
+        self._scan = Scan(fd, self.tail)
+        self._page.words[Field.SUSPECT] = 0
+        self._page.words[Field.RENEWED] += 1
+        log.warning("%s is written anew, and synced", self._path)
+        return True
 
     def _walk(self, complete: int | None) -> list[Entry]:
         """Move the tail over the good frames, and over damage that is certain; entries for the index."""
@@ -172,7 +226,13 @@ class Committer:
         mark_in_use(self.layout)
         named = self.layout.segment(self._first)
         os.rename(self._path, named)
-        sync_directory(self.layout.segments)
+        try:
+            sync_directory(self.layout.segments)
+        except OSError as error:
+            self._page.words[Field.SYNC_ERROR] = error.errno or -1
+            # A second sync of the same change would say nothing: the change is made again.
+            os.rename(named, self._path)
+            raise
         self._path = named
 
     def _publish(self) -> None:
@@ -188,7 +248,7 @@ class Committer:
             return False
         path = self._full[0] if self._full[0].exists() else self._full[0].with_suffix(SENT)
         try:
-            tail = seal(path)
+            tail = seal_surely(self.layout, path)
         except SpoolFull as error:
             log.debug("%s is not sealed yet: %s", path, error)
             return False
@@ -202,7 +262,7 @@ class Committer:
 
     def seal_last(self) -> None:
         """Seal the segment in use, after the last message: a clean end needs no walk to find."""
-        if self._scan is not None:
+        if self._scan is not None and not self._is_suspect():
             os.close(self._scan.fd)
             self._scan = None
             self._full.append(self._path)

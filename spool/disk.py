@@ -9,6 +9,7 @@ from pathlib import Path
 from spool.errors import SpoolFull
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def make_directory(path: Path, mode: int = 0o750) -> None:
@@ -59,7 +60,12 @@ def allocate(path: Path, head: bytes, size: int) -> None:
         raise
     finally:
         os.close(fd)
-    sync_directory(path.parent)
+    try:
+        sync_directory(path.parent)
+    except OSError:
+        # Found again, the name would be taken for durable.
+        path.unlink(missing_ok=True)
+        raise
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -85,20 +91,6 @@ def write_at(fd: int, data: bytes, offset: int) -> None:
     while view:
         done = os.pwrite(fd, view, offset)
         view, offset = view[done:], offset + done
-
-
-def write_again(path: Path, end: int) -> None:
-    """Write a file's first `end` bytes over themselves.
-
-    After a failed sync the kernel calls its copy of the pages clean, on the disk or not; only what is
-    written anew is certain to be in the next sync.
-    """
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        for offset in range(0, end, 1 << 20):
-            write_at(fd, read_at(fd, min(1 << 20, end - offset), offset), offset)
-    finally:
-        os.close(fd)
 
 
 def allocated_bytes(path: Path) -> int:

@@ -5,6 +5,7 @@
       SpoolBusy          another process owns the directory
       NoSpool            the directory holds no spool
       SpoolFull          the size limit is reached, or the disk
+      SyncFailed         the disk did not take what was written
       MarksFailed        what was delivered could not be written down
       SegmentsGone       what is being read was removed to make room
       BadSpool           the files cannot be trusted
@@ -37,6 +38,10 @@ class NoSpool(SpoolError):
 
 class SpoolFull(SpoolError):
     """No room: `max_bytes` is reached, or the disk is full."""
+
+
+class SyncFailed(SpoolError):
+    """The disk did not take what was written: it is in the segments, and nowhere reported as synced."""
 
 
 class MarksFailed(SpoolError):

@@ -18,7 +18,7 @@ from spool.errors import SpoolFull
 from spool.frame import POSITION
 from spool.index import Index
 from spool.layout import SPARE, Layout
-from spool.options import SpoolOptions
+from spool.options import ALWAYS, SpoolOptions
 from spool.page import Field, Page
 from spool.retention import AHEAD_S, Stock, most_spares
 from spool.segment import Identity
@@ -27,6 +27,8 @@ log = logging.getLogger("bruce.keeper")
 
 IDLE_S = 0.2
 """Longest sleep without a bell: spares and retention are looked after at least this often."""
+STANDS_S = 0.02
+"""Between two attempts to commit, while the watermark stands: before damage, or a suspect segment."""
 
 
 class Keeper:
@@ -57,6 +59,7 @@ class Keeper:
         self._synced_at = self._counted_at = time.monotonic()
         self._counted, self._rate = self._log_bytes(), 0.0
         self._retired = (0, 0)
+        self._stands = False
         self._announce()
 
     def run(self) -> None:
@@ -64,6 +67,10 @@ class Keeper:
         while not self.stopping:
             self.step()
             self._wait()
+        # Whoever appends was stopped before.
+        self._committer.ended = True
+        self.commit()
+        # Once more, should a sync have failed: from a fresh file.
         self.commit()
         self._committer.seal_last()
         self._index.close()
@@ -82,10 +89,12 @@ class Keeper:
     def commit(self) -> None:
         """Commit what the appender announced."""
         word = int(self._page.words[Field.WRITTEN])
-        self._synced_at = time.monotonic()
+        self._synced_at, self._stands = time.monotonic(), False
         if word == int(self._page.words[Field.SYNCED]):
             return
+        before = int(self._page.words[Field.SYNCED])
         self._committer.commit(*self._page.place(Field.WRITTEN))
+        self._stands = before == int(self._page.words[Field.SYNCED])
         self._announce()
 
     def _wait(self) -> None:
@@ -96,7 +105,9 @@ class Keeper:
             if words[Field.WRITTEN] == words[Field.SYNCED]:
                 self._sleep(IDLE_S)
             words[Field.KEEPER_WAITS] = 0
-        interval = self._options.sync_interval_ms / 1000
+        if self._stands:
+            time.sleep(STANDS_S)
+        interval = 0.0 if self._options.sync == ALWAYS else self._options.sync_interval_ms / 1000
         while (left := self._synced_at + interval - time.monotonic()) > 0 and not self._much_unsynced():
             time.sleep(min(left, interval / 8))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MIB = 1 << 20
+INTERVAL, ALWAYS = "interval", "always"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,11 @@ class SpoolOptions:
 
     segment_bytes: int = 64 * MIB
     """Bytes of one segment, preallocated. At least 256 KiB; max_bytes must hold four of them."""
+
+    sync: str = INTERVAL
+    """When what was written is synced: "interval", as the two keys below say, or "always": at once, each sync
+    taking along what was written during the one before. Messages are then delivered sooner by the interval,
+    and power loss takes what one sync lasts; a disk that is slow to sync is kept busy with nothing else."""
 
     sync_interval_ms: int = 20
     """Longest time that an accepted message waits for its sync, in ms, on a disk that keeps up.

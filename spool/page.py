@@ -1,7 +1,8 @@
 """The shared page: what the processes of one daemon tell each other, and what `status` reads of it.
 
 A small file on tmpfs, mapped by all. Each field has one writer. Nothing here is the truth: whoever wants
-the truth scans the segments; the page says when to look, and where the look may end.
+the truth scans the segments; the page says when to look, and where the look may end. Except for SUSPECT: the
+page lives as long as the kernel's copy of the files, and so as long as that may not be believed.
 
 Fields are int64; a place in the log is `place(number, position)`, one word, so that it is read whole.
 """
@@ -45,6 +46,10 @@ class Field(IntEnum):
     """keeper: 1 while it sleeps until its bell rings."""
     SYNC_ERROR = 21
     """keeper: errno of the last failed file operation, 0 after a good sync."""
+    SUSPECT = 22
+    """keeper: the number of the segment whose sync has failed, 0 for none: nothing more is stored into it."""
+    RENEWED = 23
+    """keeper: segments whose sync failed, and which were written anew."""
 
     FLOOR = 24
     """delivery: every message below this sequence is resolved."""

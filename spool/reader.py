@@ -89,9 +89,13 @@ class Reader:
         assert self._scan is not None
         tail = self._scan.tail
         expected = int(tail[SEQUENCE])
-        if int(tail[POSITION]) < self._readable() and self._scan.skip() is not None:
-            self._note_damage(expected, int(tail[SEQUENCE]))
-            return True
+        if int(tail[POSITION]) < self._readable():
+            if self._is_renewed(self._info):
+                self._open(self._info, self.sequence)
+                return True
+            if self._scan.skip() is not None:
+                self._note_damage(expected, int(tail[SEQUENCE]))
+                return True
         if self._info.number >= self._limit[0]:
             return False
         following = self._following(self._info)
@@ -101,6 +105,17 @@ class Reader:
         self._open(following, following.first_sequence)
         self.sequence = max(self.sequence, following.first_sequence)
         return True
+
+    def _is_renewed(self, info: SegmentInfo) -> bool:
+        """Whether a fresh file has taken the segment's name, because a sync of this one had failed."""
+        assert self._scan is not None
+        try:
+            fd = self.catalogue.open(info)
+        except FileNotFoundError:
+            return False
+        now, then = os.fstat(fd), os.fstat(self._scan.fd)
+        os.close(fd)
+        return (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino)
 
     def _note_damage(self, first: int, end: int) -> None:
         """Messages [first, end) are missing; those below `sequence` are nobody's concern."""

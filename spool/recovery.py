@@ -34,8 +34,9 @@ from spool.live import LiveSegment, empty_tail, end_of, live_segment, next_epoch
 from spool.lock import Lock
 from spool.options import SpoolOptions
 from spool.quarantine import keep, set_aside
+from spool.renewal import seal_surely
 from spool.scan import Scan, find_frame, read_header
-from spool.segment import UNBOUND, Identity, bound_spares, header_behind, seal
+from spool.segment import UNBOUND, Identity, bound_spares, header_behind
 
 log = logging.getLogger("bruce.spool")
 
@@ -171,7 +172,7 @@ def _settle(layout: Layout, identity: Identity) -> None:
         path, tail = _name(layout, segment), tail_at_start(segment.header)
         _keep_torn(layout, path, tail)
         epoch = next_epoch(max(int(segment.header["first_sequence"]), int(tail[SEQUENCE])))
-        seal(path, next_sequence=epoch if segment is segments[-1] else None)
+        seal_surely(layout, path, next_sequence=epoch if segment is segments[-1] else None)
 
 
 def is_sealed(path: Path) -> bool:
@@ -188,7 +189,9 @@ def _open_segments(layout: Layout) -> list[LiveSegment]:
         if is_sealed(path):
             break
         named.insert(0, LiveSegment(path, read_header(path)))
-    return named + [LiveSegment(path, header) for path, header in bound_spares(layout)]
+    spares = [LiveSegment(path, header) for path, header in bound_spares(layout)]
+    # By number: a directory that was not synced may have kept the later of two names.
+    return sorted(named + spares, key=lambda segment: int(segment.header["number"]))
 
 
 def _name(layout: Layout, segment: LiveSegment) -> Path:

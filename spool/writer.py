@@ -72,6 +72,11 @@ class Writer:
         """Bytes of the live segment."""
         return self._mapping.length if self._mapping else 0
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether a sync of the live segment has failed: what comes belongs into the next one."""
+        return self.number > 0 and bool(self.page.words[Field.SUSPECT] == self.number)
+
     def switch(self) -> bool:
         """Go on in the next segment; False when the keeper has none ready."""
         number = self.number + 1
@@ -108,7 +113,7 @@ class Writer:
         """
         body, rows = encode_body(datagrams, refused or {}, sender)
         need = HEAD_BYTES + padded(len(body))
-        if int(self.tail[POSITION]) + need > self.capacity:
+        if self.is_suspect or int(self.tail[POSITION]) + need > self.capacity:
             if not self.switch() or int(self.tail[POSITION]) + need > self.capacity:
                 raise SpoolFull(f"{self.layout.segments} has no room for a frame of {need} bytes")
         assert self._mapping is not None

@@ -3,12 +3,13 @@
     {"spool": {"uuid", "directory", "bytes", "segments"},
      "watermarks": {"accepted", "written", "synced", "delivered"},
      "received", "delivered", "discarded": {REASON: n}, "backlog",
+     "disk": null or a sentence,
      "workers": [{"role", "pid", "restarts"}], "brokers": [{"id", "state", "offset", "in_flight"}],
      "trouble": null or a sentence, "dead_lettered": n}
 
 Watermarks are the next sequence number that is not yet at the level. Counts are those of the spool's whole
 life; `received = delivered + discarded + backlog` always holds. `trouble` says why nothing can be sent, or
-not to some topics. `dead_lettered`: how many of the discarded are in the dead-letter topic.
+not to some topics; `disk` what the disk refuses. `dead_lettered`: how many of the discarded are in the dead-letter topic.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class Snapshot:
     delivered: int
     discarded: dict[str, int]
     backlog: int
+    disk: str | None
+    """What is wrong with the disk, in one sentence; None when nothing is known to be."""
     workers: list[WorkerView]
     """Empty when no daemon runs."""
     brokers: list[BrokerView]

@@ -13,10 +13,13 @@ import pytest
 from cli.daemon import slots_for
 from dispatch.embedded import EmbeddedKafka
 from ingest.staging import RESERVE
+from spool.page import Field, Page, page_path, runtime_directory
+from spool.recovery import boot_id
 from spool.wire import encode
 from tests.cli.program import run
 from tests.cli.test_drain import stage
 from tests.daemon import RunningBruce
+from tests.spool.rig import Rig
 
 ROLES = ["supervisor", "ingest", "keeper", "delivery"]
 
@@ -47,6 +50,7 @@ def check_shape(report: dict[str, Any]) -> None:
         "delivered",
         "discarded",
         "backlog",
+        "disk",
         "workers",
         "brokers",
         "trouble",
@@ -144,6 +148,35 @@ def test_a_copy(bruce: RunningBruce, tmp_path: Path, left_out: list[str]) -> Non
     assert report["received"] == 10
     assert report["delivered"] == (0 if "delivery" in left_out else 10)
     assert state_of(copy) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({}, ""),
+        ({Field.SYNC_ERROR: 5, Field.SUSPECT: 7}, "segment 7 could not be synced: Input/output error; "),
+        ({Field.SYNC_ERROR: 30}, "the disk refuses what the spool asks of it: Read-only file system"),
+        ({Field.RENEWED: 2}, "syncs have failed since the start: 2 segments were written anew"),
+    ],
+    ids=["well", "suspect", "refused", "renewed"],
+)
+def test_a_bad_disk_in_words(tmp_path: Path, words: dict[Field, int], sentence: str) -> None:
+    """What the keeper met with is one sentence, in the table as in the JSON."""
+    rig = Rig(tmp_path)
+    rig.crash()
+    path = page_path(runtime_directory(), rig.identity.spool, boot_id())
+    page = Page(path)
+    for word, value in words.items():
+        page.words[word] = value
+    try:
+        report = json.loads(run("status", "--json", "--spool", rig.layout.directory).stdout)
+        table = run("status", "--spool", rig.layout.directory).stdout
+    finally:
+        path.unlink()
+    check_shape(report)
+    assert (report["disk"] or "").startswith(sentence)
+    assert (report["disk"] is None) is (sentence == "")
+    assert (report["disk"] or "") in table
 
 
 def test_no_spool(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ SECTOR = 512
 class Rig:
     """One spool, its appender and its keeper, in this process. Processes die by `crash`."""
 
-    def __init__(self, directory: Path, runtime: Path | None = None, **options: int) -> None:
+    def __init__(self, directory: Path, runtime: Path | None = None, **options: int | str) -> None:
         """`runtime`: where the page lies, when not in `directory`."""
         chosen = {"segment_bytes": SEGMENT_BYTES, "max_bytes": 1 << 20, "sync_interval_ms": 0, **options}
         self.directory, self.runtime = directory, runtime or directory

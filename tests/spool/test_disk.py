@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from spool.disk import allocate, allocated_bytes, make_directory, read_at, write_again, write_at, write_file
+from spool.disk import allocate, allocated_bytes, make_directory, read_at, write_at, write_file
 from spool.errors import SpoolFull
 
 
@@ -79,15 +79,14 @@ def test_short_reads_and_writes_are_gone_on_with(tmp_path: Path) -> None:
     os.close(fd)
 
 
-def test_writing_again_changes_nothing(tmp_path: Path) -> None:
-    """The same bytes over themselves, up to the given end and no further."""
-    data = os.urandom((1 << 20) + 5000)
-    (tmp_path / "a").write_bytes(data)
-    ends, pwrite = [], os.pwrite
-    with mock.patch.object(os, "pwrite", lambda f, d, at: ends.append(at + len(d)) or pwrite(f, d, at)):
-        write_again(tmp_path / "a", (1 << 20) + 100)
-    assert (tmp_path / "a").read_bytes() == data
-    assert ends == [1 << 20, (1 << 20) + 100]
+def test_a_name_whose_directory_was_not_synced_is_taken_back(tmp_path: Path) -> None:
+    """Else the next look would find the file, and take it for durable."""
+    with (
+        mock.patch("spool.disk.sync_directory", side_effect=OSError(errno.EIO, "")),
+        pytest.raises(OSError, match="5"),
+    ):
+        allocate(tmp_path / "a", b"", 4096)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_is_gone_takes_no_bytes(tmp_path: Path) -> None:

@@ -124,29 +124,6 @@ def test_full_is_left_with_two_segments_of_room_not_with_one(memory: Path) -> No
     rig.crash()
 
 
-def test_a_failed_sync_is_not_believed_the_second_time(rig: Rig) -> None:
-    """After EIO nothing is announced; what was not synced is written again before the next sync counts."""
-    sent = rig.fill(4)
-    before = rig.synced
-    with failing("fdatasync", errno.EIO), pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        rig.keeper.step()
-    assert rig.synced == before
-    assert rig.page.words[Field.SYNC_ERROR] == errno.EIO
-    rewritten = []
-    real = os.pwrite
-
-    def pwrite(fd: int, data: bytes, offset: int) -> int:
-        rewritten.append((offset, len(data)))
-        return real(fd, data, offset)
-
-    with mock.patch.object(os, "pwrite", pwrite):
-        rig.reopen()
-    assert (0, int(rig.writer.tail[0])) in rewritten
-    assert rig.synced == len(sent)
-    assert rig.page.words[Field.SYNC_ERROR] == 0
-    assert rig.records() == list(enumerate(sent))
-
-
 @pytest.mark.parametrize("name", ["rename", "posix_fallocate", "fsync"])
 def test_a_failed_file_operation_shows_in_the_page(rig: Rig, name: str) -> None:
     """Whichever call the disk refuses, status can say so, and the next keeper goes on."""
@@ -238,3 +215,18 @@ def test_a_spare_is_bound_while_the_keeper_looks(rig: Rig) -> None:
         file.write(bytes(8))
     rig.keeper._committer.commit(rig.writer.number + 1, 384)
     assert rig.keeper._committer.number == rig.writer.number
+
+
+@pytest.mark.parametrize(("sync", "waits"), [("interval", True), ("always", False)])
+def test_always_waits_for_no_interval(memory: Path, sync: str, *, waits: bool) -> None:
+    """With sync = "always" the keeper sleeps only while nothing is written; else the interval is kept."""
+    rig = Rig(memory, sync=sync, sync_interval_ms=10_000)
+    rig.fill(1)
+    rig.step()
+    rig.fill(1)
+    with mock.patch("time.sleep", side_effect=lambda _: rig.fill(200)) as sleep:
+        rig.keeper._wait()
+    assert bool(sleep.called) is waits
+    rig.step()
+    assert rig.synced == int(rig.writer.tail[1])
+    rig.crash()
