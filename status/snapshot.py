@@ -9,7 +9,8 @@
 
 Watermarks are the next sequence number that is not yet at the level. Counts are those of the spool's whole
 life; `received = delivered + discarded + backlog` always holds. `trouble` says why nothing can be sent, or
-not to some topics; `disk` what the disk refuses. `dead_lettered`: how many of the discarded are in the dead-letter topic.
+not to some topics; `disk` what the disk refuses. `dead_lettered`: how many of the discarded are in the
+dead-letter topic.
 """
 
 from __future__ import annotations
