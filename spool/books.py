@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,10 +19,6 @@ from spool.layout import SENT, Layout
 from spool.ledger import LEDGER_BYTES, read_books
 from spool.marks import CHUNK_MESSAGES, UNREADABLE, Marks
 
-_PAGE = 4096
-_META = np.dtype([("head", "V16"), ("magic", "<u4"), ("rest", "V116"), ("last_page", "<u8"), ("txn", "<u8")])
-"""The first bytes of the two pages with which an LMDB file begins."""
-_META_MAGIC = 0xBEEFC0DE
 _AGAIN = "what only they call delivered will be sent again"
 _TRIES = 3
 """Looks at what a daemon may be writing at this moment."""
@@ -57,7 +52,7 @@ class Books:
         if not path.exists():
             return
         for _ in range(_TRIES):
-            found = read_index(self._layout.index) if is_complete(path) else None
+            found = read_index(self._layout.index)
             if found is not None:
                 self._committed, self._entries = found
                 return
@@ -79,8 +74,6 @@ class Books:
 
     def _open_marks(self, path: Path) -> list[str] | None:
         """Take what the marks say; the tables of rows that match nothing, None when they cannot be read."""
-        if not is_complete(path):
-            return None
         try:
             marks = Marks(path.parent, Catalogue(self._layout), readonly=True)
         except UNREADABLE:
@@ -161,17 +154,6 @@ class Books:
     def _mismatch(self, sentence: str) -> Finding:
         path = self._layout.index / "data.mdb"
         return damage(path, 0, Kind.INDEX, f"{sentence}; the next start builds the index anew")
-
-
-def is_complete(path: Path) -> bool:
-    """Whether an LMDB file has all the pages it speaks of: reading one that lacks some is a SIGBUS."""
-    with path.open("rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        data = read_at(file.fileno(), 2 * _PAGE, 0)
-    if len(data) < 2 * _PAGE:
-        return False
-    metas = [np.frombuffer(data, _META, 1, at)[0] for at in (0, _PAGE)]
-    return all(m["magic"] == _META_MAGIC and (int(m["last_page"]) + 1) * _PAGE <= size for m in metas)
 
 
 def _is_there(path: Path, offset: int, fields: dict[str, int]) -> bool:

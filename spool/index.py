@@ -26,6 +26,8 @@ import numpy as np
 from spool.digest import digest
 from spool.disk import make_directory
 from spool.frame import TAIL_FIELDS, Tail
+from spool.lock import is_in_use
+from spool.soundness import is_harmless
 
 log = logging.getLogger("bruce.keeper")
 
@@ -93,7 +95,9 @@ class IndexReader:
     """The index for everyone else. Nothing is written, the lock file included."""
 
     def __init__(self, directory: Path) -> None:
-        """Open it. Raises lmdb.Error when there is none."""
+        """Open it. Raises lmdb.Error when there is none, or it cannot be opened without harm."""
+        if not is_in_use(directory / "lock.mdb") and not is_harmless(directory):
+            raise lmdb.CorruptedError(f"{directory} lacks pages, or has others in their place")
         self._env = lmdb.open(str(directory), readonly=True, lock=False, max_dbs=2, create=False)
         self._meta = self._env.open_db(b"meta", create=False)
         self._entries = self._env.open_db(b"entry", create=False)
@@ -158,11 +162,13 @@ def read_committed(directory: Path) -> tuple[int, Tail] | None:
 def _open(directory: Path) -> tuple[Any, Any, Any]:
     make_directory(directory)
     try:
-        return _environment(directory)
+        if is_harmless(directory):
+            return _environment(directory)
     except lmdb.Error:
-        shutil.rmtree(directory)
-        make_directory(directory)
-        return _environment(directory)
+        pass
+    shutil.rmtree(directory)
+    make_directory(directory)
+    return _environment(directory)
 
 
 def _environment(directory: Path) -> tuple[Any, Any, Any]:

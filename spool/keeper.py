@@ -18,6 +18,7 @@ from spool.errors import SpoolFull
 from spool.frame import POSITION
 from spool.index import Index
 from spool.layout import SPARE, Layout
+from spool.ledger import LedgerCopy
 from spool.options import ALWAYS, SpoolOptions
 from spool.page import Field, Page
 from spool.retention import AHEAD_S, Stock, most_spares
@@ -27,6 +28,8 @@ log = logging.getLogger("bruce.keeper")
 
 IDLE_S = 0.2
 """Longest sleep without a bell: spares and retention are looked after at least this often."""
+COPY_S = 1.0
+"""Between two copies of the ledger."""
 STANDS_S = 0.02
 """Between two attempts to commit, while the watermark stands: before damage, or a suspect segment."""
 
@@ -60,6 +63,8 @@ class Keeper:
         self._counted, self._rate = self._log_bytes(), 0.0
         self._retired = (0, 0)
         self._stands = False
+        self._ledger: LedgerCopy | None = None
+        self._copied_at, self._copy_fails = -math.inf, False
         self._announce()
 
     def run(self) -> None:
@@ -73,6 +78,8 @@ class Keeper:
         # Once more, should a sync have failed: from a fresh file.
         self.commit()
         self._committer.seal_last()
+        self._copied_at = -math.inf
+        self._copy_ledger()
         self._index.close()
 
     def step(self) -> None:
@@ -82,6 +89,7 @@ class Keeper:
             self._restock()
             self._retire()
             self._committer.seal_one()
+            self._copy_ledger()
         except OSError as error:
             self._page.words[Field.SYNC_ERROR] = error.errno or -1
             raise
@@ -96,6 +104,22 @@ class Keeper:
         self._committer.commit(*self._page.place(Field.WRITTEN))
         self._stands = before == int(self._page.words[Field.SYNCED])
         self._announce()
+
+    def _copy_ledger(self) -> None:
+        """Sync what was discarded without room, so that power loss takes COPY_S of it at most."""
+        if time.monotonic() - self._copied_at < COPY_S:
+            return
+        self._copied_at = time.monotonic()
+        try:
+            self._ledger = self._ledger or LedgerCopy(self._layout.ledger)
+            self._ledger.update()
+            self._copy_fails = False
+        except (OSError, SpoolFull) as error:
+            if not self._copy_fails:
+                log.warning(
+                    "power loss may take what the ledger counts, which could not be synced: %s", error
+                )
+            self._copy_fails = True
 
     def _wait(self) -> None:
         """Sleep until something is written and its interval, or its share of sync_bytes, is over."""

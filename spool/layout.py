@@ -3,6 +3,7 @@
     SPOOL/identity            the spool's uuid, one line
     SPOOL/lock                flock: one daemon a spool
     SPOOL/ledger              datagrams discarded while the spool was full
+    SPOOL/ledger.synced       the same, as of its last sync
     SPOOL/segments/           NUMBER.spare   allocated, not yet in use, or so lately that it has no name yet
                               SEQUENCE.seg   named by the sequence number of its first message
                               SEQUENCE.sent  the same, every message delivered
@@ -36,6 +37,11 @@ def parse_name(name: str) -> tuple[int, str] | None:
     if suffix not in (SEGMENT, SENT, SPARE) or not whole:
         return None
     return int(stem), suffix
+
+
+def copy_of_ledger(ledger: Path) -> Path:
+    """Where the synced copy of a ledger lies."""
+    return ledger.with_name(f"{ledger.name}.synced")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,10 @@ Two banks of the same table; one is right, the other is being written. A burst's
 copy of the right bank, whose digest is stored last: like a frame, a bank is there whole or not at all. A
 bank names the last burst it counts, so that a burst is counted once, whatever is killed in between.
 
+Whoever counts may not wait for the disk, so nothing orders what of the two banks reaches it: a power loss
+can tear both. So the keeper has a copy in a file of its own, of the same form, and syncs each bank before it
+writes the other: one of the two is always whole on the disk. The newest whole bank of both files is right.
+
     ledger := bank[2]
     bank   := digest:u64 burst:u64 zero:240 bytes row[255]                        65,536 bytes
     row    := hash:i64 count:u64 first_ns:u64 last_ns:u64 reason:u16 topic_bytes:u16 zero:u32 topic:216
@@ -14,6 +18,7 @@ their hash. The last 32 rows, one a reason, take what has no topic or finds no r
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.digest import digest as xxh3
-from spool.disk import allocate
+from spool.disk import allocate, read_at, write_at
 from spool.kernel import address_of, call, copy, kernel, load_i64, publish_i64, store_i64, store_u16
+from spool.layout import copy_of_ledger
 from spool.mapping import Mapping
 from spool.scan import digest_address
 from spool.wire import REASONS
@@ -90,12 +96,19 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         """Map the ledger at `path`, which is made when it is not there, or not whole.
 
-        Raises SpoolFull, OSError.
+        What its copy knows and it does not, it learns. Raises SpoolFull, OSError.
         """
-        if not path.exists() or path.stat().st_size != LEDGER_BYTES:
-            allocate(path, b"", LEDGER_BYTES)
+        _make(path)
         self._mapping = Mapping(path, length=LEDGER_BYTES)
         self.burst, self._right = _right_bank(self._mapping.bytes.tobytes())
+        burst, bank = _newest(path)
+        if burst > self.burst:
+            self.burst, self._right = burst, 1 - self._right
+            at = self._right * BANK_BYTES
+            self._mapping.bytes[at : at + BANK_BYTES] = np.frombuffer(bank, np.uint8)
+        elif not self.burst and self._mapping.bytes.any():
+            # What two torn banks hold is nothing to count on from.
+            self._mapping.bytes[:] = 0
 
     def begin(self) -> int:
         """The address of a bank to add discards to."""
@@ -108,6 +121,67 @@ class Ledger:
         """Make what was added count, for bursts up to and including `burst`."""
         commit(self._mapping.address + (1 - self._right) * BANK_BYTES, burst, digest_address())
         self._right, self.burst = 1 - self._right, burst
+
+
+class LedgerCopy:
+    """The copy of a ledger that power loss does not tear, as the keeper has it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the copy of the ledger at `path`; made when it is not there. Raises SpoolFull, OSError."""
+        self._path, copy = path, copy_of_ledger(path)
+        _make(copy)
+        self.burst, self._right = _right_bank(copy.read_bytes())
+        self._fd = os.open(copy, os.O_RDWR | os.O_CLOEXEC)
+
+    def update(self) -> bool:
+        """Copy what the ledger counts by now, and sync it; False without anything new. Raises OSError."""
+        if not self._is_behind():
+            return False
+        data = self._path.read_bytes()
+        burst, number = _right_bank(data)
+        if burst <= self.burst:
+            return False
+        other = 1 - self._right
+        write_at(self._fd, data[number * BANK_BYTES : (number + 1) * BANK_BYTES], other * BANK_BYTES)
+        os.fdatasync(self._fd)
+        # Only now: a bank whose sync failed is written again, whole, and the other one stays.
+        self.burst, self._right = burst, other
+        return True
+
+    def _is_behind(self) -> bool:
+        """Whether the ledger may count more than its copy; a look at two words."""
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            bursts = [read_at(fd, 8, bank * BANK_BYTES + 8) for bank in (0, 1)]
+        finally:
+            os.close(fd)
+        return max(int.from_bytes(burst, "little") for burst in bursts) > self.burst
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._fd)
+
+
+def _make(path: Path) -> None:
+    """Make a ledger without counts where none is, or none that is whole."""
+    if not path.exists() or path.stat().st_size != LEDGER_BYTES:
+        allocate(path, b"", LEDGER_BYTES)
+
+
+def _newest(path: Path) -> tuple[int, bytes]:
+    """(last burst counted, the bank) of the newest bank that is whole, in a ledger and its copy."""
+    found = [(0, b"")]
+    for file in (path, copy_of_ledger(path)):
+        try:
+            data = file.read_bytes()
+        except FileNotFoundError:
+            continue
+        burst, number = _right_bank(data)
+        found.append((burst, data[number * BANK_BYTES : (number + 1) * BANK_BYTES]))
+    return max(found, key=lambda one: one[0])
 
 
 def compile_kernels() -> None:
@@ -135,14 +209,10 @@ def read_ledger(path: Path) -> list[Discards]:
 
 def read_books(path: Path) -> tuple[int, list[Discards]]:
     """(last burst counted, what the ledger counts); (0, nothing) when there is none."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return 0, []
-    burst, number = _right_bank(data)
+    burst, bank = _newest(path)
     if not burst:
         return 0, []
-    rows = np.frombuffer(data, np.uint8)[number * BANK_BYTES : (number + 1) * BANK_BYTES]
+    rows = np.frombuffer(bank, np.uint8)
     return burst, [_discards(row) for row in rows[_HEAD:].reshape(ROWS, ROW_BYTES) if row[8:16].any()]
 
 

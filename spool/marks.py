@@ -36,10 +36,11 @@ import numpy.typing as npt
 
 from spool.catalogue import Catalogue, SegmentInfo
 from spool.digest import digest
-from spool.disk import make_directory
+from spool.disk import make_directory, sync_directory
 from spool.errors import MarksFailed
 from spool.ledger import Discards
 from spool.lock import is_in_use
+from spool.soundness import is_harmless
 
 log = logging.getLogger("bruce.spool")
 
@@ -101,11 +102,15 @@ class Marks:
         if readonly:
             # Without a place in the lock file a writer would reuse pages under our eyes. Without a writer
             # nothing is written.
-            in_use = is_in_use(directory / "lock.mdb") and os.access(directory / "lock.mdb", os.W_OK)
-            self._open(directory, readonly=True, lock=in_use)
+            in_use = is_in_use(directory / "lock.mdb")
+            if not in_use:
+                _refuse_harm(directory)
+            lock = in_use and os.access(directory / "lock.mdb", os.W_OK)
+            self._open(directory, readonly=True, lock=lock)
             return
         make_directory(directory)
         try:
+            _refuse_harm(directory)
             self._open(directory, readonly=False, lock=True)
             self._read_all()
         except UNREADABLE as error:
@@ -115,6 +120,8 @@ class Marks:
             self._set_aside(directory)
             self._open(directory, readonly=False, lock=True)
         self._env.reader_check()
+        # LMDB syncs its file, and not the name of it.
+        sync_directory(directory)
 
     def _open(self, directory: Path, *, readonly: bool, lock: bool) -> None:
         self._env = lmdb.open(
@@ -340,6 +347,11 @@ class Marks:
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
+
+
+def _refuse_harm(directory: Path) -> None:
+    if not is_harmless(directory):
+        raise lmdb.CorruptedError(f"{directory} lacks pages, or has others in their place")
 
 
 def _check(key: bytes, value: bytes, identity: int) -> bytes:

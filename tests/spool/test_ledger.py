@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
+import random
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spool.ledger import LEDGER_BYTES, TOPIC_ROWS, Ledger, add, read_ledger
+from spool.layout import copy_of_ledger
+from spool.ledger import LEDGER_BYTES, TOPIC_ROWS, Ledger, LedgerCopy, add, read_books, read_ledger
 from spool.scan import digest_address
 from spool.wire import REASONS
+from tests.spool.rig import Rig
 
 Discard = tuple[bytes, int]
 NOW = 1_700_000_000_000_000_000
@@ -134,3 +140,74 @@ def test_no_ledger_counts_nothing(tmp_path: Path) -> None:
     assert read_ledger(tmp_path / "ledger") == []
     Ledger(tmp_path / "ledger")
     assert read_ledger(tmp_path / "ledger") == []
+
+
+def lose_sectors(path: Path, synced: bytes, seed: int) -> None:
+    """Power goes: any sector of a file may be as it was at its last sync."""
+    chance = random.Random(seed)
+    data = bytearray(path.read_bytes())
+    for at in range(0, len(data), 512):
+        if chance.random() < 0.5:
+            data[at : at + 512] = synced[at : at + 512]
+    path.write_bytes(data)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.booleans(), min_size=1, max_size=8), st.integers(0, 1 << 32))
+def test_power_loss_takes_no_more_than_was_not_copied(
+    tmp_path_factory: pytest.TempPathFactory, copies: list[bool], seed: int
+) -> None:
+    """Any sectors of both banks lost, and of what the copy was writing: what it had synced is counted."""
+    path = tmp_path_factory.mktemp("ledger") / "ledger"
+    ledger, copy = Ledger(path), LedgerCopy(path)
+    blank, synced, known = path.read_bytes(), copy_of_ledger(path).read_bytes(), 0
+    for burst, copied in enumerate(copies, 1):
+        count(ledger, [(b"t", 12)] * burst)
+        ledger.commit(burst)
+        if copied:
+            assert copy.update()
+            assert not copy.update()
+            synced, known = copy_of_ledger(path).read_bytes(), burst
+    with mock.patch.object(os, "fdatasync", side_effect=OSError(5, "")), contextlib.suppress(OSError):
+        copy.update()
+    lose_sectors(path, blank, seed)
+    lose_sectors(copy_of_ledger(path), synced, seed + 1)
+    copy.close()
+    found, _ = read_books(path)
+    assert known <= found <= len(copies)
+    again = Ledger(path)
+    assert again.burst == found
+    count(again, [(b"u", 12)])
+    again.commit(found + 1)
+    assert totals(path) == Counter({(b"u", 12): 1, (b"t", 12): found * (found + 1) // 2}) - Counter()
+
+
+def test_a_copy_whose_sync_fails_is_written_again(tmp_path: Path) -> None:
+    """The other bank stays as it was synced; the next update writes the whole bank anew."""
+    path, ledger = tmp_path / "ledger", Ledger(tmp_path / "ledger")
+    copy, pwrite, written = LedgerCopy(path), os.pwrite, []
+    count(ledger, [(b"t", 12)])
+    ledger.commit(1)
+    with (
+        mock.patch.object(os, "pwrite", lambda f, d, at: (written.append(at), pwrite(f, d, at))[1]),
+        mock.patch.object(os, "fdatasync", side_effect=[OSError(5, ""), None]),
+    ):
+        with pytest.raises(OSError, match="5"):
+            copy.update()
+        assert copy.update()
+    assert len(written) == 2
+    assert written[0] == written[1]
+
+
+def test_the_keeper_copies_without_being_asked(rig: Rig) -> None:
+    """What was discarded is in the copy after a turn of the keeper, and after its end at the latest."""
+    ledger = Ledger(rig.layout.ledger)
+    for burst, end in ((1, lambda: None), (2, rig.stop)):
+        count(ledger, [(b"t", 12)])
+        ledger.commit(burst)
+        rig.keeper._copied_at -= 10
+        if burst == 1:
+            rig.step()
+        end()
+        copy = copy_of_ledger(rig.layout.ledger)
+        assert totals(copy) == {(b"t", 12): burst}
