@@ -22,6 +22,7 @@ from ingest.guard import Guard
 from ingest.staging import Staging
 from ingest.turn import CLOSED, DONE, RECEIVING, STATE, Turn
 from spool import ledger, scan
+from spool.crash_point import reach
 from spool.format import POISON, SALVAGED
 from spool.frame import BURST
 from spool.kernel import address_of, function_address
@@ -122,6 +123,7 @@ class IngestWorker:
             self.staging.settle()
             return 0
         used = self._take_from(number, SALVAGED)
+        reach("recover.salvaged")
         self.staging.settle()
         return used
 
@@ -204,6 +206,8 @@ class IngestWorker:
         while True:
             if flags & (SALVAGED | POISON) == SALVAGED and self.staging.attempt() > ATTEMPTS:
                 flags |= self._give_up()
+            if flags & SALVAGED:
+                reach("recover.salvaging")
             if burst.store(self.job, self.writer.tail, self._verdicts, flags) == burst.STORED:
                 return
             if fresh and not self.writer.is_suspect:
@@ -225,8 +229,10 @@ class IngestWorker:
     def _discard(self, flags: int) -> None:
         bank = self.ledger.begin()
         burst.discard(self.job, bank, flags)
+        reach("discard.added")
         number = int(self.writer.tail[BURST]) + 1
         self.ledger.commit(number)
+        reach("discard.committed")
         self.writer.tail[BURST] = number
         self._ring()
 

@@ -28,6 +28,7 @@ from router.passage import Passage
 from router.renewal import Renewal
 from router.trouble import Trouble
 from router.unknown import GRACE_S, UnknownTopics
+from spool.crash_point import reach
 from spool.wire import Reason
 
 OBSERVE_S = 0.1
@@ -95,6 +96,7 @@ class Router:
             return 0
         self._catch_ups.fruitless = False
         good = outcomes.code == 0
+        reach("mark.acknowledged")
         self._acks.resolve(outcomes.sequence[good])
         if good.any():
             self._trouble.note_delivered()

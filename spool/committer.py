@@ -19,6 +19,7 @@ import time
 from collections import deque
 from pathlib import Path
 
+from spool.crash_point import reach
 from spool.disk import sync_directory
 from spool.errors import BadSpool, SpoolFull
 from spool.format import MARK_BYTES, Record
@@ -140,13 +141,16 @@ class Committer:
         if self.tail[POSITION] == before[POSITION] and complete is not None and self._path.suffix != SPARE:
             return True
         try:
+            reach("sync.written")
             os.fdatasync(self._scan.fd)
+            reach("sync.synced")
         except OSError as error:
             self.tail[:], self._entry = before, entry
             self._suspect(error)
             return False
         self._name()
         self._index.commit(self.number, self.tail, entries)
+        reach("index.committed")
         if self._place() > self._page.words[Field.SYNCED]:
             self._publish()
         self._page.words[Field.SYNC_ERROR] = 0
@@ -226,6 +230,7 @@ class Committer:
         mark_in_use(self.layout)
         named = self.layout.segment(self._first)
         os.rename(self._path, named)
+        reach("sync.named")
         try:
             sync_directory(self.layout.segments)
         except OSError as error:
@@ -249,6 +254,7 @@ class Committer:
         path = self._full[0] if self._full[0].exists() else self._full[0].with_suffix(SENT)
         try:
             tail = seal_surely(self.layout, path)
+            reach("seal.synced")
         except SpoolFull as error:
             log.debug("%s is not sealed yet: %s", path, error)
             return False

@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+from spool.crash_point import reach
 from spool.errors import SpoolFull
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -52,7 +53,9 @@ def allocate(path: Path, head: bytes, size: int) -> None:
         os.posix_fallocate(fd, 0, size)
         os.pwrite(fd, head, 0)
         os.fsync(fd)
+        reach("allocate.synced")
         os.rename(temporary, path)
+        reach("allocate.named")
     except OSError as error:
         temporary.unlink(missing_ok=True)
         if error.errno in FULL:
@@ -76,7 +79,9 @@ def write_file(path: Path, data: bytes) -> None:
         with os.fdopen(fd, "wb", closefd=False) as file:
             file.write(data)
         os.fsync(fd)
+        reach("file.synced")
         os.rename(temporary, path)
+        reach("file.named")
     except OSError:
         temporary.unlink(missing_ok=True)
         raise

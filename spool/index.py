@@ -23,6 +23,7 @@ from typing import Any
 import lmdb
 import numpy as np
 
+from spool.crash_point import reach
 from spool.digest import digest
 from spool.disk import make_directory
 from spool.frame import TAIL_FIELDS, Tail
@@ -74,12 +75,14 @@ class Index:
             for sequence, *entry in entries:
                 txn.put(_KEY.pack(sequence), _ENTRY.pack(*entry), db=self._entries)
             txn.put(b"committed", _pack(number, tail), db=self._meta)
+            reach("index.written")
 
     def forget(self, below: int) -> None:
         """Drop the entries below a sequence number: its segments have footers now."""
         with self._writing() as txn, txn.cursor(self._entries) as cursor:
             while cursor.first() and _KEY.unpack(cursor.key())[0] < below:
                 cursor.delete()
+            reach("index.forgotten")
 
     def committed(self) -> tuple[int, Tail] | None:
         """(segment number, tail) of what is committed; None in a new index."""

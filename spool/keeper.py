@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from spool.committer import Committer
+from spool.crash_point import reach
 from spool.errors import SpoolFull
 from spool.frame import POSITION
 from spool.index import Index
@@ -55,6 +56,7 @@ class Keeper:
         self._stock = Stock(layout, identity, options)
         self._committer = Committer(layout, self._index, page)
         self._committer.commit_all()
+        reach("recover.walked")
         self._next_spare = self._committer.number + 1
         while layout.segment(self._next_spare, SPARE).exists():
             self._next_spare += 1
@@ -102,6 +104,7 @@ class Keeper:
             return
         before = int(self._page.words[Field.SYNCED])
         self._committer.commit(*self._page.place(Field.WRITTEN))
+        reach("sync.published")
         self._stands = before == int(self._page.words[Field.SYNCED])
         self._announce()
 
@@ -164,6 +167,7 @@ class Keeper:
                         log.error("%s; new messages are discarded until there is room", error)
                     self._page.words[Field.FULL] = 1
                 return
+            reach("roll.made")
             self._next_spare += 1
             self._offer(min(2, ahead))
 

@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.catalogue import Catalogue, SegmentInfo
+from spool.crash_point import reach
 from spool.digest import digest
 from spool.disk import make_directory, sync_directory
 from spool.errors import MarksFailed
@@ -287,6 +288,7 @@ class Marks:
         self.catalogue.refresh()
         try:
             self._commit(changes)
+            reach("mark.committed")
         except lmdb.Error as error:
             raise MarksFailed(f"the marks cannot be written: {error}") from error
         self._commits += 1
@@ -306,6 +308,7 @@ class Marks:
             if changes.floor is not None:
                 self._put_place(txn, b"floor", b"floor", changes.floor)
                 self._drop_below(txn, changes.floor)
+            reach("mark.written")
 
     def _put(self, txn: Any, table: bytes, key: bytes, value: bytes, identity: int) -> None:
         txn.put(key, value + _check(key, value, identity), db=self._db[table])

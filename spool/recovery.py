@@ -24,6 +24,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from spool.crash_point import reach
 from spool.disk import make_directory, read_at, sync_directory, write_at
 from spool.errors import BadSpool, UnknownVersion
 from spool.format import HEADER_BYTES
@@ -68,11 +69,15 @@ def open_spool(options: SpoolOptions) -> OpenSpool:
         make_directory(path)
     lock = Lock(layout.lock, "the spool of a running bruce")
     try:
+        reach("recover.owned")
         boot = boot_id()
         _clean(layout, options, boot)
+        reach("recover.cleaned")
         _mend_headers(layout)
         identity = Identity(own_identity(layout), boot)
+        reach("recover.identified")
         _settle(layout, identity)
+        reach("recover.settled")
     except BaseException:
         lock.release()
         raise
@@ -157,6 +162,7 @@ def _mend_header(layout: Layout, pair: tuple[int, str]) -> None:
         keep(layout, f"{path.name}.header", file.read(HEADER_BYTES))
         # No boot of ours: what was not sealed goes the way of an unclean boot.
         write_at(file.fileno(), header_behind(before, Identity(spool, bytes(16)), number + 1), 0)
+        reach("recover.header")
         os.fsync(file.fileno())
     log.error("%s had a damaged header; it was written anew", path)
 
@@ -171,6 +177,7 @@ def _settle(layout: Layout, identity: Identity) -> None:
     for segment in segments:
         path, tail = _name(layout, segment), tail_at_start(segment.header)
         _keep_torn(layout, path, tail)
+        reach("recover.torn")
         epoch = next_epoch(max(int(segment.header["first_sequence"]), int(tail[SEQUENCE])))
         seal_surely(layout, path, next_sequence=epoch if segment is segments[-1] else None)
 
@@ -200,6 +207,7 @@ def _name(layout: Layout, segment: LiveSegment) -> Path:
         return segment.path
     named = layout.segment(int(segment.header["first_sequence"]))
     os.rename(segment.path, named)
+    reach("recover.named")
     sync_directory(layout.segments)
     return named
 

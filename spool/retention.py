@@ -6,6 +6,7 @@ import os
 from itertools import pairwise
 from pathlib import Path
 
+from spool.crash_point import reach
 from spool.disk import allocated_bytes, sync_directory
 from spool.errors import SpoolFull
 from spool.layout import SEGMENT, SENT, Layout
@@ -62,6 +63,7 @@ class Stock:
         if first is None:
             return False
         self.layout.segment(first, SENT).unlink(missing_ok=True)
+        reach("retire.removed")
         sync_directory(self.layout.segments)
         return True
 
@@ -70,6 +72,7 @@ class Stock:
         done = delivered(self.layout.list_segments(), floor)
         for first in done:
             os.rename(self.layout.segment(first), self.layout.segment(first, SENT))
+            reach("retire.named")
         if done:
             sync_directory(self.layout.segments)
         return len(done)

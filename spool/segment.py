@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from spool.contents import Contents
+from spool.crash_point import reach
 from spool.disk import allocate, reserve, write_at
 from spool.errors import BadSpool, UnknownVersion
 from spool.format import HEADER_BYTES, Record, decode_header, encode_header
@@ -114,8 +115,11 @@ def seal(path: Path, *, next_sequence: int | None = None) -> Tail:
         data = contents.footer(header, tail, goes_on)
         end = int(tail[POSITION])
         reserve(fd, end, len(data))
+        reach("seal.reserved")
         write_at(fd, data, end)
+        reach("seal.written")
         os.ftruncate(fd, end + len(data))
+        reach("seal.cut")
         os.fsync(fd)
         return tail
     finally:

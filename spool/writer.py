@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from spool.crash_point import reach
 from spool.errors import SpoolFull
 from spool.format import HEAD_BYTES, MAX_BURST, PIDS, SAMPLE_BYTES, UIDS, Record
 from spool.frame import BURST, POSITION, SEQUENCE, finish, padded
@@ -83,13 +84,16 @@ class Writer:
         if self.page.words[Field.SPARE] < number:
             return False
         mapping = Mapping(self.layout.segment(number, SPARE))
+        reach("roll.mapped")
         if self._header is not None:
             self.tail[SEQUENCE] = following(self._header, self.tail)
         self._header, self.tail = take_into_use(mapping, self.identity, number, self.tail)
+        reach("roll.bound")
         if self._mapping:
             self._mapping.close()
         self._mapping, self.number = mapping, number
         self.publish()
+        reach("roll.announced")
         return True
 
     def publish(self) -> None:

@@ -1,0 +1,78 @@
+"""Named places where a process can be told to die, for the tests of recovery.
+
+    BRUCE_CRASH_POINTS=FILE     one name a line
+
+A process that comes to the place named in the first line strikes the line off and dies by SIGKILL; from then
+on the next line counts, for whoever comes to that place. Without the variable `reach` is one comparison.
+
+The compiled loops of the intake have no points: they cannot call Python. Their test replaces what they call
+by address instead.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+ARMED = os.environ.get("BRUCE_CRASH_POINTS", "")
+
+POINTS = {
+    "allocate.synced": "a new file is whole and durable, under its temporary name",
+    "allocate.named": "it has its name, which is not durable",
+    "file.synced": "a small file's successor is durable, under its temporary name",
+    "file.named": "it has taken the file's place, which is not durable",
+    "roll.made": "a spare is ready, and nobody knows",
+    "roll.mapped": "the appender has the next segment, which is not bound yet",
+    "roll.bound": "its header is stored; nothing is announced",
+    "roll.announced": "the appender has announced its new segment, without a frame",
+    "discard.added": "a burst's discards stand in the ledger's other bank",
+    "discard.committed": "the ledger counts them; the burst is not done with",
+    "sync.written": "frames were read back and found good; nothing is synced",
+    "sync.synced": "the segment is synced; it may have no name yet",
+    "sync.named": "it has its name, which is not durable",
+    "index.written": "the index holds the commit in a transaction that is open",
+    "index.committed": "the index holds the commit; the watermark does not",
+    "index.forgotten": "entries of sealed segments are dropped in a transaction that is open",
+    "sync.published": "the watermark has moved; the deliverer was not told",
+    "seal.reserved": "the footer has its room",
+    "seal.written": "the footer stands behind the last frame, zeros behind it",
+    "seal.cut": "the file ends with its footer, unsynced",
+    "seal.synced": "it is durable; the keeper still counts the segment among those to be sealed",
+    "retire.named": "a delivered segment is called sent, which is not durable",
+    "retire.removed": "a delivered segment is unlinked, which is not durable",
+    "recover.owned": "the spool is ours, and as it was left",
+    "recover.cleaned": "half-made files are gone",
+    "recover.header": "a damaged header is written anew, unsynced",
+    "recover.identified": "the spool's identity is known, and written down",
+    "recover.torn": "what stood behind the last good frame is in quarantine; the segment is not sealed",
+    "recover.named": "a segment of another boot has its name, which is not durable",
+    "recover.settled": "the files are in order; no worker runs",
+    "recover.walked": "the keeper has committed what it found",
+    "recover.salvaging": "a burst in staging is counted as tried, and not stored yet",
+    "recover.salvaged": "it is stored; the tries are not forgotten",
+    "mark.acknowledged": "Kafka has answered; nobody has written it down",
+    "mark.written": "marks are written in a transaction that is open",
+    "mark.committed": "the marks are durable; nobody was told",
+}
+"""What holds at each place."""
+
+
+def reach(point: str) -> None:
+    """Die here if this place is the next one in the file. `point` is one of POINTS."""
+    if ARMED and strike_off(Path(ARMED), point):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def strike_off(file: Path, point: str) -> bool:
+    """Whether the first line is `point`; it is gone then."""
+    try:
+        first, *rest = file.read_text().splitlines()
+    except (FileNotFoundError, ValueError):
+        return False
+    if first != point:
+        return False
+    successor = file.with_suffix(".next")
+    successor.write_text("".join(f"{line}\n" for line in rest))
+    os.replace(successor, file)
+    return True

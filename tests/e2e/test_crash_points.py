@@ -1,0 +1,209 @@
+"""Death at every named place, once, and again when its successor comes there: nothing lost, nothing doubled.
+
+One spool lives through all of it. Messages are sent until the place has killed whoever came there; then, with
+nobody dying any more, all of them must be delivered.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from dispatch.embedded import EmbeddedKafka
+from spool.crash_point import POINTS
+from spool.digest import digest
+from spool.format import HEADER, HEADER_BYTES
+from spool.layout import SPARE, Layout
+from spool.page import Field, read_page
+from spool.recovery import is_sealed
+from tests.daemon import ROOT
+from tests.e2e.zygote import WRITE_POINTS, ForkedBruce
+from tests.router.outlet import check_order, keyed, numbers
+
+PARTITIONS = 8
+PATIENCE_S = 60.0
+ROUND, VALUE_BYTES = 120, 3000
+"""Messages sent at a time: more than a segment of 256 KiB."""
+MOST_ROUNDS = 40
+
+FULL = {"discard.added", "discard.committed"}
+POWER = {"file.synced", "file.named", "recover.header", "recover.torn", "recover.named"}
+"""Places that only a full spool, or a start after a power loss, comes to."""
+
+
+class Life:
+    """The spool, its Kafka, and what was sent."""
+
+    def __init__(self, directory: Path) -> None:
+        self.kafka = EmbeddedKafka(brokers=1, topics=[("t", PARTITIONS)])
+        self.points = directory / "points"
+        settings = {"spool": {"max_bytes": 16 * (256 << 10)}, "kafka": {"linger.ms": "2"}}
+        self.bruce = ForkedBruce.of(directory, self.kafka.bootstrap_servers, self.points, settings=settings)
+        self.layout = Layout(self.bruce.spool)
+        self.sent = self.discarded = 0
+        self.identities: dict[int, bytes] = {}
+        """By number, the `bruce-id` of each message that came to Kafka."""
+        servers = {"bootstrap.servers": self.kafka.bootstrap_servers, "fetch.wait.max.ms": 20}
+        self._consumer = Consumer({**servers, "group.id": "test", "log_level": 0})
+        self._consumer.assign([TopicPartition("t", p, 0) for p in range(PARTITIONS)])
+
+    @property
+    def armed(self) -> bool:
+        """Whether somebody is still to die."""
+        return bool(self.points.read_text())
+
+    def send(self) -> None:
+        """Send a round to a daemon that lives."""
+        self.sent += self.bruce.send(keyed(ROUND, first=self.sent, bytes_each=VALUE_BYTES))
+
+    def settle(self) -> None:
+        """Wait until everything is delivered or discarded; hold the books to what was sent."""
+        seen = self.bruce.await_status(lambda s: s.received >= self.sent and s.backlog == 0, PATIENCE_S)
+        assert seen.received == self.sent
+        assert seen.delivered + sum(seen.discarded.values()) == self.sent
+        assert set(seen.discarded) <= {"spool_full"}
+        self.discarded = sum(seen.discarded.values())
+        self.bruce.await_true(lambda: not self.word(Field.FULL), PATIENCE_S)
+
+    def word(self, field: Field) -> int:
+        """One word of the shared page."""
+        words = read_page(next(self.bruce.runtime.glob("*.page")))
+        return 0 if words is None else int(words[field])
+
+    def consume(self, first: int, count: int) -> list[Message]:
+        """The records from number `first` on, once there are so many different ones, and what comes after."""
+        records: list[Message] = []
+
+        def enough() -> bool:
+            missing = count - len(set(numbers(records)))
+            records.extend(self._identified(first, self._consumer.consume(missing, 1.0) if missing else []))
+            return missing <= 0
+
+        self.bruce.await_true(enough, PATIENCE_S)
+        while more := self._consumer.consume(10_000, 0.05):
+            records += self._identified(first, more)
+        return sorted(records, key=lambda record: (record.partition(), record.offset()))
+
+    def _identified(self, first: int, records: list[Message]) -> list[Message]:
+        """Those from `first` on; the others are copies of what was sent before."""
+        for number, record in zip(numbers(records), records, strict=True):
+            identity = dict(record.headers() or [])["bruce-id"]
+            assert self.identities.setdefault(number, identity) == identity, f"{number} was stored twice"
+        return [record for record in records if numbers([record])[0] >= first]
+
+    def close(self) -> None:
+        """End everything."""
+        self._consumer.close()
+        self.bruce.close()
+        self.kafka.close()
+
+
+FORMS = {"once": 1, "twice": 2}
+ALL = sorted(POINTS.keys() | WRITE_POINTS.keys())
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
+    """The one spool."""
+    made = Life(tmp_path_factory.mktemp("points"))
+    yield made
+    made.close()
+
+
+def deaths(point: str, times: int) -> list[str]:
+    """Where to die, in order. To salvage a burst, somebody must have died with it."""
+    if point == "recover.salvaging":
+        return ["write.received", *[point] * times]
+    return ["write.received", point] * times if point == "recover.salvaged" else [point] * times
+
+
+def lose_power(life: Life) -> None:
+    """End everything as if the host had gone down in the middle of a roll, a header rotting meanwhile."""
+    life.bruce.await_status(
+        lambda s: s.received == life.sent and s.watermarks.written == s.watermarks.accepted
+    )
+    life.bruce.kill9()
+    for name in ("*.page", "*.staging"):
+        for path in life.bruce.runtime.glob(name):
+            path.unlink()
+    named = [life.layout.segment(*pair) for pair in life.layout.list_segments()]
+    spares = [life.layout.segment(number, SPARE) for number in life.layout.list_spares()]
+    for path in [p for p in named if not is_sealed(p)] + spares:
+        header = np.frombuffer(path.read_bytes()[:HEADER_BYTES], HEADER).copy()
+        header["boot"] = bytes(range(16))
+        header["check"] = digest(header.tobytes()[:-8])
+        with path.open("r+b") as file:
+            file.write(header.tobytes()[: -9 if path in named[-1:] else None])
+
+
+def stop_keeper(life: Life) -> None:
+    """From here on the log is written, and neither synced nor named; there are spares for it."""
+    life.bruce.await_true(lambda: life.word(Field.SPARE) >= (life.word(Field.WRITTEN) >> 32) + 2)
+    os.kill(next(w.pid for w in life.bruce.status().workers if w.role == "keeper"), signal.SIGSTOP)
+
+
+def provoke(life: Life, point: str) -> None:
+    """Send until everybody has died who shall."""
+    for turn in range(MOST_ROUNDS):
+        if not life.armed:
+            return
+        if not life.bruce.lives and not life.bruce.try_start():
+            continue
+        if point in POWER and turn % 2 == 0:
+            stop_keeper(life)
+        life.send()
+        if point in POWER and turn % 2 == 0:
+            lose_power(life)
+        elif point not in FULL:
+            life.settle()
+            if turn % 2 and life.armed:
+                # What is on the way when all die is salvaged at the next start.
+                life.bruce.kill9()
+    pytest.fail(f"nobody comes to {life.points.read_text().split()}")
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("point", ALL)
+def test_a_death_loses_nothing_and_doubles_nothing(life: Life, point: str, form: str) -> None:
+    """Everything sent is received, and in Kafka, in order, or discarded; no number names two messages."""
+    first, before = life.sent, life.discarded
+    if not life.bruce.lives:
+        assert life.bruce.try_start(), "nothing was armed"
+    life.points.write_text("".join(f"{place}\n" for place in deaths(point, FORMS[form])))
+    if point in FULL:
+        life.kafka.down()
+    provoke(life, point)
+    life.kafka.up()
+    if not life.bruce.lives:
+        assert life.bruce.try_start(), "somebody died who was not told to"
+    life.send()
+    life.settle()
+    count, discarded = life.sent - first, life.discarded - before
+    assert (discarded > 0) == (point in FULL)
+    records = life.consume(first, count - discarded)
+    found = set(numbers(records))
+    assert len(found) == count - discarded
+    assert found <= set(range(first, life.sent))
+    check_order(records)
+    assert len(set(life.identities.values())) == len(life.identities), "one number means two messages"
+    if count <= 2 * ROUND and point.startswith(("sync.", "seal.", "index.", "roll.", "retire.", "write.")):
+        assert len(records) == len(found), "the deliverer lived, and sent again"
+
+
+def test_every_point_in_the_code_is_in_the_table() -> None:
+    """Each has its meaning there, and stands in the code once."""
+    places = [
+        name
+        for folder in ("spool", "ingest", "router", "dispatch", "cli")
+        for path in (ROOT / folder).rglob("*.py")
+        for name in re.findall(r'\breach\("([a-z.]+)"\)', path.read_text())
+    ]
+    assert sorted(places) == sorted(POINTS)
