@@ -105,14 +105,19 @@ def _where(settings: Settings, place: str, *paths: tuple[str, ...]) -> str:
 
 def _spool_options(directory: Path, settings: Settings, place: str) -> SpoolOptions:
     options = SpoolOptions(**{"directory": directory, **_values(settings, "spool")})
+    check_room(options, _where(settings, place, ("spool", "max_bytes"), ("spool", "segment_bytes")))
+    return options
+
+
+def check_room(options: SpoolOptions, where: str) -> None:
+    """Whether the segments that a spool needs fit into it. Raises ConfigError."""
     least = _SEGMENTS_AT_LEAST * options.segment_bytes
     if options.max_bytes < least:
         raise ConfigError(
-            _where(settings, place, ("spool", "max_bytes"), ("spool", "segment_bytes")),
+            where,
             f"[spool] max_bytes = {options.max_bytes}: expected at least {least}, "
             f"which is {_SEGMENTS_AT_LEAST} times segment_bytes",
         )
-    return options
 
 
 def _dispatch_options(kafka: dict[str, str], settings: Settings, place: str) -> DispatchOptions:

@@ -8,18 +8,22 @@ import os
 import signal
 import socket
 from types import FrameType
-from typing import Protocol
 
-from cli.config import EMBEDDED, Config
-from cli.delivery import Delivery
+from cli import reloading
+from cli.config import EMBEDDED, Config, load_config
+from cli.delivery import FLUSH_S, Delivery
+from cli.errors import ConfigError
+from cli.exits import KNOWN
 from dispatch.client import check
 from dispatch.embedded import EmbeddedKafka
 from ingest.datagram import activated_socket, open_socket, set_timeout
 from ingest.staging import Staging, read_staging, staging_path
-from ingest.supervisor import Role, Supervisor
-from ingest.worker import IngestWorker, compile_kernels, prepare
+from ingest.supervisor import GIVE_WAY, Role, Supervisor, end_when_told, hold_signals
+from ingest.worker import IngestWorker, compile_kernels
 from router.brokers import BrokerView
 from router.partition import Partitioners
+from spool.account import take_account
+from spool.errors import SpoolError
 from spool.format import HEADER_BYTES, MAX_BURST, SAMPLE_BYTES
 from spool.keeper import Keeper
 from spool.ledger import Ledger
@@ -31,26 +35,28 @@ from spool.writer import Writer
 log = logging.getLogger("bruce")
 
 
-class Stoppable(Protocol):
-    """A worker that ends when its flag is set."""
-
-    stopping: bool
+HASTE_S = 2.0
+"""At a second signal to stop, how long the ingest worker still empties the socket: senders were told that
+what is in there was taken."""
+STOP_S = 20.0
+"""For the delivery worker's last steps, beside draining and waiting for acknowledgements."""
 
 
 class Daemon:
     """One running bruce. `run` returns after a clean stop."""
 
     def __init__(self, config: Config) -> None:
-        """Own the spool, the sockets and the staging. Raises the errors of all packages."""
-        Partitioners(config.partitioners)
+        """Own the spool, the sockets and the staging. Raises the errors of all packages.
+
+        A signal to stop raises KeyboardInterrupt, as Python has it, up to the moment when there is a socket.
+        """
         self._embedded: EmbeddedKafka | None = None
-        if config.dispatch.kafka["bootstrap.servers"] == EMBEDDED:
+        if config.dispatch.kafka.get("bootstrap.servers") == EMBEDDED:
             self._embedded = EmbeddedKafka()
-            kafka = {**config.dispatch.kafka, "bootstrap.servers": self._embedded.bootstrap_servers}
-            config = dataclasses.replace(config, dispatch=dataclasses.replace(config.dispatch, kafka=kafka))
-        check(config.dispatch)
-        self.config = config
+        self.config = self._placed(config)
+        _try(self.config)
         self._spool = open_spool(config.spool)
+        hold_signals()
         self._receiver, self._activated = self._open_socket()
         spool, boot = self._spool.identity.spool, self._spool.identity.boot
         self._page_path = page_path(runtime_directory(), spool, boot)
@@ -70,13 +76,58 @@ class Daemon:
         set_timeout(receiver)
         return receiver, activated is not None
 
+    def _placed(self, config: Config) -> Config:
+        """The configuration with the address of the embedded Kafka, if that is meant. Raises ConfigError."""
+        if config.dispatch.kafka.get("bootstrap.servers") != EMBEDDED:
+            return config
+        if not self._embedded:
+            raise ConfigError(
+                str(config.file), 'the "embedded" Kafka starts with bruce only; start bruce anew'
+            )
+        kafka = {**config.dispatch.kafka, "bootstrap.servers": self._embedded.bootstrap_servers}
+        return dataclasses.replace(config, dispatch=dataclasses.replace(config.dispatch, kafka=kafka))
+
     def run(self) -> None:
         """Run the workers until SIGTERM or SIGINT."""
-        roles = [Role("ingest", self._ingest), Role("keeper", self._keep), Role("delivery", self._deliver)]
+        self._delivery = Role("delivery", self._deliver)
+        roles = [
+            Role("ingest", self._ingest, hasty_stop_s=HASTE_S),
+            Role("keeper", self._keep),
+            self._delivery,
+        ]
+        self._allow_time()
         try:
-            Supervisor(roles, self.page).run()
+            Supervisor(roles, self.page, reload=self._reload).run()
+            self._say_what_is_left()
         finally:
             self._leave()
+
+    def _allow_time(self) -> None:
+        """Give the delivery worker the time that it may take."""
+        self._delivery.stop_s = self.config.dispatch.drain_seconds + 2 * FLUSH_S + STOP_S
+
+    def _reload(self) -> list[str]:
+        """Take over what stands in the file now; the names of the workers whose settings changed."""
+        try:
+            change = reloading.compare(self.config, self._placed(load_config(self.config.file)))
+            _try(change.config)
+        except KNOWN as error:
+            log.error("not reloaded: %s; the settings stay as they were", error)
+            return []
+        self.config = change.config
+        self._allow_time()
+        for name in change.kept:
+            log.warning("%s is not reloaded; it takes effect at the next start", name)
+        log.info("reloaded %s: %s", change.config.file, ", ".join(change.roles) or "nothing has changed")
+        return change.roles
+
+    def _say_what_is_left(self) -> None:
+        try:
+            left = take_account(self._spool.layout, lambda: read_staging(self._staging)).backlog
+        except (SpoolError, OSError) as error:
+            log.warning("what is left in the spool cannot be counted: %s", error)
+            return
+        log.info("%d messages are left in the spool; the next start delivers them", left)
 
     def _leave(self) -> None:
         """Take along what only a running daemon needs."""
@@ -98,7 +149,7 @@ class Daemon:
             bell=self._keeper_bell,
             last_reader=not self._activated,
         )
-        prepare(worker)
+        end_when_told(worker)
         worker.run()
 
     def _keep(self) -> None:
@@ -110,7 +161,7 @@ class Daemon:
             bell=self._keeper_bell,
             announce=lambda: os.eventfd_write(self._delivery_bell, 1),
         )
-        stop_on_sigterm(keeper)
+        end_when_told(keeper)
         keeper.run()
 
     def _deliver(self) -> None:
@@ -125,8 +176,13 @@ class Daemon:
             bell=self._delivery_bell,
             report=self._report,
         )
-        stop_on_sigterm(delivery)
-        delivery.run()
+        end_when_told(delivery)
+
+        def leave(_number: int, _frame: FrameType | None) -> None:
+            delivery.leaving = True
+
+        signal.signal(GIVE_WAY, leave)
+        delivery.run(lambda: int(self.page.words[Field.SYNCED_SEQUENCE]))
 
     def _report(self, floor: int, brokers: list[BrokerView], trouble: str) -> None:
         """Publish what only the deliverer knows."""
@@ -151,10 +207,7 @@ def slots_for(segment_bytes: int) -> int:
     return max(1, min(MAX_BURST, room // (MAX_DATAGRAM_BYTES + 12)))
 
 
-def stop_on_sigterm(worker: Stoppable) -> None:
-    """Let SIGTERM set a worker's flag."""
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        worker.stopping = True
-
-    signal.signal(signal.SIGTERM, stop)
+def _try(config: Config) -> None:
+    """Find out what only the parts themselves can refuse. Raises BadPartitioner, BadProperty."""
+    Partitioners(config.partitioners)
+    check(config.dispatch)

@@ -30,7 +30,7 @@ log = logging.getLogger("bruce.delivery")
 IDLE_S = 0.05
 """Longest sleep while there is something to commit or to wait for."""
 FLUSH_S = 5.0
-"""At a stop, how long acknowledgements of what is in flight are waited for; the rest stays in the spool."""
+"""At the end, how long acknowledgements of what is in flight are waited for; the rest stays in the spool."""
 
 Place = Callable[[], tuple[int, int]]
 Report = Callable[[int, list[BrokerView], str], None]
@@ -47,11 +47,14 @@ class Delivery:
         `report` is told the floor, the brokers and why nothing can be sent now and then.
         Raises SpoolBusy when somebody else delivers.
         """
-        self.stopping = False
+        self.stopping = self.leaving = False
+        """Told to end: with what is in the spool delivered, or at once, for a successor."""
+        self._drain_s = config.dispatch.drain_seconds
         self._owner = Lock(layout.owner, "delivering")
         self._bell, self._wake = bell, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._report, self._told = report, 0.0
-        catalogue, topics = Catalogue(layout), Topics()
+        self._catalogue = catalogue = Catalogue(layout)
+        topics = Topics()
         self._marks = Marks(layout.delivery, Catalogue(layout))
         self._client = KafkaClient(config.dispatch, self._wake)
         self._pool = Pool(self._client, topics, config.dispatch, spool_uuid=spool)
@@ -70,11 +73,31 @@ class Delivery:
         """Every message below this sequence is resolved, and marked so."""
         return self._acks.marked_floor
 
-    def run(self) -> None:
-        """Deliver until told to stop, then wait a little for what is in flight."""
-        while not self.stopping:
+    def run(self, end: Callable[[], int]) -> None:
+        """Deliver until told to stop or to leave; when stopping, go on up to the sequence `end()`.
+
+        That takes drain_seconds at most, and does not depend on Kafka: what is left stays in the spool.
+        """
+        while not (self.stopping or self.leaving):
             self.turn()
-        self.close()
+        quiet_since = self._drain(end) if self.stopping else time.monotonic()
+        self.close(quiet_since)
+
+    def _drain(self, end: Callable[[], int]) -> float:
+        """Deliver what is there, while there is time; since when nothing was acknowledged."""
+        quiet_since, before = time.monotonic(), 0
+        deadline = quiet_since + self._drain_s
+        self._catalogue.refresh()
+        while time.monotonic() < deadline and self._left(end()) and not self.leaving:
+            self.turn()
+            in_flight = self.router.in_flight()
+            if in_flight != before:
+                quiet_since, before = time.monotonic(), in_flight
+        return quiet_since
+
+    def _left(self, end: int) -> int:
+        """Messages from the floor up to `end`: none, when everything is resolved and marked so."""
+        return self._catalogue.stored_below(end) - self._catalogue.stored_below(self.floor)
 
     def turn(self) -> None:
         """Do what can be done, or sleep until something happens."""
@@ -90,9 +113,13 @@ class Delivery:
         for fd in ready:
             os.eventfd_read(fd)
 
-    def close(self) -> None:
-        """Stop in order: collect what comes within FLUSH_S, write it down, let go."""
-        deadline = time.monotonic() + FLUSH_S
+    def close(self, quiet_since: float | None = None) -> None:
+        """Stop in order: collect what comes within FLUSH_S, write it down, let go.
+
+        `quiet_since`: when an acknowledgement came last, although something was in flight; default: now.
+        """
+        now = time.monotonic()
+        deadline = FLUSH_S + min(now, quiet_since or now)
         for left in self.router.drained():
             if time.monotonic() > deadline:
                 log.warning("%d messages without an acknowledgement; they stay in the spool", left)

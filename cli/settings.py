@@ -37,6 +37,7 @@ TABLES: dict[str, dict[str, Kind]] = {
         "stamp": Switch(),
         "window_messages": Whole(1, 1_000_000, "messages"),
         "window_bytes": Size(64 * KIB),
+        "drain_seconds": Whole(0, 86_400, "seconds"),
     },
 }
 TOPIC_KEYS: dict[str, Kind] = {

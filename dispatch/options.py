@@ -77,6 +77,10 @@ class DispatchOptions:
 
     Costs 40 bytes a record before compression. Danger: without it an audit cannot match records to the log.
     """
+    drain_seconds: int = 5
+    """At a stop, how long what is in the spool is still delivered, in seconds; what is left then waits there
+    for the next start. 0 delivers nothing more, and waits for acknowledgements only. Danger: the service
+    manager must wait longer (systemd: TimeoutStopSec), or it kills bruce in the middle."""
     mode: str = "at_least_once"
     """`at_least_once`, or `at_most_once`: no acknowledgement is asked for. Danger: that loses messages."""
 

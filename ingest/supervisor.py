@@ -3,6 +3,14 @@
 It reads no message and so has nothing to crash on. It is the zygote too: it has imported and compiled
 everything once, and starts no thread, so that a worker is one fork away and shares its pages. A dead
 worker is reaped before its successor starts; the sockets never close.
+
+What it is told by signals:
+
+    SIGTERM, SIGINT    stop in order; the second one: at once
+    SIGHUP             reload, and replace the workers whose settings have changed
+
+What it tells a worker: END and GIVE_WAY. A worker hears nothing else: what a terminal or a service manager
+sends to all processes of the daemon is for the supervisor, which knows who may end before whom.
 """
 
 from __future__ import annotations
@@ -16,71 +24,149 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import FrameType
+from typing import Protocol
 
 from spool.page import Field, Page
 
 log = logging.getLogger("bruce.supervisor")
 
+END, GIVE_WAY = signal.SIGUSR1, signal.SIGUSR2
+"""To a worker: end in order, for good; make way for a successor. Who has not said how gives way by dying."""
 PR_SET_PDEATHSIG = 1
 BACKOFF_S = (0.0, 0.0, 0.05, 0.2, 1.0, 5.0)
 """Pauses before the next start, by how many starts before it ended within STEADY_S."""
 STEADY_S = 2.0
 ASK_S = 0.1
 _STOPS = (signal.SIGTERM, signal.SIGINT)
+_HEARD = (*_STOPS, signal.SIGHUP)
+
+
+class Stoppable(Protocol):
+    """A worker that ends when its flag is set."""
+
+    stopping: bool
 
 
 @dataclass(slots=True)
 class Role:
-    """One worker process: its name, and what it runs. `run` returns when told to stop by SIGTERM."""
+    """One worker process: its name, and what it runs. `run` returns when told to END."""
 
     name: str
     run: Callable[[], None]
+    stop_s: float = 30.0
+    """Given to it to end in order, in seconds."""
+    hasty_stop_s: float = 0.0
+    """The same when the supervisor was told twice to stop."""
     pid: int = 0
     restarts: int = 0
     started: float = 0.0
     hasty: int = 0
     due: float = 0.0
+    asked: float = 0.0
+    """When it was last asked to give way."""
+    replaced_by: float = 0.0
+    """When it must have given way; 0 while nobody asks it to."""
 
 
 class Supervisor:
     """Keeps one process a role alive until told to stop."""
 
-    def __init__(self, roles: list[Role], page: Page, *, stop_s: float = 30.0) -> None:
-        """`roles` are started in order, and stopped in that order, each given `stop_s` to finish."""
-        self.roles, self.page, self.stop_s = roles, page, stop_s
-        self.stopping = False
+    def __init__(
+        self, roles: list[Role], page: Page, *, reload: Callable[[], Collection[str]] = tuple
+    ) -> None:
+        """`roles` are started in order, and stopped in that order.
+
+        `reload` takes over new settings, and returns the names of the roles that are to be replaced.
+        """
+        self.roles, self.page, self._reload = roles, page, reload
+        self._stops: list[float] = []
+        """When it was told to stop."""
+        self._hung_up = False
 
     def run(self) -> None:
         """Supervise until SIGTERM or SIGINT; then stop the workers, one after the other."""
         self.page.words[Field.WORKERS : Field.WORKERS + 2] = (os.getpid(), 0)
-        wake, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        for number in _STOPS:
-            signal.signal(number, self._stop)
-        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        signal.set_wakeup_fd(self._wake)
+        wake = self._listen()
         # What is there now stays: a collection that looked at it would copy its pages into every worker.
         gc.freeze()
-        while not self.stopping:
+        # Somebody who gives way has a successor before the end, for whom there may be work left.
+        while not self._stops or (len(self._stops) == 1 and any(role.replaced_by for role in self.roles)):
+            self._renew()
             self._start_due()
+            self._replace()
             self._sleep(wake)
             self._reap()
+        self._end_all()
+
+    def _end_all(self) -> None:
+        """Let each role do what it does at the end, one after the other; also those between two lives."""
+        for role in self.roles:
+            role.due = 0.0
+        self._start_due()
         for role in self.roles:
             self._end(role)
 
+    def _listen(self) -> int:
+        """Take signals from here on, those that were held back included; what becomes readable then."""
+        wake, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        for number in _STOPS:
+            signal.signal(number, self._stop)
+        signal.signal(signal.SIGHUP, self._hang_up)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        # Inherited, until a worker has said how it ends in order; it will be asked again.
+        signal.signal(END, signal.SIG_IGN)
+        signal.signal(GIVE_WAY, signal.SIG_IGN)
+        signal.set_wakeup_fd(self._wake)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+        return wake
+
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
-        self.stopping = True
+        self._stops.append(time.monotonic())
+
+    def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
+        self._hung_up = True
 
     def _sleep(self, wake: int) -> None:
-        """Until a signal, or until the next start is due."""
-        waiting = [role.due - time.monotonic() for role in self.roles if not role.pid]
-        select.select([wake], [], [], max(0.0, min(waiting)) if waiting else None)
+        """Until a signal, or until the next start or question is due."""
+        now = time.monotonic()
+        waits = [role.due - now for role in self.roles if not role.pid]
+        waits += [role.asked + ASK_S - now for role in self.roles if role.pid and role.replaced_by]
+        select.select([wake], [], [], max(0.0, min(waits)) if waits else None)
         try:
             os.read(wake, 512)
         except BlockingIOError:
             return
+
+    def _renew(self) -> None:
+        """Reload, if told to, and have those replaced who work with old settings."""
+        if not self._hung_up:
+            return
+        self._hung_up = False
+        try:
+            names = self._reload()
+        except Exception:
+            log.exception("reloading failed; the settings stay as they were")
+            return
+        for role in self.roles:
+            if role.name in names and role.pid:
+                role.replaced_by = time.monotonic() + role.stop_s
+
+    def _replace(self) -> None:
+        """Ask those to give way who are to be replaced; insist when they take too long."""
+        now = time.monotonic()
+        for role in self.roles:
+            if not role.pid or not role.replaced_by:
+                continue
+            if now > role.replaced_by:
+                log.warning("%s (%d) did not give way in %.0f s; killed", role.name, role.pid, role.stop_s)
+                os.kill(role.pid, signal.SIGKILL)
+                role.replaced_by = math.inf
+            elif now >= role.asked + ASK_S:
+                os.kill(role.pid, GIVE_WAY)
+                role.asked = now
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -95,14 +181,14 @@ class Supervisor:
         sys.stdout.flush()
         role.started = time.monotonic()
         # A signal between fork and the worker's own handlers would be taken by ours, and be lost.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         role.pid = os.fork()
         if role.pid:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
             return
         try:
             _become_worker(parent)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
             role.run()
             os._exit(0)
         except BaseException:
@@ -118,7 +204,11 @@ class Supervisor:
                 self._schedule(role, status)
 
     def _schedule(self, role: Role, status: int) -> None:
-        """Plan the successor of a worker that ended by itself."""
+        """Plan the successor of a worker that has ended: by itself, or to give way."""
+        if role.replaced_by:
+            log.info("%s (%d) gave way; its successor has the new settings", role.name, role.pid)
+            role.pid, role.due, role.replaced_by, role.asked = 0, 0.0, 0.0, 0.0
+            return
         lived = time.monotonic() - role.started
         role.hasty = role.hasty + 1 if lived < STEADY_S else 0
         pause = BACKOFF_S[min(role.hasty, len(BACKOFF_S) - 1)]
@@ -131,21 +221,42 @@ class Supervisor:
         role.restarts += 1
 
     def _end(self, role: Role) -> None:
-        """Ask a worker to finish; insist after stop_s."""
+        """Ask a worker to finish; insist when its time is over."""
         if not role.pid:
             return
-        started, asked, deadline = time.monotonic(), 0, self.stop_s
+        started, asked, killed = time.monotonic(), 0, False
         while os.waitpid(role.pid, os.WNOHANG)[0] == 0:
-            waited = time.monotonic() - started
-            if waited > deadline:
-                log.warning("%s (%d) did not finish in %.0f s; killed", role.name, role.pid, self.stop_s)
+            now = time.monotonic()
+            if not killed and now >= self._latest(role, started):
+                log.warning("%s (%d) did not finish in %.1f s; killed", role.name, role.pid, now - started)
                 os.kill(role.pid, signal.SIGKILL)
-                deadline = math.inf
-            elif waited >= asked * ASK_S:
+                killed = True
+            elif now - started >= asked * ASK_S:
                 # Again and again: one that has just been forked does not hear it yet.
-                os.kill(role.pid, signal.SIGTERM)
+                os.kill(role.pid, END)
                 asked += 1
             time.sleep(0.005)
+
+    def _latest(self, role: Role, started: float) -> float:
+        """When a worker, told to END at `started`, must have ended."""
+        latest = started + role.stop_s
+        if len(self._stops) > 1:
+            latest = min(latest, max(started, self._stops[1]) + role.hasty_stop_s)
+        return latest
+
+
+def hold_signals() -> None:
+    """Keep what comes from here on until a supervisor listens: the sockets' queues must not be dropped."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+
+
+def end_when_told(worker: Stoppable) -> None:
+    """Let END set a worker's flag."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        worker.stopping = True
+
+    signal.signal(END, end)
 
 
 def _become_worker(parent: int) -> None:
@@ -154,8 +265,7 @@ def _become_worker(parent: int) -> None:
     if os.getppid() != parent:
         os._exit(1)
     signal.set_wakeup_fd(-1)
-    # Until it has said how it ends in order; it will be asked again.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # A terminal's Ctrl-C goes to the whole group; only the supervisor acts on it, and in order.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _HEARD:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(GIVE_WAY, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

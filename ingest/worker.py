@@ -10,10 +10,8 @@ import ctypes
 import errno
 import logging
 import os
-import signal
 import socket
 import time
-from types import FrameType
 
 import numpy as np
 
@@ -238,15 +236,6 @@ class IngestWorker:
 
     def _ring(self) -> None:
         os.eventfd_write(int(self.job[burst.BELL]), 1)
-
-
-def prepare(worker: IngestWorker) -> None:
-    """Let SIGTERM end the worker between two bursts."""
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        worker.stopping = True
-
-    signal.signal(signal.SIGTERM, stop)
 
 
 def compile_kernels() -> None:

@@ -56,7 +56,7 @@ class RunningBruce:
             "BRUCE_CONFIG": str(self.config),
         }
         self._process: subprocess.Popen[bytes] | None = None
-        tables: dict[str, dict[str, object]] = {
+        self._tables: dict[str, dict[str, object]] = {
             "ingest": {"datagram_socket": str(self.socket)},
             "spool": {
                 "directory": str(self.spool),
@@ -65,9 +65,13 @@ class RunningBruce:
             },
             "kafka": {"bootstrap.servers": servers},
         }
-        for name, keys in (settings or {}).items():
-            tables.setdefault(name, {}).update(keys)
-        self.config.write_text(_toml(tables), encoding="utf-8")
+        self.configure(settings or {})
+
+    def configure(self, settings: Mapping[str, Mapping[str, object]]) -> None:
+        """Write bruce.toml, with more than was there before; it is read at the next start or reload."""
+        for name, keys in settings.items():
+            self._tables.setdefault(name, {}).update(keys)
+        self.config.write_text(_toml(self._tables), encoding="utf-8")
 
     @property
     def pid(self) -> int:
@@ -75,7 +79,7 @@ class RunningBruce:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> None:
+    def start(self, *, wait: bool = True) -> None:
         """Start the daemon and wait until its workers run."""
         assert self._process is None
         with self.log.open("ab") as log:
@@ -88,7 +92,8 @@ class RunningBruce:
                 stderr=log,
                 start_new_session=True,
             )
-        self.await_true(self._runs, START_S)
+        if wait:
+            self.await_true(self._runs, START_S)
 
     def _runs(self) -> bool:
         assert self._process is not None
@@ -112,16 +117,28 @@ class RunningBruce:
         process.wait()
         self.await_true(lambda: not any(map(_alive, family)))
 
+    def tell(self, number: signal.Signals) -> None:
+        """Send the supervisor a signal."""
+        os.kill(self.pid, number)
+
     def stop(self, timeout_s: float = 60) -> int:
         """SIGTERM; the exit code."""
+        self.tell(signal.SIGTERM)
+        return self.await_end(timeout_s)
+
+    def await_end(self, timeout_s: float = 60) -> int:
+        """Wait until it has ended by itself; the exit code."""
         process, self._process = self._process, None
         assert process is not None
-        process.terminate()
         try:
             return process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise
+
+    def logged(self, words: str) -> int:
+        """How many lines of the log have these words."""
+        return sum(words in line for line in self.log.read_text(errors="replace").splitlines())
 
     def status(self) -> Snapshot:
         """What `brucectl status` shows; with the daemon dead, too."""

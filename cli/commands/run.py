@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cli.arguments import ConfigFile, examples
+
+if TYPE_CHECKING:
+    from cli.daemon import Daemon
 
 EXAMPLES = examples(
     "bruce run --config /etc/bruce/bruce.toml",
@@ -19,17 +25,41 @@ def run(config: ConfigFile = None) -> None:
 
     Without a configuration file and without BRUCE_KAFKA_BOOTSTRAP_SERVERS it runs for a first try, on an
     embedded Kafka that lives in memory and forgets everything when bruce ends.
+
+    SIGTERM or SIGINT: senders are refused, what they sent is synced, and what is in the spool is delivered
+    for at most drain_seconds, whether or not Kafka is there; the rest waits for the next start. A second one
+    ends it at once; nothing is lost, and what was in flight is sent again. Under systemd:
+    a TimeoutStopSec some 30 seconds above drain_seconds, and any KillMode.
+
+    SIGHUP: read the configuration again. Messages are taken in meanwhile, and stay in order. A file with an
+    error changes nothing; what takes a restart is named in the log: datagram_socket, directory,
+    segment_bytes, mode. A module with a partitioner is not loaded again.
     """
     logging.basicConfig(
         level=logging.INFO,
         stream=sys.stderr,
         format="%(asctime)s %(name)s[%(process)d] %(levelname)s: %(message)s",
     )
+    log = logging.getLogger("bruce")
+    # As SIGINT does it; a reload waits until there is somebody who can.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    try:
+        daemon = _start(config, log)
+    except KeyboardInterrupt:
+        log.info("stopped before it had started; the next start goes on")
+        return
+    daemon.run()
+    log.info("stopped")
+
+
+def _start(config: Path | None, log: logging.Logger) -> Daemon:
     from cli.config import load_config
     from cli.daemon import Daemon
+    from dispatch.options import properties
 
     chosen = load_config(config)
-    log = logging.getLogger("bruce")
     if chosen.first_try:
         log.warning("no configuration: delivering to an EMBEDDED Kafka, which forgets everything at the end")
     daemon = Daemon(chosen)
@@ -37,7 +67,6 @@ def run(config: ConfigFile = None) -> None:
         "listening on %s, spool in %s, delivering to %s",
         chosen.ingest.datagram_socket,
         chosen.spool.directory,
-        daemon.config.dispatch.kafka["bootstrap.servers"],
+        properties(daemon.config.dispatch)["bootstrap.servers"],
     )
-    daemon.run()
-    log.info("stopped")
+    return daemon

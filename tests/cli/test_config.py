@@ -50,6 +50,7 @@ def test_every_key(tmp_path: Path) -> None:
         stamp = false
         window_messages = 10
         window_bytes = "1MiB"
+        drain_seconds = 60
         [kafka]
         "bootstrap.servers" = "a:1,b:2"
         "linger.ms" = 5
@@ -67,6 +68,7 @@ def test_every_key(tmp_path: Path) -> None:
     assert config.spool.sync_interval_ms == 5
     assert (config.dispatch.mode, config.dispatch.stamp) == ("at_least_once", False)
     assert (config.dispatch.window_messages, config.dispatch.window_bytes) == (10, 1 << 20)
+    assert config.dispatch.drain_seconds == 60
     assert config.dispatch.kafka == {
         "bootstrap.servers": "a:1,b:2",
         "linger.ms": "5",
@@ -97,7 +99,8 @@ def test_dotted_keys_without_quotes(tmp_path: Path) -> None:
         ),
         (
             "[dispatch]\nzzz = 1",
-            "[dispatch] has no key 'zzz'; the keys are mode, stamp, window_messages, window_bytes",
+            "[dispatch] has no key 'zzz'; the keys are mode, stamp, window_messages, window_bytes, "
+            "drain_seconds",
         ),
         ("[spol]\n", "there is no table 'spol'; did you mean 'spool'?"),
         (

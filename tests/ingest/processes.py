@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ingest.datagram import open_socket, set_timeout
 from ingest.staging import Staging
-from ingest.worker import IngestWorker, compile_kernels, prepare
+from ingest.worker import IngestWorker, compile_kernels
 from spool.keeper import Keeper
 from spool.ledger import Ledger, read_ledger
 from spool.options import SpoolOptions
@@ -93,7 +93,7 @@ class Processes:
             bell=self.bell,
             last_reader=True,
         )
-        prepare(worker)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "stopping", True))
         worker.run()
 
     def _keep(self) -> None:

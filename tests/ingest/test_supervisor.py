@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.supervisor import BACKOFF_S, Role, Supervisor
+from ingest.supervisor import BACKOFF_S, END, GIVE_WAY, Role, Supervisor, hold_signals
 from spool.page import Field, Page
 from tests.ingest.processes import PATIENCE_S, await_end, fork
 
@@ -34,20 +34,31 @@ def is_alive(pid: int) -> bool:
 class Household:
     """A supervisor in a process of its own, with two workers that write down what they do."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, new_settings: list[str] | None = None) -> None:
+        """`new_settings`: the roles that a reload names; without any it fails."""
         self.page = Page(directory / "page")
         self.diary = directory / "diary"
+        self.new_settings = new_settings
         self.pid = fork(self._run)
         until(lambda: all(self.workers()), "the workers do not start")
         until(lambda: self.said("began") == 2, "the workers do not get ready")
 
     def _run(self) -> None:
-        roles = [Role(name, lambda name=name: self._work(name)) for name in ("first", "second")]
-        Supervisor(roles, self.page, stop_s=PATIENCE_S).run()
+        roles = [
+            Role(name, lambda name=name: self._work(name), stop_s=PATIENCE_S, hasty_stop_s=hasty)
+            for name, hasty in (("first", PATIENCE_S), ("second", 0.0))
+        ]
+        Supervisor(roles, self.page, reload=self._reload).run()
+
+    def _reload(self) -> list[str]:
+        self.write("reloaded")
+        if not self.new_settings:
+            raise ValueError("what nobody thought of")
+        return self.new_settings
 
     def _work(self, name: str) -> None:
         stopping: list[int] = []
-        signal.signal(signal.SIGTERM, lambda number, _frame: stopping.append(number))
+        signal.signal(END, lambda number, _frame: stopping.append(number))
         self.write(f"{name} began")
         while not stopping:
             time.sleep(0.002)
@@ -132,13 +143,151 @@ def test_workers_die_with_their_supervisor(household: Household) -> None:
     until(lambda: not any(map(is_alive, workers)), "a worker has outlived its supervisor")
 
 
-def test_a_terminal_interrupts_the_supervisor_alone(household: Household) -> None:
-    """Ctrl-C goes to all of the group; the workers wait to be told, and end in order."""
-    for pid in household.workers():
-        os.kill(pid, signal.SIGINT)
-    os.kill(household.pid, signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_all_are_told_is_for_the_supervisor(household: Household, number: int) -> None:
+    """A terminal or a service manager signals all at once; the workers wait to be told, and end in order."""
+    before = household.workers()
+    for pid in before:
+        os.kill(pid, number)
+    os.kill(household.pid, signal.SIGTERM)
     assert await_end(household.pid) == 0
     assert household.diary.read_text().split("\n")[-3:] == ["first ended", "second ended", ""]
+    assert household.restarts() == [0, 0]
+
+
+def test_told_twice(memory: Path) -> None:
+    """The second signal ends at once who has no time of its own for that, and only those."""
+    diary = memory / "diary"
+
+    def slowly() -> None:
+        told: list[int] = []
+        signal.signal(END, lambda number, _frame: told.append(number))
+        (memory / "ready").touch()
+        while not told:
+            time.sleep(0.002)
+        (memory / "ending").touch()
+        while not (memory / "now").exists():
+            time.sleep(0.002)
+        diary.write_text("in order")
+
+    def run() -> None:
+        roles = [
+            Role("slow", slowly, stop_s=3600, hasty_stop_s=PATIENCE_S),
+            Role("deaf", lambda: time.sleep(3600), stop_s=3600),
+        ]
+        Supervisor(roles, page).run()
+
+    page = Page(memory / "page")
+    pid = fork(run)
+    until(lambda: page.words[Field.WORKERS + 16] and (memory / "ready").exists(), "the workers do not start")
+    deaf = int(page.words[Field.WORKERS + 16])
+    os.kill(pid, signal.SIGTERM)
+    until((memory / "ending").exists, "the first is not told to end")
+    os.kill(pid, signal.SIGINT)
+    (memory / "now").touch()
+    assert await_end(pid) == 0
+    assert diary.read_text() == "in order"
+    assert not is_alive(deaf)
+
+
+def test_signals_before_there_is_a_supervisor_wait_for_it(memory: Path) -> None:
+    """What is held back is heard: the workers start, and end in order."""
+
+    def run() -> None:
+        hold_signals()
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        reloaded = memory / "reloaded"
+        Supervisor([Role("r", work)], page, reload=lambda: reloaded.touch() or ()).run()
+
+    def work() -> None:
+        told: list[int] = []
+        signal.signal(END, lambda number, _frame: told.append(number))
+        while not told:
+            time.sleep(0.002)
+        (memory / "ended").touch()
+
+    page = Page(memory / "page")
+    assert await_end(fork(run)) == 0
+    assert (memory / "ended").exists()
+
+
+def test_a_reload_replaces_whom_it_names(memory: Path) -> None:
+    """A worker that was named has a successor, and nobody calls it a crash; the other is left alone."""
+    household = Household(memory, new_settings=["second"])
+    try:
+        first, second = household.workers()
+        os.kill(household.pid, signal.SIGHUP)
+        until(lambda: household.workers()[1] != second, "no successor")
+        until(lambda: household.said("second began") == 2, "the successor does not work")
+        assert not is_alive(second)
+        assert household.workers()[0] == first
+        assert household.restarts() == [0, 0]
+        os.kill(household.pid, signal.SIGTERM)
+        assert await_end(household.pid) == 0
+    finally:
+        household.close()
+
+
+def test_a_reload_that_fails_changes_nothing(household: Household) -> None:
+    """Whatever is raised: the workers stay, and the supervisor too."""
+    before = household.workers()
+    for times in (1, 2):
+        os.kill(household.pid, signal.SIGHUP)
+        until(lambda times=times: household.said("reloaded") == times, "not reloaded")
+    assert household.workers() == before
+    os.kill(household.pid, signal.SIGTERM)
+    assert await_end(household.pid) == 0
+
+
+def test_a_stop_while_one_gives_way(memory: Path) -> None:
+    """There is a successor before the end: it may have work left to do."""
+    diary = memory / "diary"
+
+    def work() -> None:
+        told: list[int] = []
+        signal.signal(END, lambda number, _frame: told.append(number))
+        leaving: list[int] = []
+        signal.signal(GIVE_WAY, lambda number, _frame: leaving.append(number))
+        with diary.open("a") as file:
+            file.write("began\n")
+        while not told and not ((memory / "now").exists() and leaving):
+            time.sleep(0.002)
+        with diary.open("a") as file:
+            file.write("ended\n" if told else "left\n")
+
+    def run() -> None:
+        Supervisor([Role("r", work, stop_s=PATIENCE_S)], page, reload=lambda: asked.touch() or ["r"]).run()
+
+    page, asked = Page(memory / "page"), memory / "asked"
+    pid = fork(run)
+    until(lambda: diary.exists() and diary.read_text(), "the worker does not start")
+    os.kill(pid, signal.SIGHUP)
+    until(asked.exists, "not reloaded")
+    os.kill(pid, signal.SIGTERM)
+    (memory / "now").touch()
+    assert await_end(pid) == 0
+    assert diary.read_text() == "began\nleft\nbegan\nended\n"
+
+
+def test_who_does_not_give_way_is_killed(memory: Path) -> None:
+    """After stop_s it is insisted on."""
+
+    def work() -> None:
+        signal.signal(GIVE_WAY, signal.SIG_IGN)
+        time.sleep(3600)
+
+    def run() -> None:
+        Supervisor([Role("deaf", work, stop_s=0.3)], page, reload=lambda: ["deaf"]).run()
+
+    page = Page(memory / "page")
+    pid = fork(run)
+    until(lambda: page.words[Field.WORKERS + 8], "the worker does not start")
+    worker = int(page.words[Field.WORKERS + 8])
+    os.kill(pid, signal.SIGHUP)
+    until(lambda: page.words[Field.WORKERS + 8] != worker, "no successor")
+    os.kill(pid, signal.SIGTERM)
+    assert await_end(pid) == 0
 
 
 def test_a_worker_that_dies_at_once_is_not_started_in_a_frenzy(memory: Path) -> None:
@@ -163,7 +312,7 @@ def test_a_worker_that_will_not_end_is_killed(memory: Path) -> None:
     """After stop_s a stop is insisted on; the supervisor still ends."""
 
     def run() -> None:
-        Supervisor([Role("deaf", lambda: time.sleep(3600))], page, stop_s=0.1).run()
+        Supervisor([Role("deaf", lambda: time.sleep(3600), stop_s=0.1)], page).run()
 
     page = Page(memory / "page")
     pid = fork(run)

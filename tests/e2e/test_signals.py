@@ -1,0 +1,266 @@
+"""`bruce run` and what it is told by signals: drain, stop at once, reload; on the embedded Kafka."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatch.embedded import EmbeddedKafka
+from spool.layout import Layout
+from spool.wire import encode
+from tests.daemon import RunningBruce, consume
+from tests.e2e.test_embedded import PARTITIONS, Traffic, check_books, check_complete, worker
+from tests.router.outlet import keyed, numbers
+
+NOT_WAITED_FOR = 1000
+"""Seconds that no test waits."""
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    """Three brokers and a topic of six partitions."""
+    with EmbeddedKafka(brokers=3, topics=[("t", PARTITIONS)]) as running:
+        yield running
+
+
+def drain_for(seconds: int) -> dict[str, dict[str, object]]:
+    """Settings."""
+    return {"dispatch": {"drain_seconds": seconds}}
+
+
+# -- stop ---------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_drains(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Told to stop with a backlog, it delivers all of it and ends with 0, long before its time is over."""
+    settings = drain_for(NOT_WAITED_FOR)
+    # More than is in flight, and so would be waited for anyway.
+    settings["dispatch"]["window_messages"] = 100
+    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings) as bruce:
+        kafka.down()
+        bruce.send(keyed(5000))
+        bruce.await_status(lambda s: s.received == 5000)
+        bruce.tell(signal.SIGTERM)
+        bruce.await_true(lambda: refuses(bruce))
+        assert bruce.status().delivered == 0
+        kafka.up()
+        assert bruce.await_end() == 0
+        seen = bruce.status()
+        check_books(seen)
+        assert (seen.delivered, seen.backlog) == (5000, 0)
+        assert bruce.logged("0 messages are left in the spool") == 1
+        check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, 5000), 5000)
+
+
+def refuses(bruce: RunningBruce) -> bool:
+    """Whether the socket takes no message any more."""
+    try:
+        bruce.send([])
+        bruce.send([b""], timeout_s=0.1)
+    except (ConnectionError, FileNotFoundError, BrokenPipeError):
+        return True
+    except TimeoutError:
+        return False
+    return False
+
+
+def test_a_stop_without_kafka(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """It ends with 0 when its time is over, says what is left, and loses none of it."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings=drain_for(1)) as bruce:
+        bruce.send(keyed(1000))
+        bruce.await_status(lambda s: s.delivered == 1000)
+        kafka.down()
+        bruce.send(keyed(2000, first=1000))
+        assert bruce.stop() == 0
+        seen = bruce.status()
+        check_books(seen)
+        assert (seen.received, seen.backlog) == (3000, 2000)
+        assert bruce.logged("2000 messages are left in the spool") == 1
+        kafka.up()
+        bruce.start()
+        bruce.await_status(lambda s: s.delivered == 3000)
+        check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, 3000), 3000)
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal(kafka: EmbeddedKafka, tmp_path: Path, second: signal.Signals) -> None:
+    """It ends at once, with 0, though there is work and time left; the next start goes on."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings=drain_for(NOT_WAITED_FOR)) as bruce:
+        kafka.down()
+        bruce.send(keyed(2000))
+        bruce.tell(signal.SIGINT)
+        bruce.await_true(lambda: bruce.status().watermarks.synced == 2000 and refuses(bruce))
+        bruce.tell(second)
+        assert bruce.await_end() == 0
+        assert bruce.logged("2000 messages are left in the spool") == 1
+        kafka.up()
+        bruce.start()
+        bruce.await_status(lambda s: s.delivered == 2000)
+        check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, 2000), 2000)
+
+
+def test_two_signals_at_once(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """What senders were told was taken is stored, however hastily it is told to stop."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        kafka.down()
+        os.kill(worker(bruce, "ingest"), signal.SIGSTOP)
+        bruce.send(keyed(8))
+        bruce.tell(signal.SIGTERM)
+        bruce.tell(signal.SIGINT)
+        os.kill(worker(bruce, "ingest"), signal.SIGCONT)
+        assert bruce.await_end() == 0
+        assert bruce.status().received == 8
+
+
+# -- start --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_during_recovery(kafka: EmbeddedKafka, tmp_path: Path, number: signal.Signals) -> None:
+    """A start that waits for the disk is ended by a signal, with 0 and no traceback; the next one goes on."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        kafka.down()
+        bruce.send(keyed(1000))
+        bruce.await_status(lambda s: s.watermarks.synced == 1000)
+        bruce.kill9()
+        identity = Layout(bruce.spool).identity
+        identity.rename(tmp_path / "aside")
+        # Whoever reads it waits, as for a disk that does not answer.
+        os.mkfifo(identity)
+        ends: list[int | None] = []
+        bruce.start(wait=False)
+        bruce.await_true(lambda: ends.append(writer_for(identity)) or ends[-1] is not None)  # type: ignore[func-returns-value]
+        bruce.tell(number)
+        assert bruce.await_end() == 0
+        os.close(ends.pop() or -1)
+        assert bruce.logged("stopped before it had started") == 1
+        assert bruce.logged("Traceback") == 0
+        identity.unlink()
+        (tmp_path / "aside").rename(identity)
+        kafka.up()
+        bruce.start()
+        bruce.await_status(lambda s: s.delivered == 1000)
+        check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, 1000), 1000)
+
+
+def writer_for(fifo: Path) -> int | None:
+    """The end to write to, once somebody reads; who reads waits from then on for what is written."""
+    try:
+        return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+
+
+def test_a_stop_while_the_workers_start(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """As soon as there is a socket: what it took is stored and delivered, and bruce ends with 0."""
+    bruce = RunningBruce(tmp_path, kafka.bootstrap_servers, settings=drain_for(NOT_WAITED_FOR))
+    try:
+        sent = 0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            bruce.start(wait=False)
+            bruce.await_true(bruce.socket.exists, 60)
+            bruce.tell(number)
+            sent += bruce.send(keyed(5, first=sent))
+            assert bruce.await_end() == 0
+            assert bruce.status().delivered == sent
+    finally:
+        bruce.close()
+
+
+# -- reload -------------------------------------------------------------------------------------------------
+
+
+def test_a_reload_under_load(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Five times in the middle of traffic: nothing lost, doubled, reordered or refused; intake goes on."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings=drain_for(60)) as bruce:
+        ingest, sent = worker(bruce, "ingest"), 12_000
+        traffic = Traffic(bruce, sent, 0.02)
+        for turn in range(5):
+            bruce.configure(
+                {
+                    "kafka": {"linger.ms": str(5 + turn)},
+                    "spool": {"sync_interval_ms": 10 + turn},
+                    'topics."t"': {
+                        "partitioner": "partition_key",
+                        "compression.type": ("lz4", "none")[turn % 2],
+                    },
+                }
+            )
+            deliverer, keeper = worker(bruce, "delivery"), worker(bruce, "keeper")
+            bruce.tell(signal.SIGHUP)
+            bruce.await_true(lambda old=deliverer: worker(bruce, "delivery") not in (0, old))  # type: ignore[misc]
+            bruce.await_true(lambda old=keeper: worker(bruce, "keeper") not in (0, old))  # type: ignore[misc]
+        assert traffic.join() == sent
+        seen = bruce.await_status(lambda s: s.delivered == sent)
+        check_books(seen)
+        assert (seen.received, seen.discarded) == (sent, {})
+        assert worker(bruce, "ingest") == ingest
+        assert {w.restarts for w in seen.workers} == {0}
+        records = consume(kafka.bootstrap_servers, "t", PARTITIONS, sent)
+        assert sorted(numbers(records)) == list(range(sent))
+        check_complete(records, sent)
+
+
+def test_a_reloaded_partitioner(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """What comes after the reload goes by the new one."""
+    messages = [encode(b"t", b"%d" % i, key=b"same", partition_key=3, timestamp=1) for i in range(20)]
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        bruce.send(messages)
+        bruce.await_status(lambda s: s.delivered == 20)
+        bruce.configure({'topics."t"': {"partitioner": "crc32"}})
+        bruce.tell(signal.SIGHUP)
+        bruce.await_true(lambda: bruce.logged("gave way") == 1)
+        bruce.send(messages)
+        bruce.await_status(lambda s: s.delivered == 40)
+        found = consume(kafka.bootstrap_servers, "t", PARTITIONS, 40)
+        # crc32(b"same") modulo 6 is 2
+        assert {record.partition() for record in found} == {3, 2}
+
+
+def test_what_cannot_be_reloaded(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """A file with an error changes nothing, and the log says where; what needs a restart is named."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        before = {w.role: w.pid for w in bruce.status().workers}
+        good = bruce.config.read_text()
+        for bad, words in (
+            ("[spool", "bruce.toml: is not TOML"),
+            ("[spool]\nmax_byte = 5\n", "did you mean 'max_bytes'?"),
+            (good.replace("[kafka]", '[kafka]\n"linger.ms" = "soon"'), "linger.ms"),
+            (good + '[topics."t"]\npartitioner = "no_such_module:f"\n', "no_such_module"),
+            (good.replace(kafka.bootstrap_servers, "embedded"), "start bruce anew"),
+        ):
+            bruce.config.write_text(bad)
+            refused = bruce.logged("not reloaded: ")
+            bruce.tell(signal.SIGHUP)
+            bruce.await_true(lambda refused=refused: bruce.logged("not reloaded: ") == refused + 1)  # type: ignore[misc]
+            assert bruce.logged(words) == 1, words
+        bruce.config.write_text(good)
+        bruce.configure({"spool": {"directory": "/elsewhere", "segment_bytes": 1 << 20}})
+        bruce.tell(signal.SIGHUP)
+        bruce.await_true(lambda: bruce.logged("nothing has changed") == 1)
+        for words in ("[spool] directory is not reloaded", "[spool] segment_bytes is not reloaded"):
+            assert bruce.logged(words) == 1
+        assert {w.role: w.pid for w in bruce.status().workers} == before
+        bruce.send(keyed(100))
+        bruce.await_status(lambda s: s.delivered == 100)
+
+
+def test_a_reload_with_kafka_away(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """The worker gives way although nothing is acknowledged; its successor delivers everything, in order."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        bruce.send(keyed(100))
+        bruce.await_status(lambda s: s.delivered == 100)
+        kafka.down()
+        bruce.send(keyed(2000, first=100))
+        bruce.await_status(lambda s: s.received == 2100 and any(b.in_flight for b in s.brokers))
+        bruce.configure({"dispatch": {"window_messages": 100}})
+        bruce.tell(signal.SIGHUP)
+        bruce.await_true(lambda: bruce.logged("gave way") == 1)
+        kafka.up()
+        seen = bruce.await_status(lambda s: s.delivered == 2100)
+        check_books(seen)
+        check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, 2100), 2100)
