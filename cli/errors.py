@@ -19,8 +19,8 @@ class ConfigError(CliError):
     """A setting that cannot be used. `where` names the file or the environment variable."""
 
     def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"{where}: {reason}")
-        self.where = where
+        self.where = where if where.isprintable() else ascii(where)
+        super().__init__(f"{self.where}: {reason}")
 
 
 class BadArgument(CliError):

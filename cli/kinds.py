@@ -14,6 +14,9 @@ from typing import Any, Protocol
 
 from cli.sizes import format_size, parse_size
 
+_BEYOND_BYTES = 1 << 62
+"""No disk is as large, and twice as much is no integer to NumPy."""
+
 
 class Kind(Protocol):
     """A kind of value."""
@@ -68,8 +71,8 @@ class Size(_Text):
 
     def parse(self, value: object) -> int:
         size = parse_size(value) if isinstance(value, str) else _whole(value)
-        if size < self.least_bytes or size % self.multiple_of:
-            raise ValueError(value)
+        if not self.least_bytes <= size < _BEYOND_BYTES or size % self.multiple_of:
+            raise ValueError("no size of this kind")
         return size
 
 
@@ -86,12 +89,12 @@ class Whole:
         return f"a whole number of {self.unit} from {self.least} to {self.most}"
 
     def from_text(self, text: str) -> object:
-        return int(text) if re.fullmatch("[0-9]+", text) else text
+        return int(text) if re.fullmatch("[0-9]{1,18}", text) else text
 
     def parse(self, value: object) -> int:
         number = _whole(value)
         if not self.least <= number <= self.most:
-            raise ValueError(value)
+            raise ValueError("out of range")
         return number
 
 

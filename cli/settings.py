@@ -50,6 +50,8 @@ TOPIC_KEYS: dict[str, Kind] = {
 }
 KAFKA_KEY = Property()
 
+_MOST_SHOWN = 200
+"""Characters of a value that is refused."""
 _TABLE_NAMES = (*TABLES, "kafka", "topics")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _UNDERSCORED = {"log.level": "log_level", "enabled.events": "enabled_events"}
@@ -71,14 +73,23 @@ def read_file(path: Path) -> Settings:
     """The settings in a TOML file. Raises ConfigError."""
     where = str(path)
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        return dict(_read_tables(_parse(path, where), where))
+    except RecursionError:
+        raise ConfigError(where, "has tables or lists that are nested too deeply") from None
+
+
+def _parse(path: Path, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(where, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(where, "is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(where, f"is not TOML: {error}") from None
-    return dict(_read_tables(tables, where))
+    except ValueError:
+        # Python reads no number of more than 4,300 digits.
+        raise ConfigError(where, "has a number of too many digits") from None
 
 
 def read_environment(environ: Mapping[str, str]) -> Settings:
@@ -159,10 +170,19 @@ def _check(path: tuple[str, ...], kind: Kind, value: object, where: str) -> Sett
         return Setting(kind.parse(value), where)
     except ValueError:
         # A Kafka property may be a password: of those the value is not shown.
-        shown = "" if path[0] == "kafka" else f" = {json.dumps(value, default=str, ensure_ascii=False)}"
+        shown = "" if path[0] == "kafka" else f" = {_shown(value)}"
         raise ConfigError(
             where, f"{_bracketed(path[:-1])} {path[-1]}{shown}: expected {kind.accepts}"
         ) from None
+
+
+def _shown(value: object) -> str:
+    """A value as the file has it, or about, when it is long."""
+    try:
+        text = json.dumps(value, default=str, ensure_ascii=False)
+    except ValueError:
+        return "a number of too many digits"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _bracketed(path: tuple[str, ...]) -> str:

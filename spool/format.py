@@ -213,7 +213,10 @@ def footer_bytes(tail: bytes) -> int:
 
 
 def decode_footer(data: bytes) -> tuple[Record, Record, list[tuple[bytes, int, int, int]]] | None:
-    """(FOOTER record, MARK rows, topics) of a whole footer; None when it is damaged."""
+    """(FOOTER record, MARK rows, topics) of a whole footer; None when it is damaged.
+
+    No count in it is believed, whatever its check says.
+    """
     if footer_bytes(data) != len(data) or not data.startswith(FOOTER_MAGIC):
         return None
     body, tail = data[: -FOOTER_TAIL.itemsize], np.frombuffer(data[-FOOTER_TAIL.itemsize :], FOOTER_TAIL)[0]
@@ -223,11 +226,15 @@ def decode_footer(data: bytes) -> tuple[Record, Record, list[tuple[bytes, int, i
     if record["version"] > VERSION:
         return None
     at = FOOTER.itemsize + int(record["marks"]) * MARK.itemsize
+    if at > len(body):
+        return None
     marks = np.frombuffer(body[FOOTER.itemsize : at], MARK)
     topics = []
     for _ in range(int(record["topics"])):
+        if at + TOPIC.itemsize > len(body):
+            return None
         size, *rest = np.frombuffer(body, TOPIC, 1, at)[0].item()
         at += TOPIC.itemsize
         topics.append((body[at : at + size], *rest))
         at += size
-    return np.asarray(record), marks, topics
+    return (np.asarray(record), marks, topics) if at == len(body) else None

@@ -32,5 +32,5 @@ create_environment() {
 set_up() {
     [ -x .venv/bin/pip ] || create_environment || return
     sha256sum --status --check "$STAMP" 2>/dev/null ||
-        { .venv/bin/pip install --quiet --editable '.[spark,test]' && sha256sum pyproject.toml >"$STAMP"; }
+        { .venv/bin/pip install --quiet --editable '.[spark,test,fuzz,plot]' && sha256sum pyproject.toml >"$STAMP"; }
 }

@@ -1,0 +1,31 @@
+"""The process that fuzzes: python -m tools.fuzzers.run TARGET, then libFuzzer's own arguments.
+
+TARGET is one of tools.fuzzers.targets, or the dotted name of another function of bytes.
+
+With NUMBA_DISABLE_JIT=1 the parsers are Python, and every branch that an input takes tells the fuzzer where
+to go on. Compiled they are what the daemon runs: no such hints, and a read behind the input is a SIGSEGV.
+"""
+
+from __future__ import annotations
+
+import os
+import pydoc
+import sys
+
+import atheris
+
+
+def main() -> None:
+    """Fuzz until libFuzzer ends the process."""
+    name, *arguments = sys.argv[1:]
+    if os.environ.get("NUMBA_DISABLE_JIT") == "1":
+        with atheris.instrument_imports(include=["spool", "cli"]):
+            from tools.fuzzers.targets import TARGETS  # noqa: PLC0415
+    else:
+        from tools.fuzzers.targets import TARGETS  # noqa: PLC0415
+    atheris.Setup([sys.argv[0], *arguments], TARGETS.get(name) or pydoc.locate(name))
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Where a corpus begins: the golden files, and what earlier campaigns found worth keeping."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CORPUS = ROOT / "tools/fuzz_corpus"
+GOLDEN = ROOT / "tests/golden"
+
+
+def seeds(target: str) -> list[bytes]:
+    """Inputs of a target that are there before the first is made up."""
+    kept = [path.read_bytes() for path in sorted((CORPUS / target).glob("*")) if path.is_file()]
+    golden = {"frames": _segments, "datagram": _datagrams, "config": _tables}
+    return golden.get(target, list)() + kept
+
+
+def _segments() -> list[bytes]:
+    found = [path.read_bytes() for path in sorted(GOLDEN.glob("v*/*.seg"))]
+    return [bytes([which]) + segment for segment in found for which in (0, 7)]
+
+
+def _datagrams() -> list[bytes]:
+    vectors = json.loads((GOLDEN / "golden_datagrams.json").read_text())
+    return [bytes.fromhex(vector["datagram_hex"]) for vector in vectors]
+
+
+def _tables() -> list[bytes]:
+    """The examples of the README."""
+    text = (ROOT / "README.md").read_text()
+    return [block.encode() for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]

@@ -1,0 +1,152 @@
+"""What is fuzzed. Each target takes any bytes; an exception that leaves it is a finding."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from cli.config import load_config
+from cli.errors import ConfigError
+from spool import examination
+from spool.decode import decode
+from spool.errors import SpoolError
+from spool.examination import Examination, Totals, malformed
+from spool.files import Span, Unreadable, read_file
+from spool.format import HEAD_BYTES, HEADER_BYTES, PIDS, UIDS, decode_header
+from spool.frame import POSITION, ROW, TAIL_FIELDS, find, tail_at_start, walk
+from spool.kernel import address_of
+from spool.record import Batch, Topics
+from spool.scan import digest_address
+from spool.wire import REASONS, check, encode
+from spool.writer import encode_body
+from tools.fuzzers.sealed import seal_input
+from tools.fuzzers.wall import Wall
+
+MOST_BYTES = 64 << 10
+_TABLE_ROWS = 512
+
+
+class Broken(AssertionError):
+    """A parser returned, and what it returned cannot be."""
+
+
+def _expect(holds: object, text: str) -> None:
+    if not holds:
+        raise Broken(text)
+
+
+@cache
+def _wall() -> Wall:
+    return Wall(2 * MOST_BYTES)
+
+
+@cache
+def _file() -> int:
+    # Nothing is being written beside us, which a look at a torn end would wait for.
+    examination._PATIENCE_S = 0.0  # noqa: SLF001
+    return os.memfd_create("fuzz")
+
+
+def datagram(data: bytes) -> None:
+    """The checks of the intake; what they accept is decoded, and says what was sent."""
+    memory = _wall().place(data)
+    verdict = int(check(address_of(memory), len(data)))
+    _expect(0 <= verdict < REASONS, f"the verdict {verdict}")
+    if verdict:
+        return
+    body, _ = encode_body([data], {}, (1, 2))
+    head = np.zeros(HEAD_BYTES, np.uint8)
+    head[14:16].view("<u2")[0], head[16:20].view("<u4")[0] = UIDS | PIDS, 1
+    head[24:28].view("<u4")[0] = len(body)
+    frame = _wall().place(head.tobytes() + body)
+    table = np.array([[0, 7, 1, 0, UIDS | PIDS]], np.int64)
+    _expect(malformed(address_of(frame), table) < 0, "accepted, and called malformed")
+    batch = decode(frame, 0, table, Topics(), digest_address())
+    partition_key = int(batch.partition_key[0]) if batch.keyed[0] else None
+    again = encode(
+        batch.topics.names[int(batch.topic[0])],
+        batch.value(0),
+        key=batch.key(0) or b"",
+        timestamp=int(batch.timestamp[0]),
+        partition_key=partition_key,
+    )
+    _expect(again == data, "decoded to something else")
+
+
+def frames(data: bytes) -> None:
+    """Segments: walked in memory up to a wall, read from a file, and examined."""
+    segment = seal_input(data)
+    _walk(segment)
+    fd = _file()
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, segment, 0)
+    path = Path(f"/proc/self/fd/{fd}")
+    try:
+        for part in read_file(path, Topics(), Span()):
+            if not isinstance(part, Unreadable):
+                _check_batch(part)
+    except SpoolError as error:
+        _expect("\n" not in str(error), "an error of more than one line")
+    looked = Examination(path, Totals(), last=True)
+    for finding in looked.findings():
+        _expect(finding.offset <= len(segment), "damage behind the end")
+
+
+def _walk(segment: bytes) -> None:
+    memory = _wall().place(segment)
+    base, limit = address_of(memory), len(segment)
+    table = np.zeros((_TABLE_ROWS, ROW), np.int64)
+    try:
+        tail = tail_at_start(decode_header(segment, "input"))
+    except SpoolError:
+        tail = np.zeros(TAIL_FIELDS, np.int64)
+        tail[POSITION] = min(HEADER_BYTES, limit)
+    before = int(tail[POSITION])
+    _, rows = walk(base, limit, tail, table, digest_address())
+    _expect(before <= tail[POSITION] <= (limit + 7) & ~7, "the walk left the segment")
+    malformed(base, table[:rows])
+    nowhere = np.zeros(TAIL_FIELDS, np.int64)
+    position = 0
+    for _ in range(_TABLE_ROWS):
+        found, whole = find(base, position, limit, limit, nowhere, digest_address())
+        if found < 0:
+            return
+        _expect(position <= found and not whole, "found behind the end of all there is")
+        position = int(found) + 8
+
+
+def _check_batch(batch: Batch) -> None:
+    room = len(batch.data)
+    for at, length in ((batch.key_at, batch.key_bytes), (batch.value_at, batch.value_bytes)):
+        _expect(bool((_inside(at, length, room)).all()), "a key or value outside of what was read")
+    _expect(bool((batch.topic >= 0).all()), "a topic without a number")
+
+
+def _inside(at: npt.NDArray[np.int64], length: npt.NDArray[np.int32], room: int) -> npt.NDArray[np.bool_]:
+    return (at >= 0) & (length >= 0) & (at + length <= room)
+
+
+@cache
+def _directory() -> Path:
+    return Path(tempfile.mkdtemp(prefix="bruce-fuzz-", dir="/dev/shm"))
+
+
+def config(data: bytes) -> None:
+    """A bruce.toml, and behind each zero byte a variable NAME=VALUE: options, or one line why not."""
+    text, *variables = data.split(b"\0")
+    file = _directory() / "bruce.toml"
+    file.write_bytes(text)
+    pairs = [os.fsdecode(variable).partition("=")[::2] for variable in variables]
+    try:
+        load_config(file, environ=dict(pairs), uid=1)
+    except ConfigError as error:
+        _expect("\n" not in str(error), f"a sentence of several lines: {error}")
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {"frames": frames, "datagram": datagram, "config": config}
