@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable
 
 from cli.config import Config
-from dispatch.client import KafkaClient
-from dispatch.pool import Pool
+from dispatch.modes import make_pool
 from router.acks import Acks
 from router.brokers import BrokerView
 from router.ends import Kafka, Log
 from router.metadata import Metadata
 from router.partition import Partitioners
+from router.progress_book import ProgressBook
 from router.room import Room
 from router.router import Router
 from spool.catalogue import Catalogue
@@ -56,9 +56,10 @@ class Delivery:
         self._catalogue = catalogue = Catalogue(layout)
         topics = Topics()
         self._marks = Marks(layout.delivery, Catalogue(layout))
-        self._client = KafkaClient(config.dispatch, self._wake)
-        self._pool = Pool(self._client, topics, config.dispatch, spool_uuid=spool)
         self._acks = Acks(self._marks, catalogue)
+        self._client, self._pool = make_pool(
+            config.dispatch, topics, ProgressBook(self._acks, catalogue), spool, self._wake
+        )
         self._metadata = Metadata(self._client.fetch_cluster, lambda: os.eventfd_write(self._wake, 1))
         window = config.dispatch.window_messages, config.dispatch.window_bytes
         self.router = Router(
@@ -128,7 +129,8 @@ class Delivery:
         floor = self.router.commit()
         self._report(floor, self.router.brokers(), self.router.trouble())
         self._metadata.stop()
-        self._client.close()
+        if self._pool.close():
+            self._client.close()
         self._acks.close()
         self._marks.close()
         self._owner.release()

@@ -145,6 +145,18 @@ class Partitioner(Choice):
 
 
 @dataclass(frozen=True, slots=True)
+class TopicName(_Text):
+    """The name of a topic in Kafka."""
+
+    accepts: str = "letters, digits, dots, dashes and underscores, at most 249"
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", value):
+            raise ValueError(value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
 class Property(_Text):
     """The value of a librdkafka property, which librdkafka itself checks."""
 

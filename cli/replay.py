@@ -81,8 +81,15 @@ class NoMarks(Marks):
     def chunks(self) -> Iterator[tuple[SegmentInfo, int, npt.NDArray[np.uint8]]]:
         return iter(())
 
-    def commit(self, changes: Changes) -> None:
+    def generation(self) -> int:
+        return 0
+
+    def progress(self) -> None:
+        return None
+
+    def commit(self, changes: Changes) -> int:
         self.refused.update(reason for _, reason, _, _ in changes.discarded)
+        return 0
 
 
 class _Turned(Selection):
@@ -183,8 +190,10 @@ class _Line:
         self._marks = NoMarks(self._live.start)
         self._acks = self._live.acks = Acks(self._marks, catalogue)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._client = KafkaClient(config.dispatch, self._wake)
-        self._pool = Pool(self._client, topics, config.dispatch, spool_uuid=spool)
+        # What is sent on purpose a second time needs no transaction.
+        options = dataclasses.replace(config.dispatch, mode="at_least_once")
+        self._client = KafkaClient(options, self._wake)
+        self._pool = Pool(self._client, topics, options, spool_uuid=spool)
         self._metadata = Metadata(self._client.fetch_cluster, lambda: os.eventfd_write(self._wake, 1))
         window = config.dispatch.window_messages, config.dispatch.window_bytes
         place = self._live.place

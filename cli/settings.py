@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from cli.errors import ConfigError
-from cli.kinds import AbsolutePath, Choice, Kind, Partitioner, Property, Size, Switch, Whole
+from cli.kinds import AbsolutePath, Choice, Kind, Partitioner, Property, Size, Switch, TopicName, Whole
+from dispatch.options import MODES
 from spool.options import ALWAYS, INTERVAL
 
 KIB = 1 << 10
@@ -33,7 +34,8 @@ TABLES: dict[str, dict[str, Kind]] = {
         "sync_bytes": Size(4 * KIB),
     },
     "dispatch": {
-        "mode": Choice(("at_least_once",), remark=", the only mode of this release"),
+        "mode": Choice(MODES),
+        "progress_topic": TopicName(),
         "stamp": Switch(),
         "window_messages": Whole(1, 1_000_000, "messages"),
         "window_bytes": Size(64 * KIB),

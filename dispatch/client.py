@@ -46,6 +46,17 @@ class KafkaError(NamedTuple):
     text: str
 
 
+class Refusal(NamedTuple):
+    """Why a call about transactions failed."""
+
+    code: int
+    text: str
+    fatal: bool
+    """The producer is finished."""
+    requires_abort: bool
+    """The transaction is; another can begin."""
+
+
 class BrokerState(NamedTuple):
     """A broker as librdkafka's statistics describe it."""
 
@@ -59,12 +70,15 @@ class KafkaClient:
     """One producer. Raises BadProperty and DispatchError when it cannot be built.
 
     `wake_fd`: an eventfd that is written to when events arrive in an empty queue; None for none.
+    `transactional_id`: the name under which it begins transactions; empty for none.
     It starts librdkafka's threads, so make it after forking.
     """
 
-    def __init__(self, options: DispatchOptions, wake_fd: int | None = None) -> None:
+    def __init__(
+        self, options: DispatchOptions, wake_fd: int | None = None, *, transactional_id: str = ""
+    ) -> None:
         self.library = librdkafka.load()
-        self._options, self._wake_fd = options, wake_fd
+        self._options, self._wake_fd, self._transactional_id = options, wake_fd, transactional_id
         self._topics: dict[bytes, int] = {}
         self._topics_lock, self._asking = threading.Lock(), threading.Lock()
         self._logged: dict[tuple[str, str], float] = {}
@@ -81,7 +95,7 @@ class KafkaClient:
         self._open()
 
     def _open(self) -> None:
-        self.handle = _new_producer(self.library, self._options)
+        self.handle = _new_producer(self.library, self._options, self._transactional_id)
         self.queue = int(self.library.queue_get_main(self.handle))
         self.library.set_log_queue(self.handle, None)
         if self._wake_fd is not None:
@@ -158,6 +172,21 @@ class KafkaClient:
         Whoever reads the reports in the same thread calls this in short slices, between two collections.
         """
         return not self.library.flush(self.handle, int(timeout_s * 1000))
+
+    def transact(self, call: str, *arguments: int) -> Refusal | None:
+        """Call a function about transactions, such as `begin_transaction`; None when all is well."""
+        library = self.library
+        error: int | None = getattr(library, call)(self.handle, *arguments)
+        if not error:
+            return None
+        refusal = Refusal(
+            library.error_code(error),
+            _text(library.error_string(error)),
+            bool(library.error_is_fatal(error)),
+            bool(library.error_txn_requires_abort(error)),
+        )
+        library.error_destroy(error)
+        return refusal
 
     def close(self) -> None:
         """Drop what is not sent and end the threads; waits for no broker. Unread reports are lost."""
@@ -242,8 +271,10 @@ def _new_conf(library: Library, options: DispatchOptions) -> int:
     return conf
 
 
-def _new_producer(library: Library, options: DispatchOptions) -> int:
+def _new_producer(library: Library, options: DispatchOptions, transactional_id: str) -> int:
     conf = _new_conf(library, options)
+    if transactional_id:
+        set_properties(library.conf_set, conf, {"transactional.id": transactional_id})
     said = ctypes.create_string_buffer(512)
     handle: int | None = library.new(librdkafka.PRODUCER, conf, said, len(said))
     if not handle:

@@ -31,8 +31,6 @@ _DEFAULTS = {
     "log.connection.close": "false",
 }
 _OURS = {
-    # The spool waits, not a timer.
-    "message.timeout.ms": "0",
     "log.queue": "true",
 }
 _SINGLE_FILE = {"max.in.flight.requests.per.connection": "1"}
@@ -53,7 +51,15 @@ _ALIASES = {
     "queue.buffering.max.ms": "linger.ms",
     "max.in.flight": "max.in.flight.requests.per.connection",
 }
-MODES = ("at_least_once", "at_most_once")
+MODES = ("at_least_once", "exactly_once", "at_most_once")
+_MODE_PROPERTIES = {
+    # The spool waits, not a timer.
+    "at_least_once": {"message.timeout.ms": "0"},
+    # A message that times out aborts its transaction, and goes again with the next: librdkafka takes
+    # `transaction.timeout.ms` for both.
+    "exactly_once": {},
+    "at_most_once": {"message.timeout.ms": "0", "acks": "0"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,13 @@ class DispatchOptions:
     for the next start. 0 delivers nothing more, and waits for acknowledgements only. Danger: the service
     manager must wait longer (systemd: TimeoutStopSec), or it kills bruce in the middle."""
     mode: str = "at_least_once"
-    """`at_least_once`, or `at_most_once`: no acknowledgement is asked for. Danger: that loses messages."""
+    """`at_least_once`: what a crash leaves unclear is sent again. `exactly_once`: in transactions, ten a
+    second; a consumer with `isolation.level=read_committed` sees each message once. A broker that stands
+    still holds up the others for up to 10 s, until it is left out. `at_most_once`: a message counts as
+    delivered before it is sent, and no acknowledgement is asked for. Danger: that loses messages."""
+    progress_topic: str = "bruce-progress"
+    """For `exactly_once`: the topic in which each transaction says what it delivered. Made when it is not
+    there, compacted. Danger: after a crash without it, or with another one, messages are delivered twice."""
 
 
 def properties(options: DispatchOptions) -> dict[str, str]:
@@ -99,7 +111,9 @@ def properties(options: DispatchOptions) -> dict[str, str]:
         raise BadProperty(
             "bootstrap.servers", "Kafka property 'bootstrap.servers' is missing: name at least one host:port"
         )
-    effective = {**_DEFAULTS, **_mode_properties(options.mode), **given, **_OURS}
+    if options.mode == "exactly_once":
+        _refuse_weaker(given, options.topics)
+    effective = {**_DEFAULTS, **given, **_MODE_PROPERTIES[options.mode], **_OURS}
     if effective["acks"] not in ("all", "-1") and "enable.idempotence" not in given:
         effective["enable.idempotence"] = "false"
     if effective["enable.idempotence"] != "true":
@@ -114,8 +128,14 @@ def topic_properties(options: DispatchOptions, topic: str) -> dict[str, str]:
     return given
 
 
-def _mode_properties(mode: str) -> dict[str, str]:
-    return {"acks": "0"} if mode == "at_most_once" else {}
+def _refuse_weaker(given: Mapping[str, str], topics: Mapping[str, Mapping[str, str]]) -> None:
+    """Raises BadProperty for what a transaction cannot do with."""
+    for table, chosen in {"kafka": given, **{f"topics.{name}": own for name, own in topics.items()}}.items():
+        for key, wanted in (("acks", ("all", "-1")), ("enable.idempotence", ("true",))):
+            if chosen.get(key, wanted[0]) not in wanted:
+                raise BadProperty(
+                    key, f"Kafka property {key!r} in [{table}] must be {wanted[0]!r} with mode exactly_once"
+                )
 
 
 def _refuse(given: Mapping[str, str], table: str) -> None:

@@ -68,6 +68,9 @@ class Outcomes(NamedTuple):
 class Pool:
     """Windows and hand-over for all brokers of one cluster. For one thread."""
 
+    last_reports_s = 5.0
+    """How long the reports of a producer that is finished are worth waiting for."""
+
     def __init__(
         self,
         client: KafkaClient,
@@ -151,6 +154,29 @@ class Pool:
         found = np.concatenate([*self._refused, self._reports[:filled]])
         self._refused = []
         return _outcomes(found, more=filled == len(self._reports))
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be handed over at the moment."""
+        return False
+
+    @property
+    def busy(self) -> bool:
+        """Whether the producer must be left as it is."""
+        return False
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is delivered, in one sentence; empty when all is well."""
+        return ""
+
+    def in_flight(self) -> int:
+        """Messages handed over whose outcome is not told."""
+        return int(self.brokers.rows["messages"].sum()) if len(self.brokers.rows) else 0
+
+    def close(self) -> bool:
+        """Let go of the client; False when that must be left as it is, since a thread still waits in it."""
+        return True
 
     def lowest_in_flight(self) -> npt.NDArray[np.int64]:
         """int64 by flat number: the lowest sequence in flight; `flight.NOBODY` where there is none."""

@@ -1,8 +1,8 @@
 """Delivery reports from librdkafka: the loop over its event queue.
 
-One event carries many reports, each an `rd_kafka_message_t`; of that we read the error (int32 at 0) and
-the opaque (at 64), which is the message's row in flight. An event that does not fit into the output stays
-open and is read on from there at the next call.
+One event carries many reports, each an `rd_kafka_message_t`; of that we read the error (int32 at 0), the
+offset (int64 at 56) and the opaque (at 64), which is the message's row in flight. An event that does not fit
+into the output stays open and is read on from there at the next call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from dispatch.librdkafka import Event, Library
 from spool.kernel import call, kernel, load_i32, load_i64
 
 _DELIVERY = int(Event.DELIVERY)
+_OFFSET_AT = 56
 _OPAQUE_AT = 64
+UNLISTED = -1
+"""The opaque of a record that no message stands behind."""
 
 
 class Reader(NamedTuple):
@@ -30,6 +33,8 @@ class Reader(NamedTuple):
     event_destroy: int
     open_event: npt.NDArray[np.int64]
     """int64[1]: the event whose reports were not all read; 0 for none."""
+    unlisted: npt.NDArray[np.int64]
+    """int64[1]: the offset of the last UNLISTED record that was acknowledged."""
 
 
 ROW = np.dtype((np.record, [("sequence", np.int64), ("code", np.int32), ("flat_number", np.int32)]))
@@ -45,6 +50,7 @@ def reader(library: Library, queue: int, open_event: npt.NDArray[np.int64]) -> R
         library.address("event_message_next"),
         library.address("event_destroy"),
         open_event,
+        np.full(1, -1, np.int64),
     )
 
 
@@ -82,6 +88,10 @@ def collect(
             open_event[0] = 0
             continue
         number = load_i64(message + _OPAQUE_AT)
+        if number == UNLISTED:
+            if load_i32(message) == 0:
+                source.unlisted[0] = load_i64(message + _OFFSET_AT)
+            continue
         row = flight[number]
         report = reports[filled]
         report.sequence = row.sequence

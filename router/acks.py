@@ -113,11 +113,15 @@ class Acks:
         """`marks` must have a catalogue of their own: a thread writes them while this one is read."""
         self._marks, self._catalogue, self._clock = marks, catalogue, clock
         self._writer = ThreadPoolExecutor(1, "marks")
-        self._writing: tuple[Changes, Future[None]] | None = None
+        self._writing: tuple[Changes, Future[int]] | None = None
         self._segments: dict[int, SegmentBits] = {}
         self._discarded: list[tuple[int, int, bytes, int]] = []
         self._committed_at = clock()
         self._changed = self._failing = False
+        self.generation = marks.generation()
+        """Of the marks that are durable: how often they were written."""
+        self.progress = marks.progress()
+        """Where the last progress record lies, for the marks: partition and offset."""
         self.floor, _ = marks.floor()
         """Every message below it is resolved."""
         self.marked_floor = self.floor
@@ -194,6 +198,11 @@ class Acks:
         self.resolve(sequences[fresh])
         return len(rows)
 
+    @property
+    def next_generation(self) -> int:
+        """That of the marks that will hold, at the latest, what is resolved by now."""
+        return self.generation + 1 + (self._writing is not None)
+
     def due(self) -> bool:
         """Whether there is something to write down, COMMIT_S is over, and the writer is free."""
         if self._writing and self._writing[1].done():
@@ -206,7 +215,7 @@ class Acks:
         self.wait()
         self._catalogue.refresh()
         self._raise_floor()
-        changes = Changes(self.floor, offsets=offsets, discarded=self._discarded)
+        changes = Changes(self.floor, offsets=offsets, discarded=self._discarded, progress=self.progress)
         for bits in self._segments.values():
             for chunk in np.flatnonzero(bits.dirty).tolist():
                 part = bits.resolved[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES]
@@ -232,7 +241,7 @@ class Acks:
         changes, done = self._writing
         self._writing = None
         try:
-            done.result()
+            self.generation = done.result()
         except MarksFailed as error:
             # What is not written down may be sent twice after a crash; to stop would make that certain.
             if not self._failing:

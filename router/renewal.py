@@ -11,8 +11,6 @@ from dispatch.pool import Outcomes, Pool
 
 _log = logging.getLogger("bruce.router")
 
-LAST_REPORTS_S = 5.0
-"""How long the reports of a producer that is finished are waited for."""
 CALM_S = 60.0
 """A producer that lasted so long is replaced at once, one that did not after a pause, which doubles."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
@@ -38,9 +36,9 @@ class Renewal:
         if self._since is None:
             self._since = self._clock()
             _log.error("the producer is finished, and a new one will be built: %s", self._client.fatal.text)
-        if in_flight and self._clock() - self._since < LAST_REPORTS_S:
-            return None
         now = self._clock()
+        if self._pool.busy or (in_flight and now - self._since < self._pool.last_reports_s):
+            return None
         if now - self._renewed_at < self._pause_s:
             return None
         lasted = now - self._renewed_at >= CALM_S

@@ -27,6 +27,8 @@ class Room:
     def roomy(self) -> Mask:
         """By broker: open, with room for a batch. An empty window takes any message."""
         brokers = self._pool.brokers.rows
+        if self._pool.closed:
+            return np.zeros(len(brokers), np.bool_)
         free = (brokers["messages"] <= self._messages) & (brokers["bytes"] <= self._bytes)
         return (free | (brokers["messages"] == 0)) & (brokers["state"] < State.BACKING_OFF)
 

@@ -217,11 +217,11 @@ class Router:
         """Why nothing can be sent, or not to some topics, in one sentence; empty when all is well."""
         names, topic = self._live.topics.names, self._pool.partitions.rows["topic"]
         self._trouble.failing = {names[topic[flat]]: code for flat, code in self._failures.stopped.items()}
-        return self._trouble.sentence()
+        return self._trouble.sentence() or self._pool.trouble
 
     def in_flight(self) -> int:
         """Messages handed over and not reported."""
-        return int(self._pool.brokers.rows["messages"].sum()) if len(self._pool.brokers.rows) else 0
+        return self._pool.in_flight()
 
     def drained(self) -> Iterator[int]:
         """Stop reading; yields what is left in flight until nothing is."""

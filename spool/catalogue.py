@@ -7,11 +7,13 @@ import os
 from dataclasses import dataclass
 
 from spool.digest import digest
+from spool.disk import read_at
 from spool.errors import BadSpool
-from spool.format import Record
+from spool.format import HEADER_BYTES, Record, decode_header
+from spool.frame import SEQUENCE, tail_at_start
 from spool.layout import SEGMENT, SENT, Layout
 from spool.live import EPOCH, read_footer
-from spool.scan import read_header
+from spool.scan import Scan, read_header
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,20 @@ class Catalogue:
             # The end of a boot that ended badly: the numbers up to the next epoch were not given out.
             offset = min(offset, self._count(info))
         return info.stored + offset
+
+    def end_of(self, info: SegmentInfo) -> int:
+        """The sequence behind the last message that a segment has by now; walks all of it."""
+        try:
+            fd = self.open(info)
+        except FileNotFoundError:
+            return info.first_sequence
+        try:
+            scan = Scan(fd, tail_at_start(decode_header(read_at(fd, HEADER_BYTES, 0), info.first_sequence)))
+            for _ in scan.all():
+                continue
+            return int(scan.tail[SEQUENCE])
+        finally:
+            os.close(fd)
 
     def _count(self, info: SegmentInfo) -> int:
         """Messages in a sealed segment; 0 when it is gone or has no footer."""

@@ -65,6 +65,9 @@ UNREADABLE = (
 )
 """What lmdb raises when a file is no environment of ours, or damaged."""
 _MARK_KEY = struct.Struct(">QI")
+_PAIR = struct.Struct("<QQ")
+_GENERATION, _PROGRESS = b"generation", b"progress"
+"""Rows of the table `floor` that speak of no segment."""
 
 
 @dataclass(slots=True)
@@ -78,6 +81,8 @@ class Changes:
     """Broker id -> sequence: all there are; others are forgotten. None leaves them as they are."""
     discarded: list[tuple[int, int, bytes, int]] = field(default_factory=list)
     """(sequence, reason, topic, time in ns)."""
+    progress: tuple[int, int] | None = None
+    """Exactly once: partition and offset of the last progress record. None leaves it as it is."""
 
 
 class Outcomes(NamedTuple):
@@ -179,6 +184,27 @@ class Marks:
         info = self.catalogue.by_number(number)
         return sequence if info and _matches(key, row, info.identity) else None
 
+    def generation(self) -> int:
+        """How many commits there were; 0 when that is not known."""
+        pair = self._pair(_GENERATION)
+        return pair[0] if pair else 0
+
+    def progress(self) -> tuple[int, int] | None:
+        """Partition and offset of the last progress record; None when that is not known."""
+        return self._pair(_PROGRESS)
+
+    def _pair(self, key: bytes) -> tuple[int, int] | None:
+        with self._env.begin() as txn:
+            row = txn.get(key, db=self._db[b"floor"])
+        if (
+            row is None
+            or len(row) != _PAIR.size + _CHECK_BYTES
+            or not _matches(key, row, self.catalogue.spool)
+        ):
+            return None
+        one, other = _PAIR.unpack(row[:-_CHECK_BYTES])
+        return one, other
+
     def chunks(self) -> Iterator[tuple[SegmentInfo, int, npt.NDArray[np.uint8]]]:
         """(segment, chunk, bitmap) of the rows that match their segment."""
         with self._env.begin() as txn:
@@ -260,7 +286,7 @@ class Marks:
 
     def _speaks_of(self, table: bytes, key: bytes, row: bytes) -> tuple[int, int | None]:
         """(number, identity) of the segment that a row speaks of; of a discard row, those of the spool."""
-        if table == b"discard":
+        if table == b"discard" or key in (_GENERATION, _PROGRESS):
             return 0, self.catalogue.spool
         number = int.from_bytes(key[:8], "big") if table == b"mark" else int.from_bytes(row[8:16], "little")
         info = self.catalogue.by_number(number)
@@ -283,20 +309,26 @@ class Marks:
         """Messages resolved since the spool began."""
         return self.outcomes().resolved
 
-    def commit(self, changes: Changes) -> None:
-        """Write all of it, or nothing, durably. Raises MarksFailed."""
+    def commit(self, changes: Changes) -> int:
+        """Write all of it, or nothing, durably; the generation. Raises MarksFailed."""
         self.catalogue.refresh()
         try:
-            self._commit(changes)
+            generation = self.generation() + 1
+            self._commit(changes, generation)
             reach("mark.committed")
         except lmdb.Error as error:
             raise MarksFailed(f"the marks cannot be written: {error}") from error
         self._commits += 1
         if self._commits % _CHECK_READERS == 0:
             self._env.reader_check()
+        return generation
 
-    def _commit(self, changes: Changes) -> None:
+    def _commit(self, changes: Changes, generation: int) -> None:
         with self._env.begin(write=True) as txn:
+            pairs = {_GENERATION: (generation, 0), _PROGRESS: changes.progress}
+            for key, pair in pairs.items():
+                if pair:
+                    self._put(txn, b"floor", key, _PAIR.pack(*pair), self.catalogue.spool)
             for (number, chunk), bitmap in changes.chunks.items():
                 info = self.catalogue.by_number(number)
                 if info:

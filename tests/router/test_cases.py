@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dispatch.codes import Code
-from router.renewal import LAST_REPORTS_S
+from dispatch.pool import Pool
 from spool.wire import Reason
 from tests.router.bench import Bench
 from tests.router.fake import HUGE, NO_ONE, POISON
@@ -290,7 +290,7 @@ def test_a_producer_that_is_finished_is_replaced(bench: Bench) -> None:
     bench.step(3)
     assert bench.pool.client.fatal
     bench.pool.answer(0, 3)
-    bench.clock.now += LAST_REPORTS_S
+    bench.clock.now += Pool.last_reports_s
     bench.step()
     assert bench.pool.client.fatal is None
     bench.settle()

@@ -1,0 +1,291 @@
+"""A pool whose messages go out in transactions: what is in Kafka, and what is known of it, become so at once.
+
+The hard place is the moment after the commit. Kafka has the messages, and nothing on this host says so yet:
+a SIGKILL now, and a successor would send them again. So each transaction carries a progress record, which
+says what all transactions delivered that the marks may not have yet. A successor fences whoever may still
+have the producer's name, reads the last record, and takes what it says for delivered before it sends.
+
+    BEGINNING   the name is fenced and the last record read (dispatch.lane); nothing is handed over
+    CLAIMING    a first transaction, of nothing but its record: from here on it is known who delivers
+    READY       no transaction is open; the first message opens one
+    OPEN        messages are handed over; reports are kept, and tell nothing yet
+    ENDING      COMMIT_S is over, or a window full: nothing is handed over until the lane says how it ended
+    BROKEN      the producer is finished, and it is unknown how the transaction ended: with another producer
+                BEGINNING tells, since the record is in Kafka or not
+    FENCED      another process delivers under this name: nothing is sent any more
+
+One producer for all partitions. Several, each with a share of them, would wait for the same coordinators
+and the same brokers. While a transaction ends nothing is sent: a second one must not overtake the first,
+should that be aborted. A broker that stands still is left alone for a while after it has cost a transaction
+(STUCK_S).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch.client import KafkaClient, KafkaError
+from dispatch.codes import Code
+from dispatch.lane import Aborted, Begun, Broken, Committed, Fenced, Lane, Result
+from dispatch.options import DispatchOptions
+from dispatch.pool import HandedOver, Outcomes, Pool
+from dispatch.progress import INSTANCE_BYTES, Deliverer, Progress, encode
+from dispatch.progress_topic import Place, ProgressTopic
+from dispatch.record import produce
+from spool.record import Batch, Topics
+
+_log = logging.getLogger("bruce.dispatch")
+
+COMMIT_S = 0.1
+LEAVE_S = 5.0
+"""How long a broker that stood still is left alone; twice as long each time, up to LEAVE_MOST_S."""
+LEAVE_MOST_S = 60.0
+DOWN_S = 1.0
+"""How long one without a connection is."""
+
+
+class Phase(Enum):
+    """See above."""
+
+    BEGINNING = "beginning"
+    CLAIMING = "claiming"
+    READY = "ready"
+    OPEN = "open"
+    ENDING = "ending"
+    BROKEN = "broken"
+    FENCED = "fenced"
+
+
+class Book(Protocol):
+    """Who knows what was delivered."""
+
+    @property
+    def place(self) -> Place | None:
+        """Where the last record was looked for."""
+
+    def recover(self, begun: Begun) -> str:
+        """Take what the last record says for delivered; why delivery must not go on, or an empty text."""
+
+    def progress(self, number: int, by: Deliverer, sequences: npt.NDArray[np.int64]) -> Progress:
+        """The record of a transaction that delivers these."""
+
+    def committed(self, sequences: npt.NDArray[np.int64], offset: int) -> None:
+        """It is in Kafka, its record at `offset`; these are told as delivered next."""
+
+
+def transactional_id(spool_uuid: bytes) -> str:
+    """The name under which a spool delivers."""
+    return f"bruce-{spool_uuid.hex()}"
+
+
+class ExactlyOnce(Pool):
+    """Windows and hand-over by transactions. For one thread."""
+
+    last_reports_s = 0.0
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        topics: Topics,
+        options: DispatchOptions,
+        book: Book,
+        *,
+        spool_uuid: bytes,
+        wake: Callable[[], None],
+    ) -> None:
+        """`client` has the `transactional_id` of the spool. `wake` is called from another thread."""
+        super().__init__(client, topics, options, spool_uuid=spool_uuid)
+        name = transactional_id(spool_uuid).encode()
+        topic = ProgressTopic(options.kafka, options.progress_topic, name, client.fetch_cluster)
+        self._topic, self._lane, self._book = topic, Lane(client, topic, wake), book
+        self._by = Deliverer(os.urandom(INSTANCE_BYTES), socket.gethostname(), time.time_ns())
+        self._number: int | None = None
+        """Of the last transaction that is known to be in Kafka; None before the first look."""
+        self._reported = _nothing()
+        """Of the open transaction: what was acknowledged, and is not told."""
+        self._begun_at, self._leave_s = 0.0, LEAVE_S
+        self._stopped = ""
+        self._begin()
+
+    # -- what the router asks -------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be handed over at the moment."""
+        return self.phase not in (Phase.READY, Phase.OPEN)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the producer must be left as it is."""
+        return self._lane.busy
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is delivered, in one sentence; empty when all is well."""
+        return self._stopped or self._lane.trouble
+
+    def in_flight(self) -> int:
+        return super().in_flight() + len(self._reported.sequence)
+
+    def lowest_in_flight(self) -> npt.NDArray[np.int64]:
+        lowest = super().lowest_in_flight()
+        np.minimum.at(lowest, self._reported.flat, self._reported.sequence)
+        return lowest
+
+    def observe(self) -> None:
+        """Bring the brokers' states up to date; one without a connection would hold up all the others."""
+        super().observe()
+        until = time.monotonic_ns() + int(1e9 * DOWN_S)
+        for broker, seen in self._client.broker_states().items():
+            if seen.state == "DOWN" and broker in self.brokers.indexes:
+                self.brokers.back_off(broker, until)
+
+    def send(self, batch: Batch, flat: npt.NDArray[np.int32], *, catching_up: bool = False) -> HandedOver:
+        """Hand over what may go now, in a transaction that is open or begun for it."""
+        if self.phase is Phase.READY and (flat >= 0).any():
+            self._open()
+        return super().send(batch, flat, catching_up=catching_up)
+
+    def collect(self) -> Outcomes:
+        """What became known: refusals at once, deliveries when their transaction is committed."""
+        told = super().collect()
+        good = told.code == 0
+        self._reported = _join(self._reported, _only(told, good))
+        if self.phase is Phase.OPEN and self._is_due(failed=not good.all()):
+            self._end(Phase.ENDING)
+        result = self._lane.take()
+        settled = _nothing() if result is None else self._follow(result)
+        return _join(_only(told, ~good), settled)._replace(more=told.more)
+
+    def rebuild(self) -> Outcomes:
+        """Go on with another producer. What became of the last transaction is told when that has begun."""
+        stuck = self.brokers.rows["id"][self.brokers.rows["messages"] > 0].tolist()
+        self._reported = _join(self._reported, super().rebuild())
+        until = time.monotonic_ns() + int(1e9 * self._leave_s)
+        for broker in stuck:
+            self.brokers.back_off(broker, until)
+        self._leave_s = min(LEAVE_MOST_S, 2 * self._leave_s) if stuck else LEAVE_S
+        self._begin()
+        return _nothing()
+
+    def close(self) -> bool:
+        """End the thread; False when it cannot be ended, and the client must be left as it is."""
+        return self._lane.close()
+
+    # -- one transaction after the other --------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self.phase = Phase.BEGINNING
+        self._lane.begin(self._book.place, self._by, self._number)
+
+    def _open(self) -> None:
+        said = self._client.transact("begin_transaction")
+        if said:
+            self._break(said.text)
+            return
+        self.phase, self._begun_at = Phase.OPEN, time.monotonic()
+
+    def _is_due(self, *, failed: bool) -> bool:
+        crowded = (self.brokers.rows["messages"] >= self._window[0] // 2).any()
+        return failed or bool(crowded) or time.monotonic() - self._begun_at >= COMMIT_S
+
+    def _end(self, phase: Phase) -> None:
+        """Add the record to the open transaction, and commit it."""
+        flying = self.flight.rows["sequence"][self.flight.rows["flat_number"] >= 0]
+        sequences = np.concatenate([self._reported.sequence, flying])
+        progress = self._book.progress((self._number or 0) + 1, self._by, sequences)
+        assert self._book.place
+        where = self._client.topic_handle(self._topic.name.encode()), self._book.place.partition
+        code = produce(self._client.library, self._client.handle, *where, self._topic.key, encode(progress))
+        self.phase = phase
+        # A transaction that has failed takes no more, and without its record it must not be committed.
+        self._lane.end(commit=not code)
+
+    def _follow(self, result: Result) -> Outcomes:
+        """Go on as the lane's task has ended; what is known now of the messages."""
+        match result:
+            case Begun():
+                return self._claim(result)
+            case Fenced(by):
+                self._stop(by)
+                return _nothing()
+            case Committed():
+                self._number = (self._number or 0) + 1
+                self._leave_s = LEAVE_S
+                self.phase = Phase.READY
+                self._book.committed(self._reported.sequence, int(self._reader.unlisted[0]))
+                return self._tell(0)
+            case Aborted(why):
+                _log.warning("a transaction was aborted, and its messages go again: %s", why)
+                # A claim has no messages; another makes up for it.
+                self.phase = Phase.READY
+                return self._tell(Code.TRANSACTION_ABORTABLE)
+            case Broken(why):
+                self._break(why)
+                return _nothing()
+
+    def _claim(self, begun: Begun) -> Outcomes:
+        """Learn what was delivered, and say so in a transaction of our own."""
+        last = begun.last
+        self._stopped = self._book.recover(begun)
+        if self._stopped:
+            _log.error("%s", self._stopped)
+            self.phase = Phase.FENCED
+            return _nothing()
+        before = self._number
+        self._number = last.number if last else 0
+        committed = before is not None and self._number > before
+        told = self._tell(0 if committed else Code.PURGE_INFLIGHT)
+        said = self._client.transact("begin_transaction")
+        if said:
+            self._break(said.text)
+        else:
+            self._end(Phase.CLAIMING)
+        return told
+
+    def _tell(self, code: int) -> Outcomes:
+        """Everything of the transaction that has ended, with this outcome."""
+        told, self._reported = self._reported, _nothing()
+        return told._replace(code=np.full(len(told.sequence), code, np.int32))
+
+    def _break(self, why: str) -> None:
+        self.phase = Phase.BROKEN
+        self._client.fatal = self._client.fatal or KafkaError(time.time(), "BROKEN_TRANSACTION", why)
+
+    def _stop(self, by: Deliverer) -> None:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(by.started_ns / 1e9))
+        self._stopped = (
+            f"another bruce with this spool's identity delivers: on {by.host}, since {since}; nothing is "
+            "sent from here any more: stop one of them, and let only one have the spool"
+        )
+        _log.error("%s", self._stopped)
+        self.phase = Phase.FENCED
+
+
+def _nothing() -> Outcomes:
+    none = np.zeros(0, np.int64)
+    return Outcomes(none, none.astype(np.int32), none.astype(np.int32), more=False)
+
+
+def _only(outcomes: Outcomes, rows: npt.NDArray[np.bool_]) -> Outcomes:
+    return outcomes._replace(
+        sequence=outcomes.sequence[rows], code=outcomes.code[rows], flat=outcomes.flat[rows]
+    )
+
+
+def _join(one: Outcomes, other: Outcomes) -> Outcomes:
+    return Outcomes(
+        np.concatenate([one.sequence, other.sequence]),
+        np.concatenate([one.code, other.code]),
+        np.concatenate([one.flat, other.flat]),
+        more=one.more or other.more,
+    )

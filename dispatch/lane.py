@@ -1,0 +1,161 @@
+"""What a transactional producer does that waits for brokers, in a thread of its own.
+
+One task at a time: to begin (fence whoever had the name before, and read what he left), or to end a
+transaction. The pool's thread must go on reading reports meanwhile: flush, commit and abort wait until they
+are read.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from dispatch.client import KafkaClient
+from dispatch.errors import DispatchError, Unreachable
+from dispatch.progress import Deliverer, Progress
+from dispatch.progress_topic import Place, ProgressTopic
+
+_log = logging.getLogger("bruce.dispatch")
+
+STUCK_S = 10.0
+"""A transaction whose messages are not all reported by then is given up: a broker stands still."""
+INIT_S = 5.0
+"""One attempt to fence; it is resumed by the next."""
+RETRY_S = 1.0
+REMAINING = -1
+"""As long as the transaction may last."""
+
+
+class Begun(NamedTuple):
+    """The producer has the name to itself."""
+
+    last: Progress | None
+    """What was delivered under it before."""
+    place: Place
+
+
+class Fenced(NamedTuple):
+    """Another process delivers under this name."""
+
+    by: Deliverer
+
+
+class Committed(NamedTuple):
+    """The transaction is in Kafka."""
+
+
+class Aborted(NamedTuple):
+    """The transaction is not in Kafka, and another may begin."""
+
+    why: str
+
+
+class Broken(NamedTuple):
+    """Nobody knows, and this producer cannot go on."""
+
+    why: str
+
+
+Result = Begun | Fenced | Committed | Aborted | Broken
+
+
+class Lane:
+    """The waiting side of one transactional producer."""
+
+    def __init__(self, client: KafkaClient, topic: ProgressTopic, wake: Callable[[], None]) -> None:
+        """`wake` is called, in the other thread, when there is a result."""
+        self._client, self._topic, self._wake = client, topic, wake
+        self._thread = ThreadPoolExecutor(1, "transactions")
+        self._task: Future[Result] | None = None
+        self._leaving = False
+        self.trouble = ""
+        """Why beginning does not succeed, in words; it is tried again."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a task was begun and its result not taken."""
+        return self._task is not None
+
+    def begin(self, place: Place | None, by: Deliverer, known: int | None) -> None:
+        """Fence, and read the last record from `place` on.
+
+        `known`: the last transaction that `by` knows of. When another process has committed one since, that
+        one is let be. None: `by` is new here.
+        """
+        self._submit(lambda: self._begin(place, by, known))
+
+    def end(self, *, commit: bool) -> None:
+        """End the transaction, by a commit or an abort."""
+        self._submit(self._commit if commit else lambda: self._abort("it has failed"))
+
+    def take(self) -> Result | None:
+        """The result, once there is one."""
+        if self._task is None or not self._task.done():
+            return None
+        task, self._task = self._task, None
+        return task.result()
+
+    def close(self, timeout_s: float = 2.0) -> bool:
+        """Let the thread go; False when it still waits for a broker, and the client must be left alone."""
+        self._leaving = True
+        deadline = time.monotonic() + timeout_s
+        while self._task is not None and not self._task.done() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self._thread.shutdown(wait=False)
+        return self._task is None or self._task.done()
+
+    def _submit(self, task: Callable[[], Result]) -> None:
+        assert not self.busy
+        self._task = self._thread.submit(task)
+        self._task.add_done_callback(lambda _: self._wake())
+
+    def _begin(self, place: Place | None, by: Deliverer, known: int | None) -> Result:
+        named = False
+        while not self._leaving:
+            try:
+                if known is not None:
+                    last, _ = self._topic.read(place)
+                    if last and last.number > known and last.by.instance != by.instance:
+                        return Fenced(last.by)
+                if not named:
+                    self._init()
+                    named = True
+                begun = Begun(*self._topic.read(place))
+            except Unreachable as error:
+                self._complain(str(error))
+            except DispatchError as error:
+                return Broken(str(error))
+            else:
+                self.trouble = ""
+                return begun
+            time.sleep(RETRY_S)
+        return Broken("it was told to stop")
+
+    def _complain(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            _log.warning("%s", trouble)
+        self.trouble = trouble
+
+    def _init(self) -> None:
+        """Raises Unreachable when it is worth another try, else DispatchError."""
+        said = self._client.transact("init_transactions", int(1000 * INIT_S))
+        if said is None:
+            return
+        if said.fatal:
+            raise DispatchError(said.text)
+        raise Unreachable(said.code, f"no transaction can begin: {said.text}")
+
+    def _commit(self) -> Result:
+        if not self._client.flush(STUCK_S):
+            return Broken(f"messages were not acknowledged within {STUCK_S:.0f} s")
+        said = self._client.transact("commit_transaction", REMAINING)
+        if said is None:
+            return Committed()
+        return self._abort(said.text) if said.requires_abort else Broken(said.text)
+
+    def _abort(self, why: str) -> Result:
+        said = self._client.transact("abort_transaction", REMAINING)
+        return Broken(said.text) if said else Aborted(why)

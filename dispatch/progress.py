@@ -1,0 +1,138 @@
+"""Progress records: what a transaction delivered, written into Kafka by the transaction itself.
+
+    record := head block*
+    head   := check:u64 magic:8s version:u16 host_bytes:u16 blocks:u32 number:u64 generation:u64
+              instance:16s started_ns:u64
+              host
+    block  := segment:u64 identity:u64 runs:u32 first:u64[runs] length:u32[runs]
+
+Little-endian; all behind the head is deflated (zlib). `check` is the xxh3 of everything behind it.
+
+`number` counts a spool's transactions. The runs are of sequence numbers, by segment; a segment is told by its
+number and by the digest of its header, so that a record cannot speak of messages of a restored copy. They
+are all that was delivered since the commit `generation` of the marks, this transaction included: of several
+records the last one is enough, which is what a compacted topic keeps. `instance` tells one process of a
+daemon from the next; with the host's name and `started_ns` it says in words who else delivers.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch.errors import DispatchError
+from spool.digest import digest
+
+MAGIC = b"bruceprg"
+VERSION = 1
+INSTANCE_BYTES = 16
+_CHECK = struct.Struct("<Q")
+_HEAD = struct.Struct("<8sHHIQQ16sQ")
+_BLOCK = struct.Struct("<QQI")
+
+
+class BadProgress(DispatchError):
+    """A record in the progress topic that cannot be read."""
+
+
+class Runs(NamedTuple):
+    """Sequences of one segment, as runs; columns of one length."""
+
+    segment: int
+    identity: int
+    first: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+
+    def sequences(self) -> npt.NDArray[np.int64]:
+        """All of them, one by one."""
+        starts = np.repeat(self.first - np.concatenate([[0], np.cumsum(self.length)[:-1]]), self.length)
+        return np.asarray(starts + np.arange(len(starts)), np.int64)
+
+
+class Deliverer(NamedTuple):
+    """A process that delivers."""
+
+    instance: bytes
+    """16 random bytes."""
+    host: str
+    started_ns: int
+    """Since the epoch."""
+
+
+class Progress(NamedTuple):
+    """One record."""
+
+    number: int
+    generation: int
+    by: Deliverer
+    delivered: Sequence[Runs]
+
+
+def runs_of(sequences: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(first, length) of the runs in int64 sequences, which may come in any order, each once."""
+    ordered = np.sort(sequences)
+    starts = np.flatnonzero(np.diff(ordered, prepend=-2) != 1)
+    return ordered[starts], np.diff(starts, append=len(ordered))
+
+
+def merge(blocks: Iterable[Runs]) -> list[Runs]:
+    """One block a segment, with the runs of all."""
+    by_segment: dict[tuple[int, int], list[Runs]] = {}
+    for block in blocks:
+        by_segment.setdefault((block.segment, block.identity), []).append(block)
+    out = []
+    for (segment, identity), same in by_segment.items():
+        sequences = np.unique(np.concatenate([block.sequences() for block in same]))
+        out.append(Runs(segment, identity, *runs_of(sequences)))
+    return out
+
+
+def encode(progress: Progress) -> bytes:
+    """The bytes of a record."""
+    host = progress.by.host.encode()[:255]
+    blocks = b"".join(
+        _BLOCK.pack(b.segment, b.identity, len(b.first))
+        + b.first.astype("<u8").tobytes()
+        + b.length.astype("<u4").tobytes()
+        for b in progress.delivered
+    )
+    head = _HEAD.pack(
+        MAGIC,
+        VERSION,
+        len(host),
+        len(progress.delivered),
+        progress.number,
+        progress.generation,
+        progress.by.instance,
+        progress.by.started_ns,
+    )
+    body = head + zlib.compress(host + blocks, 1)
+    return _CHECK.pack(digest(body)) + body
+
+
+def decode(record: bytes) -> Progress:
+    """The meaning of a record's bytes. Raises BadProgress."""
+    body = record[_CHECK.size :]
+    if len(body) < _HEAD.size or _CHECK.unpack_from(record)[0] != digest(body):
+        raise BadProgress("it is damaged, or no progress record of bruce")
+    magic, version, host_bytes, blocks, number, generation, instance, started_ns = _HEAD.unpack_from(body)
+    if magic != MAGIC:
+        raise BadProgress("it is no progress record of bruce")
+    if version != VERSION:
+        raise BadProgress(f"it has version {version}, and this release knows {VERSION}: use a newer one")
+    rest = zlib.decompress(body[_HEAD.size :])
+    at, delivered = host_bytes, []
+    for _ in range(blocks):
+        segment, identity, runs = _BLOCK.unpack_from(rest, at)
+        at += _BLOCK.size
+        first = np.frombuffer(rest, "<u8", runs, at).astype(np.int64)
+        length = np.frombuffer(rest, "<u4", runs, at + 8 * runs).astype(np.int64)
+        delivered.append(Runs(segment, identity, first, length))
+        at += 12 * runs
+    by = Deliverer(instance, rest[:host_bytes].decode(errors="replace"), started_ns)
+    return Progress(number, generation, by, delivered)

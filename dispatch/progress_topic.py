@@ -1,0 +1,152 @@
+"""The topic in which transactions leave their progress records, and how a successor reads the last one."""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from dispatch.cluster import Cluster
+from dispatch.codes import Code
+from dispatch.errors import Unreachable
+from dispatch.progress import BadProgress, Progress, decode
+
+_log = logging.getLogger("bruce.dispatch")
+
+ANSWER_S = 10.0
+"""How long one answer of a broker is waited for."""
+MADE_TRIES = 20
+"""A broker may know a topic only a little after it was made."""
+READ_S = 120.0
+"""How long reading may take: transactions of other hosts that are open hide what comes behind them, until
+they end or time out."""
+
+
+class Place(NamedTuple):
+    """Where the next record of ours will be, or a later one."""
+
+    partition: int
+    offset: int
+
+
+class ProgressTopic:
+    """One spool's records. Every call waits for brokers, and raises Unreachable."""
+
+    def __init__(
+        self, kafka: Mapping[str, str], name: str, key: bytes, fetch: Callable[[list[bytes], float], Cluster]
+    ) -> None:
+        """`kafka`: librdkafka properties; `key`: that of our records; `fetch`: KafkaClient.fetch_cluster."""
+        self.name, self.key = name, key
+        self._kafka: dict[str, str | int | float | bool] = dict(kafka)
+        self._fetch = fetch
+
+    def ensure(self) -> int:
+        """Make the topic unless it is there, compacted; its number of partitions."""
+        # Asked for before it is there, the topic would be made by the broker, and not compacted.
+        said = self._create()
+        for _ in range(MADE_TRIES):
+            leaders = self._fetch([self.name.encode()], ANSWER_S).topics.get(self.name.encode(), ())
+            if len(leaders):
+                return len(leaders)
+            time.sleep(0.25)
+        raise Unreachable(
+            int(Code.UNKNOWN_TOPIC_OR_PART),
+            f"the topic {self.name}, which exactly_once needs, is not there and cannot be made ({said}): "
+            "create it with cleanup.policy=compact",
+        )
+
+    def _create(self) -> str:
+        """Ask for the topic; what Kafka said."""
+        wanted = NewTopic(self.name, -1, -1, config={"cleanup.policy": "compact"})
+        admin = AdminClient({**self._kafka, "log_level": "3"})
+        try:
+            admin.create_topics([wanted], request_timeout=ANSWER_S)[self.name].result()
+        except KafkaException as error:
+            return str(error.args[0].str())
+        _log.info("the topic %s was made, compacted", self.name)
+        return "made"
+
+    def read(self, place: Place | None) -> tuple[Progress | None, Place]:
+        """The last record of ours from `place` on, and where the next may be.
+
+        Without a place, or with one that cannot be, everything is read.
+        """
+        count = self.ensure()
+        if place and place.partition < count:
+            starts = [TopicPartition(self.name, place.partition, place.offset)]
+        else:
+            place, starts = None, [TopicPartition(self.name, p, 0) for p in range(count)]
+        try:
+            found, ends = self._read(starts)
+        except KafkaException as error:
+            said = error.args[0]
+            raise Unreachable(said.code(), f"the topic {self.name} cannot be read: {said.str()}") from None
+        partition = place.partition if place else zlib.crc32(self.key) % count
+        best: Progress | None = None
+        for message in found:
+            try:
+                progress = decode(message.value() or b"")
+            except BadProgress as error:
+                raise Unreachable(
+                    int(Code.BAD_MSG),
+                    f"{self.name}, partition {message.partition()}, offset {message.offset()}: {error}",
+                ) from None
+            if best is None or progress.number > best.number:
+                best, partition = progress, int(message.partition() or 0)
+        return best, Place(partition, ends[partition])
+
+    def _read(self, starts: list[TopicPartition]) -> tuple[list[Message], dict[int, int]]:
+        """The last messages of ours by partition, and the ends by partition, all that there was decided."""
+        ends = self._ends(starts)
+        reader = self._consumer("read_committed")
+        last: dict[int, Message] = {}
+        open_ = {partition for partition, end in ends.items() if end > 0}
+        deadline = time.monotonic() + READ_S
+        try:
+            reader.assign(starts)
+            while open_:
+                for message in reader.consume(1000, 0.1):
+                    partition, error = int(message.partition() or 0), message.error()
+                    if error is None:
+                        if message.key() == self.key:
+                            last[partition] = message
+                    elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  (its public name)
+                        raise KafkaException(error)
+                    elif (message.offset() or 0) >= ends[partition]:
+                        open_.discard(partition)
+                if time.monotonic() > deadline:
+                    raise Unreachable(
+                        int(Code.TIMED_OUT),
+                        f"{self.name} could not be read to its end in {READ_S:.0f} s: a transaction of "
+                        "another host may be open in it",
+                    )
+        finally:
+            reader.close()
+        return list(last.values()), ends
+
+    def _ends(self, starts: list[TopicPartition]) -> dict[int, int]:
+        """By partition, behind the last record, decided or not."""
+        reader = self._consumer("read_uncommitted")
+        try:
+            return {start.partition: reader.get_watermark_offsets(start, ANSWER_S)[1] for start in starts}
+        finally:
+            reader.close()
+
+    def _consumer(self, isolation: str) -> Consumer:
+        return Consumer(
+            {
+                **self._kafka,
+                "group.id": "bruce-progress",
+                "enable.auto.commit": "false",
+                "enable.partition.eof": "true",
+                "auto.offset.reset": "earliest",
+                "isolation.level": isolation,
+                "log_level": "3",
+            }
+        )

@@ -1,0 +1,92 @@
+"""Exactly once: what transactions delivered and the marks do not have yet, for the progress records."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch.lane import Begun
+from dispatch.progress import Deliverer, Progress, Runs, merge, runs_of
+from dispatch.progress_topic import Place
+from router.acks import Acks
+from spool.catalogue import Catalogue, SegmentInfo
+
+
+class Unmarked(NamedTuple):
+    """Delivered, and in the marks from this generation on at the latest."""
+
+    generation: int
+    delivered: list[Runs]
+
+
+class ProgressBook:
+    """Stands between the transactions and the marks of one spool."""
+
+    def __init__(self, acks: Acks, catalogue: Catalogue) -> None:
+        self._acks, self._catalogue = acks, catalogue
+        self._unmarked: deque[Unmarked] = deque()
+
+    @property
+    def place(self) -> Place | None:
+        """Where the last record lies."""
+        return Place(*self._acks.progress) if self._acks.progress else None
+
+    def recover(self, begun: Begun) -> str:
+        """Take what the last record says for delivered; why delivery must not go on, or an empty text."""
+        last = begun.last
+        if last and last.generation > self._acks.generation:
+            return (
+                "the marks in delivery/ are older than what Kafka knows of this spool (generation "
+                f"{self._acks.generation}, there {last.generation}): what was delivered in between would be "
+                'sent again; bring back the newer delivery/, or deliver with mode = "at_least_once"'
+            )
+        if last:
+            self._catalogue.refresh()
+            kept = [runs for block in last.delivered if (runs := self._present(block))]
+            for runs in kept:
+                self._acks.resolve(runs.sequences())
+            self._unmarked.append(Unmarked(self._acks.next_generation, kept))
+        self._acks.progress = begun.place
+        return ""
+
+    def progress(self, number: int, by: Deliverer, sequences: npt.NDArray[np.int64]) -> Progress:
+        """The record of a transaction that delivers these."""
+        while self._unmarked and self._unmarked[0].generation <= self._acks.generation:
+            self._unmarked.popleft()
+        before = [runs for unmarked in self._unmarked for runs in unmarked.delivered]
+        return Progress(number, self._acks.generation, by, merge([*before, *self._runs(sequences)]))
+
+    def committed(self, sequences: npt.NDArray[np.int64], offset: int) -> None:
+        """A transaction with these is in Kafka, its record at `offset`; they are resolved next."""
+        self._unmarked.append(Unmarked(self._acks.next_generation, self._runs(sequences)))
+        assert self._acks.progress
+        self._acks.progress = self._acks.progress[0], offset
+
+    def _runs(self, sequences: npt.NDArray[np.int64]) -> list[Runs]:
+        out = []
+        for info, end in self._spans(sequences):
+            which = (sequences >= info.first_sequence) & (sequences < end)
+            if which.any():
+                out.append(Runs(info.number, info.identity, *runs_of(sequences[which])))
+        return out
+
+    def _spans(self, sequences: npt.NDArray[np.int64]) -> list[tuple[SegmentInfo, int]]:
+        """The segments that may hold these, and where each ends."""
+        if len(sequences) == 0:
+            return []
+        segments = self._catalogue.segments
+        low, high = self._catalogue.at(int(sequences.min())), self._catalogue.at(int(sequences.max()))
+        ends = [*(info.first_sequence for info in segments[low + 1 : high + 1]), int(sequences.max()) + 1]
+        return list(zip(segments[low : high + 1], ends, strict=True))
+
+    def _present(self, block: Runs) -> Runs | None:
+        """What of a block the log has; nothing when it speaks of another segment of this number."""
+        info = self._catalogue.by_number(block.segment)
+        if info is None or info.identity != block.identity:
+            return None
+        sequences = block.sequences()
+        sequences = sequences[sequences < self._catalogue.end_of(info)]
+        return Runs(block.segment, block.identity, *runs_of(sequences))

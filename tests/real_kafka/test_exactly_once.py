@@ -1,0 +1,175 @@
+"""Delivery mode exactly_once on real brokers: each message once for a consumer at read_committed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Message
+from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.cimpl import NewTopic
+
+from tests.daemon import RunningBruce, consume
+from tests.router.outlet import keyed, numbers
+from tools.kafka_cluster import KafkaCluster
+
+pytestmark = pytest.mark.real_kafka
+
+PARTITIONS = 6
+PATIENCE_S = 150.0
+EXACTLY_ONCE = {"dispatch": {"mode": "exactly_once"}}
+
+
+@pytest.fixture
+def topic() -> bytes:
+    """A name that nobody used before."""
+    return f"once-{uuid.uuid4().hex}".encode()
+
+
+def create(cluster: KafkaCluster, topic: bytes) -> None:
+    """Make a topic, and wait until it is there."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    name = topic.decode()
+    admin.create_topics([NewTopic(name, PARTITIONS)])[name].result(60)
+
+
+def check_once(records: Sequence[Message], sent: int) -> None:
+    """Each number once, and those of a partition in order."""
+    assert sorted(numbers(records)) == list(range(sent))
+    for partition in range(PARTITIONS):
+        found = numbers([record for record in records if record.partition() == partition])
+        assert found == sorted(found)
+
+
+def kill_delivery(bruce: RunningBruce) -> None:
+    """SIGKILL the delivery worker, if there is one now."""
+    worker = next(w for w in bruce.status().workers if w.role == "delivery")
+    if worker.pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid, signal.SIGKILL)
+
+
+def test_once_through_kills_of_the_delivery_worker(
+    kafka1: KafkaCluster, tmp_path: Path, topic: bytes
+) -> None:
+    """SIGKILLs at any instant of a transaction, with messages in it."""
+    create(kafka1, topic)
+    chance = random.Random(1)
+    with RunningBruce(tmp_path, kafka1.bootstrap, settings=EXACTLY_ONCE) as bruce:
+        sent = 0
+        for _ in range(8):
+            before = bruce.status().delivered
+            for _ in range(chance.randrange(1, 6)):
+                sent += bruce.send(keyed(700, topic=topic, first=sent))
+                time.sleep(chance.uniform(0.0, 0.1))
+            bruce.await_status(lambda s, least=before: s.delivered > least, PATIENCE_S)
+            time.sleep(chance.uniform(0.0, 0.3))
+            kill_delivery(bruce)
+        bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S), sent)
+
+
+def test_once_while_every_broker_dies_in_turn(kafka3: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
+    """Leaders and the coordinator of the transactions move, with transactions open."""
+    create(kafka3, topic)
+    with RunningBruce(tmp_path, kafka3.bootstrap, settings=EXACTLY_ONCE) as bruce:
+        sent = bruce.send(keyed(1000, topic=topic))
+        bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        for broker in (1, 2, 3):
+            for _ in range(10):
+                sent += bruce.send(keyed(200, topic=topic, first=sent))
+                time.sleep(0.02)
+            kafka3.kill(broker)
+            for _ in range(10):
+                sent += bruce.send(keyed(200, topic=topic, first=sent))
+                time.sleep(0.05)
+            bruce.await_status(lambda s, all_=sent: s.delivered == all_, PATIENCE_S)
+            kafka3.start(broker)
+        check_once(consume(kafka3.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S), sent)
+
+
+def test_the_progress_topic_is_compacted(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
+    """It is made by the first daemon that needs it."""
+    name = f"progress-{topic.decode()}"
+    settings = {"dispatch": {"mode": "exactly_once", "progress_topic": name}}
+    with RunningBruce(tmp_path, kafka1.bootstrap, settings=settings) as bruce:
+        bruce.send(keyed(10, topic=topic))
+        bruce.await_status(lambda s: s.delivered == 10, PATIENCE_S)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+    admin = AdminClient({"bootstrap.servers": kafka1.bootstrap})
+    found = admin.describe_configs([resource])
+    assert found[resource].result(30)["cleanup.policy"].value == "compact"
+
+
+def test_a_copied_spool_fences_the_other(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
+    """Two daemons with one identity: one delivers, the other stops and says so; nothing comes twice."""
+    create(kafka1, topic)
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    with RunningBruce(one, kafka1.bootstrap, settings=EXACTLY_ONCE) as first:
+        sent = first.send(keyed(100, topic=topic))
+        first.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        assert first.stop() == 0
+        shutil.copytree(one, other)
+        first.start()
+        with RunningBruce(other, kafka1.bootstrap, settings=EXACTLY_ONCE) as second:
+            more = second.send(keyed(100, topic=topic, first=sent))
+            second.await_status(lambda s: s.delivered == sent + more, PATIENCE_S)
+            first.send(keyed(100, topic=topic, first=1000))
+            first.await_true(
+                lambda: b"with this spool's identity delivers" in first.log.read_bytes(), PATIENCE_S
+            )
+            assert first.status().backlog == 100
+            check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, 200, PATIENCE_S), 200)
+
+
+def test_older_marks_stop_delivery(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
+    """What was delivered after they were copied would go twice: nothing is sent, and the log says why."""
+    create(kafka1, topic)
+    with RunningBruce(tmp_path, kafka1.bootstrap, settings=EXACTLY_ONCE) as bruce:
+        sent = bruce.send(keyed(100, topic=topic))
+        bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        assert bruce.stop() == 0
+        older = tmp_path / "older"
+        shutil.copytree(bruce.spool / "delivery", older)
+        bruce.start()
+        for _ in range(2):
+            # What the record of the second one is based on, the copy does not have.
+            sent += bruce.send(keyed(100, topic=topic, first=sent))
+            bruce.await_status(lambda s, all_=sent: s.delivered == all_, PATIENCE_S)
+        assert bruce.stop() == 0
+        shutil.rmtree(bruce.spool / "delivery")
+        shutil.copytree(older, bruce.spool / "delivery")
+        bruce.start()
+        sent += bruce.send(keyed(100, topic=topic, first=sent))
+        bruce.await_true(lambda: b"older than what Kafka knows" in bruce.log.read_bytes(), PATIENCE_S)
+        check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, 300, PATIENCE_S), 300)
+
+
+def test_marks_that_miss_the_last_transaction(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
+    """Killed between the commit in Kafka and the marks: the progress record says what was delivered."""
+    create(kafka1, topic)
+    with RunningBruce(tmp_path, kafka1.bootstrap, settings=EXACTLY_ONCE) as bruce:
+        sent = bruce.send(keyed(100, topic=topic))
+        bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        assert bruce.stop() == 0
+        older = tmp_path / "older"
+        shutil.copytree(bruce.spool / "delivery", older)
+        bruce.start()
+        sent += bruce.send(keyed(100, topic=topic, first=sent))
+        bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        bruce.kill9()
+        shutil.rmtree(bruce.spool / "delivery")
+        shutil.copytree(older, bruce.spool / "delivery")
+        bruce.start()
+        sent += bruce.send(keyed(100, topic=topic, first=sent))
+        bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S), sent)
