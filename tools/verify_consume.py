@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tools.payload import HEAD, HEAD_BYTES, LEAST_BYTES, NO_KEY, PATTERN, TAIL_BYTES
 
@@ -58,22 +58,19 @@ def consume(
             "check.crcs": True,
             "fetch.wait.max.ms": 50,
             "queued.min.messages": 200_000,
+            "enable.partition.eof": True,
         }
     )
     try:
-        ends, dropped, kept = {}, 0, 0
+        ends, dropped = {}, 0
         for partition in partitions:
             low, high = consumer.get_watermark_offsets(partition, timeout=30)
             partition.offset = low
             dropped += low
-            kept += high - low
             if low < high:
                 ends[partition.topic, partition.partition] = high
         consumer.assign([p for p in partitions if (p.topic, p.partition) in ends])
-        parts = _read_to(consumer, ends, numbers)
-        # Without transactions and compaction there are no gaps between offsets.
-        dropped += kept - sum(map(len, parts))
-        return parts, dropped
+        return _read_to(consumer, ends, numbers), dropped
     finally:
         consumer.close()
 
@@ -82,17 +79,24 @@ def _read_to(consumer: Consumer, ends: dict[tuple[str, int], int], numbers: dict
     """Read every partition to its end."""
     parts, heard = [], time.monotonic()
     while ends:
-        messages = consumer.consume(BATCH, timeout=0.5)
+        consumed = consumer.consume(BATCH, timeout=0.5)
+        messages = [message for message in consumed if not _is_end(message)]
         if messages:
             parts.append(columns(messages, numbers))
             heard = time.monotonic()
-        for message in messages:
+        # The last offset of a partition can be the end of a transaction, which no consumer is given.
+        for message in consumed:
             place, offset = _place(message)
-            if offset + 1 >= ends.get(place, 1 << 62):
+            if _is_end(message) and offset >= ends.get(place, 1 << 62):
                 del ends[place]
         if time.monotonic() - heard > QUIET_S:
             raise Stalled(f"no message for {QUIET_S:.0f} s, and {len(ends)} partitions have more: {ends}")
     return parts
+
+
+def _is_end(message: Message) -> bool:
+    error = message.error()
+    return error is not None and error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001  (its public name)
 
 
 def _place(message: Message) -> tuple[tuple[str, int], int]:

@@ -32,14 +32,15 @@ def test_nothing_is_missing_after_a_minute_of_storm(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.real_kafka
-def test_nothing_is_missing_after_a_minute_of_storm_on_real_kafka(tmp_path: Path) -> None:
-    """The same on three real brokers, where every duplicate must be explained by a kill."""
+@pytest.mark.parametrize("mode", ["at_least_once", "exactly_once"])
+def test_nothing_is_missing_after_a_minute_of_storm_on_real_kafka(tmp_path: Path, mode: str) -> None:
+    """The same on three real brokers: duplicates are explained by kills, and exactly once there is none."""
     try:
         fetch_jars()
     except KafkaMissing as error:
         refuse = pytest.fail if os.environ.get("CI") else pytest.skip
         refuse(f"no real Kafka: {error}")
-    storm(tmp_path, "--minute")
+    storm(tmp_path, "--minute", "--mode", mode)
 
 
 @pytest.mark.slow

@@ -35,6 +35,8 @@ class StormOptions:
     broker_down_s: float = 10.0
     freezes: int = 1
     freeze_s: float = 60.0
+    mode: str = "at_least_once"
+    """`[dispatch] mode`; with exactly_once there may be no duplicate at all."""
     window_messages: int = 20_000
     segment_mib: int = 64
     """Size of a segment: a small one is full, sealed and renamed often."""

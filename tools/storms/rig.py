@@ -115,6 +115,8 @@ class Rig:
                 f"{len(strange)} messages are in Kafka more often than kills explain",
                 {"sequences": strange[:20].tolist()},
             )
+        if self.options.mode == "exactly_once":
+            evidence.expect(findings.duplicates == 0, f"{findings.duplicates} duplicates, exactly once")
         return {
             "seed": self.options.seed,
             "sent": sent,
@@ -145,9 +147,9 @@ def rig(options: StormOptions, evidence: Evidence) -> Iterator[Rig]:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     listener.bind(str(sockets / "bruce.sock"))
-    settings = {
+    settings: dict[str, dict[str, object]] = {
         "spool": {"max_bytes": _ROOM_BYTES, "segment_bytes": options.segment_mib << 20},
-        "dispatch": {"window_messages": options.window_messages},
+        "dispatch": {"window_messages": options.window_messages, "mode": options.mode},
     }
     target: Target
     if options.embedded:
