@@ -40,6 +40,8 @@ class StormOptions:
     window_messages: int = 20_000
     segment_mib: int = 64
     """Size of a segment: a small one is full, sealed and renamed often."""
+    room_mib: int = 64 << 10
+    """`max_bytes` of the spool."""
     settle_s: float = 600.0
     """Longest time for the backlog to be delivered when all is over."""
     keep: bool = False

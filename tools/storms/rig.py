@@ -26,7 +26,6 @@ from tools.verify_judge import judge
 from tools.waiting import wait_until
 
 GONE_S = 30.0
-_ROOM_BYTES = 64 << 30
 _MEAN_BYTES = 400
 _KEPT_BYTES = 5 << 20
 """Of a partition of the embedded Kafka."""
@@ -148,7 +147,7 @@ def rig(options: StormOptions, evidence: Evidence) -> Iterator[Rig]:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     listener.bind(str(sockets / "bruce.sock"))
     settings: dict[str, dict[str, object]] = {
-        "spool": {"max_bytes": _ROOM_BYTES, "segment_bytes": options.segment_mib << 20},
+        "spool": {"max_bytes": options.room_mib << 20, "segment_bytes": options.segment_mib << 20},
         "dispatch": {"window_messages": options.window_messages, "mode": options.mode},
     }
     target: Target
