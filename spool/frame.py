@@ -130,8 +130,9 @@ def _advance(at: int, tail: Tail, value: int) -> None:
 def verify(at: int, room: int, digest: int) -> int:
     """Whether a frame lies at address `at`, of which `room` bytes may be read: 0, CUT or BAD.
 
-    Every length is bounded before it is used. The digest is checked with the frame's own `previous`;
-    whether that is the frame before it is for the caller to compare.
+    Every length is bounded before it is used, and no number is believed that nobody can have given.
+    The digest is checked with the frame's own `previous`; whether that is the frame before it is for the
+    caller to compare.
     """
     if room < HEAD_BYTES:
         return 2
@@ -141,6 +142,8 @@ def verify(at: int, room: int, digest: int) -> int:
         return 3
     columns = 1 + (flags & UIDS) + ((flags & PIDS) >> 1)
     if 4 * count * columns + discard_bytes > body_bytes or body_bytes > MAX_BODY_BYTES:
+        return 3
+    if load_i64(at + 32) < 0 or load_i64(at + 40) < 0:
         return 3
     if HEAD_BYTES + padded(body_bytes) > room:
         return 2
