@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools.kafka_broker import HOST, Broker
+from tools.kafka_cut import cut, mend
 from tools.kafka_install import CACHE, KafkaError, KafkaMissing, fetch_jars, jars_available
 
 __all__ = [
@@ -135,6 +136,16 @@ class KafkaCluster:
         """Let a frozen broker go on where it stood."""
         self._signal(broker_id, signal.SIGCONT, "running")
 
+    def cut(self, broker_id: int) -> None:
+        """Drop every packet that comes for a broker's port, from clients and brokers; nobody is told."""
+        broker = self.broker(broker_id)
+        cut(broker.pid or 0, broker.port)
+
+    def mend(self, broker_id: int) -> None:
+        """Undo `cut`."""
+        broker = self.broker(broker_id)
+        mend(broker.pid or 0, broker.port)
+
     def start(self, broker_id: int) -> None:
         """Bring a dead broker back on its ports and data; return when it answers."""
         broker = self.broker(broker_id)
@@ -142,10 +153,12 @@ class KafkaCluster:
         self._await([broker])
 
     def heal(self) -> None:
-        """Thaw what is frozen and start what is dead, so that the next test finds N brokers."""
+        """Thaw what is frozen, mend what is cut off, start what is dead: the next test finds N brokers."""
         for broker in self.brokers:
             if broker.state == "frozen":
                 self.thaw(broker.id)
+            if broker.pid:
+                self.mend(broker.id)
         dead = [broker for broker in self.brokers if broker.state == "dead"]
         for broker in dead:
             broker.launch()

@@ -38,6 +38,14 @@ class Target(Protocol):
         """Kill a broker, running or frozen, and let others lead what it led."""
         ...
 
+    def cut_all(self) -> None:
+        """Cut every broker off, its connections staying as they are."""
+        ...
+
+    def mend_all(self) -> None:
+        """Undo that."""
+        ...
+
     def stop_all(self) -> None: ...
 
     def start_all(self) -> None: ...
@@ -76,6 +84,14 @@ class Real:
     def lose(self, broker: int) -> None:
         """Kafka's controller sees to the leaders."""
         self._cluster.kill(broker)
+
+    def cut_all(self) -> None:
+        for broker in self._cluster.brokers:
+            self._cluster.cut(broker.id)
+
+    def mend_all(self) -> None:
+        for broker in self._cluster.brokers:
+            self._cluster.mend(broker.id)
 
     def stop_all(self) -> None:
         self._cluster.down()
@@ -145,6 +161,15 @@ class Embedded:
                 if partition.leader == broker:
                     self.kafka.leader(name, partition.id, next(heirs))
         self.kill(broker)
+
+    def cut_all(self) -> None:
+        """Answers are held back; what was asked is done."""
+        for broker in range(1, self.size + 1):
+            self.freeze(broker)
+
+    def mend_all(self) -> None:
+        for broker in range(1, self.size + 1):
+            self.thaw(broker)
 
     def stop_all(self) -> None:
         self.kafka.down()

@@ -38,6 +38,8 @@ class StormOptions:
     mode: str = "at_least_once"
     """`[dispatch] mode`; with exactly_once there may be no duplicate at all."""
     window_messages: int = 20_000
+    cut_s: float = 0.0
+    """With --outage: how long all brokers are cut off in the middle of the load; 0: down from the start."""
     segment_mib: int = 64
     """Size of a segment: a small one is full, sealed and renamed often."""
     room_mib: int = 64 << 10

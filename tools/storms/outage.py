@@ -2,6 +2,9 @@
 
 In the second form Kafka is there, but one broker freezes with messages on their way to it; everything is
 killed; the frozen broker dies, so that its leaders move; and only then bruce starts again.
+
+In the third the network is cut with messages on their way: packets are dropped, nobody is told. No worker may
+end meanwhile, however long it lasts; status must say what is wrong, and delivery go on by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ def run_outage(options: StormOptions, evidence: Evidence, *, move_leaders: bool)
     with rig(options, evidence) as parts:
         watcher = Watcher(parts.bruce, evidence, WATCH_S)
         try:
-            report = (_leaders_move if move_leaders else _kafka_is_away)(parts, watcher)
+            away = _network_is_cut if options.cut_s else _kafka_is_away
+            report = (_leaders_move if move_leaders else away)(parts, watcher)
         finally:
             watcher.stop()
         evidence.say(f"{report['sent']} sent; waiting for the backlog")
@@ -53,6 +57,34 @@ def _kafka_is_away(parts: Rig, watcher: Watcher) -> dict[str, Any]:
     _expect_nothing_delivered(parts, watcher)
     parts.evidence.say("Kafka comes")
     parts.target.start_all()
+    return report
+
+
+def _network_is_cut(parts: Rig, watcher: Watcher) -> dict[str, Any]:
+    """Cut all brokers off in the middle of the load, for as long as the options say."""
+    options, evidence = parts.options, parts.evidence
+    parts.bruce.start()
+    watcher.start()
+    first = run_load(parts.load(count=options.messages // 2), options.settle_s)
+    wait_until(lambda: watcher.last["delivered"] > 0, options.settle_s, "the first to be delivered")
+    workers = parts.bruce.workers()
+    evidence.say(f"every broker is cut off for {options.cut_s:.0f} s")
+    parts.target.cut_all()
+    end = time.monotonic() + options.cut_s
+    second = run_load(parts.load(count=options.messages // 2, first_sender=options.senders), options.settle_s)
+    report = {"senders": first["senders"] + second["senders"], "sent": first["sent"] + second["sent"]}
+    _await_received(parts, watcher, report["sent"])
+    said: set[str] = set()
+    while time.monotonic() < end:
+        status = watcher.look() or {}
+        said.add(str(status.get("trouble")))
+        evidence.expect(parts.bruce.workers() == workers, "a worker ended", {"now": parts.bruce.workers()})
+        time.sleep(WATCH_S)
+    evidence.record("said", {"sentences": sorted(said)})
+    evidence.expect(watcher.last["trouble"], "at the end of the outage status does not say what is wrong")
+    evidence.expect(watcher.last["backlog"] > 0, "nothing is left to deliver: that was no outage")
+    evidence.say(f"mended; status said {sorted(said)}")
+    parts.target.mend_all()
     return report
 
 

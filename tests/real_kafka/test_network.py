@@ -1,0 +1,72 @@
+"""The network is cut: packets to real brokers are dropped, and nobody is told."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.daemon import RunningBruce, consume
+from tests.real_kafka.test_bruce import PARTITIONS, check_all_there, check_books, create, leaders
+from tests.router.outlet import keyed, numbers
+from tools.kafka_cluster import KafkaCluster
+
+pytestmark = pytest.mark.real_kafka
+
+PATIENCE_S = 120.0
+
+
+@pytest.fixture
+def topic() -> bytes:
+    """A name that nobody used before."""
+    return f"cut-{uuid.uuid4().hex}".encode()
+
+
+def pids(bruce: RunningBruce) -> dict[str, int]:
+    """The workers that run."""
+    return {worker.role: worker.pid for worker in bruce.status().workers}
+
+
+def test_all_packets_are_dropped(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
+    """Messages wait, no worker ends, status says why; mended, each is delivered once, in order."""
+    create(kafka1, topic)
+    with RunningBruce(tmp_path, kafka1.bootstrap) as bruce:
+        sent = bruce.send(keyed(1000, topic=topic))
+        bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        before = pids(bruce)
+        kafka1.cut(1)
+        sent += bruce.send(keyed(3000, topic=topic, first=sent))
+        seen = bruce.await_status(lambda s: s.received == sent and bool(s.trouble), PATIENCE_S)
+        check_books(seen)
+        assert seen.backlog > 0
+        assert "127.0.0.1" in str(seen.trouble) or "answer" in str(seen.trouble)
+        assert "\n" not in str(seen.trouble)
+        kafka1.mend(1)
+        seen = bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        check_books(seen)
+        assert pids(bruce) == before
+        bruce.await_status(lambda s: s.trouble is None, PATIENCE_S)
+        records = consume(kafka1.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S)
+        assert len(records) == sent, "a broker that cannot be reached was asked again, and took it twice"
+        check_all_there(records, sent)
+
+
+def test_one_broker_of_three_is_cut_off(kafka3: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
+    """Only its own partitions wait, until others lead them; nothing is lost, keys stay in order."""
+    create(kafka3, topic)
+    with RunningBruce(tmp_path, kafka3.bootstrap) as bruce:
+        sent = bruce.send(keyed(1200, topic=topic))
+        bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        away = leaders(kafka3, topic)[0]
+        kafka3.cut(away)
+        more = keyed(3000, topic=topic, first=sent)
+        sent += bruce.send(more)
+        # What the other two lead is delivered at once, or when a controller that was cut off has a successor.
+        bruce.await_status(lambda s: s.delivered > sent - len(more), PATIENCE_S)
+        check_books(bruce.status())
+        kafka3.mend(away)
+        bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        records = consume(kafka3.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S)
+        check_all_there(records, sent)
+        assert len(set(numbers(records))) == sent
