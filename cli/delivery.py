@@ -56,7 +56,7 @@ class Delivery:
         self._catalogue = catalogue = Catalogue(layout)
         topics = Topics()
         self._marks = Marks(layout.delivery, Catalogue(layout))
-        self._acks = Acks(self._marks, catalogue)
+        self._acks = Acks(self._marks, catalogue, marks_first=config.dispatch.mode == "at_most_once")
         self._client, self._pool = make_pool(
             config.dispatch, topics, ProgressBook(self._acks, catalogue), spool, self._wake
         )

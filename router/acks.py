@@ -26,7 +26,7 @@ import numpy.typing as npt
 from spool.catalogue import Catalogue, SegmentInfo
 from spool.errors import MarksFailed
 from spool.kernel import kernel
-from spool.marks import CHUNK_BYTES, Changes, Marks
+from spool.marks import CHUNK_BYTES, CHUNK_MESSAGES, Changes, Marks
 
 log = logging.getLogger("bruce.router")
 
@@ -91,8 +91,10 @@ class SegmentBits:
         self.info = info
         self.resolved: Bits = np.zeros(CHUNK_BYTES, np.uint8)
         self.taken: Bits = np.zeros(CHUNK_BYTES, np.uint8)
+        self.ahead: Bits = np.zeros(CHUNK_BYTES, np.uint8)
+        """Marked, and not resolved yet."""
         self.dirty = np.zeros(1, np.uint8)
-        """uint8[chunks]: 1 where `resolved` is ahead of the marks."""
+        """uint8[chunks]: 1 where the marks are behind."""
 
     def make_room(self, messages: int) -> None:
         """Have bits for so many messages."""
@@ -101,6 +103,7 @@ class SegmentBits:
             more = max(chunks, 2 * len(self.dirty)) - len(self.dirty)
             self.resolved = np.pad(self.resolved, (0, more * CHUNK_BYTES))
             self.taken = np.pad(self.taken, (0, more * CHUNK_BYTES))
+            self.ahead = np.pad(self.ahead, (0, more * CHUNK_BYTES))
             self.dirty = np.pad(self.dirty, (0, more))
 
 
@@ -108,9 +111,18 @@ class Acks:
     """Outcomes, from librdkafka's reports to the marks."""
 
     def __init__(
-        self, marks: Marks, catalogue: Catalogue, *, clock: Callable[[], float] = time.monotonic
+        self,
+        marks: Marks,
+        catalogue: Catalogue,
+        *,
+        marks_first: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`marks` must have a catalogue of their own: a thread writes them while this one is read."""
+        """`marks` must have a catalogue of their own: a thread writes them while this one is read.
+
+        `marks_first`: messages are marked before they are sent, so that a crash never has them sent twice.
+        """
+        self.marks_first = marks_first
         self._marks, self._catalogue, self._clock = marks, catalogue, clock
         self._writer = ThreadPoolExecutor(1, "marks")
         self._writing: tuple[Changes, Future[int]] | None = None
@@ -129,6 +141,8 @@ class Acks:
         for info, chunk, bitmap in marks.chunks():
             bits = self._bits(info, (chunk + 1) * 8 * CHUNK_BYTES)
             bits.resolved[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES] = bitmap
+        # Marks that were made ahead came without a floor: it follows with the next write.
+        self._changed = bool(self._segments)
 
     def _bits(self, info: SegmentInfo, messages: int) -> SegmentBits:
         bits = self._segments.get(info.first_sequence)
@@ -179,6 +193,31 @@ class Acks:
         for bits, which in self._by_segment(sequences):
             clear_bits(bits.taken, bits.info.first_sequence, sequences[which])
 
+    def mark_ahead(self, sequences: npt.NDArray[np.int64]) -> bool:
+        """Mark these before they are sent, and wait until that is durable; False when it cannot be.
+
+        A crash then takes them for done with. Here they stay open.
+        """
+        for bits, which in self._by_segment(sequences):
+            set_bits(bits.ahead, bits.info.first_sequence, sequences[which], bits.dirty)
+        self.wait()
+        # With the bit of a discarded message goes its reason, always.
+        changes, self._discarded = Changes(discarded=self._discarded), []
+        changes.chunks = self._dirty_chunks()
+        self._write(changes)
+        self.wait()
+        if self._failing:
+            self.unmark(sequences)
+        return not self._failing
+
+    def unmark(self, sequences: npt.NDArray[np.int64]) -> None:
+        """These were marked, and then not sent after all."""
+        for bits, which in self._by_segment(sequences):
+            clear_bits(bits.ahead, bits.info.first_sequence, sequences[which])
+            chunks = np.unique((sequences[which] - bits.info.first_sequence) // CHUNK_MESSAGES)
+            bits.dirty[chunks] = 1
+        self._changed |= len(sequences) > 0
+
     def resolve(self, sequences: npt.NDArray[np.int64]) -> None:
         """These are done with."""
         above = sequences[sequences >= self.floor]
@@ -216,13 +255,22 @@ class Acks:
         self._catalogue.refresh()
         self._raise_floor()
         changes = Changes(self.floor, offsets=offsets, discarded=self._discarded, progress=self.progress)
-        for bits in self._segments.values():
-            for chunk in np.flatnonzero(bits.dirty).tolist():
-                part = bits.resolved[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES]
-                changes.chunks[bits.info.number, chunk] = part.copy()
-            bits.dirty[:] = 0
+        changes.chunks = self._dirty_chunks()
         self._discarded, self._changed = [], False
         self._committed_at = self._clock()
+        self._write(changes)
+
+    def _dirty_chunks(self) -> dict[tuple[int, int], Bits]:
+        """What the marks do not have, by (segment number, chunk)."""
+        chunks = {}
+        for bits in self._segments.values():
+            for chunk in np.flatnonzero(bits.dirty).tolist():
+                part = slice(chunk * CHUNK_BYTES, (chunk + 1) * CHUNK_BYTES)
+                chunks[bits.info.number, chunk] = bits.resolved[part] | bits.ahead[part]
+            bits.dirty[:] = 0
+        return chunks
+
+    def _write(self, changes: Changes) -> None:
         self._writing = changes, self._writer.submit(self._marks.commit, changes)
 
     def wait(self) -> int:

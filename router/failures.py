@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from dispatch.codes import name_of
 from dispatch.retry import Action, Decision, decide, needs_people
+from spool.wire import Reason
 
 PAUSE_S = 0.5
 """Before a partition is tried again after an error that time may heal."""
@@ -116,6 +117,17 @@ class Failures:
             return Failed(sequence[numbers], flat[numbers])
 
         return Verdict(rows(again), {reason: rows(n) for reason, n in discard.items()}, refresh)
+
+    def write_off(self, sequence: Sequences, code: npt.NDArray[np.int32], flat: Flats) -> Verdict:
+        """Decide about failed messages that may be sent once only: each is given up."""
+        reasons = np.empty(len(code), np.int64)
+        for c in np.unique(code).tolist():
+            decision = decide(c)
+            self._say(c, decision)
+            given = decision.reason if decision.action is Action.DISCARD else Reason.UNCONFIRMED
+            reasons[code == c] = given
+        rows = {int(r): Failed(sequence[reasons == r], flat[reasons == r]) for r in np.unique(reasons)}
+        return Verdict(Failed(sequence[:0], flat[:0]), rows, refresh=True)
 
     def note_delivered(self, flats: Flats) -> None:
         """Something of these partitions was acknowledged."""

@@ -108,12 +108,13 @@ class Passage:
             flat[(flat >= 0) & (held & ~catch_up.ready)[flat]] = -1
             closed = self._failures.group(batch.sequence, flat)
         before = rows["held_from"][flat]
+        may = self._may_go(batch, flat, before, catching_up=catch_up is not None)
         handed = self._pool.send(batch, flat, catching_up=catch_up is not None)
         after = rows["held_from"][flat]
-        sent = (flat >= 0) & ((after == NOT_HELD) | (batch.sequence < after))
-        # A held partition gets nothing on the live path, and nothing from before its place when catching up.
-        sent &= (before == NOT_HELD) | (catch_up is not None and (batch.sequence >= before))
+        sent = may & ((after == NOT_HELD) | (batch.sequence < after))
         self._acks.take(batch.sequence[sent])
+        if self._acks.marks_first:
+            self._acks.unmark(batch.sequence[may & ~sent])
         left = wanted & ~sent
         if left.any():
             self._cover(batch, left, chosen)
@@ -126,6 +127,26 @@ class Passage:
             self.moved += int(sent.sum())
             catch_up.ready[chosen[left & (chosen >= 0)]] = False
             catch_up.ready[closed] = False
+
+    def _may_go(
+        self,
+        batch: Batch,
+        flat: npt.NDArray[np.int32],
+        before: npt.NDArray[np.int64],
+        *,
+        catching_up: bool,
+    ) -> Mask:
+        """Which rows the pool would take, as far as their partitions are concerned.
+
+        A held partition gets nothing on the live path, and nothing from before its place when catching up.
+        Where marks come first, these are marked, and the others taken out of `flat`.
+        """
+        may = (flat >= 0) & ((before == NOT_HELD) | (catching_up & (batch.sequence >= before)))
+        if self._acks.marks_first:
+            may &= self._room.led()[flat]
+            may &= self._acks.mark_ahead(batch.sequence[may])
+            flat[~may] = -1
+        return np.asarray(may)
 
     def _choose(self, batch: Batch, wanted: Mask, catch_up: CatchUp | None) -> npt.NDArray[np.int32]:
         """The flat partition of each wanted row; -1 for others, and where there is none to go to."""

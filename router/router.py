@@ -57,6 +57,7 @@ class Router:
         self._acks = acks
         self._failures, self._unknown = Failures(clock=clock), UnknownTopics(grace_s=grace_s, clock=clock)
         self._passage = Passage(committed, kafka, acks, partitioners, self._failures, self._unknown)
+        self._judge = self._failures.write_off if acks.marks_first else self._failures.judge
         self._catch_ups = CatchUps(self._again, self._live, self._pool, self._room, self._failures)
         self._renewal = Renewal(self._client, self._pool, clock=clock)
         self._trouble = Trouble(self._client, self._metadata)
@@ -108,7 +109,7 @@ class Router:
     def _fail(self, outcomes: Outcomes) -> None:
         """Give back what is to be sent again, discard what Kafka will never take."""
         bad = outcomes.code != 0
-        verdict = self._failures.judge(outcomes.sequence[bad], outcomes.code[bad], outcomes.flat[bad])
+        verdict = self._judge(outcomes.sequence[bad], outcomes.code[bad], outcomes.flat[bad])
         for reason, rows in verdict.discard.items():
             numbers = self._pool.partitions.rows["topic"][rows.flat].tolist()
             topics = [self._live.topics.names[number] for number in numbers]

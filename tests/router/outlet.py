@@ -69,7 +69,7 @@ class Outlet:
         self.marks = Marks(self.rig.layout.delivery, Catalogue(self.rig.layout))
         self.client = KafkaClient(self.options, self.wake)
         self.pool = Pool(self.client, topics, self.options, spool_uuid=self.rig.identity.spool)
-        self.acks = Acks(self.marks, catalogue)
+        self.acks = Acks(self.marks, catalogue, marks_first=self.options.mode == "at_most_once")
         self.metadata = Metadata(self.client.fetch_cluster, lambda: None)
         self.readers = Reader(catalogue, topics), Reader(catalogue, topics)
         window = self.options.window_messages, self.options.window_bytes
