@@ -17,8 +17,9 @@ from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient, ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
+from spool.wire import encode
 from tests.daemon import RunningBruce, consume
-from tests.router.outlet import keyed, numbers
+from tests.router.outlet import NOW_MS, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
 
 pytestmark = pytest.mark.real_kafka
@@ -173,3 +174,29 @@ def test_marks_that_miss_the_last_transaction(kafka1: KafkaCluster, tmp_path: Pa
         sent += bruce.send(keyed(100, topic=topic, first=sent))
         bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
         check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S), sent)
+
+
+def test_a_record_that_kafka_refuses(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
+    """It aborts its transactions until it stands alone; it is discarded, and all others are there once."""
+    create(kafka1, topic)
+    tomorrow = encode(topic, b"0:99999:", partition_key=0, timestamp=NOW_MS + 86_400_000)
+    with RunningBruce(tmp_path, kafka1.bootstrap, settings=EXACTLY_ONCE) as bruce:
+        bruce.send([*keyed(200, topic=topic), tomorrow, *keyed(200, topic=topic, first=200)])
+        seen = bruce.await_status(lambda s: s.backlog == 0 and s.received == 401, PATIENCE_S)
+        assert (seen.delivered, seen.discarded) == (400, {"invalid_record": 1})
+        check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, 400, PATIENCE_S), 400)
+
+
+def test_a_broker_that_stands_still(kafka3: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
+    """It costs a transaction, and is left out until it moves; nothing is lost, and nothing comes twice."""
+    create(kafka3, topic)
+    with RunningBruce(tmp_path, kafka3.bootstrap, settings=EXACTLY_ONCE) as bruce:
+        sent = bruce.send(keyed(600, topic=topic))
+        bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        kafka3.freeze(2)
+        sent += bruce.send(keyed(600, topic=topic, first=sent))
+        time.sleep(25)
+        kafka3.thaw(2)
+        sent += bruce.send(keyed(600, topic=topic, first=sent))
+        bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        check_once(consume(kafka3.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S), sent)
