@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli import exits
-from cli.commands import drain, inspect, replay, run, send, spark, status
+from cli.commands import discards, drain, inspect, replay, run, send, spark, status
 from cli.output import complain
 
 
@@ -30,6 +30,7 @@ control.command("status", epilog=status.EXAMPLES)(status.status)
 control.command("send", epilog=send.EXAMPLES)(send.send)
 control.command("drain", epilog=drain.EXAMPLES)(drain.drain)
 control.command("replay", epilog=replay.EXAMPLES)(replay.replay)
+control.command("discards", epilog=discards.EXAMPLES)(discards.discards)
 
 inspection = _new_app("Look into a spool, or segment files by themselves. Nothing is written.")
 inspection.command("records", epilog=inspect.RECORDS_EXAMPLES)(inspect.records)

@@ -10,15 +10,18 @@ from collections.abc import Callable
 
 from cli.config import Config
 from dispatch.modes import make_pool
+from dispatch.options import DispatchOptions
 from router.acks import Acks
 from router.brokers import BrokerView
 from router.ends import Kafka, Log
 from router.metadata import Metadata
 from router.partition import Partitioners
 from router.progress_book import ProgressBook
+from router.rejects import Rejection
 from router.room import Room
 from router.router import Router
 from spool.catalogue import Catalogue
+from spool.discard_file import DiscardFile
 from spool.layout import Layout
 from spool.lock import Lock
 from spool.marks import Marks
@@ -67,6 +70,7 @@ class Delivery:
             Kafka(self._client, self._pool, Room(self._pool, *window), self._metadata),
             self._acks,
             Partitioners(config.partitioners),
+            rejection=_rejection(config.dispatch, spool),
         )
 
     @property
@@ -129,8 +133,20 @@ class Delivery:
         floor = self.router.commit()
         self._report(floor, self.router.brokers(), self.router.trouble())
         self._metadata.stop()
+        self.router.close()
         if self._pool.close():
             self._client.close()
         self._acks.close()
         self._marks.close()
         self._owner.release()
+
+
+def _rejection(options: DispatchOptions, spool: bytes) -> Rejection:
+    """What becomes of messages that Kafka will not take."""
+    path = options.discard_file
+    return Rejection(
+        options.dead_letter_topic.encode(),
+        DiscardFile(path, options.discard_file_bytes) if path else None,
+        spool,
+        options.unknown_topic_seconds,
+    )

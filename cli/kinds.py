@@ -151,7 +151,7 @@ class TopicName(_Text):
     accepts: str = "letters, digits, dots, dashes and underscores, at most 249"
 
     def parse(self, value: object) -> str:
-        if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", value):
+        if not isinstance(value, str) or not re.fullmatch(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}", value):
             raise ValueError(value)
         return value
 

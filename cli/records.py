@@ -68,13 +68,13 @@ def as_object(batch: Batch, row: int, *, values: bool) -> dict[str, Any]:
     keyed, uid, pid = bool(batch.keyed[row]), int(batch.uid[row]), int(batch.pid[row])
     found: dict[str, Any] = {
         "sequence": int(batch.sequence[row]),
-        "received": _utc(int(batch.received_ns[row])),
-        **_text("topic", batch.topics.names[int(batch.topic[row])]),
+        "received": as_utc(int(batch.received_ns[row])),
+        **as_text("topic", batch.topics.names[int(batch.topic[row])]),
         "partition_key": int(batch.partition_key[row]) if keyed else None,
         "timestamp": int(batch.timestamp[row]),
     }
     if values:
-        found |= _text("key", batch.key(row)) | _text("value", batch.value(row))
+        found |= as_text("key", batch.key(row)) | as_text("value", batch.value(row))
     else:
         found |= {"key_bytes": int(batch.key_bytes[row]), "value_bytes": int(batch.value_bytes[row])}
     return found | {"uid": None if uid == NOBODY else uid, "pid": None if pid == NOBODY else pid}
@@ -102,13 +102,15 @@ def printable(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace").translate(_CONTROL)
 
 
-def _text(name: str, data: bytes | None) -> dict[str, str | None]:
+def as_text(name: str, data: bytes | None) -> dict[str, str | None]:
+    """Bytes under a name, or in base64 under another."""
     try:
         return {name: None if data is None else data.decode("utf-8")}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(data or b"").decode("ascii")}
 
 
-def _utc(ns: int) -> str:
+def as_utc(ns: int) -> str:
+    """A time in ISO 8601, to the ns."""
     seconds, rest = divmod(ns, 10**9)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"

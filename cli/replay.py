@@ -27,6 +27,7 @@ from router.acks import Acks
 from router.ends import Kafka, Log
 from router.metadata import Metadata
 from router.partition import Partitioners
+from router.rejects import Rejection
 from router.room import Room
 from router.router import Router
 from spool.catalogue import Catalogue, SegmentInfo
@@ -202,6 +203,7 @@ class _Line:
             Kafka(self._client, self._pool, Room(self._pool, *window), self._metadata),
             self._acks,
             Partitioners(config.partitioners),
+            rejection=Rejection(grace_s=config.dispatch.unknown_topic_seconds),
         )
 
     def __enter__(self) -> Self:
@@ -209,6 +211,7 @@ class _Line:
 
     def __exit__(self, *_: object) -> None:
         self._metadata.stop()
+        self._router.close()
         self._client.close()
         self._acks.close()
         os.close(self._wake)

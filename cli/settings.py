@@ -40,6 +40,10 @@ TABLES: dict[str, dict[str, Kind]] = {
         "window_messages": Whole(1, 1_000_000, "messages"),
         "window_bytes": Size(64 * KIB),
         "drain_seconds": Whole(0, 86_400, "seconds"),
+        "unknown_topic_seconds": Whole(0, 604_800, "seconds"),
+        "dead_letter_topic": TopicName(),
+        "discard_file": AbsolutePath(),
+        "discard_file_bytes": Size(64 * KIB),
     },
 }
 TOPIC_KEYS: dict[str, Kind] = {

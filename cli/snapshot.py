@@ -10,7 +10,7 @@ import numpy as np
 
 from dispatch.brokers import State
 from ingest.staging import read_staging, staging_path
-from spool.account import take_account
+from spool.account import Account, take_account
 from spool.disk import allocated_bytes
 from spool.frame import SEQUENCE
 from spool.identity import read_identity
@@ -31,7 +31,7 @@ def take_snapshot(directory: Path) -> Snapshot:
     layout = Layout(directory)
     spool = read_identity(layout)
     runtime, boot = runtime_directory(), boot_id()
-    account = take_account(layout, lambda: read_staging(staging_path(runtime, spool, boot)))
+    account = account_of(layout)
     page = read_page(page_path(runtime, spool, boot))
     workers = _workers(page)
     written = int(account.tail[SEQUENCE])
@@ -58,6 +58,12 @@ def take_snapshot(directory: Path) -> Snapshot:
         trouble=_trouble(page_path(runtime, spool, boot)) if workers else None,
         dead_lettered=account.dead_lettered,
     )
+
+
+def account_of(layout: Layout) -> Account:
+    """The books of a spool, what waits in staging included. Raises NoSpool, BadSpool."""
+    path = staging_path(runtime_directory(), read_identity(layout), boot_id())
+    return take_account(layout, lambda: read_staging(path))
 
 
 def _synced(layout: Layout, written: int) -> int:

@@ -36,6 +36,7 @@ import numpy.typing as npt
 from dispatch.client import KafkaClient, KafkaError
 from dispatch.codes import Code
 from dispatch.lane import Aborted, Begun, Broken, Committed, Fenced, Lane, Result
+from dispatch.letters import Letter
 from dispatch.options import DispatchOptions
 from dispatch.pool import HandedOver, Outcomes, Pool
 from dispatch.progress import INSTANCE_BYTES, Deliverer, Progress, encode
@@ -154,6 +155,12 @@ class ExactlyOnce(Pool):
         if self.phase is Phase.READY and (flat >= 0).any():
             self._open()
         return super().send(batch, flat, catching_up=catching_up)
+
+    def post(self, letter: Letter, flat: int) -> int:
+        """Hand over one record, in a transaction."""
+        if self.phase is Phase.READY:
+            self._open()
+        return super().post(letter, flat) if self.phase is Phase.OPEN else int(Code.QUEUE_FULL)
 
     def collect(self) -> Outcomes:
         """What became known: refusals at once, deliveries when their transaction is committed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from dispatch.errors import BadProperty
 
@@ -87,6 +88,26 @@ class DispatchOptions:
     """At a stop, how long what is in the spool is still delivered, in seconds; what is left then waits there
     for the next start. 0 delivers nothing more, and waits for acknowledgements only. Danger: the service
     manager must wait longer (systemd: TimeoutStopSec), or it kills bruce in the middle."""
+    unknown_topic_seconds: int = 60
+    """How long messages wait for a topic that Kafka says it does not have, or does not have any more; then
+    they are dead-lettered, or discarded. Danger: with a short time a topic that is made late loses its first.
+    """
+    dead_letter_topic: str = ""
+    """Where messages go that Kafka will never take: too large, refused for their content, of no topic.
+
+    The value is the datagram as it was sent, the key that of the message; headers tell why (`bruce-reason`),
+    the topic (`bruce-topic`), and the times of the first and last attempt (`bruce-first-attempt`,
+    `bruce-last-attempt`, in ms). It must exist, or be made by Kafka on demand. What it refuses too is
+    discarded. Danger: without one, and without a discard_file, such messages are counted and gone.
+    """
+    discard_file: Path | None = None
+    """A file for messages that are discarded though they were accepted, for `brucectl replay --discards`.
+
+    Synced before a message counts as discarded. With this name and .1 behind it, it takes up to twice
+    discard_file_bytes. Danger: with its disk full, such messages wait, and hold their segments.
+    """
+    discard_file_bytes: int = 64 << 20
+    """Bytes after which the discard file is called .1, in place of the one before, and begun anew."""
     mode: str = "at_least_once"
     """`at_least_once`: what a crash leaves unclear is sent again. `exactly_once`: in transactions, ten a
     second; a consumer with `isolation.level=read_committed` sees each message once. A broker that stands

@@ -53,21 +53,27 @@ class PartitionTable:
         """int32[topic number]: how many partitions are known."""
 
     def extend(self, topic: int, partitions: int, handle: int) -> npt.NDArray[np.int32]:
-        """Make a topic known, or grow it. Returns the flat numbers of its partitions, in order.
-
-        A topic that shrank (deleted, made anew) keeps its rows; the ones beyond are without a leader.
-        """
+        """Make a topic known, or grow it. Returns the flat numbers of all that it ever had, in order."""
         self._make_room(topic, partitions)
-        known = int(self.partitions_of[topic])
+        known = int(np.count_nonzero(self.flats[topic] != NONE))
         if partitions > known:
             first, self.count = self.count, self.count + partitions - known
             self.flats[topic, known:partitions] = np.arange(first, self.count)
             self.rows["topic"][first : self.count] = topic
             self.rows["partition"][first : self.count] = np.arange(known, partitions)
-            self.partitions_of[topic] = partitions
+        self.partitions_of[topic] = max(partitions, self.partitions_of[topic])
         flats = self.flats[topic, : max(known, partitions)]
         self.rows["handle"][flats] = handle
         return flats
+
+    def shrink(self, topic: int, partitions: int) -> None:
+        """A topic has fewer (deleted, made anew). The rows of the others stay: messages refer to them."""
+        self.partitions_of[topic] = partitions
+
+    def exist(self, flats: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Which of these partitions their topic still has."""
+        rows = self.rows[flats]
+        return np.asarray(rows["partition"] < self.partitions_of[rows["topic"]])
 
     def hold(self, flats: npt.NDArray[np.int32], sequences: npt.NDArray[np.int64]) -> None:
         """Hold partitions back from these sequences on, or from earlier ones if they are held already."""

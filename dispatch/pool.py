@@ -31,7 +31,8 @@ from dispatch.client import KafkaClient
 from dispatch.cluster import Cluster
 from dispatch.codes import Code
 from dispatch.flight import Flight
-from dispatch.handover import Envelope, Rows, hand_over
+from dispatch.handover import HEADER_NAME, Envelope, Rows, hand_over, may_send
+from dispatch.letters import Letter, charge, produce
 from dispatch.options import DispatchOptions
 from dispatch.partitions import NONE, PartitionTable, order_by_partition
 from dispatch.reports import ROW, collect, reader
@@ -132,6 +133,28 @@ class Pool:
         if refusals:
             self._refused.append(refused[:refusals])
         return HandedOver(sent, held, refusals, error)
+
+    def post(self, letter: Letter, flat: int) -> int:
+        """Hand over one record to a partition: 0, or why not. Its outcome comes as those of messages do."""
+        partition, brokers = self.partitions.rows[flat], self.brokers.rows
+        if not may_send(int(partition.leader), letter.size, brokers, self._window):
+            return int(Code.QUEUE_FULL)
+        if self._stamp:
+            stamp = (HEADER_NAME, self._uuid + letter.sequence.to_bytes(8, "big"))
+            letter = letter._replace(headers=[*letter.headers, stamp])
+        self.flight.make_room(1)
+        number = int(self.flight.free[int(self.flight.free_count[0]) - 1])
+        code = produce(self._client, partition, number, letter)
+        if code == 0:
+            self.flight.free_count[0] -= 1
+            charge(self.flight.rows[number], letter, flat, self.partitions, brokers)
+        return code
+
+    def orphan(self, topic: int) -> None:
+        """A topic is gone: none of its partitions has a leader."""
+        if topic < len(self.partitions.partitions_of):
+            flats = self.partitions.flats[topic, : self.partitions.partitions_of[topic]]
+            self.partitions.rows["leader"][flats] = NONE
 
     def collect(self) -> Outcomes:
         """What became known since the last time; does not wait. Events of other kinds go to the client."""

@@ -1,8 +1,9 @@
-"""A single record to librdkafka, beside the messages of the log: one call from Python each."""
+"""Single records to librdkafka, beside the messages of the log: one call from Python each."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,27 +14,39 @@ from spool.kernel import address_of
 _WORDS = 9
 """sizeof(rd_kafka_vu_t) / 8: the kind, then a union."""
 
+Argument = tuple[int, ...]
+"""A Vtype, then the first words of its union."""
+
 
 def produce(library: Library, handle: int, topic: int, partition: int, key: bytes, value: bytes) -> int:
     """Hand over one record; librdkafka's error code, 0 when taken. Its report is passed over.
 
     `topic`: rd_kafka_topic_t.
     """
-    key_at, value_at = ctypes.create_string_buffer(key), ctypes.create_string_buffer(value)
-    arguments = np.zeros((6, _WORDS), np.int64)
-    rows = (
+    arguments = [
         (Vtype.RKT, topic),
         (Vtype.PARTITION, partition),
         (Vtype.MSGFLAGS, COPY_MESSAGE),
-        (Vtype.KEY, ctypes.addressof(key_at), len(key)),
-        (Vtype.VALUE, ctypes.addressof(value_at), len(value)),
+        (Vtype.KEY, *place(key)),
+        (Vtype.VALUE, *place(value)),
         (Vtype.OPAQUE, UNLISTED),
-    )
-    for row, words in enumerate(rows):
-        arguments[row, : len(words)] = words
-    error: int | None = library.produceva(handle, address_of(arguments), len(rows))
+    ]
+    return hand_over(library, handle, arguments)
+
+
+def hand_over(library: Library, handle: int, arguments: Sequence[Argument]) -> int:
+    """Call `produceva`; librdkafka's error code, 0 when taken. Keep alive what they point to."""
+    table = np.zeros((len(arguments), _WORDS), np.int64)
+    for row, words in enumerate(arguments):
+        table[row, : len(words)] = words
+    error: int | None = library.produceva(handle, address_of(table), len(table))
     if not error:
         return 0
     code = int(library.error_code(error))
     library.error_destroy(error)
     return code
+
+
+def place(data: bytes) -> tuple[int, int]:
+    """(address, length) of the bytes of an object, for as long as it lives."""
+    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0, len(data)

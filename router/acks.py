@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.catalogue import Catalogue, SegmentInfo
+from spool.discarded import SAMPLE_BYTES, Sample
 from spool.errors import MarksFailed
 from spool.kernel import kernel
 from spool.marks import CHUNK_BYTES, CHUNK_MESSAGES, Changes, Marks
@@ -128,6 +129,7 @@ class Acks:
         self._writing: tuple[Changes, Future[int]] | None = None
         self._segments: dict[int, SegmentBits] = {}
         self._discarded: list[tuple[int, int, bytes, int]] = []
+        self._samples: list[Sample] = []
         self._committed_at = clock()
         self._changed = self._failing = False
         self.generation = marks.generation()
@@ -242,6 +244,10 @@ class Acks:
         """That of the marks that will hold, at the latest, what is resolved by now."""
         return self.generation + 1 + (self._writing is not None)
 
+    def keep_sample(self, sequence: int, reason: int, topic: bytes, datagram: bytes) -> None:
+        """Keep the first bytes of a discarded message beside its count."""
+        self._samples.append(Sample(sequence, reason, topic, time.time_ns(), datagram[:SAMPLE_BYTES]))
+
     def due(self) -> bool:
         """Whether there is something to write down, COMMIT_S is over, and the writer is free."""
         if self._writing and self._writing[1].done():
@@ -254,9 +260,15 @@ class Acks:
         self.wait()
         self._catalogue.refresh()
         self._raise_floor()
-        changes = Changes(self.floor, offsets=offsets, discarded=self._discarded, progress=self.progress)
+        changes = Changes(
+            self.floor,
+            offsets=offsets,
+            discarded=self._discarded,
+            samples=self._samples,
+            progress=self.progress,
+        )
         changes.chunks = self._dirty_chunks()
-        self._discarded, self._changed = [], False
+        self._discarded, self._samples, self._changed = [], [], False
         self._committed_at = self._clock()
         self._write(changes)
 
@@ -305,6 +317,7 @@ class Acks:
         """These changes were not written, and are to be with the next."""
         self._changed = True
         self._discarded = changes.discarded + self._discarded
+        self._samples = changes.samples + self._samples
         by_number = {bits.info.number: bits for bits in self._segments.values()}
         for number, chunk in changes.chunks:
             # Bits that are gone lie below a floor that is still to be written.

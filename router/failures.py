@@ -44,11 +44,20 @@ class Failed(NamedTuple):
     flat: Flats
 
 
+class Refused(NamedTuple):
+    """Some that are given up."""
+
+    sequence: Sequences
+    flat: Flats
+    first_ms: list[int]
+    """When each was refused first, in ms since the epoch."""
+
+
 class Verdict(NamedTuple):
     """What is to be done."""
 
     again: Failed
-    discard: dict[int, Failed]
+    discard: dict[int, Refused]
     """By reason."""
     refresh: bool
     """Ask for metadata first."""
@@ -58,7 +67,8 @@ class Verdict(NamedTuple):
 class Suspicion:
     """One partition that Kafka refused something of."""
 
-    suspects: set[int] = field(default_factory=set)
+    suspects: dict[int, int] = field(default_factory=dict)
+    """Sequence -> when it was refused first, in ms since the epoch."""
     alone: int = -1
     """The sequence of the message that is out by itself."""
     first: int = -1
@@ -94,7 +104,7 @@ class Failures:
 
     def judge(self, sequence: Sequences, code: npt.NDArray[np.int32], flat: Flats) -> Verdict:
         """Decide about failed messages; columns of one length."""
-        discard: dict[int, list[int]] = {}
+        discard: dict[int, dict[int, int]] = {}
         again: list[int] = []
         refresh = False
         for row, (s, c, f) in enumerate(zip(sequence.tolist(), code.tolist(), flat.tolist(), strict=True)):
@@ -108,15 +118,16 @@ class Failures:
                 pause = STOP_S if decision.action is Action.STOP else PAUSE_S
                 self._until[f] = self._clock() + pause
                 again.append(row)
-            elif self._refused_alone(f, s):
-                discard.setdefault(int(decision.reason), []).append(row)
+            elif first_ms := self._refused_alone(f, s):
+                discard.setdefault(int(decision.reason), {})[row] = first_ms
             else:
                 again.append(row)
 
-        def rows(numbers: list[int]) -> Failed:
-            return Failed(sequence[numbers], flat[numbers])
-
-        return Verdict(rows(again), {reason: rows(n) for reason, n in discard.items()}, refresh)
+        refused = {
+            reason: Refused(sequence[list(rows)], flat[list(rows)], list(rows.values()))
+            for reason, rows in discard.items()
+        }
+        return Verdict(Failed(sequence[again], flat[again]), refused, refresh)
 
     def write_off(self, sequence: Sequences, code: npt.NDArray[np.int32], flat: Flats) -> Verdict:
         """Decide about failed messages that may be sent once only: each is given up."""
@@ -126,7 +137,11 @@ class Failures:
             self._say(c, decision)
             given = decision.reason if decision.action is Action.DISCARD else Reason.UNCONFIRMED
             reasons[code == c] = given
-        rows = {int(r): Failed(sequence[reasons == r], flat[reasons == r]) for r in np.unique(reasons)}
+        now = time.time_ns() // 1_000_000
+        rows = {}
+        for reason in np.unique(reasons).tolist():
+            which = reasons == reason
+            rows[reason] = Refused(sequence[which], flat[which], [now] * int(which.sum()))
         return Verdict(Failed(sequence[:0], flat[:0]), rows, refresh=True)
 
     def note_delivered(self, flats: Flats) -> None:
@@ -144,16 +159,16 @@ class Failures:
                 "messages came back with %s: %s (%s)", name_of(code), decision.why, decision.action.value
             )
 
-    def _refused_alone(self, flat: int, sequence: int) -> bool:
-        """Whether a refusal is to be believed; otherwise the message is a suspect from now on."""
+    def _refused_alone(self, flat: int, sequence: int) -> int:
+        """When it was refused first, if the refusal is to be believed; 0: it is a suspect from now on."""
+        now = time.time_ns() // 1_000_000
         suspicion = self._suspicions.setdefault(flat, Suspicion())
         if suspicion.alone == sequence:
-            suspicion.suspects.discard(sequence)
             suspicion.alone, suspicion.refused = -1, 0
-            return True
-        suspicion.suspects.add(sequence)
+            return suspicion.suspects.pop(sequence, now)
+        suspicion.suspects.setdefault(sequence, now)
         suspicion.refused += 1
-        return False
+        return 0
 
     def decline(self, flats: Flats) -> None:
         """Librdkafka itself did not take a message of these partitions."""
@@ -181,7 +196,7 @@ class Failures:
                 continue
             first = int(sequence[rows[0]])
             # Those before the first open message were delivered after all.
-            suspicion.suspects = {s for s in suspicion.suspects if s >= first}
+            suspicion.suspects = {s: ms for s, ms in suspicion.suspects.items() if s >= first}
             if not suspicion.suspects:
                 del self._suspicions[partition]
                 continue

@@ -8,26 +8,22 @@ before; or it waits for its topic. `_cover` sees to that after each batch.
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import numpy.typing as npt
 
 from dispatch.partitions import NOT_HELD
 from dispatch.retry import Action, decide
-from router.acks import Acks
 from router.catch_up import CatchUp
 from router.ends import Kafka, Place
 from router.failures import Failures
 from router.growth import Growth
 from router.partition import Partitioners
+from router.rejects import Rejects
 from router.room import Mask
 from router.unknown import UnknownTopics
 from spool.reader import Reader
 from spool.record import Batch
 from spool.wire import Reason
-
-_log = logging.getLogger("bruce.router")
 
 
 class Passage:
@@ -37,19 +33,19 @@ class Passage:
         self,
         committed: Place,
         kafka: Kafka,
-        acks: Acks,
         partitioners: Partitioners,
         failures: Failures,
         unknown: UnknownTopics,
+        rejects: Rejects,
     ) -> None:
-        self._committed, self._acks, self._partitioners = committed, acks, partitioners
+        self._committed, self._acks, self._partitioners = committed, rejects.acks, partitioners
         _, self._pool, self._room, self._metadata = kafka
-        self._failures, self._unknown = failures, unknown
+        self._failures, self._unknown, self._rejects = failures, unknown, rejects
         self.growth = Growth()
         self.loose: dict[int, int] = {}
         """Topic -> lowest sequence of a message that may go anywhere and found no place."""
-        self.moved = 0
-        """Messages discarded, and sent when catching up."""
+        self._sent = 0
+        """When catching up."""
 
     def route(self, reader: Reader, catch_up: CatchUp | None) -> bool:
         """Read one batch and hand over what may go; False when nothing is committed."""
@@ -57,7 +53,7 @@ class Passage:
         batch = reader.next()
         for damage in reader.damage:
             lost = np.arange(damage.first, damage.end, dtype=np.int64)
-            self.discard(lost, Reason.DAMAGED, [b""] * len(lost))
+            self._rejects.discard(lost, Reason.DAMAGED, [b""] * len(lost))
         reader.damage.clear()
         if batch is None:
             return False
@@ -66,15 +62,10 @@ class Passage:
             self._hand_over(batch, wanted, catch_up)
         return True
 
-    def discard(self, sequence: npt.NDArray[np.int64], reason: Reason, topics: list[bytes]) -> None:
-        """Count messages as discarded, those that were not before; `topics` one a message."""
-        count = self._acks.discard(sequence, reason, topics)
-        if count:
-            name = topics[0].decode(errors="replace")
-            _log.error(
-                "%d messages from %d on discarded: %s %s", count, sequence[0], reason.name.lower(), name
-            )
-        self.moved += count
+    @property
+    def moved(self) -> int:
+        """Messages given up, and sent when catching up."""
+        return self._sent + self._rejects.moved
 
     def placeable(self, ready: Mask) -> list[int]:
         """The loose topics that have a partition to go to, `ready` ones included."""
@@ -88,13 +79,15 @@ class Passage:
         """The wanted rows whose topic has partitions; those of other topics wait, or are given up."""
         known = self._pool.partitions.partitions_of
         missing = wanted & (np.pad(known, (0, len(batch.topics.names)))[batch.topic] == 0)
+        if self._unknown.gone:
+            missing |= wanted & np.isin(batch.topic, list(self._unknown.gone))
         if not missing.any():
             return wanted
         for topic in np.unique(batch.topic[missing]).tolist():
             rows = missing & (batch.topic == topic)
             name = batch.topics.names[topic]
             if self._unknown.given_up(topic, name):
-                self.discard(batch.sequence[rows], Reason.UNKNOWN_TOPIC, [name] * int(rows.sum()))
+                self._rejects.add_rows(batch, rows, name, self._unknown.denied_ms(topic))
             elif self._unknown.wait(topic, int(batch.sequence[rows][0])):
                 self._metadata.want([name])
         return wanted & ~missing
@@ -124,7 +117,7 @@ class Passage:
             if decide(handed.error).action is Action.REFRESH:
                 self._metadata.want([])
         if catch_up:
-            self.moved += int(sent.sum())
+            self._sent += int(sent.sum())
             catch_up.ready[chosen[left & (chosen >= 0)]] = False
             catch_up.ready[closed] = False
 

@@ -11,9 +11,8 @@ from dispatch.pool import Outcomes, Pool
 
 _log = logging.getLogger("bruce.router")
 
-CALM_S = 60.0
-"""A producer that lasted so long is replaced at once, one that did not after a pause, which doubles."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
+"""Between two new producers, neither of which delivered anything; it doubles. The first comes at once."""
 
 
 class Renewal:
@@ -24,7 +23,11 @@ class Renewal:
     ) -> None:
         self._client, self._pool, self._clock = client, pool, clock
         self._since: float | None = None
-        self._renewed_at, self._pause_s = -CALM_S, 0.0
+        self._renewed_at, self._pause_s = 0.0, 0.0
+
+    def note_delivered(self) -> None:
+        """A producer delivers: should it be finished, another takes its place at once."""
+        self._pause_s = 0.0
 
     def attempt(self, in_flight: int) -> Outcomes | None:
         """Once it is time: what was in flight, to be sent again in order by the new producer.
@@ -41,8 +44,7 @@ class Renewal:
             return None
         if now - self._renewed_at < self._pause_s:
             return None
-        lasted = now - self._renewed_at >= CALM_S
-        self._pause_s = 0.0 if lasted else min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+        self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
         lost = self._pool.rebuild()
         self._since, self._renewed_at = None, self._clock()
         _log.warning("a new producer goes on; %d messages had no report", len(lost.sequence))

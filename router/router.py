@@ -16,7 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
+from dispatch.partitions import NOT_HELD
 from dispatch.pool import Outcomes
 from router.acks import UNROUTED, Acks
 from router.brokers import BrokerView, lowest_without_leader, view_brokers
@@ -25,15 +27,16 @@ from router.ends import Kafka, Log
 from router.failures import Failures
 from router.partition import Partitioners
 from router.passage import Passage
+from router.rejects import Rejection, Rejects
 from router.renewal import Renewal
 from router.trouble import Trouble
-from router.unknown import GRACE_S, UnknownTopics
+from router.unknown import Learnt, UnknownTopics
 from spool.crash_point import reach
-from spool.wire import Reason
 
 OBSERVE_S = 0.1
 ASK_S = 1.0
 """Between two questions for the leaders of partitions that are held because theirs is away."""
+NO_REJECTION = Rejection()
 CATCH_UP_BATCHES = 2
 """Batches of a catch-up for each one of the live path: it must gain on it."""
 
@@ -48,19 +51,21 @@ class Router:
         acks: Acks,
         partitioners: Partitioners,
         *,
-        grace_s: float = GRACE_S,
+        rejection: Rejection = NO_REJECTION,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin at the floor. `grace_s`: how long messages wait for a topic that Kafka does not know."""
+        """Begin at the floor. `rejection`: what becomes of messages that Kafka does not take."""
         self._live, self._again, committed = log
         self._client, self._pool, self._room, self._metadata = kafka
         self._acks = acks
-        self._failures, self._unknown = Failures(clock=clock), UnknownTopics(grace_s=grace_s, clock=clock)
-        self._passage = Passage(committed, kafka, acks, partitioners, self._failures, self._unknown)
+        self._failures = Failures(clock=clock)
+        self._unknown = UnknownTopics(grace_s=rejection.grace_s, clock=clock)
+        self._trouble = Trouble(self._client, self._metadata)
+        self._rejects = Rejects(log, kafka, acks, self._trouble, rejection, clock=clock)
+        self._passage = Passage(committed, kafka, partitioners, self._failures, self._unknown, self._rejects)
         self._judge = self._failures.write_off if acks.marks_first else self._failures.judge
         self._catch_ups = CatchUps(self._again, self._live, self._pool, self._room, self._failures)
         self._renewal = Renewal(self._client, self._pool, clock=clock)
-        self._trouble = Trouble(self._client, self._metadata)
         self._clock, self._observed_at, self._asked_at = clock, 0.0, 0.0
         self._live.seek(acks.floor)
 
@@ -81,6 +86,7 @@ class Router:
                 self._catch_ups.fruitless = False
         else:
             self._observe()
+            moved |= self._reject()
             moved |= self._go_over_again()
             moved |= self._may_read(None) and self._passage.route(self._live, None)
         if self._acks.due():
@@ -96,11 +102,13 @@ class Router:
         if count == 0:
             return 0
         self._catch_ups.fruitless = False
+        outcomes = _without(outcomes, self._rejects.settle(outcomes))
         good = outcomes.code == 0
         reach("mark.acknowledged")
         self._acks.resolve(outcomes.sequence[good])
         if good.any():
             self._trouble.note_delivered()
+            self._renewal.note_delivered()
             self._failures.note_delivered(outcomes.flat[good])
         if not good.all():
             self._fail(outcomes)
@@ -110,15 +118,31 @@ class Router:
         """Give back what is to be sent again, discard what Kafka will never take."""
         bad = outcomes.code != 0
         verdict = self._judge(outcomes.sequence[bad], outcomes.code[bad], outcomes.flat[bad])
-        for reason, rows in verdict.discard.items():
-            numbers = self._pool.partitions.rows["topic"][rows.flat].tolist()
-            topics = [self._live.topics.names[number] for number in numbers]
-            self._passage.discard(rows.sequence, Reason(reason), topics)
-        self._acks.give_back(verdict.again.sequence)
-        self._pool.partitions.hold(verdict.again.flat, verdict.again.sequence)
-        self._catch_ups.leave_out(verdict.again.flat)
+        for reason, refused in verdict.discard.items():
+            self._rejects.add(refused.sequence, reason, self._names(refused.flat), refused.first_ms)
+        again = verdict.again
+        self._acks.give_back(again.sequence)
+        there = self._pool.partitions.exist(again.flat)
+        there &= ~np.isin(self._pool.partitions.rows["topic"][again.flat], list(self._unknown.gone))
+        self._pool.partitions.hold(again.flat[there], again.sequence[there])
+        # Nothing will ever go to those that are gone: a pass finds another place for their messages, or none.
+        if not there.all():
+            self._catch_ups.given_up.append(int(again.sequence[~there].min()))
+        self._catch_ups.leave_out(again.flat)
         if verdict.refresh:
             self._metadata.want([])
+
+    def _names(self, flats: npt.NDArray[np.int32]) -> list[bytes]:
+        """The topic of each of these partitions."""
+        return [self._live.topics.names[n] for n in self._pool.partitions.rows["topic"][flats].tolist()]
+
+    def _reject(self) -> bool:
+        """Go on with those that Kafka will never take."""
+        moved = self._rejects.step()
+        if (start := self._rejects.take_over()) is not None:
+            self._catch_ups.given_up.append(start)
+            self._catch_ups.fruitless = False
+        return moved
 
     def _take_cluster(self) -> None:
         cluster = self._metadata.take()
@@ -129,15 +153,38 @@ class Router:
         self._trouble.denied = {n: c for n, c in cluster.errors.items() if topics.add(n) in waiting}
         before = partitions.partitions_of.copy()
         self._pool.set_cluster(cluster)
+        self._passage.growth.shrink(cluster, topics, partitions, self._clock())
         self._passage.growth.note(before, partitions.partitions_of, self._live.sequence, topics.names)
+        for topic in self._unknown.denies(cluster, topics):
+            self._pool.orphan(topic)
         for learnt in self._unknown.learn(cluster, topics):
             if learnt.known:
                 flats = partitions.flats[learnt.topic, : partitions.partitions_of[learnt.topic]]
                 partitions.hold(flats, np.full(len(flats), learnt.first))
             else:
-                self._catch_ups.given_up.append(learnt.first)
+                self._give_up(learnt)
+        # Those of a topic that was made anew with fewer.
+        self._sweep(np.flatnonzero(~partitions.exist(np.arange(partitions.count, dtype=np.int32))))
         self._catch_ups.grow(partitions.count)
         self._catch_ups.fruitless = False
+
+    def _give_up(self, learnt: Learnt) -> None:
+        """Let a pass come by all that waits for a topic which is not there, or not any more."""
+        if learnt.first is not None:
+            self._catch_ups.given_up.append(learnt.first)
+        if learnt.topic in self._passage.loose:
+            self._catch_ups.given_up.append(self._passage.loose.pop(learnt.topic))
+        rows = self._pool.partitions.rows[: self._pool.partitions.count]
+        self._sweep(np.flatnonzero(rows["topic"] == learnt.topic))
+
+    def _sweep(self, flats: npt.NDArray[np.int64]) -> None:
+        """Hold these no longer: a pass comes by what they were held for, and finds another place or none."""
+        held = self._pool.partitions.rows["held_from"]
+        chosen = flats[held[flats] != NOT_HELD].astype(np.int32)
+        if len(chosen):
+            self._catch_ups.given_up.append(int(held[chosen].min()))
+            self._pool.partitions.release(chosen)
+            self._catch_ups.leave_out(chosen)
 
     def _observe(self) -> None:
         now = self._clock()
@@ -205,7 +252,12 @@ class Router:
         self.settle()
         offsets = {view.id: view.offset for view in self.brokers()}
         # What belongs to no broker keeps its place under a name of its own.
-        waiting = [*self._unknown.lowest(), *self._passage.loose.values(), *self._catch_ups.place]
+        waiting = [
+            *self._unknown.lowest(),
+            *self._rejects.lowest(),
+            *self._passage.loose.values(),
+            *self._catch_ups.place,
+        ]
         offsets[UNROUTED] = min(self.frontier, *waiting, lowest_without_leader(self._pool))
         self._acks.write_down(offsets)
         self._passage.growth.forget(self._acks.floor)
@@ -229,3 +281,15 @@ class Router:
         while left := self.in_flight():
             self.settle()
             yield left
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._rejects.close()
+
+
+def _without(outcomes: Outcomes, rows: npt.NDArray[np.bool_]) -> Outcomes:
+    """Outcomes less some of their rows."""
+    if not rows.any():
+        return outcomes
+    kept = ~rows
+    return Outcomes(outcomes.sequence[kept], outcomes.code[kept], outcomes.flat[kept], outcomes.more)

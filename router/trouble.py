@@ -82,7 +82,7 @@ def _plain(text: str) -> str:
 
 
 class Trouble:
-    """What is known of troubles. `said` takes sentences of others; the first of them goes before all else."""
+    """What is known of troubles."""
 
     def __init__(
         self, client: KafkaClient, metadata: Metadata, *, clock: Callable[[], float] = time.time
@@ -90,8 +90,8 @@ class Trouble:
         self._client, self._metadata, self._clock = client, metadata, clock
         self._connected_at = self._finished_at = 0.0
         self._finished = ""
-        self.said: dict[str, str] = {}
-        """By whoever says it, such as `fenced`: a sentence, until it is taken back."""
+        self.noted: dict[str, str] = {}
+        """By whoever says it, a sentence about what is wrong while Kafka is well, until it is taken back."""
         self.denied: dict[bytes, int] = {}
         """Topics that the newest metadata has an error for, and that messages wait for."""
         self.failing: dict[bytes, int] = {}
@@ -99,11 +99,11 @@ class Trouble:
 
     def sentence(self) -> str:
         """The worst of it; empty when all is well."""
-        if self.said:
-            return next(iter(self.said.values()))
         if self._finished and self._clock() - self._finished_at < FRESH_S:
             return self._finished
-        return self._connections() or self._answers() or explain_topics({**self.denied, **self.failing})
+        noted = next(iter(self.noted.values()), "")
+        topics = {**self.denied, **self.failing}
+        return self._connections() or self._answers() or noted or explain_topics(topics)
 
     def note_finished(self, text: str) -> None:
         """The producer is finished, and another is tried; this stands until something is delivered."""

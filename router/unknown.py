@@ -27,8 +27,8 @@ class Learnt(NamedTuple):
     """A topic whose messages need not wait any longer."""
 
     topic: int
-    first: int
-    """The first of them."""
+    first: int | None
+    """The first of those that waited here; None: none did."""
     known: bool
     """It has partitions now; otherwise it was given up."""
 
@@ -40,9 +40,10 @@ class UnknownTopics:
         self._grace_s, self._clock = grace_s, clock
         self.waiting: dict[int, int] = {}
         """Topic -> lowest sequence that waits."""
-        self._denied: dict[int, float] = {}
-        """Topic -> when Kafka first said that there is no such topic."""
-        self._given_up: set[int] = set()
+        self._denied: dict[int, tuple[float, int]] = {}
+        """Topic -> when Kafka first said that there is no such topic; the same in ms since the epoch."""
+        self.gone: set[int] = set()
+        """Topics that were given up: their messages are discarded when they are come by."""
 
     def wait(self, topic: int, sequence: int) -> bool:
         """A message waits; True when it is the first of its topic."""
@@ -52,14 +53,18 @@ class UnknownTopics:
 
     def given_up(self, topic: int, name: bytes) -> bool:
         """Whether the grace time is over, or cannot help: its messages are discarded when read."""
-        return topic in self._given_up or not legal(name)
+        return topic in self.gone or not legal(name)
+
+    def denied_ms(self, topic: int) -> int:
+        """When Kafka first said that there is no such topic, or now, in ms since the epoch."""
+        return self._denied[topic][1] if topic in self._denied else time.time_ns() // 1_000_000
 
     def learn(self, cluster: Cluster, topics: Topics) -> list[Learnt]:
         """Take note of what Kafka says; whose messages are due now."""
         due = []
         for name in cluster.topics:
             topic = topics.add(name)
-            self._given_up.discard(topic)
+            self.gone.discard(topic)
             self._denied.pop(topic, None)
             if topic in self.waiting:
                 due.append(Learnt(topic, self.waiting.pop(topic), known=True))
@@ -68,11 +73,15 @@ class UnknownTopics:
             if code not in _DENIALS:
                 self._denied.pop(topic, None)
                 continue
-            since = self._denied.setdefault(topic, self._clock())
-            if topic in self.waiting and self._clock() - since >= self._grace_s:
-                self._given_up.add(topic)
-                due.append(Learnt(topic, self.waiting.pop(topic), known=False))
+            since, _ = self._denied.setdefault(topic, (self._clock(), time.time_ns() // 1_000_000))
+            if topic not in self.gone and self._clock() - since >= self._grace_s:
+                self.gone.add(topic)
+                due.append(Learnt(topic, self.waiting.pop(topic, None), known=False))
         return due
+
+    def denies(self, cluster: Cluster, topics: Topics) -> list[int]:
+        """The topics that Kafka says it does not have, or does not have any more."""
+        return [topics.add(name) for name, code in cluster.errors.items() if code in _DENIALS]
 
     def lowest(self) -> list[int]:
         """Sequences below which nothing waits for a topic."""

@@ -7,15 +7,16 @@
     offset    broker id:i32be -> sequence, segment number, check
                          the lowest sequence routed to the broker and not resolved; of broker -1: not
                          routed to any, and not resolved
-    discard   reason:u16be topic -> messages, first and last time (ns), check
-                         discarded after acceptance, since the spool began
+    discard   see spool.discarded
     lost      sequence:u64be -> reason:u16, check
                          each message discarded, while its segment is kept
+    sample    see spool.discarded
 
 `check` is an xxh3 over key and value, seeded with the identity of the segment that the row speaks of
-(spool.catalogue); of a discard row, with that of the spool. A row that does not match, from a restored
-snapshot, a copied spool or rot, means "not delivered": losing marks costs duplicates, never a message. So
-the offsets stand in for a lost floor only when all of them match: the lowest could be the damaged one.
+(spool.catalogue); of a discard or sample row, with that of the spool. A row that does not match, from a
+restored snapshot, a copied spool or rot, means "not delivered": losing marks costs duplicates, never a
+message. So the offsets stand in for a lost floor only when all of them match: the lowest could be the damaged
+one.
 
 A chunk is a little less than half a page, so that LMDB keeps two in one and copies no more than it must.
 """
@@ -26,6 +27,7 @@ import logging
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,13 +36,15 @@ import lmdb
 import numpy as np
 import numpy.typing as npt
 
+from spool import discarded
 from spool.catalogue import Catalogue, SegmentInfo
 from spool.crash_point import reach
-from spool.digest import digest
+from spool.discarded import Sample
 from spool.disk import make_directory, sync_directory
 from spool.errors import MarksFailed
 from spool.ledger import Discards
 from spool.lock import is_in_use
+from spool.row import CHECK_BYTES, check, matches
 from spool.soundness import is_harmless
 
 log = logging.getLogger("bruce.spool")
@@ -49,10 +53,10 @@ CHUNK_BYTES = 2008
 CHUNK_MESSAGES = 8 * CHUNK_BYTES
 MAP_BYTES = 4 << 30
 """Address space, not disk: one bit a message between the floor and the last one handed over."""
-_TABLES = (b"floor", b"mark", b"offset", b"discard", b"lost")
+_TABLES = (b"floor", b"mark", b"offset", b"discard", b"lost", b"sample")
+_LATER_TABLES = (b"sample",)
+"""Spools of earlier releases do not have them."""
 _PLACE = struct.Struct("<QQ")
-_COUNT = struct.Struct("<QQQ")
-_CHECK_BYTES = 8
 _BROKER_BYTES = 4
 _CHECK_READERS = 64
 """Commits between two looks for readers that died: their snapshots would keep old pages for ever."""
@@ -83,6 +87,8 @@ class Changes:
     """(sequence, reason, topic, time in ns)."""
     progress: tuple[int, int] | None = None
     """Exactly once: partition and offset of the last progress record. None leaves it as it is."""
+    samples: list[Sample] = field(default_factory=list)
+    """Of some of the discarded."""
 
 
 class Outcomes(NamedTuple):
@@ -140,7 +146,10 @@ class Marks:
             mode=0o660,
         )
         try:
-            self._db: dict[bytes, Any] = {t: self._env.open_db(t, create=not readonly) for t in _TABLES}
+            self._db: dict[bytes, Any] = {}
+            for table in _TABLES:
+                with suppress(*([lmdb.NotFoundError] if table in _LATER_TABLES else [])):
+                    self._db[table] = self._env.open_db(table, create=not readonly)
         except lmdb.Error:
             self._env.close()
             raise
@@ -178,11 +187,11 @@ class Marks:
 
     def _sequence(self, key: bytes, row: bytes | None) -> int | None:
         """The sequence in a row that names a place; None when it does not match its segment."""
-        if row is None or len(row) != _PLACE.size + _CHECK_BYTES:
+        if row is None or len(row) != _PLACE.size + CHECK_BYTES:
             return None
-        sequence, number = _PLACE.unpack(row[:-_CHECK_BYTES])
+        sequence, number = _PLACE.unpack(row[:-CHECK_BYTES])
         info = self.catalogue.by_number(number)
-        return sequence if info and _matches(key, row, info.identity) else None
+        return sequence if info and matches(key, row, info.identity) else None
 
     def generation(self) -> int:
         """How many commits there were; 0 when that is not known."""
@@ -196,13 +205,9 @@ class Marks:
     def _pair(self, key: bytes) -> tuple[int, int] | None:
         with self._env.begin() as txn:
             row = txn.get(key, db=self._db[b"floor"])
-        if (
-            row is None
-            or len(row) != _PAIR.size + _CHECK_BYTES
-            or not _matches(key, row, self.catalogue.spool)
-        ):
+        if row is None or len(row) != _PAIR.size + CHECK_BYTES or not matches(key, row, self.catalogue.spool):
             return None
-        one, other = _PAIR.unpack(row[:-_CHECK_BYTES])
+        one, other = _PAIR.unpack(row[:-CHECK_BYTES])
         return one, other
 
     def chunks(self) -> Iterator[tuple[SegmentInfo, int, npt.NDArray[np.uint8]]]:
@@ -213,11 +218,11 @@ class Marks:
     def _chunks(self, txn: Any) -> Iterator[tuple[SegmentInfo, int, npt.NDArray[np.uint8]]]:
         with txn.cursor(self._db[b"mark"]) as cursor:
             for key, value in cursor:
-                if len(key) != _MARK_KEY.size or len(value) != CHUNK_BYTES + _CHECK_BYTES:
+                if len(key) != _MARK_KEY.size or len(value) != CHUNK_BYTES + CHECK_BYTES:
                     continue
                 number, chunk = _MARK_KEY.unpack(key)
                 info = self.catalogue.by_number(number)
-                if info and _matches(key, value, info.identity):
+                if info and matches(key, value, info.identity):
                     yield info, chunk, np.frombuffer(value, np.uint8, CHUNK_BYTES).copy()
 
     def offsets(self) -> dict[int, int]:
@@ -234,23 +239,10 @@ class Marks:
     def discards(self) -> list[Discards]:
         """What was discarded after acceptance, by reason and topic."""
         with self._env.begin() as txn:
-            return list(self._discards(txn))
+            return list(self._read_discards(txn))
 
-    def _discards(self, txn: Any) -> Iterator[Discards]:
-        with txn.cursor(self._db[b"discard"]) as cursor:
-            for key, value in cursor:
-                counts = self._counts(key, value)
-                if counts:
-                    yield Discards(key[2:], int.from_bytes(key[:2], "big"), *counts)
-
-    def _counts(self, key: bytes, row: bytes | None) -> tuple[int, int, int] | None:
-        """(messages, first and last time) of a discard row; None when it does not match."""
-        if row is None or len(row) != _COUNT.size + _CHECK_BYTES:
-            return None
-        if not _matches(key, row, self.catalogue.spool):
-            return None
-        count, first, last = _COUNT.unpack(row[:-_CHECK_BYTES])
-        return count, first, last
+    def _read_discards(self, txn: Any) -> Iterator[Discards]:
+        return discarded.read_counts(txn, self._db[b"discard"], self.catalogue.spool)
 
     def lost(self) -> dict[int, int]:
         """Sequence -> reason of each discarded message whose segment is kept."""
@@ -258,9 +250,16 @@ class Marks:
         with self._env.begin() as txn, txn.cursor(self._db[b"lost"]) as cursor:
             for key, value in cursor:
                 sequence = int.from_bytes(key, "big")
-                if _matches(key, value, self._info(sequence).identity):
-                    found[sequence] = int.from_bytes(value[:-_CHECK_BYTES], "little")
+                if matches(key, value, self._info(sequence).identity):
+                    found[sequence] = int.from_bytes(value[:-CHECK_BYTES], "little")
         return found
+
+    def samples(self) -> list[Sample]:
+        """Some of the discarded messages, by reason and topic."""
+        if b"sample" not in self._db:
+            return []
+        with self._env.begin() as txn:
+            return list(discarded.read_samples(txn, self._db[b"sample"], self.catalogue.spool))
 
     def _info(self, sequence: int) -> SegmentInfo:
         """The segment in which `sequence` lies, or would."""
@@ -280,7 +279,7 @@ class Marks:
                     number, identity = self._speaks_of(table, key, row)
                     if identity is None and number <= newest:
                         continue
-                    if identity is None or not _matches(key, row, identity):
+                    if identity is None or not matches(key, row, identity):
                         found.append((table.decode(), key))
         return found
 
@@ -303,7 +302,7 @@ class Marks:
                 first = info.first_sequence + chunk * CHUNK_MESSAGES
                 bits = np.unpackbits(bitmap, bitorder="little")
                 above += int(bits[max(0, floor - first) :].sum())
-            return Outcomes(floor, self.catalogue.stored_below(floor) + above, list(self._discards(txn)))
+            return Outcomes(floor, self.catalogue.stored_below(floor) + above, list(self._read_discards(txn)))
 
     def resolved(self) -> int:
         """Messages resolved since the spool began."""
@@ -335,15 +334,14 @@ class Marks:
                     self._put(txn, b"mark", _MARK_KEY.pack(number, chunk), bitmap.tobytes(), info.identity)
             if changes.offsets is not None:
                 self._replace_offsets(txn, changes.offsets)
-            for sequence, reason, topic, now in changes.discarded:
-                self._discard(txn, sequence, reason, topic, now)
+            self._put_discards(txn, changes)
             if changes.floor is not None:
                 self._put_place(txn, b"floor", b"floor", changes.floor)
                 self._drop_below(txn, changes.floor)
             reach("mark.written")
 
     def _put(self, txn: Any, table: bytes, key: bytes, value: bytes, identity: int) -> None:
-        txn.put(key, value + _check(key, value, identity), db=self._db[table])
+        txn.put(key, value + check(key, value, identity), db=self._db[table])
 
     def _put_place(self, txn: Any, table: bytes, key: bytes, sequence: int) -> None:
         info = self._info(sequence)
@@ -361,10 +359,14 @@ class Marks:
         for key, sequence in rows.items():
             self._put_place(txn, b"offset", key, sequence)
 
+    def _put_discards(self, txn: Any, changes: Changes) -> None:
+        for sequence, reason, topic, now in changes.discarded:
+            self._discard(txn, sequence, reason, topic, now)
+        for sample in changes.samples:
+            discarded.keep_sample(txn, self._db[b"sample"], sample, self.catalogue.spool)
+
     def _discard(self, txn: Any, sequence: int, reason: int, topic: bytes, now: int) -> None:
-        key = reason.to_bytes(2, "big") + topic[:400]
-        count, first, _ = self._counts(key, txn.get(key, db=self._db[b"discard"])) or (0, now, now)
-        self._put(txn, b"discard", key, _COUNT.pack(count + 1, first, now), self.catalogue.spool)
+        discarded.count(txn, self._db[b"discard"], reason, topic, now, self.catalogue.spool)
         place = sequence.to_bytes(8, "big")
         self._put(txn, b"lost", place, reason.to_bytes(2, "little"), self._info(sequence).identity)
 
@@ -387,12 +389,3 @@ class Marks:
 def _refuse_harm(directory: Path) -> None:
     if not is_harmless(directory):
         raise lmdb.CorruptedError(f"{directory} lacks pages, or has others in their place")
-
-
-def _check(key: bytes, value: bytes, identity: int) -> bytes:
-    return digest(key + value, identity).to_bytes(_CHECK_BYTES, "little")
-
-
-def _matches(key: bytes, row: bytes, identity: int) -> bool:
-    """Whether a row ends with the check of its key and its value."""
-    return row[-_CHECK_BYTES:] == _check(key, row[:-_CHECK_BYTES], identity)

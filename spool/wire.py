@@ -153,6 +153,20 @@ def check(at: int, length: int) -> int:
     return 0
 
 
+def split_topic(datagram: bytes) -> tuple[bytes, bytes, bytes]:
+    """(what comes before the topic's length, topic, what comes behind it) of a datagram that was accepted."""
+    at = 14 if datagram[4:6] == b"\x01\x01" else 10
+    end = at + 2 + int.from_bytes(datagram[at : at + 2], "big")
+    return datagram[:at], datagram[at + 2 : end], datagram[end:]
+
+
+def with_topic(datagram: bytes, topic: bytes) -> bytes:
+    """The same message for another topic."""
+    head, _, rest = split_topic(datagram)
+    size = len(head) + 2 + len(topic) + len(rest)
+    return struct.pack(">i", size) + head[4:] + struct.pack(">h", len(topic)) + topic + rest
+
+
 def encode(
     topic: bytes, value: bytes, *, key: bytes = b"", timestamp: int = 0, partition_key: int | None = None
 ) -> bytes:

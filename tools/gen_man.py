@@ -142,6 +142,8 @@ def _keys(table: str) -> Iterator[tuple[str, str]]:
 def _shown(value: object, *, in_bytes: bool) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if value is None or value == "":
+        return "none"
     return format_size(value) if isinstance(value, int) and in_bytes else str(value)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "brucectl replay --from -2h --dry-run",
     "brucectl replay --from 2026-03-01T09:00 --to 2026-03-01T10:00 --topic clicks",
+    "brucectl replay --discards --from 0 --topic clicks",
     "brucectl replay --from 4711000 --to 4712000 --to-topic clicks-again",
 )
 
@@ -29,6 +30,10 @@ def replay(
     to_topic: Annotated[
         str | None, typer.Option("--to-topic", metavar="T", help="Send all of them to this topic instead.")
     ] = None,
+    discards: Annotated[
+        bool,
+        typer.Option("--discards", help="Send what the discard file has, through the daemon's socket."),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count what would be sent; send nothing.")
     ] = False,
@@ -45,10 +50,14 @@ def replay(
     be at work beside it: to it these are no new messages, and what it has delivered stays so. --from 0 sends
     everything that is kept.
 
+    With --discards, what [dispatch] discard_file has is handed to the daemon as new messages: --from and --to
+    then mean sequence numbers, or times of the discard. The file stays as it is.
+
     Prints the messages by topic. With --json one document: dry_run, topics, messages, sent, refused (by
     reason), left, seconds, reachable, kept_from (the first sequence number that is kept). Exits with 1 when
     Kafka refused some for good, or the time is over and some are left; with 3 when no broker was reachable.
     """
+    from cli.again import Again
     from cli.config import load_config
     from cli.output import show_json
     from cli.progress import Progress
@@ -64,8 +73,13 @@ def replay(
         )
     span = parse_span(since, until, topic or ())
     with file_errors(), Progress("counting" if dry_run else "replaying") as progress:
-        task = Replay(chosen, span, to_topic)
-        result = task.count(progress.show) if dry_run else task.send(progress.show, timeout)
+        if discards:
+            again = Again(chosen.dispatch.discard_file, span, to_topic)
+            socket = chosen.ingest.datagram_socket
+            result = again.count() if dry_run else again.send(socket, progress.show, timeout)
+        else:
+            task = Replay(chosen, span, to_topic)
+            result = task.count(progress.show) if dry_run else task.send(progress.show, timeout)
     if as_json:
         show_json({"dry_run": dry_run, **dataclasses.asdict(result)})
     else:

@@ -102,6 +102,11 @@ def test_dotted_keys_without_quotes(tmp_path: Path) -> None:
             "[dispatch]\nzzz = 1",
             f"[dispatch] has no key 'zzz'; the keys are {', '.join(TABLES['dispatch'])}",
         ),
+        (
+            "[dispatch]\ndead_letter_topic = 'dead/letters'",
+            '[dispatch] dead_letter_topic = "dead/letters": expected letters, digits, dots, dashes and '
+            "underscores, at most 249",
+        ),
         ("[spol]\n", "there is no table 'spol'; did you mean 'spool'?"),
         (
             "[x]\n",

@@ -1,4 +1,4 @@
-"""Real brokers, started once a session: `kafka1` is one of them, `kafka3` a cluster of three.
+"""Real brokers, started once a session: `kafka1` alone, `kafka3` a cluster, `kafka_secured` with users.
 
 Without java, Maven or the jars these tests are skipped; on CI (the variable CI is set) they fail.
 """
@@ -23,6 +23,12 @@ def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     yield from running(KafkaCluster(tmp_path_factory.mktemp("kafka3"), 3))
 
 
+@pytest.fixture(scope="session")
+def kafka_secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One broker; who comes by `sasl_bootstrap` needs a password and rights, who by `bootstrap` does not."""
+    yield from running(KafkaCluster(tmp_path_factory.mktemp("kafka-secured"), 1, secured=True))
+
+
 def running(cluster: KafkaCluster) -> Iterator[KafkaCluster]:
     """The cluster, up for as long as the session lasts."""
     try:
@@ -39,7 +45,7 @@ def running(cluster: KafkaCluster) -> Iterator[KafkaCluster]:
 @pytest.fixture(autouse=True)
 def healed(request: pytest.FixtureRequest) -> Iterator[None]:
     """Whatever a test did to the brokers, the next one finds all of them running."""
-    used = {"kafka1", "kafka3"} & set(request.fixturenames)
+    used = {"kafka1", "kafka3", "kafka_secured"} & set(request.fixturenames)
     clusters = [request.getfixturevalue(name) for name in sorted(used)]
     yield
     for cluster in clusters:

@@ -14,8 +14,9 @@ import numpy as np
 from router.acks import Acks
 from router.ends import Kafka, Log
 from router.partition import Partitioners
+from router.rejects import Rejection
 from router.room import Room
-from router.router import Router
+from router.router import NO_REJECTION, Router
 from spool.catalogue import Catalogue
 from spool.marks import Marks, Outcomes
 from spool.page import Field
@@ -36,13 +37,14 @@ class Bench:
         window: tuple[int, int] = (1000, 1 << 20),
         partitioners: Mapping[str, str] | None = None,
         chunk_bytes: int = CHUNK_BYTES,
+        rejection: Rejection = NO_REJECTION,
         **options: int,
     ) -> None:
         """`chunk_bytes`: what the readers read at a time."""
         self.directory = Path(tempfile.mkdtemp(prefix="bruce-router-", dir="/dev/shm"))
         self.rig = Rig(self.directory, **options)
         self.kafka, self.clock = FakeKafka(), Clock()
-        self.window, self.partitioners = window, partitioners or {}
+        self.window, self.partitioners, self.rejection = window, partitioners or {}, rejection
         Scan.__init__.__defaults__ = (None, chunk_bytes)
         self.sent: dict[int, tuple[bytes, int | None, bytes]] = {}
         """By sequence: topic, partition key, value."""
@@ -64,6 +66,7 @@ class Bench:
             Kafka(self.pool.client, self.pool, Room(self.pool, *self.window), self.metadata),  # type: ignore[arg-type]
             self.acks,
             Partitioners(self.partitioners),
+            rejection=self.rejection,
             clock=self.clock,
         )
         sent = np.array(list(self.sent), np.int64)
@@ -73,6 +76,7 @@ class Bench:
     def crash(self, chance: random.Random | None = None) -> None:
         """It is killed: what was not committed is forgotten."""
         self.pool.die(chance or random.Random(0))
+        self.router.close()
         for reader in self.readers:
             reader.close()
         assert self.marks

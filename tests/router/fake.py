@@ -19,6 +19,7 @@ from dispatch.client import KafkaError
 from dispatch.cluster import NO_LEADER, Cluster
 from dispatch.codes import Code
 from dispatch.flight import NOBODY
+from dispatch.letters import Letter
 from dispatch.partitions import NONE, NOT_HELD, PartitionTable
 from dispatch.pool import HandedOver, Outcomes, Pool
 from spool.record import Batch, Topics
@@ -27,6 +28,8 @@ POISON = b"poison"
 """In a value: the broker refuses the whole batch."""
 HUGE = b"huge"
 """In a value: the client refuses the message by itself."""
+BITTER = b"bitter"
+"""In a value: the dead-letter topic refuses the whole batch."""
 NO_ROOM = 1 << 30
 """What dispatch.handover says when it did not even try."""
 Place = tuple[bytes, int]
@@ -53,6 +56,8 @@ class FakeKafka:
     """Topics it names with an error."""
     logs: dict[Place, list[int]] = field(default_factory=lambda: defaultdict(list))
     """What was appended: sequences."""
+    letters: list[Letter] = field(default_factory=list)
+    """Dead letters that were appended, wherever."""
     down: set[int] = field(default_factory=set)
     full: bool = False
     """Librdkafka's own queue takes nothing."""
@@ -99,8 +104,14 @@ class InFlight:
     flat: int
     size: int
     value: bytes
+    letter: Letter | None = None
+    """It is a dead letter."""
     doom: int = 0
     """The code with which it will fail, since a message before it did."""
+
+    def bad(self) -> bool:
+        """Whether the broker refuses it, and its batch."""
+        return (BITTER if self.letter else POISON) in self.value
 
 
 class FakePool(Pool):
@@ -156,6 +167,15 @@ class FakePool(Pool):
             if start >= 0:
                 partition.held_from = sequence + 1
         return HandedOver(sent, held, refusals, error)
+
+    def post(self, letter: Letter, flat: int) -> int:
+        """One dead letter."""
+        if not self._may_send(int(self.partitions.rows["leader"][flat]), letter.size) or self.kafka.full:
+            return int(Code.QUEUE_FULL)
+        if HUGE in letter.value and BITTER in letter.value:
+            return int(Code.MSG_SIZE_TOO_LARGE)
+        self._charge(InFlight(letter.sequence, flat, letter.size, letter.value, letter))
+        return 0
 
     def _offer(self, broker: int, message: InFlight) -> int:
         if not self._may_send(broker, message.size):
@@ -237,7 +257,7 @@ class FakePool(Pool):
             return 0
         batch = [message for message in queue[:count] if message.doom == queue[0].doom]
         code = batch[0].doom
-        if not code and any(POISON in message.value for message in batch):
+        if not code and any(message.bad() for message in batch):
             code = int(Code.INVALID_RECORD)
             self._doom(flat, int(Code.OUT_OF_ORDER_SEQUENCE))
         if not code:
@@ -258,7 +278,8 @@ class FakePool(Pool):
             message.doom = message.doom or code
 
     def _append(self, flat: int, batch: list[InFlight]) -> None:
-        self.kafka.logs[self.place(flat)] += [message.sequence for message in batch]
+        self.kafka.letters += [message.letter for message in batch if message.letter]
+        self.kafka.logs[self.place(flat)] += [m.sequence for m in batch if not m.letter]
 
     def _report(self, flat: int, count: int, code: int) -> None:
         for message in self.queues[flat][:count]:
@@ -270,7 +291,7 @@ class FakePool(Pool):
         """The client is killed: of each partition, some of what is in flight arrived."""
         for flat, queue in self.queues.items():
             arrived = queue[: chance.randint(0, len(queue))]
-            bad = [n for n, message in enumerate(arrived) if message.doom or POISON in message.value]
+            bad = [n for n, message in enumerate(arrived) if message.doom or message.bad()]
             if self.reachable(flat):
                 self._append(flat, arrived[: min(bad, default=len(arrived))])
 
@@ -289,7 +310,7 @@ def uncovered(pool: Pool, router: Any, sequences: npt.NDArray[np.int64]) -> list
     """
     held = pool.partitions.rows["held_from"][: pool.partitions.count]
     places = [*held[held != NOT_HELD].tolist(), *router._passage.loose.values(), *router._catch_ups.given_up]
-    places += router._unknown.lowest()
+    places += router._unknown.lowest() + router._rejects.lowest()
     if router._catch_ups.current and router._catch_ups.current.sweeping:
         places.append(router._again.sequence)
     return [s for s in sequences.tolist() if s < min(places, default=NOBODY)]

@@ -23,9 +23,11 @@ from router.acks import Acks
 from router.ends import Kafka, Log
 from router.metadata import Metadata
 from router.partition import Partitioners
+from router.rejects import Rejection
 from router.room import Room
 from router.router import Router
 from spool.catalogue import Catalogue
+from spool.discard_file import DiscardFile
 from spool.marks import Marks, Outcomes
 from spool.page import Field
 from spool.reader import Reader
@@ -49,10 +51,13 @@ class Outlet:
         partitioners: Mapping[str, str] | None = None,
         grace_s: float = 60,
         segment_bytes: int = SEGMENT_BYTES,
+        dead_letter_topic: bytes = b"",
+        discard_file: DiscardFile | None = None,
         **options: Any,
     ) -> None:
         """`options`: fields of DispatchOptions; `kafka` adds librdkafka properties."""
         self.kafka, self.grace_s, self.partitioners = kafka, grace_s, partitioners or {}
+        self.dead_letter_topic, self.discard_file = dead_letter_topic, discard_file
         self.directory = Path(tempfile.mkdtemp(prefix="bruce-outlet-", dir="/dev/shm"))
         self.rig = Rig(self.directory, segment_bytes=segment_bytes, max_bytes=512 * segment_bytes)
         properties = {"bootstrap.servers": kafka.bootstrap_servers, **options.pop("kafka_properties", {})}
@@ -78,7 +83,9 @@ class Outlet:
             Kafka(self.client, self.pool, Room(self.pool, *window), self.metadata),
             self.acks,
             Partitioners(self.partitioners),
-            grace_s=self.grace_s,
+            rejection=Rejection(
+                self.dead_letter_topic, self.discard_file, self.rig.identity.spool, self.grace_s
+            ),
         )
         self._runs = True
 
@@ -87,6 +94,7 @@ class Outlet:
         if self._runs:
             self._runs = False
             self.metadata.stop()
+            self.router.close()
             self.client.close()
             self.acks.close()
             self.marks.close()

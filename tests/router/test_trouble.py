@@ -117,5 +117,8 @@ def test_it_passes() -> None:
     assert trouble.sentence().startswith("the producer is finished (out of order)")
     now[0] += FRESH_S
     assert trouble.sentence() == ""
-    trouble.said["fenced"] = "another daemon has taken over"
-    assert trouble.sentence() == "another daemon has taken over"
+    trouble.denied = {b"t": int(Code.TOPIC_AUTHORIZATION_FAILED)}
+    trouble.noted["discards"] = "the disk is full"
+    assert trouble.sentence() == "the disk is full"
+    del trouble.noted["discards"]
+    assert trouble.sentence().startswith("no right to write to t: ")

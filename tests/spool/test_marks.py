@@ -8,13 +8,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import lmdb
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from spool import discarded as kept
+from spool import marks as module
 from spool.catalogue import Catalogue
+from spool.discarded import Sample
 from spool.errors import MarksFailed
 from spool.layout import Layout
 from spool.marks import CHUNK_BYTES, CHUNK_MESSAGES, Changes, Marks
@@ -238,3 +242,32 @@ def test_a_reader_that_died_is_forgotten(layout: Layout) -> None:
         sizes.append(made._env.info()["last_pgno"])
     assert sizes[-1] == sizes[200] < 400
     made.close()
+
+
+def test_samples_are_bounded_and_read_back(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four a reason and topic at most, and no more rows in all than there is room for; the newest stay."""
+    monkeypatch.setattr(kept, "MOST_SAMPLES", 10)
+    marks = Marks(layout.delivery, Catalogue(layout))
+    made = [Sample(n, 15, b"t%d" % (n // 100), n, b"%d" % n) for n in range(300)]
+    marks.commit(Changes(samples=made))
+    found = marks.samples()
+    marks.close()
+    assert len(found) == 10
+    assert {s.sequence for s in found if s.topic == b"t0"} == {96, 97, 98, 99}
+    assert set(found) <= set(made)
+
+
+def test_marks_of_an_earlier_release_have_no_samples(layout: Layout) -> None:
+    """They are read as they are, and get the table from the next deliverer."""
+    with mock.patch.object(module, "_TABLES", module._TABLES[:-1]):
+        before = Marks(layout.delivery, Catalogue(layout))
+        before.commit(Changes(discarded=[(0, 15, b"t", 7)]))
+        before.close()
+    reader = Marks(layout.delivery, Catalogue(layout), readonly=True)
+    assert [d.count for d in reader.discards()] == [1]
+    assert reader.samples() == []
+    reader.close()
+    after = Marks(layout.delivery, Catalogue(layout))
+    after.commit(Changes(samples=[Sample(0, 15, b"t", 7, b"x")]))
+    assert len(after.samples()) == 1
+    after.close()

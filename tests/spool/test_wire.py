@@ -9,9 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from spool.kernel import address_of
-from spool.wire import Reason, check, encode, load_be16, load_be32, load_be64, reason_name
+from spool.wire import (
+    Reason,
+    check,
+    encode,
+    load_be16,
+    load_be32,
+    load_be64,
+    reason_name,
+    split_topic,
+    with_topic,
+)
 from tests.spool import plain
 from tests.spool.strategies import anything, datagrams, i16, i32, i64, messages
 
@@ -142,3 +153,12 @@ def test_encode_refuses_topics_that_no_datagram_can_name(topic: bytes) -> None:
     """A topic has 1 to 32,767 bytes."""
     with pytest.raises(ValueError, match="1 to 32767"):
         encode(topic, b"")
+
+
+@given(st.binary(min_size=1, max_size=40), st.binary(min_size=1, max_size=40), st.binary(max_size=40))
+def test_another_topic(one: bytes, other: bytes, value: bytes) -> None:
+    """A datagram for another topic is the one that would have been sent for it."""
+    for key in (None, 7):
+        datagram = encode(one, value, key=b"k", timestamp=5, partition_key=key)
+        assert split_topic(datagram)[1] == one
+        assert with_topic(datagram, other) == encode(other, value, key=b"k", timestamp=5, partition_key=key)

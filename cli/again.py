@@ -1,0 +1,73 @@
+"""Sending again what the discard file has: through the daemon's socket, as new messages."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cli.commands.send import send_all
+from cli.errors import BadArgument
+from cli.replay import Replayed
+from spool.discard_file import GivenUp, older, read_discard_file
+from spool.files import Span
+from spool.wire import split_topic, with_topic
+
+Show = Callable[[int, int], None]
+
+
+class Again:
+    """What one discard file has of a span: sequence numbers, times of the discard, topics."""
+
+    def __init__(self, path: Path | None, span: Span, to_topic: str | None) -> None:
+        """Raises BadArgument when there is no such file, BadSpool, OSError."""
+        if path is None:
+            raise BadArgument("no discard file is kept: name one in [dispatch] discard_file")
+        if not path.exists() and not older(path).exists():
+            raise BadArgument(
+                f"there is no discard file {path}: nothing was discarded since it was configured"
+            )
+        self._started = time.monotonic()
+        self._to_topic = to_topic.encode(errors="surrogateescape") if to_topic else None
+        self._messages = [one for one in read_discard_file(path) if _asked_for(one, span)]
+
+    def count(self) -> Replayed:
+        """Send nothing."""
+        return self._result(0)
+
+    def send(self, socket: Path, show: Show, timeout_s: float | None) -> Replayed:
+        """Hand all of them to the daemon, waiting for room. Raises NobodyListens."""
+        deadline = self._started + timeout_s if timeout_s is not None else float("inf")
+        taken = 0
+
+        def datagrams() -> Iterator[bytes]:
+            nonlocal taken
+            for one in self._messages:
+                if time.monotonic() >= deadline:
+                    return
+                show(taken, len(self._messages))
+                yield one.datagram if self._to_topic is None else with_topic(one.datagram, self._to_topic)
+                taken += 1
+
+        send_all(socket, datagrams())
+        return self._result(taken)
+
+    def _result(self, sent: int) -> Replayed:
+        topics = Counter(split_topic(one.datagram)[1] for one in self._messages)
+        return Replayed(
+            topics={n.decode("utf-8", "backslashreplace"): c for n, c in sorted(topics.items())},
+            messages=len(self._messages),
+            sent=sent,
+            refused={},
+            left=len(self._messages) - sent,
+            seconds=time.monotonic() - self._started,
+            reachable=True,
+            kept_from=0,
+        )
+
+
+def _asked_for(one: GivenUp, span: Span) -> bool:
+    if not (span.first <= one.sequence < span.end and span.from_ns <= one.time_ns < span.to_ns):
+        return False
+    return not span.topics or split_topic(one.datagram)[1] in span.topics

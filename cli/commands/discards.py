@@ -1,0 +1,131 @@
+"""`brucectl discards`: what was received and will never be delivered, and why."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.arguments import AsJson, ConfigFile, SpoolDirectory, Topics, configured_spool, examples, file_errors
+from cli.errors import BadArgument
+
+if TYPE_CHECKING:
+    from cli.discards import Discarded, Example, Listing
+
+EXAMPLES = examples(
+    "brucectl discards",
+    "brucectl discards --topic clicks --samples 20",
+    "brucectl discards --reason too_large --json | jq '.discards[].messages'",
+)
+VERSION = 1
+_SHOWN_BYTES = 60
+
+
+def discards(
+    *,
+    topic: Topics = None,
+    reason: Annotated[
+        list[str] | None,
+        typer.Option("--reason", metavar="R", help="Only this reason; repeatable. See bruce-spool(5)."),
+    ] = None,
+    samples: Annotated[
+        int, typer.Option("--samples", min=0, metavar="N", help="Show so many samples a topic and reason.")
+    ] = 1,
+    spool: SpoolDirectory = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Show what was discarded since the spool began, by topic and reason, with samples. Nothing is written.
+
+    Columns: topic, reason, messages, how many of them are in the dead-letter topic, first and last time. What
+    was refused at intake has no topic, and its times are those in segments that are kept. Samples are first
+    bytes of datagrams, as they were received. `brucectl replay --discards` sends again what the discard file
+    has.
+
+    With --json one document: version (1), discards (topic, reason, messages, dead_lettered, first, last),
+    samples (sequence, topic, reason, time, data); times are UTC, null: not known; what is not UTF-8 stands in
+    base64 under topic_base64, data_base64.
+    """
+    from cli.discards import list_discards
+    from cli.output import show_json, show_rows
+    from spool.wire import Reason, reason_name
+
+    reasons = frozenset(reason or ())
+    if unknown := reasons - {reason_name(known) for known in Reason}:
+        raise BadArgument(f"there is no reason {min(unknown)!r}; bruce-spool(5) has them all")
+    names = frozenset(name.encode(errors="surrogateescape") for name in topic or ())
+    directory = configured_spool(spool, config)
+    with file_errors():
+        found = list_discards(directory, names, reasons)
+    if as_json:
+        show_json(_document(found, samples))
+        return
+    heads = ("topic", "reason", "messages", "dead-lettered", "first", "last")
+    show_rows(heads, [_columns(row) for row in found.discards])
+    if shown := _some(found.examples, samples):
+        typer.echo()
+        show_rows(("topic", "reason", "time", "sequence", "first bytes"), [_example(one) for one in shown])
+
+
+def _some(found: list[Example], most: int) -> list[Example]:
+    """The newest of each topic and reason."""
+    chosen: list[Example] = []
+    for at, one in enumerate(found):
+        behind = found[at + most : at + most + 1]
+        if most and not (behind and (behind[0].topic, behind[0].reason) == (one.topic, one.reason)):
+            chosen.append(one)
+    return chosen
+
+
+def _columns(row: Discarded) -> tuple[object, ...]:
+    from cli.records import printable
+
+    times = (_local(row.first_ns), _local(row.last_ns))
+    return printable(row.topic) or "-", row.reason, row.messages, row.dead_lettered, *times
+
+
+def _example(one: Example) -> tuple[object, ...]:
+    from cli.records import printable
+
+    number = "-" if one.sequence is None else str(one.sequence)
+    data = printable(one.data[:_SHOWN_BYTES])
+    return printable(one.topic) or "-", one.reason, _local(one.time_ns), number, data
+
+
+def _local(ns: int) -> str:
+    if not ns:
+        return "-"
+    return datetime.fromtimestamp(ns / 1e9, UTC).astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+def _document(found: Listing, samples: int) -> dict[str, Any]:
+    from cli.records import as_text, as_utc
+
+    def time(ns: int) -> str | None:
+        return as_utc(ns) if ns else None
+
+    return {
+        "version": VERSION,
+        "discards": [
+            {
+                **as_text("topic", row.topic or None),
+                "reason": row.reason,
+                "messages": row.messages,
+                "dead_lettered": row.dead_lettered,
+                "first": time(row.first_ns),
+                "last": time(row.last_ns),
+            }
+            for row in found.discards
+        ],
+        "samples": [
+            {
+                "sequence": one.sequence,
+                **as_text("topic", one.topic or None),
+                "reason": one.reason,
+                "time": time(one.time_ns),
+                **as_text("data", one.data),
+            }
+            for one in _some(found.examples, samples)
+        ],
+    }

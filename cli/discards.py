@@ -1,0 +1,122 @@
+"""What `brucectl discards` shows: everything that was received and not delivered, for good, with samples.
+
+Three places know of it: the frames of the log (refused at intake), the ledger (while the spool was full), and
+the marks (after acceptance: by topic, whether it is in the dead-letter topic, and first bytes).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.snapshot import account_of
+from spool.catalogue import Catalogue
+from spool.discarded import Sample
+from spool.frame import DISCARDED
+from spool.layout import Layout
+from spool.ledger import Discards, read_ledger
+from spool.marks import UNREADABLE, Marks
+from spool.refused import Refused, read_refused
+from spool.wire import DEAD_LETTERED, reason_name
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """Messages of one topic, discarded for one reason."""
+
+    topic: bytes
+    """Empty: not known."""
+    reason: str
+    messages: int
+    dead_lettered: int
+    """How many of them are in the dead-letter topic."""
+    first_ns: int
+    """When, in ns since the epoch; 0: in no segment that is kept."""
+    last_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One of them."""
+
+    sequence: int | None
+    """None: it was never given one."""
+    topic: bytes
+    reason: str
+    time_ns: int
+    data: bytes
+    """Its first bytes, as they were received."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All of it."""
+
+    discards: list[Discarded]
+    examples: list[Example]
+
+
+def list_discards(directory: Path, topics: frozenset[bytes], reasons: frozenset[str]) -> Listing:
+    """Read a spool; empty sets ask for all. Raises NoSpool, BadSpool, OSError."""
+    layout = Layout(directory)
+    account = account_of(layout)
+    refused = read_refused(layout)
+    counted, samples = _marked(layout)
+    totals = account.tail[DISCARDED:].tolist()
+    rows = [
+        *(_at_intake(reason, total, refused.get(reason)) for reason, total in enumerate(totals) if total),
+        *_merged([*read_ledger(layout.ledger), *counted]),
+    ]
+    examples = [
+        Example(None, b"", reason_name(reason), at, data)
+        for reason, some in refused.items()
+        for at, data in some.samples
+    ]
+    examples += [Example(s.sequence, s.topic, reason_name(s.reason), s.time_ns, s.data) for s in samples]
+
+    def wanted(one: Discarded | Example) -> bool:
+        return (not topics or one.topic in topics) and (not reasons or one.reason in reasons)
+
+    return Listing(
+        sorted(filter(wanted, rows), key=lambda row: (row.topic, row.reason)),
+        sorted(filter(wanted, examples), key=lambda one: (one.topic, one.reason, one.time_ns)),
+    )
+
+
+def _at_intake(reason: int, total: int, kept: Refused | None) -> Discarded:
+    first, last = (kept.first_ns, kept.last_ns) if kept else (0, 0)
+    return Discarded(b"", reason_name(reason), total, 0, first, last)
+
+
+def _merged(rows: list[Discards]) -> list[Discarded]:
+    """One a topic and reason, whether in the dead-letter topic or not."""
+    counts: Counter[tuple[bytes, int]] = Counter()
+    letters: Counter[tuple[bytes, int]] = Counter()
+    times: dict[tuple[bytes, int], list[int]] = {}
+    for row in rows:
+        key = row.topic, row.reason & ~DEAD_LETTERED
+        counts[key] += row.count
+        letters[key] += row.count if row.reason & DEAD_LETTERED else 0
+        times.setdefault(key, []).extend((row.first_ns, row.last_ns))
+    return [
+        Discarded(topic, reason_name(reason), n, letters[topic, reason], min(at), max(at))
+        for (topic, reason), n in counts.items()
+        for at in [times[topic, reason]]
+    ]
+
+
+def _marked(layout: Layout) -> tuple[list[Discards], list[Sample]]:
+    """(counts, samples) after acceptance; nothing without marks."""
+    if not (layout.delivery / "data.mdb").exists():
+        return [], []
+    try:
+        marks = Marks(layout.delivery, Catalogue(layout), readonly=True)
+    except UNREADABLE:
+        return [], []
+    try:
+        return marks.discards(), marks.samples()
+    except UNREADABLE:
+        return [], []
+    finally:
+        marks.close()

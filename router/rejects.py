@@ -1,0 +1,352 @@
+"""Messages that Kafka will never take: to the dead-letter topic, else to the discard file, else counted only.
+
+They are read again from the log, since nobody keeps what is in flight. Until the one or the other has a
+message durably it is not resolved: whoever dies in between begins with it anew. Meanwhile nobody waits for
+them: they count as taken, so that both readers pass them over; the lowest of them keeps its place in the
+offsets. Beyond MOST they are not kept in mind but come by again, from `over_from` on.
+
+A dead letter is the datagram as it was received, under the key of its message, with headers: reason, topic,
+first and last attempt. Kafka can refuse that too, and for one of them all in its batch: so what comes back
+refused goes alone before it is believed, and then is discarded for its own reason.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch.codes import name_of
+from dispatch.letters import Letter
+from dispatch.pool import Outcomes
+from dispatch.retry import Action, decide
+from router.acks import Acks
+from router.discard_log import DiscardLog
+from router.ends import Kafka, Log
+from router.trouble import PATIENCE_S, Trouble
+from router.unknown import GRACE_S
+from spool.discard_file import DiscardFile, GivenUp
+from spool.discarded import SAMPLE_SLOTS
+from spool.errors import BadSpool
+from spool.reader import Reader
+from spool.record import Batch
+from spool.wire import DEAD_LETTERED, Reason, reason_name
+
+MOST = 1 << 16
+"""Kept in mind at once; about 300 bytes each."""
+AT_ONCE = 256
+"""Dead letters in flight, and messages written to the discard file by one sync."""
+PAUSE_S = 0.5
+STOP_S = 5.0
+"""Before it is tried again, after an error that passes, or that somebody has to mend."""
+
+
+class Rejection(NamedTuple):
+    """What is done with messages that Kafka will never take."""
+
+    dead_letter_topic: bytes = b""
+    """Empty: none."""
+    file: DiscardFile | None = None
+    spool: bytes = bytes(16)
+    """The spool's uuid, for the file."""
+    grace_s: float = GRACE_S
+    """How long messages wait for a topic that Kafka does not know."""
+
+
+class Reject(NamedTuple):
+    """Why one message was given up. Times in ms since the epoch."""
+
+    reason: int
+    topic: bytes
+    first_ms: int
+    last_ms: int
+
+
+class _Content(NamedTuple):
+    """What the log has of a message; nothing when it is damaged or gone."""
+
+    datagram: bytes
+    key: bytes | None
+
+
+_UNREADABLE = _Content(b"", None)
+_Filing = tuple[dict[int, _Content], Future[None]]
+
+
+class Rejects:
+    """All that are not settled."""
+
+    def __init__(
+        self,
+        log: Log,
+        kafka: Kafka,
+        acks: Acks,
+        trouble: Trouble,
+        rejection: Rejection,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reader, self._committed = Reader(log.live.catalogue, log.live.topics), log.committed
+        self.acks = acks
+        _, self._pool, self._room, self._metadata = kafka
+        self._trouble, self._clock = trouble, clock
+        self._topic, self._file, self._spool, _ = rejection
+        self.log = DiscardLog(clock=clock)
+        self._writer = ThreadPoolExecutor(1, "discards")
+        self._filing: _Filing | None = None
+        self._letters: dict[int, Reject] = {}
+        """To be sent to the dead-letter topic, by sequence."""
+        self._suspects: set[int] = set()
+        """Of these, those that must go alone."""
+        self._posted: dict[int, Reject] = {}
+        self._alone = -1
+        """The one that is out by itself."""
+        self._discards: dict[int, Reject] = {}
+        """To be discarded, by sequence."""
+        self._post_at = self._file_at = 0.0
+        """Not before."""
+        self._unknown_since = 0.0
+        """Since when Kafka does not know the dead-letter topic; 0: it does."""
+        self._turn = itertools.count()
+        self.over_from: int | None = None
+        """The first that was not kept in mind."""
+        self.moved = 0
+
+    def __len__(self) -> int:
+        return len(self._letters) + len(self._posted) + len(self._discards)
+
+    def add(
+        self, sequences: npt.NDArray[np.int64], reason: int, topics: Sequence[bytes], first_ms: Sequence[int]
+    ) -> None:
+        """Give messages up; `topics` and `first_ms`, the first attempts, one a message."""
+        if reason == Reason.UNCONFIRMED:
+            # It may be in Kafka: nobody is to send it again.
+            self.discard(sequences, reason, topics)
+            return
+        now = time.time_ns() // 1_000_000
+        taken = sequences[: max(0, MOST - len(self))]
+        for sequence, topic, first in zip(taken.tolist(), topics, first_ms, strict=False):
+            kind = self._letters if self._topic and topic != self._topic else self._discards
+            kind[sequence] = Reject(reason, topic, first, now)
+        self.acks.take(taken)
+        self.moved += len(taken)
+        left = sequences[len(taken) :]
+        if len(left):
+            self.acks.give_back(left)
+            lowest = int(left.min())
+            self.over_from = lowest if self.over_from is None else min(lowest, self.over_from)
+
+    def add_rows(self, batch: Batch, rows: npt.NDArray[np.bool_], topic: bytes, first_ms: int) -> None:
+        """Give up rows of a batch, whose topic Kafka does not know."""
+        sequences, reason = batch.sequence[rows], Reason.UNKNOWN_TOPIC
+        topics = [topic] * len(sequences)
+        if self._topic or self._file:
+            self.add(sequences, reason, topics, [first_ms] * len(sequences))
+            return
+        # Nothing is to be waited for, and there may be very many.
+        for row in np.flatnonzero(rows)[:SAMPLE_SLOTS].tolist():
+            self.acks.keep_sample(int(batch.sequence[row]), reason, topic, batch.datagram(row))
+        self.discard(sequences, reason, topics)
+
+    def discard(self, sequences: npt.NDArray[np.int64], reason: int, topics: Sequence[bytes]) -> None:
+        """Count messages as discarded at once, those that were not before; `topics` one a message."""
+        count = self.acks.discard(sequences, reason, topics)
+        if count:
+            self.log.note(reason, topics[0], int(sequences[0]), count)
+        self.moved += count
+
+    def lowest(self) -> list[int]:
+        """Sequences below which nothing is unsettled here."""
+        kept = (min(some) for some in (self._letters, self._posted, self._discards) if some)
+        return [*kept, *([] if self.over_from is None else [self.over_from])]
+
+    def step(self) -> bool:
+        """Do what can be done without waiting; False when there was nothing."""
+        self.log.flush()
+        if not len(self):
+            return False
+        return self._finish_filing() | self._post_some() | self._discard_some()
+
+    def take_over(self) -> int | None:
+        """Where to come by again for those that were not kept in mind, once there is room; None: nowhere."""
+        if self.over_from is None or len(self) > MOST // 2:
+            return None
+        start, self.over_from = self.over_from, None
+        return start
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._writer.shutdown()
+
+    # -- dead letters -----------------------------------------------------------------------------------
+
+    def _post_some(self) -> bool:
+        if not self._letters or self._alone >= 0 or self._clock() < self._post_at:
+            return False
+        flats = self._dead_letter_partitions()
+        if len(flats) == 0 or (self._suspects and self._posted):
+            return False
+        room = 1 if self._suspects else AT_ONCE - len(self._posted)
+        candidates = self._suspects or self._letters
+        found = self._read(candidates, room) if room else {}
+        for sequence, content in found.items():
+            if not self._post(sequence, content, int(flats[next(self._turn) % len(flats)])):
+                break
+        return bool(found)
+
+    def _dead_letter_partitions(self) -> npt.NDArray[np.int64]:
+        """Flat numbers of those that can be sent to now."""
+        topic = self._reader.topics.add(self._topic)
+        counts = self._pool.partitions.partitions_of
+        if topic >= len(counts) or counts[topic] == 0:
+            self._metadata.want([self._topic])
+            self._post_at = self._clock() + PAUSE_S
+            self._unknown_since = self._unknown_since or self._clock()
+            if self._clock() - self._unknown_since >= PATIENCE_S:
+                self._complain(f"Kafka does not know {self._name()}: create it")
+            return np.empty(0, np.int64)
+        self._unknown_since = 0.0
+        rows = self._pool.partitions.rows[: self._pool.partitions.count]
+        return np.flatnonzero(self._room.led() & (rows["topic"] == topic))
+
+    def _post(self, sequence: int, content: _Content, flat: int) -> bool:
+        """Hand over one; False when no more can be."""
+        reject = self._letters.pop(sequence)
+        if content is _UNREADABLE:
+            self._suspects.discard(sequence)
+            self._discards[sequence] = reject
+            return True
+        code = self._pool.post(_letter(sequence, reject, content), flat)
+        if code == 0:
+            self._posted[sequence] = reject
+            if self._suspects:
+                self._suspects.discard(sequence)
+                self._alone = sequence
+            return True
+        # librdkafka says of this one alone what it says.
+        self._come_back(sequence, reject, code, alone=True)
+        return code != 0 and decide(code).action is Action.DISCARD
+
+    def settle(self, outcomes: Outcomes) -> npt.NDArray[np.bool_]:
+        """Take note of what became of dead letters; which of the outcomes are theirs."""
+        if not self._posted:
+            return np.zeros(len(outcomes.sequence), np.bool_)
+        ours = np.isin(outcomes.sequence, np.fromiter(self._posted, np.int64))
+        for sequence, code in zip(
+            outcomes.sequence[ours].tolist(), outcomes.code[ours].tolist(), strict=True
+        ):
+            reject, alone = self._posted.pop(sequence), sequence == self._alone
+            if alone:
+                self._alone = -1
+            if code:
+                self._come_back(sequence, reject, code, alone=alone)
+            else:
+                self._count(sequence, reject.reason | DEAD_LETTERED, reject.topic)
+                self._trouble.noted.pop("dead letters", None)
+        return ours
+
+    def _come_back(self, sequence: int, reject: Reject, code: int, *, alone: bool) -> None:
+        """A dead letter was not taken."""
+        decision = decide(code)
+        if decision.action is Action.DISCARD and alone:
+            self._suspects.discard(sequence)
+            self._discards[sequence] = reject
+            return
+        self._letters[sequence] = reject
+        if decision.action is Action.DISCARD:
+            self._suspects.add(sequence)
+            return
+        stop = decision.action is Action.STOP
+        self._post_at = self._clock() + (STOP_S if stop else PAUSE_S)
+        self._complain(f"messages to {self._name()} come back with {name_of(code)}, {decision.why}")
+
+    def _complain(self, words: str) -> None:
+        self._trouble.noted["dead letters"] = f"{words}; {len(self._letters)} messages wait for it"
+
+    def _name(self) -> str:
+        return f"the dead-letter topic {self._topic.decode()}"
+
+    # -- discards ---------------------------------------------------------------------------------------
+
+    def _discard_some(self) -> bool:
+        if not self._discards or self._filing or self._clock() < self._file_at:
+            return False
+        found = self._read(self._discards, AT_ONCE)
+        if self._file is None:
+            self._discard(found)
+            return True
+        now = time.time_ns()
+        messages = [
+            GivenUp(self._spool, sequence, self._discards[sequence].reason, now, content.datagram)
+            for sequence, content in found.items()
+            if content is not _UNREADABLE
+        ]
+        self._filing = found, self._writer.submit(self._file.append, messages)
+        return True
+
+    def _finish_filing(self) -> bool:
+        if self._filing is None or not self._filing[1].done():
+            return False
+        found, done = self._filing
+        self._filing = None
+        try:
+            done.result()
+        except (OSError, BadSpool) as error:
+            assert self._file
+            reason = error.strerror if isinstance(error, OSError) else error
+            self._trouble.noted["discards"] = (
+                f"the discard file {self._file.path} cannot be written ({reason}): make room, or take it out "
+                f"of [dispatch] and restart; {len(self._discards)} messages wait for it"
+            )
+            self._file_at = self._clock() + STOP_S
+            return False
+        self._trouble.noted.pop("discards", None)
+        self._discard(found)
+        return True
+
+    def _discard(self, found: dict[int, _Content]) -> None:
+        """Count these as discarded, and keep samples of some."""
+        sampled: dict[tuple[int, bytes], int] = {}
+        for sequence, content in found.items():
+            reject = self._discards.pop(sequence)
+            key = reject.reason, reject.topic
+            sampled[key] = sampled.get(key, 0) + 1
+            if sampled[key] <= SAMPLE_SLOTS:
+                self.acks.keep_sample(sequence, *key, content.datagram)
+            self._count(sequence, *key)
+
+    def _count(self, sequence: int, reason: int, topic: bytes) -> None:
+        self.discard(np.array([sequence]), reason, [topic])
+
+    def _read(self, wanted: Sequence[int] | set[int] | dict[int, Reject], most: int) -> dict[int, _Content]:
+        """The lowest of these messages, and those that one look into the log brings along."""
+        first = min(wanted)
+        self._reader.allow(*self._committed())
+        try:
+            self._reader.seek(first)
+            batch = self._reader.next()
+        except FileNotFoundError:
+            batch = None
+        self._reader.damage.clear()
+        if batch is None or int(batch.sequence[0]) != first:
+            return {first: _UNREADABLE}
+        chosen = heapq.nsmallest(most, (s for s in wanted if s <= int(batch.sequence[-1])))
+        rows = np.flatnonzero(np.isin(batch.sequence, chosen)).tolist()
+        return {int(batch.sequence[row]): _Content(batch.datagram(row), batch.key(row)) for row in rows}
+
+
+def _letter(sequence: int, reject: Reject, content: _Content) -> Letter:
+    headers = [
+        (b"bruce-reason", reason_name(reject.reason).encode()),
+        (b"bruce-topic", reject.topic),
+        (b"bruce-first-attempt", b"%d" % reject.first_ms),
+        (b"bruce-last-attempt", b"%d" % reject.last_ms),
+    ]
+    # Not the message's own timestamp: that may be what it was refused for.
+    return Letter(sequence, time.time_ns() // 1_000_000, content.key, content.datagram, headers)

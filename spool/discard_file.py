@@ -1,0 +1,181 @@
+"""The discard file: messages that were given up, as they were received, so that they can be sent again.
+
+    FILE, FILE.1     the younger and the older of two generations; each grows to a size, then the next begins
+    file   := magic:"brucedis" version:u32=1 zero:u32 record*
+    record := check:u64 magic:"bdis" bytes:u32 reason:u32 zero:u32 spool:16 bytes sequence:u64 time:u64
+              datagram, padded with zeros to a multiple of 8
+
+Little-endian. `check` is the xxh3 of the record behind it, without the padding; `bytes` counts the
+datagram; `reason` is a spool.wire.Reason; `time` is when it was given up, in ns since the epoch. What was
+half written when the host died is cut off at the next start, and passed over by readers: they go on at the
+next record that is whole. A message can be in it twice: its sequence number tells.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from spool.digest import digest
+from spool.disk import read_at, sync_directory, write_at
+from spool.errors import BadSpool
+from spool.wire import MAX_DATAGRAM_BYTES
+
+HEAD = b"brucedis" + (1).to_bytes(4, "little") + bytes(4)
+RECORD_MAGIC = b"bdis"
+_RECORD = np.dtype(
+    [
+        ("check", "<u8"),
+        ("magic", "S4"),
+        ("bytes", "<u4"),
+        ("reason", "<u4"),
+        ("zero", "<u4"),
+        ("spool", "V16"),
+        ("sequence", "<u8"),
+        ("time_ns", "<u8"),
+    ]
+)
+_CHECKED_FROM = 8
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """One message of the file."""
+
+    spool: bytes
+    """The uuid of the spool that it was in."""
+    sequence: int
+    reason: int
+    time_ns: int
+    datagram: bytes
+
+
+def encode_record(message: GivenUp) -> bytes:
+    """A record, padding included."""
+    record = np.zeros((), _RECORD)
+    record["magic"], record["bytes"], record["reason"] = RECORD_MAGIC, len(message.datagram), message.reason
+    record["spool"] = np.frombuffer(message.spool, "V16")[0]
+    record["sequence"], record["time_ns"] = message.sequence, message.time_ns
+    rest = record.tobytes()[_CHECKED_FROM:] + message.datagram
+    return digest(rest).to_bytes(8, "little") + rest + bytes(-len(rest) % 8)
+
+
+def decode_record(data: bytes, at: int) -> tuple[GivenUp, int] | None:
+    """(the record at an offset, the offset behind it); None when no whole one is there."""
+    if len(data) - at < _RECORD.itemsize or data[at + 8 : at + 12] != RECORD_MAGIC:
+        return None
+    record = np.frombuffer(data, _RECORD, 1, at)[0]
+    length = int(record["bytes"])
+    end = at + _RECORD.itemsize + length
+    if length > MAX_DATAGRAM_BYTES or end > len(data):
+        return None
+    if digest(data[at + _CHECKED_FROM : end]) != int(record["check"]):
+        return None
+    datagram = data[at + _RECORD.itemsize : end]
+    spool, sequence = record["spool"].tobytes(), int(record["sequence"])
+    found = GivenUp(spool, sequence, int(record["reason"]), int(record["time_ns"]), datagram)
+    return found, end + -end % 8
+
+
+def older(path: Path) -> Path:
+    """The generation before."""
+    return path.with_name(path.name + ".1")
+
+
+def _records(data: bytes) -> Iterator[tuple[GivenUp, int]]:
+    """(record, the offset behind it) of each whole one in a file's bytes."""
+    at = len(HEAD)
+    while 0 < at < len(data):
+        found = decode_record(data, at)
+        if found:
+            yield found
+            at = found[1]
+        else:
+            at = _next_record(data, at)
+
+
+def _next_record(data: bytes, at: int) -> int:
+    """Behind an offset where none is whole, the next one where a record may begin; -1 without one."""
+    following = data.find(RECORD_MAGIC, at + 9)
+    while following >= 0 and following % 8:
+        following = data.find(RECORD_MAGIC, following + 1)
+    return following - 8 if following >= 0 else -1
+
+
+def read_file(path: Path) -> Iterator[GivenUp]:
+    """The records of one generation that are whole, in order; none when there is no file.
+
+    Raises BadSpool when the file is something else, OSError.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    if not data.startswith(HEAD) and not HEAD.startswith(data):
+        raise BadSpool(f"{path} is no discard file of a version that is known here")
+    yield from (message for message, _ in _records(data))
+
+
+def read_discard_file(path: Path) -> Iterator[GivenUp]:
+    """Everything in both generations, the older one first; each message once. Raises BadSpool, OSError."""
+    seen = set()
+    for generation in (older(path), path):
+        for message in read_file(generation):
+            if (message.spool, message.sequence) not in seen:
+                seen.add((message.spool, message.sequence))
+                yield message
+
+
+class DiscardFile:
+    """The file of one delivery worker, its only writer."""
+
+    def __init__(self, path: Path, most_bytes: int) -> None:
+        """A generation grows to `most_bytes`, or to one record."""
+        self.path, self._most = path, most_bytes
+        self._end: int | None = None
+        """Where the next record begins; None: to be found out."""
+
+    def append(self, messages: Sequence[GivenUp]) -> None:
+        """Write these, durably. Raises BadSpool, OSError: then some are in it; all can be written again."""
+        records = [encode_record(message) for message in messages]
+        try:
+            while records := self._fill(records):
+                os.rename(self.path, older(self.path))
+                self._end = None
+        except OSError:
+            # After a failed write or sync nobody knows what is there.
+            self._end = None
+            raise
+
+    def _fill(self, records: list[bytes]) -> list[bytes]:
+        """Write what this generation has room for, one record at least; the rest."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        try:
+            end = self._end if self._end is not None else self._find_end(fd)
+            first, taken = end, 0
+            for record in records:
+                if end > len(HEAD) and end + len(record) > self._most:
+                    break
+                end, taken = end + len(record), taken + 1
+            write_at(fd, b"".join(records[:taken]), first)
+            os.fdatasync(fd)
+            self._end = end
+        finally:
+            os.close(fd)
+        return records[taken:]
+
+    def _find_end(self, fd: int) -> int:
+        """Behind the last whole record, where the file is cut; of a new file, behind its head."""
+        data = read_at(fd, os.fstat(fd).st_size, 0)
+        if HEAD.startswith(data[: len(HEAD)]):
+            end = max((end for _, end in _records(data)), default=len(HEAD))
+            write_at(fd, HEAD, 0)
+            os.ftruncate(fd, end)
+            os.fdatasync(fd)
+            sync_directory(self.path.parent)
+            return end
+        raise BadSpool(f"{self.path} is no discard file; name another one in [dispatch] discard_file")

@@ -1,0 +1,82 @@
+"""Samples of discarded messages, as the marks keep them: a bounded number, whatever is discarded.
+
+sample    reason:u16be slot:u8 topic -> sequence, time (ns), first bytes of the datagram, check
+some of the discarded messages, a slot for every fourth sequence number
+
+`check` is seeded with the identity of the spool. DEAD_LETTERED is added to the reason of what is in the
+dead-letter topic.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from spool.ledger import Discards
+from spool.row import CHECK_BYTES, check, matches
+
+SAMPLE_BYTES = 256
+"""Of a discarded datagram, so many are kept."""
+SAMPLE_SLOTS = 4
+"""Samples a reason and topic."""
+MOST_SAMPLES = 1024
+TOPIC_BYTES = 400
+"""Of a topic's name in a key: LMDB's keys have 511 bytes at most."""
+_COUNT = struct.Struct("<QQQ")
+_FIXED = struct.Struct("<QQ")
+_TOPIC_AT = 3
+
+
+class Sample(NamedTuple):
+    """A discarded message."""
+
+    sequence: int
+    reason: int
+    topic: bytes
+    time_ns: int
+    data: bytes
+    """Its datagram, or the first SAMPLE_BYTES of it."""
+
+
+def count(txn: Any, table: Any, reason: int, topic: bytes, now: int, identity: int) -> None:
+    """Count one more."""
+    key = reason.to_bytes(2, "big") + topic[:TOPIC_BYTES]
+    messages, first, _ = _counts(key, txn.get(key, db=table), identity) or (0, now, now)
+    value = _COUNT.pack(messages + 1, first, now)
+    txn.put(key, value + check(key, value, identity), db=table)
+
+
+def read_counts(txn: Any, table: Any, identity: int) -> Iterator[Discards]:
+    """All that match their check, by reason."""
+    with txn.cursor(table) as cursor:
+        for key, row in cursor:
+            if counts := _counts(key, row, identity):
+                yield Discards(key[2:], int.from_bytes(key[:2], "big"), *counts)
+
+
+def _counts(key: bytes, row: bytes | None, identity: int) -> tuple[int, int, int] | None:
+    """(messages, first and last time) of a row; None when it does not match."""
+    if row is None or len(row) != _COUNT.size + CHECK_BYTES or not matches(key, row, identity):
+        return None
+    messages, first, last = _COUNT.unpack_from(row)
+    return messages, first, last
+
+
+def keep_sample(txn: Any, table: Any, sample: Sample, identity: int) -> None:
+    """Put a sample in place of an older one, or beside it while there is room."""
+    slot = sample.sequence % SAMPLE_SLOTS
+    key = sample.reason.to_bytes(2, "big") + bytes([slot]) + sample.topic[:TOPIC_BYTES]
+    if txn.get(key, db=table) is not None or txn.stat(table)["entries"] < MOST_SAMPLES:
+        value = _FIXED.pack(sample.sequence, sample.time_ns) + sample.data[:SAMPLE_BYTES]
+        txn.put(key, value + check(key, value, identity), db=table)
+
+
+def read_samples(txn: Any, table: Any, identity: int) -> Iterator[Sample]:
+    """All that match their check, by reason."""
+    with txn.cursor(table) as cursor:
+        for key, row in cursor:
+            if len(row) >= _FIXED.size + CHECK_BYTES and matches(key, row, identity):
+                sequence, time_ns = _FIXED.unpack_from(row)
+                reason, topic = int.from_bytes(key[:2], "big"), key[_TOPIC_AT:]
+                yield Sample(sequence, reason, topic, time_ns, row[_FIXED.size : -CHECK_BYTES])
