@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dispatch.client import KafkaClient, KafkaError
@@ -23,7 +23,7 @@ SLACK_S = 2.0
 PATIENCE_S = 5.0
 """So long a broker may fail to answer before it is called a trouble."""
 MOST_NAMES = 5
-"""Of topics in a sentence."""
+"""Of topics, or brokers, in a sentence."""
 
 _ALL = "_ALL_BROKERS_DOWN"
 _MEND = {
@@ -36,6 +36,9 @@ _MEND = {
 }
 """What to say by the name of the error, the worst first: what only people mend goes before what may pass."""
 _UNREACHABLE = "no broker can be reached ({}): start Kafka, or correct bootstrap.servers in [kafka]"
+_SILENT = (
+    "no broker can be reached (nothing comes back from {}): look at the network between, or at the brokers"
+)
 _NO_RIGHT = "Kafka gives bruce's user no right to write ({}): grant it WRITE and DESCRIBE on its topics"
 _FINISHED = "the producer is finished ({}), and another is tried: look at the brokers if this stays"
 _NOISE = re.compile(r"^(\w+://)?(?P<broker>\S+?)/(bootstrap|\d+): |\s*\(after \d+ms in state .*\)$")
@@ -63,15 +66,19 @@ def explain_topics(topics: Mapping[bytes, int]) -> str:
     """
     codes = sorted(set(topics.values()), key=lambda code: (needs_people(code), code), reverse=True)
     for code in codes:
-        names = sorted(name.decode("utf-8", "backslashreplace") for name, c in topics.items() if c == code)
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        shown = ", ".join(names[:MOST_NAMES]) + more
+        shown = _few(sorted(n.decode("utf-8", "backslashreplace") for n, c in topics.items() if c == code))
         if code == Code.TOPIC_AUTHORIZATION_FAILED:
             return f"no right to write to {shown}: grant it to bruce's user; its messages wait"
         if code == Code.UNKNOWN_TOPIC_OR_PART:
             return f"Kafka does not know the topic {shown}: create it; its messages wait for their grace time"
         return f"messages to {shown} come back with {name_of(code)}: {decide(code).why}; they wait"
     return ""
+
+
+def _few(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def _plain(text: str) -> str:
@@ -115,9 +122,14 @@ class Trouble:
         """Something was acknowledged."""
         self._finished = ""
 
-    def _connections(self) -> str:
+    def _brokers(self) -> list[tuple[str, str]]:
+        """(host:port, state) of each, in librdkafka's words."""
         brokers: dict[str, Any] = self._client.statistics().get("brokers", {})
-        states = [broker["state"] for broker in brokers.values() if broker.get("source") != "logical"]
+        real = [broker for broker in brokers.values() if broker.get("source") != "logical"]
+        return [(broker.get("nodename", ""), broker["state"]) for broker in real]
+
+    def _connections(self) -> str:
+        states = [state for _, state in self._brokers()]
         if "UP" in states:
             self._connected_at = self._clock()
         since = max(self._connected_at - SLACK_S, self._clock() - FRESH_S)
@@ -126,4 +138,7 @@ class Trouble:
     def _answers(self) -> str:
         if not self._metadata.error or self._metadata.failing_s() < PATIENCE_S:
             return ""
+        brokers = self._brokers()
+        if brokers and "UP" not in [state for _, state in brokers]:
+            return _SILENT.format(_few(sorted({name for name, _ in brokers if name})))
         return f"Kafka is connected and does not answer ({self._metadata.error}): look at its brokers"

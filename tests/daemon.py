@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -42,8 +42,13 @@ class RunningBruce:
         *,
         segment_bytes: int = 256 << 10,
         settings: Mapping[str, Mapping[str, object]] | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """`directory`: for spool, configuration and log. `settings`: more of bruce.toml, by table and key."""
+        """`directory`: for spool, configuration and log. `settings`: more of bruce.toml, by table and key.
+
+        `prefix`: what the daemon is started by, such as unshare; it must become the daemon.
+        """
+        self._prefix = prefix
         self.spool = directory / "spool"
         self.config = directory / "bruce.toml"
         self.log = directory / "bruce.log"
@@ -83,8 +88,9 @@ class RunningBruce:
         """Start the daemon and wait until its workers run."""
         assert self._process is None
         with self.log.open("ab") as log:
+            bruce = [sys.executable, "-c", "from cli.app import bruce; bruce()"]
             self._process = subprocess.Popen(
-                [sys.executable, "-c", "from cli.app import bruce; bruce()", "run", "--config", self.config],
+                [*self._prefix, *bruce, "run", "--config", self.config],
                 cwd=ROOT,
                 env=self.environ,
                 stdin=subprocess.DEVNULL,

@@ -80,7 +80,11 @@ class Client:
         self.states = ["DOWN"]
 
     def statistics(self) -> dict[str, object]:
-        return {"brokers": {str(n): {"state": state} for n, state in enumerate(self.states)}}
+        return {
+            "brokers": {
+                str(n): {"state": state, "nodename": f"k{n}:9092"} for n, state in enumerate(self.states)
+            }
+        }
 
 
 class Metadata:
@@ -108,6 +112,8 @@ def test_it_passes() -> None:
     client.states = ["UP"]
     metadata.error, metadata.since = "timed out", 60.0
     assert trouble.sentence() == "Kafka is connected and does not answer (timed out): look at its brokers"
+    client.states, client.last_errors = ["CONNECT", "TRY_CONNECT"], []
+    assert "no broker can be reached (nothing comes back from k0:9092, k1:9092)" in trouble.sentence()
     metadata.error = ""
     trouble.note_finished("Fatal error: Broker: Cluster authorization failed: no PID")
     assert "no right to write (Broker: Cluster authorization failed: no PID)" in trouble.sentence()
