@@ -137,6 +137,12 @@ class ExactlyOnce(Pool):
     def in_flight(self) -> int:
         return super().in_flight() + len(self._reported.sequence)
 
+    def unsettled(self) -> npt.NDArray[np.int64]:
+        """By flat number: in flight, or acknowledged and not committed."""
+        counts = super().unsettled().copy()
+        np.add.at(counts, self._reported.flat, 1)
+        return counts
+
     def lowest_in_flight(self) -> npt.NDArray[np.int64]:
         lowest = super().lowest_in_flight()
         np.minimum.at(lowest, self._reported.flat, self._reported.sequence)

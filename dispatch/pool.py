@@ -201,6 +201,10 @@ class Pool:
         """Let go of the client; False when that must be left as it is, since a thread still waits in it."""
         return True
 
+    def unsettled(self) -> npt.NDArray[np.int64]:
+        """int64 by flat number: messages whose outcome is not told yet."""
+        return np.asarray(self.partitions.rows["messages"][: self.partitions.count])
+
     def lowest_in_flight(self) -> npt.NDArray[np.int64]:
         """int64 by flat number: the lowest sequence in flight; `flight.NOBODY` where there is none."""
         return self.flight.lowest(self.partitions.count)

@@ -99,7 +99,8 @@ class CatchUps:
         rows = self._pool.partitions.rows[:count]
         ready = (rows["held_from"] != NOT_HELD) & self._room.led()
         if ready.any():
-            ready &= self._failures.patient(count, rows["messages"])
+            # Of a partition with suspects, one group a transaction: a bad one would take a good one along.
+            ready &= self._failures.patient(count, self._pool.unsettled())
         return ready
 
     def grow(self, partitions: int) -> None:

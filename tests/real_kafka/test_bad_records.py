@@ -140,12 +140,13 @@ def test_too_large_for_the_dead_letter_topic(kafka1: KafkaCluster, tmp_path: Pat
     assert {record.value() for record in records} == {sent[0], sent[2]}
 
 
-def test_no_key_on_a_compacted_topic(kafka1: KafkaCluster, tmp_path: Path) -> None:
-    """INVALID_RECORD: that one is dead-lettered, its neighbours are delivered."""
+@pytest.mark.parametrize("mode", ["at_least_once", "exactly_once"])
+def test_no_key_on_a_compacted_topic(kafka1: KafkaCluster, tmp_path: Path, mode: str) -> None:
+    """INVALID_RECORD: that one is dead-lettered, its neighbours are delivered; in transactions, too."""
     topic, dead = create(kafka1, {"cleanup.policy": "compact"}), create(kafka1)
     sent = [message(topic, n, b"v", key=b"" if n % 10 == 3 else b"k%d" % n) for n in range(30)]
     with RunningBruce(
-        tmp_path, kafka1.bootstrap, settings={"dispatch": {"dead_letter_topic": dead}}
+        tmp_path, kafka1.bootstrap, settings={"dispatch": {"dead_letter_topic": dead, "mode": mode}}
     ) as bruce:
         bruce.send(sent)
         seen = bruce.await_status(lambda s: s.backlog == 0 and s.received == 30, PATIENCE_S)

@@ -398,3 +398,22 @@ def test_one_answer_with_fewer_partitions_changes_nothing() -> None:
         bench.settle()
         for (_, partition), log in bench.kafka.logs.items():
             assert {bench.sent[s][1] % 3 for s in log} == {partition}  # type: ignore[operator]
+
+
+def test_killed_between_the_file_and_the_mark(file: DiscardFile) -> None:
+    """It is written again, read once, and counted once."""
+    with made(topic=b"", file=file) as bench:
+        bench.send([(b"a", 1, POISON), (b"a", 1, b"")])
+        for _ in range(3000):
+            bench.step()
+            bench.answer()
+            bench.clock.now += 0.1
+            if file.path.exists() and list(read_discard_file(file.path)):
+                break
+        before = file.path.stat().st_size
+        bench.restart()
+        assert bench.discarded() == {}
+        bench.settle()
+        assert file.path.stat().st_size > before
+        assert [one.sequence for one in read_discard_file(file.path)] == [0]
+        assert [d.count for d in bench.outcomes().discarded] == [1]
