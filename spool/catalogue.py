@@ -122,6 +122,11 @@ class Catalogue:
         finally:
             os.close(fd)
 
+    def most(self, info: SegmentInfo) -> int:
+        """Messages in a segment; of the last one, which may grow, more than any has."""
+        at = bisect.bisect_right(self.segments, info.number, key=lambda s: s.number)
+        return self.segments[at].stored - info.stored if at < len(self.segments) else EPOCH
+
     def _count(self, info: SegmentInfo) -> int:
         """Messages in a sealed segment; 0 when it is gone or has no footer."""
         try:

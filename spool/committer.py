@@ -267,10 +267,18 @@ class Committer:
         return True
 
     def seal_last(self) -> None:
-        """Seal the segment in use, after the last message: a clean end needs no walk to find."""
+        """Seal the segment in use, after the last message: a clean end needs no walk to find.
+
+        Spares go: one that is left tells the next boot that there was no such end (spool.recovery).
+        """
         if self._scan is not None and not self._is_suspect():
             os.close(self._scan.fd)
             self._scan = None
             self._full.append(self._path)
         while self.seal_one():
             continue
+        if self._scan is None and not self._full:
+            self._page.words[Field.SPARE] = 0
+            for number in self.layout.list_spares():
+                self.layout.segment(number, SPARE).unlink()
+            sync_directory(self.layout.segments)

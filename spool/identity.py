@@ -3,7 +3,8 @@
     identity := one line, the uuid; then perhaps one more, "in use"
 
 A message is known by uuid and sequence number. `in use` says that numbers were given out; when the segments
-are gone all the same, nobody knows which, and the spool begins anew under another uuid.
+are gone all the same, nobody knows which, and the spool begins anew under another uuid. So it does when a
+power loss may have taken the very first segment, of which nothing was synced.
 """
 
 from __future__ import annotations
@@ -39,12 +40,17 @@ def read_identity(layout: Layout) -> bytes:
     raise NoSpool(f"{layout.directory} holds no spool; see [spool] directory")
 
 
-def own_identity(layout: Layout) -> bytes:
-    """The same for whoever opens the spool: made when there is none, mended when it is damaged."""
+def own_identity(layout: Layout, *, uncertain: bool = False) -> bytes:
+    """The same for whoever opens the spool: made when there is none, mended when it is damaged.
+
+    `uncertain`: numbers may have been given out of which nothing is left.
+    """
     used, text = live_segment(layout) is not None, _text(layout)
     try:
         spool = read_identity(layout)
     except NoSpool:
+        spool = uuid.uuid4().bytes
+    if not used and uncertain:
         spool = uuid.uuid4().bytes
     if not used and text.endswith(_IN_USE):
         spool = uuid.uuid4().bytes

@@ -300,8 +300,10 @@ class Marks:
             above = 0
             for info, chunk, bitmap in self._chunks(txn):
                 first = info.first_sequence + chunk * CHUNK_MESSAGES
+                # Marks that are ahead of a log which a disk has lost the end of speak of nothing.
+                end = max(0, self.catalogue.most(info) - chunk * CHUNK_MESSAGES)
                 bits = np.unpackbits(bitmap, bitorder="little")
-                above += int(bits[max(0, floor - first) :].sum())
+                above += int(bits[max(0, floor - first) : end].sum())
             return Outcomes(floor, self.catalogue.stored_below(floor) + above, list(self._read_discards(txn)))
 
     def resolved(self) -> int:

@@ -6,6 +6,10 @@ the boot id differs, every segment without a footer is cut behind its last good 
 numbering goes on at the next multiple of 2^32: one number never means two messages. What lies behind a
 hole is kept: it was accepted, it stands in order, and what is missing before it is counted as damaged.
 
+A spare that another boot left says the same: it may have been taken into use, and its header be lost with all
+that stood in it. A clean end leaves none. When the last segment is sealed already, an empty one behind it
+says where numbering goes on; in a spool without any segment, another uuid.
+
 Within one boot nothing is cut: process death loses no stores, and a torn frame at the end is written
 over by whoever salvages its burst.
 
@@ -24,10 +28,11 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from spool.contents import Contents
 from spool.crash_point import reach
-from spool.disk import make_directory, read_at, sync_directory, write_at
+from spool.disk import make_directory, read_at, sync_directory, write_at, write_file
 from spool.errors import BadSpool, UnknownVersion
-from spool.format import HEADER_BYTES
+from spool.format import HEADER_BYTES, decode_header
 from spool.frame import POSITION, SEQUENCE, Tail, tail_at_start
 from spool.identity import own_identity, read_identity
 from spool.layout import SPARE, Layout, parse_name
@@ -37,7 +42,7 @@ from spool.options import SpoolOptions
 from spool.quarantine import keep, set_aside
 from spool.renewal import seal_surely
 from spool.scan import Scan, find_frame, read_header
-from spool.segment import UNBOUND, Identity, bound_spares, header_behind
+from spool.segment import UNBOUND, Identity, bound_spares, following, header_behind
 
 log = logging.getLogger("bruce.spool")
 
@@ -71,37 +76,64 @@ def open_spool(options: SpoolOptions) -> OpenSpool:
     try:
         reach("recover.owned")
         boot = boot_id()
-        _clean(layout, options, boot)
+        uncertain = _has_spares_of_another(layout, boot)
+        _clean(layout)
         reach("recover.cleaned")
         _mend_headers(layout)
-        identity = Identity(own_identity(layout), boot)
+        identity = Identity(own_identity(layout, uncertain=uncertain), boot)
         reach("recover.identified")
-        _settle(layout, identity)
+        _settle(layout, identity, uncertain=uncertain)
         reach("recover.settled")
+        # Last: while they lie there it is known that there was no clean end.
+        _remove_spares(layout, options, boot)
     except BaseException:
         lock.release()
         raise
     return OpenSpool(layout, identity, lock)
 
 
-def _clean(layout: Layout, options: SpoolOptions, boot: bytes) -> None:
-    """Remove the index, what a crash left half made, and spares that nobody can vouch for."""
+def _has_spares_of_another(layout: Layout, boot: bytes) -> bool:
+    """Whether there are spares of another boot: then it did not come to a clean end."""
+    for number in layout.list_spares():
+        try:
+            header = read_header(layout.segment(number, SPARE))
+        except UnknownVersion:
+            raise
+        except BadSpool:
+            continue
+        if bytes(header["boot"]) != boot:
+            return True
+    return False
+
+
+def _clean(layout: Layout) -> None:
+    """Remove the index, and what a crash left half made."""
     shutil.rmtree(layout.index, ignore_errors=True)
     left = [p for p in layout.segments.iterdir() if p.suffix == ".tmp" or p.stat().st_size == 0]
     for path in left:
         path.unlink()
+    _say_removed(layout, len(left))
+
+
+def _remove_spares(layout: Layout, options: SpoolOptions, boot: bytes) -> None:
+    """Remove spares that nobody can vouch for."""
+    left = 0
     for number in layout.list_spares():
         path = layout.segment(number, SPARE)
         if _is_usable(path, options.segment_bytes, boot):
             continue
-        left.append(path)
+        left += 1
         if _holds_frames(path):
             set_aside(layout, path, "its header was never finished, and there are messages behind it")
         else:
             path.unlink()
-    if left:
+    _say_removed(layout, left)
+
+
+def _say_removed(layout: Layout, count: int) -> None:
+    if count:
         sync_directory(layout.segments)
-        log.info("%d half-made or outdated files removed from %s", len(left), layout.segments)
+        log.info("%d half-made or outdated files removed from %s", count, layout.segments)
 
 
 def _is_usable(path: Path, segment_bytes: int, boot: bytes) -> bool:
@@ -167,10 +199,14 @@ def _mend_header(layout: Layout, pair: tuple[int, str]) -> None:
     log.error("%s had a damaged header; it was written anew", path)
 
 
-def _settle(layout: Layout, identity: Identity) -> None:
-    """Seal what another boot left open."""
+def _settle(layout: Layout, identity: Identity, *, uncertain: bool) -> None:
+    """Seal what another boot left open. `uncertain`: behind what is sealed, too, something may be gone."""
     live = live_segment(layout)
-    if live is None or bytes(live.header["boot"]) == identity.boot or is_sealed(live.path):
+    if live is None or bytes(live.header["boot"]) == identity.boot:
+        return
+    if is_sealed(live.path):
+        if uncertain:
+            _begin_epoch(layout, live, identity)
         return
     log.warning("the host went down without warning; the log goes on at a new epoch")
     segments = _open_segments(layout)
@@ -180,6 +216,18 @@ def _settle(layout: Layout, identity: Identity) -> None:
         reach("recover.torn")
         epoch = next_epoch(max(int(segment.header["first_sequence"]), int(tail[SEQUENCE])))
         seal_surely(layout, path, next_sequence=epoch if segment is segments[-1] else None)
+
+
+def _begin_epoch(layout: Layout, last: LiveSegment, identity: Identity) -> None:
+    """Put an empty and sealed segment behind the last one, at the next epoch."""
+    log.warning("the host went down without warning; the log goes on at a new epoch")
+    before, number = end_of(last).tail, int(last.header["number"]) + 1
+    before[SEQUENCE] = next_epoch(int(before[SEQUENCE]))
+    head = header_behind(before, identity, number)
+    header = decode_header(head, "")
+    tail = tail_at_start(header)
+    footer = Contents().footer(header, tail, following(header, tail))
+    write_file(layout.segment(int(before[SEQUENCE])), head + footer)
 
 
 def is_sealed(path: Path) -> bool:

@@ -1,0 +1,267 @@
+"""The life of a spool that is recorded: everything that a daemon does, in one process, by chance."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+import spool.writer
+from spool.catalogue import Catalogue
+from spool.errors import SpoolFull
+from spool.frame import BURST, POSITION, SEQUENCE
+from spool.ledger import Ledger, add
+from spool.marks import CHUNK_BYTES, Changes, Marks
+from spool.page import Field
+from spool.scan import digest_address
+from spool.wire import encode
+from tests.spool.powerloss.record import Recorder
+from tests.spool.rig import Rig
+
+SEGMENT_BYTES = 8192
+MAX_BYTES = 12 * SEGMENT_BYTES
+FULL = 12
+"""The reason of what is discarded without room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What had been reported when so many events had happened."""
+
+    events: int
+    sent: int
+    """Messages that were appended."""
+    synced: int
+    """The watermark."""
+    floor: int
+    """Marked as delivered: everything below."""
+    resolved: frozenset[int]
+    """Marked as delivered above it."""
+    delivered: frozenset[int]
+    """Delivered: all that may be marked."""
+    discarded: int
+    """In the ledger."""
+    copied: int
+    """In its copy."""
+
+
+@dataclass(slots=True)
+class Recording:
+    """A life, as it was recorded."""
+
+    recorder: Recorder
+    spool: bytes = b""
+    """The uuid."""
+    sent: dict[int, bytes] = field(default_factory=dict)
+    """Every message that was appended, by sequence number, in order."""
+    facts: list[Facts] = field(default_factory=list)
+
+    def at(self, events: int) -> Facts:
+        """What had been reported after so many events."""
+        return next(fact for fact in reversed(self.facts) if fact.events <= events)
+
+
+class QuietRig(Rig):
+    """A spool whose syncs the recorder sees alone."""
+
+    def _disk(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        return contextlib.nullcontext()
+
+
+class Life:
+    """One life, to be lived in a directory of its own."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.directory = directory
+        (directory / "disk").mkdir()
+        self.recording = Recording(Recorder(directory / "disk", note=self._note))
+        self.rig: QuietRig | None = None
+        self.marks: Marks | None = None
+        self.floor, self.resolved = 0, set[int]()
+        self.marked_floor, self.marked = 0, frozenset[int]()
+        self.delivered = frozenset[int]()
+        self.discarded = self.copied = 0
+
+    def live(self, steps: int) -> Recording:
+        """Live so long."""
+        recorder, chance = self.recording.recorder, self.chance
+        real = spool.writer.finish
+
+        def finish(*arguments: object) -> None:
+            # The body stands there, and its head does not.
+            recorder.observe()
+            real(*arguments)
+            recorder.observe()
+
+        with recorder.at_work(), mock.patch.object(spool.writer, "finish", finish):
+            self.rig = QuietRig(
+                self.directory / "disk", self.directory, segment_bytes=SEGMENT_BYTES, max_bytes=MAX_BYTES
+            )
+            self._open()
+            self.recording.spool = self.rig.identity.spool
+            acts = (self.append, self.keep, self.deliver, self.discard, self.fail, self.die, self.stop)
+            for _ in range(steps):
+                chance.choices(acts, (60, 24, 12, 3, 2, 1, 1))[0]()
+            self.keep()
+        assert self.marks
+        self.marks.close()
+        self.rig.crash()
+        self.recording.facts.append(self._facts())
+        return self.recording
+
+    def _note(self) -> None:
+        facts = self.recording.facts if hasattr(self, "recording") else None
+        if facts is not None:
+            facts.append(self._facts())
+
+    def _facts(self) -> Facts:
+        opened = self.rig is not None and hasattr(self.rig, "page")
+        return Facts(
+            len(self.recording.recorder.events),
+            len(self.recording.sent),
+            self.rig.synced if self.rig and opened else 0,
+            self.marked_floor,
+            self.marked,
+            self.delivered,
+            self.discarded,
+            self.copied,
+        )
+
+    def _open(self) -> None:
+        assert self.rig
+        path = self.rig.layout.delivery / "data.mdb"
+        before = path.read_bytes() if path.exists() else b""
+        self.marks = Marks(self.rig.layout.delivery, Catalogue(self.rig.layout))
+        if path.read_bytes() != before:
+            self.recording.recorder.committed(path, before)
+        self.ledger = Ledger(self.rig.layout.ledger)
+        self.rig.writer.tail[BURST] = max(int(self.rig.writer.tail[BURST]), self.ledger.burst)
+
+    def append(self) -> None:
+        """One frame, of distinct messages; sometimes with what was refused."""
+        assert self.rig
+        writer = self.rig.writer
+        if writer.capacity - writer.tail[POSITION] < SEGMENT_BYTES // 3:
+            self.keep()
+        count = len(self.recording.sent)
+        burst = [
+            encode(b"t%d" % (n % 2), b"%d:" % (count + n) + self.chance.randbytes(self.chance.randrange(300)))
+            for n in range(self.chance.randrange(1, 5))
+        ]
+        refused = {1: (2, b"short")} if self.chance.random() < 0.1 else {}
+        full = writer.capacity - int(writer.tail[POSITION]) < 2600
+        first = int(writer.tail[SEQUENCE])
+        if not full:
+            # Before: what is about to be stored may be on the disk at once.
+            self.recording.sent |= {first + n: data for n, data in enumerate(burst)}
+            writer.append(burst, refused=refused)
+            return
+        with contextlib.suppress(SpoolFull):
+            if writer.switch():
+                self.recording.recorder.observe()
+                first = int(writer.tail[SEQUENCE])
+                self.recording.sent |= {first + n: data for n, data in enumerate(burst)}
+                writer.append(burst, refused=refused)
+
+    def keep(self) -> None:
+        """One turn of the keeper; one that fails is followed by another keeper."""
+        assert self.rig
+        # The copy of the ledger is made in every turn, and each suspect is tried at once.
+        self.rig.keeper._copied_at = self.rig.keeper._committer._renew_at = -1e9
+        try:
+            self.rig.keeper.step()
+        except OSError:
+            self.recording.recorder.failing = lambda _: False
+            self.die()
+        if self.rig.keeper._ledger:
+            self.copied = max(self.copied, self._counted(self.rig.keeper._ledger.burst))
+        if self.rig.writer.is_suspect and self.rig.writer.switch():
+            self.recording.recorder.observe()
+
+    def _counted(self, burst: int) -> int:
+        return self._bursts.get(burst, 0) if hasattr(self, "_bursts") else 0
+
+    def deliver(self) -> None:
+        """Some of what is committed is delivered, in any order, and marked."""
+        assert self.rig
+        assert self.marks
+        open_ones = [s for s in self.recording.sent if self.floor <= s < self.rig.synced]
+        open_ones = [s for s in open_ones if s not in self.resolved]
+        share = self.chance.choice((0.3, 0.8, 1.0))
+        self.resolved |= {s for s in open_ones[:40] if self.chance.random() < share}
+        self.delivered |= self.resolved
+        self.floor = min((s for s in open_ones if s not in self.resolved), default=self.rig.synced)
+        self.resolved = {s for s in self.resolved if s >= self.floor}
+        path = self.rig.layout.delivery / "data.mdb"
+        self.recording.recorder.observe()
+        before = path.read_bytes()
+        self.marks.commit(Changes(self.floor, self._chunks(), {1: self.floor}))
+        self.recording.recorder.committed(path, before)
+        self.marked_floor, self.marked = self.floor, frozenset(self.resolved)
+        self.rig.page.words[Field.FLOOR] = self.floor
+
+    def _chunks(self) -> dict[tuple[int, int], np.ndarray]:
+        assert self.marks
+        chunks: dict[tuple[int, int], np.ndarray] = {}
+        self.marks.catalogue.refresh()
+        segments = self.marks.catalogue.segments
+        for sequence in self.resolved:
+            info = segments[self.marks.catalogue.at(sequence)]
+            bits = chunks.setdefault((info.number, 0), np.zeros(CHUNK_BYTES, np.uint8))
+            bits[(sequence - info.first_sequence) >> 3] |= 1 << ((sequence - info.first_sequence) & 7)
+        return chunks
+
+    def discard(self) -> None:
+        """A burst that finds no room."""
+        assert self.rig
+        if not hasattr(self, "_bursts"):
+            self._bursts = Counter[int]()
+        count, number = self.chance.randrange(1, 4), int(self.rig.writer.tail[BURST]) + 1
+        bank = self.ledger.begin()
+        self.recording.recorder.observe()
+        for _ in range(count):
+            add(bank, 0, 0, FULL, 1, digest_address())
+        self.discarded += count
+        self.ledger.commit(number)
+        self._bursts[number] = self.discarded
+        self.rig.writer.tail[BURST] = number
+        self.recording.recorder.observe()
+
+    def fail(self) -> None:
+        """The disk refuses syncs for a while: of segments, of fresh files, of the directory, or all."""
+        which = self.chance.choice((".seg", ".spare", ".tmp", "segments", ""))
+        left = [self.chance.randrange(1, 4)]
+
+        def failing(path: str) -> bool:
+            left[0] -= path.endswith(which)
+            return path.endswith(which) and left[0] >= 0
+
+        self.recording.recorder.failing = failing
+        self.keep()
+
+    def die(self) -> None:
+        """Every process is killed, and started again."""
+        assert self.rig
+        assert self.marks
+        self.recording.recorder.failing = lambda _: False
+        self.marks.close()
+        self.rig.reopen()
+        self._open()
+        self.rig.page.words[Field.FLOOR] = self.floor
+
+    def stop(self) -> None:
+        """A clean stop and start; power is then lost in the same boot or later."""
+        assert self.rig
+        assert self.marks
+        self.recording.recorder.failing = lambda _: False
+        self.marks.close()
+        self.rig.stop()
+        self.rig.open()
+        self._open()
+        self.rig.page.words[Field.FLOOR] = self.floor

@@ -1,0 +1,83 @@
+"""Synced means synced: power losses made from recordings of lives. See tools/powerloss for the long form."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spool.powerloss.record import NEVER, Named, Recorder, Stored
+from tests.spool.powerloss.states import ALL, NOTHING, disk_after
+from tests.spool.powerloss.trial import try_states
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Recoveries say a lot."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.slow
+def test_every_state_comes_back(memory: Path) -> None:
+    """400 reorderings of 4 lives, and 150 prefixes: nothing that was reported is missing, nothing is new."""
+    tally = try_states(1, states=400, lives=4, steps=120, prefixes=150)
+    assert tally.violations == []
+    assert (tally.states, tally.lives, tally.prefixes) == (400, 4, 150)
+    assert tally.messages > 400
+
+
+def record(root: Path) -> Recorder:
+    """A file that is stored into, renamed, and synced with or without its directory."""
+    recorder = Recorder(root)
+    with recorder.at_work():
+        fd = os.open(root / "a", os.O_RDWR | os.O_CREAT)
+        os.pwrite(fd, b"one", 0)
+        os.fsync(fd)
+        os.pwrite(fd, b"two", 5000)
+        os.rename(root / "a", root / "b")
+        os.close(fd)
+    return recorder
+
+
+def files(recorder: Recorder, *, everything: bool) -> dict[str, bytes]:
+    """What is on the disk at the end, when all or nothing of what is not durable has reached it."""
+    loss = ALL if everything else NOTHING
+    disk = disk_after(recorder.events, len(recorder.events), loss, random.Random(0))
+    return {name: bytes(disk.files[inode]) for name, inode in disk.names.get(recorder.top, {}).items()}
+
+
+def test_a_name_is_durable_with_its_directory_alone(memory: Path) -> None:
+    """The sync of a file says nothing of its name."""
+    recorder = record(memory)
+    assert files(recorder, everything=False) == {}
+    assert list(files(recorder, everything=True)) == ["b"]
+    with recorder.at_work():
+        fd = os.open(memory, os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+    assert files(recorder, everything=False) == {"b": b"one"}
+    assert files(recorder, everything=True) == {"b": b"one".ljust(5000, b"\0") + b"two"}
+
+
+def test_after_a_failed_sync_nothing_before_it_is_ever_durable(memory: Path) -> None:
+    """The next sync succeeds, and means only what was stored in between."""
+    recorder = Recorder(memory)
+    with recorder.at_work():
+        fd = os.open(memory / "a", os.O_RDWR | os.O_CREAT)
+        os.pwrite(fd, b"x" * 512, 0)
+        recorder.failing = lambda path: path.endswith("/a")
+        with pytest.raises(OSError, match="Input/output"):
+            os.fsync(fd)
+        recorder.failing = lambda _: False
+        os.pwrite(fd, b"y" * 512, 512)
+        os.fsync(fd)
+        os.close(fd)
+    first, second = (e for e in recorder.events if isinstance(e, Stored))
+    assert (first.durable, second.durable < NEVER) == (NEVER, True)
+    assert next(e.names for e in recorder.events if isinstance(e, Named)).keys() == {"a"}
