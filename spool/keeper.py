@@ -82,6 +82,9 @@ class Keeper:
         self._committer.seal_last()
         self._copied_at = -math.inf
         self._copy_ledger()
+        if self._ledger:
+            self._ledger.close()
+            self._ledger = None
         self._index.close()
 
     def step(self) -> None:

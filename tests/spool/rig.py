@@ -61,6 +61,8 @@ class Rig:
         if self._spool:
             self.writer.close()
             self.keeper._index.close()
+            if self.keeper._ledger:
+                self.keeper._ledger.close()
         self._spool = None
         # What the kernel closes for a process that is gone; a Python mapping closes its own descriptor.
         for name in os.listdir("/proc/self/fd"):

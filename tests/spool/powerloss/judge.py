@@ -102,7 +102,7 @@ class Judge:
             event.durable = 0
         with recorder.at_work():
             rig = LateRig(disk_path, self.directory, 2)
-        rig.crash()
+        rig.close()
         count = chance.randrange(given, len(recorder.events) + 1)
         disk = disk_after(recorder.events, count, Loss.of(chance), chance)
         shutil.rmtree(self.directory)
@@ -125,7 +125,7 @@ class Judge:
             assert account.received == settled, "the books do not balance"
             assert account.backlog >= 2, f"what follows counts as delivered: {account}"
         finally:
-            rig.crash()
+            rig.close()
 
     def _check_messages(self, found: list[tuple[int, bytes]], facts: Facts) -> None:
         sent, known = self.recording.sent, list(self.recording.sent)[: facts.sent]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -69,6 +70,11 @@ class Recording:
 class QuietRig(Rig):
     """A spool whose syncs the recorder sees alone."""
 
+    def close(self) -> None:
+        """Let go of everything."""
+        self.crash()
+        os.close(self.bell)
+
     def _disk(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
         return contextlib.nullcontext()
 
@@ -111,7 +117,7 @@ class Life:
             self.keep()
         assert self.marks
         self.marks.close()
-        self.rig.crash()
+        self.rig.close()
         self.recording.facts.append(self._facts())
         return self.recording
 
