@@ -100,7 +100,12 @@ class ForkedBruce(RunningBruce):
         # A socket of the one before would do for a sign of life.
         self.socket.unlink(missing_ok=True)
         self._process = self.zygote.fork(self.config, self.log)  # type: ignore[assignment]
-        self.await_true(lambda: not self.lives or self._runs(), START_S)
+        try:
+            self.await_true(lambda: not self.lives or self._runs(), START_S)
+        except AssertionError:
+            # It may have died between the two questions.
+            if self.lives:
+                raise
         if not self.lives:
             self._process = None
         return self.lives
