@@ -54,12 +54,16 @@ class Committer:
         self._entry = self._stuck = -1
         self._renew_at = 0.0
         self._full: deque[Path] = deque()
+        self.last = 0
+        """The highest number of a segment that was in use already."""
         self._waiting = self._unsealed()
         self._enter_next()
 
     def _unsealed(self) -> deque[Path]:
         """The segments at the end of the log that have no footer, in order."""
-        paths = deque(path for path, _ in bound_spares(self.layout))
+        bound = list(bound_spares(self.layout))
+        paths = deque(path for path, _ in bound)
+        self.last = max((int(header["number"]) for _, header in bound), default=0)
         for pair in reversed(self.layout.list_segments()):
             path = self.layout.segment(*pair)
             try:
@@ -67,6 +71,7 @@ class Committer:
             except BadSpool as error:
                 log.error("%s; passed over", error)
                 continue
+            self.last = max(self.last, int(header["number"]))
             with path.open("rb", buffering=0) as file:
                 footer = read_footer(file.fileno())
             if footer:

@@ -57,7 +57,8 @@ class Keeper:
         self._committer = Committer(layout, self._index, page)
         self._committer.commit_all()
         reach("recover.walked")
-        self._next_spare = self._committer.number + 1
+        # Behind the last one in use, however far it can be committed.
+        self._next_spare = max(self._committer.number, self._committer.last) + 1
         while layout.segment(self._next_spare, SPARE).exists():
             self._next_spare += 1
         self._offer(2)
@@ -176,7 +177,8 @@ class Keeper:
 
     def _written(self) -> int:
         """The number of the segment in use."""
-        return max(self._page.place(Field.WRITTEN)[0], self._committer.number)
+        committer = self._committer
+        return max(self._page.place(Field.WRITTEN)[0], committer.number, committer.last)
 
     def _offer(self, least: int) -> None:
         """Let the appender have the spares; after the spool was full, only when there are `least` of them."""

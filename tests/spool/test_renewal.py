@@ -326,3 +326,23 @@ def test_only_the_last_suspect_is_kept(rig: Rig, disk: BadDisk) -> None:
     assert rig.page.words[Field.RENEWED] == 3
     assert len(list(rig.layout.quarantine.glob("*.suspect"))) == 1
     assert [s for s, _ in rig.records()] == list(range(21))
+
+
+def test_a_suspect_before_others_that_are_in_use(rig: Rig, disk: BadDisk) -> None:
+    """A new keeper finds several without footers, and cannot sync the first: no number is used twice."""
+    sent = 3
+    with mock.patch.object(rig.keeper._committer, "seal_one", return_value=False):
+        sent += len(rig.fill(60))
+        rig.step()
+    first = rig.layout.segment(*rig.layout.list_segments()[0])
+    rig.crash()
+    disk.bad = lambda path: path.endswith(first.name)
+    rig.open()
+    assert rig.page.words[Field.SUSPECT] == 1
+    disk.bad = lambda _: False
+    sent += len(rig.fill(60))
+    rig.step()
+    assert rig.synced == sent
+    assert [s for s, _ in rig.records()] == list(range(sent))
+    numbers = [segment.header["number"] for segment in rig.segments()]
+    assert numbers == list(range(1, len(numbers) + 1))

@@ -105,7 +105,12 @@ class Life:
             real(*arguments)
             recorder.observe()
 
-        with recorder.at_work(), mock.patch.object(spool.writer, "finish", finish):
+        with (
+            recorder.at_work(),
+            mock.patch.object(spool.writer, "finish", finish),
+            # The same life from the same seed, whatever else the machine does.
+            mock.patch("time.monotonic", lambda: 0.01 * len(recorder.events)),
+        ):
             self.rig = QuietRig(
                 self.directory / "disk", self.directory, segment_bytes=SEGMENT_BYTES, max_bytes=MAX_BYTES
             )
@@ -152,9 +157,9 @@ class Life:
     def append(self) -> None:
         """One frame, of distinct messages; sometimes with what was refused."""
         assert self.rig
-        writer = self.rig.writer
-        if writer.capacity - writer.tail[POSITION] < SEGMENT_BYTES // 3:
+        if self.rig.writer.capacity - self.rig.writer.tail[POSITION] < SEGMENT_BYTES // 3:
             self.keep()
+        writer = self.rig.writer
         count = len(self.recording.sent)
         burst = [
             encode(b"t%d" % (n % 2), b"%d:" % (count + n) + self.chance.randbytes(self.chance.randrange(300)))
