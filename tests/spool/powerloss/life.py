@@ -109,7 +109,7 @@ class Life:
             recorder.at_work(),
             mock.patch.object(spool.writer, "finish", finish),
             # The same life from the same seed, whatever else the machine does.
-            mock.patch("time.monotonic", lambda: 0.01 * len(recorder.events)),
+            mock.patch("time.monotonic", side_effect=lambda: 0.01 * len(recorder.events)),
         ):
             self.rig = QuietRig(
                 self.directory / "disk", self.directory, segment_bytes=SEGMENT_BYTES, max_bytes=MAX_BYTES
