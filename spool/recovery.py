@@ -31,7 +31,7 @@ from pathlib import Path
 from spool.contents import Contents
 from spool.crash_point import reach
 from spool.disk import make_directory, read_at, sync_directory, write_at, write_file
-from spool.errors import BadSpool, UnknownVersion
+from spool.errors import BadSpool, NoSpool, UnknownVersion
 from spool.format import HEADER_BYTES, decode_header
 from spool.frame import POSITION, SEQUENCE, Tail, tail_at_start
 from spool.identity import own_identity, read_identity
@@ -90,6 +90,14 @@ def open_spool(options: SpoolOptions) -> OpenSpool:
         lock.release()
         raise
     return OpenSpool(layout, identity, lock)
+
+
+def _uuid(layout: Layout) -> bytes | None:
+    """The uuid of a spool, if anything in it still says so."""
+    try:
+        return read_identity(layout)
+    except NoSpool:
+        return None
 
 
 def _has_spares_of_another(layout: Layout, boot: bytes) -> bool:
@@ -184,10 +192,10 @@ def _mend_header(layout: Layout, pair: tuple[int, str]) -> None:
         header = read_header(earlier)
         before, number = end_of(LiveSegment(earlier, header)).tail, int(header["number"])
         spool = bytes(header["spool"])
-    elif pair[0] == 0:
-        before, number, spool = empty_tail(), 0, read_identity(layout)
+    elif pair[0] == 0 and (known := _uuid(layout)):
+        before, number, spool = empty_tail(), 0, known
     else:
-        set_aside(layout, path, "its header is damaged, and there is no segment before it")
+        set_aside(layout, path, "its header is damaged, and nothing is left that says what stood in it")
         return
     before[SEQUENCE] = pair[0]
     with path.open("r+b", buffering=0) as file:

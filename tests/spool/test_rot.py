@@ -1,0 +1,97 @@
+"""Rot anywhere: the spool opens, new messages are taken and committed, and what is not hit is kept."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spool.catalogue import Catalogue
+from spool.marks import CHUNK_BYTES, Changes, Marks
+from spool.reader import Reader
+from spool.record import Topics
+from spool.wire import encode
+from tests.spool.rig import Rig
+
+MIB = 1 << 20
+
+
+def rot(path: Path, chance: random.Random, places: int) -> None:
+    """Change random bytes of a file."""
+    data = bytearray(path.read_bytes())
+    for _ in range(places if data else 0):
+        at = chance.randrange(len(data))
+        data[at : at + 4] = chance.randbytes(len(data[at : at + 4]))
+    path.write_bytes(data)
+
+
+def read_all(rig: Rig) -> set[int]:
+    """The sequence numbers of all committed messages that a reader finds."""
+    reader, found = Reader(Catalogue(rig.layout), Topics()), set[int]()
+    reader.allow(rig.keeper._committer.number, int(rig.keeper._committer.tail[0]))
+    while batch := reader.next():
+        found |= set(batch.sequence.tolist())
+    reader.close()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_bytes_of_any_file(memory: Path, seed: int) -> None:
+    """Segments, marks, ledger, identity, index: one or many bytes, in this boot or the next one."""
+    chance, rig = random.Random(seed), Rig(memory)
+    sent = rig.fill(80)
+    rig.step()
+    marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
+    marks.commit(Changes(10, {(1, 0): np.full(CHUNK_BYTES, 3, np.uint8)}))
+    marks.close()
+    rig.crash()
+    files = [path for path in rig.layout.directory.rglob("*") if path.is_file()]
+    hit = chance.sample(files, chance.choice((1, 2, len(files))))
+    for path in hit:
+        rot(path, chance, chance.choice((1, 10, 200)))
+    rig.boot += chance.choice((0, 1))
+    rig.open()
+    whole = {path.name for path in files} - {path.name for path in hit}
+    first = rig.append([encode(b"t", b"new")])
+    rig.step()
+    assert rig.synced > first
+    found = read_all(rig)
+    assert first in found
+    assert found <= set(range(len(sent))) | {first}
+    named = rig.layout.list_segments()
+    for info, following in pairwise(named):
+        if rig.layout.segment(*info).name in whole:
+            assert set(range(info[0], min(following[0], len(sent)))) <= found
+    marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
+    assert marks.floor()[0] <= first
+    marks.close()
+    rig.crash()
+
+
+@pytest.mark.parametrize("boots", [0, 1])
+def test_more_rot_than_a_reader_takes_at_once(
+    memory: Path, boots: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1.5 MiB of a segment are rot: frames before and behind are kept, new traffic flows, all is counted."""
+    rig = Rig(memory, segment_bytes=4 * MIB, max_bytes=64 * MIB)
+    sent = rig.fill(300, messages=4, value=b"v" * 2000)
+    rig.keeper.commit()
+    path, end = rig.last_path(), int(rig.writer.tail[0])
+    rig.crash()
+    data = bytearray(path.read_bytes())
+    middle = end // 2
+    data[middle - 3 * MIB // 4 : middle + 3 * MIB // 4] = random.Random(1).randbytes(3 * MIB // 2)
+    path.write_bytes(data)
+    rig.boot += boots
+    rig.open()
+    first = rig.append([encode(b"t", b"new")])
+    rig.step()
+    found = read_all(rig)
+    assert {0, len(sent) - 1, first} <= found
+    assert 0 < len(sent) - len(found) < len(sent) * 0.8
+    assert int(rig.writer.tail[4]) == len(sent) + 1
+    assert "damaged" in caplog.text or boots
+    rig.crash()
