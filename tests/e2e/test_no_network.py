@@ -57,6 +57,27 @@ def test_a_name_that_does_not_resolve(tmp_path: Path) -> None:
     assert NAME in str(seen.trouble)
 
 
+def test_a_full_queue_is_no_dead_end(tmp_path: Path) -> None:
+    """Librdkafka's queue, far smaller than our windows, runs full while Kafka is away, and empties again."""
+    settings = {"kafka": {"queue.buffering.max.messages": "200"}}
+    with (
+        EmbeddedKafka(brokers=1, topics=[("t", PARTITIONS)]) as kafka,
+        RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings) as bruce,
+    ):
+        sent = bruce.send(keyed(500))
+        bruce.await_status(lambda s: s.delivered == sent)
+        kafka.rtt(1, 600_000)
+        sent += bruce.send(keyed(5000, first=sent))
+        bruce.await_status(lambda s: s.received == sent and any(b.in_flight >= 190 for b in s.brokers))
+
+        def answer() -> None:
+            kafka.rtt(1, 0)
+            kafka.down()
+            kafka.up()
+
+        await_recovery(bruce, kafka, sent, "", answer)
+
+
 @pytest.fixture
 def own_network() -> Iterator[None]:
     """This thread, and what it starts, in a network of their own, which is down."""

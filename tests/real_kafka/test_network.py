@@ -6,6 +6,8 @@ import uuid
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.daemon import RunningBruce, consume
 from tests.real_kafka.test_bruce import PARTITIONS, check_all_there, check_books, create, leaders
@@ -70,3 +72,28 @@ def test_one_broker_of_three_is_cut_off(kafka3: KafkaCluster, tmp_path: Path, to
         records = consume(kafka3.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S)
         check_all_there(records, sent)
         assert len(set(numbers(records))) == sent
+
+
+def test_partitions_without_a_leader(kafka3: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
+    """The only broker that has them is dead: their messages wait, others do not; then all is delivered."""
+    name = topic.decode()
+    admin = AdminClient({"bootstrap.servers": kafka3.bootstrap})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1, config={"min.insync.replicas": "1"})])[name].result(60)
+    with RunningBruce(tmp_path, kafka3.bootstrap) as bruce:
+        sent = bruce.send(keyed(600, topic=topic))
+        bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        before = leaders(kafka3, topic)
+        away = before[0]
+        kafka3.kill(away)
+        orphans = {partition for partition, leader in before.items() if leader == away}
+        more = keyed(1200, topic=topic, first=sent)
+        sent += bruce.send(more)
+        # Twelve keys, in turn: a partition has those that are its number modulo the partitions.
+        others = sum(i % 12 % PARTITIONS not in orphans for i in range(len(more)))
+        seen = bruce.await_status(lambda s: s.delivered >= sent - len(more) + others, PATIENCE_S)
+        assert seen.delivered == sent - len(more) + others
+        assert seen.discarded == {}
+        check_books(seen)
+        kafka3.start(away)
+        bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        check_all_there(consume(kafka3.bootstrap, name, PARTITIONS, sent, PATIENCE_S), sent)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -53,6 +52,14 @@ def _file() -> int:
     return os.memfd_create("fuzz")
 
 
+def _write(data: bytes) -> Path:
+    """A file with these bytes, in memory; valid until the next."""
+    fd = _file()
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, data, 0)
+    return Path(f"/proc/self/fd/{fd}")
+
+
 def datagram(data: bytes) -> None:
     """The checks of the intake; what they accept is decoded, and says what was sent."""
     memory = _wall().place(data)
@@ -83,10 +90,7 @@ def frames(data: bytes) -> None:
     """Segments: walked in memory up to a wall, read from a file, and examined."""
     segment = seal_input(data)
     _walk(segment)
-    fd = _file()
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, segment, 0)
-    path = Path(f"/proc/self/fd/{fd}")
+    path = _write(segment)
     try:
         for part in read_file(path, Topics(), Span()):
             if not isinstance(part, Unreadable):
@@ -132,16 +136,10 @@ def _inside(at: npt.NDArray[np.int64], length: npt.NDArray[np.int32], room: int)
     return (at >= 0) & (length >= 0) & (at + length <= room)
 
 
-@cache
-def _directory() -> Path:
-    return Path(tempfile.mkdtemp(prefix="bruce-fuzz-", dir="/dev/shm"))
-
-
 def config(data: bytes) -> None:
     """A bruce.toml, and behind each zero byte a variable NAME=VALUE: options, or one line why not."""
     text, *variables = data.split(b"\0")
-    file = _directory() / "bruce.toml"
-    file.write_bytes(text)
+    file = _write(text)
     pairs = [os.fsdecode(variable).partition("=")[::2] for variable in variables]
     try:
         load_config(file, environ=dict(pairs), uid=1)
