@@ -35,6 +35,11 @@ class IngestOptions:
     datagram_socket: Path
     """The UNIX datagram socket that programs write to. Danger: who may write to it writes to any topic."""
 
+    ack_socket: Path | None = None
+    """A second one, which tells a program when its message is synced, or delivered; bruce-ack(7) has its
+    format. It costs a process, and 15 µs of its time a message (40 where net.unix.max_dgram_qlen is 10): for
+    messages that are worth it. Danger: as above."""
+
 
 @dataclass(frozen=True, slots=True)
 class Config:

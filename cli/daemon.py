@@ -16,6 +16,7 @@ from cli.errors import ConfigError
 from cli.exits import KNOWN
 from dispatch.client import check
 from dispatch.embedded import EmbeddedKafka
+from ingest.acknowledger import Acknowledger
 from ingest.datagram import activated_socket, open_socket, set_timeout
 from ingest.staging import Staging, read_staging, staging_path
 from ingest.supervisor import GIVE_WAY, Role, Supervisor, end_when_told, hold_signals
@@ -36,8 +37,8 @@ log = logging.getLogger("bruce")
 
 
 HASTE_S = 2.0
-"""At a second signal to stop, how long the ingest worker still empties the socket: senders were told that
-what is in there was taken."""
+"""At a second signal to stop, how long the sockets are still emptied: senders were told that what is in there
+was taken."""
 STOP_S = 20.0
 """For the delivery worker's last steps, beside draining and waiting for acknowledgements."""
 
@@ -58,6 +59,8 @@ class Daemon:
         self._spool = open_spool(config.spool)
         hold_signals()
         self._receiver, self._activated = self._open_socket()
+        chosen = self.config.ingest.ack_socket
+        self._ack_receiver = open_socket(chosen) if chosen else None
         spool, boot = self._spool.identity.spool, self._spool.identity.boot
         self._page_path = page_path(runtime_directory(), spool, boot)
         self.page = Page(self._page_path)
@@ -68,6 +71,7 @@ class Daemon:
         # Written by the appender, read by the keeper; by the keeper, read by the deliverer.
         self._keeper_bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._delivery_bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self._ack_bell = os.eventfd(0, os.EFD_NONBLOCK)
         compile_kernels()
 
     def _open_socket(self) -> tuple[socket.socket, bool]:
@@ -95,6 +99,8 @@ class Daemon:
             Role("keeper", self._keep),
             self._delivery,
         ]
+        if self._ack_receiver:
+            roles.append(Role("ack", self._acknowledge, hasty_stop_s=HASTE_S, ends_first=True))
         self._allow_time()
         try:
             Supervisor(roles, self.page, reload=self._reload).run()
@@ -133,6 +139,8 @@ class Daemon:
         """Take along what only a running daemon needs."""
         if not self._activated:
             self.config.ingest.datagram_socket.unlink(missing_ok=True)
+        if self.config.ingest.ack_socket:
+            self.config.ingest.ack_socket.unlink(missing_ok=True)
         if not read_staging(self._staging) and not self.page.words[Field.SUSPECT]:
             self._staging.unlink(missing_ok=True)
             self._page_path.unlink(missing_ok=True)
@@ -159,10 +167,29 @@ class Daemon:
             self.config.spool,
             self.page,
             bell=self._keeper_bell,
-            announce=lambda: os.eventfd_write(self._delivery_bell, 1),
+            announce=self._announce,
         )
         end_when_told(keeper)
         keeper.run()
+
+    def _announce(self) -> None:
+        """Wake who reads what is committed."""
+        os.eventfd_write(self._delivery_bell, 1)
+        if self._ack_receiver:
+            os.eventfd_write(self._ack_bell, 1)
+
+    def _acknowledge(self) -> None:
+        assert self._ack_receiver
+        worker = Acknowledger(
+            self._ack_receiver,
+            self._receiver.getsockname(),
+            self._spool.layout,
+            self.page,
+            bell=self._ack_bell,
+            knows_delivery=self.config.dispatch.mode != "at_most_once",
+        )
+        end_when_told(worker)
+        worker.run()
 
     def _deliver(self) -> None:
         # Of a worker before this one nothing may stay.

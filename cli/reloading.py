@@ -1,8 +1,8 @@
 """What a reload changes: which settings take effect, and which workers get new ones.
 
 A worker has its settings from the moment it was forked. So those whose settings changed make way for a
-successor: the keeper and the ingest worker at any moment, as after a SIGKILL; the delivery worker when what
-it has in flight is acknowledged.
+successor: the keeper at any moment, as after a SIGKILL; the delivery worker when what it has in flight is
+acknowledged. The others have none that change.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from cli.config import Config, check_room
 
 FIXED = (
     ("ingest", "datagram_socket"),
+    ("ingest", "ack_socket"),
     ("spool", "directory"),
     ("spool", "segment_bytes"),
     ("dispatch", "mode"),
@@ -31,7 +32,6 @@ def _delivery(config: Config) -> object:
 
 _OTHERS = ("ingest", "spool")
 _SETTINGS: dict[str, Callable[[Config], object]] = {
-    "ingest": lambda config: config.ingest,
     "keeper": lambda config: config.spool,
     "delivery": _delivery,
 }

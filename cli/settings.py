@@ -24,7 +24,10 @@ KIB = 1 << 10
 
 TABLES: dict[str, dict[str, Kind]] = {
     # The address of a UNIX socket has 108 bytes, one of them the zero at its end.
-    "ingest": {"datagram_socket": AbsolutePath(most_bytes=107)},
+    "ingest": {
+        "datagram_socket": AbsolutePath(most_bytes=107),
+        "ack_socket": AbsolutePath(most_bytes=107),
+    },
     "spool": {
         "directory": AbsolutePath(),
         "max_bytes": Size(4 * 256 * KIB),

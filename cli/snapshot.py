@@ -16,14 +16,15 @@ from spool.frame import SEQUENCE
 from spool.identity import read_identity
 from spool.index import read_committed
 from spool.layout import Layout
-from spool.page import Field, page_path, read_page, read_text, runtime_directory
+from spool.page import WORKER_WORDS, Field, page_path, read_page, read_text, runtime_directory
 from spool.recovery import boot_id
 from spool.wire import reason_name
-from status.snapshot import BrokerView, Snapshot, SpoolView, Watermarks, WorkerView
+from status.snapshot import AckView, BrokerView, Snapshot, SpoolView, Watermarks, WorkerView
 
 _LOOKS = 5
 """At a text that may be being written."""
-ROLES = ("supervisor", "ingest", "keeper", "delivery")
+ROLES = ("supervisor", "ingest", "keeper", "delivery", "ack")
+"""In the order of the page; the last is there if it was asked for."""
 
 
 def take_snapshot(directory: Path) -> Snapshot:
@@ -57,6 +58,7 @@ def take_snapshot(directory: Path) -> Snapshot:
         brokers=_brokers(page) if page is not None and workers else [],
         trouble=_trouble(page_path(runtime, spool, boot)) if workers else None,
         dead_lettered=account.dead_lettered,
+        acknowledgements=_acknowledgements(page) if page is not None and len(workers) == len(ROLES) else None,
     )
 
 
@@ -92,8 +94,14 @@ def _workers(page: np.ndarray | None) -> list[WorkerView]:
     """The workers on the page, if the supervisor lives."""
     if page is None or not _alive(int(page[Field.WORKERS])):
         return []
-    rows = (page[Field.WORKERS + 8 * row :][:2].tolist() for row in range(len(ROLES)))
-    return [WorkerView(role, *row) for role, row in zip(ROLES, rows, strict=True)]
+    rows = (page[Field.WORKERS + WORKER_WORDS * row :][:2].tolist() for row in range(len(ROLES)))
+    workers = [WorkerView(role, *row) for role, row in zip(ROLES, rows, strict=True)]
+    return workers if workers[-1].pid else workers[:-1]
+
+
+def _acknowledgements(page: np.ndarray) -> AckView:
+    """In the order of the acknowledger's words."""
+    return AckView(*page[Field.ACK :][:5].tolist())
 
 
 def _alive(pid: int) -> bool:

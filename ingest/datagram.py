@@ -37,7 +37,7 @@ def open_socket(path: Path, mode: int = 0o666) -> socket.socket:
 
 def _make_way(path: Path) -> None:
     if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
-        raise BadSocket(f"{path} exists and is no socket; choose another [ingest] datagram_socket")
+        raise BadSocket(f"{path} exists and is no socket; choose another path in [ingest]")
     path.unlink(missing_ok=True)
 
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
-from spool.page import Field, Page
+from spool.page import WORKER_WORDS, Field, Page
 
 log = logging.getLogger("bruce.supervisor")
 
@@ -60,6 +60,8 @@ class Role:
     """Given to it to end in order, in seconds."""
     hasty_stop_s: float = 0.0
     """The same when the supervisor was told twice to stop."""
+    ends_first: bool = False
+    """It feeds the others: it ends before them, whenever it was started."""
     pid: int = 0
     restarts: int = 0
     started: float = 0.0
@@ -77,7 +79,7 @@ class Supervisor:
     def __init__(
         self, roles: list[Role], page: Page, *, reload: Callable[[], Collection[str]] = tuple
     ) -> None:
-        """`roles` are started in order, and stopped in that order.
+        """`roles` are started in order, and stopped in that order but for who ends first.
 
         `reload` takes over new settings, and returns the names of the roles that are to be replaced.
         """
@@ -88,7 +90,8 @@ class Supervisor:
 
     def run(self) -> None:
         """Supervise until SIGTERM or SIGINT; then stop the workers, one after the other."""
-        self.page.words[Field.WORKERS : Field.WORKERS + 2] = (os.getpid(), 0)
+        self.page.words[Field.WORKERS : Field.BROKERS] = 0
+        self.page.words[Field.WORKERS] = os.getpid()
         wake = self._listen()
         # What is there now stays: a collection that looked at it would copy its pages into every worker.
         gc.freeze()
@@ -106,7 +109,7 @@ class Supervisor:
         for role in self.roles:
             role.due = 0.0
         self._start_due()
-        for role in self.roles:
+        for role in sorted(self.roles, key=lambda role: not role.ends_first):
             self._end(role)
 
     def _listen(self) -> int:
@@ -173,7 +176,7 @@ class Supervisor:
         for row, role in enumerate(self.roles, 1):
             if not role.pid and role.due <= now:
                 self._fork(role)
-                at = Field.WORKERS + 8 * row
+                at = Field.WORKERS + WORKER_WORDS * row
                 self.page.words[at : at + 2] = (role.pid, role.restarts)
 
     def _fork(self, role: Role) -> None:

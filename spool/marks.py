@@ -68,7 +68,9 @@ UNREADABLE = (
     lmdb.NotFoundError,
 )
 """What lmdb raises when a file is no environment of ours, or damaged."""
-_MARK_KEY = struct.Struct(">QI")
+LMDB_REFUSES = lmdb.Error
+"""What lmdb raises for any reason."""
+MARK_KEY = struct.Struct(">QI")
 _PAIR = struct.Struct("<QQ")
 _GENERATION, _PROGRESS = b"generation", b"progress"
 """Rows of the table `floor` that speak of no segment."""
@@ -218,9 +220,9 @@ class Marks:
     def _chunks(self, txn: Any) -> Iterator[tuple[SegmentInfo, int, npt.NDArray[np.uint8]]]:
         with txn.cursor(self._db[b"mark"]) as cursor:
             for key, value in cursor:
-                if len(key) != _MARK_KEY.size or len(value) != CHUNK_BYTES + CHECK_BYTES:
+                if len(key) != MARK_KEY.size or len(value) != CHUNK_BYTES + CHECK_BYTES:
                     continue
-                number, chunk = _MARK_KEY.unpack(key)
+                number, chunk = MARK_KEY.unpack(key)
                 info = self.catalogue.by_number(number)
                 if info and matches(key, value, info.identity):
                     yield info, chunk, np.frombuffer(value, np.uint8, CHUNK_BYTES).copy()
@@ -333,7 +335,7 @@ class Marks:
             for (number, chunk), bitmap in changes.chunks.items():
                 info = self.catalogue.by_number(number)
                 if info:
-                    self._put(txn, b"mark", _MARK_KEY.pack(number, chunk), bitmap.tobytes(), info.identity)
+                    self._put(txn, b"mark", MARK_KEY.pack(number, chunk), bitmap.tobytes(), info.identity)
             if changes.offsets is not None:
                 self._replace_offsets(txn, changes.offsets)
             self._put_discards(txn, changes)
@@ -376,7 +378,7 @@ class Marks:
         """Drop the chunks that lie below the floor, and what is known of segments that are gone."""
         segments = self.catalogue.segments
         info = self._info(floor)
-        keep = _MARK_KEY.pack(info.number, max(0, floor - info.first_sequence) // CHUNK_MESSAGES)
+        keep = MARK_KEY.pack(info.number, max(0, floor - info.first_sequence) // CHUNK_MESSAGES)
         oldest = segments[0].first_sequence.to_bytes(8, "big") if segments else b""
         for table, limit in ((b"mark", keep), (b"lost", oldest)):
             with txn.cursor(self._db[table]) as cursor:

@@ -55,13 +55,16 @@ class Field(IntEnum):
     """delivery: every message below this sequence is resolved."""
 
     WORKERS = 32
-    """supervisor: 4 rows of 8 words: pid, restarts."""
+    """supervisor: 8 rows of WORKER_WORDS: pid, restarts."""
     BROKERS = 64
     """delivery: count, then rows of 4 words: id, state, offset, messages in flight."""
+    ACK = 872
+    """acknowledger: messages taken, replies sent and dropped, messages waited for now, messages refused."""
     TROUBLE = 880
     """delivery: why nothing can be sent: bytes, their digest, then the UTF-8 text; no bytes: it can."""
 
 
+WORKER_WORDS = 4
 BROKER_ROWS = 200
 TEXT_BYTES = 1024
 """Most bytes of a text."""

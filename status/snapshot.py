@@ -5,12 +5,13 @@
      "received", "delivered", "discarded": {REASON: n}, "backlog",
      "disk": null or a sentence,
      "workers": [{"role", "pid", "restarts"}], "brokers": [{"id", "state", "offset", "in_flight"}],
-     "trouble": null or a sentence, "dead_lettered": n}
+     "trouble": null or a sentence, "dead_lettered": n,
+     "acknowledgements": null or {"taken", "replied", "dropped", "waiting", "refused"}}
 
 Watermarks are the next sequence number that is not yet at the level. Counts are those of the spool's whole
 life; `received = delivered + discarded + backlog` always holds. `trouble` says why nothing can be sent, or
 not to some topics; `disk` what the disk refuses. `dead_lettered`: how many of the discarded are in the
-dead-letter topic.
+dead-letter topic. `acknowledgements` are those of [ingest] ack_socket, since the daemon was started.
 """
 
 from __future__ import annotations
@@ -61,6 +62,21 @@ class BrokerView:
 
 
 @dataclass(frozen=True, slots=True)
+class AckView:
+    """The acknowledger at work."""
+
+    taken: int
+    """Datagrams, malformed ones included."""
+    replied: int
+    dropped: int
+    """Replies for which a client had no room, or that had no client any more."""
+    waiting: int
+    """Messages that are not yet where their senders want to hear of."""
+    refused: int
+    """Messages that were not taken, the spool being full; they count as received nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything that `status` shows."""
 
@@ -79,6 +95,8 @@ class Snapshot:
     """Why nothing can be sent, or not to some topics: what, where, what to do. None without a daemon."""
     dead_lettered: int
     """How many of the discarded are in the dead-letter topic."""
+    acknowledgements: AckView | None
+    """None where [ingest] ack_socket is off."""
 
     def as_json(self) -> dict[str, Any]:
         """The documented shape."""

@@ -106,12 +106,8 @@ class RunningBruce:
         assert self._process.poll() is None, "the daemon ended:\n" + self.log.read_text(errors="replace")
         if not self.socket.exists() or not (self.spool / "identity").exists():
             return False
-        return {worker.role for worker in self.status().workers if worker.pid} == {
-            "supervisor",
-            "ingest",
-            "keeper",
-            "delivery",
-        }
+        running = {worker.role for worker in self.status().workers if worker.pid}
+        return running >= {"supervisor", "ingest", "keeper", "delivery"}
 
     def kill9(self) -> None:
         """SIGKILL every process of the daemon at once, and wait until all are gone."""

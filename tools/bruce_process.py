@@ -25,7 +25,7 @@ import numpy as np
 
 from spool.identity import read_identity
 from spool.layout import Layout
-from spool.page import Field, page_path, read_page
+from spool.page import WORKER_WORDS, Field, page_path, read_page
 from spool.recovery import boot_id
 from tools.waiting import wait_until
 
@@ -136,7 +136,7 @@ class Bruce:
         page = self.page()
         if page is None or not self.pid or int(page[Field.WORKERS]) != self.pid:
             return {}
-        pids = {role: int(page[Field.WORKERS + 8 * row]) for row, role in enumerate(ROLES)}
+        pids = {role: int(page[Field.WORKERS + WORKER_WORDS * row]) for row, role in enumerate(ROLES)}
         return {role: pid for role, pid in pids.items() if pid == self.pid or _parent(pid) == self.pid}
 
     def living(self) -> set[int]:

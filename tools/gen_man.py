@@ -36,6 +36,7 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
 }
 _DEFAULT_PATHS = {
     "directory": "/var/lib/bruce for root, for others $XDG_STATE_HOME/bruce or ~/.local/state/bruce",
+    "ack_socket": "none",
     "datagram_socket": "/run/bruce/bruce.sock for root, for others $XDG_RUNTIME_DIR/bruce.sock "
     "or /tmp/bruce-UID.sock",
 }
@@ -170,6 +171,19 @@ def on_disk() -> str:
     )
 
 
+def acknowledgement() -> str:
+    """bruce-ack(7)."""
+    text = docstrings.of_module(ROOT / "ingest/reply.py").replace(" No I/O happens here.", "")
+    return "".join(
+        [
+            title("bruce-ack", 7, RELEASE),
+            section("NAME", "bruce\\-ack \\- being told when a message is safe\n"),
+            section("DESCRIPTION", document(text)),
+            section("SEE ALSO", "bruce.toml(5), bruce-spool(5), bruce(8)\n"),
+        ]
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "brucectl.1": lambda: program(
         "brucectl",
@@ -183,6 +197,7 @@ PAGES: dict[str, Callable[[], str]] = {
     ),
     "bruce.toml.5": configuration,
     "bruce-spool.5": on_disk,
+    "bruce-ack.7": acknowledgement,
 }
 
 

@@ -55,6 +55,7 @@ def check_shape(report: dict[str, Any]) -> None:
         "brokers",
         "trouble",
         "dead_lettered",
+        "acknowledgements",
     ]
     assert list(report["spool"]) == ["uuid", "directory", "bytes", "segments"]
     assert list(report["watermarks"]) == ["accepted", "written", "synced", "delivered"]

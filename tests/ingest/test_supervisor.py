@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ingest.supervisor import BACKOFF_S, END, GIVE_WAY, Role, Supervisor, hold_signals
-from spool.page import Field, Page
+from spool.page import WORKER_WORDS, Field, Page
 from tests.ingest.processes import PATIENCE_S, await_end, fork
 
 
@@ -76,11 +76,11 @@ class Household:
 
     def workers(self) -> list[int]:
         """The pids that the page names."""
-        return [int(self.page.words[Field.WORKERS + 8 * row]) for row in (1, 2)]
+        return [int(self.page.words[Field.WORKERS + WORKER_WORDS * row]) for row in (1, 2)]
 
     def restarts(self) -> list[int]:
         """The restarts that the page counts."""
-        return [int(self.page.words[Field.WORKERS + 8 * row + 1]) for row in (1, 2)]
+        return [int(self.page.words[Field.WORKERS + WORKER_WORDS * row + 1]) for row in (1, 2)]
 
     def close(self) -> None:
         """End it, whatever state it is in."""
@@ -179,8 +179,11 @@ def test_told_twice(memory: Path) -> None:
 
     page = Page(memory / "page")
     pid = fork(run)
-    until(lambda: page.words[Field.WORKERS + 16] and (memory / "ready").exists(), "the workers do not start")
-    deaf = int(page.words[Field.WORKERS + 16])
+    until(
+        lambda: page.words[Field.WORKERS + 2 * WORKER_WORDS] and (memory / "ready").exists(),
+        "the workers do not start",
+    )
+    deaf = int(page.words[Field.WORKERS + 2 * WORKER_WORDS])
     os.kill(pid, signal.SIGTERM)
     until((memory / "ending").exists, "the first is not told to end")
     os.kill(pid, signal.SIGINT)
@@ -282,10 +285,10 @@ def test_who_does_not_give_way_is_killed(memory: Path) -> None:
 
     page = Page(memory / "page")
     pid = fork(run)
-    until(lambda: page.words[Field.WORKERS + 8], "the worker does not start")
-    worker = int(page.words[Field.WORKERS + 8])
+    until(lambda: page.words[Field.WORKERS + WORKER_WORDS], "the worker does not start")
+    worker = int(page.words[Field.WORKERS + WORKER_WORDS])
     os.kill(pid, signal.SIGHUP)
-    until(lambda: page.words[Field.WORKERS + 8] != worker, "no successor")
+    until(lambda: page.words[Field.WORKERS + WORKER_WORDS] != worker, "no successor")
     os.kill(pid, signal.SIGTERM)
     assert await_end(pid) == 0
 
@@ -316,8 +319,8 @@ def test_a_worker_that_will_not_end_is_killed(memory: Path) -> None:
 
     page = Page(memory / "page")
     pid = fork(run)
-    until(lambda: page.words[Field.WORKERS + 8], "the worker does not start")
-    worker = int(page.words[Field.WORKERS + 8])
+    until(lambda: page.words[Field.WORKERS + WORKER_WORDS], "the worker does not start")
+    worker = int(page.words[Field.WORKERS + WORKER_WORDS])
     os.kill(pid, signal.SIGTERM)
     assert await_end(pid) == 0
     assert not is_alive(worker)

@@ -1,0 +1,346 @@
+"""The acknowledger: a process that takes messages on a socket of its own, and tells senders how far they are.
+
+It does not touch the log. What it receives it passes on to the datagram socket, as any program would, and
+then reads the committed log for it. So the ingest worker does nothing for it, and nobody waits for it.
+
+How it finds its messages: the kernel gives each datagram the pid of its sender, and frames keep it. Messages
+that are passed on one after the other stand in the log in that order. So a message in the log that has our
+pid and the digest of one that was passed on is that one, and those passed on before it will not come any
+more.
+
+What makes a reply true: only what is committed is read (spool.reader), and a message counts as delivered by
+what is marked and synced (spool.fates). All else that this process knows is in its memory and dies with it:
+then there is no reply, and the sender sends again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import time
+import zlib
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest import reply
+from ingest.errors import BadSocket
+from ingest.outbox import Outbox
+from ingest.reply import WHEN_DELIVERED, WHEN_SYNCED, Status
+from spool.catalogue import Catalogue
+from spool.digest import digest
+from spool.fates import DELIVERED, OPEN, UNTOLD, Fates, open_fates
+from spool.kernel import address_of
+from spool.layout import Layout
+from spool.page import Field, Page
+from spool.reader import Reader
+from spool.record import Topics
+from spool.wire import MAX_DATAGRAM_BYTES, Reason, check
+
+log = logging.getLogger("bruce.ack")
+
+MOST = 65_536
+"""Messages that are waited for at one level; beyond that senders wait, or the oldest is given up."""
+GIVE_UP_S = 30.0
+"""Until a message that has not come into the log is answered as unknown."""
+LAST_S = 1.0
+"""At the end, how long the log is still read for what was passed on."""
+_BURST = 256
+"""Messages taken between two looks at the log."""
+_TICK_S = 0.05
+"""Between two looks at the marks."""
+_IDLE_S = 0.2
+"""Between two looks at whether to stop."""
+_FAR = 1 << 20
+"""Messages of others that are rather jumped over than gone through."""
+ACK_WORDS = 5
+TAKEN, REPLIED, DROPPED, WAITING, REFUSED = range(ACK_WORDS)
+"""Words of Field.ACK: messages taken, replies, replies that found no room or nobody, messages waited for now,
+messages refused while the spool was full."""
+
+
+@dataclass(slots=True)
+class Request:
+    """A message that was passed on."""
+
+    client: str | bytes | None
+    """Whom to answer; None for nobody, or nobody any more."""
+    wants: int
+    """Flags."""
+    tag: bytes
+    """What the reply says of which message is meant."""
+    digest: int
+    due: float
+    """When it is given up."""
+
+
+class Acknowledger:
+    """One process's hold of the acknowledgement socket. Make it after forking."""
+
+    def __init__(
+        self,
+        receiver: socket.socket,
+        datagram_socket: str | bytes,
+        layout: Layout,
+        page: Page,
+        *,
+        bell: int,
+        knows_delivery: bool,
+    ) -> None:
+        """`datagram_socket`: its address. `bell`: an eventfd that rings when more is committed.
+
+        `knows_delivery`: that marks say what the broker has acknowledged. Raises BadSocket.
+        """
+        self.stopping = False
+        self._receiver, self._layout, self._page, self._bell = receiver, layout, page, bell
+        self._knows_delivery = knows_delivery
+        self._onward = _connect(datagram_socket)
+        self._pid = os.getpid()
+        self._buffer = np.zeros(MAX_DATAGRAM_BYTES + 1, np.uint8)
+        self._view = self._buffer.data
+        self._reader = Reader(Catalogue(layout), Topics())
+        self._reader.seek(self._written())
+        self._held: tuple[bytes, Request | None] | None = None
+        """Received, while the datagram socket has no room for it."""
+        self._passed: deque[Request] = deque()
+        """In the order in which they will stand in the log."""
+        self._synced: dict[int, Request] = {}
+        """By sequence: those to be told when delivered."""
+        self._fates: Fates | None = None
+        self._inode, self._looked = 0, 0.0
+        self._outbox = Outbox(receiver)
+        self._counted = self._words()[REPLIED : DROPPED + 1].copy()
+
+    def run(self) -> None:
+        """Take, pass on and answer until told to stop; then refuse senders, and finish what was taken."""
+        while not self.stopping:
+            self.step()
+            self._wait()
+        self._receiver.shutdown(socket.SHUT_RD)
+        while self._take() or self._held:
+            self._follow()
+            self._pass_on_held()
+            if self._held:
+                self._wait()
+        deadline = time.monotonic() + LAST_S
+        while (self._passed or self._outbox) and time.monotonic() < deadline:
+            self._wait()
+            self._follow()
+            self._outbox.retry()
+        self._look()
+        self.close()
+
+    def step(self) -> None:
+        """Do what can be done without waiting."""
+        self._pass_on_held()
+        self._take()
+        self._follow()
+        self._tick()
+        self._outbox.retry()
+
+    def close(self) -> None:
+        """Let go of everything but the socket."""
+        self._outbox.close()
+        self._onward.close()
+        self._reader.close()
+        if self._fates:
+            self._fates.close()
+
+    def _wait(self) -> None:
+        """Until something comes, or the next look at the marks is due."""
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        if self._held:
+            poll.register(self._onward, select.POLLOUT)
+        elif len(self._passed) < MOST and not self.stopping:
+            poll.register(self._receiver, select.POLLIN)
+        wait = _TICK_S if self._passed or self._synced else _IDLE_S
+        due = self._outbox.due()
+        poll.poll(1000 * (wait if due is None else min(wait, due)))
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+
+    # -- taking -----------------------------------------------------------------------------------------
+
+    def _take(self) -> bool:
+        """Receive what is there, or as much as may wait; False when there was nothing."""
+        for taken in range(_BURST):
+            if self._held or len(self._passed) >= MOST:
+                return taken > 0
+            try:
+                size, client = self._receiver.recvfrom_into(self._view, 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return taken > 0
+            self._accept(self._view[:size], client)
+        return True
+
+    def _accept(self, datagram: memoryview, client: str | bytes | None) -> None:
+        """Pass a message on, and refuse what will not be stored. Malformed ones are counted where all are."""
+        self._count(TAKEN)
+        wants, crc32 = reply.read_flags(datagram), zlib.crc32(datagram)
+        reply.clear_flags(datagram)
+        reason = self._judge(datagram)
+        marked = reply.tag(0 if reason else reply.read_timestamp(datagram), len(datagram), crc32)
+        request = Request(_answerable(client), wants, marked, digest(datagram), time.monotonic() + GIVE_UP_S)
+        if reason:
+            self._answer(request, Status.DISCARDED, reason=reason)
+            self._pass_on(datagram, None)
+        elif self._page.words[Field.FULL]:
+            self._count(REFUSED)
+            self._answer(request, Status.DISCARDED, reason=Reason.SPOOL_FULL)
+        else:
+            self._pass_on(datagram, request)
+
+    def _judge(self, datagram: memoryview) -> int:
+        """The Reason for which this will not be stored; 0 for none."""
+        if len(datagram) > MAX_DATAGRAM_BYTES:
+            return Reason.TRUNCATED
+        return check(address_of(self._buffer), len(datagram))
+
+    def _pass_on(self, datagram: memoryview | bytes, request: Request | None) -> None:
+        """Send it to where all messages go; wait for it to come into the log, if it will."""
+        if not self._passed and not self._held:
+            self._jump()
+        try:
+            self._onward.send(datagram)
+        except BlockingIOError:
+            self._held = bytes(datagram), request
+            return
+        self._held = None
+        if request:
+            self._passed.append(request)
+
+    def _pass_on_held(self) -> None:
+        if self._held:
+            self._pass_on(*self._held)
+
+    # -- following the log ------------------------------------------------------------------------------
+
+    def _written(self) -> int:
+        """Nothing that is passed on from now on has a lower sequence."""
+        return int(self._page.words[Field.WRITTEN_SEQUENCE])
+
+    def _jump(self) -> None:
+        """Nobody waited: what was written meanwhile is not read."""
+        written = self._written()
+        if written - self._reader.sequence > _FAR:
+            self._reader.seek(written)
+        self._reader.sequence = max(written, self._reader.sequence)
+
+    def _follow(self) -> None:
+        """Find what was passed on in what is committed."""
+        if not self._passed:
+            return
+        self._reader.allow(*self._page.place(Field.SYNCED))
+        while self._passed and (batch := self._reader.next()) is not None:
+            for row in np.flatnonzero(batch.pid == self._pid).tolist():
+                self._find(int(batch.sequence[row]), digest(batch.datagram(row)))
+        self._reader.damage.clear()
+
+    def _find(self, sequence: int, found: int) -> None:
+        """This message of ours is committed."""
+        if not any(request.digest == found for request in self._passed):
+            return
+        while (request := self._passed.popleft()).digest != found:
+            self._answer(request, Status.UNKNOWN)
+        if request.wants & WHEN_SYNCED:
+            self._answer(request, Status.SYNCED, sequence=sequence)
+        if not request.client or not request.wants & WHEN_DELIVERED:
+            return
+        if not self._knows_delivery:
+            self._answer(request, Status.UNKNOWN, sequence=sequence)
+            return
+        if len(self._synced) >= MOST:
+            oldest = next(iter(self._synced))
+            self._answer(self._synced.pop(oldest), Status.UNKNOWN, sequence=oldest)
+        self._synced[sequence] = request
+
+    def _tick(self) -> None:
+        """What is done now and then."""
+        now = time.monotonic()
+        if now - self._looked < _TICK_S:
+            return
+        self._looked = now
+        self._look()
+        for request in self._passed:
+            if request.due > now:
+                break
+            # It keeps its place: should it still come, it is not taken for a later one.
+            self._answer(request, Status.UNKNOWN)
+            request.client = None
+        while len(self._passed) >= MOST and self._passed[0].due <= now:
+            self._passed.popleft()
+        words = self._words()
+        words[REPLIED] = self._counted[0] + self._outbox.sent
+        words[DROPPED] = self._counted[1] + self._outbox.dropped
+        words[WAITING] = len(self._passed) + len(self._synced) + len(self._outbox)
+
+    # -- following the marks ----------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Answer for what is resolved by now."""
+        if not self._synced or not self._open_fates():
+            return
+        assert self._fates
+        sequences = np.fromiter(self._synced, np.int64, len(self._synced))
+        fates = self._fates.of(sequences)
+        for row in np.flatnonzero(fates != OPEN).tolist():
+            sequence, fate = int(sequences[row]), int(fates[row])
+            request = self._synced.pop(sequence)
+            if fate == DELIVERED:
+                self._answer(request, Status.DELIVERED, sequence=sequence)
+            elif fate == UNTOLD:
+                self._answer(request, Status.UNKNOWN, sequence=sequence)
+            else:
+                self._answer(request, Status.DISCARDED, sequence=sequence, reason=fate)
+
+    def _open_fates(self) -> bool:
+        """Read the marks that are there now: a deliverer that cannot read them begins others."""
+        try:
+            inode = (self._layout.delivery / "data.mdb").stat().st_ino
+        except FileNotFoundError:
+            return False
+        if self._fates and inode != self._inode:
+            self._fates.close()
+            self._fates = None
+        if not self._fates:
+            self._fates, self._inode = open_fates(self._layout), inode
+        return self._fates is not None
+
+    # -- answering --------------------------------------------------------------------------------------
+
+    def _answer(self, request: Request, status: Status, *, sequence: int = -1, reason: int = 0) -> None:
+        """Send a reply, if one is wanted."""
+        if not request.client or not request.wants & (WHEN_SYNCED | WHEN_DELIVERED):
+            return
+        said = reply.encode(status, request.tag, sequence=sequence, reason=reason)
+        self._outbox.send(request.client, said)
+
+    def _count(self, which: int) -> None:
+        self._words()[which] += 1
+
+    def _words(self) -> npt.NDArray[np.int64]:
+        return self._page.words[Field.ACK :][:ACK_WORDS]
+
+
+def _connect(address: str | bytes) -> socket.socket:
+    onward = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    try:
+        onward.connect(address)
+    except OSError as error:
+        onward.close()
+        raise BadSocket(f"messages cannot be passed on to {address!r}: {error.strerror or error}") from error
+    onward.setblocking(False)
+    return onward
+
+
+def _answerable(client: str | bytes | None) -> str | bytes | None:
+    """The address to answer to; None when there is none, or one that means something else to us."""
+    if isinstance(client, bytes):
+        return client or None
+    return client if client and client.startswith("/") else None

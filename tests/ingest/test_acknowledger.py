@@ -1,0 +1,285 @@
+"""The acknowledger step by step, in this process: what it says when, and what it never says."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from ingest import acknowledger, burst
+from ingest.acknowledger import Acknowledger
+from ingest.datagram import open_socket
+from ingest.reply import WHEN_DELIVERED, WHEN_SYNCED, Status
+from ingest.worker import MSG_DONTWAIT, MSG_WAITFORONE
+from spool.catalogue import Catalogue
+from spool.marks import Changes, Marks
+from spool.page import Field
+from spool.wire import Reason, encode
+from tests.ack_client import Client, with_flags
+from tests.ingest.intake import Intake
+
+
+class Scene:
+    """An intake, an acknowledger and a client, each of which does nothing by itself."""
+
+    def __init__(self, intake: Intake) -> None:
+        self.intake, self.page = intake, intake.rig.page
+        self.path = intake.rig.directory / "ack"
+        self.receiver = open_socket(self.path)
+        self.bell = os.eventfd(0, os.EFD_NONBLOCK)
+        intake.worker.job[burst.FLAGS] = MSG_WAITFORONE | MSG_DONTWAIT
+        intake.worker.job[burst.USED] = intake.worker.staging.slots
+        self.client = Client(self.path)
+        self.ack = self.start()
+
+    def start(self, *, knows_delivery: bool = True) -> Acknowledger:
+        """An acknowledger that knows nothing of those before it."""
+        self.ack = Acknowledger(
+            self.receiver,
+            self.intake.receiver.getsockname(),
+            self.intake.rig.layout,
+            self.page,
+            bell=self.bell,
+            knows_delivery=knows_delivery,
+        )
+        return self.ack
+
+    def take_in(self) -> None:
+        """The ingest worker stores what lies in its socket; nothing is synced."""
+        while self.intake.worker._round():
+            continue
+
+    def sync(self) -> None:
+        """The keeper commits."""
+        self.intake.rig.step()
+
+    def told(self) -> list[tuple[int, int, int]]:
+        """(status, timestamp, sequence) of the replies since the last call."""
+        self.client.told.clear()
+        self.client.drain()
+        return [(r.status, r.timestamp, r.sequence) for r in self.client.told]
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.ack.close()
+        self.client.close()
+        self.receiver.close()
+        os.close(self.bell)
+
+
+@pytest.fixture
+def scene(intake: Intake) -> Iterator[Scene]:
+    """All of it, at work."""
+    made = Scene(intake)
+    yield made
+    made.close()
+
+
+def test_synced_is_said_when_it_is(scene: Scene) -> None:
+    """Not when it is passed on, not when it is written: when it is committed."""
+    for number in range(2):
+        scene.client.send(b"v", WHEN_SYNCED, timestamp=number)
+        scene.ack.step()
+        assert scene.told() == []
+        scene.take_in()
+        scene.ack.step()
+        assert scene.told() == []
+        scene.sync()
+        scene.ack.step()
+        assert scene.told() == [(Status.SYNCED, number, number)]
+    expected = [encode(b"t", b"v", timestamp=number, partition_key=0) for number in range(2)]
+    assert scene.intake.stored() == expected
+
+
+def test_messages_of_others_are_not_taken_for_ours(scene: Scene) -> None:
+    """The same bytes from another process say nothing of ours, which stand behind them."""
+    twin = encode(b"t", b"v", timestamp=7, partition_key=0)
+    child = os.fork()
+    if not child:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+            other.connect(scene.intake.receiver.getsockname())
+            other.send(twin)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    scene.client.send(b"v", WHEN_SYNCED, timestamp=7)
+    scene.ack.step()
+    scene.take_in()
+    scene.sync()
+    scene.ack.step()
+    assert scene.intake.stored() == [twin, twin]
+    assert scene.told() == [(Status.SYNCED, 7, 1)]
+
+
+def test_what_was_lost_on_the_way(scene: Scene) -> None:
+    """A message that later ones have overtaken will not come any more, and its sender is told so."""
+    for number in range(3):
+        scene.client.send(b"v%d" % number, WHEN_SYNCED, timestamp=number)
+    scene.ack.step()
+    scene.intake.receiver.recv(100)
+    scene.take_in()
+    scene.sync()
+    scene.ack.step()
+    assert scene.told() == [(Status.UNKNOWN, 0, -1), (Status.SYNCED, 1, 0), (Status.SYNCED, 2, 1)]
+
+
+def test_given_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is unknown after a while, and only once; should it still come, a later one is not taken for it."""
+    monkeypatch.setattr(acknowledger, "GIVE_UP_S", 0.0)
+    scene.client.send(b"v", WHEN_SYNCED, timestamp=5)
+    scene.ack.step()
+    assert scene.told() == [(Status.UNKNOWN, 5, -1)]
+    monkeypatch.setattr(acknowledger, "GIVE_UP_S", 60.0)
+    scene.client.send(b"v", WHEN_SYNCED, timestamp=5)
+    scene.ack.step()
+    scene.take_in()
+    scene.sync()
+    scene.ack.step()
+    assert scene.told() == [(Status.SYNCED, 5, 1)]
+
+
+def test_a_full_spool(scene: Scene) -> None:
+    """Who asks is told at once, and nothing is taken; it is counted here, and as received nowhere."""
+    scene.page.words[Field.FULL] = 1
+    scene.client.send(b"v", WHEN_DELIVERED, timestamp=5)
+    scene.ack.step()
+    scene.client.drain()
+    assert [(r.status, r.reason) for r in scene.client.told] == [(Status.DISCARDED, Reason.SPOOL_FULL)]
+    scene.page.words[Field.FULL] = 0
+    scene.take_in()
+    scene.sync()
+    assert scene.intake.stored() == []
+    assert scene.page.words[Field.ACK + acknowledger.REFUSED] == 1
+
+
+def resolve(scene: Scene, changes: Changes) -> None:
+    """What a deliverer does: mark it, and be gone, as LMDB wants one environment a process."""
+    if scene.ack._fates:
+        scene.ack._fates.close()
+        scene.ack._fates = None
+    marks = Marks(scene.intake.rig.layout.delivery, Catalogue(scene.intake.rig.layout))
+    marks.commit(changes)
+    marks.close()
+
+
+def open_as_if_somebody_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no deliverer here; a process that holds the lock file itself would not see one."""
+    monkeypatch.setattr("spool.fates.is_in_use", lambda _path: True)
+
+
+def test_delivered_is_said_when_it_is_marked(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the floor or above it; what was discarded is called that, with its reason."""
+    open_as_if_somebody_wrote(monkeypatch)
+    for number in range(4):
+        scene.client.send(b"v%d" % number, WHEN_DELIVERED, timestamp=number)
+    scene.ack.step()
+    scene.take_in()
+    scene.sync()
+    scene.ack.step()
+    scene.ack._look()
+    assert scene.told() == []
+    resolve(scene, Changes(1))
+    scene.ack._look()
+    assert scene.told() == [(Status.DELIVERED, 0, 0)]
+    resolve(scene, Changes(3, discarded=[(2, Reason.TOO_LARGE, b"t", 1)]))
+    scene.ack._look()
+    scene.client.told.clear()
+    scene.client.drain()
+    assert [(r.status, r.timestamp, r.reason) for r in scene.client.told] == [
+        (Status.DELIVERED, 1, 0),
+        (Status.DISCARDED, 2, Reason.TOO_LARGE),
+    ]
+
+
+def test_where_nobody_knows_what_is_delivered(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marks that say no more than handed over are not called delivered."""
+    open_as_if_somebody_wrote(monkeypatch)
+    scene.ack.close()
+    scene.start(knows_delivery=False)
+    scene.client.send(b"v", WHEN_SYNCED | WHEN_DELIVERED, timestamp=1)
+    scene.ack.step()
+    scene.take_in()
+    scene.sync()
+    resolve(scene, Changes(1))
+    scene.ack.step()
+    assert scene.told() == [(Status.SYNCED, 1, 0), (Status.UNKNOWN, 1, 0)]
+
+
+def test_more_than_can_be_waited_for(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While Kafka is away the oldest are given up, and no sender waits for it."""
+    monkeypatch.setattr(acknowledger, "MOST", 3)
+    for number in range(5):
+        scene.client.send(b"v%d" % number, WHEN_DELIVERED, timestamp=number)
+        scene.ack.step()
+        scene.take_in()
+        scene.sync()
+        scene.ack.step()
+    assert scene.told() == [(Status.UNKNOWN, 0, 0), (Status.UNKNOWN, 1, 1)]
+
+
+def test_a_full_datagram_socket(scene: Scene) -> None:
+    """What has no room there waits, in order, and so do those who send more; nothing is lost or doubled."""
+    sent = 0
+    while not scene.ack._held:
+        scene.client.send(b"v", 0, timestamp=sent)
+        sent += 1
+        scene.ack._take()
+    for _ in range(5):
+        scene.client.send(b"v", 0, timestamp=sent)
+        sent += 1
+        scene.ack.step()
+    rounds = 0
+    while len(scene.intake.stored()) < sent:
+        rounds += 1
+        assert rounds < 100
+        scene.take_in()
+        scene.ack.step()
+        scene.sync()
+    assert scene.intake.stored() == [encode(b"t", b"v", timestamp=n, partition_key=0) for n in range(sent)]
+
+
+def test_a_successor_knows_nothing(scene: Scene) -> None:
+    """What one before it passed on is not answered by it."""
+    scene.client.send(b"v", WHEN_SYNCED, timestamp=1)
+    scene.ack.step()
+    scene.ack.close()
+    scene.start()
+    scene.take_in()
+    scene.sync()
+    scene.client.send(b"w", WHEN_SYNCED, timestamp=2)
+    scene.ack.step()
+    scene.take_in()
+    scene.sync()
+    scene.ack.step()
+    assert scene.told() == [(Status.SYNCED, 2, 1)]
+
+
+def test_who_cannot_be_answered(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative address would be another one here: it is not answered, and its messages are taken."""
+    monkeypatch.chdir(scene.intake.rig.directory)
+    with Client(scene.path, "relative") as client:
+        client.send(b"v", WHEN_SYNCED)
+        scene.ack.step()
+        scene.take_in()
+        scene.sync()
+        scene.ack.step()
+        client.drain()
+        assert client.told == []
+    assert len(scene.intake.stored()) == 1
+
+
+def test_counts(scene: Scene) -> None:
+    """What status shows."""
+    scene.client.send(b"v", WHEN_SYNCED)
+    scene.client.again(with_flags(b"malformed, and too short to be anything", 0))
+    scene.ack.step()
+    words = scene.page.words[Field.ACK :][: acknowledger.ACK_WORDS]
+    scene.ack._looked = 0.0
+    scene.ack.step()
+    assert words.tolist() == [2, 0, 0, 1, 0]
+    scene.take_in()
+    scene.sync()
+    scene.ack._looked = 0.0
+    scene.ack.step()
+    assert words.tolist() == [2, 1, 0, 0, 0]
