@@ -199,6 +199,12 @@ def test_no_dead_letter_topic_yet(dead: Bench) -> None:
     assert sorted(set(dead.appended())) == [1, 3, 5]
     words = "Kafka does not know the dead-letter topic dead: create it; 3 messages wait for it"
     assert dead.router._trouble.noted == {"dead letters": words}
+    # Should the marks be lost, the offsets lead back to them.
+    assert len(dead.pool.partitions.held()) == 0
+    assert not dead.router.in_flight()
+    dead.router.commit()
+    assert dead.marks
+    assert min(dead.marks.offsets().values()) == 0
     dead.kafka.leaders[DEAD] = [1]
     dead.metadata.pending = True
     dead.settle()
