@@ -29,16 +29,15 @@ def draw(path: Path, samples: Sequence[Sample], minutes: Sequence[Mapping[str, i
         memory.plot([], [], color=colour, label=role)
     numbers = range(1, len(minutes) + 1)
     for name, style in (("delivered", "-"), ("discarded", "--"), ("backlog", ":")):
-        messages.plot(numbers, [row[name] for row in minutes], f"k{style}", lw=1, label=name)
+        messages.plot(numbers, [row[name] / 1000 for row in minutes], f"k{style}", lw=1, label=name)
     memory.set_ylabel("own memory, MiB")
     descriptors.set_ylabel("descriptors")
-    messages.set_ylabel("messages")
-    messages.set_yscale("symlog", linthresh=1000)
+    messages.set_ylabel("thousand messages")
     messages.set_xlabel("minutes")
-    for axes in (memory, descriptors):
-        axes.set_ylim(bottom=0)
+    for axes in (memory, descriptors, messages):
+        axes.set_ylim(bottom=0, top=1.25 * axes.get_ylim()[1])
     memory.legend(ncols=4, fontsize="small", loc="upper right")
-    messages.legend(ncols=3, fontsize="small", loc="lower right")
+    messages.legend(ncols=3, fontsize="small", loc="upper left")
     figure.tight_layout()
     figure.savefig(path, dpi=100)
     plt.close(figure)
