@@ -78,6 +78,24 @@ def test_once_through_kills_of_the_delivery_worker(
         check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S), sent)
 
 
+def test_once_through_reloads_and_a_stop(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
+    """Workers that give way in the middle of traffic, and a stop that drains what has just come."""
+    create(kafka1, topic)
+    settings = {"dispatch": {**EXACTLY_ONCE["dispatch"], "drain_seconds": int(PATIENCE_S)}}
+    with RunningBruce(tmp_path, kafka1.bootstrap, settings=settings) as bruce:
+        sent = 0
+        for turn in range(3):
+            sent += bruce.send(keyed(1500, topic=topic, first=sent))
+            bruce.configure({"kafka": {"linger.ms": str(5 + turn)}})
+            bruce.tell(signal.SIGHUP)
+            sent += bruce.send(keyed(1500, topic=topic, first=sent))
+            bruce.await_true(lambda times=turn + 1: bruce.logged("gave way") == times, PATIENCE_S)  # type: ignore[misc]
+        sent += bruce.send(keyed(1500, topic=topic, first=sent))
+        assert bruce.stop(2 * PATIENCE_S) == 0
+        assert bruce.logged("0 messages are left in the spool") == 1
+        check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S), sent)
+
+
 def test_once_while_every_broker_dies_in_turn(kafka3: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
     """Leaders and the coordinator of the transactions move, with transactions open."""
     create(kafka3, topic)
