@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,10 @@ from spool.layout import Layout
 from spool.wire import encode
 from tests.daemon import RunningBruce, consume
 from tests.e2e.test_embedded import PARTITIONS, Traffic, check_books, check_complete, worker
+from tests.ingest.intake import connect
 from tests.router.outlet import keyed, numbers
+from tools.bruce_process import Bruce
+from tools.waiting import wait_until
 
 NOT_WAITED_FOR = 1000
 """Seconds that no test waits."""
@@ -114,6 +119,45 @@ def test_two_signals_at_once(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         os.kill(worker(bruce, "ingest"), signal.SIGCONT)
         assert bruce.await_end() == 0
         assert bruce.status().received == 8
+
+
+def test_a_restart_of_the_service(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """With the socket of the service manager, stopped slowly or at once and started: no sender is refused."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        listener.bind(str(tmp_path / "s"))
+        with Bruce(tmp_path / "bruce", kafka.bootstrap_servers, listener=listener) as bruce:
+            bruce.start()
+            enough, sent, refused = threading.Event(), [0], list[OSError]()
+
+            def send() -> None:
+                try:
+                    with connect(tmp_path / "s") as sender:
+                        while not enough.wait(0.02):
+                            for message in keyed(50, first=sent[0]):
+                                sender.send(message)
+                            sent[0] += 50
+                except OSError as error:
+                    refused.append(error)
+
+            traffic = threading.Thread(target=send)
+            traffic.start()
+            try:
+                for hastily in (False, True):
+                    seen = bruce.status()["received"]
+                    wait_until(lambda least=seen: bruce.status()["received"] > least, 60, "messages")  # type: ignore[misc]
+                    if hastily:
+                        os.kill(bruce.pid, signal.SIGINT)
+                    bruce.stop()
+                    bruce.start()
+            finally:
+                enough.set()
+                traffic.join(60)
+            assert not refused
+            wait_until(lambda: bruce.status()["delivered"] >= sent[0], 60, "the rest")
+            assert bruce.status()["received"] == sent[0] > 0
+        records = consume(kafka.bootstrap_servers, "t", PARTITIONS, sent[0])
+        check_complete(records, sent[0])
 
 
 # -- start --------------------------------------------------------------------------------------------------
