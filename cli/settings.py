@@ -33,6 +33,7 @@ TABLES: dict[str, dict[str, Kind]] = {
         "max_bytes": Size(4 * 256 * KIB),
         "segment_bytes": Size(256 * KIB, multiple_of=4096),
         "sync": Choice((INTERVAL, ALWAYS)),
+        "recompress": Switch(),
         "sync_interval_ms": Whole(1, 10_000, "ms"),
         "sync_bytes": Size(4 * KIB),
     },

@@ -15,13 +15,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from pipeline.segments import Part, SegmentReading, open_segment, topic_name
-from spool.disk import read_at
 from spool.errors import BadSpool, NoSpool, UnknownVersion
-from spool.format import HEADER_BYTES, Record, decode_header
+from spool.format import Record
 from spool.frame import POSITION, SEQUENCE, STORED, Tail
 from spool.index import read_committed
 from spool.layout import Layout
 from spool.live import LiveSegment, end_of, live_segment, read_footer, tail_of_footer
+from spool.packed import header_of
 from spool.recovery import boot_id
 from spool.segment import bound_spares
 
@@ -139,7 +139,7 @@ def _segments(layout: Layout, committed: Committed) -> Iterator[_Segment]:
 def _examine(fd: int, path: Path, committed: Committed) -> _Segment | None:
     """What a segment says of itself; None when it holds nothing that can be read."""
     try:
-        header = decode_header(read_at(fd, HEADER_BYTES, 0), path)
+        header = header_of(fd, path)
     except UnknownVersion:
         raise
     except BadSpool:

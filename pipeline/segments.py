@@ -18,6 +18,7 @@ from spool.errors import BadSpool
 from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, Record, decode_header
 from spool.frame import BURST, DIGEST, POSITION, SEQUENCE, Tail, tail_at_start
 from spool.layout import SEGMENT, SENT, SPARE, Layout
+from spool.packed import open_plain
 from spool.record import Batch, Topics
 from spool.scan import Scan, digest_address, find_frame
 
@@ -25,15 +26,17 @@ CHUNK_BYTES = 4 << 20
 """Read at a time. Each chunk becomes one Arrow batch: some ten thousand rows, whose columns fit a cache."""
 
 
-def open_segment(layout: Layout, first_sequence: int, number: int = 0) -> int | None:
+def open_segment(layout: Layout, first_sequence: int, number: int = 0, *, plain: bool = False) -> int | None:
     """A descriptor of a segment under whichever name it has; None when it has none any more.
 
-    `number`: of a segment that may have been read before it got the name it keeps.
+    `number`: of a segment that may have been read before it got the name it keeps. `plain`: of its frames,
+    also when it is packed; else only header and footer can be read.
     """
     # In the order in which a segment is renamed, so that none is missed between two looks.
     for name, suffix in ((number, SPARE), (first_sequence, SEGMENT), (first_sequence, SENT)):
+        path = layout.segment(name, suffix)
         try:
-            return os.open(layout.segment(name, suffix), os.O_RDONLY | os.O_CLOEXEC)
+            return open_plain(path) if plain else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
     return None
@@ -54,7 +57,7 @@ class Part(InputPartition):
 
     def open(self) -> int:
         """A descriptor of the segment. Raises JobFailed when it is not there any more."""
-        fd = open_segment(Layout(Path(self.directory)), self.first_sequence, self.number)
+        fd = open_segment(Layout(Path(self.directory)), self.first_sequence, self.number, plain=True)
         if fd is None:
             raise JobFailed(
                 f"segment {self.number} of {self.directory} was removed while the job ran; start it again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from spool.index import Entry, read_index
 from spool.layout import SENT, Layout
 from spool.ledger import LEDGER_BYTES, read_books
 from spool.marks import CHUNK_MESSAGES, UNREADABLE, Marks
+from spool.packed import open_plain
 
 _AGAIN = "what only they call delivered will be sent again"
 _TRIES = 3
@@ -160,10 +162,13 @@ def _is_there(path: Path, offset: int, fields: dict[str, int]) -> bool:
     """Whether a frame with these fields begins at an offset of a segment; of one that is gone, anything."""
     for name in (path, path.with_suffix(SENT)):
         try:
-            with name.open("rb", buffering=0) as file:
-                data = read_at(file.fileno(), HEAD_BYTES, offset)
+            fd = open_plain(name)
         except FileNotFoundError:
             continue
+        try:
+            data = read_at(fd, HEAD_BYTES, offset)
+        finally:
+            os.close(fd)
         wanted = {"magic": FRAME_MAGIC, **fields}
         head = np.frombuffer(data.ljust(HEAD_BYTES, b"\0"), HEAD)[0]
         return all(int(head[field]) == value for field, value in wanted.items())

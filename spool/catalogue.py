@@ -13,6 +13,7 @@ from spool.format import HEADER_BYTES, Record, decode_header
 from spool.frame import SEQUENCE, tail_at_start
 from spool.layout import SEGMENT, SENT, Layout
 from spool.live import EPOCH, read_footer
+from spool.packed import open_plain
 from spool.scan import Scan, read_header
 
 
@@ -80,7 +81,14 @@ class Catalogue:
         return found if found and found.number == number else None
 
     def open(self, info: SegmentInfo) -> int:
-        """A descriptor to read a segment, under whichever name it has. Raises FileNotFoundError."""
+        """A descriptor to read a segment's frames, under whichever name it has. Raises FileNotFoundError."""
+        try:
+            return open_plain(self.layout.segment(info.first_sequence, SEGMENT))
+        except FileNotFoundError:
+            return open_plain(self.layout.segment(info.first_sequence, SENT))
+
+    def open_file(self, info: SegmentInfo) -> int:
+        """A descriptor of the file itself, for its header and its footer. Raises FileNotFoundError."""
         flags = os.O_RDONLY | os.O_CLOEXEC
         try:
             return os.open(self.layout.segment(info.first_sequence, SEGMENT), flags)
@@ -130,7 +138,7 @@ class Catalogue:
     def _count(self, info: SegmentInfo) -> int:
         """Messages in a sealed segment; 0 when it is gone or has no footer."""
         try:
-            fd = self.open(info)
+            fd = self.open_file(info)
         except FileNotFoundError:
             return 0
         try:

@@ -39,6 +39,8 @@ POINTS = {
     "seal.written": "the footer stands behind the last frame, zeros behind it",
     "seal.cut": "the file ends with its footer, unsynced",
     "seal.synced": "it is durable; the keeper still counts the segment among those to be sealed",
+    "pack.synced": "a packed segment is whole and durable, under its temporary name",
+    "pack.named": "it has taken the segment's place, which is not durable",
     "retire.named": "a delivered segment is called sent, which is not durable",
     "retire.removed": "a delivered segment is unlinked, which is not durable",
     "recover.owned": "the spool is ours, and as it was left",

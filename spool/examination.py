@@ -35,6 +35,7 @@ from spool.format import (
 from spool.frame import POSITION, SEQUENCE, STORED, TAIL_FIELDS, Tail, skip_to, tail_at_start
 from spool.kernel import address_of, kernel, load_u16, load_u32
 from spool.live import EPOCH, read_footer, tail_of_footer
+from spool.packed import open_plain
 from spool.scan import CHUNK_BYTES, Scan, find_frame
 from spool.segment import following
 from spool.wire import check
@@ -113,7 +114,7 @@ class Examination:
     def findings(self) -> Iterator[Finding]:
         """Look at all of it. Raises FileNotFoundError."""
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_plain(self.path)
         except FileNotFoundError:
             raise
         except OSError as error:

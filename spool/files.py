@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.decode import decode
-from spool.disk import read_at
 from spool.examination import WRITTEN, Footer, malformed, skip_damage
-from spool.format import HEADER_BYTES, Record, decode_header
+from spool.format import Record
 from spool.frame import POSITION, SEQUENCE, tail_at_start
 from spool.kernel import address_of
 from spool.layout import SPARE, Layout
 from spool.live import read_footer
+from spool.packed import header_of, open_plain
 from spool.record import Batch, Topics
 from spool.scan import Scan, digest_address
 from spool.segment import bound_spares
@@ -88,14 +88,14 @@ def read_file(path: Path, topics: Topics, span: Span) -> Iterator[Batch | Unread
 
     Raises BadSpool when the file is no segment, UnknownVersion, OSError.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    with path.open("rb", buffering=0) as file:
+        header, footer = header_of(file.fileno(), path), read_footer(file.fileno())
+    if path.suffix == SPARE and header["first_sequence"] < 0:
+        return
+    if not span.may_lie_in(header, footer):
+        return
+    fd = open_plain(path)
     try:
-        header = decode_header(read_at(fd, HEADER_BYTES, 0), path)
-        footer = read_footer(fd)
-        if path.suffix == SPARE and header["first_sequence"] < 0:
-            return
-        if not span.may_lie_in(header, footer):
-            return
         scan = Scan(fd, tail_at_start(header), int(footer[0]["end"]) if footer else None)
         yield from _read(path, scan, topics, span)
     finally:

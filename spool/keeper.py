@@ -21,6 +21,7 @@ from spool.index import Index
 from spool.layout import SPARE, Layout
 from spool.ledger import LedgerCopy
 from spool.options import ALWAYS, SpoolOptions
+from spool.packer import Packer
 from spool.page import Field, Page
 from spool.retention import AHEAD_S, Stock, most_spares
 from spool.segment import Identity
@@ -66,6 +67,7 @@ class Keeper:
         self._counted, self._rate = self._log_bytes(), 0.0
         self._retired = (0, 0)
         self._stands = False
+        self._packer = Packer(layout) if options.recompress else None
         self._ledger: LedgerCopy | None = None
         self._copied_at, self._copy_fails = -math.inf, False
         self._announce()
@@ -81,6 +83,8 @@ class Keeper:
         # Once more, should a sync have failed: from a fresh file.
         self.commit()
         self._committer.seal_last()
+        if self._packer:
+            self._packer.close()
         self._copied_at = -math.inf
         self._copy_ledger()
         if self._ledger:
@@ -95,6 +99,8 @@ class Keeper:
             self._restock()
             self._retire()
             self._committer.seal_one()
+            if self._packer:
+                self._packer.step()
             self._copy_ledger()
         except OSError as error:
             self._page.words[Field.SYNC_ERROR] = error.errno or -1

@@ -23,6 +23,7 @@ from spool.frame import (
 )
 from spool.frame import END as ZEROS
 from spool.layout import Layout
+from spool.packed import open_plain
 from spool.scan import Scan, read_header
 from spool.segment import bound_spares
 
@@ -92,7 +93,7 @@ def end_of(segment: LiveSegment, *, written: int = 0) -> End:
     nothing is appended behind rot. `written`: up to this offset frames are known to have been there; when
     they are not, nobody knows which numbers they had, and the next segment begins a new epoch.
     """
-    fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_plain(segment.path)
     try:
         if footer := read_footer(fd):
             return End(tail_of_footer(segment.header, footer[0]), appendable=False)

@@ -107,15 +107,20 @@ class Reader:
         return True
 
     def _is_renewed(self, info: SegmentInfo) -> bool:
-        """Whether a fresh file has taken the segment's name, because a sync of this one had failed."""
-        assert self._scan is not None
+        """Whether another file has taken the segment's name, because a sync of this one had failed."""
         try:
-            fd = self.catalogue.open(info)
+            return self._file(info) != self._opened
         except FileNotFoundError:
             return False
-        now, then = os.fstat(fd), os.fstat(self._scan.fd)
-        os.close(fd)
-        return (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino)
+
+    def _file(self, info: SegmentInfo) -> tuple[int, int]:
+        """Which file has the name of a segment."""
+        fd = self.catalogue.open_file(info)
+        try:
+            status = os.fstat(fd)
+        finally:
+            os.close(fd)
+        return status.st_dev, status.st_ino
 
     def _note_damage(self, first: int, end: int) -> None:
         """Messages [first, end) are missing; those below `sequence` are nobody's concern."""
@@ -142,6 +147,7 @@ class Reader:
     def _open(self, info: SegmentInfo, sequence: int) -> None:
         """Open a segment near `sequence`."""
         self._close()
+        self._opened = self._file(info)
         fd = self.catalogue.open(info)
         header = decode_header(read_at(fd, HEADER_BYTES, 0), info.first_sequence)
         self._info, self._scan = info, Scan(fd, tail_at_start(header))

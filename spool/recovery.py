@@ -39,6 +39,7 @@ from spool.layout import SPARE, Layout, parse_name
 from spool.live import LiveSegment, empty_tail, end_of, live_segment, next_epoch, read_footer
 from spool.lock import Lock
 from spool.options import SpoolOptions
+from spool.packed import header_at, is_packed
 from spool.quarantine import keep, set_aside
 from spool.renewal import seal_surely
 from spool.scan import Scan, find_frame, read_header
@@ -199,9 +200,10 @@ def _mend_header(layout: Layout, pair: tuple[int, str]) -> None:
         return
     before[SEQUENCE] = pair[0]
     with path.open("r+b", buffering=0) as file:
-        keep(layout, f"{path.name}.header", file.read(HEADER_BYTES))
+        at = header_at(file.fileno())
+        keep(layout, f"{path.name}.header", read_at(file.fileno(), HEADER_BYTES, at))
         # No boot of ours: what was not sealed goes the way of an unclean boot.
-        write_at(file.fileno(), header_behind(before, Identity(spool, bytes(16)), number + 1), 0)
+        write_at(file.fileno(), header_behind(before, Identity(spool, bytes(16)), number + 1), at)
         reach("recover.header")
         os.fsync(file.fileno())
     log.error("%s had a damaged header; it was written anew", path)
@@ -239,9 +241,9 @@ def _begin_epoch(layout: Layout, last: LiveSegment, identity: Identity) -> None:
 
 
 def is_sealed(path: Path) -> bool:
-    """Whether a segment has a footer."""
+    """Whether a segment has a footer, or had one when it was packed."""
     with path.open("rb", buffering=0) as file:
-        return read_footer(file.fileno()) is not None
+        return read_footer(file.fileno()) is not None or is_packed(file.fileno())
 
 
 def _open_segments(layout: Layout) -> list[LiveSegment]:

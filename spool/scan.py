@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from spool.digest import digest_function
 from spool.disk import read_at
-from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, Record, decode_header
+from spool.format import HEAD, HEAD_BYTES, Record
 from spool.frame import CUT, END, POSITION, ROW, TAIL_FIELDS, Tail, find, skip_to, walk
 from spool.kernel import address_of
+from spool.packed import header_of
 
 CHUNK_BYTES = 1 << 20
 """Read at a time: small enough to stay in the cache until it is parsed, large enough to cost little."""
@@ -94,7 +95,7 @@ class Scan:
 def read_header(path: Path) -> Record:
     """The header of a segment file. Raises BadSpool, UnknownVersion, OSError."""
     with path.open("rb", buffering=0) as file:
-        return decode_header(file.read(HEADER_BYTES), path)
+        return header_of(file.fileno(), path)
 
 
 def find_frame(fd: int, position: int, limit: int, after: Tail | None = None) -> int:

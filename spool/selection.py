@@ -10,14 +10,14 @@ import os
 from collections.abc import Iterator
 
 from spool.catalogue import Catalogue, SegmentInfo
-from spool.disk import read_at
 from spool.errors import SegmentsGone
 from spool.examination import Footer
 from spool.files import Span
-from spool.format import HEADER_BYTES, Record, decode_header
+from spool.format import Record
 from spool.frame import POSITION
 from spool.index import read_committed
 from spool.live import read_footer
+from spool.packed import header_of
 from spool.reader import Reader
 from spool.record import Batch, Topics
 
@@ -61,12 +61,12 @@ class Selection(Reader):
         """(segment, header, footer) of all that are kept."""
         for info in self.catalogue.segments:
             try:
-                fd = self.catalogue.open(info)
+                fd = self.catalogue.open_file(info)
             except FileNotFoundError:
                 raise self._gone(info.first_sequence) from None
             try:
                 footer = read_footer(fd)
-                header = decode_header(read_at(fd, HEADER_BYTES, 0), info.first_sequence)
+                header = header_of(fd, info.first_sequence)
                 yield info, header, footer
             finally:
                 os.close(fd)

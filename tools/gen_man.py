@@ -164,6 +164,7 @@ def on_disk() -> str:
             section("NAME", "bruce\\-spool \\- the files of a spool, byte by byte\n"),
             section("FILES", specification("spool/layout.py")),
             section("SEGMENTS", specification("spool/format.py")),
+            section("PACKED SEGMENTS", specification("spool/packed.py")),
             section("DATAGRAMS", specification("spool/wire.py")),
             section("REASONS", paragraph("Why a datagram or a message was discarded:"), items(reasons)),
             section("SEE ALSO", "bruce(8), brucectl(1)\n"),

@@ -34,6 +34,8 @@ ROUND, VALUE_BYTES = 120, 3000
 MOST_ROUNDS = 40
 
 FULL = {"discard.added", "discard.committed"}
+WAITING = {"pack.synced", "pack.named"}
+"""Places that are come to when something waits for Kafka."""
 POWER = {"file.synced", "file.named", "recover.header", "recover.torn", "recover.named"}
 """Places that only a full spool, or a start after a power loss, comes to."""
 
@@ -149,6 +151,14 @@ def stop_keeper(life: Life) -> None:
     os.kill(next(w.pid for w in life.bruce.status().workers if w.role == "keeper"), signal.SIGSTOP)
 
 
+def pause(life: Life, *, kill: bool) -> None:
+    """Let everything be delivered; then perhaps end everybody."""
+    life.settle()
+    if kill and life.armed:
+        # What is on the way when all die is salvaged at the next start.
+        life.bruce.kill9()
+
+
 def provoke(life: Life, point: str) -> None:
     """Send until everybody has died who shall."""
     for turn in range(MOST_ROUNDS):
@@ -161,11 +171,11 @@ def provoke(life: Life, point: str) -> None:
         life.send()
         if point in POWER and turn % 2 == 0:
             lose_power(life)
+        elif point in WAITING:
+            life.send()
+            life.bruce.await_true(lambda: not life.armed, PATIENCE_S)
         elif point not in FULL:
-            life.settle()
-            if turn % 2 and life.armed:
-                # What is on the way when all die is salvaged at the next start.
-                life.bruce.kill9()
+            pause(life, kill=turn % 2 == 1)
     pytest.fail(f"nobody comes to {life.points.read_text().split()}")
 
 
@@ -178,7 +188,7 @@ def test_a_death_loses_nothing_and_doubles_nothing(life: Life, point: str, form:
     if not life.bruce.lives:
         assert life.bruce.try_start(), "nothing was armed"
     life.points.write_text("".join(f"{place}\n" for place in deaths(point, FORMS[form])))
-    if point in FULL:
+    if point in FULL | WAITING:
         life.kafka.down()
     provoke(life, point)
     life.kafka.up()

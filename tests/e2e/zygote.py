@@ -28,7 +28,7 @@ from cli.config import load_config
 from cli.daemon import Daemon
 from ingest import burst, supervisor
 from ingest.worker import IngestWorker, compile_kernels
-from spool import crash_point
+from spool import crash_point, packer
 from spool.kernel import address_of, function_address
 from tests.daemon import ROOT, START_S, RunningBruce
 
@@ -173,6 +173,7 @@ def main() -> None:
     )
     # Deaths are meant here.
     supervisor.BACKOFF_S = (0.0,)
+    packer.AFTER_S = packer.LOOK_S = 0.0
     run = IngestWorker.run
 
     def run_with_points(worker: IngestWorker) -> None:

@@ -13,6 +13,7 @@ import pytest
 from spool.frame import POSITION
 from spool.wire import encode
 from tests.spool.rig import Rig
+from tests.spool.stored import pack_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -161,3 +162,14 @@ def test_executors_need_no_lmdb() -> None:
     """What executors import of the source does not import LMDB."""
     code = "import sys, pipeline.source, pipeline.reader; sys.exit('lmdb' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_packed_segments_are_rows_too(spark: SparkSession, rig: Rig) -> None:
+    """The same rows before and after; what is in use is not packed."""
+    rig.fill(60)
+    rig.step()
+    before = load(spark, rig.layout.directory).orderBy("sequence").collect()
+    for pair in rig.layout.list_segments()[:-1]:
+        pack_file(rig.layout.segment(*pair))
+    assert load(spark, rig.layout.directory).orderBy("sequence").collect() == before
+    assert len(before) == 180

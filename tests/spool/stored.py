@@ -1,0 +1,32 @@
+"""What a spool holds, by the product's own reader of files; and packing one of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from spool.files import Span, list_files, read_file
+from spool.layout import Layout
+from spool.packed import pack
+from spool.record import Batch, Topics
+
+
+def messages(layout: Layout) -> list[bytes]:
+    """Every datagram that can be read, in order."""
+    found = []
+    for path in list_files(layout):
+        for batch in read_file(path, Topics(), Span()):
+            if isinstance(batch, Batch):
+                places = zip(batch.datagram_at.tolist(), batch.datagram_bytes.tolist(), strict=True)
+                found += [batch.data[at : at + length].tobytes() for at, length in places]
+    return found
+
+
+def pack_file(path: Path) -> None:
+    """In place."""
+    source = os.open(path, os.O_RDONLY)
+    target = os.open(path.with_suffix(".new"), os.O_RDWR | os.O_CREAT)
+    pack(source, target)
+    os.close(source)
+    os.close(target)
+    os.replace(path.with_suffix(".new"), path)

@@ -1,0 +1,138 @@
+"""Packed segments: read by everybody as what they were made of, and damage in one costs a block."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spool import packed
+from spool.catalogue import Catalogue
+from spool.check import Check
+from spool.errors import BadSpool, UnknownVersion
+from spool.live import read_footer
+from spool.packed import is_packed, open_plain, pack
+from spool.scan import read_header
+from tests.spool.rig import Rig
+from tests.spool.stored import messages, pack_file
+
+GOLDEN = Path(__file__).parents[1] / "golden/v1"
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks a segment."""
+    monkeypatch.setattr(packed, "BLOCK_BYTES", 1024)
+
+
+def plain_bytes(path: Path) -> bytes:
+    """What readers see."""
+    fd = open_plain(path)
+    with os.fdopen(fd, "rb") as file:
+        return file.read()
+
+
+def made(directory: Path, **more: int) -> tuple[Rig, list[bytes], list[Path]]:
+    """A spool of several segments, the first two packed; what it holds, and these two."""
+    rig = Rig(directory, **more)
+    sent = rig.fill(60)
+    rig.step()
+    rig.stop()
+    paths = [rig.layout.segment(*pair) for pair in rig.layout.list_segments()[:2]]
+    for path in paths:
+        pack_file(path)
+    return rig, sent, paths
+
+
+def test_it_reads_as_what_it_was(tmp_path: Path) -> None:
+    """Byte for byte; header and footer without unpacking."""
+    rig = Rig(tmp_path)
+    rig.fill(60)
+    rig.stop()
+    path = rig.layout.segment(*rig.layout.list_segments()[0])
+    before, header = path.read_bytes(), read_header(path)
+    pack_file(path)
+    assert len(path.read_bytes()) < len(before) / 2
+    assert plain_bytes(path) == before
+    assert read_header(path) == header
+    with path.open("rb") as file:
+        assert is_packed(file.fileno())
+        assert read_footer(file.fileno()) is not None
+
+
+def test_everybody_reads_it(tmp_path: Path) -> None:
+    """Readers, the check of the whole spool, and a daemon that starts; marks know it as what it was."""
+    rig, sent, _ = made(tmp_path)
+    assert messages(rig.layout) == sent
+    assert [f for f in Check().spool(rig.layout) if f.severity.name != "NOTE"] == []
+    identities = [info.identity for info in Catalogue(rig.layout).segments]
+    rig.open()
+    assert [info.identity for info in Catalogue(rig.layout).segments][: len(identities)] == identities
+    assert messages(rig.layout)[: len(sent)] == sent
+    rig.crash()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.floats(0, 1, exclude_max=True), st.integers(1, 255))
+def test_damage_costs_a_block(tmp_path_factory: pytest.TempPathFactory, place: float, by: int) -> None:
+    """Whatever byte is another: what is read was sent, in order, and most of it is read."""
+    rig, sent, paths = made(tmp_path_factory.mktemp("spool"))
+    image = bytearray(paths[0].read_bytes())
+    first = packed._FIRST + packed._BLOCK.size
+    # Its length differs from one example to the next: headers hold times.
+    at = first + int(place * (len(image) - first))
+    image[at] ^= by
+    paths[0].write_bytes(image)
+    found = messages(rig.layout)
+    places = [sent.index(datagram) for datagram in found]
+    assert places == sorted(set(places))
+    in_first = sum(p < int(read_header(paths[1])["first_sequence"]) for p in places)
+    assert len(found) - in_first == len(sent) - int(read_header(paths[1])["first_sequence"])
+
+
+def test_a_damaged_block_leaves_the_others(tmp_path: Path) -> None:
+    """Its frames are missed, and those before and behind it are read."""
+    rig, sent, paths = made(tmp_path)
+    first = paths[0].read_bytes()
+    at = packed._FIRST + packed._BLOCK.size + 40
+    paths[0].write_bytes(first[:at] + bytes([first[at] ^ 255]) + first[at + 1 :])
+    found = messages(rig.layout)
+    missing = [datagram for datagram in sent if datagram not in found]
+    assert 0 < len(missing) < 15
+    assert found == [datagram for datagram in sent if datagram not in missing]
+
+
+def test_a_damaged_first_line_is_no_other_file(tmp_path: Path) -> None:
+    """The magic in front may be gone: the blocks tell what it is."""
+    rig, sent, paths = made(tmp_path)
+    paths[0].write_bytes(bytes(64) + paths[0].read_bytes()[64:])
+    assert messages(rig.layout) == sent
+
+
+def test_a_later_version_is_refused(tmp_path: Path) -> None:
+    """By name."""
+    _, _, paths = made(tmp_path)
+    image = paths[0].read_bytes()
+    paths[0].write_bytes(image[:8] + b"\2" + image[9:])
+    with pytest.raises(UnknownVersion, match=rf"{paths[0].name}.* is packed in version 2"):
+        open_plain(paths[0])
+
+
+def test_what_is_not_sealed_is_not_packed(tmp_path: Path) -> None:
+    """Somebody may still write to it."""
+    rig = Rig(tmp_path)
+    rig.fill(5)
+    source, target = os.open(rig.last_path(), os.O_RDONLY), os.open(tmp_path / "x", os.O_RDWR | os.O_CREAT)
+    with pytest.raises(BadSpool, match="not sealed"):
+        pack(source, target)
+    os.close(source)
+    os.close(target)
+    rig.crash()
+
+
+def test_the_golden_file_is_read() -> None:
+    """packed.seg was made of sealed.seg, once."""
+    assert plain_bytes(GOLDEN / "packed.seg") == (GOLDEN / "sealed.seg").read_bytes()
