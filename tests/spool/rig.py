@@ -63,6 +63,7 @@ class Rig:
             self.keeper._index.close()
             if self.keeper._ledger:
                 self.keeper._ledger.close()
+                self.keeper._ledger = None
         self._spool = None
         # What the kernel closes for a process that is gone; a Python mapping closes its own descriptor.
         for name in os.listdir("/proc/self/fd"):
