@@ -130,8 +130,17 @@ class LedgerCopy:
         """Open the copy of the ledger at `path`; made when it is not there. Raises SpoolFull, OSError."""
         self._path, copy = path, copy_of_ledger(path)
         _make(copy)
-        self.burst, self._right = _right_bank(copy.read_bytes())
+        data = copy.read_bytes()
+        self.burst, self._right = _right_bank(data)
         self._fd = os.open(copy, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            # The last sync before may have failed: what is read is in memory, and perhaps only there.
+            at = self._right * BANK_BYTES
+            write_at(self._fd, data[at : at + BANK_BYTES], at)
+            os.fdatasync(self._fd)
+        except OSError:
+            os.close(self._fd)
+            raise
 
     def update(self) -> bool:
         """Copy what the ledger counts by now, and sync it; False without anything new. Raises OSError."""

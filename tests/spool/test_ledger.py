@@ -211,3 +211,21 @@ def test_the_keeper_copies_without_being_asked(rig: Rig) -> None:
         end()
         copy = copy_of_ledger(rig.layout.ledger)
         assert totals(copy) == {(b"t", 12): burst}
+
+
+def test_a_copy_is_not_believed_because_it_can_be_read(tmp_path: Path) -> None:
+    """Its last sync failed, and its keeper died: the next one writes and syncs again what it finds."""
+    path, ledger = tmp_path / "ledger", Ledger(tmp_path / "ledger")
+    copy = LedgerCopy(path)
+    count(ledger, [(b"t", 12)])
+    ledger.commit(1)
+    with mock.patch.object(os, "fdatasync", side_effect=OSError(5, "")), pytest.raises(OSError, match="5"):
+        copy.update()
+    copy.close()
+    done, pwrite = [], os.pwrite
+    with (
+        mock.patch.object(os, "pwrite", lambda f, d, at: (done.append(len(d)), pwrite(f, d, at))[1]),
+        mock.patch.object(os, "fdatasync", side_effect=lambda _: done.append("sync")),
+    ):
+        assert LedgerCopy(path).burst == 1
+    assert done == [LEDGER_BYTES // 2, "sync"]

@@ -5,8 +5,8 @@ sector, in any order; a file's sync makes its content and its size durable, and 
 directory's sync makes the names in it durable. A rename happens whole or not at all. After a sync that
 failed the stores before it count as clean: no later sync writes them.
 
-Stores through a mapping are no calls. So nothing is intercepted but the calls that change names or sync,
-and at each of these, and whenever the life says so, all files are compared with what they held before.
+Stores through a mapping are no calls. So nothing is intercepted but the calls that write, change names or
+sync, and at each of these, and whenever the life says so, all files are compared with what they held before.
 """
 
 from __future__ import annotations
@@ -167,6 +167,7 @@ class Recorder:
         """Record what is done inside."""
         wrapped: dict[str, Callable[[Any], Any]] = {
             **dict.fromkeys(("fsync", "fdatasync"), self._syncing),
+            "pwrite": self._writing,
             **dict.fromkeys(("rename", "replace", "unlink", "link", "mkdir", "open"), self._naming),
         }
         with contextlib.ExitStack() as stack:
@@ -185,6 +186,20 @@ class Recorder:
             self.sync(os.fstat(fd).st_ino)
 
         return sync
+
+    def _writing(self, real: Callable[..., int]) -> Callable[..., int]:
+        def pwrite(fd: int, data: bytes, offset: int) -> int:
+            done = real(fd, data, offset)
+            self.observe()
+            content = self._content.get(os.fstat(fd).st_ino)
+            if content is not None:
+                # The same bytes over themselves are dirty, too.
+                covered = range(offset // SECTOR, -(-(offset + done) // SECTOR))
+                sectors = {n: content[n * SECTOR : (n + 1) * SECTOR].ljust(SECTOR, b"\0") for n in covered}
+                self._add(Stored(os.fstat(fd).st_ino, sectors=sectors))
+            return done
+
+        return pwrite
 
     def _naming(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
