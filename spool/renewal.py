@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from spool.crash_point import reach
 from spool.disk import PAGE_BYTES, read_at, sync_directory, write_at
 from spool.frame import POSITION, Tail, tail_at_start
 from spool.layout import Layout
@@ -49,8 +50,11 @@ def renew(layout: Layout, path: Path) -> None:
             continue
         os.ftruncate(fd, int(tail[POSITION]))
         os.fsync(fd)
+        reach("renew.synced")
         _keep(layout, path)
+        reach("renew.kept")
         os.rename(fresh, path)
+        reach("renew.named")
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise

@@ -24,7 +24,7 @@ from spool.layout import SPARE, Layout
 from spool.page import Field, read_page
 from spool.recovery import is_sealed
 from tests.daemon import ROOT
-from tests.e2e.zygote import WRITE_POINTS, ForkedBruce
+from tests.e2e.zygote import WRITE_POINTS, ForkedBruce, failing_sync
 from tests.router.outlet import check_order, keyed, numbers
 
 PARTITIONS = 8
@@ -164,19 +164,26 @@ def provoke(life: Life, point: str) -> None:
     for turn in range(MOST_ROUNDS):
         if not life.armed:
             return
-        if not life.bruce.lives and not life.bruce.try_start():
-            continue
-        if point in POWER and turn % 2 == 0:
-            stop_keeper(life)
-        life.send()
-        if point in POWER and turn % 2 == 0:
-            lose_power(life)
-        elif point in WAITING:
-            life.send()
-            life.bruce.await_true(lambda: not life.armed, PATIENCE_S)
-        elif point not in FULL:
-            pause(life, kill=turn % 2 == 1)
+        if life.bruce.lives or life.bruce.try_start():
+            live_on(life, point, turn)
     pytest.fail(f"nobody comes to {life.points.read_text().split()}")
+
+
+def live_on(life: Life, point: str, turn: int) -> None:
+    """A round, with what brings somebody to the point."""
+    losing = point in POWER and turn % 2 == 0
+    if losing:
+        stop_keeper(life)
+    if point.startswith("renew."):
+        failing_sync(life.points).touch()
+    life.send()
+    if losing:
+        lose_power(life)
+    elif point in WAITING:
+        life.send()
+        life.bruce.await_true(lambda: not life.armed, PATIENCE_S)
+    elif point not in FULL:
+        pause(life, kill=turn % 2 == 1)
 
 
 @pytest.mark.crash

@@ -9,6 +9,7 @@ With BRUCE_CRASH_POINTS set the daemons have the points of WRITE_POINTS too, whi
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import logging
 import mmap
@@ -42,6 +43,11 @@ WRITE_POINTS = {
     "write.stored": "the digest is there; nobody was told",
     "write.announced": "the page says so; the keeper was not woken",
 }
+
+
+def failing_sync(points: Path) -> Path:
+    """While this file is there, the next sync of a segment fails, and takes it away."""
+    return points.with_suffix(".eio")
 
 
 class Zygote:
@@ -174,7 +180,17 @@ def main() -> None:
     # Deaths are meant here.
     supervisor.BACKOFF_S = (0.0,)
     packer.AFTER_S = packer.LOOK_S = 0.0
-    run = IngestWorker.run
+    run, sync = IngestWorker.run, os.fdatasync
+
+    def sync_or_fail(fd: int) -> None:
+        try:
+            failing_sync(Path(crash_point.ARMED)).unlink()
+        except FileNotFoundError:
+            sync(fd)
+        else:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    os.fdatasync = sync_or_fail  # type: ignore[assignment]
 
     def run_with_points(worker: IngestWorker) -> None:
         _with_points(worker)
