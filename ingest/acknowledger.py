@@ -48,8 +48,10 @@ MOST = 65_536
 """Messages that are waited for at one level; beyond that senders wait, or the oldest is given up."""
 GIVE_UP_S = 30.0
 """Until a message that has not come into the log is answered as unknown."""
+FINISH_S = 5.0
+"""At the end, how long what was received is still passed on, should the datagram socket be full."""
 LAST_S = 1.0
-"""At the end, how long the log is still read for what was passed on."""
+"""After that, how long the log is still read for it, and replies are tried."""
 _BURST = 256
 """Messages taken between two looks at the log."""
 _TICK_S = 0.05
@@ -122,7 +124,8 @@ class Acknowledger:
             self.step()
             self._wait()
         self._receiver.shutdown(socket.SHUT_RD)
-        while self._take() or self._held:
+        latest = time.monotonic() + FINISH_S
+        while (self._take() or self._held) and time.monotonic() < latest:
             self._follow()
             self._pass_on_held()
             if self._held:

@@ -239,6 +239,18 @@ def test_a_full_datagram_socket(scene: Scene) -> None:
     assert scene.intake.stored() == [encode(b"t", b"v", timestamp=n, partition_key=0) for n in range(sent)]
 
 
+def test_a_stop_before_a_full_datagram_socket(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be passed on holds no stop up for ever: it is not answered, and so sent again."""
+    monkeypatch.setattr(acknowledger, "FINISH_S", 0.2)
+    while not scene.ack._held:
+        scene.client.send(b"v", WHEN_SYNCED)
+        scene.ack._take()
+    scene.ack.stopping = True
+    scene.ack.run()
+    assert scene.told() == []
+    scene.start()
+
+
 def test_a_successor_knows_nothing(scene: Scene) -> None:
     """What one before it passed on is not answered by it."""
     scene.client.send(b"v", WHEN_SYNCED, timestamp=1)
