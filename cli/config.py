@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from cli.errors import ConfigError
-from cli.settings import Settings, read_environment, read_file
+from cli.kinds import Property
+from cli.settings import TOPIC_KEYS, Settings, read_environment, read_file
 from dispatch.errors import BadProperty
 from dispatch.options import DispatchOptions, properties
+from router.limits import Rate
 from spool.options import SpoolOptions
 
 SYSTEM_FILE = Path("/etc/bruce/bruce.toml")
@@ -53,6 +55,11 @@ class Config:
     key goes by that number (`partition_key`), and others in runs to any partition that is there (`any`).
     `murmur2` is the choice of Java's client, `crc32` that of librdkafka, each by the key of the record;
     `module:function` is a function of your own."""
+    rates: Mapping[str, Rate]
+    """By topic, how many messages a second may go to Kafka, and a second's worth at once; unlimited where it
+    is not given. What is beyond waits in the spool (`rate_excess = "delay"`, the default), or is discarded
+    (`"discard"`); what is discarded is judged by when it was received, so that a backlog loses nothing.
+    Danger: a topic that is sent more than its rate for good fills the spool, or loses the rest."""
     file: Path | None
     """The file that was read."""
     first_try: bool
@@ -76,6 +83,7 @@ def load_config(
         spool=_spool_options(directory, settings, place),
         dispatch=_dispatch_options(kafka, settings, place),
         partitioners={path[1]: s.value for path, s in settings.items() if path[2:] == ("partitioner",)},
+        rates=_rates(settings),
         file=file,
         first_try=first_try,
     )
@@ -125,10 +133,24 @@ def check_room(options: SpoolOptions, where: str) -> None:
         )
 
 
+def _rates(settings: Settings) -> dict[str, Rate]:
+    rates = {}
+    for path, setting in settings.items():
+        if path[0] == "topics" and path[2] == "rate":
+            excess = settings.get((*path[:2], "rate_excess"))
+            rates[path[1]] = Rate(setting.value, discard=excess is not None and excess.value == "discard")
+        elif path[0] == "topics" and path[2] == "rate_excess" and (*path[:2], "rate") not in settings:
+            raise ConfigError(
+                setting.where,
+                f'[topics."{path[1]}"] rate_excess says what to do beyond a rate: give a rate too',
+            )
+    return rates
+
+
 def _dispatch_options(kafka: dict[str, str], settings: Settings, place: str) -> DispatchOptions:
     topics: dict[str, dict[str, str]] = {}
     for path, setting in settings.items():
-        if path[0] == "topics" and path[2] != "partitioner":
+        if path[0] == "topics" and isinstance(TOPIC_KEYS[path[2]], Property):
             topics.setdefault(path[1], {})[path[2]] = setting.value
     options = DispatchOptions(kafka=kafka, topics=topics, **_values(settings, "dispatch"))
     try:

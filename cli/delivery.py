@@ -13,7 +13,8 @@ from dispatch.modes import make_pool
 from dispatch.options import DispatchOptions
 from router.acks import Acks
 from router.brokers import BrokerView
-from router.ends import Kafka, Log
+from router.ends import Kafka, Log, Rules
+from router.limits import Limits
 from router.metadata import Metadata
 from router.partition import Partitioners
 from router.progress_book import ProgressBook
@@ -69,7 +70,10 @@ class Delivery:
             Log(Reader(catalogue, topics), Reader(catalogue, topics), committed),
             Kafka(self._client, self._pool, Room(self._pool, *window), self._metadata),
             self._acks,
-            Partitioners(config.partitioners),
+            Rules(
+                Partitioners(config.partitioners),
+                Limits(topics, config.rates, config.dispatch.catch_up_bytes_per_second),
+            ),
             rejection=_rejection(config.dispatch, spool),
         )
 

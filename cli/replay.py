@@ -24,17 +24,19 @@ from dispatch.brokers import State
 from dispatch.client import KafkaClient, check
 from dispatch.pool import Pool
 from router.acks import Acks
-from router.ends import Kafka, Log
+from router.ends import Kafka, Log, Rules
+from router.limits import Limits, Rate
 from router.metadata import Metadata
 from router.partition import Partitioners
 from router.rejects import Rejection
 from router.room import Room
 from router.router import Router
 from spool.catalogue import Catalogue, SegmentInfo
+from spool.changes import Changes
 from spool.files import Span
 from spool.identity import read_identity
 from spool.layout import Layout
-from spool.marks import Changes, Marks
+from spool.marks import Marks
 from spool.record import Batch, Topics
 from spool.selection import Selection
 from spool.wire import Reason, reason_name
@@ -81,6 +83,9 @@ class NoMarks(Marks):
 
     def chunks(self) -> Iterator[tuple[SegmentInfo, int, npt.NDArray[np.uint8]]]:
         return iter(())
+
+    def partitions(self) -> dict[bytes, list[tuple[int, int]]]:
+        return {}
 
     def generation(self) -> int:
         return 0
@@ -202,7 +207,11 @@ class _Line:
             Log(self._live, again, lambda: place),
             Kafka(self._client, self._pool, Room(self._pool, *window), self._metadata),
             self._acks,
-            Partitioners(config.partitioners),
+            # What was kept before is not judged again.
+            Rules(
+                Partitioners(config.partitioners),
+                Limits(topics, {topic: Rate(rate.messages) for topic, rate in config.rates.items()}),
+            ),
             rejection=Rejection(grace_s=config.dispatch.unknown_topic_seconds),
         )
 

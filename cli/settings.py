@@ -48,10 +48,13 @@ TABLES: dict[str, dict[str, Kind]] = {
         "dead_letter_topic": TopicName(),
         "discard_file": AbsolutePath(),
         "discard_file_bytes": Size(64 * KIB),
+        "catch_up_bytes_per_second": Size(0),
     },
 }
 TOPIC_KEYS: dict[str, Kind] = {
     "partitioner": Partitioner(("any", "round_robin", "partition_key", "murmur2", "crc32")),
+    "rate": Whole(1, 1_000_000_000, "messages a second"),
+    "rate_excess": Choice(("delay", "discard")),
     # What librdkafka can do per topic, of its producer's properties.
     **dict.fromkeys(
         ("acks", "request.timeout.ms", "compression.type", "compression.codec", "compression.level"),

@@ -79,6 +79,13 @@ class DispatchOptions:
     and value. Danger: low values cost throughput, high ones memory."""
     window_bytes: int = 32 << 20
     """Bytes of keys and values in flight per broker, at most; one larger message goes alone."""
+    catch_up_bytes_per_second: int = 0
+    """Bytes of keys and values of the backlog that are sent in a second, at most; 0 for as fast as it goes.
+
+    For hosts that lose Kafka together: after an outage, and at a start, what was received before waits up to
+    10 s by chance, then goes at half of this or more, changing by chance. Messages whose partition has no
+    backlog go at once. Danger: at less than what comes in, the backlog never ends.
+    """
     stamp: bool = True
     """Give each record a header `bruce-id`: 16 bytes of spool uuid, then the sequence, big-endian.
 

@@ -24,10 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.catalogue import Catalogue, SegmentInfo
+from spool.changes import Changes
 from spool.discarded import SAMPLE_BYTES, Sample
 from spool.errors import MarksFailed
 from spool.kernel import kernel
-from spool.marks import CHUNK_BYTES, CHUNK_MESSAGES, Changes, Marks
+from spool.marks import CHUNK_BYTES, CHUNK_MESSAGES, Marks
 
 log = logging.getLogger("bruce.router")
 
@@ -130,6 +131,9 @@ class Acks:
         self._segments: dict[int, SegmentBits] = {}
         self._discarded: list[tuple[int, int, bytes, int]] = []
         self._samples: list[Sample] = []
+        self.partitions = marks.partitions()
+        """Topic -> (from sequence, partitions), in order: how many there were for which messages."""
+        self._grown: set[bytes] = set()
         self._committed_at = clock()
         self._changed = self._failing = False
         self.generation = marks.generation()
@@ -248,6 +252,12 @@ class Acks:
         """Keep the first bytes of a discarded message beside its count."""
         self._samples.append(Sample(sequence, reason, topic, time.time_ns(), datagram[:SAMPLE_BYTES]))
 
+    def note_partitions(self, topic: bytes, history: list[tuple[int, int]]) -> None:
+        """A topic has another number of partitions: (from sequence, partitions), in order."""
+        self.partitions[topic] = history
+        self._grown.add(topic)
+        self._changed = True
+
     def due(self) -> bool:
         """Whether there is something to write down, COMMIT_S is over, and the writer is free."""
         if self._writing and self._writing[1].done():
@@ -266,9 +276,10 @@ class Acks:
             discarded=self._discarded,
             samples=self._samples,
             progress=self.progress,
+            partitions={topic: self.partitions[topic] for topic in self._grown},
         )
         changes.chunks = self._dirty_chunks()
-        self._discarded, self._samples, self._changed = [], [], False
+        self._discarded, self._samples, self._changed, self._grown = [], [], False, set()
         self._committed_at = self._clock()
         self._write(changes)
 
@@ -318,6 +329,7 @@ class Acks:
         self._changed = True
         self._discarded = changes.discarded + self._discarded
         self._samples = changes.samples + self._samples
+        self._grown |= changes.partitions.keys()
         by_number = {bits.info.number: bits for bits in self._segments.values()}
         for number, chunk in changes.chunks:
             # Bits that are gone lie below a floor that is still to be written.

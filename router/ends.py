@@ -1,4 +1,4 @@
-"""The two ends between which the router works."""
+"""The two ends between which the router works, and what was decided about topics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from dispatch.client import KafkaClient
 from dispatch.pool import Pool
+from router.limits import Limits
 from router.metadata import Metadata
+from router.partition import Partitioners
 from router.room import Room
 from spool.reader import Reader
 
@@ -31,3 +33,10 @@ class Kafka(NamedTuple):
     pool: Pool
     room: Room
     metadata: Metadata
+
+
+class Rules(NamedTuple):
+    """What the configuration says about topics."""
+
+    partitioners: Partitioners
+    limits: Limits

@@ -2,24 +2,32 @@
 
 A key's partition depends on how many there are. A message that was read before the topic grew may have
 gone out already, or wait for its partition; counted anew on the way, it would be overtaken by its successors
-in another partition. So every message keeps the count that held when the live reader came by it.
+in another partition. So every message keeps the count that held when the live reader came by it. A restart
+must count like that as well: so the counts are among the marks, before anything is sent by a new one. Of a
+topic that grew meanwhile the new count holds for what is committed after the restart: what was committed
+before may be in Kafka already, by the old one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch.cluster import Cluster
 from dispatch.partitions import PartitionTable
+from router.acks import Acks
+from spool.reader import Reader
 from spool.record import Topics
 
 log = logging.getLogger("bruce.router")
 
 Counts = npt.NDArray[np.int32]
+FOR_EVER = np.iinfo(np.int64).max
+"""A sequence that no message has."""
 
 
 SHRINK_S = 30.0
@@ -29,47 +37,121 @@ SHRINK_S = 30.0
 class Growth:
     """What the partition counts were, below which sequence."""
 
-    def __init__(self) -> None:
+    def __init__(self, acks: Acks, topics: Topics, committed: tuple[int, int]) -> None:
+        """Begin with what is known from before a restart, when everything up to `committed` was there."""
+        self._acks, self._topics, self._restarted_at = acks, topics, committed
         self._fewer: dict[int, float] = {}
         """Topic -> since when it is said to have fewer partitions."""
+        self._shrunk: set[int] = set()
+        """Topics of which that is believed."""
         self._before: list[tuple[int, Counts]] = []
-        """(sequence, int32[topics]): the counts that hold for messages below the sequence."""
+        """(sequence, int32[topics]): the counts that hold for messages below the sequence, in order; 0 for
+        topics of which it says nothing."""
+        self._unseen = set(acks.partitions)
+        """Topics that were known before the restart, and not heard of since."""
+        self._grown: dict[int, int] = {}
+        """Topics that grew over the restart: how many they have now."""
+        for topic, history in acks.partitions.items():
+            for earlier, later in pairwise(history):
+                if later[0] > acks.floor:
+                    self._keep(later[0], topics.add(topic), earlier[1])
 
-    def shrink(self, cluster: Cluster, topics: Topics, partitions: PartitionTable, now: float) -> None:
+    def _keep(self, sequence: int, topic: int, count: int) -> None:
+        """Below `sequence` the topic has `count` partitions."""
+        before = np.zeros(topic + 1, np.int32)
+        before[topic] = count
+        self._before.append((sequence, before))
+        self._before.sort(key=lambda entry: entry[0])
+
+    def shrink(self, cluster: Cluster, partitions: PartitionTable, now: float) -> None:
         """Take over that topics have fewer partitions than before, since they were deleted and made anew."""
         for name, leaders in cluster.topics.items():
-            topic = topics.add(name)
-            if len(leaders) >= partitions.partitions_of[topic]:
+            topic = self._topics.add(name)
+            known = max(partitions.partitions_of[topic], self._known(name))
+            if len(leaders) >= known:
                 self._fewer.pop(topic, None)
+                self._shrunk.discard(topic)
             elif now - self._fewer.setdefault(topic, now) >= SHRINK_S:
                 partitions.shrink(topic, len(leaders))
+                self._shrunk.add(topic)
 
-    def note(self, before: Counts, after: Counts, sequence: int, names: Sequence[bytes]) -> None:
-        """Counts changed; from `sequence` on the new ones hold. A topic that is new has not grown.
+    def _known(self, name: bytes) -> int:
+        """How many partitions the topic had last; 0 when nobody knows."""
+        history = self._acks.partitions.get(name)
+        return history[-1][1] if history else 0
 
-        Of a topic with fewer they hold for all: where its messages would have gone is no more.
+    def note(self, after: Counts, reader: Reader) -> bool:
+        """Take over counts, int32[topics], for messages from where the live reader is.
+
+        True when a known one changed: then nothing may be sent before the marks are written.
         """
-        grown = np.flatnonzero((before > 0) & (after[: len(before)] > before))
-        for topic in grown.tolist():
-            log.warning(
-                "topic %s has %d partitions instead of %d; that holds from message %d on",
-                names[topic].decode(errors="replace"),
-                after[topic],
-                before[topic],
-                sequence,
-            )
-        if len(grown):
-            self._before.append((sequence, before.copy()))
-        shrunk = np.flatnonzero((before > 0) & (after[: len(before)] < before))
-        for topic in shrunk.tolist():
-            log.warning(
-                "topic %s was made anew with %d partitions instead of %d; all that waits goes by that",
-                names[topic].decode(errors="replace"),
-                after[topic],
-                before[topic],
-            )
+        changed = False
+        for topic in np.flatnonzero(after).tolist():
+            name, count = self._topics.names[topic], int(after[topic])
+            known, unseen = self._known(name), name in self._unseen
+            self._unseen.discard(name)
+            if not known:
+                self._acks.note_partitions(name, [(0, count)])
+            elif count < known:
+                changed |= self._lose(topic, count)
+            elif topic in self._grown or (unseen and count > known):
+                self._await(topic, count)
+            elif count > known:
+                self._keep(reader.sequence, topic, known)
+                self._change(name, count, reader.sequence)
+                changed = True
+        return self.reach(reader) or changed
+
+    def _await(self, topic: int, count: int) -> None:
+        """The topic grew over the restart: until `reach` says so, the count from before holds for all."""
+        if topic not in self._grown:
+            self._keep(FOR_EVER, topic, self._known(self._topics.names[topic]))
+        self._grown[topic] = count
+
+    def _lose(self, topic: int, count: int) -> bool:
+        """Once it is believed that a topic has fewer, that holds for all messages: the others are gone."""
+        if topic not in self._shrunk:
+            return False
+        name = self._topics.names[topic]
+        log.warning(
+            "topic %s was made anew with %d partitions instead of %d; all that waits goes by that",
+            name.decode(errors="replace"),
+            count,
+            self._known(name),
+        )
+        self._shrunk.discard(topic)
+        self._grown.pop(topic, None)
+        self._acks.note_partitions(name, [(0, count)])
         for _, counts in self._before:
-            counts[shrunk[shrunk < len(counts)]] = 0
+            counts[topic : topic + 1] = 0
+        return True
+
+    def reach(self, reader: Reader) -> bool:
+        """Let the new counts of topics that grew over the restart hold from where the live reader is.
+
+        Once that is behind what was committed then. True when there are such topics.
+        """
+        if not self._grown or reader.position < self._restarted_at:
+            return False
+        self._before = [(min(sequence, reader.sequence), counts) for sequence, counts in self._before]
+        for topic, count in self._grown.items():
+            self._change(self._topics.names[topic], count, reader.sequence)
+        self._grown.clear()
+        return True
+
+    def _change(self, name: bytes, after: int, sequence: int) -> None:
+        """From `sequence` on the topic has so many."""
+        history = self._acks.partitions[name]
+        # Those that hold for no message from the floor on are let go.
+        passed = sum(start <= self._acks.floor for start, _ in history[1:])
+        self._acks.note_partitions(name, [*history[passed:], (sequence, after)])
+        log.warning(
+            "topic %s has %d partitions instead of %d; that holds from message %d on",
+            name.decode(errors="replace"),
+            after,
+            history[-1][1],
+            sequence,
+        )
 
     def forget(self, floor: int) -> None:
         """Every message below `floor` is done with."""
@@ -85,6 +167,7 @@ class Growth:
             yield wanted & (sequence >= below), counts
             wanted = wanted & (sequence < below)
             counts = counts.copy()
-            known = np.flatnonzero(before)
-            counts[known] = before[known]
+            known = np.flatnonzero(before[: len(counts)])
+            # A topic that has fewer now has no others to choose from.
+            counts[known] = np.minimum(before[known], counts[known])
         yield wanted, counts

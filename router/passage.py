@@ -14,10 +14,9 @@ import numpy.typing as npt
 from dispatch.partitions import NOT_HELD
 from dispatch.retry import Action, decide
 from router.catch_up import CatchUp
-from router.ends import Kafka, Place
+from router.ends import Kafka, Log, Rules
 from router.failures import Failures
 from router.growth import Growth
-from router.partition import Partitioners
 from router.rejects import Rejects
 from router.room import Mask
 from router.unknown import UnknownTopics
@@ -31,25 +30,29 @@ class Passage:
 
     def __init__(
         self,
-        committed: Place,
+        log: Log,
         kafka: Kafka,
-        partitioners: Partitioners,
+        rules: Rules,
         failures: Failures,
         unknown: UnknownTopics,
         rejects: Rejects,
     ) -> None:
-        self._committed, self._acks, self._partitioners = committed, rejects.acks, partitioners
+        self._committed, self._acks = log.committed, rejects.acks
+        self._partitioners, self._limits = rules
         _, self._pool, self._room, self._metadata = kafka
         self._failures, self._unknown, self._rejects = failures, unknown, rejects
-        self.growth = Growth()
+        self.growth = Growth(rejects.acks, log.live.topics, log.committed())
         self.loose: dict[int, int] = {}
         """Topic -> lowest sequence of a message that may go anywhere and found no place."""
         self._sent = 0
         """When catching up."""
+        self.backlog_end = 0, 0
+        """Segment number and offset: what lies before was received while Kafka was away."""
 
     def route(self, reader: Reader, catch_up: CatchUp | None) -> bool:
         """Read one batch and hand over what may go; False when nothing is committed."""
         reader.allow(*self._committed())
+        backlog = catch_up is not None or reader.position < self.backlog_end
         batch = reader.next()
         for damage in reader.damage:
             lost = np.arange(damage.first, damage.end, dtype=np.int64)
@@ -57,9 +60,12 @@ class Passage:
         reader.damage.clear()
         if batch is None:
             return False
-        wanted = self._known(batch, self._acks.open(batch.sequence))
+        wanted = self._acks.open(batch.sequence)
+        if catch_up is None:
+            wanted &= ~self._discard_excess(batch, wanted)
+        wanted = self._known(batch, wanted)
         if wanted.any():
-            self._hand_over(batch, wanted, catch_up)
+            self._hand_over(batch, wanted, catch_up, backlog=backlog)
         return True
 
     @property
@@ -73,7 +79,8 @@ class Passage:
             return []
         rows = self._pool.partitions.rows[: len(ready)]
         topics = set(rows["topic"][self._room.available(ready)].tolist())
-        return [topic for topic in self.loose if topic in topics]
+        may_go = self._limits.worthwhile()
+        return [topic for topic in self.loose if topic in topics and may_go[topic]]
 
     def _known(self, batch: Batch, wanted: Mask) -> Mask:
         """The wanted rows whose topic has partitions; those of other topics wait, or are given up."""
@@ -92,25 +99,33 @@ class Passage:
                 self._metadata.want([name])
         return wanted & ~missing
 
-    def _hand_over(self, batch: Batch, wanted: Mask, catch_up: CatchUp | None) -> None:
+    def _discard_excess(self, batch: Batch, wanted: Mask) -> Mask:
+        """Discard what came in faster than its topic may; which rows those are."""
+        beyond = self._limits.beyond(batch)
+        excess = beyond & wanted
+        for topic in np.unique(batch.topic[excess]).tolist():
+            self._rejects.drop_rows(batch, excess & (batch.topic == topic), Reason.RATE_LIMITED)
+        return beyond
+
+    def _hand_over(self, batch: Batch, wanted: Mask, catch_up: CatchUp | None, *, backlog: bool) -> None:
         rows = self._pool.partitions.rows
         chosen = self._choose(batch, wanted, catch_up)
-        flat, closed = chosen.copy(), []
-        if catch_up:
-            held = rows["held_from"][: self._pool.partitions.count] != NOT_HELD
-            flat[(flat >= 0) & (held & ~catch_up.ready)[flat]] = -1
-            closed = self._failures.group(batch.sequence, flat)
+        flat, closed = self._select(batch, chosen, catch_up, backlog=backlog)
         before = rows["held_from"][flat]
         may = self._may_go(batch, flat, before, catching_up=catch_up is not None)
         handed = self._pool.send(batch, flat, catching_up=catch_up is not None)
         after = rows["held_from"][flat]
         sent = may & ((after == NOT_HELD) | (batch.sequence < after))
+        self._limits.charge(batch, sent, backlog=backlog)
         self._acks.take(batch.sequence[sent])
         if self._acks.marks_first:
             self._acks.unmark(batch.sequence[may & ~sent])
         left = wanted & ~sent
         if left.any():
-            self._cover(batch, left, chosen)
+            loose = self._cover(batch, left, chosen)
+            if catch_up:
+                # The next pass for them begins there.
+                catch_up.sweeping -= loose
         if handed.error:
             # Librdkafka itself did not take a message.
             self._failures.decline(np.unique(flat[left & (flat >= 0)]))
@@ -120,6 +135,19 @@ class Passage:
             self._sent += int(sent.sum())
             catch_up.ready[chosen[left & (chosen >= 0)]] = False
             catch_up.ready[closed] = False
+
+    def _select(
+        self, batch: Batch, chosen: npt.NDArray[np.int32], catch_up: CatchUp | None, *, backlog: bool
+    ) -> tuple[npt.NDArray[np.int32], list[int]]:
+        """`chosen` with -1 for rows that may not go yet; and the partitions that are to wait for outcomes."""
+        flat = chosen.copy()
+        # The live path sends to no partition that is held; a pass to those that take part.
+        open_to = self._pool.partitions.rows["held_from"][: self._pool.partitions.count] == NOT_HELD
+        if catch_up:
+            open_to |= catch_up.ready
+        flat[(flat >= 0) & ~open_to[flat]] = -1
+        self._limits.thin(batch, flat, len(open_to), backlog=backlog)
+        return flat, self._failures.group(batch.sequence, flat) if catch_up else []
 
     def _may_go(
         self,
@@ -153,14 +181,16 @@ class Passage:
             self._failures.single_out(batch.sequence, wanted, chosen)
         return chosen
 
-    def _cover(self, batch: Batch, left: Mask, chosen: npt.NDArray[np.int32]) -> None:
-        """See to it that each row that was left will be come by again."""
+    def _cover(self, batch: Batch, left: Mask, chosen: npt.NDArray[np.int32]) -> set[int]:
+        """See to it that each row that was left will be come by again; the topics that are loose by it."""
         partitions = self._pool.partitions
         placed = np.flatnonzero(left & (chosen >= 0))
         held_from = partitions.rows["held_from"][chosen[placed]]
         bare = placed[(held_from == NOT_HELD) | (held_from > batch.sequence[placed])]
         partitions.hold(chosen[bare], batch.sequence[bare])
         loose = left & self._partitioners.free(batch) & ~np.isin(chosen, self._failures.suspected())
-        for topic in np.unique(batch.topic[loose]).tolist():
+        topics = np.unique(batch.topic[loose]).tolist()
+        for topic in topics:
             first = int(batch.sequence[np.argmax(loose & (batch.topic == topic))])
             self.loose[topic] = min(first, self.loose.get(topic, first))
+        return set(topics)

@@ -149,10 +149,15 @@ class Rejects:
         if self._topic or self._file:
             self.add(sequences, reason, topics, [first_ms] * len(sequences))
             return
-        # Nothing is to be waited for, and there may be very many.
-        for row in np.flatnonzero(rows)[:SAMPLE_SLOTS].tolist():
+        self.drop_rows(batch, rows, reason)
+
+    def drop_rows(self, batch: Batch, rows: npt.NDArray[np.bool_], reason: int) -> None:
+        """Discard rows of one topic at once: nothing is to be waited for, and there may be very many."""
+        chosen = np.flatnonzero(rows)
+        topic = batch.topics.names[int(batch.topic[chosen[0]])]
+        for row in chosen[:SAMPLE_SLOTS].tolist():
             self.acks.keep_sample(int(batch.sequence[row]), reason, topic, batch.datagram(row))
-        self.discard(sequences, reason, topics)
+        self.discard(batch.sequence[rows], reason, [topic] * len(chosen))
 
     def discard(self, sequences: npt.NDArray[np.int64], reason: int, topics: Sequence[bytes]) -> None:
         """Count messages as discarded at once, those that were not before; `topics` one a message."""

@@ -5,7 +5,8 @@ not queued: its partition is held from there on, and the *catch-up* reader comes
 has room, sends what is still open, and lets the partition rejoin the live path where the two meet. Bits in
 `router.acks` say what is open, so that nothing is sent twice and nothing is passed over (`router.passage`).
 
-Who waits for whom: a broker that moves slowly slows the reading down, one that does not move at all holds
+Who waits for whom: a broker that moves slowly slows the reading down, until so much is to be read behind it
+that the topics which fill its window are set aside (`router.shares`); one that does not move at all holds
 back its own partitions only. A topic that Kafka does not know waits by itself, for a grace time. When it
 becomes known its partitions are held, so that its old messages go before its new ones.
 """
@@ -18,17 +19,19 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from dispatch.brokers import State
 from dispatch.partitions import NOT_HELD
 from dispatch.pool import Outcomes
 from router.acks import UNROUTED, Acks
 from router.brokers import BrokerView, lowest_without_leader, view_brokers
 from router.catch_up import CatchUp, CatchUps
-from router.ends import Kafka, Log
+from router.ends import Kafka, Log, Rules
 from router.failures import Failures
-from router.partition import Partitioners
+from router.outages import Outages
 from router.passage import Passage
 from router.rejects import Rejection, Rejects
 from router.renewal import Renewal
+from router.shares import BEHIND_BYTES, floods
 from router.trouble import Trouble
 from router.unknown import Learnt, UnknownTopics
 from spool.crash_point import reach
@@ -37,6 +40,8 @@ OBSERVE_S = 0.1
 ASK_S = 1.0
 """Between two questions for the leaders of partitions that are held because theirs is away."""
 NO_REJECTION = Rejection()
+LOOK_AHEAD_BATCHES = 4
+"""Batches of the live path at a time while topics are set aside and there is no room for others."""
 CATCH_UP_BATCHES = 2
 """Batches of a catch-up for each one of the live path: it must gain on it."""
 
@@ -49,22 +54,27 @@ class Router:
         log: Log,
         kafka: Kafka,
         acks: Acks,
-        partitioners: Partitioners,
+        rules: Rules,
         *,
         rejection: Rejection = NO_REJECTION,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin at the floor. `rejection`: what becomes of messages that Kafka does not take."""
-        self._live, self._again, committed = log
+        self._live, self._again, self._committed = log
         self._client, self._pool, self._room, self._metadata = kafka
-        self._acks = acks
+        self._acks, self._limits = acks, rules.limits
         self._failures = Failures(clock=clock)
         self._unknown = UnknownTopics(grace_s=rejection.grace_s, clock=clock)
         self._trouble = Trouble(self._client, self._metadata)
         self._rejects = Rejects(log, kafka, acks, self._trouble, rejection, clock=clock)
-        self._passage = Passage(committed, kafka, partitioners, self._failures, self._unknown, self._rejects)
+        self._passage = Passage(log, kafka, rules, self._failures, self._unknown, self._rejects)
+        self._growth = self._passage.growth
         self._judge = self._failures.write_off if acks.marks_first else self._failures.judge
-        self._catch_ups = CatchUps(self._again, self._live, self._pool, self._room, self._failures)
+        self._catch_ups = CatchUps(
+            self._again, self._live, self._pool, self._room, self._failures, self._limits
+        )
+        self._outages = Outages(clock=clock)
+        self._aside: set[int] = set()
         self._renewal = Renewal(self._client, self._pool, clock=clock)
         self._clock, self._observed_at, self._asked_at = clock, 0.0, 0.0
         self._live.seek(acks.floor)
@@ -87,8 +97,7 @@ class Router:
         else:
             self._observe()
             moved |= self._reject()
-            moved |= self._go_over_again()
-            moved |= self._may_read(None) and self._passage.route(self._live, None)
+            moved |= self._read()
         if self._acks.due():
             self._write_down()
         return moved
@@ -151,10 +160,8 @@ class Router:
         partitions, topics = self._pool.partitions, self._live.topics
         waiting = self._unknown.waiting
         self._trouble.denied = {n: c for n, c in cluster.errors.items() if topics.add(n) in waiting}
-        before = partitions.partitions_of.copy()
         self._pool.set_cluster(cluster)
-        self._passage.growth.shrink(cluster, topics, partitions, self._clock())
-        self._passage.growth.note(before, partitions.partitions_of, self._live.sequence, topics.names)
+        self._growth.shrink(cluster, partitions, self._clock())
         for topic in self._unknown.denies(cluster, topics):
             self._pool.orphan(topic)
         for learnt in self._unknown.learn(cluster, topics):
@@ -167,6 +174,9 @@ class Router:
         self._sweep(np.flatnonzero(~partitions.exist(np.arange(partitions.count, dtype=np.int32))))
         self._catch_ups.grow(partitions.count)
         self._catch_ups.fruitless = False
+        if self._growth.note(partitions.partitions_of, self._live):
+            # After a crash the same messages must be counted by the same numbers.
+            self.commit()
 
     def _give_up(self, learnt: Learnt) -> None:
         """Let a pass come by all that waits for a topic which is not there, or not any more."""
@@ -192,12 +202,19 @@ class Router:
             self._observed_at = now
             self._catch_ups.fruitless = False
             self._pool.observe()
+            self._notice_outages()
             if self._unknown.waiting:
                 self._metadata.want([self._live.topics.names[t] for t in self._unknown.waiting])
             elif now - self._asked_at >= ASK_S and self._room.orphaned():
                 # The timer of the metadata is too slow for messages that wait for a leader.
                 self._asked_at = now
                 self._metadata.want([])
+
+    def _notice_outages(self) -> None:
+        """What was received while a broker was away is backlog when it comes back."""
+        if self._outages.ended(self._pool.brokers.rows):
+            self._passage.backlog_end = self._committed()
+            self._limits.kafka_came_back()
 
     # -- reading on -----------------------------------------------------------------------------------
 
@@ -210,8 +227,53 @@ class Router:
             return not self._unknown.waiting
         partitions = self._room.free()
         if catch_up:
-            partitions = catch_up.ready | (partitions & catch_up.sweeping)
+            partitions = catch_up.ready | (partitions & self._catch_ups.swept(catch_up))
         return self._room.may_read(partitions)
+
+    def _read(self) -> bool:
+        """Batches of the live path, and then of the catch-up, as far as there is room."""
+        may_read = self._may_read(None)
+        if not may_read and self._behind() > BEHIND_BYTES:
+            self._set_aside()
+        looks_ahead = not may_read and bool(self._aside) and self._moving()
+        moved = False
+        for _ in range(LOOK_AHEAD_BATCHES if looks_ahead else 1):
+            if not (may_read or looks_ahead) or not self._read_on():
+                break
+            moved = True
+        return self._go_over_again() or moved
+
+    def _read_on(self) -> bool:
+        """One batch of the live path, or a segment that it passes over; False when nothing is committed."""
+        if self._growth.reach(self._live):
+            self.commit()
+        self._aside = {topic for topic in self._aside if self._catch_ups.waits(topic, self._passage.loose)}
+        if self._aside:
+            names = {self._live.topics.names[topic] for topic in self._aside}
+            # One at a time: there may be thousands.
+            if self._live.pass_over(names):
+                return True
+        return self._passage.route(self._live, None)
+
+    def _behind(self) -> int:
+        """Bytes from the live path to what was committed last; of other segments, a number above any."""
+        number, position = self._live.position
+        last, end = self._committed()
+        return end - position if number == last else max(0, last - number) << 40
+
+    def _moving(self) -> bool:
+        """Whether Kafka takes anything at all."""
+        return bool((self._pool.brokers.rows["state"] == State.HEALTHY).any())
+
+    def _set_aside(self) -> None:
+        """Hold the topics that fill the brokers without room, so that the reading need not wait for them."""
+        partitions, place = self._pool.partitions, self._live.sequence
+        for topic in floods(self._pool, self._room.roomy(), self._room.free()).tolist():
+            flats = partitions.flats[topic, : partitions.partitions_of[topic]]
+            partitions.hold(flats, np.full(len(flats), place))
+            self._passage.loose[topic] = min(place, self._passage.loose.get(topic, place))
+            self._aside.add(topic)
+            self._catch_ups.fruitless = False
 
     def _go_over_again(self) -> bool:
         """A few batches of the catch-up that is under way, or the start of one; False when none is due."""
@@ -223,10 +285,15 @@ class Router:
         for _ in range(CATCH_UP_BATCHES):
             if passes.is_over(catch_up):
                 break
+            if passes.turn_is_over(catch_up, passage.placeable(passes.sendable())):
+                passes.break_off(catch_up, passage.loose)
+                return True
             passes.join(catch_up)
             if not (self._may_read(catch_up) and passage.route(self._again, catch_up)):
                 break
             moved = True
+            catch_up.batches += 1
+            passes.set_aside(catch_up, self._limits.spent(), passage.loose)
         if passes.is_over(catch_up):
             passes.finish(catch_up, passage.moved)
             return True
@@ -260,7 +327,7 @@ class Router:
         ]
         offsets[UNROUTED] = min(self.frontier, *waiting, lowest_without_leader(self._pool))
         self._acks.write_down(offsets)
-        self._passage.growth.forget(self._acks.floor)
+        self._growth.forget(self._acks.floor)
 
     def brokers(self) -> list[BrokerView]:
         """Every broker: its state, its offset and what is in flight."""

@@ -42,6 +42,9 @@ class Catalogue:
         """First sequences of the segments that are called sent."""
         self.spool = 0
         """Tells this spool from others: xxh3 of its uuid, as its segments have it; 0 without any."""
+        self.entries: dict[int, list[tuple[int, int]]] = {}
+        """By segment number, for segments without a footer: (first sequence, offset) of frames to enter at,
+        in order, as readers came by them."""
         self.refresh()
 
     def refresh(self) -> None:
@@ -51,6 +54,8 @@ class Catalogue:
         self.sent = {first for first, suffix in named if suffix == SENT}
         found = (known.get(first) or self._read(first, suffix) for first, suffix in named)
         self.segments = [info for info in found if info]
+        kept = {info.number for info in self.segments}
+        self.entries = {number: at for number, at in self.entries.items() if number in kept}
 
     def _read(self, first: int, suffix: str) -> SegmentInfo | None:
         try:

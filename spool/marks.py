@@ -2,6 +2,8 @@
 
     floor     "floor" -> sequence, segment number, check
                          every message below this sequence is resolved
+              "partitions" topic -> (from sequence, partitions)..., check
+                         how many partitions the topic had, for messages from a sequence on; in order
     mark      segment number:u64be chunk:u32be -> bitmap of 2,008 bytes, check
                          bit i: message 16,064 * chunk + i of the segment is resolved
     offset    broker id:i32be -> sequence, segment number, check
@@ -13,8 +15,8 @@
     sample    see spool.discarded
 
 `check` is an xxh3 over key and value, seeded with the identity of the segment that the row speaks of
-(spool.catalogue); of a discard or sample row, with that of the spool. A row that does not match, from a
-restored snapshot, a copied spool or rot, means "not delivered": losing marks costs duplicates, never a
+(spool.catalogue); of discard, sample and partitions rows, with that of the spool. A row that does not match,
+from a restored snapshot, a copied spool or rot, means "not delivered": losing marks costs duplicates, never a
 message. So the offsets stand in for a lost floor only when all of them match: the lowest could be the damaged
 one.
 
@@ -28,7 +30,6 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ import numpy.typing as npt
 
 from spool import discarded
 from spool.catalogue import Catalogue, SegmentInfo
+from spool.changes import Changes
 from spool.crash_point import reach
 from spool.discarded import Sample
 from spool.disk import make_directory, sync_directory
@@ -72,25 +74,8 @@ LMDB_REFUSES = lmdb.Error
 """What lmdb raises for any reason."""
 MARK_KEY = struct.Struct(">QI")
 _PAIR = struct.Struct("<QQ")
-_GENERATION, _PROGRESS = b"generation", b"progress"
+_GENERATION, _PROGRESS, _PARTITIONS = b"generation", b"progress", b"partitions "
 """Rows of the table `floor` that speak of no segment."""
-
-
-@dataclass(slots=True)
-class Changes:
-    """What one transaction writes. Sequences are int64; bitmaps uint8[CHUNK_BYTES]."""
-
-    floor: int | None = None
-    chunks: dict[tuple[int, int], npt.NDArray[np.uint8]] = field(default_factory=dict)
-    """By (segment number, chunk)."""
-    offsets: Mapping[int, int] | None = None
-    """Broker id -> sequence: all there are; others are forgotten. None leaves them as they are."""
-    discarded: list[tuple[int, int, bytes, int]] = field(default_factory=list)
-    """(sequence, reason, topic, time in ns)."""
-    progress: tuple[int, int] | None = None
-    """Exactly once: partition and offset of the last progress record. None leaves it as it is."""
-    samples: list[Sample] = field(default_factory=list)
-    """Of some of the discarded."""
 
 
 class Outcomes(NamedTuple):
@@ -238,6 +223,15 @@ class Marks:
             for key, value in cursor:
                 yield key, self._sequence(key, value)
 
+    def partitions(self) -> dict[bytes, list[tuple[int, int]]]:
+        """Topic -> (from sequence, partitions), in order, as last written."""
+        found = {}
+        with self._env.begin() as txn, txn.cursor(self._db[b"floor"]) as cursor:
+            for key, row in cursor:
+                if key.startswith(_PARTITIONS) and matches(key, row, self.catalogue.spool):
+                    found[key[len(_PARTITIONS) :]] = list(_PLACE.iter_unpack(row[:-CHECK_BYTES]))
+        return found
+
     def discards(self) -> list[Discards]:
         """What was discarded after acceptance, by reason and topic."""
         with self._env.begin() as txn:
@@ -286,8 +280,8 @@ class Marks:
         return found
 
     def _speaks_of(self, table: bytes, key: bytes, row: bytes) -> tuple[int, int | None]:
-        """(number, identity) of the segment that a row speaks of; of a discard row, those of the spool."""
-        if table == b"discard" or key in (_GENERATION, _PROGRESS):
+        """(number, identity) of what a row speaks of: a segment, or as a whole the spool."""
+        if table == b"discard" or key in (_GENERATION, _PROGRESS) or key.startswith(_PARTITIONS):
             return 0, self.catalogue.spool
         number = int.from_bytes(key[:8], "big") if table == b"mark" else int.from_bytes(row[8:16], "little")
         info = self.catalogue.by_number(number)
@@ -339,6 +333,7 @@ class Marks:
             if changes.offsets is not None:
                 self._replace_offsets(txn, changes.offsets)
             self._put_discards(txn, changes)
+            self._put_partitions(txn, changes.partitions)
             if changes.floor is not None:
                 self._put_place(txn, b"floor", b"floor", changes.floor)
                 self._drop_below(txn, changes.floor)
@@ -350,6 +345,11 @@ class Marks:
     def _put_place(self, txn: Any, table: bytes, key: bytes, sequence: int) -> None:
         info = self._info(sequence)
         self._put(txn, table, key, _PLACE.pack(sequence, info.number), info.identity)
+
+    def _put_partitions(self, txn: Any, partitions: dict[bytes, list[tuple[int, int]]]) -> None:
+        for topic, history in partitions.items():
+            row = b"".join(_PLACE.pack(*entry) for entry in history)
+            self._put(txn, b"floor", _PARTITIONS + topic, row, self.catalogue.spool)
 
     def _replace_offsets(self, txn: Any, offsets: Mapping[int, int]) -> None:
         rows = {

@@ -6,7 +6,9 @@ be gone after a power loss, and must not have been seen by Kafka.
 
 from __future__ import annotations
 
+import bisect
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +16,11 @@ import numpy as np
 from spool.catalogue import Catalogue, SegmentInfo
 from spool.decode import decode
 from spool.disk import read_at
-from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, decode_header
+from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, MARK_BYTES, decode_header
 from spool.frame import BURST, DIGEST, POSITION, SEQUENCE, STORED, Tail, tail_at_start
 from spool.live import read_footer
 from spool.record import Batch, Topics
-from spool.scan import Scan, digest_address
+from spool.scan import Chunk, Scan, digest_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +43,33 @@ class Reader:
         self._limit = (0, 0)
         self._info: SegmentInfo | None = None
         self._scan: Scan | None = None
-        self._end = 0
+        self._end, self._sealed = 0, False
+        self._inside: frozenset[bytes] | None = None
+        """The topics in this segment, once somebody asked and it had a footer."""
 
     def allow(self, number: int, position: int) -> None:
         """Read up to this committed place: segment number and offset."""
         self._limit = (number, position)
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """Segment number and offset of what comes next; (0, 0) before the first segment was opened."""
+        if self._info is None or self._scan is None:
+            return 0, 0
+        return self._info.number, int(self._scan.tail[POSITION])
+
     def seek(self, sequence: int) -> None:
         """Go to the frame that holds `sequence`, or to the first behind it."""
-        self._close()
         self.catalogue.refresh()
-        if self.catalogue.segments:
-            self._open(self.catalogue.segments[self.catalogue.at(sequence)], sequence)
+        segments = self.catalogue.segments
+        info = segments[self.catalogue.at(sequence)] if segments else None
+        if info is None:
+            self._close()
+        elif self._info is None or info.number != self._info.number or self._is_renewed(info):
+            self._open(info, sequence)
+        else:
+            # To unpack a segment takes long.
+            self._go_to(sequence)
         self.sequence = sequence
 
     def next(self) -> Batch | None:
@@ -67,6 +84,7 @@ class Reader:
                 if not self._go_on():
                     return None
                 continue
+            self._remember(chunk)
             first, count = chunk.frames[-1, 1:3].tolist()
             # Frames of nothing but discards hold no message.
             if first + count <= self.sequence or not chunk.frames[:, 2].any():
@@ -75,6 +93,24 @@ class Reader:
             skip = int(np.searchsorted(batch.sequence, self.sequence))
             self.sequence = int(batch.sequence[-1]) + 1
             return batch.after(skip)
+
+    def pass_over(self, topics: Collection[bytes]) -> bool:
+        """Go to the next segment when this one is sealed and holds nothing but these topics; whether it did.
+
+        Damage in it is not noticed.
+        """
+        if self._info is None or self._scan is None or self._info.number >= self._limit[0]:
+            return False
+        if self._inside is None and (footer := read_footer(self._scan.fd)):
+            self._inside = frozenset(name for name, *_ in footer[2])
+        if self._inside is None or not self._inside.issubset(topics):
+            return False
+        following = self._following(self._info)
+        if following is None:
+            return False
+        self._open(following, following.first_sequence)
+        self.sequence = max(self.sequence, following.first_sequence)
+        return True
 
     def _readable(self) -> int:
         """How far this segment may be read."""
@@ -149,15 +185,36 @@ class Reader:
         self._close()
         self._opened = self._file(info)
         fd = self.catalogue.open(info)
-        header = decode_header(read_at(fd, HEADER_BYTES, 0), info.first_sequence)
-        self._info, self._scan = info, Scan(fd, tail_at_start(header))
+        self._header = decode_header(read_at(fd, HEADER_BYTES, 0), info.first_sequence)
+        self._info, self._scan = info, Scan(fd, tail_at_start(self._header))
+        self._go_to(sequence)
+
+    def _go_to(self, sequence: int) -> None:
+        """Stand near `sequence` in the segment that is open."""
+        assert self._info is not None
+        assert self._scan is not None
+        info, fd = self._info, self._scan.fd
+        self._scan = Scan(fd, tail_at_start(self._header))
         footer = read_footer(fd)
         self._end = int(footer[0]["end"]) if footer else os.fstat(fd).st_size
+        self._sealed, self._inside = footer is not None, None
+        marks = self.catalogue.entries.get(info.number, [])
         if footer:
-            marks = footer[1]
-            at = int(np.searchsorted(marks["first_sequence"], sequence, side="right")) - 1
-            if at > 0:
-                self._enter(int(marks["offset"][at]))
+            self.catalogue.entries.pop(info.number, None)
+            marks = footer[1][["first_sequence", "offset"]].tolist()
+        at = bisect.bisect_right(marks, sequence, key=lambda mark: mark[0]) - 1
+        if at >= 0 and marks[at][1] > int(self._scan.tail[POSITION]):
+            self._enter(marks[at][1])
+
+    def _remember(self, chunk: Chunk) -> None:
+        """Note where a segment without a footer can be entered, so that nobody need read all of it again."""
+        assert self._info is not None
+        if self._sealed:
+            return
+        offset, sequence = chunk.frames[0, :2].tolist()
+        entries = self.catalogue.entries.setdefault(self._info.number, [])
+        if not entries or (offset >= entries[-1][1] + MARK_BYTES and sequence > entries[-1][0]):
+            entries.append((sequence, offset))
 
     def _enter(self, offset: int) -> None:
         """Go on at the frame at `offset`, taking its own word for what comes before it."""

@@ -7,7 +7,7 @@ the reading with an error, since a part that lacks something is not what was ask
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from spool.catalogue import Catalogue, SegmentInfo
 from spool.errors import SegmentsGone
@@ -92,6 +92,10 @@ class Selection(Reader):
                 raise self._gone(self.damage[0].first)
         self.exhausted = batch is None
         return batch
+
+    def pass_over(self, topics: Collection[bytes]) -> bool:  # noqa: ARG002
+        """Never: whoever selects wants to see all of it."""
+        return False
 
     def _gone(self, sequence: int) -> SegmentsGone:
         return SegmentsGone(

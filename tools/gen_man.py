@@ -51,6 +51,7 @@ _EXAMPLE = """
 
     [topics."clicks"]
     partitioner = "murmur2"
+    rate = 20000
     "compression.type" = "zstd"
 """
 
@@ -109,9 +110,14 @@ def _records(command: Any, context: Any) -> Iterator[tuple[str, str]]:
 def configuration() -> str:
     """bruce.toml(5)."""
     kafka = docstrings.of_attributes(ROOT / "dispatch/options.py", "DispatchOptions")
-    chosen = docstrings.of_attributes(ROOT / "cli/config.py", "Config")["partitioners"]
-    partitioner = f"{chosen} Accepts: {settings.TOPIC_KEYS['partitioner'].accepts}."
-    others = ", ".join(f"`{key}`" for key in settings.TOPIC_KEYS if key != "partitioner")
+    described = docstrings.of_attributes(ROOT / "cli/config.py", "Config")
+    kinds = settings.TOPIC_KEYS
+    own = {
+        "partitioner": f"{described['partitioners']} Accepts: {kinds['partitioner'].accepts}.",
+        "rate": f"{described['rates']} Accepts: {kinds['rate'].accepts}.",
+        "rate_excess": f"Accepts: {kinds['rate_excess'].accepts}. Default: delay.",
+    }
+    others = ", ".join(f"`{key}`" for key in kinds if key not in own)
     introduction = docstrings.of_module(ROOT / "cli/config.py").partition("\n\n")[2]
     return "".join(
         [
@@ -122,7 +128,7 @@ def configuration() -> str:
             section("[kafka]", document(kafka["kafka"])),
             section(
                 '[topics."NAME"]',
-                items([("partitioner", partitioner)]),
+                items(own.items()),
                 paragraph(f"A topic can have its own of these librdkafka properties: {others}."),
             ),
             section("EXAMPLE", literal(_EXAMPLE)),

@@ -11,6 +11,7 @@ from cli.config import EMBEDDED, Config, default_paths, find_file, load_config
 from cli.errors import ConfigError
 from cli.exits import USAGE, exit_code
 from cli.settings import TABLES, TOPIC_KEYS
+from router.limits import Rate
 
 KAFKA = '[kafka]\n"bootstrap.servers" = "localhost:9092"\n'
 
@@ -52,12 +53,15 @@ def test_every_key(tmp_path: Path) -> None:
         window_messages = 10
         window_bytes = "1MiB"
         drain_seconds = 60
+        catch_up_bytes_per_second = "2MiB"
         [kafka]
         "bootstrap.servers" = "a:1,b:2"
         "linger.ms" = 5
         "enable.idempotence" = true
         [topics."clicks"]
         partitioner = "murmur2"
+        rate = 500
+        rate_excess = "discard"
         "compression.type" = "zstd"
         [topics."my.own"]
         partitioner = "my.module:choose"
@@ -76,6 +80,8 @@ def test_every_key(tmp_path: Path) -> None:
         "enable.idempotence": "true",
     }
     assert config.dispatch.topics == {"clicks": {"compression.type": "zstd"}}
+    assert config.dispatch.catch_up_bytes_per_second == 2 << 20
+    assert config.rates == {"clicks": Rate(500, discard=True)}
     assert config.partitioners == {"clicks": "murmur2", "my.own": "my.module:choose"}
     assert config.file == tmp_path / "bruce.toml"
     assert not config.first_try
@@ -106,6 +112,14 @@ def test_dotted_keys_without_quotes(tmp_path: Path) -> None:
             "[dispatch]\ndead_letter_topic = 'dead/letters'",
             '[dispatch] dead_letter_topic = "dead/letters": expected letters, digits, dots, dashes and '
             "underscores, at most 249",
+        ),
+        (
+            "[topics.t]\nrate = 0",
+            '[topics."t"] rate = 0: expected a whole number of messages a second from 1 to 1000000000',
+        ),
+        (
+            '[topics.t]\nrate_excess = "discard"\n' + KAFKA,
+            '[topics."t"] rate_excess says what to do beyond a rate: give a rate too',
         ),
         ("[spol]\n", "there is no table 'spol'; did you mean 'spool'?"),
         (

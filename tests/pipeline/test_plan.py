@@ -13,9 +13,10 @@ from pipeline.outcomes import _pending, read_outcomes
 from pipeline.plan import plan_spool
 from pipeline.segments import SegmentReading
 from spool.catalogue import Catalogue
+from spool.changes import Changes
 from spool.frame import POSITION
 from spool.layout import SEGMENT, SENT
-from spool.marks import Changes, Marks
+from spool.marks import Marks
 from tests.spool.rig import Rig
 
 

@@ -14,7 +14,8 @@ from confluent_kafka import Producer
 
 from dispatch.embedded import EmbeddedKafka
 from spool.catalogue import Catalogue
-from spool.marks import Changes, Marks
+from spool.changes import Changes
+from spool.marks import Marks
 from spool.wire import encode
 from tests.spool.rig import Rig
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from router.acks import Acks
-from router.ends import Kafka, Log
+from router.ends import Kafka, Log, Rules
+from router.limits import Limits, Rate
 from router.partition import Partitioners
 from router.rejects import Rejection
 from router.room import Room
@@ -36,6 +37,8 @@ class Bench:
         *,
         window: tuple[int, int] = (1000, 1 << 20),
         partitioners: Mapping[str, str] | None = None,
+        rates: Mapping[str, Rate] | None = None,
+        backlog_bytes_per_second: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
         rejection: Rejection = NO_REJECTION,
         **options: int,
@@ -45,6 +48,7 @@ class Bench:
         self.rig = Rig(self.directory, **options)
         self.kafka, self.clock = FakeKafka(), Clock()
         self.window, self.partitioners, self.rejection = window, partitioners or {}, rejection
+        self.rates, self.backlog_bytes_per_second = rates, backlog_bytes_per_second
         Scan.__init__.__defaults__ = (None, chunk_bytes)
         self.sent: dict[int, tuple[bytes, int | None, bytes]] = {}
         """By sequence: topic, partition key, value."""
@@ -61,11 +65,18 @@ class Bench:
         self.pool = FakePool(self.kafka, self.topics, self.window)
         self.metadata = FakeMetadata(self.kafka)
         self.readers = Reader(catalogue, self.topics), Reader(catalogue, self.topics)
+        limits = Limits(
+            self.topics,
+            self.rates,
+            self.backlog_bytes_per_second,
+            clock=self.clock,
+            chance=random.Random(0),
+        )
         self.router = Router(
             Log(*self.readers, lambda: self.rig.page.place(Field.SYNCED)),
             Kafka(self.pool.client, self.pool, Room(self.pool, *self.window), self.metadata),  # type: ignore[arg-type]
             self.acks,
-            Partitioners(self.partitioners),
+            Rules(Partitioners(self.partitioners), limits),
             rejection=self.rejection,
             clock=self.clock,
         )
@@ -99,10 +110,10 @@ class Bench:
 
     # -- what happens -----------------------------------------------------------------------------------
 
-    def send(self, messages: Sequence[tuple[bytes, int | None, bytes]]) -> list[int]:
+    def send(self, messages: Sequence[tuple[bytes, int | None, bytes]], **more: int) -> list[int]:
         """A frame of (topic, partition key, value), synced; their sequences."""
         burst = [encode(topic, value, partition_key=key, timestamp=1) for topic, key, value in messages]
-        first = self.rig.append(burst)
+        first = self.rig.append(burst, **more)
         sequences = list(range(first, first + len(burst)))
         self.sent.update(zip(sequences, messages, strict=True))
         self.rig.step()

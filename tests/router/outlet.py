@@ -20,7 +20,8 @@ from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
 from dispatch.pool import Pool
 from router.acks import Acks
-from router.ends import Kafka, Log
+from router.ends import Kafka, Log, Rules
+from router.limits import Limits
 from router.metadata import Metadata
 from router.partition import Partitioners
 from router.rejects import Rejection
@@ -82,7 +83,7 @@ class Outlet:
             Log(*self.readers, lambda: self.rig.page.place(Field.SYNCED)),
             Kafka(self.client, self.pool, Room(self.pool, *window), self.metadata),
             self.acks,
-            Partitioners(self.partitioners),
+            Rules(Partitioners(self.partitioners), Limits(topics)),
             rejection=Rejection(
                 self.dead_letter_topic, self.discard_file, self.rig.identity.spool, self.grace_s
             ),

@@ -18,8 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from router.acks import COMMIT_S, UNROUTED, Acks
 from spool.catalogue import Catalogue
+from spool.changes import Changes
 from spool.errors import MarksFailed
-from spool.marks import Changes, Marks
+from spool.marks import Marks
 from spool.page import Field
 from spool.wire import Reason, encode
 from tests.router.fake import Clock

@@ -8,6 +8,8 @@ import pytest
 
 from dispatch.codes import Code
 from dispatch.pool import Pool
+from router.acks import Acks
+from router.growth import SHRINK_S
 from spool.wire import Reason
 from tests.router.bench import Bench
 from tests.router.fake import HUGE, NO_ONE, POISON
@@ -133,7 +135,89 @@ def test_a_topic_that_grows_keeps_old_messages_where_they_were(
             assert partition == key % (3 if sequence < grown else 4)
     assert "topic a has 4 partitions instead of 3" in caplog.text
     assert f"from message {grown} on" in caplog.text
-    assert fine.router._passage.growth._before == []
+    assert fine.router._growth._before == []
+
+
+def grown_while_waiting(fine: Bench) -> int:
+    """A topic grows from 3 to 4 partitions; the sequence from which on that holds.
+
+    Meanwhile messages wait for brokers 1 and 2, and those of the new partition are in Kafka.
+    """
+    fine.window = (500, 1 << 20)
+    fine.restart()
+    fine.send([(b"a", key, b"") for key in range(12)])
+    fine.step(3)
+    fine.answer()
+    fine.step()
+    fine.router.commit()
+    fine.kafka.down = {1, 2}
+    for _ in range(4):
+        fine.send([(b"a", key, b"") for key in range(12)])
+    read_all(fine)
+    grown = fine.router.frontier
+    fine.kafka.leaders[b"a"] = [1, 2, 3, 3]
+    fine.metadata.pending = True
+    fine.step()
+    for _ in range(4):
+        fine.send([(b"a", key, b"") for key in range(12)])
+    read_all(fine)
+    fine.answer()
+    assert fine.kafka.logs[b"a", 3]
+    return grown
+
+
+def test_a_restart_counts_as_before_the_topic_grew(fine: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits since before goes where its predecessors went, though nothing else was written down."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Acks, "due", lambda _: False)
+        grown = grown_while_waiting(fine)
+    fine.restart()
+    fine.kafka.down = set()
+    fine.settle()
+    fine.check_complete()
+    for (_, partition), log in fine.kafka.logs.items():
+        for sequence in log:
+            assert partition == (fine.sent[sequence][1] or 0) % (3 if sequence < grown else 4)
+
+
+def test_a_topic_that_grew_while_nobody_looked(fine: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """The log names the message from which on the new count holds; each key keeps one order."""
+    fine.send([(b"a", key, b"") for key in range(12)])
+    fine.settle()
+    fine.crash()
+    fine.kafka.leaders[b"a"] = [1, 2, 3, 3]
+    fine.open()
+    first = fine.send([(b"a", key, b"") for key in range(12)])[0]
+    fine.settle()
+    fine.check_complete()
+    assert "topic a has 4 partitions instead of 3; that holds from message" in caplog.text
+    fine.restart()
+    fine.send([(b"a", key, b"") for key in range(12)])
+    fine.settle()
+    assert caplog.text.count("instead of") == 1
+    assert [s for s in fine.kafka.logs[b"a", 3] if s < first] == []
+    assert fine.kafka.logs[b"a", 3]
+
+
+def test_a_topic_made_anew_with_fewer_partitions(fine: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """What waited for partitions that are gone goes to those that are there; the log says what happened."""
+    fine.kafka.down = {1, 2, 3}
+    for _ in range(3):
+        fine.send([(b"a", key, b"") for key in range(12)])
+    fine.step(30)
+    fine.router.commit()
+    fine.crash()
+    fine.kafka.leaders[b"a"] = [1]
+    fine.kafka.down = set()
+    fine.open()
+    fine.settle()
+    fine.check_complete()
+    assert set(fine.kafka.logs[b"a", 0]) == set(fine.sent)
+    assert "made anew" not in caplog.text
+    fine.clock.now += SHRINK_S
+    fine.metadata.pending = True
+    fine.step()
+    assert "topic a was made anew with 1 partitions instead of 3" in caplog.text
 
 
 @pytest.mark.parametrize("topic", [b"a", b"b"])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from unittest import mock
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatch.codes import Code
+from router import catch_up, router
+from router.limits import Rate
 from spool.wire import Reason
 from tests.router.bench import Bench
 from tests.router.fake import HUGE, NO_ONE, POISON
@@ -16,9 +19,14 @@ from tests.router.fake import HUGE, NO_ONE, POISON
 WINDOWS = [(1, 100), (2, 300), (7, 1000), (40, 4000), (1000, 1 << 20)]
 KNOWN = {b"a": 3, b"b": 2}
 LATER, NEVER, ILLEGAL = b"later", b"never", b"not/legal"
+PARTITIONS = {**KNOWN, LATER: 2}
+"""When nobody has grown them."""
 PLAIN = st.sampled_from([b"a", b"a", b"a", b"b", b"b", LATER, NEVER])
 BAD = st.sampled_from([b"", b"", b"", b"", b"", b"", b"", b"", POISON, HUGE])
 MESSAGE = st.tuples(PLAIN, st.one_of(st.none(), st.integers(0, 5)), BAD)
+RATES = st.sampled_from(
+    [None, None, {"a": Rate(40), "b": Rate(200)}, {"a": Rate(60), "b": Rate(30, discard=True)}]
+)
 TRANSIENT = [Code.NOT_LEADER, Code.OUT_OF_ORDER_SEQUENCE, -185, Code.INVALID_MSG]
 
 
@@ -28,13 +36,37 @@ class Delivery(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.bench: Bench | None = None
-        self.grown = False
 
     @initialize(
-        window=st.sampled_from(WINDOWS), partitioner=st.sampled_from(["any", "round_robin", "partition_key"])
+        window=st.sampled_from(WINDOWS),
+        partitioner=st.sampled_from(["any", "round_robin", "partition_key"]),
+        rates=RATES,
+        pace=st.sampled_from([0, 0, 3000]),
+        behind=st.sampled_from([0, 0, 1 << 20]),
     )
-    def begin(self, window: tuple[int, int], partitioner: str) -> None:
-        self.bench = Bench(window=window, partitioners={"b": partitioner}, chunk_bytes=600)
+    def begin(
+        self,
+        window: tuple[int, int],
+        partitioner: str,
+        rates: dict[str, Rate] | None,
+        pace: int,
+        behind: int,
+    ) -> None:
+        """`behind`: 0 has topics set aside whenever there is no room."""
+        self.patches = [
+            mock.patch.object(router, "BEHIND_BYTES", behind),
+            mock.patch.object(catch_up, "NEAR", 30),
+            mock.patch.object(catch_up, "TURN_BATCHES", 3),
+        ]
+        for patch in self.patches:
+            patch.start()
+        self.bench = Bench(
+            window=window,
+            partitioners={"b": partitioner},
+            rates=rates,
+            backlog_bytes_per_second=pace,
+            chunk_bytes=600,
+        )
         self.kafka = self.bench.kafka
         self.kafka.leaders = {name: [1 + p % 3 for p in range(n)] for name, n in KNOWN.items()}
         self.kafka.denied = {LATER: 3, NEVER: 3, ILLEGAL: 17}
@@ -48,6 +80,12 @@ class Delivery(RuleBasedStateMachine):
     def send(self, messages: list[tuple[bytes, int | None, bytes]], times: int) -> None:
         for _ in range(times):
             self.live.send(messages)
+
+    @rule(topic=st.sampled_from([b"a", b"b"]), keyed=st.booleans())
+    def flood(self, topic: bytes, *, keyed: bool) -> None:
+        """So much of one topic that nothing else has room, and segments with nothing else in them."""
+        for _ in range(12):
+            self.live.send([(topic, n if keyed else None, b"v" * 40) for n in range(10)])
 
     @rule()
     def send_an_illegal_topic(self) -> None:
@@ -124,7 +162,6 @@ class Delivery(RuleBasedStateMachine):
     def grow(self, topic: bytes) -> None:
         if len(self.kafka.leaders[topic]) < 5:
             self.kafka.leaders[topic].append(2)
-            self.grown = True
         self.live.metadata.pending = True
 
     @rule()
@@ -154,6 +191,8 @@ class Delivery(RuleBasedStateMachine):
             self.finish(self.bench)
         finally:
             self.bench.close()
+            for patch in self.patches:
+                patch.stop()
 
     def finish(self, bench: Bench) -> None:
         """Kafka gets well: everything is delivered, or discarded for the one right reason."""
@@ -169,14 +208,28 @@ class Delivery(RuleBasedStateMachine):
             topic, _, value = bench.sent[sequence]
             expected = {Reason.INVALID_RECORD} if POISON in value else set()
             expected |= {Reason.TOO_LARGE} if HUGE in value else set()
+            if (bench.rates or {}).get(topic.decode(), Rate(0)).discard:
+                expected |= {Reason.RATE_LIMITED}
             expected |= {Reason.UNKNOWN_TOPIC} if topic in (LATER, NEVER, ILLEGAL) else set()
             assert Reason(reason) in expected
-        if not self.grown:
-            places = {
-                (bench.sent[s][0], bench.sent[s][1], p) for p, log in self.kafka.logs.items() for s in log
-            }
-            keyed = [(topic, key) for topic, key, _ in places if key is not None and topic == b"a"]
-            assert len(keyed) == len(set(keyed)), "a key in two partitions"
+        for topic in (b"a", LATER):
+            self.check_places(bench, topic)
+
+    def check_places(self, bench: Bench, topic: bytes) -> None:
+        """Each message of a key is in one partition, which is the key modulo a count that only ever grew."""
+        places: dict[int, set[int]] = {}
+        for (name, partition), log in self.kafka.logs.items():
+            for sequence in log if name == topic else ():
+                if bench.sent[sequence][1] is not None:
+                    places.setdefault(sequence, set()).add(partition)
+        count = PARTITIONS[topic]
+        for sequence in sorted(places):
+            (partition,) = places[sequence]
+            key = bench.sent[sequence][1]
+            assert key is not None
+            while key % count != partition:
+                count += 1
+            assert count <= len(self.kafka.leaders[topic]), "a key in a partition that is not its own"
 
 
 Delivery.TestCase.settings = settings(

@@ -177,7 +177,8 @@ def test_a_refusal_of_a_batch_is_not_believed(kafka: EmbeddedKafka, code: int) -
 def test_a_refusal_of_one_message_is_believed(kafka: EmbeddedKafka) -> None:
     """Refused batch after batch until one message is out alone: that one is discarded, no other."""
     count = 200
-    with outlet(kafka) as bruce:
+    # Each group in one batch, which is one error.
+    with outlet(kafka, kafka_properties={"linger.ms": "50"}) as bruce:
         bruce.send(keyed(1))
         bruce.finish()
         # Of 200 messages in one partition: 200, 100, 50, 25, 12, 6, 3, 1.
@@ -374,9 +375,8 @@ def test_a_topic_that_grows(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixtu
         bruce.run(lambda: bruce.resolved > 100)
         grown = bruce.router.frontier
         cluster = bruce.client.fetch_cluster([b"t"], 5)
-        flats = bruce.pool.partitions.partitions_of.copy()
-        flats[0] = 3
-        bruce.router._passage.growth.note(flats, bruce.pool.partitions.partitions_of, grown, [b"t"])
+        bruce.acks.partitions[b"t"] = [(0, 3)]
+        bruce.router._growth.note(bruce.pool.partitions.partitions_of, bruce.readers[0])
         assert f"instead of 3; that holds from message {grown} on" in caplog.text
         assert len(cluster.topics[b"t"]) == PARTITIONS
         bruce.restart()

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, example, given, settings
 from spool import account
 from spool.account import Account, take_account
 from spool.catalogue import Catalogue
+from spool.changes import Changes
 from spool.kernel import address_of
 from spool.ledger import Ledger
 from spool.ledger import add as add_to_ledger
-from spool.marks import Changes, Marks
+from spool.marks import Marks
 from spool.page import Field
 from spool.scan import digest_address
 from spool.wire import Reason

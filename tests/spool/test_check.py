@@ -15,6 +15,7 @@ import pytest
 
 from spool import books
 from spool.catalogue import Catalogue
+from spool.changes import Changes
 from spool.check import Check
 from spool.digest import digest
 from spool.errors import NoSpool
@@ -24,7 +25,7 @@ from spool.format import HEADER, HEADER_BYTES, decode_header
 from spool.layout import SENT, SPARE, Layout, segment_name
 from spool.ledger import LEDGER_BYTES, Ledger
 from spool.live import EPOCH, read_footer
-from spool.marks import Changes, Marks
+from spool.marks import Marks
 from spool.wire import Reason
 from tests.spool import plain
 from tests.spool.rig import Rig

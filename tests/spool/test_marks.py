@@ -18,10 +18,11 @@ import pytest
 from spool import discarded as kept
 from spool import marks as module
 from spool.catalogue import Catalogue
+from spool.changes import Changes
 from spool.discarded import Sample
 from spool.errors import MarksFailed
 from spool.layout import Layout
-from spool.marks import CHUNK_BYTES, CHUNK_MESSAGES, Changes, Marks
+from spool.marks import CHUNK_BYTES, CHUNK_MESSAGES, Marks
 from tests.spool.rig import Rig
 
 ROOT = Path(__file__).parents[2]

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from spool.catalogue import Catalogue
+from spool.changes import Changes
 from spool.errors import MarksFailed
 from spool.index import IndexReader, read_committed
-from spool.marks import CHUNK_BYTES, Changes, Marks
+from spool.marks import CHUNK_BYTES, Marks
 from spool.soundness import is_harmless, is_sound
 from tests.spool.rig import Rig
 

@@ -1,0 +1,206 @@
+"""How much may go now: the rates of topics, and the pace at which a backlog is sent.
+
+A topic's rate is a token bucket that holds a second's worth. What is beyond it *waits* (its partitions are
+held, and the catch-up comes by when tokens are there), or is *discarded*. The two are measured by different
+clocks. What waits is measured when it is handed over: Kafka is to get no more. What is discarded is measured
+when it was received: after an outage a backlog goes out faster than it came in, and nobody sent too much.
+
+The backlog has a bucket of bytes, for all topics together. After an outage it is closed for a while, by
+chance, and filled at a rate that changes by chance: hosts that lost Kafka together do not come back together.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from router.room import Mask
+from spool.kernel import kernel
+from spool.record import Batch, Topics
+
+WORTHWHILE_S = 0.5
+"""A pass of the catch-up reads a chunk of the log at least: it begins when it may send so much."""
+DELAY_S = 10.0
+"""After an outage the backlog waits for so long, at most."""
+SLOWEST = 0.5
+"""Share of the cap below which the rate of the backlog does not go."""
+DRAW_S = 1.0
+"""Between two changes of that rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How many messages of a topic may go."""
+
+    messages: int
+    """A second."""
+    discard: bool = False
+    """Beyond that they are discarded, and do not wait."""
+
+
+@kernel
+def thin(
+    flat: npt.NDArray[np.int32],
+    topic: npt.NDArray[np.int32],
+    bytes_each: npt.NDArray[np.int32],
+    tokens: npt.NDArray[np.float64],
+    budget: float,
+    blocked: npt.NDArray[np.bool_],
+) -> None:
+    """Set `flat` to -1 for rows beyond the `tokens` of their topic, or the `budget` of bytes.
+
+    `blocked` bool by flat number: behind a row that may not go, no other of its partition does.
+    """
+    for row in range(len(flat)):
+        partition, number = flat[row], topic[row]
+        if partition < 0:
+            continue
+        if blocked[partition] or tokens[number] < 1 or budget <= 0:
+            blocked[partition] = True
+            flat[row] = -1
+        else:
+            tokens[number] -= 1
+            budget -= bytes_each[row]
+
+
+@kernel
+def judge(
+    topic: npt.NDArray[np.int32],
+    received_ns: npt.NDArray[np.int64],
+    rates: npt.NDArray[np.float64],
+    tokens: npt.NDArray[np.float64],
+    seen_ns: npt.NDArray[np.int64],
+    beyond: npt.NDArray[np.bool_],
+) -> None:
+    """Say in `beyond` which rows came in faster than the rate of their topic, 0 being none.
+
+    `tokens` float64[topics] and `seen_ns` int64[topics], the last reception, move on.
+    """
+    for row in range(len(topic)):
+        number = topic[row]
+        rate = rates[number]
+        if rate == 0:
+            continue
+        # A clock that was set back gives nothing, and takes nothing.
+        passed = max(received_ns[row] - seen_ns[number], 0) * 1e-9
+        seen_ns[number] = received_ns[row]
+        tokens[number] = min(max(rate, 1.0), tokens[number] + passed * rate)
+        if tokens[number] >= 1:
+            tokens[number] -= 1
+        else:
+            beyond[row] = True
+
+
+class Limits:
+    """The buckets of one router."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        rates: Mapping[str, Rate] | None = None,
+        backlog_bytes_per_second: int = 0,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        chance: random.Random | None = None,
+    ) -> None:
+        """`rates` by topic; `backlog_bytes_per_second`: 0 for as fast as it goes."""
+        self._topics = topics
+        self._named = {topic.encode(): rate for topic, rate in (rates or {}).items()}
+        self._clock = clock
+        self._chance = chance or random.Random()  # noqa: S311  (nobody gains by guessing it)
+        self._waits = np.zeros(0)
+        """float64[topics]: messages a second; 0 for topics without a rate, or whose excess is discarded."""
+        self._tokens = np.zeros(0)
+        self._discards = np.zeros(0)
+        """The same of topics whose excess is discarded."""
+        self._received_tokens, self._received_ns = np.zeros(0), np.zeros(0, np.int64)
+        self._cap = float(backlog_bytes_per_second)
+        self._budget = 0.0
+        self._filled_at = self._drawn_at = clock()
+        self._pace = self._cap
+        self._closed_until = 0.0
+
+    # -- what was received ------------------------------------------------------------------------------
+
+    def beyond(self, batch: Batch) -> Mask:
+        """Which rows are to be discarded. For the live path, which sees every message once, in order."""
+        out = np.zeros(len(batch), np.bool_)
+        self._learn()
+        if self._discards.any():
+            judge(
+                batch.topic,
+                batch.received_ns,
+                self._discards,
+                self._received_tokens,
+                self._received_ns,
+                out,
+            )
+        return out
+
+    # -- what is handed over ----------------------------------------------------------------------------
+
+    def thin(self, batch: Batch, flat: npt.NDArray[np.int32], partitions: int, *, backlog: bool) -> None:
+        """Set `flat` to -1 for rows that may not go yet: of each partition, those from one on."""
+        self._refill()
+        capped = backlog and self._cap > 0
+        if not capped and not self._waits.any():
+            return
+        tokens = np.where(self._waits > 0, self._tokens, np.inf)
+        budget = self._budget if capped else np.inf
+        blocked = np.zeros(partitions, np.bool_)
+        thin(flat, batch.topic, batch.key_bytes + batch.value_bytes, tokens, budget, blocked)
+
+    def charge(self, batch: Batch, sent: Mask, *, backlog: bool) -> None:
+        """These rows went."""
+        if self._waits.any():
+            self._tokens -= np.bincount(batch.topic[sent], minlength=len(self._tokens))
+        if backlog and self._cap > 0:
+            self._budget -= float((batch.key_bytes[sent] + batch.value_bytes[sent]).sum())
+
+    def spent(self) -> Mask:
+        """By topic: whether nothing of its backlog may go now."""
+        self._refill()
+        out = (self._waits > 0) & (self._tokens < 1)
+        return out | (self._cap > 0 and self._budget <= 0)
+
+    def worthwhile(self) -> Mask:
+        """By topic: whether enough of its backlog may go to read for it."""
+        self._refill()
+        out = (self._waits == 0) | (self._tokens >= np.maximum(1, WORTHWHILE_S * self._waits))
+        return out & (self._cap == 0 or self._budget >= WORTHWHILE_S * SLOWEST * self._cap)
+
+    def kafka_came_back(self) -> None:
+        """The backlog waits for a while that chance decides about."""
+        self._budget = 0.0
+        self._closed_until = self._clock() + self._chance.uniform(0, DELAY_S)
+
+    # -- what is in the buckets --------------------------------------------------------------------------
+
+    def _refill(self) -> None:
+        self._learn()
+        now = self._clock()
+        passed, self._filled_at = now - self._filled_at, now
+        self._tokens = np.minimum(self._waits, self._tokens + passed * self._waits)
+        if now - self._drawn_at >= DRAW_S:
+            self._drawn_at = now
+            self._pace = self._cap * self._chance.uniform(SLOWEST, 1)
+        if now >= self._closed_until:
+            self._budget = min(self._cap, self._budget + passed * self._pace)
+
+    def _learn(self) -> None:
+        """Have buckets, full ones, for topics that are new."""
+        known, names = len(self._waits), self._topics.names
+        if known == len(names):
+            return
+        rates = [self._named.get(name, Rate(0)) for name in names[known:]]
+        waits = np.array([0 if rate.discard else rate.messages for rate in rates], np.float64)
+        discards = np.array([rate.messages if rate.discard else 0 for rate in rates], np.float64)
+        self._waits, self._tokens = np.append(self._waits, waits), np.append(self._tokens, waits)
+        self._discards = np.append(self._discards, discards)
+        self._received_tokens = np.append(self._received_tokens, discards)
+        self._received_ns = np.append(self._received_ns, np.zeros(len(rates), np.int64))
