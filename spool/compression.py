@@ -18,6 +18,9 @@ def compress(plain: bytes) -> bytes:
 def decompress(packed: bytes, plain_bytes: int) -> bytes | None:
     """What a frame holds; None when it is damaged, or is not of that size."""
     try:
+        # As much as the frame says it holds is allocated, whatever the limit: rot there is out of memory.
+        if zstandard.frame_content_size(packed) != plain_bytes:
+            return None
         plain = zstandard.ZstdDecompressor().decompress(packed, max_output_size=plain_bytes)
     except zstandard.ZstdError:
         return None

@@ -117,6 +117,9 @@ class Examination:
             fd = open_plain(self.path)
         except FileNotFoundError:
             raise
+        except UnknownVersion as error:
+            yield damage(self.path, 0, Kind.VERSION, f"{error}")
+            return
         except OSError as error:
             yield damage(self.path, 0, Kind.UNREADABLE, f"it cannot be read: {error.strerror}")
             return

@@ -41,6 +41,8 @@ BLOCK_BYTES = _MOST_PLAIN = 1 << 20
 _HEAD = struct.Struct("<8sI52x")
 _BLOCK = struct.Struct("<II")
 _FIRST = _HEAD.size + HEADER_BYTES
+_LEAST_PACKED = 32
+"""A block of nothing but zeros takes more."""
 _MOST_PACKED = _MOST_PLAIN + (_MOST_PLAIN >> 6) + 1024
 """A block that does not compress grows by less."""
 
@@ -96,7 +98,7 @@ def _unpack(fd: int, name: str) -> int:
                 write_at(plain, data, at)
             at += size
         footer = _footer(fd)
-        if fields := decode_footer(footer):
+        if (fields := decode_footer(footer)) and fields[0]["end"] <= _most_plain(fd):
             # Also behind a length that is damaged, and hides what follows.
             at = int(fields[0]["end"])
         os.ftruncate(plain, at)
@@ -105,6 +107,11 @@ def _unpack(fd: int, name: str) -> int:
         os.close(plain)
         raise
     return plain
+
+
+def _most_plain(fd: int) -> int:
+    """Bytes that a packed file can stand for, at most: what says that there are more is not believed."""
+    return HEADER_BYTES + (os.fstat(fd).st_size // _LEAST_PACKED + 1) * _MOST_PLAIN
 
 
 def _blocks(fd: int) -> Iterator[tuple[int, bytes | None]]:

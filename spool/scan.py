@@ -52,7 +52,8 @@ class Scan:
     def __init__(self, fd: int, tail: Tail, limit: int | None = None, chunk_bytes: int = CHUNK_BYTES) -> None:
         """Read `fd` below offset `limit` (default: the end of the file)."""
         self.fd, self.tail = fd, tail
-        self.limit = os.fstat(fd).st_size if limit is None else limit
+        size = os.fstat(fd).st_size
+        self.limit = size if limit is None else min(limit, size)
         self.stopped = END
         self._chunk_bytes = chunk_bytes
         self._buffer = np.empty(chunk_bytes, np.uint8)
