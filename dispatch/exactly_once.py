@@ -181,14 +181,15 @@ class ExactlyOnce(Pool):
 
     def rebuild(self) -> Outcomes:
         """Go on with another producer. What became of the last transaction is told when that has begun."""
-        stuck = self.brokers.rows["id"][self.brokers.rows["messages"] > 0].tolist()
         self._reported = _join(self._reported, super().rebuild())
-        until = time.monotonic_ns() + int(1e9 * self._leave_s)
-        for broker in stuck:
-            self.brokers.back_off(broker, until)
-        self._leave_s = min(LEAVE_MOST_S, 2 * self._leave_s) if stuck else LEAVE_S
         self._begin()
         return _nothing()
+
+    def _leave_alone(self, brokers: list[int]) -> None:
+        """Send nothing for a while to broker ids that stood still."""
+        for broker in brokers:
+            self.brokers.back_off(broker, time.monotonic_ns() + int(1e9 * self._leave_s))
+        self._leave_s = min(LEAVE_MOST_S, 2 * self._leave_s)
 
     def close(self) -> bool:
         """End the thread; False when it cannot be ended, and the client must be left as it is."""
@@ -242,7 +243,9 @@ class ExactlyOnce(Pool):
                 # A claim has no messages; another makes up for it.
                 self.phase = Phase.READY
                 return self._tell(Code.TRANSACTION_ABORTABLE)
-            case Broken(why):
+            case Broken(why, stuck):
+                if stuck:
+                    self._leave_alone(self.brokers.rows["id"][self.brokers.rows["messages"] > 0].tolist())
                 self._break(why)
                 return _nothing()
 

@@ -57,6 +57,8 @@ class Broken(NamedTuple):
     """Nobody knows, and this producer cannot go on."""
 
     why: str
+    stuck: bool = False
+    """Messages were not acknowledged in time."""
 
 
 Result = Begun | Fenced | Committed | Aborted | Broken
@@ -150,7 +152,7 @@ class Lane:
 
     def _commit(self) -> Result:
         if not self._client.flush(STUCK_S):
-            return Broken(f"messages were not acknowledged within {STUCK_S:.0f} s")
+            return Broken(f"messages were not acknowledged within {STUCK_S:.0f} s", stuck=True)
         said = self._client.transact("commit_transaction", REMAINING)
         if said is None:
             return Committed()

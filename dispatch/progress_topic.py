@@ -21,6 +21,8 @@ _log = logging.getLogger("bruce.dispatch")
 
 ANSWER_S = 10.0
 """How long one answer of a broker is waited for."""
+_SILENT = {"log_level": "0"}
+"""What they would write to stderr is said by their exceptions."""
 MADE_TRIES = 20
 """A broker may know a topic only a little after it was made."""
 READ_S = 120.0
@@ -48,12 +50,16 @@ class ProgressTopic:
 
     def ensure(self) -> int:
         """Make the topic unless it is there, compacted; its number of partitions."""
-        # Asked for before it is there, the topic would be made by the broker, and not compacted.
+        known = self._look()
+        if known:
+            return known
         said = self._create()
         for _ in range(MADE_TRIES):
-            leaders = self._fetch([self.name.encode()], ANSWER_S).topics.get(self.name.encode(), ())
-            if len(leaders):
-                return len(leaders)
+            # A broker that makes topics on demand makes it now, if we may not.
+            self._fetch([self.name.encode()], ANSWER_S)
+            known = self._look()
+            if known:
+                return known
             time.sleep(0.25)
         raise Unreachable(
             int(Code.UNKNOWN_TOPIC_OR_PART),
@@ -61,10 +67,23 @@ class ProgressTopic:
             "create it with cleanup.policy=compact",
         )
 
+    def _look(self) -> int:
+        """How many partitions the topic has; asking does not make it."""
+        reader = self._consumer("read_committed")
+        try:
+            return len(reader.list_topics(self.name, ANSWER_S).topics[self.name].partitions)
+        except KafkaException as error:
+            said = error.args[0]
+            raise Unreachable(
+                said.code(), f"the topic {self.name} cannot be looked up: {said.str()}"
+            ) from None
+        finally:
+            reader.close()
+
     def _create(self) -> str:
         """Ask for the topic; what Kafka said."""
         wanted = NewTopic(self.name, -1, -1, config={"cleanup.policy": "compact"})
-        admin = AdminClient({**self._kafka, "log_level": "3"})
+        admin = AdminClient({**self._kafka, **_SILENT})
         try:
             admin.create_topics([wanted], request_timeout=ANSWER_S)[self.name].result()
         except KafkaException as error:
@@ -147,6 +166,6 @@ class ProgressTopic:
                 "enable.partition.eof": "true",
                 "auto.offset.reset": "earliest",
                 "isolation.level": isolation,
-                "log_level": "3",
+                **_SILENT,
             }
         )

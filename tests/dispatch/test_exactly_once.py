@@ -1,0 +1,223 @@
+"""Transactions over the embedded Kafka: what is told, and when.
+
+That each message is there once, only real brokers can show (tests/real_kafka/test_exactly_once.py): this one
+lets everybody read what was aborted.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dispatch import lane
+from dispatch.client import KafkaClient
+from dispatch.codes import Code
+from dispatch.embedded import EmbeddedKafka
+from dispatch.exactly_once import ExactlyOnce, Phase, transactional_id
+from dispatch.lane import Begun
+from dispatch.options import DispatchOptions
+from dispatch.progress import Deliverer, Progress, Runs, runs_of
+from dispatch.progress_topic import Place
+from tests.dispatch.batches import Message, build_batch, name_topics
+from tests.dispatch.rig import UUID, await_true
+
+TOPIC = b"t"
+
+
+class Notebook:
+    """A book that keeps everything."""
+
+    def __init__(self) -> None:
+        self.place: Place | None = None
+        self.begun: list[Begun] = []
+        self.committed_ones: list[int] = []
+        self.objection = ""
+
+    def recover(self, begun: Begun) -> str:
+        self.begun.append(begun)
+        self.place = begun.place
+        return self.objection
+
+    def progress(self, number: int, by: Deliverer, sequences: npt.NDArray[np.int64]) -> Progress:
+        return Progress(number, 0, by, [Runs(1, 2, *runs_of(sequences))] if len(sequences) else [])
+
+    def committed(self, sequences: npt.NDArray[np.int64], offset: int) -> None:
+        self.committed_ones += sequences.tolist()
+        assert self.place
+        self.place = self.place._replace(offset=offset)
+
+
+class Desk:
+    """One process's pool, and what it has told."""
+
+    def __init__(self, kafka: EmbeddedKafka, book: Notebook, **properties: str) -> None:
+        self.topics, self.book = name_topics(TOPIC), book
+        options = DispatchOptions(
+            kafka={"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": "5", **properties},
+            mode="exactly_once",
+        )
+        wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self.client = KafkaClient(options, wake, transactional_id=transactional_id(UUID))
+        self.pool = ExactlyOnce(
+            self.client, self.topics, options, book, spool_uuid=UUID, wake=lambda: os.eventfd_write(wake, 1)
+        )
+        self.told: dict[int, int] = {}
+
+    def look(self) -> None:
+        """Collect; no message may be told of twice with success."""
+        outcomes = self.pool.collect()
+        for sequence, code in zip(outcomes.sequence.tolist(), outcomes.code.tolist(), strict=True):
+            assert self.told.get(sequence) != 0
+            self.told[sequence] = code
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Collect until it is so."""
+
+        def asked() -> bool:
+            self.look()
+            return condition()
+
+        await_true(asked, 60)
+
+    def ready(self) -> None:
+        """Begun, claimed, and the leaders known."""
+        self.until(lambda: self.pool.phase is Phase.READY)
+        await_true(lambda: TOPIC in self.client.fetch_cluster([TOPIC], 5).topics, 20)
+        self.pool.set_cluster(self.client.fetch_cluster([TOPIC], 5))
+
+    def send(self, first: int, count: int, value: bytes = b"v") -> None:
+        """Messages from `first` on, to partition 0."""
+        messages = [Message(topic=0, sequence=s, value=value) for s in range(first, first + count)]
+        flat = np.full(count, self.pool.partitions.flats[0, 0], np.int32)
+        self.pool.send(build_batch(self.topics, messages), flat)
+
+    def close(self) -> None:
+        if self.pool.close():
+            self.client.close()
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    """One topic, and that of the records: an embedded Kafka makes none when asked to."""
+    with EmbeddedKafka(brokers=1, topics=[(TOPIC.decode(), 2), ("bruce-progress", 4)]) as running:
+        yield running
+
+
+def test_nothing_is_told_before_the_commit(kafka: EmbeddedKafka) -> None:
+    """While reports are in and the transaction is open, all counts as in flight."""
+    desk = Desk(kafka, Notebook())
+    desk.ready()
+    desk.send(10, 5)
+    assert desk.pool.phase is Phase.OPEN
+    assert (desk.told, desk.pool.in_flight()) == ({}, 5)
+    assert desk.pool.lowest_in_flight().min() == 10
+    desk.until(lambda: len(desk.told) == 5)
+    assert set(desk.told.values()) == {0}
+    assert desk.pool.in_flight() == 0
+    assert desk.book.committed_ones == [10, 11, 12, 13, 14]
+    desk.close()
+
+
+def test_a_successor_finds_the_last_record(kafka: EmbeddedKafka) -> None:
+    """Its number and its sequences, wherever in the topic it lies."""
+    for place in ("known", "lost"):
+        book = Notebook()
+        desk = Desk(kafka, book)
+        desk.ready()
+        desk.send(20, 3)
+        desk.until(lambda d=desk: len(d.told) == 3)
+        desk.close()
+        again = Notebook()
+        again.place = book.place if place == "known" else None
+        successor = Desk(kafka, again)
+        successor.until(lambda b=again: bool(b.begun))
+        last = again.begun[0].last
+        assert last
+        assert [block.sequences().tolist() for block in last.delivered] == [[20, 21, 22]]
+        assert last.by.instance == desk.pool._by.instance
+        successor.close()
+
+
+def test_a_producer_that_broke_is_told_how_it_ended(kafka: EmbeddedKafka) -> None:
+    """Finished with a transaction open: the next producer finds no record of it, and all goes again."""
+    desk = Desk(kafka, Notebook(), **{"linger.ms": "100"})
+    desk.ready()
+    desk.send(0, 4)
+    desk.pool._break("made up")
+    assert desk.pool.closed
+    desk.pool.rebuild()
+    desk.until(lambda: desk.pool.phase is Phase.READY)
+    assert desk.told == dict.fromkeys(range(4), int(Code.PURGE_INFLIGHT))
+    desk.ready()
+    desk.send(0, 4)
+    desk.until(lambda: set(desk.told.values()) == {0})
+    desk.close()
+
+
+def test_a_commit_without_an_answer_counts(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was committed, and nobody heard: the record says so, and nothing goes again."""
+    commit = lane.Lane._commit
+
+    def unheard(self: lane.Lane) -> lane.Result:
+        assert isinstance(commit(self), lane.Committed)
+        return lane.Broken("no answer")
+
+    desk = Desk(kafka, Notebook())
+    desk.ready()
+    monkeypatch.setattr(lane.Lane, "_commit", unheard)
+    desk.send(0, 4)
+    desk.until(lambda: desk.pool.phase is Phase.BROKEN)
+    monkeypatch.undo()
+    assert desk.told == {}
+    desk.pool.rebuild()
+    desk.until(lambda: len(desk.told) == 4)
+    assert set(desk.told.values()) == {0}
+    desk.close()
+
+
+def test_another_that_has_come_since_is_let_be(kafka: EmbeddedKafka) -> None:
+    """Its record is newer than what this one knows: nothing is sent any more, and the sentence says who."""
+    first = Desk(kafka, Notebook())
+    first.ready()
+    second = Desk(kafka, Notebook())
+    second.ready()
+    first.pool._break("made up")
+    first.pool.rebuild()
+    first.until(lambda: first.pool.phase is Phase.FENCED)
+    assert first.pool.closed
+    assert "another bruce with this spool's identity delivers: on" in first.pool.trouble
+    second.send(0, 2)
+    second.until(lambda: len(second.told) == 2)
+    first.close()
+    second.close()
+
+
+def test_an_objection_of_the_book_stops_it(kafka: EmbeddedKafka) -> None:
+    """Nothing is handed over, and the reason stands as trouble."""
+    book = Notebook()
+    book.objection = "the marks are older"
+    desk = Desk(kafka, book)
+    desk.until(lambda: desk.pool.phase is Phase.FENCED)
+    assert desk.pool.trouble == "the marks are older"
+    desk.close()
+
+
+def test_without_brokers_it_keeps_trying(kafka: EmbeddedKafka) -> None:
+    """Why is said in words; when they are back it begins."""
+    kafka.down()
+    desk = Desk(kafka, Notebook(), **{"socket.timeout.ms": "1000"})
+    end = time.monotonic() + 60
+    while not desk.pool.trouble:
+        desk.look()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert desk.pool.phase is Phase.BEGINNING
+    kafka.up()
+    desk.until(lambda: desk.pool.phase is Phase.READY)
+    assert desk.pool.trouble == ""
+    desk.close()
