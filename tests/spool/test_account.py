@@ -16,7 +16,7 @@ from spool.changes import Changes
 from spool.kernel import address_of
 from spool.ledger import Ledger
 from spool.ledger import add as add_to_ledger
-from spool.marks import Marks
+from spool.marks import CHUNK_BYTES, Marks
 from spool.page import Field
 from spool.scan import digest_address
 from spool.wire import Reason
@@ -176,3 +176,16 @@ def test_the_books_always_balance(tmp_path_factory: pytest.TempPathFactory, seed
             assert books.delivered == done - lost
     finally:
         rig.crash()
+
+
+def test_marks_ahead_of_the_log_are_not_counted(rig: Rig) -> None:
+    """A disk has lost the end of a segment that was delivered: what follows is backlog all the same."""
+    sent = rig.fill(60)
+    rig.step()
+    marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
+    marks.commit(Changes(0, {(1, 0): np.full(CHUNK_BYTES, 255, np.uint8)}))
+    marks.close()
+    first, second = (rig.layout.list_segments()[n][0] for n in (0, 1))
+    account = take_account(rig.layout, list)
+    assert account.resolved == second - first
+    assert account.backlog == len(sent) - (second - first)

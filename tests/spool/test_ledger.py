@@ -229,3 +229,19 @@ def test_a_copy_is_not_believed_because_it_can_be_read(tmp_path: Path) -> None:
     ):
         assert LedgerCopy(path).burst == 1
     assert done == [LEDGER_BYTES // 2, "sync"]
+
+
+def test_two_torn_banks_are_nothing_to_count_on_from(tmp_path: Path) -> None:
+    """Neither verifies, and there is no copy: counting begins anew, not with what their rows still hold."""
+    path, ledger = tmp_path / "ledger", Ledger(tmp_path / "ledger")
+    for burst in (1, 2):
+        count(ledger, [(b"t", 12)])
+        ledger.commit(burst)
+    data = bytearray(path.read_bytes())
+    data[0] ^= 1
+    data[LEDGER_BYTES // 2] ^= 1
+    path.write_bytes(data)
+    again = Ledger(path)
+    count(again, [(b"u", 12)])
+    again.commit(1)
+    assert totals(path) == {(b"u", 12): 1}

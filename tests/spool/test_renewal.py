@@ -339,6 +339,8 @@ def test_a_suspect_before_others_that_are_in_use(rig: Rig, disk: BadDisk) -> Non
     disk.bad = lambda path: path.endswith(first.name)
     rig.open()
     assert rig.page.words[Field.SUSPECT] == 1
+    used = max(int(str(segment.header["number"])) for segment in rig.segments())
+    assert rig.layout.list_spares()[0] > used
     disk.bad = lambda _: False
     sent += len(rig.fill(60))
     rig.step()

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from spool.catalogue import Catalogue
-from spool.marks import CHUNK_BYTES, Changes, Marks
+from spool.changes import Changes
+from spool.marks import CHUNK_BYTES, Marks
 from spool.reader import Reader
 from spool.record import Topics
 from spool.wire import encode

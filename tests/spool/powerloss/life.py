@@ -14,10 +14,11 @@ import numpy as np
 
 import spool.writer
 from spool.catalogue import Catalogue
+from spool.changes import Changes
 from spool.errors import SpoolFull
 from spool.frame import BURST, POSITION, SEQUENCE
 from spool.ledger import Ledger, add
-from spool.marks import CHUNK_BYTES, Changes, Marks
+from spool.marks import CHUNK_BYTES, Marks
 from spool.page import Field
 from spool.scan import digest_address
 from spool.wire import encode
