@@ -21,6 +21,7 @@ from dispatch.errors import BadProperty
 from dispatch.options import DispatchOptions, properties
 from router.limits import Rate
 from spool.options import SpoolOptions
+from spool.page import MOST_QUOTAS
 
 SYSTEM_FILE = Path("/etc/bruce/bruce.toml")
 EMBEDDED = "embedded"
@@ -117,7 +118,10 @@ def _where(settings: Settings, place: str, *paths: tuple[str, ...]) -> str:
 
 
 def _spool_options(directory: Path, settings: Settings, place: str) -> SpoolOptions:
-    options = SpoolOptions(**{"directory": directory, **_values(settings, "spool")})
+    quotas = {path[1].encode(): s.value for path, s in settings.items() if path[2:] == ("quota",)}
+    options = SpoolOptions(**{"directory": directory, "quotas": quotas, **_values(settings, "spool")})
+    if len(quotas) > MOST_QUOTAS:
+        raise ConfigError(place, f"{len(quotas)} topics have a quota: expected at most {MOST_QUOTAS}")
     check_room(options, _where(settings, place, ("spool", "max_bytes"), ("spool", "segment_bytes")))
     return options
 

@@ -23,12 +23,14 @@ from ingest.supervisor import GIVE_WAY, Role, Supervisor, end_when_told, hold_si
 from ingest.worker import IngestWorker, compile_kernels
 from router.brokers import BrokerView
 from router.partition import Partitioners
+from spool import filesystem
 from spool.account import take_account
 from spool.errors import SpoolError
 from spool.format import HEADER_BYTES, MAX_BURST, SAMPLE_BYTES
 from spool.keeper import Keeper
 from spool.ledger import Ledger
 from spool.page import BROKER_ROWS, Field, Page, page_path, runtime_directory
+from spool.quotas import publish_open
 from spool.recovery import open_spool
 from spool.wire import MAX_DATAGRAM_BYTES, REASONS
 from spool.writer import Writer
@@ -57,6 +59,8 @@ class Daemon:
         self.config = self._placed(config)
         _try(self.config)
         self._spool = open_spool(config.spool)
+        for sentence in filesystem.warnings(self._spool.layout.segments):
+            log.warning("%s", sentence)
         hold_signals()
         self._receiver, self._activated = self._open_socket()
         chosen = self.config.ingest.ack_socket
@@ -64,6 +68,8 @@ class Daemon:
         spool, boot = self._spool.identity.spool, self._spool.identity.boot
         self._page_path = page_path(runtime_directory(), spool, boot)
         self.page = Page(self._page_path)
+        # What a keeper before ours said of room: there may be other spares now, and another limit.
+        self.page.words[[Field.SPARE, Field.FULL]] = 0
         self._staging = staging_path(runtime_directory(), spool, boot)
         # Made here, so that a file that cannot be made or is not ours ends the start, with one sentence.
         Staging(self._staging, spool, slots_for(config.spool.segment_bytes)).received(0)
@@ -202,6 +208,8 @@ class Daemon:
             committed=lambda: self.page.place(Field.SYNCED),
             bell=self._delivery_bell,
             report=self._report,
+            give_up=lambda: int(self.page.words[Field.EVICT]),
+            share=lambda place, counts: publish_open(self.page, place, counts),
         )
         end_when_told(delivery)
 

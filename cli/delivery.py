@@ -14,8 +14,11 @@ from dispatch.options import DispatchOptions
 from router.acks import Acks
 from router.brokers import BrokerView
 from router.ends import Kafka, Log, Rules
+from router.eviction import Eviction
 from router.limits import Limits
 from router.metadata import Metadata
+from router.open_counts import OpenCounts
+from router.open_counts import Report as ShareReport
 from router.partition import Partitioners
 from router.progress_book import ProgressBook
 from router.rejects import Rejection
@@ -44,12 +47,22 @@ class Delivery:
     """The one deliverer of a spool. It starts threads: make it after forking."""
 
     def __init__(
-        self, layout: Layout, spool: bytes, config: Config, *, committed: Place, bell: int, report: Report
+        self,
+        layout: Layout,
+        spool: bytes,
+        config: Config,
+        *,
+        committed: Place,
+        bell: int,
+        report: Report,
+        give_up: Callable[[], int] | None = None,
+        share: ShareReport | None = None,
     ) -> None:
         """`committed`: up to where the log may be read. `bell`: an eventfd that rings when that moves.
 
-        `report` is told the floor, the brokers and why nothing can be sent now and then.
-        Raises SpoolBusy when somebody else delivers.
+        `report` is told the floor, the brokers and why nothing can be sent now and then. `give_up`: below
+        which sequence the spool has no room for messages any more. `share` is told what is open of topics
+        with a quota. Raises SpoolBusy when somebody else delivers.
         """
         self.stopping = self.leaving = False
         """Told to end: with what is in the spool delivered, or at once, for a successor."""
@@ -66,8 +79,12 @@ class Delivery:
         )
         self._metadata = Metadata(self._client.fetch_cluster, lambda: os.eventfd_write(self._wake, 1))
         window = config.dispatch.window_messages, config.dispatch.window_bytes
+        shares = (
+            OpenCounts(sorted(config.spool.quotas), topics, share) if share and config.spool.quotas else None
+        )
+        eviction = Eviction(Reader(catalogue, topics), committed, give_up, shares=shares) if give_up else None
         self.router = Router(
-            Log(Reader(catalogue, topics), Reader(catalogue, topics), committed),
+            Log(Reader(catalogue, topics), Reader(catalogue, topics), committed, eviction, shares),
             Kafka(self._client, self._pool, Room(self._pool, *window), self._metadata),
             self._acks,
             Rules(

@@ -131,6 +131,19 @@ class Choice(_Text):
 
 
 @dataclass(frozen=True, slots=True)
+class Share(_Text):
+    """A part of a whole, in percent."""
+
+    accepts: str = 'a share such as "20%", from 1% to 100%'
+
+    def parse(self, value: object) -> float:
+        found = re.fullmatch(r"([1-9][0-9]?|100)%", value) if isinstance(value, str) else None
+        if not found:
+            raise ValueError(value)
+        return int(found[1]) / 100
+
+
+@dataclass(frozen=True, slots=True)
 class Partitioner(Choice):
     """A partitioner by name, or a function of the user's own."""
 

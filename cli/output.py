@@ -118,9 +118,10 @@ def show_status(snapshot: Snapshot, *, console: Console | None = None) -> None:
     if snapshot.discarded:
         console.print()
         show_rows(("discarded because of", "messages"), snapshot.discarded.items(), console=console)
-    if snapshot.disk:
-        console.print()
-        console.print(Text(snapshot.disk, style="red"), soft_wrap=True)
+    for sentence in (*(view.sentence for view in snapshot.full), snapshot.disk):
+        if sentence:
+            console.print()
+            console.print(Text(sentence, style="red"), soft_wrap=True)
     console.print()
     if not snapshot.workers:
         console.print("no daemon is running on this spool", style="yellow")

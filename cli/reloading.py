@@ -27,7 +27,8 @@ FIXED = (
 def _delivery(config: Config) -> object:
     """All but where messages come in and how they are kept; `file` and `first_try` decide nothing."""
     rest = dataclasses.replace(config, file=None, first_try=False)
-    return [getattr(rest, field.name) for field in dataclasses.fields(rest) if field.name not in _OTHERS]
+    chosen = [getattr(rest, field.name) for field in dataclasses.fields(rest) if field.name not in _OTHERS]
+    return [*chosen, config.spool.quotas]
 
 
 _OTHERS = ("ingest", "spool")

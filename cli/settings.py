@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.errors import ConfigError
-from cli.kinds import AbsolutePath, Choice, Kind, Partitioner, Property, Size, Switch, TopicName, Whole
+from cli.kinds import AbsolutePath, Choice, Kind, Partitioner, Property, Share, Size, Switch, TopicName, Whole
 from dispatch.options import MODES
 from spool.options import ALWAYS, INTERVAL
 
@@ -31,6 +31,10 @@ TABLES: dict[str, dict[str, Kind]] = {
     "spool": {
         "directory": AbsolutePath(),
         "max_bytes": Size(4 * 256 * KIB),
+        "min_free_bytes": Size(0),
+        "when_full": Choice(("discard_newest", "block", "discard_oldest")),
+        "keep_delivered_bytes": Size(0),
+        "keep_delivered_hours": Whole(0, 876_000, "hours"),
         "segment_bytes": Size(256 * KIB, multiple_of=4096),
         "sync": Choice((INTERVAL, ALWAYS)),
         "recompress": Switch(),
@@ -55,6 +59,7 @@ TOPIC_KEYS: dict[str, Kind] = {
     "partitioner": Partitioner(("any", "round_robin", "partition_key", "murmur2", "crc32")),
     "rate": Whole(1, 1_000_000_000, "messages a second"),
     "rate_excess": Choice(("delay", "discard")),
+    "quota": Share(),
     # What librdkafka can do per topic, of its producer's properties.
     **dict.fromkeys(
         ("acks", "request.timeout.ms", "compression.type", "compression.codec", "compression.level"),

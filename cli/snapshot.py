@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cli.room import list_full
 from dispatch.brokers import State
 from ingest.staging import read_staging, staging_path
 from spool.account import Account, take_account
@@ -53,6 +54,7 @@ def take_snapshot(directory: Path) -> Snapshot:
         delivered=account.delivered,
         discarded={reason_name(reason): count for reason, count in account.by_reason().items()},
         backlog=account.backlog,
+        full=list(list_full(page)) if page is not None and workers else [],
         disk=_disk(page) if page is not None else None,
         workers=workers,
         brokers=_brokers(page) if page is not None and workers else [],

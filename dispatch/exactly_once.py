@@ -93,6 +93,9 @@ class ExactlyOnce(Pool):
 
     last_reports_s = 0.0
 
+    gives_back = False
+    """What became of a transaction only Kafka knows."""
+
     def __init__(
         self,
         client: KafkaClient,

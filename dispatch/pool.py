@@ -72,6 +72,9 @@ class Pool:
     last_reports_s = 5.0
     """How long the reports of a producer that is finished are worth waiting for."""
 
+    gives_back = True
+    """Whether `rebuild` gives what is in flight back without asking Kafka."""
+
     def __init__(
         self,
         client: KafkaClient,

@@ -41,6 +41,16 @@ def overflow_at(slots: int) -> int:
 
 
 @kernel
+def is_large(bank: int, first: int, end: int) -> bool:
+    """Whether a datagram in these slots went on in its overflow."""
+    for i in range(first, end):
+        length = load_u32(bank + i * MSGHDR_BYTES + 56)
+        if length != NOT_RECEIVED and length > SLOT_BYTES:
+            return True
+    return False
+
+
+@kernel
 def bank_bytes(slots: int) -> int:
     """From one bank to the next."""
     return (overflow_at(slots) + slots * OVERFLOW_BYTES + 4095) & ~4095
@@ -106,4 +116,4 @@ def compile_kernels() -> None:
     at = address_of(memory)
     store_word(at, load_word(at) + load_length(at, 0) + count_received(at, 0))
     point(at, 0)
-    control_at(0), slots_at(0), overflow_at(0), bank_bytes(0)
+    control_at(0), slots_at(0), overflow_at(0), bank_bytes(0), is_large(at, 0, 0)

@@ -10,7 +10,6 @@ works on is in one int64 array, so that a call costs one argument:
     job[HEADERS..]   addresses of a bank in staging   job[PAGE]        address of the shared page
     job[NUMBER]      of the live segment              job[BELL]        eventfd of the keeper
     job[USED]        slots to reset before the next burst; while a burst waits to be stored, its length
-    job[LARGE]       counts datagrams that took overflow memory since it was last set to 0
     job[SCRATCH]     address of 64 KiB to put a large datagram together in, then 16 bytes for small words
     job[TURN]        address of the words that say who receives (ingest.turn)
 """
@@ -39,7 +38,7 @@ from spool.kernel import (
     store_u32,
 )
 from spool.ledger import add
-from spool.page import Field
+from spool.page import QUOTA_ROW, Field
 from spool.wire import MAX_DATAGRAM_BYTES, REASONS, Reason, check, load_be16
 
 (
@@ -49,7 +48,6 @@ from spool.wire import MAX_DATAGRAM_BYTES, REASONS, Reason, check, load_be16
     CAPACITY,
     NUMBER,
     USED,
-    LARGE,
     SLOTS,
     ARMED,
     HEADERS,
@@ -65,8 +63,8 @@ from spool.wire import MAX_DATAGRAM_BYTES, REASONS, Reason, check, load_be16
     WRITE,
     DIGEST,
     TURN,
-) = range(22)
-JOB_FIELDS = 22
+) = range(21)
+JOB_FIELDS = 21
 
 STORED, NEEDS_SEGMENT, RELIEVED = 0, -1, -2
 """What `store` and `receive` return; a positive number is an errno."""
@@ -84,6 +82,11 @@ _SPOOL_FULL = int(Reason.SPOOL_FULL)
 _MSG_TRUNC = 0x20
 _CREDENTIALS = (2 << 32) | 1  # cmsg_level SOL_SOCKET, cmsg_type SCM_CREDENTIALS, as one word
 _SUSPECT = 8 * int(Field.SUSPECT)
+_OVER_QUOTA = int(Reason.OVER_QUOTA)
+_QUOTAS = 8 * int(Field.QUOTAS)
+_QUOTA_TOPICS = 8 * int(Field.QUOTA_TOPICS)
+_QUOTA_ROWS = 8 * int(Field.QUOTA_ROWS)
+_QUOTA_ROW_BYTES = 8 * QUOTA_ROW
 _KEEPER_WAITS = 8 * int(Field.KEEPER_WAITS)
 _WRITTEN = 8 * int(Field.WRITTEN)
 _WRITTEN_SEQUENCE = 8 * int(Field.WRITTEN_SEQUENCE)
@@ -120,15 +123,51 @@ def _judge(job: Job, i: int) -> int:
     """The Reason to refuse slot i; 0 accepts it. A large datagram is put together in the scratch first."""
     header = job[HEADERS] + i * MSGHDR_BYTES
     if load_u32(header + 48) & _MSG_TRUNC:
-        job[LARGE] += 1
         return _TRUNCATED
     length = load_u32(header + 56)
     at = job[SLOT] + i * SLOT_BYTES
     if length <= SLOT_BYTES:
         return check(at, length)
-    job[LARGE] += 1
     _assemble(job, i, length, job[SCRATCH])
     return check(job[SCRATCH], length)
+
+
+@kernel
+def _topic_over_quota(job: Job, i: int) -> int:
+    """Which of the topics that are over their quota the well-formed datagram in slot i is of; -1: of none."""
+    at = job[SLOT] + i * SLOT_BYTES
+    length = load_u32(job[HEADERS] + i * MSGHDR_BYTES + 56)
+    if length > SLOT_BYTES:
+        _assemble(job, i, length, job[SCRATCH])
+        at = job[SCRATCH]
+    topic = at + 10 + 4 * load_u8(at + 5)
+    size = load_be16(topic)
+    for number in range(load_i64(job[PAGE] + _QUOTA_TOPICS)):
+        row = job[PAGE] + _QUOTA_ROWS + number * _QUOTA_ROW_BYTES
+        if load_i64(row) == 0 or load_i64(row + 32) != size:
+            continue
+        same = 0
+        while same < size and load_u8(row + 128 + same) == load_u8(topic + 2 + same):
+            same += 1
+        if same == size:
+            return number
+    return -1
+
+
+@kernel
+def _refuse_over_quota(job: Job, verdicts: Column, used: int) -> tuple[int, int]:
+    """Refuse what is of a topic over its quota: (messages, the room that they would have taken)."""
+    refused = 0
+    freed = 0
+    for i in range(used):
+        if verdicts[i] != 0:
+            continue
+        number = _topic_over_quota(job, i)
+        if number >= 0:
+            verdicts[i] = REASONS + number
+            refused += 1
+            freed += 12 + load_u32(job[HEADERS] + i * MSGHDR_BYTES + 56)
+    return refused, freed
 
 
 @kernel
@@ -170,20 +209,44 @@ def _write_body(job: Job, tail: Tail, verdicts: Column, used: int, count: int) -
 
 
 @kernel
+def _write_row(job: Job, at: int, reason: int, count: int, first: int) -> int:
+    """Write a discard row, with the first bytes of the datagram in slot `first`; the address behind it."""
+    length = min(load_u32(job[HEADERS] + first * MSGHDR_BYTES + 56), SAMPLE_BYTES)
+    store_u16(at, reason)
+    store_u16(at + 2, length)
+    store_u32(at + 4, count)
+    copy(at + 8, job[SLOT] + first * SLOT_BYTES, length)
+    return at + 8 + length
+
+
+@kernel
 def _write_refused(job: Job, at: int, verdicts: Column, counts: Column, used: int) -> int:
-    """Write a discard row a reason, with the first bytes of its first datagram; the address behind them."""
+    """Write a discard row a reason, for over quota one a topic; the address behind them."""
     for reason in range(1, REASONS):
-        if counts[reason] == 0:
+        if counts[reason] == 0 or reason == _OVER_QUOTA:
             continue
         first = 0
         while first < used and verdicts[first] != reason:
             first += 1
-        length = min(load_u32(job[HEADERS] + first * MSGHDR_BYTES + 56), SAMPLE_BYTES)
-        store_u16(at, reason)
-        store_u16(at + 2, length)
-        store_u32(at + 4, counts[reason])
-        copy(at + 8, job[SLOT] + first * SLOT_BYTES, length)
-        at += 8 + length
+        at = _write_row(job, at, reason, counts[reason], first)
+    if counts[_OVER_QUOTA] > 0:
+        at = _write_over_quota(job, at, verdicts, used)
+    return at
+
+
+@kernel
+def _write_over_quota(job: Job, at: int, verdicts: Column, used: int) -> int:
+    """Write a discard row a topic; the address behind them."""
+    for i in range(used):
+        topic = verdicts[i]
+        if topic < REASONS:
+            continue
+        count = 0
+        for other in range(i, used):
+            if verdicts[other] == topic:
+                count += 1
+                verdicts[other] = _OVER_QUOTA
+        at = _write_row(job, at, _OVER_QUOTA, count, i)
     return at
 
 
@@ -204,7 +267,7 @@ def store(job: Job, tail: Tail, verdicts: Column, flags: int) -> int:
 
     `verdicts` int64[at least slots + 32] is room to work in. Returns STORED; or NEEDS_SEGMENT, with nothing
     changed, when the frame has no room or a sync of the segment has failed. `flags` go into the frame; POISON
-    refuses every slot without a look at it.
+    refuses every slot without a look at it. Topics over their quota are refused (spool.quotas).
     """
     used = job[USED]
     counts = verdicts[verdicts.shape[0] - REASONS :]
@@ -218,6 +281,12 @@ def store(job: Job, tail: Tail, verdicts: Column, flags: int) -> int:
         if reason == 0:
             count += 1
             room += 12 + load_u32(job[HEADERS] + i * MSGHDR_BYTES + 56)
+    if load_i64(job[PAGE] + _QUOTAS) != 0 and not flags & POISON:
+        over, freed = _refuse_over_quota(job, verdicts, used)
+        counts[_OVER_QUOTA] = over
+        count -= over
+        # Each may need a row of its own.
+        room += over * (8 + SAMPLE_BYTES) - freed
     for reason in range(1, REASONS):
         if counts[reason] > 0:
             room += 8 + SAMPLE_BYTES

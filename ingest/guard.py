@@ -10,7 +10,7 @@ It is one kernel, without the interpreter's lock; see ingest.turn for how the tw
 is in one int64 array:
 
     guard[FD]        the socket                      guard[RECVMMSG]    address of recvmmsg
-    guard[FILE]      the staging file                guard[FALLOCATE]   address of posix_fallocate
+    guard[FILE]      the staging file                guard[FALLOCATE]   address of fallocate
     guard[RESERVE_AT], [BANK_BYTES], [OFFSET]        guard[SLEEP]       address of nanosleep
                      of bank 1: address, length,     guard[TURN]        address of the words of the turn
                      place in the file               guard[ARMED]       address of the armed burst
@@ -28,9 +28,9 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from ingest.bank import MSGHDR_BYTES, overflow_at, point, reset
-from ingest.staging import RESERVE, Staging
-from ingest.turn import BEAT, CLOSED, DONE, GUARDED, LEAVE, RECEIVING, STORING, Turn
+from ingest.bank import MSGHDR_BYTES, OVERFLOW_BYTES, count_received, is_large, overflow_at, point, reset
+from ingest.staging import PUNCH, RESERVE, Staging
+from ingest.turn import BEAT, CLOSED, DONE, GUARDED, HOLD, LEAVE, RECEIVING, STORING, Turn
 from spool.kernel import (
     address_of,
     call,
@@ -67,6 +67,12 @@ _PATIENCE = 10
 _MSG_WAITFORONE, _MSG_DONTWAIT = 0x10000, 0x40
 _FAILED = 0x80000000
 """From here on an int in the low half of a register is negative."""
+_NO_MEMORY = _FAILED
+"""What no system call returns."""
+KEPT = 8
+"""Banks that stay free for what is in the socket when a worker stops without room."""
+AT_ONCE = 32
+"""Slots received into at once: so much overflow is reserved meanwhile, 64 KiB a slot."""
 
 Job = npt.NDArray[np.int64]
 
@@ -86,7 +92,7 @@ class Guard:
         job[OFFSET] = staging.reserve_at - staging.address
         job[SLOTS], job[BURST] = staging.slots, staging.burst
         job[RECVMMSG] = function_address(libc.recvmmsg)
-        job[FALLOCATE] = function_address(libc.posix_fallocate)
+        job[FALLOCATE] = function_address(libc.fallocate)
         job[SLEEP] = function_address(libc.nanosleep)
         job[TURN], job[TIME] = turn.address, address_of(self._time)
         job[ARMED], job[FIRST], job[OPENED] = staging.armed_at, staging.first_at, staging.opened_at
@@ -101,6 +107,15 @@ class Guard:
         self._turn.publish(LEAVE, 1)
         self._thread.join()
         os.close(self._file)
+
+    def take_rest(self) -> int:
+        """Receive what lies in the socket into the reserve, behind what waits there; how many datagrams.
+
+        For a worker that stops without room, in place of the thread. The socket is shut down for reading.
+        """
+        taken = int(_take_rest(self._job))
+        os.close(self._file)
+        return taken
 
     def _run(self) -> None:
         # Signals are for the thread that waits in recvmmsg.
@@ -122,7 +137,7 @@ def stand_by(guard: Job) -> None:
     while load_i64(turn + LEAVE) == 0:
         _sleep(guard, pause)
         state, now = load_i64(turn), load_i64(turn + BEAT)
-        if state == STORING and now == beat:
+        if state == STORING and now == beat and load_i64(turn + HOLD) == 0:
             store_i64(turn + DONE, -1)
             store_i64(turn + CLOSED, 0)
             if exchange(turn, STORING, GUARDED):
@@ -138,8 +153,8 @@ def _receive(guard: Job) -> None:
     publish_i64(guard[OPENED], 0)
     publish_i64(guard[FIRST], load_i64(guard[ARMED]) + 1)
     while load_i64(turn + DONE) != closed:
-        if closed == RESERVE or not _open(guard, closed):
-            # No memory is left: senders wait in the socket.
+        if load_i64(turn + HOLD) != 0 or closed == RESERVE - KEPT or not _open(guard, closed):
+            # No room, or no memory is left: senders wait in the socket.
             _sleep(guard, LOOK_NS)
             continue
         if _fill(guard, closed) > 0:
@@ -153,12 +168,38 @@ def _receive(guard: Job) -> None:
 
 
 @kernel
+def _large(guard: Job, number: int, first: int, how: int) -> bool:
+    """Reserve (how: 0), or give back, the overflow of up to AT_ONCE slots of a bank; False without room."""
+    slots = guard[SLOTS]
+    at = guard[OFFSET] + number * guard[BANK_BYTES] + overflow_at(slots) + first * OVERFLOW_BYTES
+    length = min(AT_ONCE, slots - first) * OVERFLOW_BYTES
+    return call(guard[FALLOCATE], guard[FILE], how, at, length) & 0xFFFFFFFF == 0
+
+
+@kernel
+def _receive_some(guard: Job, number: int, first: int, flags: int) -> int:
+    """Receive into a few slots of a bank from `first` on; how many, or the low half of a negative int.
+
+    Their overflow is reserved before, since a datagram that finds no memory is lost, and given back behind
+    small ones.
+    """
+    if not _large(guard, number, first, 0):
+        return _NO_MEMORY
+    bank = guard[RESERVE_AT] + number * guard[BANK_BYTES]
+    room = min(AT_ONCE, guard[BURST] - first)
+    got = call(guard[RECVMMSG], guard[FD], bank + first * MSGHDR_BYTES, room, flags, 0) & 0xFFFFFFFF
+    if got < _FAILED and not is_large(bank, first, first + got):
+        _large(guard, number, first, PUNCH)
+    return got
+
+
+@kernel
 def _open(guard: Job, number: int) -> bool:
     """Make the reserve's bank ready; False when there is no memory for it."""
     slots = guard[SLOTS]
     offset = guard[OFFSET] + number * guard[BANK_BYTES]
     # Reserved first: a store into a hole of a full tmpfs is a SIGBUS.
-    if call(guard[FALLOCATE], guard[FILE], offset, overflow_at(slots)) & 0xFFFFFFFF:
+    if call(guard[FALLOCATE], guard[FILE], 0, offset, overflow_at(slots)) & 0xFFFFFFFF:
         return False
     bank = guard[RESERVE_AT] + number * guard[BANK_BYTES]
     point(bank, slots)
@@ -170,19 +211,44 @@ def _open(guard: Job, number: int) -> bool:
 @kernel
 def _fill(guard: Job, number: int) -> int:
     """Receive into a bank until it is full, or the worker waits for it; how many datagrams."""
-    bank, used = guard[RESERVE_AT] + number * guard[BANK_BYTES], 0
+    used = 0
     while used < guard[BURST]:
         flags = _MSG_WAITFORONE | (_MSG_DONTWAIT if used > 0 else 0)
-        at, room = bank + used * MSGHDR_BYTES, guard[BURST] - used
-        got = call(guard[RECVMMSG], guard[FD], at, room, flags, 0) & 0xFFFFFFFF
+        got = _receive_some(guard, number, used, flags)
         if got < _FAILED:
             used += got
-        if load_i64(guard[TURN] + DONE) == number:
+        elif got == _NO_MEMORY and used > 0:
+            break
+        if load_i64(guard[TURN] + DONE) == number or load_i64(guard[TURN] + HOLD) != 0:
             break
         if got >= _FAILED:
             # Nothing there, or what the worker will be told in its turn.
             _sleep(guard, SHORT_NS)
+    if used < guard[SLOTS]:
+        _large(guard, number, used, PUNCH)
     return used
+
+
+@kernel
+def _take_rest(guard: Job) -> int:
+    """Receive into bank after bank until nothing is left to receive, or no memory."""
+    number, total = load_i64(guard[OPENED]), 0
+    last = guard[RESERVE_AT] + (number - 1) * guard[BANK_BYTES]
+    if 0 < number < RESERVE and count_received(last, guard[SLOTS]) == 0:
+        # A bank without a datagram would hide those behind it.
+        number -= 1
+    if number == 0:
+        publish_i64(guard[FIRST], load_i64(guard[ARMED]) + 1)
+    while number < RESERVE and _open(guard, number):
+        used = 0
+        while used < guard[BURST]:
+            got = _receive_some(guard, number, used, _MSG_WAITFORONE | _MSG_DONTWAIT)
+            if got >= _FAILED:
+                return total + used
+            used += got
+        total += used
+        number += 1
+    return total
 
 
 def compile_kernels() -> None:
@@ -191,3 +257,6 @@ def compile_kernels() -> None:
     turn.publish(LEAVE, 1)
     job[TURN] = turn.address
     stand_by(job)
+    opened = np.array([RESERVE], np.int64)
+    job[OPENED] = address_of(opened)
+    _take_rest(job)

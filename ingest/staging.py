@@ -10,8 +10,8 @@ takes the socket's queue with it all the same.
     88      opened:u64        how many banks from 1 on hold bursts: first, first + 1, ...
     4096    bank[1 + RESERVE] ingest.bank
 
-Bank 0 takes every burst while the log takes them at once. The others are the reserve, for what arrives while
-a store into the log waits (ingest.guard); they take memory only then.
+Bank 0 takes every burst while the log takes them at once; its memory is reserved ahead. The others are the
+reserve, for what arrives while a store into the log waits (ingest.guard); they take memory only then.
 
 Pointers found in it are never followed: each process writes its own before it receives.
 
@@ -29,6 +29,7 @@ received and not appended, and then the one with L + 2; banks of any other burst
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ LAYOUT_VERSION = 2
 RESERVE = 128
 """Banks of the reserve: with 512 slots 128 MiB, or 6.5 s at 10,000 datagrams a second."""
 _ARMED, _ATTEMPTS, _FIRST, _OPENED, _BANKS = 64, 72, 80, 88, 4096
-_PUNCH = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+PUNCH = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FLPUNCH_HOLE
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -71,13 +72,14 @@ class Staging:
         """Map the staging file of spool uuid `spool`, which is made when it is not there.
 
         A file with another number of slots keeps its own, and of them `burst` are received into from now
-        on. Raises BadStaging when it belongs to somebody else, OSError when there is no room.
+        on; fewer where the tmpfs has no room for that many large datagrams. Raises BadStaging when it belongs
+        to somebody else, OSError when there is no room for one.
         """
         if not path.exists():
             _create(path, spool, slots)
         self.path = path
         self.slots = _check(path, spool)
-        self.burst = min(slots, self.slots)
+        self.burst = _reserve(path, self.slots, min(slots, self.slots))
         self.bank_bytes = bank_bytes(self.slots)
         self._mapping = Mapping(path)
         self.address = self._mapping.address
@@ -138,10 +140,6 @@ class Staging:
             parts.append(length.to_bytes(4, "little") + head + rest)
         return b"".join(parts)
 
-    def punch(self) -> None:
-        """Give the memory of large datagrams in bank 0 back."""
-        self._give_back(self.bank(0) + overflow_at(self.slots), self.slots * OVERFLOW_BYTES)
-
     def close_reserve(self) -> None:
         """Every burst in the reserve is stored: it holds none, and gives its memory back."""
         store_word(self.opened_at, 0)
@@ -151,7 +149,7 @@ class Staging:
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             start = ctypes.c_int64(address - self.address)
-            _libc.fallocate(fd, _PUNCH, start, ctypes.c_int64(length))
+            _libc.fallocate(fd, PUNCH, start, ctypes.c_int64(length))
         finally:
             os.close(fd)
 
@@ -201,6 +199,28 @@ def _create(path: Path, spool: bytes, slots: int) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(fd)
+
+
+def _reserve(path: Path, slots: int, wanted: int) -> int:
+    """Reserve the overflow of the first slots of bank 0, `wanted` of them or as many as there is room for.
+
+    Ahead, because a datagram whose overflow finds the tmpfs full is lost: recvmmsg has taken it from the
+    socket when it fails.
+    """
+    at = _BANKS + overflow_at(slots)
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        while True:
+            try:
+                os.posix_fallocate(fd, at, wanted * OVERFLOW_BYTES)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or wanted == 1:
+                    raise
+                wanted //= 2
+            else:
+                return wanted
     finally:
         os.close(fd)
 

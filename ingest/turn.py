@@ -6,6 +6,7 @@
     16   done      banks of the reserve that the worker has stored; -1 while it stores the burst before them
     24   closed    banks of the reserve that the guard has received into and left to the worker
     32   leave     1: the guard is to end
+    40   hold      1: nobody is to receive; senders wait until there is room
 
 From STORING either side goes on by one exchange, the worker to RECEIVING, the guard to GUARDED. From there
 only the guard leads back.
@@ -18,7 +19,7 @@ import numpy as np
 from ingest.bank import load_word, store_word
 from spool.kernel import address_of, exchange, kernel
 
-STATE, BEAT, DONE, CLOSED, LEAVE = 0, 8, 16, 24, 32
+STATE, BEAT, DONE, CLOSED, LEAVE, HOLD = 0, 8, 16, 24, 32, 40
 RECEIVING, STORING, GUARDED = range(3)
 
 

@@ -18,14 +18,15 @@ import numpy as np
 from ingest import bank, burst, guard, turn
 from ingest.guard import Guard
 from ingest.staging import Staging
-from ingest.turn import CLOSED, DONE, RECEIVING, STATE, Turn
+from ingest.turn import CLOSED, DONE, GUARDED, HOLD, RECEIVING, STATE, Turn
 from spool import ledger, scan
 from spool.crash_point import reach
 from spool.format import POISON, SALVAGED
 from spool.frame import BURST
+from spool.fullness import WhenFull
 from spool.kernel import address_of, function_address
 from spool.ledger import Ledger
-from spool.page import Field
+from spool.page import WORDS, Field
 from spool.quarantine import keep
 from spool.scan import digest_address
 from spool.wire import MAX_DATAGRAM_BYTES, REASONS
@@ -38,8 +39,11 @@ ATTEMPTS = 3
 """Tries to salvage one burst before it is given up as poison."""
 _WAIT_S = 0.001
 """Between two looks for what another process or thread owes us."""
-_LARGE_KEPT = 64
-"""Large datagrams that may leave their memory in staging before it is given back."""
+_BLOCKED_S = 0.01
+
+
+class Blocked(Exception):
+    """The worker is to stop while the burst in staging waits for room; it stays there."""
 
 
 class IngestWorker:
@@ -58,6 +62,7 @@ class IngestWorker:
         """`bell`: the keeper's eventfd. `last_reader`: nobody else keeps the socket when we stop."""
         self.receiver, self.staging, self.writer, self.ledger = receiver, staging, writer, ledger
         self.stopping, self._last_reader = False, last_reader
+        self._guard: Guard | None = None
         self._scratch = np.zeros(MAX_DATAGRAM_BYTES + 64, np.uint8)
         self._verdicts = np.zeros(staging.slots + REASONS, np.int64)
         self.job = np.zeros(burst.JOB_FIELDS, np.int64)
@@ -148,12 +153,19 @@ class IngestWorker:
 
     def run(self) -> None:
         """Take in until told to stop; then, if nobody else will read the socket, close and empty it."""
+        try:
+            self._take_in()
+        except Blocked:
+            self._leave_in_staging()
+
+    def _take_in(self) -> None:
         self.salvage()
-        guard = Guard(self.receiver.fileno(), self.staging, self.turn)
-        guard.start()
+        self._guard = Guard(self.receiver.fileno(), self.staging, self.turn)
+        self._guard.start()
         while not self.stopping:
             self._round()
-        guard.leave()
+        self._guard.leave()
+        self._guard = None
         if not self._last_reader:
             return
         # Senders are refused from here on; what they sent before stays readable.
@@ -161,6 +173,19 @@ class IngestWorker:
         self.job[burst.FLAGS] |= MSG_DONTWAIT
         while self._round():
             continue
+
+    def _leave_in_staging(self) -> None:
+        """Stop without room: what was received, and what is in the socket, is for the next start."""
+        while self.turn.load(STATE) == GUARDED:
+            # What it received stays in its banks; they are only called done, so that it lets go.
+            self.turn.publish(DONE, self.turn.load(CLOSED))
+            time.sleep(_WAIT_S)
+        if self._guard:
+            self._guard.leave()
+        if self._last_reader:
+            self.receiver.shutdown(socket.SHUT_RD)
+            Guard(self.receiver.fileno(), self.staging, self.turn).take_rest()
+        log.warning("the spool is full; what was received stays in %s for the next start", self.staging.path)
 
     def _round(self) -> bool:
         """Receive until Python is needed; False when there was nothing to receive."""
@@ -176,9 +201,6 @@ class IngestWorker:
         elif self.writer.is_suspect and self.writer.switch():
             # Nobody sends, and the keeper waits until nothing more is stored there.
             self._point()
-        if self.job[burst.LARGE] > _LARGE_KEPT:
-            self.staging.punch()
-            self.job[burst.LARGE] = 0
         return bool(outcome != errno.EAGAIN)
 
     def _catch_up(self) -> None:
@@ -214,15 +236,33 @@ class IngestWorker:
             elif self.writer.switch():
                 self._point()
                 fresh = True
-            elif self.writer.page.words[Field.FULL]:
-                self._discard(flags)
+            elif self._is_discarded(flags):
                 return
-            else:
-                # The keeper is behind, not the disk full: senders wait in the socket meanwhile. Who is
-                # killed while waiting has not failed.
-                self.staging.settle()
-                self._ring()
-                time.sleep(_WAIT_S)
+
+    def _is_discarded(self, flags: int) -> bool:
+        """No segment is ready. Wait for one, or discard the burst; whether it was. Raises Blocked."""
+        words = self.writer.page.words
+        if words[Field.FULL] and words[Field.WHEN_FULL] != WhenFull.BLOCK:
+            self._discard(flags)
+            return True
+        # Who is killed while waiting has not failed.
+        self.staging.settle()
+        if words[Field.FULL]:
+            self._wait_for_room()
+        else:
+            # The keeper is behind, not the disk full.
+            self._ring()
+            time.sleep(_WAIT_S)
+        return False
+
+    def _wait_for_room(self) -> None:
+        """Let the burst, and senders, wait; the guard receives nothing meanwhile. Raises Blocked."""
+        self.turn.publish(HOLD, 1)
+        while self.writer.page.words[Field.FULL] and not self.stopping:
+            time.sleep(_BLOCKED_S)
+        if self.stopping:
+            raise Blocked
+        self.turn.publish(HOLD, 0)
 
     def _discard(self, flags: int) -> None:
         bank = self.ledger.begin()
@@ -241,6 +281,8 @@ class IngestWorker:
 def compile_kernels() -> None:
     """Compile, or load from the cache, what every worker runs; before forking, so that they share it."""
     empty, tail = np.zeros(burst.JOB_FIELDS, np.int64), np.zeros(5 + REASONS, np.int64)
+    page = np.zeros(WORDS, np.int64)
+    empty[burst.PAGE] = address_of(page)
     burst.store(empty, tail, np.zeros(REASONS, np.int64), 0)
     burst.receive(empty, tail, np.zeros(REASONS, np.int64), 0)
     burst.discard(empty, 0, 0)

@@ -134,6 +134,7 @@ class Acks:
         self.partitions = marks.partitions()
         """Topic -> (from sequence, partitions), in order: how many there were for which messages."""
         self._grown: set[bytes] = set()
+        self._evicted: list[tuple[int, bytes, int, int]] = []
         self._committed_at = clock()
         self._changed = self._failing = False
         self.generation = marks.generation()
@@ -208,7 +209,8 @@ class Acks:
             set_bits(bits.ahead, bits.info.first_sequence, sequences[which], bits.dirty)
         self.wait()
         # With the bit of a discarded message goes its reason, always.
-        changes, self._discarded = Changes(discarded=self._discarded), []
+        changes = Changes(discarded=self._discarded, evicted=self._evicted)
+        self._discarded, self._evicted = [], []
         changes.chunks = self._dirty_chunks()
         self._write(changes)
         self.wait()
@@ -243,6 +245,24 @@ class Acks:
         self.resolve(sequences[fresh])
         return len(rows)
 
+    def discard_all(
+        self,
+        sequences: npt.NDArray[np.int64],
+        reason: int,
+        topics: npt.NDArray[np.int32],
+        names: Sequence[bytes],
+    ) -> int:
+        """The same for many at once, that are counted and not listed one by one; how many.
+
+        `topics`: by sequence, the number of its name in `names`.
+        """
+        fresh = self._without(sequences, taken_too=False)
+        now = time.time_ns()
+        for topic, count in zip(*np.unique(topics[fresh], return_counts=True), strict=True):
+            self._evicted.append((reason, names[topic], int(count), now))
+        self.resolve(sequences[fresh])
+        return int(fresh.sum())
+
     @property
     def next_generation(self) -> int:
         """That of the marks that will hold, at the latest, what is resolved by now."""
@@ -274,12 +294,14 @@ class Acks:
             self.floor,
             offsets=offsets,
             discarded=self._discarded,
+            evicted=self._evicted,
             samples=self._samples,
             progress=self.progress,
             partitions={topic: self.partitions[topic] for topic in self._grown},
         )
         changes.chunks = self._dirty_chunks()
-        self._discarded, self._samples, self._changed, self._grown = [], [], False, set()
+        self._discarded, self._evicted, self._samples = [], [], []
+        self._changed, self._grown = False, set()
         self._committed_at = self._clock()
         self._write(changes)
 
@@ -330,6 +352,7 @@ class Acks:
         self._discarded = changes.discarded + self._discarded
         self._samples = changes.samples + self._samples
         self._grown |= changes.partitions.keys()
+        self._evicted = changes.evicted + self._evicted
         by_number = {bits.info.number: bits for bits in self._segments.values()}
         for number, chunk in changes.chunks:
             # Bits that are gone lie below a floor that is still to be written.

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from dispatch.client import KafkaClient
 from dispatch.pool import Pool
+from router.eviction import Eviction
 from router.limits import Limits
 from router.metadata import Metadata
+from router.open_counts import OpenCounts
 from router.partition import Partitioners
 from router.room import Room
 from spool.reader import Reader
@@ -24,6 +26,10 @@ class Log(NamedTuple):
     """The catch-up reader."""
     committed: Place
     """The place up to which it may be read."""
+    eviction: Eviction | None = None
+    """Gives up the oldest messages when the spool asks for it."""
+    shares: OpenCounts | None = None
+    """Counts what is open of topics with a quota."""
 
 
 class Kafka(NamedTuple):

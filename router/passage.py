@@ -63,6 +63,8 @@ class Passage:
         wanted = self._acks.open(batch.sequence)
         if catch_up is None:
             wanted &= ~self._discard_excess(batch, wanted)
+        if self._rejects.shares and catch_up is None:
+            self._rejects.shares.note_read(batch, wanted)
         wanted = self._known(batch, wanted)
         if wanted.any():
             self._hand_over(batch, wanted, catch_up, backlog=backlog)

@@ -29,6 +29,7 @@ from dispatch.retry import Action, decide
 from router.acks import Acks
 from router.discard_log import DiscardLog
 from router.ends import Kafka, Log
+from router.open_counts import OpenCounts
 from router.trouble import PATIENCE_S, Trouble
 from router.unknown import GRACE_S
 from spool.discard_file import DiscardFile, GivenUp
@@ -114,6 +115,8 @@ class Rejects:
         self._unknown_since = 0.0
         """Since when Kafka does not know the dead-letter topic; 0: it does."""
         self._turn = itertools.count()
+        self.shares: OpenCounts | None = None
+        """Counts what is open of topics with a quota."""
         self.over_from: int | None = None
         """The first that was not kept in mind."""
         self.moved = 0
@@ -162,6 +165,8 @@ class Rejects:
     def discard(self, sequences: npt.NDArray[np.int64], reason: int, topics: Sequence[bytes]) -> None:
         """Count messages as discarded at once, those that were not before; `topics` one a message."""
         count = self.acks.discard(sequences, reason, topics)
+        if self.shares:
+            self.shares.note_discarded(topics[:count])
         if count:
             self.log.note(reason, topics[0], int(sequences[0]), count)
         self.moved += count

@@ -60,13 +60,14 @@ class Router:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin at the floor. `rejection`: what becomes of messages that Kafka does not take."""
-        self._live, self._again, self._committed = log
+        self._live, self._again, self._committed, self._eviction, self._shares = log
         self._client, self._pool, self._room, self._metadata = kafka
         self._acks, self._limits = acks, rules.limits
         self._failures = Failures(clock=clock)
         self._unknown = UnknownTopics(grace_s=rejection.grace_s, clock=clock)
         self._trouble = Trouble(self._client, self._metadata)
         self._rejects = Rejects(log, kafka, acks, self._trouble, rejection, clock=clock)
+        self._rejects.shares = self._shares
         self._passage = Passage(log, kafka, rules, self._failures, self._unknown, self._rejects)
         self._growth = self._passage.growth
         self._judge = self._failures.write_off if acks.marks_first else self._failures.judge
@@ -94,6 +95,8 @@ class Router:
             if lost:
                 self._fail(lost)
                 self._catch_ups.fruitless = False
+        elif self._evicts():
+            moved = True
         else:
             self._observe()
             moved |= self._reject()
@@ -101,6 +104,19 @@ class Router:
         if self._acks.due():
             self._write_down()
         return moved
+
+    def _evicts(self) -> bool:
+        """Give up what the spool has no room for; whether nothing else may be done meanwhile."""
+        eviction = self._eviction
+        if eviction is None:
+            return False
+        if eviction.recalls() and self._pool.gives_back:
+            self._fail(self._pool.rebuild())
+        busy = eviction.step(self._acks, self._pool, self.frontier)
+        for reader in (self._live, self._again):
+            if reader.sequence < eviction.done:
+                reader.seek(eviction.done)
+        return busy
 
     # -- what became known ----------------------------------------------------------------------------
 
@@ -115,6 +131,8 @@ class Router:
         good = outcomes.code == 0
         reach("mark.acknowledged")
         self._acks.resolve(outcomes.sequence[good])
+        if self._shares:
+            self._shares.note_resolved(self._pool.partitions.rows["topic"][outcomes.flat[good]])
         if good.any():
             self._trouble.note_delivered()
             self._renewal.note_delivered()
@@ -328,6 +346,8 @@ class Router:
         offsets[UNROUTED] = min(self.frontier, *waiting, lowest_without_leader(self._pool))
         self._acks.write_down(offsets)
         self._growth.forget(self._acks.floor)
+        if self._shares:
+            self._shares.report(self.frontier, self._acks.floor)
 
     def brokers(self) -> list[BrokerView]:
         """Every broker: its state, its offset and what is in flight."""

@@ -24,6 +24,8 @@ class Changes:
     """(sequence, reason, topic, time in ns)."""
     progress: tuple[int, int] | None = None
     """Exactly once: partition and offset of the last progress record. None leaves it as it is."""
+    evicted: list[tuple[int, bytes, int, int]] = field(default_factory=list)
+    """(reason, topic, messages, time in ns): many at once, of segments that are about to go."""
     samples: list[Sample] = field(default_factory=list)
     """Of some of the discarded."""
     partitions: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)

@@ -17,6 +17,7 @@ import logging
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from spool.crash_point import reach
@@ -30,7 +31,7 @@ from spool.layout import SENT, SPARE, Layout
 from spool.live import empty_tail, read_footer, tail_of_footer
 from spool.page import Field, Page, place
 from spool.renewal import renew, seal_surely
-from spool.scan import Scan, read_header
+from spool.scan import Chunk, Scan, read_header
 from spool.segment import UNBOUND, bound_spares
 
 log = logging.getLogger("bruce.keeper")
@@ -46,6 +47,8 @@ class Committer:
         """Stand before the oldest segment that was not sealed, or behind the last one that was."""
         self.layout, self._index, self._page = layout, index, page
         self.number, self.tail = 0, empty_tail()
+        self.seen: Callable[[int, Chunk], None] = lambda _first, _chunk: None
+        """Is told of good frames, and of the first sequence of their segment, on the way."""
         self.ended = False
         """Nobody appends any more: the last segment, too, is as long as it will ever be."""
         self._path = Path()
@@ -206,6 +209,7 @@ class Committer:
                 if complete is None or int(self.tail[POSITION]) >= complete or not self._skip():
                     return entries
                 continue
+            self.seen(self._first, chunk)
             offset, sequence = chunk.frames[0, :2].tolist()
             if offset >= self._entry + MARK_BYTES:
                 self._entry = offset

@@ -39,11 +39,12 @@ class Sample(NamedTuple):
     """Its datagram, or the first SAMPLE_BYTES of it."""
 
 
-def count(txn: Any, table: Any, reason: int, topic: bytes, now: int, identity: int) -> None:
-    """Count one more."""
+def count(txn: Any, table: Any, reason: int, topic: bytes, more: tuple[int, int], identity: int) -> None:
+    """Count `more` of them: how many, and the time in ns."""
+    added, now = more
     key = reason.to_bytes(2, "big") + topic[:TOPIC_BYTES]
     messages, first, _ = _counts(key, txn.get(key, db=table), identity) or (0, now, now)
-    value = _COUNT.pack(messages + 1, first, now)
+    value = _COUNT.pack(messages + added, first, now)
     txn.put(key, value + check(key, value, identity), db=table)
 
 

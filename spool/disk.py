@@ -48,11 +48,14 @@ def allocate(path: Path, head: bytes, size: int) -> None:
     Raises SpoolFull when the disk has no room; nothing is left behind then.
     """
     temporary = path.with_suffix(path.suffix + ".tmp")
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o660)
     try:
-        os.posix_fallocate(fd, 0, size)
-        os.pwrite(fd, head, 0)
-        os.fsync(fd)
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o660)
+        try:
+            os.posix_fallocate(fd, 0, size)
+            write_at(fd, head, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
         reach("allocate.synced")
         os.rename(temporary, path)
         reach("allocate.named")
@@ -61,8 +64,6 @@ def allocate(path: Path, head: bytes, size: int) -> None:
         if error.errno in FULL:
             raise SpoolFull(f"no room for {size} bytes at {path}: {error.strerror}") from error
         raise
-    finally:
-        os.close(fd)
     try:
         sync_directory(path.parent)
     except OSError:
@@ -96,6 +97,12 @@ def write_at(fd: int, data: bytes, offset: int) -> None:
     while view:
         done = os.pwrite(fd, view, offset)
         view, offset = view[done:], offset + done
+
+
+def free_bytes(path: Path) -> tuple[int, int]:
+    """(bytes that are free for us, bytes in all) of the filesystem that holds `path`."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
 
 def allocated_bytes(path: Path) -> int:

@@ -4,7 +4,7 @@
       MissingPart        a library or a kernel feature is not there
       SpoolBusy          another process owns the directory
       NoSpool            the directory holds no spool
-      SpoolFull          the size limit is reached, or the disk
+      SpoolFull          the size limit or the free-space reserve is reached, or the disk
       SyncFailed         the disk did not take what was written
       MarksFailed        what was delivered could not be written down
       SegmentsGone       what is being read was removed to make room
@@ -18,6 +18,8 @@ Each message is one sentence that says what, where and what to do; `cli.exits` m
 from __future__ import annotations
 
 from pathlib import Path
+
+from spool.fullness import Full
 
 
 class SpoolError(Exception):
@@ -37,7 +39,11 @@ class NoSpool(SpoolError):
 
 
 class SpoolFull(SpoolError):
-    """No room: `max_bytes` is reached, or the disk is full."""
+    """No room: `max_bytes` or the free-space reserve is reached, or the disk is full."""
+
+    def __init__(self, *sentence: str, why: Full = Full.DISK) -> None:
+        super().__init__(*sentence)
+        self.why = why
 
 
 class SyncFailed(SpoolError):

@@ -39,7 +39,8 @@ Frame head, 64 bytes, at a multiple of 8. One frame holds one burst of the intak
     56   previous        u64       digest of the frame before it; of the header's `previous` for the first
 
     body := length:u32[count] [uid:u32[count]] [pid:u32[count]] datagrams discard_row*
-    discard_row := reason:u16 sample_bytes:u16 count:u32 sample     one a reason; sample: its first bytes
+    discard_row := reason:u16 sample_bytes:u16 count:u32 sample     one a reason, of over_quota one a topic;
+                                                                    sample: its first bytes
 
 The digest is stored last: a frame whose digest is right was written whole. Eight zero bytes where a
 frame could begin end the log. A datagram's own bytes are specified in spool.wire.

@@ -13,17 +13,20 @@ import select
 import time
 from collections.abc import Callable
 
+from spool.ages import Ages
 from spool.committer import Committer
 from spool.crash_point import reach
 from spool.errors import SpoolFull
 from spool.frame import POSITION
 from spool.index import Index
-from spool.layout import SPARE, Layout
+from spool.layout import Layout
 from spool.ledger import LedgerCopy
 from spool.options import ALWAYS, SpoolOptions
 from spool.packer import Packer
 from spool.page import Field, Page
-from spool.retention import AHEAD_S, Stock, most_spares
+from spool.provision import Provision
+from spool.quotas import Quotas
+from spool.retention import Stock, expired
 from spool.segment import Identity
 
 log = logging.getLogger("bruce.keeper")
@@ -34,6 +37,8 @@ COPY_S = 1.0
 """Between two copies of the ledger."""
 STANDS_S = 0.02
 """Between two attempts to commit, while the watermark stands: before damage, or a suspect segment."""
+EXPIRE_S = 1.0
+"""Between two looks for delivered segments that may go."""
 
 
 class Keeper:
@@ -55,16 +60,15 @@ class Keeper:
         self._bell, self._announce = bell, announce
         self._index = Index(layout.index, identity.boot)
         self._stock = Stock(layout, identity, options)
+        self._quotas = Quotas(layout, page, options.quotas, options.max_bytes)
         self._committer = Committer(layout, self._index, page)
+        self._committer.seen = self._quotas.add
         self._committer.commit_all()
         reach("recover.walked")
         # Behind the last one in use, however far it can be committed.
-        self._next_spare = max(self._committer.number, self._committer.last) + 1
-        while layout.segment(self._next_spare, SPARE).exists():
-            self._next_spare += 1
-        self._offer(2)
-        self._synced_at = self._counted_at = time.monotonic()
-        self._counted, self._rate = self._log_bytes(), 0.0
+        self._provision = Provision(self._stock, page, max(self._committer.number, self._committer.last))
+        self._ages = Ages(layout.ages)
+        self._synced_at, self._expired_at = time.monotonic(), -math.inf
         self._retired = (0, 0)
         self._stands = False
         self._packer = Packer(layout) if options.recompress else None
@@ -85,6 +89,8 @@ class Keeper:
         self._committer.seal_last()
         if self._packer:
             self._packer.close()
+        if self._options.keep_delivered_hours is not None:
+            self._ages.save()
         self._copied_at = -math.inf
         self._copy_ledger()
         if self._ledger:
@@ -96,8 +102,10 @@ class Keeper:
         """Everything that is due now. An OSError shows in the page until a commit succeeds."""
         try:
             self.commit()
-            self._restock()
             self._retire()
+            self._expire()
+            self._restock()
+            self._quotas.look()
             self._committer.seal_one()
             if self._packer:
                 self._packer.step()
@@ -156,45 +164,15 @@ class Keeper:
         written, synced = (self._page.place(f) for f in (Field.WRITTEN, Field.SYNCED))
         return written[0] != synced[0] or written[1] - synced[1] >= self._options.sync_bytes
 
-    def _log_bytes(self) -> int:
-        """Bytes ever written to the log, near enough for a rate."""
-        return self._committer.number * self._options.segment_bytes + int(self._committer.tail[POSITION])
-
     def _restock(self) -> None:
-        """Have spares for AHEAD_S at the present rate; when there is no room, say so to the appender."""
-        now, written = time.monotonic(), self._written()
-        if now - self._counted_at >= 0.5:
-            self._rate = (self._log_bytes() - self._counted) / (now - self._counted_at)
-            self._counted, self._counted_at = self._log_bytes(), now
-        ahead = 1 + max(1, math.ceil(self._rate * AHEAD_S / self._options.segment_bytes))
-        ahead = min(ahead, most_spares(self._options))
-        while self._next_spare <= written + ahead:
-            try:
-                self._stock.make_spare(self._next_spare)
-            except SpoolFull as error:
-                if self._next_spare <= written + 1:
-                    if not self._page.words[Field.FULL]:
-                        log.error("%s; new messages are discarded until there is room", error)
-                    self._page.words[Field.FULL] = 1
-                return
-            reach("roll.made")
-            self._next_spare += 1
-            self._offer(min(2, ahead))
+        """Have spares, and say how much room there is."""
+        log_bytes = self._committer.number * self._options.segment_bytes + int(self._committer.tail[POSITION])
+        self._provision.restock(self._written(), log_bytes)
 
     def _written(self) -> int:
-        """The number of the segment in use."""
+        """The number of the segment in use, however far it can be committed."""
         committer = self._committer
         return max(self._page.place(Field.WRITTEN)[0], committer.number, committer.last)
-
-    def _offer(self, least: int) -> None:
-        """Let the appender have the spares; after the spool was full, only when there are `least` of them."""
-        words = self._page.words
-        if words[Field.FULL] and self._next_spare - 1 - self._written() < least:
-            return
-        words[Field.SPARE] = self._next_spare - 1
-        if words[Field.FULL]:
-            log.warning("there is room again; new messages are accepted")
-        words[Field.FULL] = 0
 
     def _retire(self) -> None:
         """Call segments sent whose messages are all resolved."""
@@ -202,3 +180,19 @@ class Keeper:
         if due != self._retired:
             self._stock.retire(due[0])
             self._retired = due
+
+    def _expire(self) -> None:
+        """Remove delivered segments that nobody wants kept, or whose room others need."""
+        now = time.monotonic()
+        if now - self._expired_at < EXPIRE_S:
+            return
+        self._expired_at = now
+        keep_bytes, hours = self._options.keep_delivered_bytes, self._options.keep_delivered_hours
+        self._stock.give_back_reserve()
+        if keep_bytes is None and hours is None:
+            return
+        sent = self._stock.sent()
+        ages = self._ages.note(first for first, _ in sent) if hours is not None else {}
+        rows = [(first, size, ages.get(first, 0.0)) for first, size in sent]
+        if gone := expired(rows, keep_bytes, None if hours is None else hours * 3600.0):
+            self._stock.remove(gone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from spool.errors import SpoolBusy
 
+_HOLDER_BYTES = 32
 PATIENCE_S = 2.0
 """A daemon that was killed leaves its workers dying for a moment; its successor waits that long for them."""
 
@@ -23,12 +25,13 @@ class Lock:
         end = time.monotonic() + PATIENCE_S
         while not self._taken():
             if time.monotonic() > end:
-                holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+                holder = os.pread(self._fd, _HOLDER_BYTES, 0).decode("ascii", "replace").strip() or "unknown"
                 os.close(self._fd)
                 raise SpoolBusy(f"{path} is held by process {holder}: it is already {purpose}")
             time.sleep(0.01)
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        # Over what stands there: a full disk may have no block for it. It is only for the message above.
+        with contextlib.suppress(OSError):
+            os.pwrite(self._fd, f"{os.getpid()}\n".ljust(_HOLDER_BYTES).encode(), 0)
 
     def _taken(self) -> bool:
         try:

@@ -11,7 +11,8 @@
                          routed to any, and not resolved
     discard   see spool.discarded
     lost      sequence:u64be -> reason:u16, check
-                         each message discarded, while its segment is kept
+                         each message discarded, while its segment is kept; those evicted are not listed,
+                         since their segments are about to go
     sample    see spool.discarded
 
 `check` is an xxh3 over key and value, seeded with the identity of the segment that the row speaks of
@@ -366,11 +367,13 @@ class Marks:
     def _put_discards(self, txn: Any, changes: Changes) -> None:
         for sequence, reason, topic, now in changes.discarded:
             self._discard(txn, sequence, reason, topic, now)
+        for reason, topic, messages, now in changes.evicted:
+            discarded.count(txn, self._db[b"discard"], reason, topic, (messages, now), self.catalogue.spool)
         for sample in changes.samples:
             discarded.keep_sample(txn, self._db[b"sample"], sample, self.catalogue.spool)
 
     def _discard(self, txn: Any, sequence: int, reason: int, topic: bytes, now: int) -> None:
-        discarded.count(txn, self._db[b"discard"], reason, topic, now, self.catalogue.spool)
+        discarded.count(txn, self._db[b"discard"], reason, topic, (1, now), self.catalogue.spool)
         place = sequence.to_bytes(8, "big")
         self._put(txn, b"lost", place, reason.to_bytes(2, "little"), self._info(sequence).identity)
 

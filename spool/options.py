@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 MIB = 1 << 20
@@ -18,7 +19,26 @@ class SpoolOptions:
 
     max_bytes: int = 4096 * MIB
     """Bytes that segments may take, delivered ones included. When nothing delivered is left to remove,
-    new messages are discarded and counted until there is room."""
+    the spool is full: see when_full."""
+
+    min_free_bytes: int | None = None
+    """Bytes that segments leave free on their filesystem, for index and marks, and for others. When others
+    take them, delivered segments go, and then the spool is full. Danger: with 0 a full disk can keep what
+    was delivered from being written down, so that it is sent twice."""
+
+    when_full: str = "discard_newest"
+    """What happens without room. `discard_newest`: new messages are discarded and counted. `block`: they
+    wait in the socket, and so do their senders. `discard_oldest`: the oldest undelivered messages are
+    discarded and counted, a sixteenth of max_bytes at a time; one of them whose acknowledgement was still
+    awaited may be in Kafka all the same. Danger: `block` stops every program that writes to the socket."""
+
+    keep_delivered_bytes: int | None = None
+    """Bytes of delivered segments that are kept for replay, at most; 0 keeps none. They go in any case
+    when max_bytes needs the room, the oldest first, and before anything that is not delivered."""
+
+    keep_delivered_hours: int | None = None
+    """Hours that a delivered segment is kept, at most, counted while bruce runs and not by the clock on
+    the wall."""
 
     segment_bytes: int = 64 * MIB
     """Bytes of one segment, preallocated. At least 256 KiB; max_bytes must hold four of them."""
@@ -39,3 +59,8 @@ class SpoolOptions:
 
     sync_bytes: int = 8 * MIB
     """Unsynced bytes that start a sync before the interval is over."""
+
+    quotas: Mapping[bytes, float] = field(default_factory=dict)
+    """The share of max_bytes that undelivered messages of the topic may take. When they do, new ones of this
+    topic are discarded and counted, until there is a tenth less; others go on. Followed to a few MiB and a
+    fraction of a second. Not given: as much as there is."""

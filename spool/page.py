@@ -19,8 +19,8 @@ from spool.digest import digest
 from spool.disk import write_file
 from spool.mapping import Mapping
 
-WORDS = 1024
-MAGIC = int.from_bytes(b"brucepg1", "little")
+WORDS = 4096
+MAGIC = int.from_bytes(b"brucepg2", "little")
 
 
 class Field(IntEnum):
@@ -41,7 +41,7 @@ class Field(IntEnum):
     SPARE = 18
     """keeper: the highest number of a spare that is ready."""
     FULL = 19
-    """keeper: 1 while the spool has no room, so that no spare will come."""
+    """keeper: why the spool has no room (spool.fullness.Full), so that no spare will come; 0 while it has."""
     KEEPER_WAITS = 20
     """keeper: 1 while it sleeps until its bell rings."""
     SYNC_ERROR = 21
@@ -53,6 +53,8 @@ class Field(IntEnum):
 
     FLOOR = 24
     """delivery: every message below this sequence is resolved."""
+    FRONTIER = 25
+    """delivery: every message below this sequence was read, and is counted where its topic has a quota."""
 
     WORKERS = 32
     """supervisor: 8 rows of WORKER_WORDS: pid, restarts."""
@@ -63,9 +65,24 @@ class Field(IntEnum):
     TROUBLE = 880
     """delivery: why nothing can be sent: bytes, their digest, then the UTF-8 text; no bytes: it can."""
 
+    FULL_SINCE_NS = 1024
+    """keeper: since when it is full, ns since the epoch."""
+    WHEN_FULL = 1025
+    """keeper: what becomes of new messages without room (spool.fullness.WhenFull)."""
+    EVICT = 1026
+    """keeper: messages below this sequence are to be given up; there is no room for them any more."""
+    QUOTAS = 1032
+    """keeper: how many topics have more undelivered than their quota; see spool.quotas."""
+    QUOTA_TOPICS = 1033
+    """keeper: how many topics have a quota."""
+    QUOTA_ROWS = 1040
+    """keeper, delivery: rows of QUOTA_ROW words, one a topic."""
+
 
 WORKER_WORDS = 4
 BROKER_ROWS = 200
+QUOTA_ROW = 48
+MOST_QUOTAS = 60
 TEXT_BYTES = 1024
 """Most bytes of a text."""
 
@@ -81,11 +98,11 @@ def split_place(word: int) -> tuple[int, int]:
 
 
 class Page:
-    """One mapped page; `words` int64[1024]."""
+    """One mapped page; `words` int64[WORDS]."""
 
     def __init__(self, path: Path) -> None:
-        """Map the page at `path`, which is made when it is not there."""
-        if not path.exists():
+        """Map the page at `path`, which is made when it is not there, or is that of another release."""
+        if read_page(path) is None:
             head = np.zeros(WORDS, np.int64)
             head[Field.MAGIC] = MAGIC
             write_file(path, head.tobytes())

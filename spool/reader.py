@@ -7,6 +7,7 @@ be gone after a power loss, and must not have been seen by Kafka.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -63,19 +64,19 @@ class Reader:
         self.catalogue.refresh()
         segments = self.catalogue.segments
         info = segments[self.catalogue.at(sequence)] if segments else None
-        if info is None:
-            self._close()
-        elif self._info is None or info.number != self._info.number or self._is_renewed(info):
-            self._open(info, sequence)
-        else:
+        if info and self._info and info.number == self._info.number and not self._is_renewed(info):
             # To unpack a segment takes long.
             self._go_to(sequence)
+            self.sequence = sequence
+            return
+        self._close()
         self.sequence = sequence
+        self._open_near()
 
     def next(self) -> Batch | None:
         """Messages from `sequence` on, valid until the next call; None when no more are committed."""
         while True:
-            if self._scan is None and not self._open_first():
+            if self._scan is None and not self._open_near():
                 return None
             assert self._scan is not None
             self._scan.limit = self._readable()
@@ -137,8 +138,13 @@ class Reader:
         following = self._following(self._info)
         if following is None:
             return False
-        self._note_damage(expected, expected + following.stored - int(tail[STORED]))
-        self._open(following, following.first_sequence)
+        missing = following.stored - int(tail[STORED])
+        try:
+            self._open(following, following.first_sequence)
+        except FileNotFoundError:
+            # Delivered or given up, and removed since the catalogue looked: on where the log begins now.
+            return self._open_near()
+        self._note_damage(expected, expected + missing)
         self.sequence = max(self.sequence, following.first_sequence)
         return True
 
@@ -173,15 +179,20 @@ class Reader:
             self.catalogue.refresh()
         return None
 
-    def _open_first(self) -> bool:
-        self.catalogue.refresh()
-        if not self.catalogue.segments:
-            return False
-        self._open(self.catalogue.segments[self.catalogue.at(self.sequence)], self.sequence)
-        return True
+    def _open_near(self) -> bool:
+        """Open the segment that holds `sequence`, or the oldest behind it; False in an empty spool."""
+        while True:
+            self.catalogue.refresh()
+            if not self.catalogue.segments:
+                return False
+            info = self.catalogue.segments[self.catalogue.at(self.sequence)]
+            # Each time that it is gone already there is one less.
+            with contextlib.suppress(FileNotFoundError):
+                self._open(info, self.sequence)
+                return True
 
     def _open(self, info: SegmentInfo, sequence: int) -> None:
-        """Open a segment near `sequence`."""
+        """Open a segment near `sequence`. Raises FileNotFoundError when it was removed."""
         self._close()
         self._opened = self._file(info)
         fd = self.catalogue.open(info)

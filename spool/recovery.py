@@ -34,6 +34,7 @@ from spool.disk import make_directory, read_at, sync_directory, write_at, write_
 from spool.errors import BadSpool, NoSpool, UnknownVersion
 from spool.format import HEADER_BYTES, decode_header
 from spool.frame import POSITION, SEQUENCE, Tail, tail_at_start
+from spool.fullness import most_spares
 from spool.identity import own_identity, read_identity
 from spool.layout import SPARE, Layout, parse_name
 from spool.live import LiveSegment, empty_tail, end_of, live_segment, next_epoch, read_footer
@@ -118,31 +119,36 @@ def _has_spares_of_another(layout: Layout, boot: bytes) -> bool:
 def _clean(layout: Layout) -> None:
     """Remove the index, and what a crash left half made."""
     shutil.rmtree(layout.index, ignore_errors=True)
-    left = [p for p in layout.segments.iterdir() if p.suffix == ".tmp" or p.stat().st_size == 0]
-    for path in left:
+    places = (layout.directory, layout.segments, layout.quarantine)
+    half = {path for place in places for path in place.iterdir() if path.suffix == ".tmp"}
+    half |= {path for path in layout.segments.iterdir() if path.stat().st_size == 0}
+    for path in half:
         path.unlink()
-    _say_removed(layout, len(left))
+    _say_removed(layout, len(half))
 
 
 def _remove_spares(layout: Layout, options: SpoolOptions, boot: bytes) -> None:
-    """Remove spares that nobody can vouch for."""
-    left = 0
+    """Remove spares that nobody can vouch for, and more of them than max_bytes allows by now."""
+    kept = left = 0
     for number in layout.list_spares():
         path = layout.segment(number, SPARE)
         if _is_usable(path, options.segment_bytes, boot):
-            continue
-        left += 1
-        if _holds_frames(path):
+            if is_bound(path) or kept < most_spares(options.max_bytes, options.segment_bytes):
+                kept += not is_bound(path)
+                continue
+        elif _holds_frames(path):
             set_aside(layout, path, "its header was never finished, and there are messages behind it")
-        else:
-            path.unlink()
+            left += 1
+            continue
+        path.unlink()
+        left += 1
     _say_removed(layout, left)
 
 
 def _say_removed(layout: Layout, count: int) -> None:
     if count:
         sync_directory(layout.segments)
-        log.info("%d half-made or outdated files removed from %s", count, layout.segments)
+        log.info("%d half-made or outdated files removed from %s", count, layout.directory)
 
 
 def _is_usable(path: Path, segment_bytes: int, boot: bytes) -> bool:
@@ -159,6 +165,11 @@ def _is_usable(path: Path, segment_bytes: int, boot: bytes) -> bool:
     status = path.stat()
     whole = status.st_size == segment_bytes <= 512 * status.st_blocks
     return bool(header["first_sequence"] != UNBOUND) or (bytes(header["boot"]) == boot and whole)
+
+
+def is_bound(path: Path) -> bool:
+    """Whether a spare with a good header was taken into use."""
+    return bool(read_header(path)["first_sequence"] != UNBOUND)
 
 
 def _holds_frames(path: Path) -> bool:

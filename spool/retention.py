@@ -1,20 +1,24 @@
-"""Segments in stock: which to remove, when to make more, when the spool is full."""
+"""Segments in stock: which to remove, and room for one more."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from spool.crash_point import reach
-from spool.disk import allocated_bytes, sync_directory
+from spool.disk import allocated_bytes, free_bytes, sync_directory
 from spool.errors import SpoolFull
+from spool.fullness import Full, Space, lack, reserve
 from spool.layout import SEGMENT, SENT, Layout
 from spool.options import SpoolOptions
 from spool.segment import Identity, create_spare
 
-AHEAD_S = 6.0
-"""Spares last at least this long at the present rate: a disk that stands still must not stop intake."""
+_LACKS = {
+    Full.MAX_BYTES: "has reached [spool] max_bytes",
+    Full.RESERVE: "would leave less than [spool] min_free_bytes on its filesystem",
+}
 
 
 def removable(named: list[tuple[int, str]]) -> int | None:
@@ -31,9 +35,22 @@ def delivered(named: list[tuple[int, str]], floor: int) -> list[int]:
     return [first for (first, suffix), (following, _) in ends if suffix == SEGMENT and following <= floor]
 
 
-def most_spares(options: SpoolOptions) -> int:
-    """Spares never take more than a quarter of max_bytes, whatever the rate."""
-    return max(1, options.max_bytes // (4 * options.segment_bytes))
+def expired(
+    sent: Sequence[tuple[int, int, float]], keep_bytes: int | None, keep_s: float | None
+) -> list[int]:
+    """First sequences of the delivered segments that need not be kept any longer, the oldest first.
+
+    `sent`: (first sequence, bytes, seconds since it was delivered), in order. None keeps all.
+    """
+    over = sum(size for _, size, _ in sent) - keep_bytes if keep_bytes is not None else 0
+    gone = []
+    for first, size, age in sent:
+        # In order, without gaps: a segment stays as long as one before it.
+        if over <= 0 and (keep_s is None or age < keep_s):
+            break
+        over -= size
+        gone.append(first)
+    return gone
 
 
 class Stock:
@@ -46,11 +63,15 @@ class Stock:
         """Bytes of disk that all segments and spares take."""
         return sum(allocated_bytes(Path(entry.path)) for entry in os.scandir(self.layout.segments))
 
+    def space(self) -> Space:
+        """What there is of room. Counted anew each time: a sum that is kept could be wrong for ever."""
+        return Space(self.used_bytes(), *free_bytes(self.layout.segments))
+
     def make_spare(self, number: int) -> None:
         """Allocate one more segment, removing delivered ones to make room. Raises SpoolFull, OSError."""
-        while self.used_bytes() + self.options.segment_bytes > self.options.max_bytes:
+        while found := self._lacks():
             if not self._remove_one():
-                raise SpoolFull(f"{self.layout.directory} has reached max_bytes = {self.options.max_bytes}")
+                raise SpoolFull(f"{self.layout.directory} {_LACKS[found]}", why=found)
         try:
             create_spare(self.layout, self.identity, number, self.options.segment_bytes)
         except SpoolFull:
@@ -58,14 +79,45 @@ class Stock:
                 raise
             create_spare(self.layout, self.identity, number, self.options.segment_bytes)
 
+    def _lacks(self) -> Full:
+        space, options = self.space(), self.options
+        least_free = reserve(options.min_free_bytes, space.size)
+        return lack(space, options.segment_bytes, options.max_bytes, least_free)
+
     def _remove_one(self) -> bool:
         first = removable(self.layout.list_segments())
         if first is None:
             return False
-        self.layout.segment(first, SENT).unlink(missing_ok=True)
-        reach("retire.removed")
-        sync_directory(self.layout.segments)
+        self.remove([first])
         return True
+
+    def remove(self, sent: Iterable[int]) -> None:
+        """Remove delivered segments by their first sequences."""
+        for first in sent:
+            self.layout.segment(first, SENT).unlink(missing_ok=True)
+            reach("retire.removed")
+        sync_directory(self.layout.segments)
+
+    def give_back_reserve(self) -> int:
+        """Remove delivered segments until the reserve is free again, which others took; how many."""
+        count = 0
+        while True:
+            free, size = free_bytes(self.layout.segments)
+            if free >= reserve(self.options.min_free_bytes, size) or not self._remove_one():
+                return count
+            count += 1
+
+    def undelivered(self, floor: int) -> list[tuple[int, int]]:
+        """(first sequence, bytes) of the segments that are not delivered, in order, the last one in use."""
+        named = self.layout.list_segments()
+        done = set(delivered(named, floor))
+        kept = [first for first, suffix in named if suffix == SEGMENT and first not in done]
+        return [(first, allocated_bytes(self.layout.segment(first))) for first in kept]
+
+    def sent(self) -> list[tuple[int, int]]:
+        """(first sequence, bytes) of the segments called sent, in order."""
+        named = [first for first, suffix in self.layout.list_segments() if suffix == SENT]
+        return [(first, allocated_bytes(self.layout.segment(first, SENT))) for first in named]
 
     def retire(self, floor: int) -> int:
         """Call the segments below `floor` sent; how many."""

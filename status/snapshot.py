@@ -3,15 +3,16 @@
     {"spool": {"uuid", "directory", "bytes", "segments"},
      "watermarks": {"accepted", "written", "synced", "delivered"},
      "received", "delivered", "discarded": {REASON: n}, "backlog",
-     "disk": null or a sentence,
+     "full": [{"what", "topic", "since", "sentence"}], "disk": null or a sentence,
      "workers": [{"role", "pid", "restarts"}], "brokers": [{"id", "state", "offset", "in_flight"}],
      "trouble": null or a sentence, "dead_lettered": n,
      "acknowledgements": null or {"taken", "replied", "dropped", "waiting", "refused"}}
 
 Watermarks are the next sequence number that is not yet at the level. Counts are those of the spool's whole
 life; `received = delivered + discarded + backlog` always holds. `trouble` says why nothing can be sent, or
-not to some topics; `disk` what the disk refuses. `dead_lettered`: how many of the discarded are in the
-dead-letter topic. `acknowledgements` are those of [ingest] ack_socket, since the daemon was started.
+not to some topics; `disk` what the disk refuses; `full` lists what has no room. `dead_lettered`: how many of
+the discarded are in the dead-letter topic. `acknowledgements` are those of [ingest]
+ack_socket, since the daemon was started.
 """
 
 from __future__ import annotations
@@ -77,6 +78,19 @@ class AckView:
 
 
 @dataclass(frozen=True, slots=True)
+class FullView:
+    """What has no room."""
+
+    what: str
+    """max_bytes, min_free_bytes, disk or quota."""
+    topic: str | None
+    """Whose quota."""
+    since: str
+    """When that began, as 2026-11-21T17:00:00Z."""
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything that `status` shows."""
 
@@ -86,6 +100,8 @@ class Snapshot:
     delivered: int
     discarded: dict[str, int]
     backlog: int
+    full: list[FullView]
+    """Empty while there is room, and when no daemon runs."""
     disk: str | None
     """What is wrong with the disk, in one sentence; None when nothing is known to be."""
     workers: list[WorkerView]

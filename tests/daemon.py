@@ -67,6 +67,7 @@ class RunningBruce:
                 "directory": str(self.spool),
                 "segment_bytes": segment_bytes,
                 "max_bytes": 256 * segment_bytes,
+                "min_free_bytes": 0,
             },
             "kafka": {"bootstrap.servers": servers},
         }

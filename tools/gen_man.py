@@ -34,11 +34,14 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "spool": ("spool/options.py", SpoolOptions),
     "dispatch": ("dispatch/options.py", DispatchOptions),
 }
-_DEFAULT_PATHS = {
+_DEFAULTS = {
     "directory": "/var/lib/bruce for root, for others $XDG_STATE_HOME/bruce or ~/.local/state/bruce",
     "ack_socket": "none",
     "datagram_socket": "/run/bruce/bruce.sock for root, for others $XDG_RUNTIME_DIR/bruce.sock "
     "or /tmp/bruce-UID.sock",
+    "min_free_bytes": "256MiB, or a twentieth of a filesystem smaller than 5GiB",
+    "keep_delivered_bytes": "as many as max_bytes and min_free_bytes leave",
+    "keep_delivered_hours": "until the room is needed",
 }
 _EXAMPLE = """
     [spool]
@@ -111,9 +114,11 @@ def configuration() -> str:
     """bruce.toml(5)."""
     kafka = docstrings.of_attributes(ROOT / "dispatch/options.py", "DispatchOptions")
     described = docstrings.of_attributes(ROOT / "cli/config.py", "Config")
+    quotas = docstrings.of_attributes(ROOT / "spool/options.py", "SpoolOptions")["quotas"]
     kinds = settings.TOPIC_KEYS
     own = {
         "partitioner": f"{described['partitioners']} Accepts: {kinds['partitioner'].accepts}.",
+        "quota": f"{quotas} Accepts: {kinds['quota'].accepts}.",
         "rate": f"{described['rates']} Accepts: {kinds['rate'].accepts}.",
         "rate_excess": f"Accepts: {kinds['rate_excess'].accepts}. Default: delay.",
     }
@@ -142,7 +147,7 @@ def _keys(table: str) -> Iterator[tuple[str, str]]:
     documented = docstrings.of_attributes(ROOT / path, options.__name__)
     fields = {field.name: field for field in dataclasses.fields(options)}
     for key, kind in settings.TABLES[table].items():
-        default = _DEFAULT_PATHS.get(key) or _shown(fields[key].default, in_bytes="bytes" in key)
+        default = _DEFAULTS.get(key) or _shown(fields[key].default, in_bytes="bytes" in key)
         yield key, f"{documented[key]} Accepts: {kind.accepts}. Default: {default}."
 
 

@@ -50,6 +50,7 @@ def check_shape(report: dict[str, Any]) -> None:
         "delivered",
         "discarded",
         "backlog",
+        "full",
         "disk",
         "workers",
         "brokers",

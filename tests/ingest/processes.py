@@ -11,6 +11,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ingest.datagram import open_socket, set_timeout
 from ingest.staging import Staging
@@ -64,21 +65,27 @@ def await_end(pid: int, *, asking: bool = False) -> int:
 class Processes:
     """The processes of one intake, by role."""
 
-    def __init__(self, directory: Path, slots: int = 16, **options: int) -> None:
-        self.options = SpoolOptions(directory=directory / "spool", **options)
+    def __init__(self, directory: Path, slots: int = 16, **options: Any) -> None:
+        self.options = SpoolOptions(directory=directory / "spool", **{"min_free_bytes": 0, **options})
         self.directory, self.slots = directory, slots
         self.path = directory / "socket"
         self.spool = open_spool(self.options)
         self.layout = self.spool.layout
         self.page = Page(directory / "page")
-        self.receiver = open_socket(self.path)
-        set_timeout(self.receiver)
+        self.open_socket()
         self.bell = os.eventfd(0, os.EFD_NONBLOCK)
         Ledger(self.layout.ledger)
         compile_kernels()
         self.pids: dict[str, int] = {}
         self.start("keeper")
         self.start("ingest")
+
+    def open_socket(self) -> None:
+        """A socket, as every start makes one of its own."""
+        if hasattr(self, "receiver"):
+            self.receiver.close()
+        self.receiver = open_socket(self.path)
+        set_timeout(self.receiver)
 
     def start(self, role: str) -> None:
         """Fork a role."""

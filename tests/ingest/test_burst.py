@@ -128,15 +128,6 @@ def test_bursts_go_on_in_the_next_segment(memory: Path) -> None:
     intake.close()
 
 
-def test_overflow_memory_is_given_back(intake: Intake) -> None:
-    """After large datagrams the staging file shrinks to what small ones need."""
-    intake.take([sized(60000, i) for i in range(200)])
-    most = intake.staging_path.stat().st_blocks
-    intake.worker.staging.punch()
-    assert intake.staging_path.stat().st_blocks * 512 < 64 << 10
-    assert most * 512 <= (64 << 10) + 8 * 65536
-
-
 LIFE = """
 import sys
 from pathlib import Path

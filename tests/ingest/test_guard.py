@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ingest.guard import KEPT
 from ingest.staging import RESERVE, Staging, read_staging
 from tests.ingest.intake import connect
 from tests.ingest.processes import PATIENCE_S, Processes, await_end, fork, message, send
@@ -138,7 +139,7 @@ def test_a_full_reserve_lets_senders_wait(memory: Path) -> None:
     """Nothing is dropped: the socket's queue is the end of the line, as it always was."""
     processes = Processes(memory, 4, segment_bytes=1 << 20, max_bytes=64 << 20)
     try:
-        wait_at_the_socket(processes, 4 * RESERVE)
+        wait_at_the_socket(processes, 4 * (RESERVE - KEPT))
     finally:
         processes.close()
 
@@ -153,5 +154,36 @@ def test_a_full_tmpfs_lets_senders_wait(memory: Path, tmp_path: Path) -> None:
             fill_up(place / "more")
             wait_at_the_socket(processes, 500)
             assert [number for number, _ in staged(processes)] == []
+        finally:
+            processes.close()
+
+
+@pytest.mark.parametrize("size", [2049, 65_300])
+def test_large_datagrams_need_no_memory_that_is_not_there(memory: Path, tmp_path: Path, size: int) -> None:
+    """With the tmpfs of staging full to the last block, those over a slot are stored as the others are.
+
+    While a store waits as well: what the guard has no memory for waits in the socket.
+    """
+    with mounted("tmpfs", tmp_path, 8 << 20) as place:
+        (memory / "spool").mkdir()
+        (place / "spool").symlink_to(memory / "spool")
+        processes = Processes(place, 12, segment_bytes=1 << 20, max_bytes=64 << 20)
+        try:
+            with connect(processes.path) as sender:
+                sender.settimeout(PATIENCE_S)
+                fill_up(place / "more")
+                for number in range(40):
+                    sender.send(message(0, number, size))
+                with standing(processes):
+                    sent = 40
+                    sender.settimeout(1)
+                    with contextlib.suppress(TimeoutError):
+                        while sent < 200:
+                            sender.send(message(0, sent, size))
+                            sent += 1
+            pid = processes.pids["ingest"]
+            assert processes.stop() == [0, 0]
+            assert by_sender(processes)[0] == list(range(sent))
+            assert pid
         finally:
             processes.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -150,3 +151,26 @@ def test_looking_at_nothing_finds_nothing(memory: Path) -> None:
     assert read_staging(memory / "none") == []
     (memory / "other").write_bytes(b"other" * 100)
     assert read_staging(memory / "other") == []
+
+
+@pytest.mark.parametrize("room", [1 << 20, 3 << 20, 7 << 20, 40 << 20])
+def test_as_many_slots_as_there_is_memory_for(tmp_path: Path, room: int) -> None:
+    """Each slot that is received into has its overflow reserved; on a small tmpfs they are fewer."""
+    with mounted("tmpfs", tmp_path, (2 << 20) + room) as place:
+        staging = Staging(place / "staging", SPOOL, 512)
+        assert staging.slots == 512
+        assert 1 <= staging.burst <= min(512, room // OVERFLOW_BYTES + 16)
+        assert staging.burst == 512 or staging.burst * OVERFLOW_BYTES >= room // 4
+        fill_up(place / "more")
+        again = Staging(place / "staging", SPOOL, 512)
+        assert again.burst == staging.burst
+        (place / "more").unlink()
+
+
+def test_no_memory_for_one_slot_is_an_error(tmp_path: Path) -> None:
+    """It is said at the start, and not found out by a datagram that is lost."""
+    with (
+        mounted("tmpfs", tmp_path, 1120 << 10) as place,
+        pytest.raises(OSError, match=os.strerror(errno.ENOSPC)),
+    ):
+        Staging(place / "staging", SPOOL, 512)

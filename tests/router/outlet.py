@@ -21,6 +21,7 @@ from dispatch.options import DispatchOptions
 from dispatch.pool import Pool
 from router.acks import Acks
 from router.ends import Kafka, Log, Rules
+from router.eviction import Eviction
 from router.limits import Limits
 from router.metadata import Metadata
 from router.partition import Partitioners
@@ -79,8 +80,12 @@ class Outlet:
         self.metadata = Metadata(self.client.fetch_cluster, lambda: None)
         self.readers = Reader(catalogue, topics), Reader(catalogue, topics)
         window = self.options.window_messages, self.options.window_bytes
+
+        def committed() -> tuple[int, int]:
+            return self.rig.page.place(Field.SYNCED)
+
         self.router = Router(
-            Log(*self.readers, lambda: self.rig.page.place(Field.SYNCED)),
+            Log(*self.readers, committed, Eviction(Reader(catalogue, topics), committed, self.limit)),
             Kafka(self.client, self.pool, Room(self.pool, *window), self.metadata),
             self.acks,
             Rules(Partitioners(self.partitioners), Limits(topics)),
@@ -89,6 +94,10 @@ class Outlet:
             ),
         )
         self._runs = True
+
+    def limit(self) -> int:
+        """Below which sequence the spool has no room for messages any more."""
+        return int(self.rig.page.words[Field.EVICT])
 
     def kill(self) -> None:
         """What was not committed is forgotten, what is in flight goes no further."""

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from spool import recovery
@@ -31,9 +32,15 @@ SECTOR = 512
 class Rig:
     """One spool, its appender and its keeper, in this process. Processes die by `crash`."""
 
-    def __init__(self, directory: Path, runtime: Path | None = None, **options: int | str) -> None:
+    def __init__(self, directory: Path, runtime: Path | None = None, **options: Any) -> None:
         """`runtime`: where the page lies, when not in `directory`."""
-        chosen = {"segment_bytes": SEGMENT_BYTES, "max_bytes": 1 << 20, "sync_interval_ms": 0, **options}
+        chosen = {
+            "segment_bytes": SEGMENT_BYTES,
+            "max_bytes": 1 << 20,
+            "sync_interval_ms": 0,
+            "min_free_bytes": 0,
+        }
+        chosen.update(options)
         self.directory, self.runtime = directory, runtime or directory
         self.options = SpoolOptions(directory=directory / "spool", **chosen)
         self.layout = Layout(self.options.directory)
@@ -159,7 +166,7 @@ class Rig:
         """Remember what each sync makes durable."""
         return _Recorder(self.images)
 
-    def replace(self, **options: int) -> None:
+    def replace(self, **options: Any) -> None:
         """Other options from the next start on."""
         self.options = dataclasses.replace(self.options, **options)
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from spool.disk import free_bytes
 from spool.errors import SpoolFull
+from spool.fullness import Full
 from spool.page import Field
 from tests.spool.rig import Rig
 from tests.spool.small_disk import fill_up, mounted
@@ -27,9 +29,11 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-def rig_on(disk: Path) -> Rig:
+def rig_on(disk: Path, min_free_bytes: int = 0) -> Rig:
     """A spool that only the disk limits."""
-    return Rig(disk, disk.parent, segment_bytes=SEGMENT_BYTES, max_bytes=1 << 40)
+    return Rig(
+        disk, disk.parent, segment_bytes=SEGMENT_BYTES, max_bytes=1 << 40, min_free_bytes=min_free_bytes
+    )
 
 
 def fill_until_full(rig: Rig) -> list[bytes]:
@@ -58,12 +62,16 @@ def test_no_store_into_a_full_disk_is_a_sigbus(disk: Path) -> None:
     assert os.waitstatus_to_exitcode(status) == 7
 
 
-def test_intake_resumes_by_itself(disk: Path) -> None:
+@pytest.mark.parametrize(("reserve", "why"), [(0, Full.DISK), (1 << 20, Full.RESERVE)])
+def test_intake_resumes_by_itself(disk: Path, reserve: int, why: Full) -> None:
     """Full is announced while it lasts; with room again there are spares, and all messages are there."""
-    rig = rig_on(disk)
+    rig = rig_on(disk, reserve)
     sent = fill_until_full(rig)
     rig.step()
-    assert rig.page.words[Field.FULL] == 1
+    assert rig.page.words[Field.FULL] == why or (
+        why == Full.DISK and rig.page.words[Field.FULL] == Full.RESERVE
+    )
+    assert free_bytes(disk)[0] >= reserve
     assert rig.page.words[Field.SYNC_ERROR] == 0
     assert rig.synced == len(sent)
     (disk / "ballast").unlink()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import math
 import os
+import time
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from spool.errors import SpoolFull
+from spool.fullness import Full
 from spool.layout import SENT, SPARE
 from spool.page import Field
+from spool.provision import EVICTION_S
 from spool.segment import create_spare
 from spool.wire import encode
 from tests.spool.rig import SEGMENT_BYTES, Rig
@@ -88,10 +93,11 @@ def test_spares_run_without_gaps_after_a_restart(rig: Rig) -> None:
 def test_spares_never_take_more_than_a_quarter(memory: Path) -> None:
     """Whatever the rate, most of max_bytes is left to messages."""
     rig = Rig(memory, max_bytes=12 * SEGMENT_BYTES)
-    with mock.patch("time.monotonic", return_value=rig.keeper._counted_at + 0.5):
-        rig.keeper._counted = -(1 << 40)
+    provision = rig.keeper._provision
+    with mock.patch("time.monotonic", return_value=provision._counted_at + 0.5):
+        provision._counted = -(1 << 40)
         rig.step()
-    assert rig.keeper._rate > 1 << 30
+    assert provision.rate > 1 << 30
     assert len(rig.layout.list_spares()) <= 3
     rig.crash()
 
@@ -229,4 +235,114 @@ def test_always_waits_for_no_interval(memory: Path, sync: str, *, waits: bool) -
     assert bool(sleep.called) is waits
     rig.step()
     assert rig.synced == int(rig.writer.tail[1])
+    rig.crash()
+
+
+def fill_to_the_end(rig: Rig) -> list[bytes]:
+    """Append until no segment is left."""
+    sent = []
+    with contextlib.suppress(SpoolFull):
+        while True:
+            sent += rig.fill(1, messages=8)
+            rig.step()
+    return sent
+
+
+def test_the_oldest_are_to_be_given_up_before_the_newest_are_refused(memory: Path) -> None:
+    """Without room the page says up to where; once it is done, segments go and intake was never refused."""
+    rig = Rig(memory, max_bytes=8 * SEGMENT_BYTES, when_full="discard_oldest")
+    words = rig.page.words
+    while not words[Field.EVICT]:
+        rig.fill(1, messages=8)
+        rig.step()
+    limit, named = int(words[Field.EVICT]), [first for first, _ in rig.layout.list_segments()]
+    assert limit == named[2]
+    assert not words[Field.FULL]
+    rig.step()
+    assert words[Field.EVICT] == limit
+    words[Field.FLOOR] = limit
+    for _ in range(20):
+        rig.fill(1, messages=8)
+        rig.step()
+        words[Field.FLOOR] = words[Field.EVICT]
+    assert named[0] not in [first for first, _ in rig.layout.list_segments()]
+    assert not words[Field.FULL]
+    rig.crash()
+
+
+def test_nobody_gives_the_oldest_up(memory: Path) -> None:
+    """A delivery worker that does not discard them within its time: the newest are refused, until it does."""
+    rig = Rig(memory, max_bytes=8 * SEGMENT_BYTES, when_full="discard_oldest")
+    fill_to_the_end(rig)
+    assert not rig.page.words[Field.FULL]
+    rig.keeper._provision._asked_at -= EVICTION_S
+    rig.keeper._provision._again_at = 0.0
+    rig.step()
+    assert rig.page.words[Field.FULL] == Full.MAX_BYTES
+    rig.page.words[Field.FLOOR] = rig.page.words[Field.EVICT]
+    step_often(rig)
+    assert not rig.page.words[Field.FULL]
+    rig.fill(8, messages=8)
+    rig.crash()
+
+
+def test_delivered_segments_go_before_any_is_given_up(memory: Path) -> None:
+    """Whatever is delivered makes room first; nothing undelivered is given up while any of it is there."""
+    rig = Rig(memory, max_bytes=12 * SEGMENT_BYTES, when_full="discard_oldest")
+    words = rig.page.words
+    for _ in range(150):
+        rig.fill(1, messages=8)
+        words[Field.FLOOR] = max(0, rig.synced - 100)
+        rig.step()
+        assert not words[Field.EVICT]
+    assert not words[Field.FULL]
+    assert rig.layout.list_segments()[0][0] > 0
+    rig.crash()
+
+
+@pytest.mark.parametrize("keep", [0, 3 * SEGMENT_BYTES])
+def test_delivered_segments_are_kept_by_bytes(memory: Path, keep: int) -> None:
+    """No more than that of them stays, whatever max_bytes would allow, and nothing else goes."""
+    rig = Rig(memory, keep_delivered_bytes=keep)
+    sent = rig.fill(100, messages=6)
+    rig.keeper.commit()
+    while rig.keeper._committer.seal_one():
+        continue
+    assert all(suffix != SENT for _, suffix in rig.layout.list_segments())
+    half = rig.layout.list_segments()[8][0]
+    rig.page.words[Field.FLOOR] = half
+    rig.keeper._expired_at = -math.inf
+    rig.step()
+    gone = [suffix for first, suffix in rig.layout.list_segments() if first < half]
+    assert sum(size for _, size in rig.keeper._stock.sent()) <= keep
+    assert len(gone) == len(rig.keeper._stock.sent())
+    assert keep - sum(size for _, size in rig.keeper._stock.sent()) < 2 * SEGMENT_BYTES
+    assert [d for s, d in rig.records() if s >= half] == sent[half:]
+    rig.crash()
+
+
+def test_delivered_segments_are_kept_by_hours_of_running(memory: Path) -> None:
+    """Two hours old, and a restart in between: gone when the hours are over, whatever the wall clock says."""
+    rig = Rig(memory, keep_delivered_hours=2)
+    rig.fill(60, messages=6)
+    step_often(rig)
+    half = rig.layout.list_segments()[3][0]
+    rig.page.words[Field.FLOOR] = half
+
+    def step(hours: float) -> list[int]:
+        clock = time.monotonic()
+        with mock.patch.object(rig.keeper._ages, "_clock", return_value=clock + 3600 * hours):
+            rig.keeper._expired_at = -math.inf
+            rig.step()
+        return [first for first, suffix in rig.layout.list_segments() if suffix == SENT]
+
+    for jump in (0, 10 * 365 * 86400, -10 * 365 * 86400):
+        with mock.patch("time.time_ns", return_value=time.time_ns() + jump * 10**9):
+            assert len(step(0)) == 3
+    assert len(step(1.5)) == 3
+    rig.reopen()
+    assert len(step(0)) == 3
+    assert len(step(0.4)) == 3
+    assert step(0.6) == []
+    assert rig.layout.list_segments()[0][0] == half
     rig.crash()

@@ -62,7 +62,10 @@ def test_each_writer_has_cache_lines_of_its_own() -> None:
     writers = {
         "supervisor": [Field.MAGIC, Field.STARTED_NS],
         "ingest": [Field.WRITTEN, Field.WRITTEN_SEQUENCE],
-        "keeper": [Field.SYNCED, Field.SYNCED_SEQUENCE, Field.SPARE, Field.FULL, Field.KEEPER_WAITS],
+        "keeper": [
+            *(Field.SYNCED, Field.SYNCED_SEQUENCE, Field.SPARE, Field.FULL, Field.KEEPER_WAITS),
+            *(Field.FULL_SINCE_NS, Field.WHEN_FULL, Field.EVICT),
+        ],
         "delivery": [Field.FLOOR],
     }
     lines = {name: {field // 8 for field in fields} for name, fields in writers.items()}
@@ -85,7 +88,7 @@ def test_pages_differ_by_spool_and_boot(tmp_path: Path) -> None:
     """Two spools, or two boots, never share a page."""
     paths = {page_path(tmp_path, s, b) for s in (b"a" * 16, b"b" * 16) for b in (b"a" * 16, b"b" * 16)}
     assert len(paths) == 4
-    assert np.dtype(np.int64).itemsize * WORDS == 8192
+    assert np.dtype(np.int64).itemsize * WORDS == 32768
 
 
 @given(st.text(max_size=TEXT_BYTES + 50))
@@ -97,6 +100,16 @@ def test_texts_round_trip(text: str) -> None:
         page.write_text(Field.TROUBLE, text)
         expected = text.encode()[:TEXT_BYTES].decode("utf-8", "ignore")
         assert read_text(page.words, Field.TROUBLE) == expected
+
+
+@pytest.mark.parametrize("data", [b"", b"brucepg1" + bytes(8184)])
+def test_the_page_of_another_release_is_made_anew(tmp_path: Path, data: bytes) -> None:
+    """A daemon that is upgraded without a reboot finds a smaller page: no store goes behind its end."""
+    (tmp_path / "page").write_bytes(data)
+    page = Page(tmp_path / "page")
+    page.words[WORDS - 1] = 7
+    assert not page.words[1 : WORDS - 1].any()
+    assert read_page(tmp_path / "page") is not None
 
 
 @pytest.mark.parametrize("word", [0, 1, 2, 3])

@@ -245,3 +245,28 @@ def test_a_frame_inside_a_message_is_not_believed(rig: Rig) -> None:
     reader = make_reader(rig)
     assert drain(reader) == records[:3] + records[11:]
     assert reader.damage == [Damage(3, 11)]
+
+
+def test_a_reader_that_is_lapped_goes_on_where_the_log_begins(memory: Path) -> None:
+    """Its next segments are removed while it reads: no error, no damage, and nothing kept is missed."""
+    rig = Rig(memory)
+    rig.fill(100, messages=6)
+    rig.step()
+    reader = Reader(Catalogue(rig.layout), Topics())
+    reader.seek(0)
+    reader.allow(*rig.page.place(Field.SYNCED))
+    assert reader.next() is not None
+    rig.page.words[Field.FLOOR] = limit = rig.layout.list_segments()[4][0]
+    rig.step()
+    rig.keeper._stock.remove(first for first, _ in rig.keeper._stock.sent())
+    seen: list[int] = []
+    while batch := reader.next():
+        seen += batch.sequence.tolist()
+    assert [s for s in seen if s >= limit] == list(range(limit, rig.synced))
+    assert reader.damage == []
+    reader.seek(0)
+    batch = reader.next()
+    assert batch is not None
+    assert batch.sequence[0] == limit
+    reader.close()
+    rig.crash()

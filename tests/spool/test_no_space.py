@@ -1,0 +1,153 @@
+"""ENOSPC from any file operation, at any time: nothing is lost, counts stay exact, and work goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from spool.account import take_account
+from spool.ages import Ages
+from spool.layout import SENT
+from spool.page import Field
+from spool.quarantine import keep
+from tests.spool.rig import SEGMENT_BYTES, Rig
+from tests.spool.small_disk import fill_up, mounted
+
+CALLS = ("open", "posix_fallocate", "pwrite", "rename", "fsync", "fdatasync", "ftruncate")
+TIMES = (1, 2, 3, 5, 8)
+
+
+@contextmanager
+def refused(name: str, at: int, code: int) -> Iterator[list[int]]:
+    """The system call is refused for want of room, once: the `at`-th time that a file would change by it."""
+    real, left = getattr(os, name), [at]
+
+    def call(*arguments: object, **more: object) -> object:
+        reads = name == "open" and len(arguments) > 1 and not int(str(arguments[1])) & os.O_CREAT
+        left[0] -= not reads
+        if left[0] == 0 and not reads:
+            raise OSError(code, os.strerror(code))
+        return real(*arguments, **more)
+
+    with mock.patch.object(os, name, call):
+        yield left
+
+
+def turn(rig: Rig) -> None:
+    """A turn of the keeper, which is started again when it dies."""
+    try:
+        rig.step()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        rig.reopen()
+
+
+@pytest.mark.parametrize("at", TIMES)
+@pytest.mark.parametrize("name", CALLS)
+def test_one_refusal_anywhere(memory: Path, name: str, at: int) -> None:
+    """Segments are made, named, sealed, delivered and removed, with one call refused on the way."""
+    rig = Rig(memory, max_bytes=24 * SEGMENT_BYTES, keep_delivered_hours=1)
+    sent = rig.fill(5, messages=6)
+    with refused(name, at, errno.EDQUOT if at % 2 else errno.ENOSPC) as left:
+        for round_ in range(12):
+            turn(rig)
+            sent += rig.fill(5, messages=6)
+            if round_ % 3 == 2:
+                rig.page.words[Field.FLOOR] = rig.synced // 2
+    assert left[0] < at
+    for _ in range(4):
+        turn(rig)
+    assert rig.synced == len(sent)
+    records = rig.records()
+    assert records == list(enumerate(sent))[records[0][0] :]
+    assert records[0][0] <= rig.page.words[Field.FLOOR]
+    assert take_account(rig.layout, list).received == len(sent)
+    assert (rig.page.words[Field.FULL], rig.page.words[Field.SYNC_ERROR]) == (0, 0)
+    assert not [path for path in rig.layout.segments.iterdir() if path.suffix == ".tmp"]
+    rig.crash()
+
+
+def test_what_needs_room_beside_the_log_does_without(tmp_path: Path) -> None:
+    """Quarantine and ages on a disk without a free byte: said or not, never an error, and no half file."""
+    with mounted("ext4", tmp_path, 16 << 20) as disk:
+        rig = Rig(disk, tmp_path)
+        rig.fill(3)
+        rig.step()
+        fill_up(disk / "ballast")
+        keep(rig.layout, "evidence", bytes(1 << 20))
+        ages = Ages(rig.layout.ages)
+        ages.note(range(100_000))
+        ages.save()
+        assert not (rig.layout.quarantine / "evidence").exists()
+        assert not list(rig.layout.directory.glob("*.tmp"))
+        rig.crash()
+
+
+def test_what_was_left_half_made_is_cleared_away(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """Temporary and empty files of whatever part are removed at the start, and counted; nothing else is."""
+    sent = rig.fill(10)
+    rig.step()
+    rig.crash()
+    left = [rig.layout.segments / "00000000000000000009.spare.tmp", rig.layout.directory / "identity.tmp"]
+    left += [rig.layout.quarantine / "burst-1.poison.tmp", rig.layout.segment(7, ".spare")]
+    for path in left[:3]:
+        path.write_bytes(b"half")
+    left[3].write_bytes(b"")
+    (rig.layout.quarantine / "burst-1.poison").write_bytes(b"kept")
+    with caplog.at_level("INFO", "bruce.spool"):
+        rig.open()
+    assert "4 half-made or outdated files removed" in caplog.text
+    assert not any(path.exists() and path.stat().st_size in (0, 4) for path in left)
+    assert (rig.layout.quarantine / "burst-1.poison").exists()
+    assert rig.records() == list(enumerate(sent))
+
+
+def test_more_spares_than_a_lower_max_bytes_allows_are_given_back(memory: Path) -> None:
+    """At a start with a lower limit; a spare that was taken into use is no spare."""
+    rig = Rig(memory, max_bytes=64 * SEGMENT_BYTES)
+    sent = rig.fill(3)
+    rig.keeper._provision.rate = 1e9
+    with mock.patch("time.monotonic", return_value=rig.keeper._provision._counted_at + 0.1):
+        rig.keeper._provision._ahead = lambda _: 9  # type: ignore[method-assign]
+        rig.step()
+    sent += rig.fill(12, messages=6)
+    assert len(rig.layout.list_spares()) >= 8
+    rig.crash()
+    rig.replace(max_bytes=8 * SEGMENT_BYTES)
+    rig.open()
+    assert len(rig.layout.list_spares()) <= 2 + 2
+    assert [d for _, d in rig.records()] == sent
+    rig.crash()
+
+
+def test_thousands_of_segments_take_no_descriptors(memory: Path) -> None:
+    """However long the log is, the processes have one segment mapped, and a few files open."""
+    rig = Rig(memory, max_bytes=4096 * SEGMENT_BYTES)
+
+    def held() -> tuple[int, int]:
+        maps = Path("/proc/self/maps").read_text().count(str(rig.layout.segments))
+        return len(os.listdir("/proc/self/fd")), maps
+
+    rig.fill(10, messages=30)
+    rig.step()
+    files, maps = held()
+    for _ in range(600):
+        rig.fill(1, messages=60)
+        rig.keeper.commit()
+        rig.keeper._committer.seal_one()
+        rig.keeper._restock()
+    assert len(rig.layout.list_segments()) > 500
+    assert held()[0] <= files + 2
+    assert held()[1] <= maps + 1
+    rig.page.words[Field.FLOOR] = rig.synced
+    rig.step()
+    assert len([1 for _, suffix in rig.layout.list_segments() if suffix == SENT]) > 500
+    assert held()[0] <= files + 2
+    rig.crash()
