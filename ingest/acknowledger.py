@@ -35,6 +35,7 @@ from ingest.reply import WHEN_DELIVERED, WHEN_SYNCED, Status
 from spool.catalogue import Catalogue
 from spool.digest import digest
 from spool.fates import DELIVERED, OPEN, UNTOLD, Fates, open_fates
+from spool.fullness import WhenFull
 from spool.kernel import address_of
 from spool.layout import Layout
 from spool.page import Field, Page
@@ -193,7 +194,7 @@ class Acknowledger:
         if reason:
             self._answer(request, Status.DISCARDED, reason=reason)
             self._pass_on(datagram, None)
-        elif self._page.words[Field.FULL]:
+        elif self._page.words[Field.FULL] and self._page.words[Field.WHEN_FULL] != WhenFull.BLOCK:
             self._count(REFUSED)
             self._answer(request, Status.DISCARDED, reason=Reason.SPOOL_FULL)
         else:
