@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -44,6 +45,15 @@ def test_every_key_is_documented() -> None:
             _, _, text = page.partition(f".TP\n\\fB{key}\\fR\n")
             assert not text.startswith(" Accepts"), key
             assert "Default: " in text.partition("\n")[0], key
+
+
+def test_the_traps_name_tests_that_exist() -> None:
+    """Each of T1 to T48 has its row in docs/traps.md, and each test named there is one."""
+    text = (ROOT / "docs/traps.md").read_text(encoding="utf-8")
+    assert [int(n) for n in re.findall(r"^\| T(\d+) \|", text, re.MULTILINE)] == list(range(1, 49))
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text):
+        source = (ROOT / path).read_text(encoding="utf-8")
+        assert not name or f"def {name}(" in source, f"{path}::{name}"
 
 
 def test_help_starts_without_the_heavy_libraries() -> None:
