@@ -142,11 +142,14 @@ class Reader:
         try:
             self._open(following, following.first_sequence)
         except FileNotFoundError:
-            # Delivered or given up, and removed since the catalogue looked: on where the log begins now.
-            return self._open_near()
+            return self._on_where_the_log_begins()
         self._note_damage(expected, expected + missing)
         self.sequence = max(self.sequence, following.first_sequence)
         return True
+
+    def _on_where_the_log_begins(self) -> bool:
+        """What follows was delivered or given up, and removed while we looked; False at the end."""
+        return self._open_near()
 
     def _is_renewed(self, info: SegmentInfo) -> bool:
         """Whether another file has taken the segment's name, because a sync of this one had failed."""

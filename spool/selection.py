@@ -97,6 +97,10 @@ class Selection(Reader):
         """Never: whoever selects wants to see all of it."""
         return False
 
+    def _on_where_the_log_begins(self) -> bool:
+        """Never: whoever selects is told what is gone."""
+        raise self._gone(self.sequence)
+
     def _gone(self, sequence: int) -> SegmentsGone:
         return SegmentsGone(
             f"messages from {sequence} on were removed from {self.catalogue.layout.segments} to make room, "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from dispatch.client import KafkaClient, check
@@ -93,23 +95,26 @@ def test_a_contradiction_is_told_in_librdkafkas_words() -> None:
         KafkaClient(DispatchOptions(kafka=contradiction))
 
 
-def produce_requests(kafka: EmbeddedKafka, rig: Rig, count: int, first: int = 0) -> int:
-    """Produce requests that `count` messages to one partition take, sent one by one without pause."""
+def produce_requests(
+    kafka: EmbeddedKafka, rig: Rig, count: int, first: int = 0, *, pause_s: float = 0
+) -> int:
+    """Produce requests that `count` messages to one partition take, sent one by one."""
     before = kafka.requests().get(0, 0)
     for sequence in range(first, first + count):
         rig.send([Message(sequence, 0, bytes(100))], partition=0)
+        time.sleep(pause_s)
     rig.collect(count)
     return kafka.requests().get(0, 0) - before
 
 
 def test_linger_gathers_messages(kafka: EmbeddedKafka) -> None:
-    """With linger.ms=200, 50 messages go in one request; with 0 they take several."""
-    with connected(kafka, kafka={"linger.ms": "200"}) as rig:
-        produce_requests(kafka, rig, 1)
-        assert produce_requests(kafka, rig, 50, 1) == 1
-    with connected(kafka, kafka={"linger.ms": "0"}) as rig:
-        produce_requests(kafka, rig, 1)
-        assert produce_requests(kafka, rig, 50, 1) > 1
+    """Of messages sent 10 ms apart, linger.ms=500 gathers many into a request, and 0 hardly any."""
+    requests = {}
+    for linger_ms in ("500", "0"):
+        with connected(kafka, kafka={"linger.ms": linger_ms}) as rig:
+            produce_requests(kafka, rig, 1)
+            requests[linger_ms] = produce_requests(kafka, rig, 20, 1, pause_s=0.01)
+    assert requests["500"] < 5 < requests["0"]
 
 
 def test_batch_size_bounds_a_request(kafka: EmbeddedKafka) -> None:

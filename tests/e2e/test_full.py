@@ -97,9 +97,9 @@ def test_a_topic_in_flood_has_its_share(kafka: EmbeddedKafka, tmp_path: Path) ->
         kafka.leader("u", partition, 3)
     kafka.down(3)
     settings = {
-        "spool": {"max_bytes": 32 * SEGMENT},
-        'topics."u"': {"quota": "10%"},
-        'topics."t"': {"quota": "40%"},
+        "spool": {"max_bytes": 96 * SEGMENT},
+        'topics."u"': {"quota": "5%"},
+        'topics."t"': {"quota": "13%"},
     }
     with RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings) as bruce:
         sent = 0

@@ -19,6 +19,8 @@ HANG_S = 20
 """One input may take so long; a slow machine must not call it a hang."""
 MEMORY_MIB = 256
 _GRACE_S = 120.0
+_SMALL_PARENT = ("sh", "-c", '"$@"; exit $?', "sh")
+"""A process begins with the peak of memory of the one that forked it, which may be larger than the limit."""
 
 
 @dataclass(slots=True)
@@ -51,7 +53,7 @@ def fuzz(
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("BRUCE_", "NUMBA_"))}
     environ["NUMBA_DISABLE_JIT"] = "0" if compiled else "1"
     done = subprocess.run(
-        command,
+        [*_SMALL_PARENT, *command],
         cwd=ROOT,
         env=environ,
         stdout=subprocess.PIPE,
