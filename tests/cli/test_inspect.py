@@ -276,7 +276,9 @@ def test_after_a_kill(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     bruce.kill9()
     before = state_of(bruce.spool)
     report = json.loads(run("inspect", "verify", "--json", environ=bruce.environ).stdout)
-    assert (report["damaged"], report["findings"]) == (False, [])
+    assert not report["damaged"]
+    # A frame that nobody finished is what a SIGKILL may leave.
+    assert {finding["kind"] for finding in report["findings"]} <= {"torn"}
     assert len(run("inspect", "records", environ=bruce.environ).stdout.splitlines()) == report["messages"]
     assert state_of(bruce.spool) == before
     for path in [bruce.spool, *bruce.spool.rglob("*")]:
