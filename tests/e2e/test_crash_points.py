@@ -204,7 +204,8 @@ def test_a_death_loses_nothing_and_doubles_nothing(life: Life, point: str, form:
     life.send()
     life.settle()
     count, discarded = life.sent - first, life.discarded - before
-    assert (discarded > 0) == (point in FULL)
+    # Whoever dies of being full may find room when he is back: what waits is packed meanwhile.
+    assert not discarded or point in FULL
     records = life.consume(first, count - discarded)
     found = set(numbers(records))
     assert len(found) == count - discarded

@@ -59,12 +59,16 @@ class Zygote:
             command, cwd=ROOT, env=dict(environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def fork(self, config: Path, log: Path) -> Daemonised:
-        """A daemon that starts."""
+    def fork(self, config: Path, log: Path) -> Daemonised | None:
+        """A daemon that starts; None when it has died before it could be looked at."""
         assert self._process.stdin
         assert self._process.stdout
         print(json.dumps([str(config), str(log)]), file=self._process.stdin, flush=True)
-        return Daemonised(int(self._process.stdout.readline()))
+        pid = int(self._process.stdout.readline())
+        try:
+            return Daemonised(pid)
+        except psutil.NoSuchProcess:
+            return None
 
     def close(self) -> None:
         """End it."""
