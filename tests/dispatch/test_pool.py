@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from dispatch.embedded import EmbeddedKafka
 from dispatch.flight import NOBODY
 from tests.dispatch.batches import Message, build_batch
 from tests.dispatch.conftest import PARTITIONS
-from tests.dispatch.rig import UUID, await_true, connected, in_flight, take
+from tests.dispatch.rig import UUID, await_true, connected, in_flight, pairs, take
 
 ROOT = Path(__file__).parents[2]
 PRODUCE = 0
@@ -245,15 +245,23 @@ def test_no_report_is_lost_with_little_room(kafka: EmbeddedKafka) -> None:
 
 
 def test_more_says_that_the_queue_was_not_read_to_its_end(kafka: EmbeddedKafka) -> None:
-    """No wake-up comes for what stays in a queue, so `more` has to tell."""
-    with connected(kafka, reports_at_once=5) as rig:
-        rig.send([Message(i, 0, b"v") for i in range(7)], partition=0)
-        await_true(lambda: rig.client.queued() >= 7 and rig.pool.flight.count == 7)
-        time.sleep(0.5)
-        first = rig.pool.collect()
-        second = rig.pool.collect()
-        assert (len(first.sequence), first.more) == (5, True)
-        assert (len(second.sequence), second.more) == (2, False)
+    """No wake-up comes for what stays in a queue: who collects while there is more, and then waits, gets all."""
+    wake = os.eventfd(0, os.EFD_NONBLOCK)
+    with connected(kafka, reports_at_once=5, kafka={"linger.ms": "100"}) as rig:
+        rig.client.library.queue_io_event_enable(rig.client.queue, wake, (1).to_bytes(8, "little"), 8)
+        rig.send([Message(i, 0, b"v") for i in range(1002)], partition=0)
+        done: dict[int, int] = {}
+        while len(done) < 1002:
+            assert select.select([wake], [], [], 20)[0], "waited in vain"
+            os.eventfd_read(wake)
+            more = True
+            while more:
+                outcomes = rig.pool.collect()
+                done.update(pairs(outcomes))
+                more = outcomes.more
+                assert more == (len(outcomes.sequence) == 5)
+        assert done == dict.fromkeys(range(1002), 0)
+    os.close(wake)
 
 
 def test_leadership_moves_take_what_is_in_flight_along(kafka: EmbeddedKafka) -> None:
