@@ -245,7 +245,7 @@ def test_no_report_is_lost_with_little_room(kafka: EmbeddedKafka) -> None:
 
 
 def test_more_says_that_the_queue_was_not_read_to_its_end(kafka: EmbeddedKafka) -> None:
-    """No wake-up comes for what stays in a queue: who collects while there is more, and then waits, gets all."""
+    """No wake-up comes for what stays in a queue; collecting while there is more, then waiting, gets all."""
     wake = os.eventfd(0, os.EFD_NONBLOCK)
     with connected(kafka, reports_at_once=5, kafka={"linger.ms": "100"}) as rig:
         rig.client.library.queue_io_event_enable(rig.client.queue, wake, (1).to_bytes(8, "little"), 8)
