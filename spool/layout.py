@@ -9,7 +9,8 @@
                               SEQUENCE.seg   named by the sequence number of its first message
                               SEQUENCE.sent  the same, every message delivered
     SPOOL/index/              LMDB, derived from the segments
-    SPOOL/delivery/           LMDB, what was delivered; `owner` is the flock of whoever delivers
+    SPOOL/delivery/           LMDB, what was delivered; `owner` is the flock of whoever writes it
+    SPOOL/delivery/outcomes/  what jobs on Spark delivered, until it is taken over into the marks
     SPOOL/quarantine/         copies of bytes that were cut off or could not be used
 
 Numbers have 20 digits, so that the order of names is the order of messages.
@@ -82,6 +83,10 @@ class Layout:
     @property
     def owner(self) -> Path:
         return self.delivery / "owner"
+
+    @property
+    def outcomes(self) -> Path:
+        return self.delivery / "outcomes"
 
     @property
     def quarantine(self) -> Path:

@@ -1,0 +1,117 @@
+"""Outcome files: what a job's task delivered, for whoever owns the marks to take over.
+
+    file  := magic:"bruceout" version:u32=1 zero:u32 spool:16 bytes count:u64 zstd[...] check:u64
+    plain := gap_byte:u8[8][count] reason_byte:u8[4][count]
+
+Little-endian. `plain` has one row a byte: the lowest byte of each gap, then the next higher one, then those
+of the reasons; most rows are zeros and pack to nothing. The gaps are the differences of the sequence numbers
+in ascending order, modulo 2^64, the first one that to 0. A reason is 0 for a message that was delivered, else
+a spool.wire.Reason, with 256 added when the dead-letter topic has it. `check` is the xxh3 of all before it.
+
+A task on any executor writes one, whole or not at all, and needs no LMDB. Taken over twice, it does no harm.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from spool.compression import compress, decompress
+from spool.digest import digest
+from spool.disk import write_file
+from spool.errors import BadSpool, UnknownVersion
+
+MAGIC = b"bruceout"
+VERSION = 1
+SUFFIX = ".out"
+MOST = 1 << 27
+"""Outcomes in one file: more would be 1.5 GB to unpack."""
+_HEAD = struct.Struct("<8sI4x16sQ")
+_GAP_BYTES, _REASON_BYTES = 8, 4
+_UUID_BYTES = 16
+_CHECK_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeFile:
+    """What one file says."""
+
+    spool: bytes
+    """The uuid of the spool whose messages they are."""
+    sequences: npt.NDArray[np.int64]
+    """Ascending."""
+    reasons: npt.NDArray[np.int32]
+    """By sequence: 0 for delivered, else why it was discarded."""
+
+
+def encode_outcomes(spool: bytes, sequences: npt.NDArray[np.int64], reasons: npt.NDArray[np.int32]) -> bytes:
+    """The bytes of a file. Raises ValueError for what no file can hold."""
+    if len(spool) != _UUID_BYTES or len(sequences) != len(reasons) or len(sequences) > MOST:
+        raise ValueError(f"a spool's uuid, and up to {MOST} sequence numbers with a reason each")
+    order = np.argsort(sequences, kind="stable")
+    gaps = np.diff(sequences[order].astype("<i8").view("<u8"), prepend=np.uint64(0))
+    rows = [_rows(gaps.astype("<u8"), _GAP_BYTES), _rows(reasons[order].astype("<i4"), _REASON_BYTES)]
+    data = _HEAD.pack(MAGIC, VERSION, spool, len(sequences)) + compress(b"".join(rows))
+    return data + digest(data).to_bytes(_CHECK_BYTES, "little")
+
+
+def _rows(values: npt.NDArray[np.generic], width: int) -> bytes:
+    """The lowest byte of each value, then the next higher one of each, and so on."""
+    return values.view(np.uint8).reshape(-1, width).T.tobytes()
+
+
+def decode_outcomes(data: bytes, where: object) -> OutcomeFile:
+    """What a file's bytes say; `where` names it. Raises BadSpool, UnknownVersion."""
+    head, check = data[: _HEAD.size], data[-_CHECK_BYTES:]
+    if len(data) < _HEAD.size + _CHECK_BYTES or not head.startswith(MAGIC):
+        raise BadSpool(f"{where} is no outcome file; remove it")
+    _, version, spool, count = _HEAD.unpack(head)
+    if version > VERSION:
+        raise UnknownVersion(
+            f"{where} has version {version}, and this release knows {VERSION}: use a newer one"
+        )
+    plain = None
+    if digest(data[:-_CHECK_BYTES]) == int.from_bytes(check, "little") and count <= MOST:
+        plain = decompress(data[_HEAD.size : -_CHECK_BYTES], count * (_GAP_BYTES + _REASON_BYTES))
+    if plain is None:
+        raise BadSpool(f"{where} is damaged; remove it: what it called delivered will be sent again")
+    rows = np.frombuffer(plain, np.uint8).reshape(-1, count).T if count else np.zeros((0, 12), np.uint8)
+    gaps = np.ascontiguousarray(rows[:, :_GAP_BYTES]).view("<u8").ravel()
+    reasons = np.ascontiguousarray(rows[:, _GAP_BYTES:]).view("<i4").ravel()
+    sequences = np.cumsum(gaps, dtype=np.uint64).view(np.int64)
+    return OutcomeFile(spool, sequences, reasons.astype(np.int32))
+
+
+def write_outcomes(
+    directory: Path,
+    name: str,
+    spool: bytes,
+    sequences: npt.NDArray[np.int64],
+    reasons: npt.NDArray[np.int32],
+) -> Path:
+    """Put the outcomes of one task in a file of their own, durable; its path.
+
+    `spool` is the uuid of the spool (16 bytes), `sequences` int64[n] in any order, `reasons` int32[n]. `name`
+    says which task it was; two attempts at it write two files. Raises ValueError, and OSError when it could
+    not be written: then nothing may be taken for recorded.
+    """
+    if "/" in name or not name:
+        raise ValueError(f"{name!r} is no name of a file")
+    path = directory / f"{name}.{secrets.token_hex(4)}{SUFFIX}"
+    write_file(path, encode_outcomes(spool, sequences, reasons))
+    return path
+
+
+def read_outcomes(path: Path) -> OutcomeFile:
+    """What a file says. Raises BadSpool when it is damaged or something else, UnknownVersion, OSError."""
+    return decode_outcomes(path.read_bytes(), path)
+
+
+def list_outcomes(directory: Path) -> list[Path]:
+    """The outcome files that are whole in a directory, by name; none when there is no directory."""
+    return sorted(directory.glob(f"*{SUFFIX}"))
