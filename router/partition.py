@@ -45,6 +45,8 @@ class Mode(IntEnum):
     CUSTOM = 6
 
 
+RUN_BITS = 10
+"""`settle` sends 1,024 messages of `any`, by their numbers, to one partition before it takes the next."""
 _ANY, _ROUND_ROBIN, _PARTITION_KEY, _MURMUR2, _CRC32, _CUSTOM = range(1, 7)
 
 
@@ -102,6 +104,31 @@ class Partitioners:
         for name, (mode, function) in self._chosen.items():
             if mode is Mode.CUSTOM and function is not None and name in batch.topics.names:
                 _call(function, batch, batch.topics.names.index(name), wanted, partitions_of, flats, flat)
+        return flat
+
+    def settle(
+        self,
+        batch: Batch,
+        wanted: npt.NDArray[np.bool_],
+        partitions_of: npt.NDArray[np.int32],
+        flats: npt.NDArray[np.int32],
+        available: npt.NDArray[np.bool_],
+    ) -> npt.NDArray[np.int32]:
+        """The same, by the message alone: nothing rotates, so that who asks twice is told the same twice.
+
+        A message that may go anywhere goes by its sequence number: `any` in runs, `round_robin` in turns.
+        """
+        free = wanted & self.free(batch)
+        flat = self.assign(batch, wanted & ~free, partitions_of, flats, available)
+        in_turns = self._modes[batch.topic] == Mode.ROUND_ROBIN
+        turn = np.where(in_turns, batch.sequence, batch.sequence >> RUN_BITS)
+        for topic in np.unique(batch.topic[free]).tolist():
+            count = int(partitions_of[topic]) if topic < len(partitions_of) else 0
+            places = flats[topic, :count]
+            places = places[available[places]]
+            if len(places):
+                rows = free & (batch.topic == topic)
+                flat[rows] = places[turn[rows] % len(places)]
         return flat
 
     def free(self, batch: Batch) -> npt.NDArray[np.bool_]:
