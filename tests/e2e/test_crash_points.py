@@ -1,11 +1,13 @@
 """Death at every named place, once, and again when its successor comes there: nothing lost, nothing doubled.
 
-One spool lives through all of it. Messages are sent until the place has killed whoever came there; then, with
+One spool lives through all of it, and another through the deaths while packing, which makes room that some
+places need not to be there. Messages are sent until the place has killed whoever came there; then, with
 nobody dying any more, all of them must be delivered.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -20,7 +22,8 @@ from dispatch.embedded import EmbeddedKafka
 from spool.crash_point import POINTS
 from spool.digest import digest
 from spool.format import HEADER, HEADER_BYTES
-from spool.layout import SPARE, Layout
+from spool.layout import SEGMENT, SPARE, Layout
+from spool.packed import is_packed
 from spool.page import Field, read_page
 from spool.recovery import is_sealed
 from tests.daemon import ROOT
@@ -34,8 +37,8 @@ ROUND, VALUE_BYTES = 120, 3000
 MOST_ROUNDS = 40
 
 FULL = {"discard.added", "discard.committed"}
-WAITING = {"pack.synced", "pack.named"}
-"""Places that are come to when something waits for Kafka."""
+PACKING = {"pack.synced", "pack.named"}
+"""Places that are come to when something waits for Kafka, and may be packed."""
 POWER = {"file.synced", "file.named", "recover.header", "recover.torn", "recover.named"}
 """Places that only a full spool, or a start after a power loss, comes to."""
 
@@ -43,12 +46,11 @@ POWER = {"file.synced", "file.named", "recover.header", "recover.torn", "recover
 class Life:
     """The spool, its Kafka, and what was sent."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, packing: bool) -> None:
         self.kafka = EmbeddedKafka(brokers=1, topics=[("t", PARTITIONS)])
         self.points = directory / "points"
-        # Packing would make room that some points need not to be there.
         settings = {
-            "spool": {"max_bytes": 16 * (256 << 10), "recompress": False},
+            "spool": {"max_bytes": 16 * (256 << 10), "recompress": packing},
             "kafka": {"linger.ms": "2"},
         }
         self.bruce = ForkedBruce.of(directory, self.kafka.bootstrap_servers, self.points, settings=settings)
@@ -104,6 +106,16 @@ class Life:
             assert self.identities.setdefault(number, identity) == identity, f"{number} was stored twice"
         return [record for record in records if numbers([record])[0] >= first]
 
+    def packed(self) -> int:
+        """How many of the segments that wait for Kafka are packed."""
+        count = 0
+        for path in (
+            self.layout.segment(*pair) for pair in self.layout.list_segments() if pair[1] == SEGMENT
+        ):
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                count += is_packed(file.fileno())
+        return count
+
     def close(self) -> None:
         """End everything."""
         self._consumer.close()
@@ -112,14 +124,21 @@ class Life:
 
 
 FORMS = {"once": 1, "twice": 2}
-# Those of packing: tests/spool/test_packer.py.
-ALL = sorted((POINTS.keys() | WRITE_POINTS.keys()) - WAITING)
+ALL = sorted((POINTS.keys() | WRITE_POINTS.keys()) - PACKING)
 
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
     """The one spool."""
-    made = Life(tmp_path_factory.mktemp("points"))
+    made = Life(tmp_path_factory.mktemp("points"), packing=False)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def packing_life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
+    """The other one, whose segments are packed as soon as they are sealed."""
+    made = Life(tmp_path_factory.mktemp("packing"), packing=True)
     yield made
     made.close()
 
@@ -184,23 +203,20 @@ def live_on(life: Life, point: str, turn: int) -> None:
     life.send()
     if losing:
         lose_power(life)
-    elif point in WAITING:
+    elif point in PACKING:
         life.send()
-        life.bruce.await_true(lambda: not life.armed, PATIENCE_S)
+        life.bruce.await_true(lambda: not life.armed and life.packed() >= 2, PATIENCE_S)
     elif point not in FULL:
         pause(life, kill=turn % 2 == 1)
 
 
-@pytest.mark.crash
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("point", ALL)
-def test_a_death_loses_nothing_and_doubles_nothing(life: Life, point: str, form: str) -> None:
-    """Everything sent is received, and in Kafka, in order, or discarded; no number names two messages."""
+def die_and_recover(life: Life, point: str, form: str) -> None:
+    """Have them die there; then everything sent is received, and in Kafka, in order, or discarded."""
     first, before = life.sent, life.discarded
     if not life.bruce.lives:
         assert life.bruce.try_start(), "nothing was armed"
     life.points.write_text("".join(f"{place}\n" for place in deaths(point, FORMS[form])))
-    if point in FULL | WAITING:
+    if point in FULL | PACKING:
         life.kafka.down()
     provoke(life, point)
     life.kafka.up()
@@ -209,7 +225,6 @@ def test_a_death_loses_nothing_and_doubles_nothing(life: Life, point: str, form:
     life.send()
     life.settle()
     count, discarded = life.sent - first, life.discarded - before
-    # Whoever dies of being full may find room when he is back: what waits is packed meanwhile.
     assert not discarded or point in FULL
     records = life.consume(first, count - discarded)
     found = set(numbers(records))
@@ -219,6 +234,22 @@ def test_a_death_loses_nothing_and_doubles_nothing(life: Life, point: str, form:
     assert len(set(life.identities.values())) == len(life.identities), "one number means two messages"
     if count <= 2 * ROUND and point.startswith(("sync.", "seal.", "index.", "roll.", "retire.", "write.")):
         assert len(records) == len(found), "the deliverer lived, and sent again"
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("point", ALL)
+def test_a_death_loses_nothing_and_doubles_nothing(life: Life, point: str, form: str) -> None:
+    """Everything sent is received, and in Kafka, in order, or discarded; no number names two messages."""
+    die_and_recover(life, point, form)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("point", sorted(PACKING))
+def test_a_death_while_packing(packing_life: Life, point: str, form: str) -> None:
+    """The same of segments that the successor packs while they wait, and that are delivered from there."""
+    die_and_recover(packing_life, point, form)
 
 
 def test_every_point_in_the_code_is_in_the_table() -> None:
