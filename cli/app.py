@@ -38,7 +38,7 @@ inspection.command("verify", epilog=inspect.VERIFY_EXAMPLES)(inspect.verify)
 control.add_typer(inspection, name="inspect")
 
 jobs = _new_app(spark.HELP)
-jobs.command("audit", epilog=spark.AUDIT_EXAMPLES)(spark.audit)
+jobs.command("audit", epilog=spark.audit.EXAMPLES)(spark.audit.audit)
 control.add_typer(jobs, name="spark")
 
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -27,7 +28,12 @@ from pipeline.errors import MissingSpark
 from pipeline.kafka_source import KafkaSource
 from pipeline.source import BruceSource
 
-LOCAL = "local[2]"
+LOCAL = "local[*]"
+Session = SparkSession
+"""What commands pass on, which know no pyspark."""
+
+_NO_REASON = ("WARNING:", "\t", "...")
+"""How lines of a JVM begin that say no reason: warnings, and the rows of a traceback."""
 _HERE = Path(__file__).resolve().parent
 
 _SETTINGS = {
@@ -41,10 +47,10 @@ _LOCAL_SETTINGS = {
     # Names of hosts resolve differently from one machine to the next; loopback is always there.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "2g",
     # 200, the default, is for clusters: on two cores most of a small job would be starting tasks.
     "spark.sql.shuffle.partitions": "16",
 }
+_LEAST_MIB, _MOST_MIB = 768, 4096
 
 
 @contextmanager
@@ -66,13 +72,17 @@ def open_session(master: str = LOCAL, settings: Mapping[str, str] | None = None)
 
 def _start(master: str, settings: Mapping[str, str]) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if master.startswith("local"):
+        # Where Spark's page listens; else it is open to the network.
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     conf = _configuration(master, settings)
     with tempfile.TemporaryFile("w+") as said:
         try:
             gateway = launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
             SparkContext(conf=conf, gateway=gateway)
-        except (PySparkException, OSError) as error:
-            raise MissingSpark(f"Spark does not start: {_last_line(said) or error}") from error
+        except (PySparkException, Py4JJavaError, OSError) as error:
+            reason = str(getattr(error, "java_exception", "")) or _last_line(said) or error
+            raise MissingSpark(f"Spark does not start: {reason}") from error
     return SparkSession.builder.getOrCreate()
 
 
@@ -88,7 +98,9 @@ def _stop(session: SparkSession) -> None:
 
 
 def _configuration(master: str, settings: Mapping[str, str]) -> SparkConf:
-    local = _LOCAL_SETTINGS if master.startswith("local") else {}
+    local: Mapping[str, str] = {}
+    if master.startswith("local"):
+        local = {**_LOCAL_SETTINGS, "spark.driver.memory": f"{heap_mib(memory_bytes())}m"}
     path = os.pathsep.join(filter(None, [str(_HERE.parent), os.environ.get("PYTHONPATH")]))
     chosen = {
         "spark.app.name": "bruce",
@@ -102,7 +114,22 @@ def _configuration(master: str, settings: Mapping[str, str]) -> SparkConf:
     return SparkConf(loadDefaults=False).setAll(list(chosen.items()))
 
 
+def heap_mib(host_bytes: int) -> int:
+    """The JVM's heap on a host with so much memory: a quarter, since the Python workers are beside it."""
+    return min(max(host_bytes // 4 >> 20, _LEAST_MIB), _MOST_MIB)
+
+
+def memory_bytes() -> int:
+    """What this host has, or the control group that we are in may use."""
+    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        return host
+    return min(host, int(limit)) if limit.isdigit() else host
+
+
 def _last_line(said: IO[str]) -> str:
     said.seek(0)
-    lines = [line.strip() for line in said if line.strip() and not line.startswith("WARNING:")]
-    return lines[-1] if lines else ""
+    lines = [line.strip() for line in said if line.strip() and not line.startswith(_NO_REASON)]
+    return lines[-1].removeprefix('Exception in thread "main" ') if lines else ""

@@ -1,4 +1,4 @@
-"""`brucectl spark`: jobs that read whole spools, on Spark."""
+"""`brucectl spark audit`: what became of every message."""
 
 from __future__ import annotations
 
@@ -7,29 +7,32 @@ from typing import Annotated
 import typer
 
 from cli.arguments import ConfigFile, examples
-from cli.errors import BadArgument
+from cli.commands.spark.options import (
+    BootstrapServers,
+    Conf,
+    Master,
+    Spools,
+    job_session,
+    kafka_properties,
+    spool_paths,
+)
 
-HELP = "Run a job over whole spools, on Spark."
-
-AUDIT_EXAMPLES = examples(
+EXAMPLES = examples(
     "brucectl spark audit /var/lib/bruce --bootstrap-servers kafka1:9092",
     "brucectl spark audit '/mnt/fleet/*/bruce' --config /etc/bruce/bruce.toml --json",
 )
 
 
 def audit(
-    spools: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SPOOL", help="A directory, or a glob of several; else the configured one."),
-    ] = None,
+    spools: Spools = None,
     *,
-    bootstrap_servers: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where Kafka is; else as configured.")
-    ] = None,
+    bootstrap_servers: BootstrapServers = None,
     topic: Annotated[
         list[str] | None, typer.Option(help="Only this topic; may be given again. Else all in the spools.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    master: Master = None,
+    conf: Conf = None,
     config: ConfigFile = None,
 ) -> None:
     """Count what became of every message in a spool: compare it with what is in Kafka, one by one.
@@ -39,26 +42,17 @@ def audit(
     same partition key. Foreign records are in Kafka only. Exits 1 when anything is lost or altered, or
     cannot be read in the spool. Needs Java 17, and records that carry the header bruce-id.
     """
-    from cli.config import EMBEDDED, load_config
+    from cli.config import load_config
+    from cli.exits import FINE, FOUND
     from cli.output import show_json, show_rows
-    from pipeline.requirements import check_requirements
 
     settings = load_config(config)
-    properties = dict(settings.dispatch.kafka)
-    if bootstrap_servers:
-        properties.pop("metadata.broker.list", None)  # librdkafka's other name for it
-        properties["bootstrap.servers"] = bootstrap_servers
-    if properties.get("bootstrap.servers") == EMBEDDED:
-        raise BadArgument("the embedded Kafka has another address each time; give --bootstrap-servers")
-    check_requirements()
+    properties = kafka_properties(settings, bootstrap_servers)
+    with job_session(master, conf) as session:
+        from pipeline.audit import COUNTS
+        from pipeline.runner import run_audit
 
-    from cli.exits import FINE, FOUND
-    from pipeline.audit import COUNTS
-    from pipeline.runner import run_audit
-    from pipeline.session import open_session
-
-    with open_session() as session:
-        report = run_audit(session, spools or [str(settings.spool.directory)], properties, topic)
+        report = run_audit(session, spool_paths(spools, settings), properties, topic)
     if as_json:
         show_json(report.as_json())
     else:

@@ -1,0 +1,9 @@
+"""`brucectl spark`: jobs over whole spools. One module a command; `options` has what they share."""
+
+from __future__ import annotations
+
+from cli.commands.spark import audit
+
+HELP = "Run a job over whole spools, on Spark."
+
+__all__ = ["HELP", "audit"]

@@ -1,0 +1,93 @@
+"""What the commands of `brucectl spark` share: their options, and the session that a job runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.errors import BadArgument
+
+if TYPE_CHECKING:
+    from cli.config import Config
+    from pipeline.session import Session
+
+Spools = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SPOOL", help="A directory, or a glob of several; else the configured one."),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        help="Where Spark runs: local[2], spark://HOST:7077, yarn. Else here, on every core.",
+    ),
+]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A property of Spark; repeatable.")
+]
+BootstrapServers = Annotated[
+    str | None,
+    typer.Option("--bootstrap-servers", metavar="HOST:PORT", help="Where Kafka is; else as configured."),
+]
+
+
+def spool_paths(named: list[str] | None, settings: Config) -> list[str]:
+    """The spools that are meant."""
+    return named or [str(settings.spool.directory)]
+
+
+def kafka_properties(settings: Config, bootstrap_servers: str | None) -> dict[str, str]:
+    """librdkafka's properties, as configured but for the address. Raises BadArgument."""
+    from cli.config import EMBEDDED
+
+    properties = dict(settings.dispatch.kafka)
+    if bootstrap_servers:
+        properties.pop("metadata.broker.list", None)  # librdkafka's other name for it
+        properties["bootstrap.servers"] = bootstrap_servers
+    if properties.get("bootstrap.servers") == EMBEDDED:
+        raise BadArgument("the embedded Kafka has another address each time; give --bootstrap-servers")
+    return properties
+
+
+def parse_conf(given: list[str] | None) -> dict[str, str]:
+    """Spark's properties from KEY=VALUE. Raises BadArgument."""
+    found = {}
+    for text in given or []:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise BadArgument(f"--conf {text}: it takes KEY=VALUE, as spark.driver.memory=4g")
+        found[key] = value
+    return found
+
+
+@contextmanager
+def job_session(master: str | None, conf: list[str] | None) -> Iterator[Session]:
+    """A session for one job. On a terminal a bar shows its tasks, and where Spark's own page is.
+
+    Raises BadArgument, MissingSpark.
+    """
+    from cli.output import error_console
+    from cli.progress import Progress
+    from pipeline.requirements import check_requirements
+
+    settings = parse_conf(conf)
+    check_requirements()
+
+    from pipeline.progress import watch
+    from pipeline.session import LOCAL, open_session
+
+    console = error_console()
+    if console.is_terminal:
+        settings = {"spark.ui.enabled": "true", **settings}
+    with ExitStack() as stack:
+        session = stack.enter_context(open_session(master or LOCAL, settings))
+        if console.is_terminal:
+            url = session.sparkContext.uiWebUrl
+            title = f"Spark, {url}" if url else "Spark"
+            bar = stack.enter_context(Progress(title, "tasks", console=console))
+            stack.enter_context(watch(session, bar.show))
+        yield session

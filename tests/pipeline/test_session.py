@@ -1,0 +1,106 @@
+"""The session of a job: its settings, what it shows, and what it says when it cannot start."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli.commands.spark.options import parse_conf
+from cli.errors import BadArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BRUCECTL = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
+GIB = 1 << 30
+
+
+def test_conf_is_key_and_value() -> None:
+    """A value may hold further signs; without key or sign it is refused in one sentence."""
+    assert parse_conf(["spark.a=b=c", "spark.d="]) == {"spark.a": "b=c", "spark.d": ""}
+    with pytest.raises(BadArgument, match=r"--conf spark\.a: it takes KEY=VALUE"):
+        parse_conf(["spark.a"])
+
+
+def test_the_heap_suits_the_host() -> None:
+    """A quarter of the memory, within bounds, so that a small host keeps its daemon."""
+    pytest.importorskip("pyspark")
+    from pipeline.session import heap_mib
+
+    assert [heap_mib(gib * GIB) for gib in (1, 8, 256)] == [768, 2048, 4096]
+
+
+@pytest.mark.spark
+def test_all_cores_by_default(spark: SparkSession) -> None:
+    """Without a master Spark runs here, on every core, and its page is open to this host only."""
+    from pipeline.session import LOCAL
+
+    assert LOCAL == "local[*]"
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+@pytest.mark.spark
+def test_progress_is_told_to_the_last_task(spark: SparkSession) -> None:
+    """While a job runs its tasks are counted, and never more done than known."""
+    from pyspark.sql import functions as f
+
+    from pipeline.progress import watch
+
+    told: list[tuple[int, int]] = []
+    with watch(spark, lambda done, of: told.append((done, of))):
+        while not told or told[-1][0] < 4:
+            spark.range(0, 40_000_000, 1, 4).agg(f.sum(f.hash("id"))).collect()
+    assert all(done <= of for done, of in told)
+
+
+@pytest.mark.spark
+def test_a_terminal_gets_a_bar_and_the_link(spark: SparkSession) -> None:
+    """On a terminal Spark's page is named and tasks are counted, and Spark itself says nothing."""
+    code = (
+        "from urllib.request import urlopen\n"
+        "from cli.commands.spark.options import job_session\n"
+        "with job_session('local[1]', None) as session:\n"
+        "    assert urlopen(session.sparkContext.uiWebUrl).status == 200\n"
+        "    session.range(0, 4, 1, 4).repartition(3).collect()\n"
+    )
+    parent, child = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=child, text=True)
+    os.close(child)
+    seen = b""
+    while piece := _read(parent):
+        seen += piece
+    os.close(parent)
+    assert process.communicate(timeout=120) == ("", None)
+    assert process.returncode == 0, seen
+    assert b"Spark, http://127.0.0.1:" in seen
+    assert b"WARN" not in seen
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # the other side is closed
+        return b""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (["--master", "spork://x"], "Master must either be yarn or start with spark, k8s, or local"),
+        (["--conf", "spark.driver.memory=8m"], "java.lang.OutOfMemoryError: Java heap space"),
+    ],
+)
+def test_what_spark_refuses_is_one_sentence(spark: SparkSession, wrong: list[str], sentence: str) -> None:
+    """A wrong master, or a JVM that does not start: one line, and exit code 3."""
+    command = [*BRUCECTL, "spark", "audit", "/nowhere", "--bootstrap-servers", "127.0.0.1:1", *wrong]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("Spark does not start: ")
+    assert done.stderr.endswith(f"{sentence}\n")
+    assert done.stderr.count("\n") == 1
