@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import arrow_udf
 
 from pipeline.batches import to_batch
 from router.partition import Partitioners
@@ -48,14 +49,16 @@ def route(frame: DataFrame, routes: Routes) -> DataFrame:
     """
     Partitioners(routes.partitioners)
 
-    def choose(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+    def choose(batches: Iterator[Any]) -> Iterator[Any]:
         chooser = Chooser(routes)
         for arrays in batches:
             yield pa.array(chooser.choose(dict(zip(_COLUMNS, arrays, strict=True))))
 
-    # Spark finds out by the annotations what kind of function it is, and cannot read them as strings.
+    # Spark tells by the types what kind of function it is, and cannot read them as strings; its own do not
+    # know this kind.
     choose.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
-    return frame.withColumn("partition", f.arrow_udf(choose, "int")(*_COLUMNS))
+    make: Any = arrow_udf
+    return frame.withColumn("partition", make(choose, "int")(*_COLUMNS))
 
 
 class Chooser:
