@@ -26,7 +26,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -39,9 +39,10 @@ from dispatch.lane import Aborted, Begun, Broken, Committed, Fenced, Lane, Resul
 from dispatch.letters import Letter
 from dispatch.options import DispatchOptions
 from dispatch.pool import HandedOver, Outcomes, Pool
-from dispatch.progress import INSTANCE_BYTES, Deliverer, Progress, encode
+from dispatch.progress import INSTANCE_BYTES, Deliverer, Letters, Progress, encode, letters_of
 from dispatch.progress_topic import Place, ProgressTopic
 from dispatch.record import produce
+from spool.discarded import TOPIC_BYTES
 from spool.record import Batch, Topics
 
 _log = logging.getLogger("bruce.dispatch")
@@ -76,10 +77,12 @@ class Book(Protocol):
     def recover(self, begun: Begun) -> str:
         """Take what the last record says for delivered; why delivery must not go on, or an empty text."""
 
-    def progress(self, number: int, by: Deliverer, sequences: npt.NDArray[np.int64]) -> Progress:
-        """The record of a transaction that delivers these."""
+    def progress(
+        self, number: int, by: Deliverer, sequences: npt.NDArray[np.int64], letters: Sequence[Letters]
+    ) -> Progress:
+        """The record of a transaction that delivers these, some of them as dead letters."""
 
-    def committed(self, sequences: npt.NDArray[np.int64], offset: int) -> None:
+    def committed(self, sequences: npt.NDArray[np.int64], letters: Sequence[Letters], offset: int) -> None:
         """It is in Kafka, its record at `offset`; these are told as delivered next."""
 
 
@@ -116,6 +119,8 @@ class ExactlyOnce(Pool):
         """Of the last transaction that is known to be in Kafka; None before the first look."""
         self._reported = _nothing()
         """Of the open transaction: what was acknowledged, and is not told."""
+        self._posted: dict[int, tuple[int, bytes]] = {}
+        """Of the open transaction: reason and topic of its dead letters, by sequence."""
         self._begun_at, self._leave_s = 0.0, LEAVE_S
         self._stopped = ""
         self._begin()
@@ -169,7 +174,10 @@ class ExactlyOnce(Pool):
         """Hand over one record, in a transaction."""
         if self.phase is Phase.READY:
             self._open()
-        return super().post(letter, flat) if self.phase is Phase.OPEN else int(Code.QUEUE_FULL)
+        code = super().post(letter, flat) if self.phase is Phase.OPEN else int(Code.QUEUE_FULL)
+        if code == 0:
+            self._posted[letter.sequence] = letter.reason, letter.topic[:TOPIC_BYTES]
+        return code
 
     def collect(self) -> Outcomes:
         """What became known: refusals at once, deliveries when their transaction is committed."""
@@ -219,7 +227,8 @@ class ExactlyOnce(Pool):
         """Add the record to the open transaction, and commit it."""
         flying = self.flight.rows["sequence"][self.flight.rows["flat_number"] >= 0]
         sequences = np.concatenate([self._reported.sequence, flying])
-        progress = self._book.progress((self._number or 0) + 1, self._by, sequences)
+        letters = letters_of(self._posted)
+        progress = self._book.progress((self._number or 0) + 1, self._by, sequences, letters)
         assert self._book.place
         where = self._client.topic_handle(self._topic.name.encode()), self._book.place.partition
         code = produce(self._client.library, self._client.handle, *where, self._topic.key, encode(progress))
@@ -239,7 +248,8 @@ class ExactlyOnce(Pool):
                 self._number = (self._number or 0) + 1
                 self._leave_s = LEAVE_S
                 self.phase = Phase.READY
-                self._book.committed(self._reported.sequence, int(self._reader.unlisted[0]))
+                letters = letters_of(self._posted)
+                self._book.committed(self._reported.sequence, letters, int(self._reader.unlisted[0]))
                 return self._tell(0)
             case Aborted(why):
                 _log.warning("a transaction was aborted, and its messages go again: %s", why)
@@ -273,7 +283,7 @@ class ExactlyOnce(Pool):
 
     def _tell(self, code: int) -> Outcomes:
         """Everything of the transaction that has ended, with this outcome."""
-        told, self._reported = self._reported, _nothing()
+        told, self._reported, self._posted = self._reported, _nothing(), {}
         return told._replace(code=np.full(len(told.sequence), code, np.int32))
 
     def _break(self, why: str) -> None:

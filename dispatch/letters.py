@@ -28,6 +28,9 @@ class Letter(NamedTuple):
     key: bytes | None
     value: bytes
     headers: Sequence[tuple[bytes, bytes]]
+    reason: int
+    """Why the message is here, a spool.wire.Reason; with `topic`, its own, for the progress record."""
+    topic: bytes
 
     @property
     def size(self) -> int:

@@ -1,17 +1,19 @@
 """Progress records: what a transaction delivered, written into Kafka by the transaction itself.
 
-    record := head block*
+    record := head block* letter*
     head   := check:u64 magic:8s version:u16 host_bytes:u16 blocks:u32 number:u64 generation:u64
               instance:16s started_ns:u64
               host
     block  := segment:u64 identity:u64 runs:u32 first:u64[runs] length:u32[runs]
+    letter := reason:u16 topic_bytes:u16 runs:u32 topic first:u64[runs] length:u32[runs]
 
 Little-endian; all behind the head is deflated (zlib). `check` is the xxh3 of everything behind it.
 
 `number` counts a spool's transactions. The runs are of sequence numbers, by segment; a segment is told by its
 number and by the digest of its header, so that a record cannot speak of messages of a restored copy. They
 are all that was delivered since the commit `generation` of the marks, this transaction included: of several
-records the last one is enough, which is what a compacted topic keeps. `instance` tells one process of a
+records the last one is enough, which is what a compacted topic keeps. Letters say which of them went to the
+dead-letter topic instead of their own `topic`, and for which reason. `instance` tells one process of a
 daemon from the next; with the host's name and `started_ns` it says in words who else delivers.
 """
 
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +36,8 @@ INSTANCE_BYTES = 16
 _CHECK = struct.Struct("<Q")
 _HEAD = struct.Struct("<8sHHIQQ16sQ")
 _BLOCK = struct.Struct("<QQI")
+_LETTER = struct.Struct("<HHI")
+_RUN_BYTES = 12
 
 
 class BadProgress(DispatchError):
@@ -50,8 +54,26 @@ class Runs(NamedTuple):
 
     def sequences(self) -> npt.NDArray[np.int64]:
         """All of them, one by one."""
-        starts = np.repeat(self.first - np.concatenate([[0], np.cumsum(self.length)[:-1]]), self.length)
-        return np.asarray(starts + np.arange(len(starts)), np.int64)
+        return _one_by_one(self.first, self.length)
+
+
+class Letters(NamedTuple):
+    """Messages of one topic that the dead-letter topic has, for one reason; as runs of sequences."""
+
+    reason: int
+    """A spool.wire.Reason."""
+    topic: bytes
+    first: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+
+    def sequences(self) -> npt.NDArray[np.int64]:
+        """All of them, one by one."""
+        return _one_by_one(self.first, self.length)
+
+
+def _one_by_one(first: npt.NDArray[np.int64], length: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    starts = np.repeat(first - np.concatenate([[0], np.cumsum(length)[:-1]]), length)
+    return np.asarray(starts + np.arange(len(starts)), np.int64)
 
 
 class Deliverer(NamedTuple):
@@ -71,6 +93,8 @@ class Progress(NamedTuple):
     generation: int
     by: Deliverer
     delivered: Sequence[Runs]
+    """Dead letters included."""
+    letters: Sequence[Letters] = ()
 
 
 def runs_of(sequences: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -92,14 +116,26 @@ def merge(blocks: Iterable[Runs]) -> list[Runs]:
     return out
 
 
+def letters_of(posted: Mapping[int, tuple[int, bytes]]) -> list[Letters]:
+    """One for each reason and topic, of dead letters by sequence."""
+    found: dict[tuple[int, bytes], list[int]] = {}
+    for sequence, why in posted.items():
+        found.setdefault(why, []).append(sequence)
+    return [Letters(*why, *runs_of(np.array(same, np.int64))) for why, same in found.items()]
+
+
 def encode(progress: Progress) -> bytes:
     """The bytes of a record."""
     host = progress.by.host.encode()[:255]
     blocks = b"".join(
-        _BLOCK.pack(b.segment, b.identity, len(b.first))
-        + b.first.astype("<u8").tobytes()
-        + b.length.astype("<u4").tobytes()
+        _BLOCK.pack(b.segment, b.identity, len(b.first)) + _pack_runs(b.first, b.length)
         for b in progress.delivered
+    )
+    letters = b"".join(
+        _LETTER.pack(one.reason, len(one.topic), len(one.first))
+        + one.topic
+        + _pack_runs(one.first, one.length)
+        for one in progress.letters
     )
     head = _HEAD.pack(
         MAGIC,
@@ -111,7 +147,7 @@ def encode(progress: Progress) -> bytes:
         progress.by.instance,
         progress.by.started_ns,
     )
-    body = head + zlib.compress(host + blocks, 1)
+    body = head + zlib.compress(host + blocks + letters, 1)
     return _CHECK.pack(digest(body)) + body
 
 
@@ -130,9 +166,25 @@ def decode(record: bytes) -> Progress:
     for _ in range(blocks):
         segment, identity, runs = _BLOCK.unpack_from(rest, at)
         at += _BLOCK.size
-        first = np.frombuffer(rest, "<u8", runs, at).astype(np.int64)
-        length = np.frombuffer(rest, "<u4", runs, at + 8 * runs).astype(np.int64)
-        delivered.append(Runs(segment, identity, first, length))
-        at += 12 * runs
+        delivered.append(Runs(segment, identity, *_unpack_runs(rest, at, runs)))
+        at += _RUN_BYTES * runs
+    letters = []
+    while at < len(rest):
+        reason, topic_bytes, runs = _LETTER.unpack_from(rest, at)
+        at += _LETTER.size
+        topic = rest[at : at + topic_bytes]
+        at += topic_bytes
+        letters.append(Letters(reason, topic, *_unpack_runs(rest, at, runs)))
+        at += _RUN_BYTES * runs
     by = Deliverer(instance, rest[:host_bytes].decode(errors="replace"), started_ns)
-    return Progress(number, generation, by, delivered)
+    return Progress(number, generation, by, delivered, letters)
+
+
+def _pack_runs(first: npt.NDArray[np.int64], length: npt.NDArray[np.int64]) -> bytes:
+    return first.astype("<u8").tobytes() + length.astype("<u4").tobytes()
+
+
+def _unpack_runs(data: bytes, at: int, runs: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(first, length) of so many runs."""
+    first = np.frombuffer(data, "<u8", runs, at).astype(np.int64)
+    return first, np.frombuffer(data, "<u4", runs, at + 8 * runs).astype(np.int64)

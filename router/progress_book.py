@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch.lane import Begun
-from dispatch.progress import Deliverer, Progress, Runs, merge, runs_of
+from dispatch.progress import Deliverer, Letters, Progress, Runs, merge, runs_of
 from dispatch.progress_topic import Place
 from router.acks import Acks
 from spool.catalogue import Catalogue, SegmentInfo
+from spool.wire import DEAD_LETTERED
 
 
 class Unmarked(NamedTuple):
@@ -20,6 +22,7 @@ class Unmarked(NamedTuple):
 
     generation: int
     delivered: list[Runs]
+    letters: Sequence[Letters]
 
 
 class ProgressBook:
@@ -46,22 +49,34 @@ class ProgressBook:
         if last:
             self._catalogue.refresh()
             kept = [runs for block in last.delivered if (runs := self._present(block))]
-            for runs in kept:
-                self._acks.resolve(runs.sequences())
-            self._unmarked.append(Unmarked(self._acks.next_generation, kept))
+            self._resolve(kept, last.letters)
+            self._unmarked.append(Unmarked(self._acks.next_generation, kept, last.letters))
         self._acks.progress = begun.place
         return ""
 
-    def progress(self, number: int, by: Deliverer, sequences: npt.NDArray[np.int64]) -> Progress:
-        """The record of a transaction that delivers these."""
+    def _resolve(self, delivered: Sequence[Runs], letters: Sequence[Letters]) -> None:
+        """Take note of what the log has of these; letters count as the discards that they are."""
+        for runs in delivered:
+            sequences = runs.sequences()
+            for letter in letters:
+                dead = np.intersect1d(letter.sequences(), sequences)
+                self._acks.discard(dead, letter.reason | DEAD_LETTERED, [letter.topic] * len(dead))
+            self._acks.resolve(sequences)
+
+    def progress(
+        self, number: int, by: Deliverer, sequences: npt.NDArray[np.int64], letters: Sequence[Letters]
+    ) -> Progress:
+        """The record of a transaction that delivers these, some of them as dead letters."""
         while self._unmarked and self._unmarked[0].generation <= self._acks.generation:
             self._unmarked.popleft()
         before = [runs for unmarked in self._unmarked for runs in unmarked.delivered]
-        return Progress(number, self._acks.generation, by, merge([*before, *self._runs(sequences)]))
+        delivered = merge([*before, *self._runs(sequences)])
+        posted = [letter for unmarked in self._unmarked for letter in unmarked.letters]
+        return Progress(number, self._acks.generation, by, delivered, [*posted, *letters])
 
-    def committed(self, sequences: npt.NDArray[np.int64], offset: int) -> None:
+    def committed(self, sequences: npt.NDArray[np.int64], letters: Sequence[Letters], offset: int) -> None:
         """A transaction with these is in Kafka, its record at `offset`; they are resolved next."""
-        self._unmarked.append(Unmarked(self._acks.next_generation, self._runs(sequences)))
+        self._unmarked.append(Unmarked(self._acks.next_generation, self._runs(sequences), letters))
         assert self._acks.progress
         self._acks.progress = self._acks.progress[0], offset
 

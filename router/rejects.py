@@ -359,4 +359,5 @@ def _letter(sequence: int, reject: Reject, content: _Content) -> Letter:
         (b"bruce-last-attempt", b"%d" % reject.last_ms),
     ]
     # Not the message's own timestamp: that may be what it was refused for.
-    return Letter(sequence, time.time_ns() // 1_000_000, content.key, content.datagram, headers)
+    now = time.time_ns() // 1_000_000
+    return Letter(sequence, now, content.key, content.datagram, headers, reject.reason, reject.topic)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,12 @@ from dispatch.codes import Code
 from dispatch.embedded import EmbeddedKafka
 from dispatch.exactly_once import ExactlyOnce, Phase, transactional_id
 from dispatch.lane import Begun
+from dispatch.letters import Letter
 from dispatch.options import DispatchOptions
-from dispatch.progress import Deliverer, Progress, Runs, runs_of
+from dispatch.progress import Deliverer, Letters, Progress, Runs, runs_of
 from dispatch.progress_topic import Place
+from spool.discarded import TOPIC_BYTES
+from spool.wire import Reason
 from tests.dispatch.batches import Message, build_batch, name_topics
 from tests.dispatch.rig import UUID, await_true
 
@@ -36,6 +39,7 @@ class Notebook:
         self.place: Place | None = None
         self.begun: list[Begun] = []
         self.committed_ones: list[int] = []
+        self.committed_letters: list[int] = []
         self.objection = ""
 
     def recover(self, begun: Begun) -> str:
@@ -43,11 +47,15 @@ class Notebook:
         self.place = begun.place
         return self.objection
 
-    def progress(self, number: int, by: Deliverer, sequences: npt.NDArray[np.int64]) -> Progress:
-        return Progress(number, 0, by, [Runs(1, 2, *runs_of(sequences))] if len(sequences) else [])
+    def progress(
+        self, number: int, by: Deliverer, sequences: npt.NDArray[np.int64], letters: Sequence[Letters]
+    ) -> Progress:
+        delivered = [Runs(1, 2, *runs_of(sequences))] if len(sequences) else []
+        return Progress(number, 0, by, delivered, letters)
 
-    def committed(self, sequences: npt.NDArray[np.int64], offset: int) -> None:
+    def committed(self, sequences: npt.NDArray[np.int64], letters: Sequence[Letters], offset: int) -> None:
         self.committed_ones += sequences.tolist()
+        self.committed_letters += [s for one in letters for s in one.sequences().tolist()]
         assert self.place
         self.place = self.place._replace(offset=offset)
 
@@ -141,6 +149,35 @@ def test_a_successor_finds_the_last_record(kafka: EmbeddedKafka) -> None:
         assert [block.sequences().tolist() for block in last.delivered] == [[20, 21, 22]]
         assert last.by.instance == desk.pool._by.instance
         successor.close()
+
+
+def test_dead_letters_are_named_in_the_record(kafka: EmbeddedKafka) -> None:
+    """With reason and topic, and only in that of their own transaction; a long topic is cut short."""
+    desk = Desk(kafka, Notebook())
+    desk.ready()
+    desk.send(20, 3)
+    for sequence, topic in ((23, b"other"), (24, b"x" * 1000)):
+        letter = Letter(sequence, 1, None, b"v", [], Reason.UNKNOWN_TOPIC, topic)
+        assert desk.pool.post(letter, int(desk.pool.partitions.flats[0, 0])) == 0
+    desk.until(lambda: len(desk.told) == 5)
+    again = Notebook()
+    successor = Desk(kafka, again)
+    successor.until(lambda: bool(again.begun))
+    last = again.begun[0].last
+    assert last
+    assert [block.sequences().tolist() for block in last.delivered] == [[20, 21, 22, 23, 24]]
+    found = [(one.reason, one.topic, one.sequences().tolist()) for one in last.letters]
+    assert found == [(14, b"other", [23]), (14, b"x" * TOPIC_BYTES, [24])]
+    successor.close()
+    assert desk.book.committed_letters == [23, 24]
+    desk.close()
+    third = Desk(kafka, Notebook())
+    third.ready()
+    for first in (30, 40):
+        third.send(first, 1)
+        third.until(lambda first=first: first in third.told)  # type: ignore[misc]
+    assert third.book.committed_letters == []
+    third.close()
 
 
 def test_a_producer_that_broke_is_told_how_it_ended(kafka: EmbeddedKafka) -> None:

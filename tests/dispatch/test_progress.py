@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.progress import BadProgress, Deliverer, Progress, Runs, decode, encode, merge, runs_of
+from dispatch.progress import (
+    BadProgress,
+    Deliverer,
+    Letters,
+    Progress,
+    Runs,
+    decode,
+    encode,
+    letters_of,
+    merge,
+    runs_of,
+)
 from spool.digest import digest
 
 VERSION_1 = bytes.fromhex(
@@ -27,16 +38,24 @@ def blocks(draw: st.DrawFn) -> Runs:
 
 
 @st.composite
+def letters(draw: st.DrawFn) -> Letters:
+    """Dead letters of one topic."""
+    return Letters(draw(st.integers(0, 2**16 - 1)), draw(st.binary(max_size=40)), *runs_of(draw(sequences)))
+
+
+@st.composite
 def records(draw: st.DrawFn) -> Progress:
     """A record."""
     by = Deliverer(draw(st.binary(min_size=16, max_size=16)), draw(st.text(max_size=40)), draw(numbers))
-    return Progress(draw(numbers), draw(numbers), by, draw(st.lists(blocks(), max_size=4)))
+    delivered, dead = draw(st.lists(blocks(), max_size=4)), draw(st.lists(letters(), max_size=3))
+    return Progress(draw(numbers), draw(numbers), by, delivered, dead)
 
 
 def plain(progress: Progress) -> tuple[object, ...]:
     """Comparable."""
     found = [(b.segment, b.identity, b.first.tolist(), b.length.tolist()) for b in progress.delivered]
-    return progress.number, progress.generation, progress.by, found
+    dead = [(one.reason, one.topic, one.first.tolist(), one.length.tolist()) for one in progress.letters]
+    return progress.number, progress.generation, progress.by, found, dead
 
 
 @given(sequences)
@@ -46,6 +65,13 @@ def test_runs_are_the_sequences(chosen: np.ndarray) -> None:
     assert Runs(0, 0, first, length).sequences().tolist() == sorted(chosen.tolist())
     assert (length > 0).all()
     assert (first[1:] > first[:-1] + length[:-1]).all()
+
+
+def test_letters_are_told_by_reason_and_topic() -> None:
+    """Each with its own sequences."""
+    found = letters_of({7: (14, b"a"), 3: (14, b"a"), 4: (14, b"a"), 5: (14, b"b"), 6: (15, b"a")})
+    told = {(one.reason, one.topic): one.sequences().tolist() for one in found}
+    assert told == {(14, b"a"): [3, 4, 7], (14, b"b"): [5], (15, b"a"): [6]}
 
 
 @given(records())
@@ -69,7 +95,7 @@ def test_a_damaged_record_is_refused(progress: Progress, data: st.DataObject) ->
 def test_version_1_is_read() -> None:
     """Bytes that were written once, and must be understood for ever."""
     found = decode(VERSION_1)
-    assert plain(found) == (7, 3, Deliverer(bytes(range(16)), "host", 5), [(1, 2, [4, 9], [3, 1])])
+    assert plain(found) == (7, 3, Deliverer(bytes(range(16)), "host", 5), [(1, 2, [4, 9], [3, 1])], [])
 
 
 def test_a_later_version_is_refused() -> None:

@@ -116,6 +116,36 @@ def test_killed_while_dead_lettering(kafka: EmbeddedKafka, tmp_path: Path) -> No
     assert keys.total() < count
 
 
+@pytest.mark.crash
+def test_killed_between_commit_and_marks(tmp_path: Path) -> None:
+    """Exactly once: Kafka has the letters, and no mark says so; the successor counts them as dead letters."""
+    points = tmp_path / "points"
+    points.write_text("mark.acknowledged\n" * 2)
+    settings = {
+        "kafka": NO_AUTO,
+        "dispatch": {"mode": "exactly_once", "dead_letter_topic": "dead", "unknown_topic_seconds": 0},
+    }
+    topics = [("t", PARTITIONS), ("dead", PARTITIONS), ("bruce-progress", 1)]
+    with EmbeddedKafka(brokers=1, topics=topics) as kafka:
+        bruce = RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings)
+        bruce.environ["BRUCE_CRASH_POINTS"] = str(points)
+        with bruce:
+            bruce.send(message(n, b"none") for n in range(20))
+            bruce.await_true(lambda: len(points.read_text().splitlines()) < 2)
+            bruce.await_status(lambda s: s.backlog == 0 and s.dead_lettered == 20)
+            bruce.send(message(n, b"none" if n % 2 else b"t") for n in range(20, 40))
+            bruce.await_true(lambda: points.read_text() == "")
+            seen = bruce.await_status(lambda s: s.received == 40 and s.backlog == 0)
+            assert (seen.received, seen.delivered, seen.dead_lettered) == (40, 10, 30)
+            assert seen.discarded == {"unknown_topic": 30}
+            listed = discards(bruce)["discards"]
+            assert [(d["topic"], d["reason"], d["messages"], d["dead_lettered"]) for d in listed] == [
+                ("none", "unknown_topic", 30, 30)
+            ]
+        keys = [record.key() for record in read(kafka, "dead", 30)]
+    assert sorted(keys) == sorted(b"k%d" % n for n in range(40) if n < 20 or n % 2)
+
+
 def test_discarded_and_sent_again(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """The file has them; a dry run counts them; with the limit raised they are delivered."""
     path = tmp_path / "discards"

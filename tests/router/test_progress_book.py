@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pytest
 
 from dispatch.lane import Begun
-from dispatch.progress import Deliverer, Progress, Runs
+from dispatch.progress import Deliverer, Letters, Progress, Runs, letters_of
 from dispatch.progress_topic import Place
 from router.acks import Acks
 from router.progress_book import ProgressBook
 from spool.catalogue import Catalogue
 from spool.marks import Marks
-from spool.wire import encode
+from spool.wire import DEAD_LETTERED, Reason, encode
 from tests.spool.rig import Rig
 
 BY = Deliverer(bytes(16), "here", 1)
@@ -47,10 +47,12 @@ class Desk:
         self.close()
         self.open()
 
-    def deliver(self, sequences: npt.NDArray[np.int64], number: int, offset: int) -> Progress:
+    def deliver(
+        self, sequences: npt.NDArray[np.int64], number: int, offset: int, letters: Sequence[Letters] = ()
+    ) -> Progress:
         """A transaction that is committed; its record."""
-        record = self.book.progress(number, BY, sequences)
-        self.book.committed(sequences, offset)
+        record = self.book.progress(number, BY, sequences, letters)
+        self.book.committed(sequences, letters, offset)
         self.acks.resolve(sequences)
         return record
 
@@ -106,11 +108,31 @@ def test_a_successor_takes_it_for_delivered(desk: Desk) -> None:
     assert not {3, 4, 50} & set(desk.open_ones())
     assert {2, 5, 49, 51} <= set(desk.open_ones())
     # The next record keeps naming them, until they are marked.
-    assert told(desk.book.progress(2, BY, np.array([60]))) == [3, 4, 50, 60]
+    assert told(desk.book.progress(2, BY, np.array([60]), [])) == [3, 4, 50, 60]
     desk.write_down()
-    assert told(desk.book.progress(2, BY, np.array([60]))) == [60]
+    assert told(desk.book.progress(2, BY, np.array([60]), [])) == [60]
     desk.reopen()
     assert desk.book.place == Place(2, 20)
+
+
+def test_dead_letters_are_discards_to_a_successor(desk: Desk) -> None:
+    """By reason and topic, each once, those in the log only; named until the marks have them."""
+    posted = letters_of({3: (Reason.TOO_LARGE, b"t"), 50: (Reason.UNKNOWN_TOPIC, b"none")})
+    ahead = letters_of({COUNT: (Reason.UNKNOWN_TOPIC, b"none")})
+    record = desk.deliver(np.array([3, 4, 50]), 1, 20, posted)
+    again = desk.book.progress(2, BY, np.array([60]), [])
+    assert [s for one in again.letters for s in one.sequences()] == [3, 50]
+    desk.reopen()
+    desk.book.recover(Begun(record._replace(letters=[*posted, *ahead]), PLACE))
+    desk.book.recover(Begun(record, PLACE))
+    assert not {3, 4, 50} & set(desk.open_ones())
+    desk.write_down()
+    rows = {(row.reason, row.topic): row.count for row in desk.marks.discards()}
+    assert rows == {
+        (Reason.TOO_LARGE | DEAD_LETTERED, b"t"): 1,
+        (Reason.UNKNOWN_TOPIC | DEAD_LETTERED, b"none"): 1,
+    }
+    assert desk.book.progress(2, BY, np.array([60]), []).letters == []
 
 
 def test_marks_that_are_older_stop_it(desk: Desk) -> None:

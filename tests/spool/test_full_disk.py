@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from spool.disk import free_bytes
-from spool.errors import SpoolFull
+from spool.errors import SpoolBusy, SpoolFull
 from spool.fullness import Full
+from spool.layout import SENT
+from spool.lock import Lock
 from spool.page import Field
 from tests.spool.rig import Rig
 from tests.spool.small_disk import fill_up, mounted
@@ -117,3 +120,48 @@ def test_committing_goes_on_while_the_index_has_no_room(disk: Path) -> None:
         assert rig.synced == len(sent)
     assert rig.records() == list(enumerate(sent))
     rig.crash()
+
+
+def test_others_take_the_reserve(disk: Path) -> None:
+    """Delivered segments go until it is free again; no more of them than that takes, and nothing else."""
+    reserve = 2 * SEGMENT_BYTES
+    rig, sent = rig_on(disk, reserve), []
+    while len(rig.layout.list_segments()) < 7:
+        sent += rig.fill(1, messages=20, value=b"v" * 1000)
+    # Who begins anew knows of no rate, and wants no more spares.
+    rig.reopen()
+    half = rig.layout.list_segments()[5][0]
+    rig.page.words[Field.FLOOR] = half
+    rig.step()
+    before = count_sent(rig)
+    assert before > 2
+    with (disk / "others").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, free_bytes(disk)[0] - reserve + SEGMENT_BYTES * 3 // 2)
+    assert free_bytes(disk)[0] < reserve - SEGMENT_BYTES
+    rig.keeper._expired_at = -math.inf
+    rig.step()
+    assert free_bytes(disk)[0] >= reserve
+    assert count_sent(rig) == before - 2
+    assert [d for s, d in rig.records() if s >= half] == sent[half:]
+    rig.crash()
+
+
+def count_sent(rig: Rig) -> int:
+    """Delivered segments that are there."""
+    return [suffix for _, suffix in rig.layout.list_segments()].count(SENT)
+
+
+def test_a_lock_needs_no_room(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one free byte: the directory is owned all the same, and whoever comes second is told so."""
+    monkeypatch.setattr("spool.lock.PATIENCE_S", 0.0)
+    path = disk / "lock"
+    path.touch()
+    fill_up(disk / "more")
+    lock = Lock(path, "the spool of a running bruce")
+    assert path.stat().st_size == 0
+    with pytest.raises(
+        SpoolBusy, match="held by process unknown: it is already the spool of a running bruce"
+    ):
+        Lock(path, "the spool of a running bruce")
+    lock.release()
+    Lock(path, "the spool of a running bruce").release()
