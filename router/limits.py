@@ -7,13 +7,15 @@ when it was received: after an outage a backlog goes out faster than it came in,
 
 The backlog has a bucket of bytes, for all topics together. After an outage it is closed for a while, by
 chance, and filled at a rate that changes by chance: hosts that lost Kafka together do not come back together.
+Backlog is what waits since an outage, and what comes in behind it, of the same topic, until that has caught
+up. What waits for another reason is none: a topic that is new, or that ran out of room for a moment.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,18 +56,19 @@ def thin(
 ) -> None:
     """Set `flat` to -1 for rows beyond the `tokens` of their topic, or the `budget` of bytes.
 
-    `blocked` bool by flat number: behind a row that may not go, no other of its partition does.
+    `bytes_each` is what a row takes of that; -1: the budget is not for it. `blocked` bool by flat number:
+    behind a row that may not go, no other of its partition does.
     """
     for row in range(len(flat)):
         partition, number = flat[row], topic[row]
         if partition < 0:
             continue
-        if blocked[partition] or tokens[number] < 1 or budget <= 0:
+        if blocked[partition] or tokens[number] < 1 or (bytes_each[row] >= 0 and budget <= 0):
             blocked[partition] = True
             flat[row] = -1
         else:
             tokens[number] -= 1
-            budget -= bytes_each[row]
+            budget -= max(bytes_each[row], 0)
 
 
 @kernel
@@ -119,6 +122,8 @@ class Limits:
         self._discards = np.zeros(0)
         """The same of topics whose excess is discarded."""
         self._received_tokens, self._received_ns = np.zeros(0), np.zeros(0, np.int64)
+        self._behind = np.zeros(0, np.bool_)
+        """bool[topics]: with messages that wait since an outage."""
         self._cap = float(backlog_bytes_per_second)
         self._budget = 0.0
         self._filled_at = self._drawn_at = clock()
@@ -145,34 +150,50 @@ class Limits:
     # -- what is handed over ----------------------------------------------------------------------------
 
     def thin(self, batch: Batch, flat: npt.NDArray[np.int32], partitions: int, *, backlog: bool) -> None:
-        """Set `flat` to -1 for rows that may not go yet: of each partition, those from one on."""
+        """Set `flat` to -1 for rows that may not go yet: of each partition, those from one on.
+
+        `backlog`: of topics that are behind, these are.
+        """
         self._refill()
-        capped = backlog and self._cap > 0
-        if not capped and not self._waits.any():
+        paced = self._behind & (backlog and self._cap > 0)
+        if not paced.any() and not self._waits.any():
             return
         tokens = np.where(self._waits > 0, self._tokens, np.inf)
-        budget = self._budget if capped else np.inf
         blocked = np.zeros(partitions, np.bool_)
-        thin(flat, batch.topic, batch.key_bytes + batch.value_bytes, tokens, budget, blocked)
+        bytes_each = np.where(paced[batch.topic], batch.key_bytes + batch.value_bytes, np.int32(-1))
+        thin(flat, batch.topic, bytes_each, tokens, self._budget, blocked)
 
     def charge(self, batch: Batch, sent: Mask, *, backlog: bool) -> None:
         """These rows went."""
         if self._waits.any():
             self._tokens -= np.bincount(batch.topic[sent], minlength=len(self._tokens))
         if backlog and self._cap > 0:
-            self._budget -= float((batch.key_bytes[sent] + batch.value_bytes[sent]).sum())
+            paced = sent & self._behind[batch.topic]
+            self._budget -= float((batch.key_bytes[paced] + batch.value_bytes[paced]).sum())
 
     def spent(self) -> Mask:
         """By topic: whether nothing of its backlog may go now."""
         self._refill()
         out = (self._waits > 0) & (self._tokens < 1)
-        return out | (self._cap > 0 and self._budget <= 0)
+        return out | (self._behind & (self._cap > 0 and self._budget <= 0))
 
     def worthwhile(self) -> Mask:
         """By topic: whether enough of its backlog may go to read for it."""
         self._refill()
         out = (self._waits == 0) | (self._tokens >= np.maximum(1, WORTHWHILE_S * self._waits))
-        return out & (self._cap == 0 or self._budget >= WORTHWHILE_S * SLOWEST * self._cap)
+        return out & (~self._behind | (self._budget >= WORTHWHILE_S * SLOWEST * self._cap))
+
+    # -- what is backlog ---------------------------------------------------------------------------------
+
+    def fall_behind(self, topics: Sequence[int] | npt.NDArray[np.int32]) -> None:
+        """These topics, by number, have messages from before the end of an outage."""
+        self._learn()
+        self._behind[np.asarray(topics, np.int32)] = True
+
+    def follow(self, waiting: Sequence[int]) -> None:
+        """Only these topics have anything that waits: the others have caught up."""
+        self._learn()
+        self._behind &= np.isin(np.arange(len(self._behind)), waiting)
 
     def kafka_came_back(self) -> None:
         """The backlog waits for a while that chance decides about."""
@@ -204,3 +225,4 @@ class Limits:
         self._discards = np.append(self._discards, discards)
         self._received_tokens = np.append(self._received_tokens, discards)
         self._received_ns = np.append(self._received_ns, np.zeros(len(rates), np.int64))
+        self._behind = np.append(self._behind, np.zeros(len(rates), np.bool_))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from dispatch.brokers import State
@@ -21,6 +22,11 @@ class Outages:
         self._clock = clock
         self._since: dict[int, float] = {}
         self._begun = False
+
+    def last(self) -> bool:
+        """Whether one has been away for so long, and still was at the last look; or all, since the start."""
+        since = min(self._since.values(), default=np.inf)
+        return not self._begun or self._clock() - since >= OUTAGE_S
 
     def ended(self, brokers: npt.NDArray[Any]) -> bool:
         """Whether one of `brokers` (dispatch.brokers.ROW[count]) has come back since the last look."""

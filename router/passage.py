@@ -52,7 +52,7 @@ class Passage:
     def route(self, reader: Reader, catch_up: CatchUp | None) -> bool:
         """Read one batch and hand over what may go; False when nothing is committed."""
         reader.allow(*self._committed())
-        backlog = catch_up is not None or reader.position < self.backlog_end
+        old = catch_up is None and reader.position < self.backlog_end
         batch = reader.next()
         for damage in reader.damage:
             lost = np.arange(damage.first, damage.end, dtype=np.int64)
@@ -65,9 +65,11 @@ class Passage:
             wanted &= ~self._discard_excess(batch, wanted)
         if self._rejects.shares and catch_up is None:
             self._rejects.shares.note_read(batch, wanted)
+        if old:
+            self._limits.fall_behind(batch.topic[wanted])
         wanted = self._known(batch, wanted)
         if wanted.any():
-            self._hand_over(batch, wanted, catch_up, backlog=backlog)
+            self._hand_over(batch, wanted, catch_up, backlog=old or catch_up is not None)
         return True
 
     @property

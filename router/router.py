@@ -24,7 +24,7 @@ from dispatch.partitions import NOT_HELD
 from dispatch.pool import Outcomes
 from router.acks import UNROUTED, Acks
 from router.brokers import BrokerView, lowest_without_leader, view_brokers
-from router.catch_up import CatchUp, CatchUps
+from router.catch_up import GIVEN_UP, CatchUp, CatchUps
 from router.ends import Kafka, Log, Rules
 from router.failures import Failures
 from router.outages import Outages
@@ -192,6 +192,8 @@ class Router:
         self._sweep(np.flatnonzero(~partitions.exist(np.arange(partitions.count, dtype=np.int32))))
         self._catch_ups.grow(partitions.count)
         self._catch_ups.fruitless = False
+        # Before anything is sent to a broker that is back.
+        self._observed_at = 0.0
         if self._growth.note(partitions.partitions_of, self._live):
             # After a crash the same messages must be counted by the same numbers.
             self.commit()
@@ -230,9 +232,20 @@ class Router:
 
     def _notice_outages(self) -> None:
         """What was received while a broker was away is backlog when it comes back."""
-        if self._outages.ended(self._pool.brokers.rows):
+        waiting = self._waiting()
+        ended = self._outages.ended(self._pool.brokers.rows)
+        if ended:
             self._passage.backlog_end = self._committed()
             self._limits.kafka_came_back()
+        if ended or self._outages.last():
+            self._limits.fall_behind(waiting)
+        self._limits.follow(waiting)
+
+    def _waiting(self) -> list[int]:
+        """The topics, by number, that a pass is to come by for, or that are not known yet."""
+        sweeping = self._catch_ups.current.sweeping if self._catch_ups.current else set[int]()
+        held = self._pool.partitions.rows["topic"][self._pool.partitions.held()]
+        return [*{*held.tolist(), *self._passage.loose, *self._unknown.waiting, *sweeping} - {GIVEN_UP}]
 
     # -- reading on -----------------------------------------------------------------------------------
 

@@ -216,6 +216,28 @@ def test_the_backlog_keeps_its_pace_and_what_is_new_goes_at_once() -> None:
         bench.close()
 
 
+def test_a_topic_that_is_new_is_no_backlog() -> None:
+    """It waits until it is known, and what is sent meanwhile waits behind it; then all goes at once."""
+    bench = Bench(backlog_bytes_per_second=2000, chunk_bytes=1200, window=(500, 10_000))
+    try:
+        outage(bench, 100)
+        run(bench, DELAY_S + 1)
+        before = of(bench, b"a")
+        for _ in range(20):
+            bench.send([(b"c", key, b"v" * 1000) for key in range(3)])
+            bench.step()
+        bench.kafka.leaders[b"c"] = [1, 2]
+        run(bench, 3.0)
+        assert of(bench, b"c") == 60
+        assert 0 < 50 * (of(bench, b"a") - before) <= 2000 * 4
+        assert bench.acks.floor < bench.end
+        bench.settle()
+        bench.check_order()
+        bench.check_complete()
+    finally:
+        bench.close()
+
+
 def test_hosts_do_not_come_back_together() -> None:
     """The backlogs of many begin within the whole of the delay, not at once."""
     begins = []
