@@ -244,6 +244,12 @@ class Pool:
         codes = np.full(len(lost), Code.PURGE_INFLIGHT, np.int32)
         return Outcomes(lost["sequence"].copy(), codes, lost["flat_number"].copy(), more=False)
 
+    def serve(self, spool_uuid: bytes) -> None:
+        """Go on with the messages of another spool. Nothing may be in flight: its numbers begin anew."""
+        assert not self.in_flight()
+        self._uuid = spool_uuid
+        self._attach()
+
     def _attach(self) -> None:
         client = self._client
         self._envelope = Envelope(client.library, client.handle, self._uuid, stamp=self._stamp)

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from pipeline.errors import JobFailed
 from pipeline.kafka_plan import Range, open_consumer, plan_ranges
 from pipeline.schema import KAFKA_SCHEMA
+from pipeline.sink import KafkaWriter
 from pipeline.source import check_schema
 
 HEADER = "bruce-id"
@@ -53,9 +54,16 @@ class KafkaSource(DataSource):
     def reader(self, schema: StructType) -> RangeReader:
         check_schema(schema, KAFKA_SCHEMA)
         options = dict(self.options)
-        properties = {name: value for name, value in options.items() if name not in _OURS}
         topics = options["topics"].split(",") if "topics" in options else None
-        return RangeReader(properties, topics, schema)
+        return RangeReader(self._properties(), topics, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> KafkaWriter:  # noqa: ARG002, FBT001
+        """What `pipeline.sink` says; nothing is overwritten."""
+        return KafkaWriter(self._properties(), schema)
+
+    def _properties(self) -> dict[str, str]:
+        """librdkafka's."""
+        return {name: value for name, value in self.options.items() if name not in _OURS}
 
 
 class RangeReader(DataSourceReader):

@@ -1,0 +1,276 @@
+"""One task's way to Kafka: batches go in, in order; outcomes come out.
+
+The daemon's own pool, windows and table of errors, without its log: what cannot go now, or came back, stays
+here until it can, MOST_BYTES of it at most; then nothing more is taken in. The rules are those of
+`router.router`. Whatever stops a message holds its partition from it on. A pass over what is open sends to
+the held partitions that have room again, until one meets the live path. Of a partition that Kafka refused
+something of, one group goes at a time, until the bad record is alone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch.client import KafkaClient
+from dispatch.options import DispatchOptions
+from dispatch.partitions import NOT_HELD
+from dispatch.pool import Outcomes, Pool
+from dispatch.retry import Action, decide
+from pipeline.errors import JobFailed
+from router.failures import Failures
+from router.metadata import Metadata
+from router.renewal import Renewal
+from router.room import Room
+from router.trouble import Trouble
+from spool.record import Batch, Topics
+
+MOST_BYTES = 64 << 20
+IDLE_S = 0.05
+OBSERVE_S = 0.1
+LAST_S = 5.0
+"""When the time is over, acknowledgements of what is in flight are waited for so long."""
+
+_OPEN, _TAKEN, _DONE = range(3)
+Mask = npt.NDArray[np.bool_]
+
+
+class Settled(NamedTuple):
+    """What became of messages; columns of one length, each message once."""
+
+    sequences: npt.NDArray[np.int64]
+    reasons: npt.NDArray[np.int32]
+    """0: Kafka has it; else a spool.wire.Reason for which it never will."""
+
+
+class Load:
+    """A batch under way."""
+
+    def __init__(self, batch: Batch, flat: npt.NDArray[np.int32]) -> None:
+        self.batch, self.flat = batch, flat
+        self.state = np.full(len(batch), _OPEN, np.uint8)
+        """By row: open, handed over, or done with."""
+        self.left = len(batch)
+        """Rows that are not done with."""
+
+    def rows(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Where these stand."""
+        return np.searchsorted(self.batch.sequence, sequences)
+
+
+class Carrier:
+    """Carries the messages of one spool after the other. It starts threads: close it."""
+
+    def __init__(
+        self, options: DispatchOptions, spool: bytes, *, over: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`over` tells whether the time is over. Raises BadProperty, DispatchError."""
+        self.topics = Topics()
+        self._over = over
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._client = KafkaClient(options, self._wake)
+        self._pool = Pool(self._client, self.topics, options, spool_uuid=spool)
+        self._room = Room(self._pool, options.window_messages, options.window_bytes)
+        self._metadata = Metadata(self._client.fetch_cluster, lambda: os.eventfd_write(self._wake, 1))
+        self._trouble = Trouble(self._client, self._metadata)
+        self._failures = Failures()
+        self._renewal = Renewal(self._client, self._pool)
+        self._loads: deque[Load] = deque()
+        self._settled: list[Settled] = []
+        self._observed_at = 0.0
+
+    def load(self, batch: Batch, partition: npt.NDArray[np.int32]) -> None:
+        """Take in a batch with its partitions, and send what may go; waits while there is too much here.
+
+        Its topics are those of `self.topics`. Raises JobFailed when the messages are not in order.
+        """
+        end = self._loads[-1].batch.sequence[-1] if self._loads else -1
+        if (np.diff(batch.sequence, prepend=end) <= 0).any():
+            raise JobFailed(
+                "messages reach Kafka out of order: the rows must be sorted by spool and sequence, each once"
+            )
+        flat = self._find(batch, partition)
+        if flat is None:
+            return
+        load = Load(batch, flat)
+        self._loads.append(load)
+        self._send_live(load)
+        while self._bytes() > MOST_BYTES and not self._over():
+            self.turn()
+
+    def _bytes(self) -> int:
+        return sum(load.batch.data.nbytes for load in self._loads)
+
+    def _find(self, batch: Batch, partition: npt.NDArray[np.int32]) -> npt.NDArray[np.int32] | None:
+        """The flat numbers of these partitions, once Kafka has told of them all; None: there was no time."""
+        partitions = self._pool.partitions
+        wanted = np.zeros(len(self.topics.names), np.int32)
+        np.maximum.at(wanted, batch.topic, partition + 1)
+        while True:
+            known = np.pad(partitions.partitions_of, (0, len(wanted)))[: len(wanted)]
+            missing = np.flatnonzero(known < wanted)
+            if len(missing) == 0:
+                return np.asarray(partitions.flats[batch.topic, partition])
+            if self._over():
+                return None
+            self._metadata.want([self.topics.names[topic] for topic in missing.tolist()])
+            self.turn()
+
+    def settled(self) -> Settled:
+        """What became known since the last time."""
+        found, self._settled = self._settled, []
+        none = Settled(np.empty(0, np.int64), np.empty(0, np.int32))
+        return Settled(*map(np.concatenate, zip(none, *found, strict=True)))
+
+    def finish(self) -> None:
+        """Go on until nothing is left here, or the time is over."""
+        while self._loads and not self._over():
+            self.turn()
+        last = time.monotonic() + LAST_S
+        while self._pool.in_flight() and time.monotonic() < last:
+            self._client.flush(IDLE_S)
+            self._settle()
+
+    def turn_to(self, spool: bytes) -> None:
+        """Go on with the messages of another spool, when those of the last one are carried."""
+        self.finish()
+        if not self._loads:
+            self._pool.serve(spool)
+
+    def trouble(self) -> str:
+        """Why nothing can be sent, in one sentence; empty when all is well."""
+        return self._trouble.sentence()
+
+    def close(self) -> None:
+        """Let go, whatever is in flight."""
+        self._metadata.stop()
+        if self._pool.close():
+            self._client.close()
+        os.close(self._wake)
+
+    # -- one turn ---------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Do what can be done, or sleep until something happens."""
+        if cluster := self._metadata.take():
+            self._pool.set_cluster(cluster)
+        moved = self._settle()
+        if self._client.fatal:
+            self._trouble.note_finished(self._client.fatal.text)
+            lost = self._renewal.attempt(self._pool.in_flight())
+            if lost:
+                self._fail(lost)
+        else:
+            self._observe()
+            moved |= self._go_over()
+        if not moved and select.select([self._wake], [], [], IDLE_S)[0]:
+            os.eventfd_read(self._wake)
+
+    def _observe(self) -> None:
+        if time.monotonic() - self._observed_at >= OBSERVE_S:
+            self._observed_at = time.monotonic()
+            self._pool.observe()
+            if self._room.orphaned():
+                self._metadata.want([])
+
+    def _settle(self) -> bool:
+        """Note what became known; whether there was anything."""
+        outcomes = self._pool.collect()
+        if len(outcomes.sequence) == 0:
+            return False
+        good = outcomes.code == 0
+        if good.any():
+            self._trouble.note_delivered()
+            self._renewal.note_delivered()
+            self._failures.note_delivered(outcomes.flat[good])
+            self._note(outcomes.sequence[good], _DONE, 0)
+        if not good.all():
+            self._fail(outcomes)
+        return True
+
+    def _fail(self, outcomes: Outcomes) -> None:
+        """Send again what may yet be taken, give up what never will."""
+        bad = outcomes.code != 0
+        verdict = self._failures.judge(outcomes.sequence[bad], outcomes.code[bad], outcomes.flat[bad])
+        for reason, refused in verdict.discard.items():
+            self._note(refused.sequence, _DONE, reason)
+        self._note(verdict.again.sequence, _OPEN, 0)
+        self._pool.partitions.hold(verdict.again.flat, verdict.again.sequence)
+        if verdict.refresh:
+            self._metadata.want([])
+
+    def _note(self, sequences: npt.NDArray[np.int64], state: int, reason: int) -> None:
+        """These are open again, or done with."""
+        firsts = np.array([load.batch.sequence[0] for load in self._loads], np.int64)
+        which = np.searchsorted(firsts, sequences, "right") - 1
+        for number in np.unique(which).tolist():
+            load, mine = self._loads[number], sequences[which == number]
+            load.state[load.rows(mine)] = state
+            load.left -= len(mine) if state == _DONE else 0
+        while self._loads and self._loads[0].left == 0:
+            self._loads.popleft()
+        if state == _DONE:
+            self._settled.append(Settled(sequences, np.full(len(sequences), reason, np.int32)))
+
+    # -- handing over -----------------------------------------------------------------------------------
+
+    def _send_live(self, load: Load) -> None:
+        """Send the rows of a new batch whose partitions are not held."""
+        held = self._pool.partitions.rows["held_from"]
+        if self._pool.closed or self._client.fatal:
+            flats, first = np.unique(load.flat, return_index=True)
+            self._pool.partitions.hold(flats, load.batch.sequence[first])
+            return
+        may = held[load.flat] == NOT_HELD
+        handed = self._pool.send(load.batch, np.where(may, load.flat, -1).astype(np.int32))
+        after = self._pool.partitions.rows["held_from"][load.flat]
+        sent = may & ((after == NOT_HELD) | (load.batch.sequence < after))
+        load.state[sent] = _TAKEN
+        self._mind(handed.error, load.flat[may & ~sent])
+
+    def _mind(self, error: int, flats: npt.NDArray[np.int32]) -> None:
+        """Librdkafka itself did not take messages of these partitions."""
+        if error:
+            self._failures.decline(np.unique(flats))
+            if decide(error).action is Action.REFRESH:
+                self._metadata.want([])
+
+    def _go_over(self) -> bool:
+        """One pass over what is open, for the held partitions that can be sent to; whether any was sent."""
+        partitions = self._pool.partitions
+        held = partitions.rows["held_from"][: partitions.count] != NOT_HELD
+        ready = held & self._room.led()
+        if ready.any():
+            ready &= self._failures.patient(partitions.count, self._pool.unsettled())
+        if not ready.any():
+            return False
+        moved = False
+        for load in self._loads:
+            flat = np.where((load.state == _OPEN) & ready[load.flat], load.flat, -1).astype(np.int32)
+            if (flat >= 0).any():
+                moved |= self._send_again(load, flat, ready)
+        through = np.flatnonzero(ready).astype(np.int32)
+        partitions.release(through)
+        self._failures.forget(through)
+        return moved
+
+    def _send_again(self, load: Load, flat: npt.NDArray[np.int32], ready: Mask) -> bool:
+        """Send the rows that `flat` places; takes partitions that cannot go on out of `ready`."""
+        wanted = flat >= 0
+        closed = self._failures.group(load.batch.sequence, flat)
+        handed = self._pool.send(load.batch, flat, catching_up=True)
+        after = self._pool.partitions.rows["held_from"][flat]
+        sent = (flat >= 0) & (load.batch.sequence < after)
+        load.state[sent] = _TAKEN
+        left = load.flat[wanted & ~sent]
+        ready[left] = False
+        ready[closed] = False
+        self._mind(handed.error, left)
+        return bool(sent.any())

@@ -1,0 +1,160 @@
+"""Delivery on the executors: whole Arrow batches at a time, through the daemon's own dispatch client.
+
+    deliver(frame, delivery)                       a DataFrame of outcomes: spool, sequence, reason
+    frame.write.format("bruce-kafka").options(...) the same as a writer; what Kafka refuses fails the task
+
+`frame` has the columns COLUMNS, each task whole topic partitions, sorted by spool and sequence: `arrange`
+sees to that. It is what keeps order. A task that fails or runs twice sends messages again, and loses none.
+
+What became of messages is on disk, where `Delivery.outcomes` names a directory for their spool, before it is
+told here: a job that dies leaves what its tasks have delivered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from dispatch.options import DispatchOptions
+from pipeline.arrow_map import map_in_arrow
+from pipeline.batches import integers, to_batch
+from pipeline.carrier import Carrier, Settled
+from pipeline.errors import BadSchema, JobFailed
+from spool.outcome_file import write_outcomes
+from spool.wire import reason_name
+
+COLUMNS = ("spool", "sequence", "topic", "partition", "partition_key", "timestamp_ms", "key", "value")
+"""What is delivered: the columns of `pipeline.schema`, and where to."""
+OUTCOMES = "spool string, sequence long, reason int"
+RECORD_S = 2.0
+"""Between two outcome files of one task: what a job that dies has sent since the last one goes twice."""
+
+_SCHEMA = pa.schema([("spool", pa.string()), ("sequence", pa.int64()), ("reason", pa.int32())])
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How messages are delivered, and where it is written down."""
+
+    options: DispatchOptions
+    job: str = ""
+    """Tells the files of this job from those of others."""
+    outcomes: Mapping[str, str] = field(default_factory=dict)
+    """By spool (32 hexadecimal digits), a directory for outcome files; spools without one have none."""
+    deadline: float = float("inf")
+    """Seconds since the epoch: what is not sent by then is left."""
+
+    def over(self) -> bool:
+        """Whether the time is over."""
+        return time.time() >= self.deadline
+
+
+def arrange(frame: DataFrame) -> DataFrame:
+    """The columns that are delivered, each partition of a topic in one task, in the order of the log."""
+    whole = frame.select(*COLUMNS).repartition("spool", "topic", "partition")
+    return whole.sortWithinPartitions("spool", "sequence")
+
+
+def deliver(frame: DataFrame, delivery: Delivery) -> DataFrame:
+    """Send all of `frame`; one row (OUTCOMES) for each message that Kafka has, or never will.
+
+    Lazy, as all of Spark: each time the result is asked for, everything is sent. What Kafka does not take now
+    is held, and sent when it does; messages without a row were not sent in time.
+    """
+
+    def carry(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for spool, settled in carry_all(batches, delivery):
+            spools = pa.repeat(pa.scalar(spool), len(settled.sequences))
+            yield pa.RecordBatch.from_arrays([spools, *map(pa.array, settled)], schema=_SCHEMA)
+
+    return map_in_arrow(frame.select(*COLUMNS), carry, OUTCOMES)
+
+
+def carry_all(batches: Iterator[pa.RecordBatch], delivery: Delivery) -> Iterator[tuple[str, Settled]]:
+    """Send these rows; what became of them, by spool, as it becomes known, and once it is recorded."""
+    record = Record(delivery)
+    carrier: Carrier | None = None
+    try:
+        for spool, rows in _by_spool(batches):
+            if carrier is None:
+                carrier = Carrier(delivery.options, bytes.fromhex(spool), over=delivery.over)
+            elif spool != record.spool:
+                carrier.turn_to(bytes.fromhex(spool))
+                yield from record.take(carrier, now=True)
+            if delivery.over():
+                break
+            record.spool = spool
+            columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+            carrier.load(to_batch(columns, carrier.topics), integers(columns["partition"]).astype(np.int32))
+            yield from record.take(carrier)
+        if carrier:
+            carrier.finish()
+            yield from record.take(carrier, now=True)
+    finally:
+        if carrier:
+            carrier.close()
+
+
+def _by_spool(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The batches, cut where another spool begins."""
+    for batch in batches:
+        names = batch.column("spool").dictionary_encode()
+        starts = np.flatnonzero(np.diff(np.asarray(names.indices), prepend=-1)).tolist()
+        for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
+            yield batch.column("spool")[start].as_py(), batch.slice(start, end - start)
+
+
+class Record:
+    """What became of one task's messages, on the way to its outcome files."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self.spool = ""
+        self._delivery, self._written_at = delivery, time.monotonic()
+        task = TaskContext.get()
+        attempt = (task.partitionId(), task.taskAttemptId()) if task else (0, 0)
+        self._name = "-".join(map(str, (delivery.job, *attempt)))
+
+    def take(self, carrier: Carrier, *, now: bool = False) -> Iterator[tuple[str, Settled]]:
+        """Record what is settled, when it is time. Raises OSError."""
+        if not now and time.monotonic() - self._written_at < RECORD_S:
+            return
+        self._written_at = time.monotonic()
+        settled = carrier.settled()
+        if len(settled.sequences) == 0:
+            return
+        if directory := self._delivery.outcomes.get(self.spool):
+            write_outcomes(Path(directory), self._name, bytes.fromhex(self.spool), *settled)
+        yield self.spool, settled
+
+
+class KafkaWriter(DataSourceArrowWriter):
+    """Writes the rows of one DataFrame. Raises BadSchema when it lacks a column."""
+
+    def __init__(self, properties: Mapping[str, str], schema: StructType) -> None:
+        if missing := [name for name in COLUMNS if name not in schema.names]:
+            raise BadSchema(
+                f"to be delivered, rows need the columns {', '.join(missing)}: "
+                "pass the frame through pipeline.route.route and pipeline.sink.arrange"
+            )
+        self._delivery = Delivery(DispatchOptions(kafka=dict(properties)))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task. Raises JobFailed when Kafka will never take one of them."""
+        for spool, (sequences, reasons) in carry_all(iterator, self._delivery):
+            refused = np.flatnonzero(reasons)
+            if len(refused):
+                first = int(refused[0])
+                raise JobFailed(
+                    f"Kafka refuses message {sequences[first]} of spool {spool}: "
+                    f"{reason_name(int(reasons[first]))}; {len(refused)} are refused so far"
+                )
+        return WriterCommitMessage()
