@@ -1,7 +1,8 @@
 """What `brucectl discards` shows: everything that was received and not delivered, for good, with samples.
 
-Three places know of it: the frames of the log (refused at intake), the ledger (while the spool was full), and
-the marks (after acceptance: by topic, whether it is in the dead-letter topic, and first bytes).
+Three places know of it: the frames of the log and the book behind them (refused at intake), the ledger (while
+the spool was full), and the marks (after acceptance: by topic, whether it is in the dead-letter topic, and
+first bytes).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from spool.frame import DISCARDED
 from spool.layout import Layout
 from spool.ledger import Discards, read_ledger
 from spool.marks import UNREADABLE, Marks
-from spool.refused import Refused, read_refused
-from spool.wire import DEAD_LETTERED, reason_name
+from spool.refused import read_refused
+from spool.wire import DEAD_LETTERED, reason_name, sampled_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Discarded:
     dead_lettered: int
     """How many of them are in the dead-letter topic."""
     first_ns: int
-    """When, in ns since the epoch; 0: in no segment that is kept."""
+    """When, in ns since the epoch; 0: not known."""
     last_ns: int
 
 
@@ -63,15 +64,16 @@ def list_discards(directory: Path, topics: frozenset[bytes], reasons: frozenset[
     account = account_of(layout)
     refused = read_refused(layout)
     counted, samples = _marked(layout)
-    totals = account.tail[DISCARDED:].tolist()
-    rows = [
-        *(_at_intake(reason, total, refused.get(reason)) for reason, total in enumerate(totals) if total),
-        *_merged([*read_ledger(layout.ledger), *counted]),
-    ]
+    # What was refused since the totals were taken is in the rows, too.
+    rest = Counter(dict(enumerate(account.tail[DISCARDED:].tolist())))
+    for row in refused.discards:
+        rest[row.reason] -= row.count
+    unknown = [Discards(b"", reason, count, 0, 0) for reason, count in rest.items() if count > 0]
+    rows = _merged([*refused.discards, *unknown, *read_ledger(layout.ledger), *counted])
     examples = [
-        Example(None, b"", reason_name(reason), at, data)
-        for reason, some in refused.items()
-        for at, data in some.samples
+        Example(None, sampled_topic(reason, data), reason_name(reason), at, data)
+        for reason, some in refused.samples.items()
+        for at, data in some
     ]
     examples += [Example(s.sequence, s.topic, reason_name(s.reason), s.time_ns, s.data) for s in samples]
 
@@ -84,11 +86,6 @@ def list_discards(directory: Path, topics: frozenset[bytes], reasons: frozenset[
     )
 
 
-def _at_intake(reason: int, total: int, kept: Refused | None) -> Discarded:
-    first, last = (kept.first_ns, kept.last_ns) if kept else (0, 0)
-    return Discarded(b"", reason_name(reason), total, 0, first, last)
-
-
 def _merged(rows: list[Discards]) -> list[Discarded]:
     """One a topic and reason, whether in the dead-letter topic or not."""
     counts: Counter[tuple[bytes, int]] = Counter()
@@ -98,9 +95,11 @@ def _merged(rows: list[Discards]) -> list[Discarded]:
         key = row.topic, row.reason & ~DEAD_LETTERED
         counts[key] += row.count
         letters[key] += row.count if row.reason & DEAD_LETTERED else 0
-        times.setdefault(key, []).extend((row.first_ns, row.last_ns))
+        times.setdefault(key, []).extend(at for at in (row.first_ns, row.last_ns) if at)
     return [
-        Discarded(topic, reason_name(reason), n, letters[topic, reason], min(at), max(at))
+        Discarded(
+            topic, reason_name(reason), n, letters[topic, reason], min(at, default=0), max(at, default=0)
+        )
         for (topic, reason), n in counts.items()
         for at in [times[topic, reason]]
     ]

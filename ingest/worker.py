@@ -19,7 +19,7 @@ from ingest import bank, burst, guard, turn
 from ingest.guard import Guard
 from ingest.staging import Staging
 from ingest.turn import CLOSED, DONE, GUARDED, HOLD, RECEIVING, STATE, Turn
-from spool import ledger, scan
+from spool import ledger, refused, scan
 from spool.crash_point import reach
 from spool.format import POISON, SALVAGED
 from spool.frame import BURST
@@ -290,4 +290,5 @@ def compile_kernels() -> None:
     turn.compile_kernels()
     guard.compile_kernels()
     ledger.compile_kernels()
+    refused.compile_kernels()
     scan.compile_kernels()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from spool.banks import BANKS_BYTES
 from spool.catalogue import Catalogue
 from spool.disk import read_at
 from spool.examination import Examination
@@ -17,7 +18,7 @@ from spool.format import FRAME_MAGIC, HEAD, HEAD_BYTES
 from spool.frame import DIGEST, POSITION, SEQUENCE, Tail
 from spool.index import Entry, read_index
 from spool.layout import SENT, Layout
-from spool.ledger import LEDGER_BYTES, read_books
+from spool.ledger import read_books
 from spool.marks import CHUNK_MESSAGES, UNREADABLE, Marks
 from spool.packed import open_plain
 
@@ -101,9 +102,9 @@ class Books:
         path = self._layout.ledger
         if not path.exists():
             return
-        if path.stat().st_size != LEDGER_BYTES:
+        if path.stat().st_size != BANKS_BYTES:
             yield damage(
-                path, 0, Kind.LEDGER, f"the ledger has {path.stat().st_size} bytes, not {LEDGER_BYTES}"
+                path, 0, Kind.LEDGER, f"the ledger has {path.stat().st_size} bytes, not {BANKS_BYTES}"
             )
             return
         for _ in range(_TRIES):

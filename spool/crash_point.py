@@ -45,6 +45,7 @@ POINTS = {
     "renew.kept": "the suspect has a name in quarantine, too",
     "renew.named": "the fresh file has taken its place, which is not durable",
     "retire.named": "a delivered segment is called sent, which is not durable",
+    "retire.counted": "the book counts what a delivered segment has refused; the segment is there",
     "retire.removed": "a delivered segment is unlinked, which is not durable",
     "recover.owned": "the spool is ours, and as it was left",
     "recover.cleaned": "half-made files are gone",

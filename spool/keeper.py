@@ -12,8 +12,10 @@ import os
 import select
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from spool.ages import Ages
+from spool.banks import make_banks
 from spool.committer import Committer
 from spool.crash_point import reach
 from spool.errors import SpoolFull
@@ -59,6 +61,9 @@ class Keeper:
         self._layout, self._options, self._page = layout, options, page
         self._bell, self._announce = bell, announce
         self._index = Index(layout.index, identity.boot)
+        with suppress(SpoolFull):
+            # While there is room for it.
+            make_banks(layout.refused)
         self._stock = Stock(layout, identity, options)
         self._quotas = Quotas(layout, page, options.quotas, options.max_bytes)
         self._committer = Committer(layout, self._index, page)

@@ -4,6 +4,7 @@
     SPOOL/lock                flock: one daemon a spool
     SPOOL/ledger              datagrams discarded while the spool was full
     SPOOL/ledger.synced       the same, as of its last sync
+    SPOOL/refused             datagrams refused at intake, of segments that are gone
     SPOOL/ages                since when segments are delivered, where they are kept for a time
     SPOOL/segments/           NUMBER.spare   allocated, not yet in use, or so lately that it has no name yet
                               SEQUENCE.seg   named by the sequence number of its first message
@@ -63,6 +64,10 @@ class Layout:
     @property
     def ledger(self) -> Path:
         return self.directory / "ledger"
+
+    @property
+    def refused(self) -> Path:
+        return self.directory / "refused"
 
     @property
     def ages(self) -> Path:

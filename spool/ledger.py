@@ -1,19 +1,17 @@
 """The ledger: what was discarded while the spool had no room, in a file that needs none.
 
-Two banks of the same table; one is right, the other is being written. A burst's discards are added to a
-copy of the right bank, whose digest is stored last: like a frame, a bank is there whole or not at all. A
-bank names the last burst it counts, so that a burst is counted once, whatever is killed in between.
+Two banks of the same table (spool.banks). A burst's discards are added to a copy of the right bank, whose
+digest is stored last: like a frame, a bank is there whole or not at all.
 
 Whoever counts may not wait for the disk, so nothing orders what of the two banks reaches it: a power loss
 can tear both. So the keeper has a copy in a file of its own, of the same form, and syncs each bank before it
 writes the other: one of the two is always whole on the disk. The newest whole bank of both files is right.
 
-    ledger := bank[2]
-    bank   := digest:u64 burst:u64 zero:240 bytes row[255]                        65,536 bytes
-    row    := hash:i64 count:u64 first_ns:u64 last_ns:u64 reason:u16 topic_bytes:u16 zero:u32 topic:216
+    bank := digest:u64 burst:u64 zero:240 bytes row[255]                          65,536 bytes
+    row  := hash:i64 count:u64 first_ns:u64 last_ns:u64 reason:u16 topic_bytes:u16 zero:u32 topic:216
 
-`digest` is the xxh3 of the bank behind it. A topic and a reason have a row among the first 223, found by
-their hash. The last 32 rows, one a reason, take what has no topic or finds no row of its own. Little-endian.
+A topic and a reason have a row among the first 223, found by their hash. The last 32 rows, one a reason, take
+what has no topic or finds no row of its own. Little-endian.
 """
 
 from __future__ import annotations
@@ -25,21 +23,26 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spool.digest import digest as xxh3
-from spool.disk import allocate, read_at, write_at
+from spool.banks import (
+    BANK_BYTES,
+    BANKS_BYTES,
+    HEAD_BYTES,
+    SyncedBanks,
+    make_banks,
+    read_bank,
+    right_bank,
+)
+from spool.disk import read_at
 from spool.kernel import address_of, call, copy, kernel, load_i64, publish_i64, store_i64, store_u16
 from spool.layout import copy_of_ledger
 from spool.mapping import Mapping
 from spool.scan import digest_address
 from spool.wire import REASONS
 
-BANK_BYTES = 65536
-LEDGER_BYTES = 2 * BANK_BYTES
 ROW_BYTES = 256
 ROWS = 255
 TOPIC_ROWS = ROWS - REASONS
 TOPIC_BYTES = 216
-_HEAD = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +57,17 @@ class Discards:
 
 
 @kernel
-def add(bank: int, topic: int, topic_bytes: int, reason: int, now_ns: int, digest: int) -> None:
-    """Count one discarded datagram in the bank at address `bank`; `topic` is the address of its name."""
-    row = bank + _HEAD + (TOPIC_ROWS + reason) * ROW_BYTES
+def add(
+    bank: int, topic: int, topic_bytes: int, reason: int, now_ns: int, digest: int, count: int = 1
+) -> None:
+    """Count discarded datagrams in the bank at address `bank`; `topic` is the address of a topic's name."""
+    row = bank + HEAD_BYTES + (TOPIC_ROWS + reason) * ROW_BYTES
     hashed = 0
     kept = 0
     if topic_bytes > 0:
         hashed = call(digest, topic, topic_bytes, reason)
         for step in range(TOPIC_ROWS):
-            probe = bank + _HEAD + (((hashed & 0x7FFFFFFF) + step) % TOPIC_ROWS) * ROW_BYTES
+            probe = bank + HEAD_BYTES + (((hashed & 0x7FFFFFFF) + step) % TOPIC_ROWS) * ROW_BYTES
             if load_i64(probe + 8) == 0 or load_i64(probe) == hashed:
                 row = probe
                 kept = min(topic_bytes, TOPIC_BYTES)
@@ -73,7 +78,7 @@ def add(bank: int, topic: int, topic_bytes: int, reason: int, now_ns: int, diges
         store_u16(row + 32, reason)
         store_u16(row + 34, kept)
         copy(row + 40, topic, kept)
-    store_i64(row + 8, load_i64(row + 8) + 1)
+    store_i64(row + 8, load_i64(row + 8) + count)
     store_i64(row + 24, now_ns)
 
 
@@ -98,9 +103,9 @@ class Ledger:
 
         What its copy knows and it does not, it learns. Raises SpoolFull, OSError.
         """
-        _make(path)
-        self._mapping = Mapping(path, length=LEDGER_BYTES)
-        self.burst, self._right = _right_bank(self._mapping.bytes.tobytes())
+        make_banks(path)
+        self._mapping = Mapping(path, length=BANKS_BYTES)
+        self.burst, self._right = right_bank(self._mapping.bytes.tobytes())
         burst, bank = _newest(path)
         if burst > self.burst:
             self.burst, self._right = burst, 1 - self._right
@@ -128,33 +133,21 @@ class LedgerCopy:
 
     def __init__(self, path: Path) -> None:
         """Open the copy of the ledger at `path`; made when it is not there. Raises SpoolFull, OSError."""
-        self._path, copy = path, copy_of_ledger(path)
-        _make(copy)
-        data = copy.read_bytes()
-        self.burst, self._right = _right_bank(data)
-        self._fd = os.open(copy, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            # The last sync before may have failed: what is read is in memory, and perhaps only there.
-            at = self._right * BANK_BYTES
-            write_at(self._fd, data[at : at + BANK_BYTES], at)
-            os.fdatasync(self._fd)
-        except OSError:
-            os.close(self._fd)
-            raise
+        self._path, self._banks = path, SyncedBanks(copy_of_ledger(path))
+
+    @property
+    def burst(self) -> int:
+        """The last one that it counts."""
+        return self._banks.burst
 
     def update(self) -> bool:
         """Copy what the ledger counts by now, and sync it; False without anything new. Raises OSError."""
         if not self._is_behind():
             return False
-        data = self._path.read_bytes()
-        burst, number = _right_bank(data)
+        burst, bank = read_bank(self._path)
         if burst <= self.burst:
             return False
-        other = 1 - self._right
-        write_at(self._fd, data[number * BANK_BYTES : (number + 1) * BANK_BYTES], other * BANK_BYTES)
-        os.fdatasync(self._fd)
-        # Only now: a bank whose sync failed is written again, whole, and the other one stays.
-        self.burst, self._right = burst, other
+        self._banks.put(bank[HEAD_BYTES:], burst)
         return True
 
     def _is_behind(self) -> bool:
@@ -171,44 +164,19 @@ class LedgerCopy:
 
     def close(self) -> None:
         """Let go of the file."""
-        os.close(self._fd)
-
-
-def _make(path: Path) -> None:
-    """Make a ledger without counts where none is, or none that is whole."""
-    if not path.exists() or path.stat().st_size != LEDGER_BYTES:
-        allocate(path, b"", LEDGER_BYTES)
+        self._banks.close()
 
 
 def _newest(path: Path) -> tuple[int, bytes]:
     """(last burst counted, the bank) of the newest bank that is whole, in a ledger and its copy."""
-    found = [(0, b"")]
-    for file in (path, copy_of_ledger(path)):
-        try:
-            data = file.read_bytes()
-        except FileNotFoundError:
-            continue
-        burst, number = _right_bank(data)
-        found.append((burst, data[number * BANK_BYTES : (number + 1) * BANK_BYTES]))
-    return max(found, key=lambda one: one[0])
+    return max(read_bank(path), read_bank(copy_of_ledger(path)), key=lambda one: one[0])
 
 
 def compile_kernels() -> None:
     """Compile, or load from the cache, what discarding takes."""
-    banks = np.zeros(LEDGER_BYTES, np.uint8)
+    banks = np.zeros(BANKS_BYTES, np.uint8)
     begin(address_of(banks), address_of(banks) + BANK_BYTES)
     commit(address_of(banks), 0, digest_address())
-
-
-def _right_bank(data: bytes) -> tuple[int, int]:
-    """(burst, bank) of the newest bank that is whole; (0, 0) when there is none."""
-    best = (0, 0)
-    for number in (0, 1):
-        bank = data[number * BANK_BYTES : (number + 1) * BANK_BYTES]
-        burst = int.from_bytes(bank[8:16], "little")
-        if burst > best[0] and xxh3(bank[8:]) == int.from_bytes(bank[:8], "little"):
-            best = (burst, number)
-    return best
 
 
 def read_ledger(path: Path) -> list[Discards]:
@@ -219,10 +187,12 @@ def read_ledger(path: Path) -> list[Discards]:
 def read_books(path: Path) -> tuple[int, list[Discards]]:
     """(last burst counted, what the ledger counts); (0, nothing) when there is none."""
     burst, bank = _newest(path)
-    if not burst:
-        return 0, []
-    rows = np.frombuffer(bank, np.uint8)
-    return burst, [_discards(row) for row in rows[_HEAD:].reshape(ROWS, ROW_BYTES) if row[8:16].any()]
+    return burst, list_rows(np.frombuffer(bank, np.uint8)) if burst else []
+
+
+def list_rows(bank: npt.NDArray[np.uint8]) -> list[Discards]:
+    """What a bank counts."""
+    return [_discards(row) for row in bank[HEAD_BYTES:].reshape(ROWS, ROW_BYTES) if row[8:16].any()]
 
 
 def _discards(row: npt.NDArray[np.uint8]) -> Discards:

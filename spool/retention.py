@@ -13,6 +13,7 @@ from spool.errors import SpoolFull
 from spool.fullness import Full, Space, lack, reserve
 from spool.layout import SEGMENT, SENT, Layout
 from spool.options import SpoolOptions
+from spool.refused import carry_over
 from spool.segment import Identity, create_spare
 
 _LACKS = {
@@ -92,8 +93,8 @@ class Stock:
         return True
 
     def remove(self, sent: Iterable[int]) -> None:
-        """Remove delivered segments by their first sequences."""
-        for first in sent:
+        """Remove delivered segments by their first sequences, or the first of them (spool.refused)."""
+        for first in carry_over(self.layout, list(sent)):
             self.layout.segment(first, SENT).unlink(missing_ok=True)
             reach("retire.removed")
         sync_directory(self.layout.segments)

@@ -160,6 +160,14 @@ def split_topic(datagram: bytes) -> tuple[bytes, bytes, bytes]:
     return datagram[:at], datagram[at + 2 : end], datagram[end:]
 
 
+def sampled_topic(reason: int, sample: bytes) -> bytes:
+    """The topic in the first bytes of a datagram refused at intake, as far as they go; empty: not known."""
+    if reason != Reason.OVER_QUOTA:
+        return b""
+    # The only ones that are well-formed.
+    return split_topic(sample)[1]
+
+
 def with_topic(datagram: bytes, topic: bytes) -> bytes:
     """The same message for another topic."""
     head, _, rest = split_topic(datagram)

@@ -39,9 +39,8 @@ def discards(
     """Show what was discarded since the spool began, by topic and reason, with samples. Nothing is written.
 
     Columns: topic, reason, messages, how many of them are in the dead-letter topic, first and last time. What
-    was refused at intake has no topic, and its times are those in segments that are kept. Samples are first
-    bytes of datagrams, as they were received. `brucectl replay --discards` sends again what the discard file
-    has.
+    was malformed has no topic. Samples are first bytes of datagrams, as they were received. `brucectl replay
+    --discards` sends again what the discard file has.
 
     With --json one document: version (1), discards (topic, reason, messages, dead_lettered, first, last),
     samples (sequence, topic, reason, time, data); times are UTC, null: not known; what is not UTF-8 stands in

@@ -23,9 +23,12 @@ from spool.crash_point import POINTS
 from spool.digest import digest
 from spool.format import HEADER, HEADER_BYTES
 from spool.layout import SEGMENT, SPARE, Layout
+from spool.ledger import read_ledger
 from spool.packed import is_packed
 from spool.page import Field, read_page
 from spool.recovery import is_sealed
+from spool.refused import read_refused
+from spool.wire import Reason
 from tests.daemon import ROOT
 from tests.e2e.zygote import WRITE_POINTS, ForkedBruce, failing_sync
 from tests.router.outlet import check_order, keyed, numbers
@@ -55,7 +58,7 @@ class Life:
         }
         self.bruce = ForkedBruce.of(directory, self.kafka.bootstrap_servers, self.points, settings=settings)
         self.layout = Layout(self.bruce.spool)
-        self.sent = self.discarded = 0
+        self.sent = self.refused = self.discarded = 0
         self.identities: dict[int, bytes] = {}
         """By number, the `bruce-id` of each message that came to Kafka."""
         servers = {"bootstrap.servers": self.kafka.bootstrap_servers, "fetch.wait.max.ms": 20}
@@ -70,15 +73,25 @@ class Life:
     def send(self) -> None:
         """Send a round to a daemon that lives."""
         self.sent += self.bruce.send(keyed(ROUND, first=self.sent, bytes_each=VALUE_BYTES))
+        # Segments that have refused something are carried into the book before they go.
+        self.refused += self.bruce.send([b"short"])
 
     def settle(self) -> None:
         """Wait until everything is delivered or discarded; hold the books to what was sent."""
-        seen = self.bruce.await_status(lambda s: s.received >= self.sent and s.backlog == 0, PATIENCE_S)
-        assert seen.received == self.sent
-        assert seen.delivered + sum(seen.discarded.values()) == self.sent
-        assert set(seen.discarded) <= {"spool_full"}
-        self.discarded = sum(seen.discarded.values())
+        all_sent = self.sent + self.refused
+        seen = self.bruce.await_status(lambda s: s.received >= all_sent and s.backlog == 0, PATIENCE_S)
+        assert seen.received == all_sent
+        assert seen.delivered + sum(seen.discarded.values()) == all_sent
+        assert set(seen.discarded) <= {"spool_full", "short"}
+        assert seen.discarded.get("short", 0) == self.refused
+        assert self.in_rows() == self.refused
+        self.discarded = seen.discarded.get("spool_full", 0)
         self.bruce.await_true(lambda: not self.word(Field.FULL), PATIENCE_S)
+
+    def in_rows(self) -> int:
+        """What frames, the book and the ledger say was refused as too short."""
+        rows = [*read_refused(self.layout).discards, *read_ledger(self.layout.ledger)]
+        return sum(row.count for row in rows if row.reason == Reason.SHORT)
 
     def word(self, field: Field) -> int:
         """One word of the shared page."""
@@ -153,7 +166,7 @@ def deaths(point: str, times: int) -> list[str]:
 def lose_power(life: Life) -> None:
     """End everything as if the host had gone down in the middle of a roll, a header rotting meanwhile."""
     life.bruce.await_status(
-        lambda s: s.received == life.sent and s.watermarks.written == s.watermarks.accepted
+        lambda s: s.received == life.sent + life.refused and s.watermarks.written == s.watermarks.accepted
     )
     life.bruce.kill9()
     for name in ("*.page", "*.staging"):

@@ -89,6 +89,12 @@ def test_senders_wait_while_kafka_is_away(kafka: EmbeddedKafka, tmp_path: Path) 
         assert bruce.stop() == 0
 
 
+def over_quota(bruce: RunningBruce) -> dict[str | None, int]:
+    """What `brucectl discards` says of messages beyond their quota, by topic."""
+    done = bruce.brucectl("discards", "--reason", "over_quota", "--json")
+    return {row["topic"]: row["messages"] for row in json.loads(done.stdout)["discards"]}
+
+
 def test_a_topic_in_flood_has_its_share(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """A topic whose broker is away uses up its quota, and is discarded from there on; the other goes on."""
     for partition in range(PARTITIONS):
@@ -120,9 +126,18 @@ def test_a_topic_in_flood_has_its_share(kafka: EmbeddedKafka, tmp_path: Path) ->
         seen = bruce.await_status(lambda seen: settled(seen, sent))
         assert seen.discarded.get("over_quota", 0) >= 200
         assert set(seen.discarded) == {"over_quota"}
+        assert over_quota(bruce) == {"u": seen.discarded["over_quota"]}
         kafka.up(3)
         seen = bruce.await_status(lambda seen: seen.backlog == 0 and not seen.full, 60)
         assert settled(seen, sent)
+        # Delivered segments are kept while there is room; from here on there is less.
+        assert bruce.stop() == 0
+        text = bruce.config.read_text(encoding="utf-8")
+        before, refused = bruce.status().spool.segments, over_quota(bruce)
+        bruce.config.write_text(text.replace(str(96 * SEGMENT), str(8 * SEGMENT)), encoding="utf-8")
+        bruce.start()
+        bruce.await_status(lambda seen: seen.spool.segments <= 8 < before)
+        assert over_quota(bruce) == refused == {"u": seen.discarded["over_quota"]}
         assert bruce.stop() == 0
 
 

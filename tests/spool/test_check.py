@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from spool import books
+from spool.banks import BANKS_BYTES
 from spool.catalogue import Catalogue
 from spool.changes import Changes
 from spool.check import Check
@@ -23,7 +24,7 @@ from spool.examination import Examination, Totals
 from spool.finding import Finding, Kind, Severity
 from spool.format import HEADER, HEADER_BYTES, decode_header
 from spool.layout import SENT, SPARE, Layout, segment_name
-from spool.ledger import LEDGER_BYTES, Ledger
+from spool.ledger import Ledger
 from spool.live import EPOCH, read_footer
 from spool.marks import Marks
 from spool.wire import Reason
@@ -235,7 +236,7 @@ def _identity(layout: Layout) -> None:
 
 
 def _ledger(layout: Layout) -> None:
-    layout.ledger.write_bytes(b"x" * LEDGER_BYTES)
+    layout.ledger.write_bytes(b"x" * BANKS_BYTES)
 
 
 def _short_ledger(layout: Layout) -> None:

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spool.banks import BANKS_BYTES
 from spool.layout import copy_of_ledger
-from spool.ledger import LEDGER_BYTES, TOPIC_ROWS, Ledger, LedgerCopy, add, read_books, read_ledger
+from spool.ledger import TOPIC_ROWS, Ledger, LedgerCopy, add, read_books, read_ledger
 from spool.scan import digest_address
 from spool.wire import REASONS
 from tests.spool.rig import Rig
@@ -113,7 +114,7 @@ def test_a_damaged_bank_falls_back_to_the_one_before(tmp_path: Path, at: int) ->
     ledger.commit(2)
     assert totals(path) == {(b"t", 12): 7}
     data = bytearray(path.read_bytes())
-    data[(1 - newer) * LEDGER_BYTES // 2 + at] ^= 1
+    data[(1 - newer) * BANKS_BYTES // 2 + at] ^= 1
     path.write_bytes(data)
     assert totals(path) == {(b"t", 12): 3}
     again = Ledger(path)
@@ -122,7 +123,7 @@ def test_a_damaged_bank_falls_back_to_the_one_before(tmp_path: Path, at: int) ->
     assert totals(path) == {(b"t", 12): 4}
 
 
-@pytest.mark.parametrize("size", [0, 1, LEDGER_BYTES - 1])
+@pytest.mark.parametrize("size", [0, 1, BANKS_BYTES - 1])
 def test_a_file_that_is_not_whole_is_made_again(tmp_path: Path, size: int) -> None:
     """What a crash left of a half-made ledger does not stop intake."""
     path = tmp_path / "ledger"
@@ -132,7 +133,7 @@ def test_a_file_that_is_not_whole_is_made_again(tmp_path: Path, size: int) -> No
     count(ledger, [(b"t", 12)])
     ledger.commit(1)
     assert totals(path) == {(b"t", 12): 1}
-    assert path.stat().st_blocks * 512 >= LEDGER_BYTES
+    assert path.stat().st_blocks * 512 >= BANKS_BYTES
 
 
 def test_no_ledger_counts_nothing(tmp_path: Path) -> None:
@@ -228,7 +229,7 @@ def test_a_copy_is_not_believed_because_it_can_be_read(tmp_path: Path) -> None:
         mock.patch.object(os, "fdatasync", side_effect=lambda _: done.append("sync")),
     ):
         assert LedgerCopy(path).burst == 1
-    assert done == [LEDGER_BYTES // 2, "sync"]
+    assert done == [BANKS_BYTES // 2, "sync"]
 
 
 def test_two_torn_banks_are_nothing_to_count_on_from(tmp_path: Path) -> None:
@@ -239,7 +240,7 @@ def test_two_torn_banks_are_nothing_to_count_on_from(tmp_path: Path) -> None:
         ledger.commit(burst)
     data = bytearray(path.read_bytes())
     data[0] ^= 1
-    data[LEDGER_BYTES // 2] ^= 1
+    data[BANKS_BYTES // 2] ^= 1
     path.write_bytes(data)
     again = Ledger(path)
     count(again, [(b"u", 12)])
