@@ -42,8 +42,8 @@ from dispatch.pool import HandedOver, Outcomes, Pool
 from dispatch.progress import INSTANCE_BYTES, Deliverer, Letters, Progress, encode, letters_of
 from dispatch.progress_topic import Place, ProgressTopic
 from dispatch.record import produce
-from spool.discarded import TOPIC_BYTES
 from spool.record import Batch, Topics
+from spool.row import TOPIC_BYTES
 
 _log = logging.getLogger("bruce.dispatch")
 

@@ -14,15 +14,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from spool.ledger import Discards
-from spool.row import CHECK_BYTES, check, matches
+from spool.row import CHECK_BYTES, TOPIC_BYTES, check, matches
 
 SAMPLE_BYTES = 256
 """Of a discarded datagram, so many are kept."""
 SAMPLE_SLOTS = 4
 """Samples a reason and topic."""
 MOST_SAMPLES = 1024
-TOPIC_BYTES = 400
-"""Of a topic's name in a key: LMDB's keys have 511 bytes at most."""
 _COUNT = struct.Struct("<QQQ")
 _FIXED = struct.Struct("<QQ")
 _TOPIC_AT = 3

@@ -5,6 +5,8 @@ from __future__ import annotations
 from spool.digest import digest
 
 CHECK_BYTES = 8
+TOPIC_BYTES = 400
+"""Of a topic's name in a key: LMDB's keys have 511 bytes at most."""
 
 
 def check(key: bytes, value: bytes, identity: int) -> bytes:

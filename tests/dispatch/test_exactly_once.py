@@ -24,7 +24,7 @@ from dispatch.letters import Letter
 from dispatch.options import DispatchOptions
 from dispatch.progress import Deliverer, Letters, Progress, Runs, runs_of
 from dispatch.progress_topic import Place
-from spool.discarded import TOPIC_BYTES
+from spool.row import TOPIC_BYTES
 from spool.wire import Reason
 from tests.dispatch.batches import Message, build_batch, name_topics
 from tests.dispatch.rig import UUID, await_true
