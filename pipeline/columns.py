@@ -49,6 +49,22 @@ def to_arrow(piece: Piece, part: Part, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def damage_to_arrow(damaged: list[tuple[int, int]], part: Part, schema: pa.Schema) -> pa.RecordBatch:
+    """A row for each damaged range [from, to) of a segment, nulls where a message has something."""
+    ranges = np.array(damaged, np.int64)
+    rows = len(ranges)
+    known = {
+        "host": pa.repeat(pa.scalar(part.host, pa.string()), rows),
+        "spool": pa.repeat(part.spool, rows),
+        "segment": pa.repeat(part.number, rows),
+        "frame_offset": pa.array(ranges[:, 0]),
+        "damaged": pa.repeat(True, rows),
+        "damaged_bytes": pa.array(ranges[:, 1] - ranges[:, 0]),
+    }
+    arrays = [known.get(field.name, pa.nulls(rows, field.type)) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
 def _binary(
     batch: Batch, at: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], *, empty_is_null: bool
 ) -> pa.Array:
@@ -73,6 +89,17 @@ def _created_at(piece: Piece, part: Part) -> pa.Array:  # noqa: ARG001
     return pa.array(np.where(outside, 0, sent) * 1000, mask=outside).cast(_UTC)
 
 
+def _delivered(piece: Piece, part: Part) -> pa.Array:
+    rows, resolved = len(piece.batch), part.delivered
+    if resolved is None or isinstance(resolved, bool):
+        return pa.repeat(pa.scalar(resolved, pa.bool_()), rows)
+    bits = np.frombuffer(resolved, np.uint8)
+    at = piece.batch.sequence - part.first_sequence
+    known = at < 8 * len(bits)
+    at = np.where(known, at, 0)
+    return pa.array(known & (bits[at >> 3] >> (at & 7) & 1 > 0))
+
+
 def _per_frame(piece: Piece, column: int) -> npt.NDArray[np.int64]:
     """A number of each message's frame."""
     return np.repeat(piece.frames[:, column], piece.frames[:, _COUNT])
@@ -82,14 +109,14 @@ def _sender(piece: Piece, flag: int, column: npt.NDArray[np.uint32]) -> pa.Array
     return pa.array(column.astype(np.int64), mask=_per_frame(piece, _FLAGS) & flag == 0)
 
 
-def _same(value: Any, kind: pa.DataType) -> Callable[[Piece], pa.Array]:
-    return lambda piece: pa.repeat(pa.scalar(value, kind), len(piece.batch))
+def _same(value: Any, kind: pa.DataType) -> Callable[[Piece, Part], pa.Array]:
+    return lambda piece, _: pa.repeat(pa.scalar(value, kind), len(piece.batch))
 
 
 COLUMNS: dict[str, Callable[[Piece, Part], pa.Array]] = {
-    "host": lambda piece, part: _same(part.host, pa.string())(piece),
-    "spool": lambda piece, part: _same(part.spool, pa.string())(piece),
-    "segment": lambda piece, part: _same(part.number, pa.int64())(piece),
+    "host": lambda piece, part: _same(part.host, pa.string())(piece, part),
+    "spool": lambda piece, part: _same(part.spool, pa.string())(piece, part),
+    "segment": lambda piece, part: _same(part.number, pa.int64())(piece, part),
     "frame_offset": lambda piece, _: pa.array(_per_frame(piece, _OFFSET)),
     "sequence": lambda piece, _: pa.array(piece.batch.sequence),
     "received_at": lambda piece, _: pa.array(piece.batch.received_ns // 1000).cast(_UTC),
@@ -106,5 +133,8 @@ COLUMNS: dict[str, Callable[[Piece, Part], pa.Array]] = {
     ),
     "uid": lambda piece, _: _sender(piece, UIDS, piece.batch.uid),
     "pid": lambda piece, _: _sender(piece, PIDS, piece.batch.pid),
+    "delivered": _delivered,
+    "damaged": _same(False, pa.bool_()),
+    "damaged_bytes": _same(None, pa.int64()),
 }
 """How each column of the schema is made."""

@@ -3,6 +3,7 @@
     PipelineError
       MissingSpark       no pyspark, one that is too old, no Java, or a JVM that does not start
       BadSchema          a column that a source does not have
+      BadOption          an option of a source with a value that it cannot have
       JobFailed          a job that began and could not end: a segment gone, a topic lost on the way
 
 What Kafka refuses is said by the errors of dispatch. Each message is one sentence for the terminal;
@@ -22,6 +23,10 @@ class MissingSpark(PipelineError):
 
 class BadSchema(PipelineError):
     """A column that a source does not have."""
+
+
+class BadOption(PipelineError):
+    """An option of a source with a value that it cannot have."""
 
 
 class JobFailed(PipelineError):

@@ -1,15 +1,20 @@
-"""What the daemon itself says about messages that are not in Kafka: discarded, or not delivered yet."""
+"""What the daemon itself says of messages: delivered, discarded, or not delivered yet."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.plan import SpoolPlan
+from pipeline.segments import Part
 from spool.catalogue import Catalogue
-from spool.marks import CHUNK_MESSAGES, UNREADABLE, Marks
+from spool.layout import Layout
+from spool.marks import CHUNK_BYTES, CHUNK_MESSAGES, UNREADABLE, Marks
 
 Run = tuple[int, int]
 """Sequence numbers [first, end)."""
@@ -25,19 +30,68 @@ class Outcomes:
 
 def read_outcomes(plan: SpoolPlan) -> Outcomes:
     """Ask the marks; without readable ones, nothing is known and a message that is not in Kafka is lost."""
-    if not (plan.layout.delivery / "data.mdb").exists():
-        return Outcomes([], [])
     try:
-        marks = Marks(plan.layout.delivery, Catalogue(plan.layout), readonly=True)
-    except UNREADABLE:
+        with _open_marks(plan.layout) as marks:
+            # Resolved first: what is delivered in between is then called backlog, but found in Kafka.
+            floor, _ = marks.floor()
+            above = _resolved_above(marks, floor)
+            return Outcomes(sorted(marks.lost()), _pending(plan.runs, floor, above))
+    except (FileNotFoundError, *UNREADABLE):
         return Outcomes([], [])
+
+
+def tell_delivered(plan: SpoolPlan) -> SpoolPlan:
+    """The plan, its parts with what the marks say of each message; as it was without readable marks."""
     try:
-        # Resolved first: what is delivered in between is then called backlog, but found in Kafka.
-        floor, _ = marks.floor()
-        above = _resolved_above(marks, floor)
-        return Outcomes(sorted(marks.lost()), _pending(plan.runs, floor, above))
-    except UNREADABLE:
-        return Outcomes([], [])
+        with _open_marks(plan.layout) as marks:
+            chunks = defaultdict(list)
+            # Before the floor: what is dropped in between lies below it.
+            for info, chunk, bitmap in marks.chunks():
+                chunks[info.number].append((chunk, bitmap))
+            floor, _ = marks.floor()
+            lost = np.array(sorted(marks.lost()), np.int64)
+    except (FileNotFoundError, *UNREADABLE):
+        return plan
+    parts = [
+        _delivered(part, run, floor, chunks[part.number], lost)
+        for part, run in zip(plan.parts, plan.runs, strict=True)
+    ]
+    return replace(plan, parts=parts)
+
+
+def _delivered(
+    part: Part,
+    run: Run,
+    floor: int,
+    chunks: list[tuple[int, npt.NDArray[np.uint8]]],
+    lost: npt.NDArray[np.int64],
+) -> Part:
+    first, messages = run[0], run[1] - run[0]
+    bits = np.zeros(-(-messages // 8), np.uint8)
+    for chunk, bitmap in chunks:
+        into = bits[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES]
+        into[:] = bitmap[: len(into)]
+    _set_below(bits, min(max(0, floor - first), messages))
+    gone = lost[np.searchsorted(lost, first) : np.searchsorted(lost, run[1])] - first
+    np.bitwise_and.at(bits, gone >> 3, ~(1 << (gone & 7)).astype(np.uint8))
+    # Marks that are ahead of a log which a disk has lost the end of speak of nothing.
+    bits[messages // 8 :] &= (1 << messages % 8) - 1
+    count = int(np.bitwise_count(bits).sum())
+    return replace(part, delivered=count > 0 if count in (0, messages) else bits.tobytes())
+
+
+def _set_below(bits: npt.NDArray[np.uint8], messages: int) -> None:
+    bits[: messages // 8] = 0xFF
+    bits[messages // 8 : messages // 8 + 1] |= (1 << messages % 8) - 1
+
+
+@contextmanager
+def _open_marks(layout: Layout) -> Iterator[Marks]:
+    """The marks of a spool, to read. Raises FileNotFoundError, UNREADABLE."""
+    (layout.delivery / "data.mdb").stat()
+    marks = Marks(layout.delivery, Catalogue(layout), readonly=True)
+    try:
+        yield marks
     finally:
         marks.close()
 

@@ -16,17 +16,31 @@ from pathlib import Path
 
 from pipeline.segments import Part, SegmentReading, open_segment, topic_name
 from spool.errors import BadSpool, NoSpool, UnknownVersion
+from spool.examination import Footer
 from spool.format import Record
 from spool.frame import POSITION, SEQUENCE, STORED, Tail
-from spool.index import read_committed
+from spool.index import read_index
 from spool.layout import Layout
 from spool.live import LiveSegment, end_of, live_segment, read_footer, tail_of_footer
-from spool.packed import header_of
+from spool.packed import header_of, is_packed
 from spool.recovery import boot_id
 from spool.segment import bound_spares
 
-Committed = tuple[int, Tail] | None
-"""Segment number and tail that the index calls committed; None without an index."""
+Mark = tuple[int, int]
+"""A frame to begin at: its offset, and the sequence number of its first message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What is known of one segment without reading its frames."""
+
+    header: Record
+    end: Tail | None
+    """Behind the last frame to read; None where nobody knows."""
+    footer: Footer | None
+    packed: bool
+    marks: list[Mark]
+    """In order; some 64 KiB lie between two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +59,16 @@ class SpoolPlan:
     """Their sequence numbers, as [first, end) of each segment: numbers may jump from one to the next."""
     footed: frozenset[bytes]
     """The topics that stand in footers."""
-    unfooted: list[Part]
-    """The parts without a footer."""
+    segments: list[Segment]
+    """Of each part."""
 
     def topics(self) -> set[str]:
         """Every topic in the spool: of segments without a footer the messages are read."""
         found = set(self.footed)
-        for part in self.unfooted:
-            for piece in SegmentReading(part).pieces():
+        for part, segment in zip(self.parts, self.segments, strict=True):
+            for piece in () if segment.footer else SegmentReading(part).pieces():
                 found.update(piece.batch.topics.names)
         return set(map(topic_name, found))
-
-
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    header: Record
-    end: Tail | None
-    """None where nobody knows."""
-    topics: frozenset[bytes] | None
-    """None without a footer."""
 
 
 def find_spools(paths: Iterable[str]) -> list[Layout]:
@@ -81,8 +86,7 @@ def find_spools(paths: Iterable[str]) -> list[Layout]:
 def plan_spool(layout: Layout, host: str | None = None) -> SpoolPlan:
     """What there is to read of a spool now. Raises UnknownVersion, OSError."""
     # Before the directory: the segment that it speaks of is then listed, or sent and gone.
-    committed = read_committed(layout.index)
-    segments = list(_segments(layout, committed))
+    segments = list(_segments(layout, _Index(layout)))
     if not segments:
         return SpoolPlan(layout, "", [], 0, 0, [], frozenset(), [])
     newest = segments[-1]
@@ -102,12 +106,12 @@ def plan_spool(layout: Layout, host: str | None = None) -> SpoolPlan:
         int(tail[SEQUENCE]),
         before[-1] - before[0],
         runs,
-        frozenset().union(*(segment.topics or () for segment in segments)),
-        [part for part, segment in zip(parts, segments, strict=True) if segment.topics is None],
+        frozenset().union(*([name for name, *_ in s.footer[2]] for s in segments if s.footer)),
+        segments,
     )
 
 
-def _part(layout: Layout, segment: _Segment, host: str | None) -> Part:
+def _part(layout: Layout, segment: Segment, host: str | None) -> Part:
     header, end = segment.header, segment.end
     return Part(
         directory=str(layout.directory),
@@ -119,24 +123,46 @@ def _part(layout: Layout, segment: _Segment, host: str | None) -> Part:
     )
 
 
-def _segments(layout: Layout, committed: Committed) -> Iterator[_Segment]:
+class _Index:
+    """What the index says of segments without a footer."""
+
+    def __init__(self, layout: Layout) -> None:
+        committed, entries = read_index(layout.index) or (None, [])
+        self.committed = committed
+        """Segment number and tail; None without an index."""
+        self._entries = entries
+
+    def covers(self, number: int) -> bool:
+        """Whether anything of this segment is committed; so when nobody knows."""
+        return self.committed is None or number <= self.committed[0]
+
+    def end(self, number: int) -> Tail | None:
+        """Where what is committed of a segment ends; None when nobody knows."""
+        return self.committed[1] if self.committed and number == self.committed[0] else None
+
+    def marks(self, number: int) -> list[Mark]:
+        """Frames of a segment to begin at."""
+        return [(offset, first) for first, segment, offset, *_ in self._entries if segment == number]
+
+
+def _segments(layout: Layout, index: _Index) -> Iterator[Segment]:
     """Each segment that holds something committed, in order."""
     for first, _ in layout.list_segments():
         fd = open_segment(layout, first)
         if fd is None:
             continue
         try:
-            found = _examine(fd, layout.segment(first), committed)
+            found = _examine(fd, layout.segment(first), index)
         finally:
             os.close(fd)
         if found:
             yield found
-    if committed is None:
+    if index.committed is None:
         for _, header in bound_spares(layout):
-            yield _Segment(header, None, None)
+            yield Segment(header, None, None, packed=False, marks=[])
 
 
-def _examine(fd: int, path: Path, committed: Committed) -> _Segment | None:
+def _examine(fd: int, path: Path, index: _Index) -> Segment | None:
     """What a segment says of itself; None when it holds nothing that can be read."""
     try:
         header = header_of(fd, path)
@@ -145,12 +171,13 @@ def _examine(fd: int, path: Path, committed: Committed) -> _Segment | None:
     except BadSpool:
         return None  # its messages are missed in the count, as those of a damaged frame are
     if footer := read_footer(fd):
-        names = frozenset(name for name, *_ in footer[2])
-        return _Segment(header, tail_of_footer(header, footer[0]), names)
+        end = tail_of_footer(header, footer[0])
+        marks = [(int(offset), int(first)) for offset, first, _ in footer[1].tolist()]
+        return Segment(header, end, footer, is_packed(fd, path), marks)
     number = int(header["number"])
-    if committed is None or number < committed[0]:
-        return _Segment(header, None, None)
-    return _Segment(header, committed[1], None) if number == committed[0] else None
+    if not index.covers(number):
+        return None
+    return Segment(header, index.end(number), None, packed=False, marks=index.marks(number))
 
 
 def _walk(layout: Layout) -> Tail:

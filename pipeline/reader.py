@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,29 +10,66 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pipeline.columns import to_arrow
+from pipeline.columns import damage_to_arrow, to_arrow
+from pipeline.errors import JobFailed
 from pipeline.segments import Part, SegmentReading
+
+PERMISSIVE, DROPMALFORMED, FAILFAST = MODES = ("permissive", "dropmalformed", "failfast")
+"""What becomes of damaged frames, as Spark's own readers name it: rows, nothing, an error."""
+
+Planner = Callable[[Sequence[Any]], list[Part]]
+"""From filters (pyspark.sql.datasource) to the parts that may hold what passes them."""
 
 
 class SegmentReader(DataSourceReader):
     """Reads parts into Arrow batches."""
 
-    def __init__(self, plan: Callable[[], list[Part]], schema: StructType) -> None:
-        self._plan: Callable[[], list[Part]] | None = plan
+    def __init__(self, plan: Planner, schema: StructType, mode: str) -> None:
+        self._plan: Planner | None = plan
+        self._filters: list[Any] = []
         self._schema = schema
+        self._mode = mode
 
     def __getstate__(self) -> dict[str, Any]:
         """What an executor needs: not the plan, which needs the spool's index."""
-        return {"_plan": None, "_schema": self._schema}
+        return {**self.__dict__, "_plan": None, "_filters": []}
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:  # noqa: N802  (Spark's name)
+        """Keep them for the plan. All stay with Spark, too: they choose segments, and no rows."""
+        self._filters = filters
+        return filters
 
     def partitions(self) -> list[Part]:
         assert self._plan is not None
-        return self._plan()
+        return self._plan(self._filters)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Without any part Spark makes one of its own.
-        if not isinstance(partition, Part):
-            return
-        schema = to_arrow_schema(self._schema, timezone="UTC")
-        for piece in SegmentReading(partition).pieces():
-            yield to_arrow(piece, partition, schema)
+        return read_part(partition, self._schema, self._mode)
+
+
+def read_part(partition: InputPartition, schema: StructType, mode: str) -> Iterator[pa.RecordBatch]:
+    """The messages of a part, and what of it is damaged, as `mode` (MODES) wants it.
+
+    A damaged range is a row only where the schema has `damaged` to tell it by: who does not ask for it wants
+    messages. Raises JobFailed when the segment is not there any more, and with FAILFAST when it is damaged.
+    """
+    # Without any part Spark makes one of its own.
+    if not isinstance(partition, Part):
+        return
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    reading = SegmentReading(partition)
+    for piece in reading.pieces():
+        _refuse(reading, mode)
+        yield to_arrow(piece, partition, arrow)
+    _refuse(reading, mode)
+    if mode == PERMISSIVE and reading.damaged and "damaged" in schema.names:
+        yield damage_to_arrow(reading.damaged, partition, arrow)
+
+
+def _refuse(reading: SegmentReading, mode: str) -> None:
+    if mode == FAILFAST and reading.damaged:
+        (start, end), part = reading.damaged[0], reading.part
+        raise JobFailed(
+            f"segment {part.number} of {part.directory} is damaged: {end - start} bytes at offset {start} "
+            "hold no good frame; mode = permissive makes a row of it, dropmalformed passes it over"
+        )

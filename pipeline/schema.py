@@ -1,4 +1,4 @@
-"""The columns of `format("bruce")`: one row for each stored message.
+"""The columns of `format("bruce")`: one row for each stored message, and one for each damaged range.
 
 A reader that wants fewer names them: `spark.read.format("bruce").schema("sequence long, topic string")`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import (
     BinaryType,
+    BooleanType,
     DataType,
     IntegerType,
     LongType,
@@ -41,6 +42,19 @@ _COLUMNS: list[tuple[str, DataType, str]] = [
     ("value", BinaryType(), "The value."),
     ("uid", LongType(), "The sender's user id; null when the socket did not tell."),
     ("pid", LongType(), "The sender's process id; null when the socket did not tell."),
+    (
+        "delivered",
+        BooleanType(),
+        "Whether Kafka had acknowledged it, and that was on disk, when the query was planned; false of what "
+        "was discarded. Null where the spool's marks are not there or cannot be read.",
+    ),
+    (
+        "damaged",
+        BooleanType(),
+        "True of a range of the segment that holds no good frame: one row, with host, spool, segment and "
+        "frame_offset, and without a message. False of messages.",
+    ),
+    ("damaged_bytes", LongType(), "Of a damaged range, how long it is; null of messages."),
 ]
 
 SCHEMA = StructType([StructField(name, kind, True, {"comment": text}) for name, kind, text in _COLUMNS])

@@ -15,12 +15,14 @@ from pipeline.errors import JobFailed
 from spool.decode import decode
 from spool.disk import read_at
 from spool.errors import BadSpool
+from spool.examination import malformed
 from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, Record, decode_header
-from spool.frame import BURST, DIGEST, POSITION, SEQUENCE, Tail, tail_at_start
+from spool.frame import POSITION, SEQUENCE, skip_to, tail_at_start
+from spool.kernel import address_of
 from spool.layout import SEGMENT, SENT, SPARE, Layout
 from spool.packed import open_plain
 from spool.record import Batch, Topics
-from spool.scan import Scan, digest_address, find_frame
+from spool.scan import Chunk, Scan, digest_address, find_frame
 
 CHUNK_BYTES = 4 << 20
 """Read at a time. Each chunk becomes one Arrow batch: some ten thousand rows, whose columns fit a cache."""
@@ -44,7 +46,7 @@ def open_segment(layout: Layout, first_sequence: int, number: int = 0, *, plain:
 
 @dataclass(frozen=True)
 class Part(InputPartition):
-    """One input partition: a segment, up to `end`."""
+    """One input partition: a segment, or frames of it, up to `end`."""
 
     directory: str
     spool: str
@@ -54,6 +56,11 @@ class Part(InputPartition):
     first_sequence: int
     end: int | None
     """Offset behind the last frame to read; None: as far as there are good ones."""
+    start: tuple[int, int] | None = None
+    """Offset and first sequence of the frame to begin at; None: the segment's first."""
+    delivered: bytes | bool | None = None
+    """Of its messages: all, none, or a bit for each, from the segment's `first_sequence` on, the lowest of a
+    byte first; behind the last one nothing is delivered. None: not known, or not asked for."""
 
     def open(self) -> int:
         """A descriptor of the segment. Raises JobFailed when it is not there any more."""
@@ -94,15 +101,35 @@ class SegmentReading:
             end = os.fstat(fd).st_size if self.part.end is None else self.part.end
             scan = Scan(fd, tail_at_start(self._header(fd)), end, self._chunk_bytes)
             topics = Topics()
+            if self.part.start:
+                # What comes before it is another part's, and may be damaged: it is taken at its own word.
+                scan.tail[POSITION], scan.tail[SEQUENCE] = self.part.start
+                if not self._pass_damage(scan, end):
+                    return
             while True:
                 while chunk := scan.next():
-                    batch = decode(chunk.data, chunk.offset, chunk.frames, topics, digest_address())
-                    if len(batch):
-                        yield Piece(batch, chunk.frames)
+                    for frames in self._well_formed(chunk, int(scan.tail[POSITION])):
+                        batch = decode(chunk.data, chunk.offset, frames, topics, digest_address())
+                        if len(batch):
+                            yield Piece(batch, frames)
                 if not self._pass_damage(scan, end):
                     return
         finally:
             os.close(fd)
+
+    def _well_formed(self, chunk: Chunk, end: int) -> Iterator[npt.NDArray[np.int64]]:
+        """Runs of frames that hold datagrams and nothing else; others are noted as damaged.
+
+        bruce writes no others: a forged one must not make a compiled loop read anywhere.
+        """
+        frames = chunk.frames
+        while (bad := malformed(address_of(chunk.data) - chunk.offset, frames)) >= 0:
+            if bad:
+                yield frames[:bad]
+            at, frames = int(frames[bad, 0]), frames[bad + 1 :]
+            self.damaged.append((at, int(frames[0, 0]) if len(frames) else end))
+        if len(frames):
+            yield frames
 
     def _header(self, fd: int) -> Record:
         try:
@@ -118,17 +145,10 @@ class SegmentReading:
         position = int(scan.tail[POSITION])
         if position >= end:
             return False
-        found = find_frame(scan.fd, position, end)
+        found = find_frame(scan.fd, position, end, scan.tail)
         if found >= 0:
-            enter(scan.fd, scan.tail, found)
+            skip_to(scan.tail, found, np.frombuffer(read_at(scan.fd, HEAD_BYTES, found), HEAD)[0])
         # Behind the last frame of a segment whose end nobody told us, what follows is room, and no damage.
-        if found >= 0 or self.part.end is not None:
+        if found > position or (found < 0 and self.part.end is not None):
             self.damaged.append((position, found if found >= 0 else end))
         return found >= 0
-
-
-def enter(fd: int, tail: Tail, offset: int) -> None:
-    """Stand before the frame at `offset`, taking its own word for what comes before it."""
-    head = np.frombuffer(read_at(fd, HEAD_BYTES, offset), HEAD)[0]
-    tail[POSITION], tail[SEQUENCE] = offset, head["first_sequence"]
-    tail[BURST], tail[DIGEST] = int(head["burst"]) - 1, head["previous"].astype(np.int64)

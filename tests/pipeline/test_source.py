@@ -8,9 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
+from spool.catalogue import Catalogue
+from spool.changes import Changes
 from spool.frame import POSITION
+from spool.marks import CHUNK_BYTES, Marks
 from spool.wire import encode
 from tests.spool.rig import Rig
 from tests.spool.stored import pack_file
@@ -64,6 +68,9 @@ def test_rows_are_the_messages(spark: SparkSession, rig: Rig) -> None:
             "value": message["value"],
             "uid": 4_294_967_295,
             "pid": 77,
+            "delivered": None,
+            "damaged": False,
+            "damaged_bytes": None,
         }
         for number, (message, created) in enumerate(
             zip(
@@ -125,19 +132,106 @@ def test_globs_and_lists(spark: SparkSession, rig: Rig, second_rig: Rig, tmp_pat
     assert [row.host for row in globbed.select("host").distinct().collect()] == ["web"]
 
 
-def test_damaged_frames_are_passed_over(spark: SparkSession, rig: Rig) -> None:
-    """A flipped bit costs the messages of its frame and no others."""
+def test_damaged_frames_are_what_the_mode_says(spark: SparkSession, rig: Rig) -> None:
+    """A flipped bit costs the messages of its frame and no others; what is said of it is the mode's.
+
+    permissive: one row with its place and size, where the schema can tell it from a message; dropmalformed:
+    nothing; failfast: an error that names segment and offset.
+    """
     rig.fill(1)
-    second = int(rig.writer.tail[POSITION])
-    rig.fill(2)
+    start = int(rig.writer.tail[POSITION])
+    rig.fill(1)
+    end = int(rig.writer.tail[POSITION])
+    rig.fill(1)
     rig.step()
-    path = rig.last_path()
+    flip(rig.last_path(), start + 100)
+    rows = load(spark, rig.options.directory).orderBy("frame_offset", "sequence").collect()
+    assert [row.sequence for row in rows] == [0, 1, 2, None, 6, 7, 8]
+    assert [row.damaged for row in rows] == [False] * 3 + [True] + [False] * 3
+    told = {name: value for name, value in rows[3].asDict().items() if value is not None}
+    place = {"segment": 1, "frame_offset": start, "damaged_bytes": end - start}
+    assert told == {"spool": rig.identity.spool.hex(), "damaged": True, **place}
+    assert sequences(load(spark, rig.options.directory, mode="DROPMALFORMED")) == [0, 1, 2, 6, 7, 8]
+    fewer = spark.read.format("bruce").schema("sequence long").load(str(rig.options.directory))
+    assert sequences(fewer) == [0, 1, 2, 6, 7, 8]
+    sentence = rf"segment 1 of \S+/spool is damaged: {end - start} bytes at offset {start} hold no good frame"
+    with pytest.raises(Exception, match=sentence):
+        load(spark, rig.options.directory, mode="failfast").collect()
+    with pytest.raises(Exception, match="mode = 'strict' is none of permissive, dropmalformed, failfast"):
+        load(spark, rig.options.directory, mode="strict").collect()
+
+
+def flip(path: Path, offset: int) -> None:
+    """One bit."""
     with path.open("r+b") as file:
-        file.seek(second + 100)
+        file.seek(offset)
         byte = file.read(1)
-        file.seek(second + 100)
+        file.seek(offset)
         file.write(bytes([byte[0] ^ 1]))
-    assert sequences(load(spark, rig.options.directory)) == [0, 1, 2, 6, 7, 8]
+
+
+def test_segments_that_cannot_match_are_not_opened(spark: SparkSession, rig: Rig) -> None:
+    """Filters on topic, sequence and times spare segments: these could not be read without an error."""
+    hour = 3600 * 10**9
+    for day in range(5):
+        message = encode(b"t%d" % day, b"v" * 1500, timestamp=day * 86_400_000)
+        for _ in range(4):
+            rig.append([message], received_ns=day * 24 * hour)
+    rig.step()
+    kept = rig.layout.list_segments()
+    assert [first for first, _ in kept] == [0, 4, 8, 12, 16]
+    for pair in (kept[0], kept[1], kept[3]):
+        path = rig.layout.segment(*pair)
+        for offset in range(400, path.stat().st_size - 2048, 512):
+            flip(path, offset)
+    everything = load(spark, rig.options.directory, mode="failfast")
+    for condition in (
+        "topic = 't2'",
+        "topic in ('t2', 'other')",
+        "topic like 't2%' and value is not null",
+        "sequence >= 8 and sequence < 12",
+        "received_at > '1970-01-02 12:00:00' and received_at < '1970-01-03 12:00:00'",
+        "created_at = '1970-01-03 00:00:00'",
+        "timestamp_ms > 100000000 and not timestamp_ms >= 259200000",
+    ):
+        assert sequences(everything.where(condition)) == list(range(8, 12)), condition
+    for condition in ("topic <> 't2'", "length(topic) = 2", "sequence >= 8", "sequence < 10"):
+        with pytest.raises(Exception, match="is damaged"):
+            everything.where(condition).collect()
+
+
+def test_without_push_down_the_setting_is_named(spark: SparkSession, rig: Rig) -> None:
+    """In a session that does not let filters through, the error says which setting does."""
+    rig.fill(1)
+    rig.step()
+    setting = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(setting, "false")
+    try:
+        with pytest.raises(Exception, match=rf"'{setting}' is false\. Set it to true"):
+            load(spark, rig.options.directory).where("topic = 't0'").collect()
+    finally:
+        spark.conf.set(setting, "true")
+
+
+def test_delivered_is_what_the_marks_say(spark: SparkSession, rig: Rig) -> None:
+    """True of what is resolved and was not discarded, false of the others, null without marks."""
+    rig.fill(60)
+    rig.step()
+    assert load(spark, rig.options.directory).where("delivered is null").count() == 180
+    marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
+    info = marks.catalogue.segments[2]
+    bitmap = np.zeros(CHUNK_BYTES, np.uint8)
+    bitmap[0] = 0b1000_0010
+    marks.commit(
+        Changes(
+            floor=info.first_sequence - 3, discarded=[(7, 15, b"t0", 1)], chunks={(info.number, 0): bitmap}
+        )
+    )
+    marks.close()
+    rows = load(spark, rig.options.directory).where("delivered").select("sequence").collect()
+    expected = {*range(info.first_sequence - 3)} - {7} | {info.first_sequence + 1, info.first_sequence + 7}
+    assert {row.sequence for row in rows} == expected
+    assert load(spark, rig.options.directory).where("not delivered").count() == 180 - len(expected)
 
 
 def test_fewer_columns(spark: SparkSession, rig: Rig) -> None:
