@@ -31,6 +31,7 @@ def test_nothing_changed() -> None:
     [
         (changed("spool", max_bytes=1 << 30), ["keeper"]),
         (changed("spool", sync_interval_ms=1), ["keeper"]),
+        (changed("spool", quotas={b"t": 0.5}), ["keeper", "delivery"]),
         (changed("dispatch", window_messages=7), ["delivery"]),
         (changed("dispatch", kafka={"bootstrap.servers": "b:1"}), ["delivery"]),
         (changed("dispatch", topics={"t": {"acks": "1"}}), ["delivery"]),

@@ -63,6 +63,28 @@ def test_a_child_keeps_the_spool_until_it_ends(rig: Rig) -> None:
     rig.open()
 
 
+def test_a_successor_waits_for_those_that_die(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed, and started again at once: what still dies may hold the spool a moment longer."""
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(go[1])
+        os.write(ready[1], b".")
+        os.read(go[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    rig.crash()
+
+    def wait(_: float) -> None:
+        os.write(go[1], b".")
+        os.waitpid(child, 0)
+
+    monkeypatch.setattr("spool.lock.time.sleep", wait)
+    rig.open()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(child, 0)
+
+
 def test_a_stale_lock_file_is_no_lock(rig: Rig) -> None:
     """A lock file that names a process of the past does not keep anybody out."""
     rig.crash()
