@@ -1,6 +1,35 @@
 """What all tests share: the count of those that ran against real Kafka, or could not."""
 
+from typing import Any
+
 import pytest
+from xdist.scheduler import LoadFileScheduling
+
+LONG = ("real_kafka", "tools", "e2e", "pipeline", "forgetful", "cli", "ingest", "router")
+"""Folders whose files take longest, in this order: begun last, one would keep the other workers waiting."""
+
+
+class ByFile(LoadFileScheduling):
+    """A file is one worker's, and so are all files that share brokers: each worker would start its own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder, _, _ = nodeid.rpartition("/")
+        return folder if folder == "tests/real_kafka" else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Who runs what, where several work (`--numprocesses`)."""
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the long files; within a file nothing changes."""
+    items.sort(key=lambda item: place_of(item.path.parent.name))
+
+
+def place_of(folder: str) -> int:
+    """When the files of a folder are begun."""
+    return LONG.index(folder) if folder in LONG else len(LONG)
 
 
 def pytest_configure(config: pytest.Config) -> None:
