@@ -39,6 +39,7 @@ control.add_typer(inspection, name="inspect")
 
 jobs = _new_app(spark.HELP)
 jobs.command("audit", epilog=spark.audit.EXAMPLES)(spark.audit.audit)
+jobs.command("archive", epilog=spark.archive.EXAMPLES)(spark.archive.archive)
 control.add_typer(jobs, name="spark")
 
 

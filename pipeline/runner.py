@@ -7,20 +7,18 @@ Spark plans the query). Messages stored after the first look are left out.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from pipeline.audit import COUNTS, match, summarise
-from pipeline.errors import JobFailed
+from pipeline.failure import explained
 from pipeline.kafka_plan import count_dropped, list_topics
 from pipeline.outcomes import Outcomes, read_outcomes
 from pipeline.plan import SpoolPlan, find_spools, plan_spool
@@ -30,7 +28,6 @@ from pipeline.schema import SCHEMA
 _COLUMNS = ("spool", "sequence", "topic", "partition_key", "timestamp_ms", "key", "value")
 _RUN = 1_000_000
 """Sequence numbers of one row, at most, before they are told apart."""
-_OUR_ERROR = re.compile(r"^(?:pipeline|dispatch|spool)\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 def run_audit(
@@ -50,13 +47,8 @@ def run_audit(
     if topics is None:
         topics = sorted(set().union(*(plan.topics() for plan in plans)))
     in_kafka = sorted(known.keys() & set(topics))
-    try:
+    with explained():
         rows = _query(session, plans, outcomes, properties, None if whole else topics, in_kafka).collect()
-    except PySparkException as error:
-        # Spark hands on an error of ours with the whole traceback of a worker around it.
-        if found := _OUR_ERROR.findall(str(error)):
-            raise JobFailed(found[-1]) from error
-        raise
     return _report(plans, rows, count_dropped(properties, in_kafka), whole=whole)
 
 

@@ -36,7 +36,7 @@ _COLUMNS: list[tuple[str, DataType, str]] = [
     ),
     ("timestamp_ms", LongType(), "The sender's timestamp as sent: ms since the epoch, any 64-bit number."),
     ("kind", StringType(), "`any` (AnyPartition) or `key` (PartitionKey)."),
-    ("topic", StringType(), "Its topic; bytes that are not UTF-8 stand as \\xNN."),
+    ("topic", StringType(), "Its topic; backslashes, and bytes that are not UTF-8, stand as \\xNN."),
     ("partition_key", IntegerType(), "Of a PartitionKey message; null of any other."),
     ("key", BinaryType(), "The key; null when it is empty, as in Kafka."),
     ("value", BinaryType(), "The value."),

@@ -73,8 +73,8 @@ class Part(InputPartition):
 
 
 def topic_name(name: bytes) -> str:
-    """A topic as text; what is not UTF-8 is escaped byte by byte."""
-    return name.decode(errors="backslashreplace")
+    """A topic as text, no two the same: what is not UTF-8, and a backslash, is escaped byte by byte."""
+    return name.replace(b"\\", b"\\x5c").decode(errors="backslashreplace")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cli.commands.spark import audit
+from cli.commands.spark import archive, audit
 
 HELP = "Run a job over whole spools, on Spark."
 
-__all__ = ["HELP", "audit"]
+__all__ = ["HELP", "archive", "audit"]

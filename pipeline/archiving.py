@@ -1,0 +1,143 @@
+"""Joins the archive to the world: what is new in the spools, written where Spark can write, once.
+
+How far each spool has been archived stands in the archive itself (`pipeline.archive_log`). A job reads from
+there to the committed watermark that it finds when it starts, so it may run beside a live daemon, with or
+without Kafka, and again at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from pipeline.archive import READ, gather, shelve
+from pipeline.archive_files import write_staged
+from pipeline.archive_log import ArchiveLog
+from pipeline.compaction import compact_files
+from pipeline.errors import JobFailed
+from pipeline.failure import explained
+from pipeline.plan import SpoolPlan, find_spools, plan_spool
+from pipeline.store import Store
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveReport:
+    """What one job added, as JSON has it."""
+
+    archive: str
+    topics: Mapping[str, int]
+    """Messages by topic, in order."""
+    files: int
+    unreadable: int
+    """Messages that are stored according to the headers of the segments, and in no good frame."""
+    spools: Mapping[str, int]
+    """By uuid, how far each is archived: the first sequence number that is not."""
+    merged: int = 0
+    """Small files that went into larger ones."""
+
+    @property
+    def messages(self) -> int:
+        """Of all topics."""
+        return sum(self.topics.values())
+
+    def as_json(self) -> dict[str, object]:
+        """The report, its version first."""
+        return {"version": VERSION, "messages": self.messages, **asdict(self)}
+
+    def sentence(self) -> str:
+        """The outcome, for people."""
+        bad = f", {self.unreadable:,} were unreadable in the spool" if self.unreadable else ""
+        merged = f"; {self.merged:,} small files merged" if self.merged else ""
+        return (
+            f"{self.messages:,} new messages of {len(self.topics):,} topics went into {self.files:,} files "
+            f"of {self.archive}{bad}{merged}."
+        )
+
+
+def run_archive(
+    session: SparkSession, paths: Iterable[str], target: str, *, compact: bool = False
+) -> ArchiveReport:
+    """Archive what is new in the spools at these paths (globs, too) into the directory `target`.
+
+    `compact` then merges small files. Raises NoSpool, JobFailed.
+    """
+    plans = plan_each(paths)
+    with explained():
+        store = Store(session, target)
+        log = ArchiveLog(store)
+        new = [New(plan, log.newest.spools.get(plan.spool, 0)) for plan in plans]
+        topics, files = _add(session, store, log, [one for one in new if one.messages])
+        merged = compact_files(session, store, log) if compact else 0
+    unreadable = sum(one.messages for one in new) - sum(topics.values())
+    return ArchiveReport(store.address, topics, files, unreadable, log.newest.spools, merged)
+
+
+def plan_each(paths: Iterable[str]) -> list[SpoolPlan]:
+    """A plan of each spool that holds something. Raises NoSpool, and JobFailed for copies of one spool."""
+    found: dict[str, SpoolPlan] = {}
+    for layout in find_spools(paths):
+        plan = plan_spool(layout)
+        if plan.spool in found:
+            both = f"{found[plan.spool].layout.directory} and {layout.directory}"
+            raise JobFailed(f"{both} are copies of one spool; name one of them")
+        if plan.spool:
+            found[plan.spool] = plan
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    """What of a spool is not archived yet."""
+
+    plan: SpoolPlan
+    first: int
+
+    @property
+    def messages(self) -> int:
+        """How many, by what the headers of the segments say."""
+        return sum(max(end - max(start, self.first), 0) for start, end in self.plan.runs)
+
+    @property
+    def rows(self) -> Column:
+        """Which rows they are."""
+        sequence = f.col("sequence")
+        return (
+            (f.col("spool") == self.plan.spool)
+            & (sequence >= self.first)
+            & (sequence < self.plan.next_sequence)
+        )
+
+
+def _add(
+    session: SparkSession, store: Store, log: ArchiveLog, new: Sequence[New]
+) -> tuple[Mapping[str, int], int]:
+    """Add what is new; returns the messages by topic, and how many files they made."""
+    if not new:
+        return {}, 0
+    staging = log.new_staging()
+    written = write_staged(gather(shelve(_read(session, new))), store, staging)
+    log.commit({one.plan.spool: one.plan.next_sequence for one in new}, staging, written.moves, ())
+    return written.topics, len(written.moves)
+
+
+def _read(session: SparkSession, new: Sequence[New]) -> DataFrame:
+    """The messages that are new; of a spool archived in part the source need not open what is old."""
+    begun = [one for one in new if one.first]
+    fresh = [one for one in new if not one.first]
+    frames = [_load(session, [one]).where(f.col("sequence") >= one.first) for one in begun]
+    if fresh:
+        frames.append(_load(session, fresh))
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _load(session: SparkSession, new: Sequence[New]) -> DataFrame:
+    directories = [str(one.plan.layout.directory) for one in new]
+    rows = reduce(or_, [one.rows for one in new])
+    return session.read.format("bruce").schema(READ).load(directories).where(rows)
