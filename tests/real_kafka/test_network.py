@@ -62,6 +62,7 @@ def test_one_broker_of_three_is_cut_off(kafka3: KafkaCluster, tmp_path: Path, to
         bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
         away = leaders(kafka3, topic)[0]
         kafka3.cut(away)
+        assert not kafka3.broker(away).known_brokers(), "it answers: nothing was cut"
         more = keyed(3000, topic=topic, first=sent)
         sent += bruce.send(more)
         # What the other two lead is delivered at once, or when a controller that was cut off has a successor.
