@@ -18,7 +18,7 @@ from cli.errors import ConfigError
 from cli.kinds import Property
 from cli.settings import TOPIC_KEYS, Settings, read_environment, read_file
 from dispatch.errors import BadProperty
-from dispatch.options import DispatchOptions, properties
+from dispatch.options import SPARK, DispatchOptions, properties
 from router.limits import Rate
 from spool.options import SpoolOptions
 from spool.page import MOST_QUOTAS
@@ -161,4 +161,10 @@ def _dispatch_options(kafka: dict[str, str], settings: Settings, place: str) -> 
         properties(options)
     except BadProperty as error:
         raise ConfigError(_where(settings, place, ("kafka", error.key)), str(error)) from None
+    if options.engine == SPARK and kafka.get("bootstrap.servers") == EMBEDDED:
+        raise ConfigError(
+            _where(settings, place, ("dispatch", "engine")),
+            '[dispatch] engine = "spark": jobs cannot reach the embedded Kafka; name brokers in [kafka] '
+            '"bootstrap.servers"',
+        )
     return options

@@ -11,7 +11,8 @@ from types import FrameType
 
 from cli import reloading
 from cli.config import EMBEDDED, Config, load_config
-from cli.delivery import FLUSH_S, Delivery
+from cli.delivery import FLUSH_S
+from cli.delivery_worker import DeliveryWorker
 from cli.errors import ConfigError
 from cli.exits import KNOWN
 from dispatch.client import check
@@ -201,9 +202,9 @@ class Daemon:
         # Of a worker before this one nothing may stay.
         self.page.write_text(Field.TROUBLE, "")
         self._trouble = ""
-        delivery = Delivery(
+        worker = DeliveryWorker(
             self._spool.layout,
-            self._spool.identity.spool,
+            self._spool.identity,
             self.config,
             committed=lambda: self.page.place(Field.SYNCED),
             bell=self._delivery_bell,
@@ -211,13 +212,13 @@ class Daemon:
             give_up=lambda: int(self.page.words[Field.EVICT]),
             share=lambda place, counts: publish_open(self.page, place, counts),
         )
-        end_when_told(delivery)
+        end_when_told(worker.orders)
 
         def leave(_number: int, _frame: FrameType | None) -> None:
-            delivery.leaving = True
+            worker.orders.leaving = True
 
         signal.signal(GIVE_WAY, leave)
-        delivery.run(lambda: int(self.page.words[Field.SYNCED_SEQUENCE]))
+        worker.run(lambda: int(self.page.words[Field.SYNCED_SEQUENCE]))
 
     def _report(self, floor: int, brokers: list[BrokerView], trouble: str) -> None:
         """Publish what only the deliverer knows."""

@@ -7,6 +7,7 @@ import os
 import select
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from cli.config import Config
 from dispatch.modes import make_pool
@@ -27,7 +28,6 @@ from router.router import Router
 from spool.catalogue import Catalogue
 from spool.discard_file import DiscardFile
 from spool.layout import Layout
-from spool.lock import Lock
 from spool.marks import Marks
 from spool.reader import Reader
 from spool.record import Topics
@@ -43,8 +43,29 @@ Place = Callable[[], tuple[int, int]]
 Report = Callable[[int, list[BrokerView], str], None]
 
 
+def nobody_asks() -> bool:
+    """Where no job can."""
+    return False
+
+
+@dataclass(slots=True)
+class Orders:
+    """What a deliverer has been told."""
+
+    stopping: bool = False
+    """To end with what is in the spool delivered."""
+    leaving: bool = False
+    """To end at once, for a successor."""
+    asked: Callable[[], bool] = nobody_asks
+    """Whether a job wants to deliver."""
+
+    def end(self) -> bool:
+        """Whether delivery is to come to an end here."""
+        return self.stopping or self.leaving or self.asked()
+
+
 class Delivery:
-    """The one deliverer of a spool. It starts threads: make it after forking."""
+    """The one deliverer of a spool, for who holds its lock. It starts threads: make it after forking."""
 
     def __init__(
         self,
@@ -57,17 +78,16 @@ class Delivery:
         report: Report,
         give_up: Callable[[], int] | None = None,
         share: ShareReport | None = None,
+        orders: Orders | None = None,
     ) -> None:
         """`committed`: up to where the log may be read. `bell`: an eventfd that rings when that moves.
 
         `report` is told the floor, the brokers and why nothing can be sent now and then. `give_up`: below
         which sequence the spool has no room for messages any more. `share` is told what is open of topics
-        with a quota. Raises SpoolBusy when somebody else delivers.
+        with a quota. `orders`: when to end.
         """
-        self.stopping = self.leaving = False
-        """Told to end: with what is in the spool delivered, or at once, for a successor."""
+        self._orders = orders or Orders()
         self._drain_s = config.dispatch.drain_seconds
-        self._owner = Lock(layout.owner, "delivering")
         self._bell, self._wake = bell, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._report, self._told = report, 0.0
         self._catalogue = catalogue = Catalogue(layout)
@@ -100,13 +120,13 @@ class Delivery:
         return self._acks.marked_floor
 
     def run(self, end: Callable[[], int]) -> None:
-        """Deliver until told to stop or to leave; when stopping, go on up to the sequence `end()`.
+        """Deliver until told to end; when stopping, go on up to the sequence `end()`.
 
         That takes drain_seconds at most, and does not depend on Kafka: what is left stays in the spool.
         """
-        while not (self.stopping or self.leaving):
+        while not self._orders.end():
             self.turn()
-        quiet_since = self._drain(end) if self.stopping else time.monotonic()
+        quiet_since = self._drain(end) if self._orders.stopping else time.monotonic()
         self.close(quiet_since)
 
     def _drain(self, end: Callable[[], int]) -> float:
@@ -114,7 +134,7 @@ class Delivery:
         quiet_since, before = time.monotonic(), 0
         deadline = quiet_since + self._drain_s
         self._catalogue.refresh()
-        while time.monotonic() < deadline and self._left(end()) and not self.leaving:
+        while time.monotonic() < deadline and self._left(end()) and not self._orders.leaving:
             self.turn()
             in_flight = self.router.in_flight()
             if in_flight != before:
@@ -159,7 +179,6 @@ class Delivery:
             self._client.close()
         self._acks.close()
         self._marks.close()
-        self._owner.release()
 
 
 def _rejection(options: DispatchOptions, spool: bytes) -> Rejection:

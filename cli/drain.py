@@ -21,7 +21,9 @@ from dispatch.brokers import State
 from dispatch.client import check
 from ingest.staging import Staging, staging_path
 from ingest.worker import IngestWorker
+from router.adoption import Adoption
 from router.brokers import BrokerView
+from router.lending import Lender
 from router.partition import Partitioners
 from spool.account import Account, take_account
 from spool.catalogue import Catalogue
@@ -31,6 +33,7 @@ from spool.frame import POSITION, STORED
 from spool.identity import read_identity
 from spool.index import Index
 from spool.layout import SPARE, Layout
+from spool.lease import Claims
 from spool.ledger import Ledger
 from spool.lock import Lock
 from spool.page import Field, Page, page_path, runtime_directory
@@ -224,7 +227,28 @@ class _Alone:
         self._page.words[Field.SPARE], self._page.words[Field.FULL] = number, 0
 
     def _deliver(self, committer: Committer) -> int:
-        """Deliver until everything is, or the time is over; the floor."""
+        """Deliver until everything is, or the time is over; the floor. Raises SpoolBusy."""
+        owner = Lock(self._layout.owner, "delivering")
+        try:
+            self._settle_jobs()
+            return self._deliver_all(committer)
+        finally:
+            owner.release()
+
+    def _settle_jobs(self) -> None:
+        """Take over what jobs on Spark have delivered. Raises SpoolBusy while one is at it."""
+        adoption = Adoption(self._layout, self._identity.spool)
+        lender = Lender(self._layout, Claims(self._layout, self._identity.boot), adoption)
+        try:
+            job = lender.step()
+        finally:
+            lender.close()
+        if job:
+            raise SpoolBusy(
+                f"process {job.pid} on {job.host} delivers from {self._layout.directory} already: wait for it"
+            )
+
+    def _deliver_all(self, committer: Committer) -> int:
         bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         end, catalogue = int(committer.tail[STORED]), Catalogue(self._layout)
         place = committer.number, int(committer.tail[POSITION])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from cli.errors import BadArgument, CliError, ConfigError, NobodyListens
 from dispatch.errors import BadProperty, DispatchError, EmbeddedFailed, NoLibrary, Unreachable
 from ingest.errors import BadSocket, IngestError
-from pipeline.errors import BadOption, MissingSpark, PipelineError
+from pipeline.errors import BadOption, MissingSpark, NotLent, PipelineError
 from router.errors import BadPartitioner, RouterError
 from spool.errors import MissingPart, NoSpool, SpoolBusy, SpoolError
 
@@ -51,6 +51,7 @@ _CODES: dict[type[BaseException], int] = {
     PipelineError: FOUND,
     MissingSpark: UNREACHABLE,
     BadOption: USAGE,
+    NotLent: UNREACHABLE,
 }
 
 

@@ -115,6 +115,10 @@ def show_status(snapshot: Snapshot, *, console: Console | None = None) -> None:
     if snapshot.trouble:
         console.print()
         console.print(Text(f"trouble: {snapshot.trouble}", style="bold red"), soft_wrap=True)
+    if (job := snapshot.lent) is not None:
+        lent = f"delivery is lent to process {job.pid} on {job.host} since {job.since}: below {job.until}"
+        console.print()
+        console.print(Text(lent, style="yellow"), soft_wrap=True)
     if snapshot.discarded:
         console.print()
         show_rows(("discarded because of", "messages"), snapshot.discarded.items(), console=console)

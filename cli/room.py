@@ -33,7 +33,7 @@ def list_full(page: np.ndarray) -> Iterator[FullView]:
     if why:
         what, because = _WHAT[Full(why)]
         then = _THEN[WhenFull(int(page[Field.WHEN_FULL]))]
-        since = _time(int(page[Field.FULL_SINCE_NS]))
+        since = utc(int(page[Field.FULL_SINCE_NS]))
         yield FullView(
             what,
             None,
@@ -49,7 +49,7 @@ def _quotas(page: np.ndarray) -> Iterator[FullView]:
         if not row[OVER]:
             continue
         topic = row[NAME:].tobytes()[: int(row[NAME_BYTES])].decode(errors="replace")
-        since, held, allowed = _time(int(row[SINCE])), int(row[BACKLOG]), int(row[ALLOWED])
+        since, held, allowed = utc(int(row[SINCE])), int(row[BACKLOG]), int(row[ALLOWED])
         yield FullView(
             "quota",
             topic,
@@ -59,5 +59,6 @@ def _quotas(page: np.ndarray) -> Iterator[FullView]:
         )
 
 
-def _time(ns: int) -> str:
+def utc(ns: int) -> str:
+    """A time in ns since the epoch, as 2026-11-21T17:00:00Z."""
     return datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -17,7 +17,7 @@ from typing import Any
 
 from cli.errors import ConfigError
 from cli.kinds import AbsolutePath, Choice, Kind, Partitioner, Property, Share, Size, Switch, TopicName, Whole
-from dispatch.options import MODES
+from dispatch.options import ENGINES, MODES
 from spool.options import ALWAYS, INTERVAL
 
 KIB = 1 << 10
@@ -42,6 +42,7 @@ TABLES: dict[str, dict[str, Kind]] = {
         "sync_bytes": Size(4 * KIB),
     },
     "dispatch": {
+        "engine": Choice(ENGINES),
         "mode": Choice(MODES),
         "progress_topic": TopicName(),
         "stamp": Switch(),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cli.room import list_full
+from cli.room import list_full, utc
 from dispatch.brokers import State
 from ingest.staging import read_staging, staging_path
 from spool.account import Account, take_account
@@ -17,10 +17,11 @@ from spool.frame import SEQUENCE
 from spool.identity import read_identity
 from spool.index import read_committed
 from spool.layout import Layout
+from spool.lease import lent_to
 from spool.page import WORKER_WORDS, Field, page_path, read_page, read_text, runtime_directory
 from spool.recovery import boot_id
 from spool.wire import reason_name
-from status.snapshot import AckView, BrokerView, Snapshot, SpoolView, Watermarks, WorkerView
+from status.snapshot import AckView, BrokerView, LentView, Snapshot, SpoolView, Watermarks, WorkerView
 
 _LOOKS = 5
 """At a text that may be being written."""
@@ -61,6 +62,7 @@ def take_snapshot(directory: Path) -> Snapshot:
         trouble=_trouble(page_path(runtime, spool, boot)) if workers else None,
         dead_lettered=account.dead_lettered,
         acknowledgements=_acknowledgements(page) if page is not None and len(workers) == len(ROLES) else None,
+        lent=_lent(layout, boot),
     )
 
 
@@ -99,6 +101,14 @@ def _workers(page: np.ndarray | None) -> list[WorkerView]:
     rows = (page[Field.WORKERS + WORKER_WORDS * row :][:2].tolist() for row in range(len(ROLES)))
     workers = [WorkerView(role, *row) for role, row in zip(ROLES, rows, strict=True)]
     return workers if workers[-1].pid else workers[:-1]
+
+
+def _lent(layout: Layout, boot: bytes) -> LentView | None:
+    """The job that delivers."""
+    if found := lent_to(layout, boot):
+        job, grant = found
+        return LentView(job.pid, job.host, utc(grant.since_ns), grant.end)
+    return None
 
 
 def _acknowledgements(page: np.ndarray) -> AckView:

@@ -52,6 +52,8 @@ _ALIASES = {
     "queue.buffering.max.ms": "linger.ms",
     "max.in.flight": "max.in.flight.requests.per.connection",
 }
+LIVE, SPARK = "live", "spark"
+ENGINES = (LIVE, SPARK)
 MODES = ("at_least_once", "exactly_once", "at_most_once")
 _MODE_PROPERTIES = {
     # The spool waits, not a timer.
@@ -115,6 +117,10 @@ class DispatchOptions:
     """
     discard_file_bytes: int = 64 << 20
     """Bytes after which the discard file is called .1, in place of the one before, and begun anew."""
+    engine: str = LIVE
+    """Who delivers. `live`: bruce itself, as messages come. `spark`: jobs only, such as `brucectl spark run`;
+    bruce takes messages in, and writes down what jobs have delivered. Danger: without a job nothing is
+    delivered, and the spool fills."""
     mode: str = "at_least_once"
     """`at_least_once`: what a crash leaves unclear is sent again. `exactly_once`: in transactions, ten a
     second; a consumer with `isolation.level=read_committed` sees each message once. A broker that stands

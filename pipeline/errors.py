@@ -4,6 +4,8 @@
       MissingSpark       no pyspark, one that is too old, no Java, or a JVM that does not start
       BadSchema          a column that a source does not have
       BadOption          an option of a source with a value that it cannot have
+      NotLent            delivery could not be had: its owner does not answer
+      LeaseLost          delivery was taken back from a job that had it
       JobFailed          a job that began and could not end: a segment gone, a topic lost on the way
 
 What Kafka refuses is said by the errors of dispatch. Each message is one sentence for the terminal;
@@ -27,6 +29,14 @@ class BadSchema(PipelineError):
 
 class BadOption(PipelineError):
     """An option of a source with a value that it cannot have."""
+
+
+class NotLent(PipelineError):
+    """Whoever owns the marks of a spool does not lend delivery."""
+
+
+class LeaseLost(PipelineError):
+    """Delivery was taken back: others send what is not recorded."""
 
 
 class JobFailed(PipelineError):

@@ -14,10 +14,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from dispatch.pool import Pool
 from router.acks import Acks
 from router.open_counts import OpenCounts
 from spool.reader import Reader
@@ -27,6 +28,13 @@ _log = logging.getLogger("bruce.router")
 
 RECALL_S = 5.0
 """How long the reports of what is in flight are waited for."""
+
+
+class InFlight(Protocol):
+    """What is handed over and not reported, by broker."""
+
+    def lowest_in_flight(self) -> npt.NDArray[np.int64]:
+        """The lowest sequence numbers."""
 
 
 class Eviction:
@@ -49,7 +57,7 @@ class Eviction:
         self._emptied = False
         """Nothing below the target was in flight when it was last read from its beginning."""
 
-    def step(self, acks: Acks, pool: Pool, frontier: int) -> bool:
+    def step(self, acks: Acks, pool: InFlight, frontier: int) -> bool:
         """Discard some; whether nothing may be handed over meanwhile. `frontier`: the live reader's place."""
         limit = self._limit()
         if limit <= self._done:
@@ -84,13 +92,13 @@ class Eviction:
         """Every message below is resolved: no reader needs to look there."""
         return self._done
 
-    def _begin(self, limit: int, acks: Acks, pool: Pool) -> None:
+    def _begin(self, limit: int, acks: Acks, pool: InFlight) -> None:
         """Read from the floor to the limit."""
         self._target, self._waits_since = limit, None
         self._emptied = not self._in_flight(pool)
         self._reader.seek(acks.floor)
 
-    def _in_flight(self, pool: Pool) -> bool:
+    def _in_flight(self, pool: InFlight) -> bool:
         """Whether anything below the target is in flight."""
         lowest = pool.lowest_in_flight()
         return len(lowest) > 0 and int(lowest.min()) < self._target

@@ -60,6 +60,11 @@ POINTS = {
     "mark.acknowledged": "Kafka has answered; nobody has written it down",
     "mark.written": "marks are written in a transaction that is open",
     "mark.committed": "the marks are durable; nobody was told",
+    "lend.settled": "a job asks for delivery; nothing is in flight here, and nobody was told",
+    "lend.granted": "delivery is lent, durably; the worker has not gone on",
+    "lend.ended": "delivery is taken back, durably; what the job delivered is not taken over",
+    "adopt.marked": "outcomes of a job are in the marks, durably; their files are there",
+    "adopt.removed": "their files are gone; the directory is there",
 }
 """What holds at each place."""
 

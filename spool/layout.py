@@ -11,6 +11,7 @@
                               SEQUENCE.sent  the same, every message delivered
     SPOOL/index/              LMDB, derived from the segments
     SPOOL/delivery/           LMDB, what was delivered; `owner` is the flock of whoever writes it
+                              `lease` is that of a job which asks to deliver, `grant` the answer
     SPOOL/delivery/outcomes/  what jobs on Spark delivered, until it is taken over into the marks
     SPOOL/quarantine/         copies of bytes that were cut off or could not be used
 
@@ -88,6 +89,14 @@ class Layout:
     @property
     def owner(self) -> Path:
         return self.delivery / "owner"
+
+    @property
+    def lease(self) -> Path:
+        return self.delivery / "lease"
+
+    @property
+    def grant(self) -> Path:
+        return self.delivery / "grant"
 
     @property
     def outcomes(self) -> Path:

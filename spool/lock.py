@@ -11,7 +11,8 @@ from pathlib import Path
 
 from spool.errors import SpoolBusy
 
-_HOLDER_BYTES = 32
+HOLDER_BYTES = 32
+"""At the beginning of a file that is locked: the pid of who holds it, for people."""
 PATIENCE_S = 2.0
 """A daemon that was killed leaves its workers dying for a moment; its successor waits that long for them."""
 
@@ -19,19 +20,19 @@ PATIENCE_S = 2.0
 class Lock:
     """An exclusive flock on a file. Children of a fork share it; it is free when the last of them is gone."""
 
-    def __init__(self, path: Path, purpose: str) -> None:
+    def __init__(self, path: Path, purpose: str, *, patience_s: float = PATIENCE_S) -> None:
         """Take the lock, or raise SpoolBusy naming `purpose` and the process that holds it."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + patience_s
         while not self._taken():
             if time.monotonic() > end:
-                holder = os.pread(self._fd, _HOLDER_BYTES, 0).decode("ascii", "replace").strip() or "unknown"
+                holder = os.pread(self._fd, HOLDER_BYTES, 0).decode("ascii", "replace").strip() or "unknown"
                 os.close(self._fd)
                 raise SpoolBusy(f"{path} is held by process {holder}: it is already {purpose}")
             time.sleep(0.01)
         # Over what stands there: a full disk may have no block for it. It is only for the message above.
         with contextlib.suppress(OSError):
-            os.pwrite(self._fd, f"{os.getpid()}\n".ljust(_HOLDER_BYTES).encode(), 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".ljust(HOLDER_BYTES).encode(), 0)
 
     def _taken(self) -> bool:
         try:
@@ -43,6 +44,21 @@ class Lock:
     def release(self) -> None:
         """Let go of the lock."""
         os.close(self._fd)
+
+
+def is_held(path: Path) -> bool:
+    """Whether somebody on this host holds the flock on a file. For a moment nobody else can take it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def is_in_use(path: Path) -> bool:

@@ -6,13 +6,14 @@
      "full": [{"what", "topic", "since", "sentence"}], "disk": null or a sentence,
      "workers": [{"role", "pid", "restarts"}], "brokers": [{"id", "state", "offset", "in_flight"}],
      "trouble": null or a sentence, "dead_lettered": n,
-     "acknowledgements": null or {"taken", "replied", "dropped", "waiting", "refused"}}
+     "acknowledgements": null or {"taken", "replied", "dropped", "waiting", "refused"},
+     "lent": null or {"pid", "host", "since", "until"}}
 
 Watermarks are the next sequence number that is not yet at the level. Counts are those of the spool's whole
 life; `received = delivered + discarded + backlog` always holds. `trouble` says why nothing can be sent, or
 not to some topics; `disk` what the disk refuses; `full` lists what has no room. `dead_lettered`: how many of
 the discarded are in the dead-letter topic. `acknowledgements` are those of [ingest]
-ack_socket, since the daemon was started.
+ack_socket, since the daemon was started. `lent` is the job on Spark that delivers in the daemon's stead.
 """
 
 from __future__ import annotations
@@ -91,6 +92,19 @@ class FullView:
 
 
 @dataclass(frozen=True, slots=True)
+class LentView:
+    """A job on Spark that delivers."""
+
+    pid: int
+    """Of its driver."""
+    host: str
+    since: str
+    """When it got delivery, as 2026-11-21T17:00:00Z."""
+    until: int
+    """The next sequence number that was not committed then."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything that `status` shows."""
 
@@ -113,6 +127,8 @@ class Snapshot:
     """How many of the discarded are in the dead-letter topic."""
     acknowledgements: AckView | None
     """None where [ingest] ack_socket is off."""
+    lent: LentView | None
+    """None while no job delivers."""
 
     def as_json(self) -> dict[str, Any]:
         """The documented shape."""

@@ -176,6 +176,7 @@ def on_disk() -> str:
             section("FILES", specification("spool/layout.py")),
             section("SEGMENTS", specification("spool/format.py")),
             section("PACKED SEGMENTS", specification("spool/packed.py")),
+            section("LEASE OF DELIVERY", specification("spool/lease.py")),
             section("OUTCOME FILES", specification("spool/outcome_file.py")),
             section("DATAGRAMS", specification("spool/wire.py")),
             section("REASONS", paragraph("Why a datagram or a message was discarded:"), items(reasons)),

@@ -48,6 +48,7 @@ def test_every_key(tmp_path: Path) -> None:
         sync_interval_ms = 5
         sync_bytes = "1MiB"
         [dispatch]
+        engine = "spark"
         mode = "at_least_once"
         stamp = false
         window_messages = 10
@@ -73,7 +74,7 @@ def test_every_key(tmp_path: Path) -> None:
     assert config.spool.sync_interval_ms == 5
     assert (config.dispatch.mode, config.dispatch.stamp) == ("at_least_once", False)
     assert (config.dispatch.window_messages, config.dispatch.window_bytes) == (10, 1 << 20)
-    assert config.dispatch.drain_seconds == 60
+    assert (config.dispatch.engine, config.dispatch.drain_seconds) == ("spark", 60)
     assert config.dispatch.kafka == {
         "bootstrap.servers": "a:1,b:2",
         "linger.ms": "5",
@@ -216,6 +217,11 @@ def test_dotted_keys_without_quotes(tmp_path: Path) -> None:
         (
             "[spool]\n",
             "Kafka property 'bootstrap.servers' is missing: name at least one host:port",
+        ),
+        (
+            "[dispatch]\nengine = 'spark'\n[kafka]\n'bootstrap.servers' = 'embedded'",
+            '[dispatch] engine = "spark": jobs cannot reach the embedded Kafka; name brokers in [kafka] '
+            '"bootstrap.servers"',
         ),
         ("[spool", "is not TOML: Expected ']' at the end of a table declaration (at end of document)"),
     ],

@@ -33,6 +33,7 @@ def test_nothing_changed() -> None:
         (changed("spool", sync_interval_ms=1), ["keeper"]),
         (changed("spool", quotas={b"t": 0.5}), ["keeper", "delivery"]),
         (changed("dispatch", window_messages=7), ["delivery"]),
+        (changed("dispatch", engine="spark"), ["delivery"]),
         (changed("dispatch", kafka={"bootstrap.servers": "b:1"}), ["delivery"]),
         (changed("dispatch", topics={"t": {"acks": "1"}}), ["delivery"]),
         (dataclasses.replace(OLD, partitioners={"t": "crc32"}), ["delivery"]),

@@ -57,6 +57,7 @@ def check_shape(report: dict[str, Any]) -> None:
         "trouble",
         "dead_lettered",
         "acknowledgements",
+        "lent",
     ]
     assert list(report["spool"]) == ["uuid", "directory", "bytes", "segments"]
     assert list(report["watermarks"]) == ["accepted", "written", "synced", "delivered"]

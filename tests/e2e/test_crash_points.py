@@ -42,6 +42,8 @@ MOST_ROUNDS = 40
 FULL = {"discard.added", "discard.committed"}
 PACKING = {"pack.synced", "pack.named"}
 """Places that are come to when something waits for Kafka, and may be packed."""
+LENDING = {place for place in POINTS if place.startswith(("lend.", "adopt."))}
+"""Places that only jobs bring somebody to: tests/e2e/test_lease.py."""
 POWER = {"file.synced", "file.named", "recover.header", "recover.torn", "recover.named"}
 """Places that only a full spool, or a start after a power loss, comes to."""
 
@@ -137,7 +139,7 @@ class Life:
 
 
 FORMS = {"once": 1, "twice": 2}
-ALL = sorted((POINTS.keys() | WRITE_POINTS.keys()) - PACKING)
+ALL = sorted((POINTS.keys() | WRITE_POINTS.keys()) - PACKING - LENDING)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,230 @@
+"""Taking over what jobs delivered: their outcome files become marks, and go.
+
+For whoever owns `delivery/`, while nothing is handed over to Kafka here. What the files say is written in one
+transaction, and they are removed when that is durable; who dies in between takes them over again, which
+changes nothing: a message is resolved once, and a discard counts with its first mark only.
+
+What is damaged, of another spool, or speaks of messages that were never stored goes to quarantine, and is not
+believed: what it called delivered is sent again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from router.acks import UNROUTED, Acks
+from router.discard_log import DiscardLog
+from router.eviction import Eviction
+from spool.catalogue import Catalogue
+from spool.crash_point import reach
+from spool.discarded import SAMPLE_SLOTS
+from spool.errors import BadSpool
+from spool.frame import SEQUENCE
+from spool.index import read_committed
+from spool.layout import Layout
+from spool.marks import Marks
+from spool.outcome_file import SUFFIX, OutcomeFile, read_outcomes
+from spool.reader import Reader
+from spool.record import Topics
+from spool.wire import DEAD_LETTERED
+
+AT_ONCE = 1 << 22
+"""Outcomes taken over in one transaction, beyond those of one file: 12 bytes of memory each."""
+_EVERYTHING = 1 << 62
+_log = logging.getLogger("bruce.router")
+
+Sequences = npt.NDArray[np.int64]
+
+
+class Nothing:
+    """What is in flight of an owner who hands nothing over."""
+
+    def lowest_in_flight(self) -> Sequences:
+        """None."""
+        return np.empty(0, np.int64)
+
+
+class Adoption:
+    """The marks of a spool, and the files that go into them. It starts a thread: make it after forking."""
+
+    def __init__(self, layout: Layout, spool: bytes, eviction: Eviction | None = None) -> None:
+        """`spool`: its uuid. `eviction` gives up what the spool has no room for, delivered by a job or not.
+
+        Raises lmdb.Error when the marks cannot be made.
+        """
+        self._layout, self._spool, self._eviction = layout, spool, eviction
+        self._catalogue = Catalogue(layout)
+        self._marks = Marks(layout.delivery, Catalogue(layout))
+        self._acks = Acks(self._marks, self._catalogue)
+        self._reader = Reader(Catalogue(layout), Topics())
+        self._discard_log = DiscardLog()
+        self._refused: set[Path] = set()
+        """Files that could not even be moved."""
+
+    @property
+    def floor(self) -> int:
+        """Every message below this sequence is resolved, and marked so."""
+        return self._acks.marked_floor
+
+    def step(self, keep: str = "") -> bool:
+        """Take over the files that are there; False when some must stay, since marks could not be written.
+
+        Their directories go too, but for that of the job that delivers now: `keep`. Who is late, and writes
+        into one that is gone, is told by an error. Raises OSError.
+        """
+        while files := self._read_some():
+            if not self._take_over(list(files.values())):
+                return False
+            for path in files:
+                path.unlink(missing_ok=True)
+            reach("adopt.removed")
+        self._remove_directories(keep)
+        self._discard_log.flush()
+        while self._eviction and self._eviction.step(self._acks, Nothing(), self._acks.floor):
+            continue
+        return not self._acks.due() or self._write_down()
+
+    def close(self) -> None:
+        """Let go of the marks."""
+        self._reader.close()
+        self._acks.close()
+        self._marks.close()
+
+    # -- files ------------------------------------------------------------------------------------------
+
+    def _read_some(self) -> dict[Path, OutcomeFile]:
+        """The next files that can be believed, as many as go into one transaction."""
+        self._catalogue.refresh()
+        found: dict[Path, OutcomeFile] = {}
+        count = 0
+        for path in sorted(set(self._layout.outcomes.rglob(f"*{SUFFIX}")) - self._refused):
+            try:
+                file = read_outcomes(path)
+                self._judge(path, file)
+            except BadSpool as error:
+                self._refuse(path, error)
+                continue
+            found[path] = file
+            count += len(file.sequences)
+            if count >= AT_ONCE:
+                break
+        return found
+
+    def _judge(self, path: Path, file: OutcomeFile) -> None:
+        """Raises BadSpool for what cannot be about messages of this spool."""
+        if file.spool != self._spool:
+            raise BadSpool(f"{path} is of the spool {file.spool.hex()}, and not of this one")
+        if ((file.reasons < 0) | (file.reasons >= 2 * DEAD_LETTERED)).any():
+            raise BadSpool(f"{path} gives reasons that this release does not know")
+        if self._strays(file.sequences):
+            raise BadSpool(f"{path} speaks of messages that were never stored")
+
+    def _strays(self, sequences: Sequences) -> bool:
+        """Whether one of these numbers, in ascending order, was not given to any message."""
+        segments = self._catalogue.segments
+        if not len(sequences) or not segments:
+            return len(sequences) > 0
+        firsts = np.array([info.first_sequence for info in segments])
+        ends = firsts + np.array([self._catalogue.most(info) for info in segments])
+        if sequences[-1] >= firsts[-1]:
+            ends[-1] = self.end(int(sequences[-1]))
+        at = np.searchsorted(firsts, sequences, side="right") - 1
+        # What lies before the first segment was resolved, and has gone.
+        return bool(sequences[0] < 0 or ((at >= 0) & (sequences >= ends[at])).any())
+
+    def end(self, sequence: int = _EVERYTHING) -> int:
+        """Behind the last message of the log; where the index knows of `sequence`, what that says."""
+        if not self._catalogue.segments:
+            return 0
+        last = self._catalogue.segments[-1]
+        committed = read_committed(self._layout.index)
+        if committed and committed[0] == last.number and int(committed[1][SEQUENCE]) > sequence:
+            return int(committed[1][SEQUENCE])
+        return self._catalogue.end_of(last)
+
+    def _refuse(self, path: Path, error: BadSpool) -> None:
+        """Keep the evidence where nobody takes it for more."""
+        _log.error("%s; it is moved to quarantine, and what it called delivered is sent again", error)
+        try:
+            os.rename(path, self._layout.quarantine / path.name)
+        except OSError:
+            self._refused.add(path)
+
+    def _remove_directories(self, keep: str) -> None:
+        """Remove the directories of jobs that deliver no more, and what they left half written."""
+        for directory in self._layout.outcomes.glob("*/"):
+            if directory.name == keep:
+                continue
+            for path in directory.iterdir():
+                if path.suffix != SUFFIX or path in self._refused:
+                    path.unlink(missing_ok=True)
+            # With a file that has come meanwhile it is not empty, and goes the next time.
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+
+    # -- marks ------------------------------------------------------------------------------------------
+
+    def _take_over(self, files: list[OutcomeFile]) -> bool:
+        """Write down what they say; whether that is durable."""
+        sequences = np.concatenate([file.sequences for file in files])
+        reasons = np.concatenate([file.reasons for file in files])
+        # First: of two attempts at a message one may have been refused, and the other not.
+        self._acks.resolve(sequences[reasons == 0])
+        if reasons.any():
+            discarded, first = np.unique(sequences[reasons != 0], return_index=True)
+            self._discard(discarded, reasons[reasons != 0][first])
+        durable = self._write_down()
+        if durable:
+            reach("adopt.marked")
+        return durable
+
+    def _write_down(self) -> bool:
+        """Write the marks; whether they are durable."""
+        before = self._acks.generation
+        self._acks.write_down({UNROUTED: self._acks.floor})
+        self._acks.wait()
+        return self._acks.generation > before
+
+    def _discard(self, sequences: Sequences, reasons: npt.NDArray[np.int32]) -> None:
+        """Count these, in ascending order, as discarded: by reason and topic, with samples."""
+        topics = [b""] * len(sequences)
+        samples: Counter[tuple[int, bytes]] = Counter()
+        for row, topic, datagram in self._look_up(sequences):
+            topics[row] = topic
+            key = int(reasons[row]), topic
+            samples[key] += 1
+            if samples[key] <= SAMPLE_SLOTS:
+                self._acks.keep_sample(int(sequences[row]), *key, datagram)
+        groups: dict[tuple[int, bytes], list[int]] = defaultdict(list)
+        for row, key in enumerate(zip(reasons.tolist(), topics, strict=True)):
+            groups[key].append(row)
+        for (reason, topic), rows in groups.items():
+            if fresh := self._acks.discard(sequences[rows], reason, [topic] * len(rows)):
+                self._discard_log.note(reason, topic, int(sequences[rows[0]]), fresh)
+
+    def _look_up(self, sequences: Sequences) -> Iterator[tuple[int, bytes, bytes]]:
+        """(row, topic, datagram) of those that the log can give."""
+        self._reader.allow(_EVERYTHING, 0)
+        at = 0
+        with contextlib.suppress(FileNotFoundError):
+            while at < len(sequences):
+                if sequences[at] != self._reader.sequence:
+                    self._reader.seek(int(sequences[at]))
+                batch = self._reader.next()
+                self._reader.damage.clear()
+                if batch is None:
+                    return
+                end = int(np.searchsorted(sequences, batch.sequence[-1], side="right"))
+                rows = np.searchsorted(batch.sequence, sequences[at:end])
+                for i in np.flatnonzero(batch.sequence[rows] == sequences[at:end]).tolist():
+                    row = int(rows[i])
+                    yield at + i, batch.topics.names[batch.topic[row]], batch.datagram(row)
+                at = end

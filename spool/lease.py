@@ -1,0 +1,217 @@
+"""The lease of delivery: how a job asks to deliver from a spool, and how the owner of `delivery/` lends it.
+
+    delivery/lease   written by the job, in place; who asks for nothing leaves no such bytes
+        lease := holder:32 magic:"bruceask" version:u32=1 pid:u32 boot:16 bytes token:16 bytes
+                 since_ns:u64 beat:u64 host:64 bytes check:u64
+    delivery/grant   written by the owner, each time whole
+        grant := magic:"brucelnt" version:u32=1 state:u32 token:16 bytes since_ns:u64 end:u64 check:u64
+
+Little-endian; `check` is the xxh3 of what stands before it, from the magic on. `holder` is what spool.lock
+writes. `boot` is the boot id of the job's host. `state` is 1 while delivery is lent, and 0 when it was taken
+back; `end` is the sequence number up to which the log was committed then. Times are in ns since the epoch.
+
+A job holds a flock on the lease, and counts `beat` up. It is dead when it was started in this boot and no one
+holds the flock, or when the beat stands still for LEASE_S: it may be on another host, or frozen. Each chooses
+a token, and one that was taken back is never lent to again: a job that wakes up learns it from the grant.
+What its tasks delivered lies in `delivery/outcomes/TOKEN/` (spool.outcome_file).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from spool.digest import digest
+from spool.disk import write_at, write_file
+from spool.layout import Layout
+from spool.lock import HOLDER_BYTES, Lock, is_held
+
+RENEW_S = 1.0
+"""Between two beats."""
+LEASE_S = 30.0
+"""A job whose beat stands for so long has lost the lease; no busy host keeps a thread waiting like that."""
+_ASK_MAGIC, _GRANT_MAGIC, _VERSION = b"bruceask", b"brucelnt", 1
+_ASK = struct.Struct("<8sII16s16sQQ64s")
+_GRANT = struct.Struct("<8sII16sQQ")
+_CHECK_BYTES = 8
+_LOOKS, _PAUSE_S = 5, 0.002
+"""At what may be being written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A job that asks for delivery, or has it."""
+
+    pid: int
+    boot: bytes
+    token: str
+    """32 hexadecimal digits."""
+    since_ns: int
+    beat: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the owner answered last."""
+
+    token: str
+    lent: bool
+    """False: taken back, for good."""
+    since_ns: int
+    end: int
+    """Messages below this sequence number were committed when it was lent."""
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _checked(data: bytes) -> bytes:
+    return data + digest(data).to_bytes(_CHECK_BYTES, "little")
+
+
+def _read(path: Path, shape: struct.Struct, magic: bytes, at: int = 0) -> tuple[object, ...] | None:
+    """The fields behind magic and version; None without a file, or when it holds something else."""
+    try:
+        data = path.read_bytes()[at:][: shape.size + _CHECK_BYTES]
+    except (FileNotFoundError, PermissionError):
+        return None
+    if data != _checked(data[: shape.size]) or data[: len(magic)] != magic:
+        return None
+    found = shape.unpack(data[: shape.size])
+    return found[2:] if found[1] == _VERSION else None
+
+
+def read_ask(layout: Layout) -> Ask | None:
+    """Who asks for delivery; it may be dead. None when nobody does."""
+    for _ in range(_LOOKS):
+        found = _read(layout.lease, _ASK, _ASK_MAGIC, HOLDER_BYTES)
+        if found is not None or not _size(layout.lease):
+            break
+        time.sleep(_PAUSE_S)
+    if found is None:
+        return None
+    pid, boot, token, since_ns, beat, host = found
+    return Ask(pid, boot, token.hex(), since_ns, beat, host.rstrip(b"\0").decode(errors="replace"))  # type: ignore[arg-type, attr-defined]
+
+
+def read_grant(layout: Layout) -> Grant | None:
+    """What the owner answered last; None when it never did, or that cannot be read."""
+    found = _read(layout.grant, _GRANT, _GRANT_MAGIC)
+    if found is None:
+        return None
+    state, token, since_ns, end = found
+    return Grant(token.hex(), state == 1, since_ns, end)  # type: ignore[attr-defined, arg-type]
+
+
+def write_grant(layout: Layout, grant: Grant) -> None:
+    """Answer. For the owner. Raises OSError."""
+    row = _GRANT.pack(
+        _GRANT_MAGIC, _VERSION, int(grant.lent), bytes.fromhex(grant.token), grant.since_ns, grant.end
+    )
+    write_file(layout.grant, _checked(row))
+
+
+def lent_to(layout: Layout, boot: bytes) -> tuple[Ask, Grant] | None:
+    """The job that delivers, and what it was told, as far as one look shows; `boot`: of this host."""
+    grant, ask = read_grant(layout), read_ask(layout)
+    if grant is None or ask is None or not grant.lent or grant.token != ask.token:
+        return None
+    return (ask, grant) if ask.boot != boot or is_held(layout.lease) else None
+
+
+class Claim:
+    """The job's side: asks for delivery from when it is made until `release`, or until the process dies."""
+
+    def __init__(self, layout: Layout, boot: bytes) -> None:
+        """Raises SpoolBusy when another job asks for this spool, or has it; OSError."""
+        self._layout, self._boot = layout, boot
+        self._lock = Lock(layout.lease, "delivering by a job")
+        self._since_ns, self._beat = time.time_ns(), 0
+        self.token = secrets.token_hex(16)
+        self._renew()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(RENEW_S):
+            # Who cannot say that he lives loses the lease, and learns that.
+            with contextlib.suppress(OSError):
+                self._renew()
+
+    def _renew(self) -> None:
+        self._beat += 1
+        row = _ASK.pack(
+            _ASK_MAGIC,
+            _VERSION,
+            os.getpid(),
+            self._boot,
+            bytes.fromhex(self.token),
+            self._since_ns,
+            self._beat,
+            socket.gethostname().encode()[:64],
+        )
+        # Opened anew: on a network filesystem others see it when it is closed.
+        fd = os.open(self._layout.lease, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            write_at(fd, _checked(row), HOLDER_BYTES)
+        finally:
+            os.close(fd)
+
+    def grant(self) -> Grant | None:
+        """What the owner said; None before it lends delivery, and when it has taken it back."""
+        grant = read_grant(self._layout)
+        return grant if grant and grant.token == self.token and grant.lent else None
+
+    def release(self) -> None:
+        """Ask no longer."""
+        self._ended.set()
+        self._thread.join()
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(self._layout.lease, 0)
+        self._lock.release()
+
+
+class Claims:
+    """The owner's side: who asks, and is alive."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        boot: bytes,
+        *,
+        lease_s: float = LEASE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._layout, self._boot, self._lease_s, self._clock = layout, boot, lease_s, clock
+        self._seen = ("", 0)
+        self._moved_at = 0.0
+        """When the beat was last seen to have moved."""
+
+    def current(self) -> Ask | None:
+        """The job that is to deliver; None when none asks, or it is dead, or has lost the lease before."""
+        ask = read_ask(self._layout)
+        if ask is None:
+            return None
+        now = self._clock()
+        if (ask.token, ask.beat) != self._seen:
+            self._seen, self._moved_at = (ask.token, ask.beat), now
+        if ask.boot == self._boot and not is_held(self._layout.lease):
+            return None
+        grant = read_grant(self._layout)
+        if grant and grant.token == ask.token and not grant.lent:
+            return None
+        return ask if now - self._moved_at <= self._lease_s else None

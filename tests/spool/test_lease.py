@@ -1,0 +1,203 @@
+"""The lease of delivery: who asks and lives has it, who is dead or frozen has lost it, for good."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spool.errors import SpoolBusy
+from spool.layout import Layout
+from spool.lease import LEASE_S, Claim, Claims, Grant, lent_to, read_ask, read_grant, write_grant
+from spool.lock import HOLDER_BYTES
+from tests.daemon import ROOT
+
+BOOT, ELSEWHERE = bytes(range(16)), bytes(16)
+JOB = """
+import sys
+from pathlib import Path
+from spool import lease
+from spool.layout import Layout
+lease.RENEW_S = 0.01
+claim = lease.Claim(Layout(Path(sys.argv[1])), bytes.fromhex(sys.argv[2]))
+print(claim.token, flush=True)
+for line in sys.stdin:
+    print("held" if claim.grant() else "lost", flush=True)
+"""
+
+
+class Clock:
+    """Time that a test lets pass."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Job:
+    """A process that asks."""
+
+    def __init__(self, layout: Layout, boot: bytes = BOOT) -> None:
+        command = [sys.executable, "-c", JOB, str(layout.directory), boot.hex()]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout
+        self.token = self._process.stdout.readline().strip()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Kill it, stop it, let it go on; wait until that is so."""
+        os.kill(self._process.pid, number)
+        if number == signal.SIGKILL:
+            self._process.wait()
+        elif number == signal.SIGSTOP:
+            os.waitpid(self._process.pid, os.WUNTRACED)
+
+    def asks(self) -> str:
+        """Whether it holds the lease, as it sees that."""
+        assert self._process.stdin
+        assert self._process.stdout
+        print("?", file=self._process.stdin, flush=True)
+        return self._process.stdout.readline().strip()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    """A spool without anything."""
+    made = Layout(tmp_path)
+    made.delivery.mkdir()
+    return made
+
+
+@pytest.fixture
+def job(layout: Layout) -> Iterator[Job]:
+    """A job of this host that asks."""
+    made = Job(layout)
+    yield made
+    made.close()
+
+
+def test_asking_and_giving_back(layout: Layout) -> None:
+    """Who asks is seen, with all that is said of him; who gives back leaves nothing."""
+    claims = Claims(layout, BOOT)
+    assert claims.current() is None
+    claim = Claim(layout, BOOT)
+    ask = claims.current()
+    assert ask is not None
+    assert (ask.pid, ask.boot, ask.token) == (os.getpid(), BOOT, claim.token)
+    assert claim.grant() is None
+    with pytest.raises(SpoolBusy, match=f"held by process {os.getpid()}: it is already delivering by a job"):
+        Claim(layout, BOOT)
+    write_grant(layout, Grant(claim.token, True, 5, 4711))
+    assert claim.grant() == Grant(claim.token, True, 5, 4711)
+    assert lent_to(layout, BOOT) == (read_ask(layout), claim.grant())
+    claim.release()
+    assert (claims.current(), lent_to(layout, BOOT)) == (None, None)
+    again = Claim(layout, BOOT)
+    assert again.token != claim.token
+    assert again.grant() is None
+    again.release()
+
+
+def test_a_dead_job_has_lost_it_at_once(layout: Layout, job: Job) -> None:
+    """SIGKILL, in this boot: no time has to pass."""
+    claims = Claims(layout, BOOT, clock=Clock())
+    assert claims.current() is not None
+    write_grant(layout, Grant(job.token, True, 0, 0))
+    job.signal(signal.SIGKILL)
+    assert (claims.current(), lent_to(layout, BOOT)) == (None, None)
+
+
+def test_a_frozen_job_has_lost_it_for_good(layout: Layout, job: Job) -> None:
+    """SIGSTOP for LEASE_S: lost; and once that is written down it is not lent to again when it wakes up."""
+    clock = Clock()
+    claims = Claims(layout, BOOT, clock=clock)
+    write_grant(layout, Grant(job.token, True, 0, 0))
+    assert job.asks() == "held"
+    job.signal(signal.SIGSTOP)
+    ask = claims.current()
+    assert ask is not None
+    clock.now += LEASE_S - 1
+    assert claims.current() is not None
+    clock.now += 2
+    assert claims.current() is None
+    write_grant(layout, Grant(job.token, False, 0, 0))
+    job.signal(signal.SIGCONT)
+    beat = ask.beat
+    while (ask := read_ask(layout)) is None or ask.beat == beat:
+        pass
+    assert claims.current() is None
+    assert job.asks() == "lost"
+
+
+def test_a_busy_job_keeps_it(layout: Layout, job: Job) -> None:
+    """As long as its beat moves, however late the owner looks."""
+    clock = Clock()
+    claims = Claims(layout, BOOT, clock=clock)
+    beat = 0
+    for _ in range(5):
+        while (ask := read_ask(layout)) is None or ask.beat == beat:
+            pass
+        beat = ask.beat
+        clock.now += 10 * LEASE_S
+        assert claims.current() is not None
+    assert job.asks() == "lost"
+
+
+def test_a_job_on_another_host(layout: Layout) -> None:
+    """Its flock may not be seen here: only its beat counts."""
+    clock = Clock()
+    claims = Claims(layout, BOOT, clock=clock)
+    job = Job(layout, ELSEWHERE)
+    assert claims.current() is not None
+    job.signal(signal.SIGKILL)
+    assert claims.current() is not None
+    clock.now += LEASE_S + 1
+    # What it wrote last may have been new.
+    claims.current()
+    clock.now += LEASE_S + 1
+    assert claims.current() is None
+    job.close()
+
+
+@given(st.data())
+def test_what_is_damaged_is_nobody(chance: st.DataObject) -> None:
+    """A lease or a grant with a wrong byte, or without its end, says nothing."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        layout = Layout(Path(directory))
+        layout.delivery.mkdir()
+        claim = Claim(layout, BOOT)
+        write_grant(layout, Grant(claim.token, True, 0, 9))
+        claim.release()
+        lease = layout.lease.read_bytes()
+        assert lease == b""
+        claim = Claim(layout, BOOT)
+        lease = layout.lease.read_bytes()
+        claim.release()
+        for path, first, data in (
+            (layout.lease, HOLDER_BYTES, lease),
+            (layout.grant, 0, layout.grant.read_bytes()),
+        ):
+            wrong = bytearray(data)
+            if chance.draw(st.booleans()):
+                del wrong[chance.draw(st.integers(first, len(wrong) - 1)) :]
+            else:
+                wrong[chance.draw(st.integers(first, len(wrong) - 1))] ^= chance.draw(st.integers(1, 255))
+            path.write_bytes(wrong)
+        assert read_ask(layout) is None
+        assert read_grant(layout) is None
