@@ -40,6 +40,10 @@ class Broker:
     directory: Path
     sasl_port: int = 0
     """Where clients must say who they are; 0 for no such listener."""
+    proxied_port: int = 0
+    """Where a proxy finds the broker; 0 for no such listener."""
+    proxy_port: int = 0
+    """Where clients that come through the proxy are told to find it."""
 
     @property
     def address(self) -> str:
@@ -48,6 +52,10 @@ class Broker:
     @property
     def sasl_address(self) -> str:
         return f"{HOST}:{self.sasl_port}"
+
+    @property
+    def proxy_address(self) -> str:
+        return f"{HOST}:{self.proxy_port}"
 
     @property
     def log(self) -> Path:

@@ -1,6 +1,6 @@
 """Real Kafka brokers on loopback, to be killed, frozen and brought back.
 
-    directory/cluster.json    (port, controller port, SASL port or 0) of brokers 1..N
+    directory/cluster.json    the ports of brokers 1..N, in the order of Broker's fields; 0 for none
     directory/broker-I/       see kafka_broker.py
 
 Each broker is a controller too (KRaft combined mode), so a cluster of three
@@ -42,7 +42,10 @@ _PORTS = range(20_000, 30_000)
 _SETTINGS = """\
 node.id={id}
 process.roles=broker,controller
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+listeners={listeners}
+advertised.listeners={advertised}
+listener.security.protocol.map=\
+PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,PROXIED:PLAINTEXT
 controller.listener.names=CONTROLLER
 controller.quorum.voters={voters}
 log.dirs={directory}/data
@@ -63,8 +66,6 @@ share.coordinator.state.topic.min.isr={in_sync}
 group.initial.rebalance.delay.ms=0
 """
 _SECURED = """\
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port},SASL_PLAINTEXT://{host}:{sasl_port}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT
 sasl.enabled.mechanisms=SCRAM-SHA-256
 listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=\
 org.apache.kafka.common.security.scram.ScramLoginModule required;
@@ -77,10 +78,15 @@ super.users=User:ANONYMOUS
 class KafkaCluster:
     """Brokers 1..N in one directory; those of an earlier `up` are found there again."""
 
-    def __init__(self, directory: Path, brokers: int, *, secured: bool = False) -> None:
-        """`secured`: with a listener where users have SCRAM passwords and need ACLs."""
+    def __init__(
+        self, directory: Path, brokers: int, *, secured: bool = False, proxied: bool = False
+    ) -> None:
+        """`secured`: with a listener where users have SCRAM passwords and need ACLs.
+
+        `proxied`: with a listener for a proxy, whose address it advertises.
+        """
         self.directory = directory.resolve()
-        self.size, self.secured = brokers, secured
+        self.size, self.secured, self.proxied = brokers, secured, proxied
         self.brokers = _read_plan(self.directory)
 
     @classmethod
@@ -100,6 +106,11 @@ class KafkaCluster:
     def sasl_bootstrap(self) -> str:
         """The same, of the listener for users with passwords."""
         return ",".join(broker.sasl_address for broker in self.brokers)
+
+    @property
+    def proxy_bootstrap(self) -> str:
+        """The same, of the proxies."""
+        return ",".join(broker.proxy_address for broker in self.brokers)
 
     def up(self) -> None:
         """Start N empty brokers and return when each of them knows all others."""
@@ -187,9 +198,9 @@ class KafkaCluster:
     def _lay_out(self) -> None:
         for broker in self.brokers:
             shutil.rmtree(broker.directory, ignore_errors=True)
-        ports = _free_ports(3 * self.size)
-        sasl_ports = ports[2::3] if self.secured else [0] * self.size
-        plan = list(zip(ports[::3], ports[1::3], sasl_ports, strict=True))
+        wanted = (True, True, self.secured, self.proxied, self.proxied)
+        ports = iter(_free_ports(self.size * len(wanted)))
+        plan = [[next(ports) if there else 0 for there in wanted] for _ in range(self.size)]
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "cluster.json").write_text(json.dumps(plan))
         self.brokers = _read_plan(self.directory)
@@ -199,10 +210,15 @@ class KafkaCluster:
     def _settings(self, broker: Broker) -> str:
         return (_SETTINGS + (_SECURED if self.secured else "")).format(
             id=broker.id,
-            host=HOST,
-            port=broker.port,
-            controller_port=broker.controller_port,
-            sasl_port=broker.sasl_port,
+            listeners=_addresses(
+                PLAINTEXT=broker.port,
+                CONTROLLER=broker.controller_port,
+                SASL_PLAINTEXT=broker.sasl_port,
+                PROXIED=broker.proxied_port,
+            ),
+            advertised=_addresses(
+                PLAINTEXT=broker.port, SASL_PLAINTEXT=broker.sasl_port, PROXIED=broker.proxy_port
+            ),
             voters=",".join(f"{b.id}@{HOST}:{b.controller_port}" for b in self.brokers),
             directory=broker.directory,
             copies=min(3, self.size),
@@ -224,9 +240,14 @@ def _read_plan(directory: Path) -> list[Broker]:
     except FileNotFoundError:
         return []
     return [
-        Broker(number, port, controller_port, directory.resolve() / f"broker-{number}", sasl_port)
-        for number, (port, controller_port, sasl_port) in enumerate(plan, start=1)
+        Broker(number, port, controller_port, directory.resolve() / f"broker-{number}", *others)
+        for number, (port, controller_port, *others) in enumerate(plan, start=1)
     ]
+
+
+def _addresses(**ports: int) -> str:
+    """Listeners by name, without those that have no port."""
+    return ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items() if port)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -19,8 +19,8 @@ def kafka1(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="session")
 def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Three brokers; three copies of each partition, and `min.insync.replicas` is 2."""
-    yield from running(KafkaCluster(tmp_path_factory.mktemp("kafka3"), 3))
+    """Three brokers, for a proxy too; three copies of each partition, and `min.insync.replicas` is 2."""
+    yield from running(KafkaCluster(tmp_path_factory.mktemp("kafka3"), 3, proxied=True))
 
 
 @pytest.fixture(scope="session")
