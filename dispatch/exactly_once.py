@@ -147,7 +147,7 @@ class ExactlyOnce(Pool):
 
     def unsettled(self) -> npt.NDArray[np.int64]:
         """By flat number: in flight, or acknowledged and not committed."""
-        counts = super().unsettled().copy()
+        counts = super().unsettled()
         np.add.at(counts, self._reported.flat, 1)
         return counts
 

@@ -206,7 +206,9 @@ class Pool:
 
     def unsettled(self) -> npt.NDArray[np.int64]:
         """int64 by flat number: messages whose outcome is not told yet."""
-        return np.asarray(self.partitions.rows["messages"][: self.partitions.count])
+        count = self.partitions.count
+        refused = np.concatenate([*self._refused, np.empty(0, ROW)])["flat_number"]
+        return np.asarray(self.partitions.rows["messages"][:count] + np.bincount(refused, minlength=count))
 
     def lowest_in_flight(self) -> npt.NDArray[np.int64]:
         """int64 by flat number: the lowest sequence in flight; `flight.NOBODY` where there is none."""

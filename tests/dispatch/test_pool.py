@@ -177,7 +177,9 @@ def test_a_too_large_message_is_refused_alone(kafka: EmbeddedKafka) -> None:
     with connected(kafka, kafka={"message.max.bytes": "2000"}) as rig:
         handed = rig.send([Message(0, 0, b"a"), Message(1, 0, bytes(3000)), Message(2, 0, b"b")], partition=0)
         assert handed[:3] == (2, 0, 1)
+        assert rig.pool.unsettled().sum() == 3
         assert rig.collect(3) == {0: 0, 1: Code.MSG_SIZE_TOO_LARGE, 2: 0}
+        assert rig.pool.unsettled().sum() == 0
         assert not rig.pool.partitions.held().size
 
 

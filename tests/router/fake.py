@@ -229,6 +229,11 @@ class FakePool(Pool):
         stalled = np.isin(rows["id"], list(self.kafka.down))
         rows["state"][running] = np.where(stalled[running], State.STALLED, State.HEALTHY)
 
+    def unsettled(self) -> npt.NDArray[np.int64]:
+        count = self.partitions.count
+        done = np.array([flat for _, _, flat in self._done], np.int64)
+        return np.asarray(self.partitions.rows["messages"][:count] + np.bincount(done, minlength=count))
+
     def lowest_in_flight(self) -> npt.NDArray[np.int64]:
         lowest = np.full(self.partitions.count, NOBODY, np.int64)
         for flat, queue in self.queues.items():
