@@ -9,7 +9,8 @@ from __future__ import annotations
 import glob
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,7 @@ from spool.format import Record
 from spool.frame import POSITION, SEQUENCE, STORED, Tail
 from spool.index import read_index
 from spool.layout import Layout
-from spool.live import LiveSegment, end_of, live_segment, read_footer, tail_of_footer
+from spool.live import LiveSegment, empty_tail, end_of, live_segment, read_footer, tail_of_footer
 from spool.packed import header_of, is_packed
 from spool.recovery import boot_id
 from spool.segment import bound_spares
@@ -61,6 +62,8 @@ class SpoolPlan:
     """The topics that stand in footers."""
     segments: list[Segment]
     """Of each part."""
+    tail: Tail
+    """Behind the last message."""
 
     def topics(self) -> set[str]:
         """Every topic in the spool: of segments without a footer the messages are read."""
@@ -83,12 +86,15 @@ def find_spools(paths: Iterable[str]) -> list[Layout]:
     return list(found.values())
 
 
-def plan_spool(layout: Layout, host: str | None = None) -> SpoolPlan:
-    """What there is to read of a spool now. Raises UnknownVersion, OSError."""
+def plan_spool(layout: Layout, host: str | None = None, since: Mapping[str, int] | None = None) -> SpoolPlan:
+    """What there is to read of a spool now. Raises UnknownVersion, OSError.
+
+    `since`: by spool, a sequence number before which no segment needs to be looked at.
+    """
     # Before the directory: the segment that it speaks of is then listed, or sent and gone.
-    segments = list(_segments(layout, _Index(layout)))
+    segments = list(_segments(layout, _Index(layout), since or {}))
     if not segments:
-        return SpoolPlan(layout, "", [], 0, 0, [], frozenset(), [])
+        return SpoolPlan(layout, "", [], 0, 0, [], frozenset(), [], empty_tail())
     newest = segments[-1]
     if host is None and bytes(newest.header["boot"]) == boot_id():
         host = socket.gethostname()
@@ -108,6 +114,7 @@ def plan_spool(layout: Layout, host: str | None = None) -> SpoolPlan:
         runs,
         frozenset().union(*([name for name, *_ in s.footer[2]] for s in segments if s.footer)),
         segments,
+        tail,
     )
 
 
@@ -145,9 +152,10 @@ class _Index:
         return [(offset, first) for first, segment, offset, *_ in self._entries if segment == number]
 
 
-def _segments(layout: Layout, index: _Index) -> Iterator[Segment]:
+def _segments(layout: Layout, index: _Index, since: Mapping[str, int]) -> Iterator[Segment]:
     """Each segment that holds something committed, in order."""
-    for first, _ in layout.list_segments():
+    names = [first for first, _ in layout.list_segments()]
+    for first in names[_needed(layout, names, since) :]:
         fd = open_segment(layout, first)
         if fd is None:
             continue
@@ -160,6 +168,20 @@ def _segments(layout: Layout, index: _Index) -> Iterator[Segment]:
     if index.committed is None:
         for _, header in bound_spares(layout):
             yield Segment(header, None, None, packed=False, marks=[])
+
+
+def _needed(layout: Layout, names: list[int], since: Mapping[str, int]) -> int:
+    """How many of the segments lie before what is asked for."""
+    fd = open_segment(layout, names[-1]) if names and since else None
+    if fd is None:
+        return 0
+    try:
+        spool = bytes(header_of(fd, layout.directory)["spool"]).hex()
+    except BadSpool:
+        return 0
+    finally:
+        os.close(fd)
+    return max(0, bisect_right(names, since.get(spool, 0)) - 1)
 
 
 def _examine(fd: int, path: Path, index: _Index) -> Segment | None:

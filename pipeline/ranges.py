@@ -39,10 +39,11 @@ def _cut(part: Part, segment: Segment, within: tuple[int, int], part_bytes: int)
     if part.end is None:
         yield part
         return
-    marks = [mark for mark in segment.marks if HEADER_BYTES < mark[0] < part.end]
+    begin = part.start[0] if part.start else HEADER_BYTES
+    marks = [mark for mark in segment.marks if begin < mark[0] < part.end]
     first = bisect_right(marks, within[0], key=lambda mark: mark[1])
     last = bisect_right(marks, within[1], key=lambda mark: mark[1])
-    start = marks[first - 1] if first else None
+    start = marks[first - 1] if first else part.start
     end = marks[last][0] if last < len(marks) else part.end
     starts = [start, *_steps(marks[first:last], start, part_bytes, packed=segment.packed)]
     ends = [*(mark[0] for mark in starts[1:] if mark), end]

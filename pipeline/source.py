@@ -12,19 +12,25 @@ Options:
     host   names the host whose spools these are
     mode   what becomes of damaged frames: `permissive` (default) makes a row of each range of them when the
            schema has the column `damaged`, `dropmalformed` passes them over, `failfast` ends the query
+
+As a stream (`spark.readStream`, its offsets in `pipeline.places`) it follows what is committed:
+
+    maxBytesPerTrigger   of all spools together, about; by default all there is
+    failOnDataLoss       `true` (default): the stream ends when messages are gone before it came to them;
+                         `false`: it goes on with what is left
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from pipeline.errors import BadOption, BadSchema
+from pipeline.errors import BadOption, BadSchema, MissingSpark
 from pipeline.reader import MODES, SegmentReader
 from pipeline.schema import SCHEMA
 from pipeline.segments import Part
@@ -42,13 +48,27 @@ class BruceSource(DataSource):
 
     def reader(self, schema: StructType) -> SegmentReader:
         check_schema(schema, SCHEMA)
-        plan = partial(
-            _plan,
-            paths=_paths(dict(self.options)),
-            host=self.options.get("host"),
-            delivered="delivered" in schema.names,
-        )
-        return SegmentReader(plan, schema, _mode(self.options.get("mode", MODES[0])))
+        return SegmentReader(partial(_plan, **self._spools(schema)), schema, _mode(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
+        check_schema(schema, SCHEMA)
+        # Here and not above: executors import this module, and do without LMDB.
+        from pipeline.places import Places  # noqa: PLC0415
+
+        try:
+            from pipeline.stream import SpoolStream  # noqa: PLC0415
+        except ImportError as error:
+            raise MissingSpark("a stream of spools needs pyspark 4.2 or newer") from error
+        loss = _choice(self.options, "failOnDataLoss", ("true", "false")) == "true"
+        places = Places(**self._spools(schema), fail_on_loss=loss)
+        return SpoolStream(places, schema, _mode(self.options), _bytes(self.options))
+
+    def _spools(self, schema: StructType) -> dict[str, Any]:
+        return {
+            "paths": _paths(dict(self.options)),
+            "host": self.options.get("host"),
+            "delivered": "delivered" in schema.names,
+        }
 
 
 def check_schema(wanted: StructType, known: StructType) -> None:
@@ -68,10 +88,23 @@ def _paths(options: dict[str, str]) -> list[str]:
     return [*paths, *([options["path"]] if "path" in options else [])]
 
 
-def _mode(text: str) -> str:
-    if (mode := text.lower()) not in MODES:
-        raise BadOption(f"mode = {text!r} is none of {', '.join(MODES)}")
-    return mode
+def _mode(options: Mapping[str, str]) -> str:
+    return _choice(options, "mode", MODES)
+
+
+def _choice(options: Mapping[str, str], name: str, values: Sequence[str]) -> str:
+    """The option as one of these values; the first by default."""
+    text = options.get(name, values[0])
+    if text.lower() not in values:
+        raise BadOption(f"{name} = {text!r} is none of {', '.join(values)}")
+    return text.lower()
+
+
+def _bytes(options: Mapping[str, str]) -> int | None:
+    text = options.get("maxBytesPerTrigger")
+    if text is not None and not (text.isdecimal() and int(text)):
+        raise BadOption(f"maxBytesPerTrigger = {text!r} is no number of bytes")
+    return int(text) if text else None
 
 
 def _plan(filters: Sequence[Any], *, paths: list[str], host: str | None, delivered: bool) -> list[Part]:

@@ -1,0 +1,103 @@
+"""`spark.readStream.format("bruce")`: through its checkpoint, and a SIGKILL, each message once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spool.rig import Rig
+from tools.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+BATCH_BYTES = "3000"
+QUERY = """
+import sys
+from pipeline.session import open_session
+from tests.pipeline.test_stream import start
+
+with open_session("local[2]") as session:
+    start(session, sys.argv[1], sys.argv[2]).awaitTermination()
+"""
+
+
+def start(
+    session: SparkSession, spool: object, target: object, *, now: bool = False, **options: str
+) -> object:
+    """A stream of small batches from a spool to Parquet; `now`: it ends with what is there."""
+    stream = session.readStream.format("bruce").options(maxBytesPerTrigger=BATCH_BYTES, **options)
+    rows = stream.load(str(spool)).select("sequence", "topic", "value")
+    writer = rows.writeStream.format("parquet").option("checkpointLocation", f"{target}.checkpoint")
+    return (writer.trigger(availableNow=True) if now else writer).start(str(target))
+
+
+def written(session: SparkSession, target: Path) -> list[int]:
+    """Every sequence number in the files that were committed, in order."""
+    return sorted(row.sequence for row in session.read.parquet(str(target)).select("sequence").collect())
+
+
+def batches(target: Path) -> int:
+    """How many the sink has committed."""
+    return len(list((target / "_spark_metadata").glob("[0-9]*")))
+
+
+def test_available_now_goes_on_where_it_stopped(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+    """A query that wants what is there ends, in several batches; the next one brings what came since."""
+    target = tmp_path / "out"
+    for total in (240, 240, 300):
+        more = total - rig.synced
+        rig.fill(more // 3)
+        rig.step()
+        start(spark, rig.layout.directory, target, now=True).awaitTermination()  # type: ignore[attr-defined]
+        assert written(spark, target) == list(range(total))
+    assert batches(target) > 3
+
+
+def test_retention_ahead_ends_the_stream(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+    """A stream that lost messages says so in one sentence, and goes on with failOnDataLoss = false."""
+    target = tmp_path / "out"
+    rig.fill(3)
+    rig.step()
+    start(spark, rig.layout.directory, target, now=True).awaitTermination()  # type: ignore[attr-defined]
+    rig.fill(100)
+    rig.step()
+    rig.layout.segment(*rig.layout.list_segments()[0]).unlink()
+    first = rig.layout.list_segments()[0][0]
+    query = start(spark, rig.layout.directory, target, now=True)
+    with pytest.raises(Exception, match=f"{first - 9} messages from 9 on were removed"):
+        query.awaitTermination()  # type: ignore[attr-defined]
+    start(spark, rig.layout.directory, target, now=True, failOnDataLoss="false").awaitTermination()  # type: ignore[attr-defined]
+    assert written(spark, target) == [*range(9), *range(first, 309)]
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+def test_killed_and_started_again(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+    """A driver that is killed between batches leaves a checkpoint from which each message comes once."""
+    target = tmp_path / "out"
+    rig.fill(400, messages=5)
+    rig.step()
+    command = [sys.executable, "-c", QUERY, str(rig.layout.directory), str(target)]
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+        )
+        try:
+            wait_until(lambda: batches(target) > 2, 180, "a few batches")
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # the JVM, too
+            process.wait()
+    assert 0 < len(written(spark, target)) < 2000
+    rig.fill(3)
+    rig.step()
+    start(spark, rig.layout.directory, target, now=True).awaitTermination()  # type: ignore[attr-defined]
+    assert written(spark, target) == list(range(2009))
