@@ -40,6 +40,8 @@ control.add_typer(inspection, name="inspect")
 jobs = _new_app(spark.HELP)
 jobs.command("audit", epilog=spark.audit.EXAMPLES)(spark.audit.audit)
 jobs.command("archive", epilog=spark.archive.EXAMPLES)(spark.archive.archive)
+jobs.command("query", epilog=spark.query.EXAMPLES)(spark.query.query)
+jobs.command("stats", epilog=spark.stats.EXAMPLES)(spark.stats.stats)
 control.add_typer(jobs, name="spark")
 
 

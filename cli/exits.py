@@ -11,7 +11,7 @@ from __future__ import annotations
 from cli.errors import BadArgument, CliError, ConfigError, NobodyListens
 from dispatch.errors import BadProperty, DispatchError, EmbeddedFailed, NoLibrary, Unreachable
 from ingest.errors import BadSocket, IngestError
-from pipeline.errors import BadOption, MissingSpark, NotLent, PipelineError
+from pipeline.errors import BadOption, BadQuery, MissingSpark, NotLent, PipelineError
 from router.errors import BadPartitioner, RouterError
 from spool.errors import MissingPart, NoSpool, SpoolBusy, SpoolError
 
@@ -52,6 +52,7 @@ _CODES: dict[type[BaseException], int] = {
     MissingSpark: UNREACHABLE,
     BadOption: USAGE,
     NotLent: UNREACHABLE,
+    BadQuery: USAGE,
 }
 
 

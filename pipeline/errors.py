@@ -6,6 +6,7 @@
       BadOption          an option of a source with a value that it cannot have
       NotLent            delivery could not be had: its owner does not answer
       LeaseLost          delivery was taken back from a job that had it
+      BadQuery           SQL that says nothing Spark could do
       JobFailed          a job that began and could not end: a segment gone, a topic lost on the way
 
 What Kafka refuses is said by the errors of dispatch. Each message is one sentence for the terminal;
@@ -37,6 +38,10 @@ class NotLent(PipelineError):
 
 class LeaseLost(PipelineError):
     """Delivery was taken back: others send what is not recorded."""
+
+
+class BadQuery(PipelineError):
+    """SQL that says nothing Spark could do."""
 
 
 class JobFailed(PipelineError):

@@ -10,6 +10,7 @@ modules, native libraries and host names is nothing that a user of bruce can act
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from pipeline.errors import MissingSpark
@@ -61,6 +63,8 @@ def open_session(master: str = LOCAL, settings: Mapping[str, str] | None = None)
     """
     found = SparkSession.getActiveSession()
     session = found or _start(master, settings or {})
+    # It writes each error in SQL to standard error, as JSON, beside raising it.
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     session.dataSource.register(BruceSource)
     session.dataSource.register(KafkaSource)
     try:

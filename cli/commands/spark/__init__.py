@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cli.commands.spark import archive, audit
+from cli.commands.spark import archive, audit, query, stats
 
 HELP = "Run a job over whole spools, on Spark."
 
-__all__ = ["HELP", "archive", "audit"]
+__all__ = ["HELP", "archive", "audit", "query", "stats"]
