@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from rich.cells import set_cell_size
@@ -21,6 +22,14 @@ from status.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from spool.examination import Totals  # it brings Numba along
+
+
+class Form(StrEnum):
+    """How rows are written."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
 
 
 def show_json(value: object) -> None:

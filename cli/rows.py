@@ -7,25 +7,16 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from itertools import islice
 from typing import Any
 
 from rich.console import Console
 
-from cli.output import show_lines, show_rows
+from cli.output import Form, show_lines, show_rows
 from cli.records import as_text, printable
 
 MOST = 1000
 """Rows of a table on a terminal, which must be known before the first is shown."""
-
-
-class Form(StrEnum):
-    """How rows are written."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
 
 
 def write_rows(heads: Sequence[str], rows: Iterable[Sequence[Any]], form: Form) -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli.rows import Form, write_rows
+from cli.output import Form
+from cli.rows import write_rows
 from spool.wire import encode
 from tests.spool.rig import Rig
 

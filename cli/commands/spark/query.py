@@ -8,7 +8,7 @@ import typer
 
 from cli.arguments import ConfigFile, examples
 from cli.commands.spark.options import Conf, Master, Spools, job_session, spool_paths
-from cli.rows import Form
+from cli.output import Form
 
 EXAMPLES = examples(
     "brucectl spark query 'SELECT topic, count(*) FROM spool GROUP BY topic'",
