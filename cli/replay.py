@@ -94,7 +94,8 @@ class NoMarks(Marks):
         return None
 
     def commit(self, changes: Changes) -> int:
-        self.refused.update(reason for _, reason, _, _ in changes.discarded)
+        for discard in changes.discarded:
+            self.refused[discard.reason] += len(discard.sequences)
         return 0
 
 

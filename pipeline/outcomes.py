@@ -13,8 +13,9 @@ import numpy.typing as npt
 from pipeline.plan import SpoolPlan
 from pipeline.segments import Part
 from spool.catalogue import Catalogue
+from spool.changes import CHUNK_BYTES, CHUNK_MESSAGES
 from spool.layout import Layout
-from spool.marks import CHUNK_BYTES, CHUNK_MESSAGES, UNREADABLE, Marks
+from spool.marks import UNREADABLE, Marks
 
 Run = tuple[int, int]
 """Sequence numbers [first, end)."""
@@ -24,7 +25,8 @@ Run = tuple[int, int]
 class Outcomes:
     """Of the messages of one plan."""
 
-    discarded: list[int]
+    discarded: npt.NDArray[np.int64]
+    """Sequence numbers, in order."""
     backlog: list[Run]
 
 
@@ -35,9 +37,9 @@ def read_outcomes(plan: SpoolPlan) -> Outcomes:
             # Resolved first: what is delivered in between is then called backlog, but found in Kafka.
             floor, _ = marks.floor()
             above = _resolved_above(marks, floor)
-            return Outcomes(sorted(marks.lost()), _pending(plan.runs, floor, above))
+            return Outcomes(marks.lost()[0], _pending(plan.runs, floor, above))
     except (FileNotFoundError, *UNREADABLE):
-        return Outcomes([], [])
+        return Outcomes(np.empty(0, np.int64), [])
 
 
 def tell_delivered(plan: SpoolPlan) -> SpoolPlan:
@@ -49,7 +51,7 @@ def tell_delivered(plan: SpoolPlan) -> SpoolPlan:
             for info, chunk, bitmap in marks.chunks():
                 chunks[info.number].append((chunk, bitmap))
             floor, _ = marks.floor()
-            lost = np.array(sorted(marks.lost()), np.int64)
+            lost, _ = marks.lost()
     except (FileNotFoundError, *UNREADABLE):
         return plan
     parts = [

@@ -80,7 +80,7 @@ def _stored(session: SparkSession, plans: Sequence[SpoolPlan]) -> DataFrame:
 
 
 def _discarded(session: SparkSession, outcomes: Mapping[str, Outcomes]) -> DataFrame | None:
-    found = [(spool, outcome.discarded) for spool, outcome in outcomes.items() if outcome.discarded]
+    found = [(spool, outcome.discarded) for spool, outcome in outcomes.items() if len(outcome.discarded)]
     if not found:
         return None
     spools = [pa.repeat(spool, len(numbers)) for spool, numbers in found]

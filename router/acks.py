@@ -17,18 +17,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
 
 from spool.catalogue import Catalogue, SegmentInfo
-from spool.changes import Changes
+from spool.changes import CHUNK_BYTES, CHUNK_MESSAGES, Changes, Discard
 from spool.discarded import SAMPLE_BYTES, Sample
 from spool.errors import MarksFailed
 from spool.kernel import kernel
-from spool.marks import CHUNK_BYTES, CHUNK_MESSAGES, Marks
+from spool.marks import Marks
 
 log = logging.getLogger("bruce.router")
 
@@ -129,12 +129,11 @@ class Acks:
         self._writer = ThreadPoolExecutor(1, "marks")
         self._writing: tuple[Changes, Future[int]] | None = None
         self._segments: dict[int, SegmentBits] = {}
-        self._discarded: list[tuple[int, int, bytes, int]] = []
+        self._discarded: list[Discard] = []
         self._samples: list[Sample] = []
         self.partitions = marks.partitions()
         """Topic -> (from sequence, partitions), in order: how many there were for which messages."""
         self._grown: set[bytes] = set()
-        self._evicted: list[tuple[int, bytes, int, int]] = []
         self._committed_at = clock()
         self._changed = self._failing = False
         self.generation = marks.generation()
@@ -209,8 +208,8 @@ class Acks:
             set_bits(bits.ahead, bits.info.first_sequence, sequences[which], bits.dirty)
         self.wait()
         # With the bit of a discarded message goes its reason, always.
-        changes = Changes(discarded=self._discarded, evicted=self._evicted)
-        self._discarded, self._evicted = [], []
+        changes = Changes(discarded=self._discarded)
+        self._discarded = []
         changes.chunks = self._dirty_chunks()
         self._write(changes)
         self.wait()
@@ -233,35 +232,16 @@ class Acks:
             set_bits(bits.resolved, bits.info.first_sequence, above[which], bits.dirty)
         self._changed |= len(above) > 0
 
-    def discard(self, sequences: npt.NDArray[np.int64], reason: int, topics: Sequence[bytes]) -> int:
+    def discard(self, sequences: npt.NDArray[np.int64], reason: int, topic: bytes) -> int:
         """These are done with, undelivered, for a reason; how many were not done with before.
 
         Both readers come by the same damage, and do so again after a restart: a message counts once.
         """
-        now = time.time_ns()
-        fresh = self._without(sequences, taken_too=False)
-        rows = np.flatnonzero(fresh).tolist()
-        self._discarded += [(int(sequences[row]), reason, topics[row], now) for row in rows]
-        self.resolve(sequences[fresh])
-        return len(rows)
-
-    def discard_all(
-        self,
-        sequences: npt.NDArray[np.int64],
-        reason: int,
-        topics: npt.NDArray[np.int32],
-        names: Sequence[bytes],
-    ) -> int:
-        """The same for many at once, that are counted and not listed one by one; how many.
-
-        `topics`: by sequence, the number of its name in `names`.
-        """
-        fresh = self._without(sequences, taken_too=False)
-        now = time.time_ns()
-        for topic, count in zip(*np.unique(topics[fresh], return_counts=True), strict=True):
-            self._evicted.append((reason, names[topic], int(count), now))
-        self.resolve(sequences[fresh])
-        return int(fresh.sum())
+        fresh = sequences[self._without(sequences, taken_too=False)]
+        if len(fresh):
+            self._discarded.append(Discard(fresh, reason, topic, time.time_ns()))
+            self.resolve(fresh)
+        return len(fresh)
 
     @property
     def next_generation(self) -> int:
@@ -294,13 +274,12 @@ class Acks:
             self.floor,
             offsets=offsets,
             discarded=self._discarded,
-            evicted=self._evicted,
             samples=self._samples,
             progress=self.progress,
             partitions={topic: self.partitions[topic] for topic in self._grown},
         )
         changes.chunks = self._dirty_chunks()
-        self._discarded, self._evicted, self._samples = [], [], []
+        self._discarded, self._samples = [], []
         self._changed, self._grown = False, set()
         self._committed_at = self._clock()
         self._write(changes)
@@ -352,7 +331,6 @@ class Acks:
         self._discarded = changes.discarded + self._discarded
         self._samples = changes.samples + self._samples
         self._grown |= changes.partitions.keys()
-        self._evicted = changes.evicted + self._evicted
         by_number = {bits.info.number: bits for bits in self._segments.values()}
         for number, chunk in changes.chunks:
             # Bits that are gone lie below a floor that is still to be written.

@@ -207,7 +207,7 @@ class Adoption:
         for row, key in enumerate(zip(reasons.tolist(), topics, strict=True)):
             groups[key].append(row)
         for (reason, topic), rows in groups.items():
-            if fresh := self._acks.discard(sequences[rows], reason, [topic] * len(rows)):
+            if fresh := self._acks.discard(sequences[rows], reason, topic):
                 self._discard_log.note(reason, topic, int(sequences[rows[0]]), fresh)
 
     def _look_up(self, sequences: Sequences) -> Iterator[tuple[int, bytes, bytes]]:

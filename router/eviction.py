@@ -22,6 +22,7 @@ import numpy.typing as npt
 from router.acks import Acks
 from router.open_counts import OpenCounts
 from spool.reader import Reader
+from spool.record import by_topic
 from spool.wire import Reason
 
 _log = logging.getLogger("bruce.router")
@@ -109,14 +110,15 @@ class Eviction:
         batch = self._reader.next()
         for damage in self._reader.damage:
             lost = np.arange(damage.first, min(damage.end, self._target), dtype=np.int64)
-            self._discarded += acks.discard_all(lost, Reason.DAMAGED, np.zeros(len(lost), np.int32), [b""])
+            self._discarded += acks.discard(lost, Reason.DAMAGED, b"")
         self._reader.damage.clear()
         if batch is None:
             return False
         rows = (batch.sequence < self._target) & acks.open(batch.sequence)
-        names = batch.topics.names
         sequences, topics = batch.sequence[rows], batch.topic[rows]
-        self._discarded += acks.discard_all(sequences, Reason.EVICTED, topics, names)
+        for topic, which in by_topic(topics):
+            name = batch.topics.names[topic]
+            self._discarded += acks.discard(sequences[which], Reason.EVICTED, name)
         if self._shares:
             self._shares.note_resolved(topics[sequences < frontier])
         return True

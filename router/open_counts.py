@@ -7,7 +7,6 @@ nothing is left below the reader the count begins anew, so that no error stays.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -36,12 +35,11 @@ class OpenCounts:
         """Messages that it had come by are resolved, with these numbers of topics."""
         self._open = np.maximum(0, self._open - self._counts(topics))
 
-    def note_discarded(self, names: Sequence[bytes]) -> None:
-        """Messages that it had come by were discarded, one a name of a topic."""
-        for name, count in Counter(names).items():
-            if name in self._names:
-                row = self._names.index(name)
-                self._open[row] = max(0, self._open[row] - count)
+    def note_discarded(self, topic: bytes, count: int) -> None:
+        """Messages that it had come by were discarded."""
+        if topic in self._names:
+            row = self._names.index(topic)
+            self._open[row] = max(0, self._open[row] - count)
 
     def report(self, place: int, floor: int) -> None:
         """Tell how it stands, with the live reader at `place`."""

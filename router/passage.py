@@ -21,7 +21,7 @@ from router.rejects import Rejects
 from router.room import Mask
 from router.unknown import UnknownTopics
 from spool.reader import Reader
-from spool.record import Batch
+from spool.record import Batch, by_topic
 from spool.wire import Reason
 
 
@@ -56,7 +56,7 @@ class Passage:
         batch = reader.next()
         for damage in reader.damage:
             lost = np.arange(damage.first, damage.end, dtype=np.int64)
-            self._rejects.discard(lost, Reason.DAMAGED, [b""] * len(lost))
+            self._rejects.discard(lost, Reason.DAMAGED, b"")
         reader.damage.clear()
         if batch is None:
             return False
@@ -106,9 +106,9 @@ class Passage:
     def _discard_excess(self, batch: Batch, wanted: Mask) -> Mask:
         """Discard what came in faster than its topic may; which rows those are."""
         beyond = self._limits.beyond(batch)
-        excess = beyond & wanted
-        for topic in np.unique(batch.topic[excess]).tolist():
-            self._rejects.drop_rows(batch, excess & (batch.topic == topic), Reason.RATE_LIMITED)
+        excess = np.flatnonzero(beyond & wanted)
+        for _, rows in by_topic(batch.topic[excess]):
+            self._rejects.drop_rows(batch, excess[rows], Reason.RATE_LIMITED)
         return beyond
 
     def _hand_over(self, batch: Batch, wanted: Mask, catch_up: CatchUp | None, *, backlog: bool) -> None:

@@ -60,7 +60,7 @@ class ProgressBook:
             sequences = runs.sequences()
             for letter in letters:
                 dead = np.intersect1d(letter.sequences(), sequences)
-                self._acks.discard(dead, letter.reason | DEAD_LETTERED, [letter.topic] * len(dead))
+                self._acks.discard(dead, letter.reason | DEAD_LETTERED, letter.topic)
             self._acks.resolve(sequences)
 
     def progress(

@@ -130,7 +130,8 @@ class Rejects:
         """Give messages up; `topics` and `first_ms`, the first attempts, one a message."""
         if reason == Reason.UNCONFIRMED:
             # It may be in Kafka: nobody is to send it again.
-            self.discard(sequences, reason, topics)
+            for topic in set(topics):
+                self.discard(sequences[[one == topic for one in topics]], reason, topic)
             return
         now = time.time_ns() // 1_000_000
         taken = sequences[: max(0, MOST - len(self))]
@@ -152,23 +153,22 @@ class Rejects:
         if self._topic or self._file:
             self.add(sequences, reason, topics, [first_ms] * len(sequences))
             return
-        self.drop_rows(batch, rows, reason)
+        self.drop_rows(batch, np.flatnonzero(rows), reason)
 
-    def drop_rows(self, batch: Batch, rows: npt.NDArray[np.bool_], reason: int) -> None:
+    def drop_rows(self, batch: Batch, rows: npt.NDArray[np.int64], reason: int) -> None:
         """Discard rows of one topic at once: nothing is to be waited for, and there may be very many."""
-        chosen = np.flatnonzero(rows)
-        topic = batch.topics.names[int(batch.topic[chosen[0]])]
-        for row in chosen[:SAMPLE_SLOTS].tolist():
+        topic = batch.topics.names[int(batch.topic[rows[0]])]
+        for row in rows[:SAMPLE_SLOTS].tolist():
             self.acks.keep_sample(int(batch.sequence[row]), reason, topic, batch.datagram(row))
-        self.discard(batch.sequence[rows], reason, [topic] * len(chosen))
+        self.discard(batch.sequence[rows], reason, topic)
 
-    def discard(self, sequences: npt.NDArray[np.int64], reason: int, topics: Sequence[bytes]) -> None:
-        """Count messages as discarded at once, those that were not before; `topics` one a message."""
-        count = self.acks.discard(sequences, reason, topics)
+    def discard(self, sequences: npt.NDArray[np.int64], reason: int, topic: bytes) -> None:
+        """Count messages of one topic as discarded at once, those that were not before."""
+        count = self.acks.discard(sequences, reason, topic)
         if self.shares:
-            self.shares.note_discarded(topics[:count])
+            self.shares.note_discarded(topic, count)
         if count:
-            self.log.note(reason, topics[0], int(sequences[0]), count)
+            self.log.note(reason, topic, int(sequences[0]), count)
         self.moved += count
 
     def lowest(self) -> list[int]:
@@ -332,7 +332,7 @@ class Rejects:
             self._count(sequence, *key)
 
     def _count(self, sequence: int, reason: int, topic: bytes) -> None:
-        self.discard(np.array([sequence]), reason, [topic])
+        self.discard(np.array([sequence]), reason, topic)
 
     def _read(self, wanted: Sequence[int] | set[int] | dict[int, Reject], most: int) -> dict[int, _Content]:
         """The lowest of these messages, and those that one look into the log brings along."""

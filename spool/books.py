@@ -11,6 +11,7 @@ import numpy as np
 
 from spool.banks import BANKS_BYTES
 from spool.catalogue import Catalogue
+from spool.changes import CHUNK_MESSAGES
 from spool.disk import read_at
 from spool.examination import Examination
 from spool.finding import Finding, Kind, damage
@@ -19,7 +20,7 @@ from spool.frame import DIGEST, POSITION, SEQUENCE, Tail
 from spool.index import Entry, read_index
 from spool.layout import SENT, Layout
 from spool.ledger import read_books
-from spool.marks import CHUNK_MESSAGES, UNREADABLE, Marks
+from spool.marks import UNREADABLE, Marks
 from spool.packed import open_plain
 
 _AGAIN = "what only they call delivered will be sent again"

@@ -37,12 +37,11 @@ class Sample(NamedTuple):
     """Its datagram, or the first SAMPLE_BYTES of it."""
 
 
-def count(txn: Any, table: Any, reason: int, topic: bytes, more: tuple[int, int], identity: int) -> None:
-    """Count `more` of them: how many, and the time in ns."""
-    added, now = more
-    key = reason.to_bytes(2, "big") + topic[:TOPIC_BYTES]
-    messages, first, _ = _counts(key, txn.get(key, db=table), identity) or (0, now, now)
-    value = _COUNT.pack(messages + added, first, now)
+def count(txn: Any, table: Any, more: Discards, identity: int) -> None:
+    """Count more of them."""
+    key = more.reason.to_bytes(2, "big") + more.topic[:TOPIC_BYTES]
+    messages, first, _ = _counts(key, txn.get(key, db=table), identity) or (0, more.first_ns, 0)
+    value = _COUNT.pack(messages + more.count, first, more.last_ns)
     txn.put(key, value + check(key, value, identity), db=table)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.catalogue import Catalogue, SegmentInfo
+from spool.changes import CHUNK_BYTES, CHUNK_MESSAGES
 from spool.layout import Layout
 from spool.lock import is_in_use
-from spool.marks import CHUNK_BYTES, CHUNK_MESSAGES, LMDB_REFUSES, MARK_KEY, Marks
+from spool.lost import reasons, split
+from spool.marks import LMDB_REFUSES, MARK_KEY, Marks
 from spool.row import matches
 
 OPEN, DELIVERED, UNTOLD = -1, 0, -2
@@ -34,26 +35,15 @@ class Fates(Marks):
         with self._env.begin() as txn:
             # The snapshot first: a row that is dropped in it belongs to a segment that is gone by now.
             self.catalogue.refresh()
-            for row in self._resolved(txn, sequences):
-                fates[row] = self._fate(txn, int(sequences[row]))
+            below = sequences < self._floor(txn)
+            segments = self.catalogue.segments
+            # What lies before the first segment, and not below the floor, has gone since the snapshot: the
+            # next one will say so.
+            fates[below] = UNTOLD
+            for place, bits, rows in split(segments, sequences):
+                resolved = below[rows] | (self._bits(txn, *place)[bits] > 0)
+                fates[rows[resolved]] = reasons(txn, self._db[b"gone"], place, bits[resolved])
         return fates
-
-    def _resolved(self, txn: Any, sequences: npt.NDArray[np.int64]) -> Iterator[int]:
-        """The rows of the messages that are resolved."""
-        below = sequences < self._floor(txn)
-        yield from np.flatnonzero(below).tolist()
-        segments = self.catalogue.segments
-        if not segments:
-            return
-        firsts = np.array([info.first_sequence for info in segments])
-        # What lies before the first segment has gone since the snapshot: the next one will say so.
-        above = np.flatnonzero(~below & (sequences >= firsts[0]))
-        segment = np.searchsorted(firsts, sequences[above], side="right") - 1
-        chunk, bit = np.divmod(sequences[above] - firsts[segment], CHUNK_MESSAGES)
-        for at, number in set(zip(segment.tolist(), chunk.tolist(), strict=True)):
-            rows = np.flatnonzero((segment == at) & (chunk == number))
-            resolved = self._bits(txn, segments[at], number)[bit[rows]] > 0
-            yield from above[rows[resolved]].tolist()
 
     def _bits(self, txn: Any, info: SegmentInfo, chunk: int) -> npt.NDArray[np.uint8]:
         """uint8[CHUNK_MESSAGES]: 1 where a message of this chunk is resolved."""
@@ -63,21 +53,17 @@ class Fates(Marks):
             return np.zeros(CHUNK_MESSAGES, np.uint8)
         return np.unpackbits(np.frombuffer(row, np.uint8, CHUNK_BYTES), bitorder="little")
 
-    def _fate(self, txn: Any, sequence: int) -> int:
-        """Of a message that is resolved."""
-        key = sequence.to_bytes(8, "big")
-        row = txn.get(key, db=self._db[b"lost"])
-        if row is not None and matches(key, row, self._info(sequence).identity):
-            return int.from_bytes(row[:2], "little")
-        segments = self.catalogue.segments
-        return DELIVERED if segments and sequence >= segments[0].first_sequence else UNTOLD
-
 
 def open_fates(layout: Layout) -> Fates | None:
     """The marks, once there is somebody who writes them, and so has found them fit to be read."""
     if not is_in_use(layout.delivery / "lock.mdb"):
         return None
     try:
-        return Fates(layout.delivery, Catalogue(layout))
+        fates = Fates(layout.delivery, Catalogue(layout))
     except LMDB_REFUSES:
         return None
+    if fates.tells_discards:
+        return fates
+    # Of an earlier release; whoever writes them adds what is missing, right now.
+    fates.close()
+    return None

@@ -10,9 +10,7 @@
                          the lowest sequence routed to the broker and not resolved; of broker -1: not
                          routed to any, and not resolved
     discard   see spool.discarded
-    lost      sequence:u64be -> reason:u16, check
-                         each message discarded, while its segment is kept; those evicted are not listed,
-                         since their segments are about to go
+    gone      see spool.lost
     sample    see spool.discarded
 
 `check` is an xxh3 over key and value, seeded with the identity of the segment that the row speaks of
@@ -20,8 +18,6 @@
 from a restored snapshot, a copied spool or rot, means "not delivered": losing marks costs duplicates, never a
 message. So the offsets stand in for a lost floor only when all of them match: the lowest could be the damaged
 one.
-
-A chunk is a little less than half a page, so that LMDB keeps two in one and copies no more than it must.
 """
 
 from __future__ import annotations
@@ -38,9 +34,9 @@ import lmdb
 import numpy as np
 import numpy.typing as npt
 
-from spool import discarded
+from spool import discarded, lost
 from spool.catalogue import Catalogue, SegmentInfo
-from spool.changes import Changes
+from spool.changes import CHUNK_BYTES, CHUNK_MESSAGES, Changes, Discard
 from spool.crash_point import reach
 from spool.discarded import Sample
 from spool.disk import make_directory, sync_directory
@@ -52,12 +48,10 @@ from spool.soundness import is_harmless
 
 log = logging.getLogger("bruce.spool")
 
-CHUNK_BYTES = 2008
-CHUNK_MESSAGES = 8 * CHUNK_BYTES
 MAP_BYTES = 4 << 30
 """Address space, not disk: one bit a message between the floor and the last one handed over."""
-_TABLES = (b"floor", b"mark", b"offset", b"discard", b"lost", b"sample")
-_LATER_TABLES = (b"sample",)
+_TABLES = (b"floor", b"mark", b"offset", b"discard", b"sample", b"gone")
+_LATER_TABLES = (b"sample", b"gone")
 """Spools of earlier releases do not have them."""
 _PLACE = struct.Struct("<QQ")
 _BROKER_BYTES = 4
@@ -241,15 +235,17 @@ class Marks:
     def _read_discards(self, txn: Any) -> Iterator[Discards]:
         return discarded.read_counts(txn, self._db[b"discard"], self.catalogue.spool)
 
-    def lost(self) -> dict[int, int]:
-        """Sequence -> reason of each discarded message whose segment is kept."""
-        found = {}
-        with self._env.begin() as txn, txn.cursor(self._db[b"lost"]) as cursor:
-            for key, value in cursor:
-                sequence = int.from_bytes(key, "big")
-                if matches(key, value, self._info(sequence).identity):
-                    found[sequence] = int.from_bytes(value[:-CHECK_BYTES], "little")
-        return found
+    @property
+    def tells_discards(self) -> bool:
+        """Whether there is the table for single discards, which marks of earlier releases lack."""
+        return b"gone" in self._db
+
+    def lost(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """(sequences in order, reasons) of the discarded messages whose segments are kept."""
+        if not self.tells_discards:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        with self._env.begin() as txn:
+            return lost.read(txn, self._db[b"gone"], self.catalogue)
 
     def samples(self) -> list[Sample]:
         """Some of the discarded messages, by reason and topic."""
@@ -365,32 +361,36 @@ class Marks:
             self._put_place(txn, b"offset", key, sequence)
 
     def _put_discards(self, txn: Any, changes: Changes) -> None:
-        for sequence, reason, topic, now in changes.discarded:
-            self._discard(txn, sequence, reason, topic, now)
-        for reason, topic, messages, now in changes.evicted:
-            discarded.count(txn, self._db[b"discard"], reason, topic, (messages, now), self.catalogue.spool)
+        for counts in _summed(changes.discarded):
+            discarded.count(txn, self._db[b"discard"], counts, self.catalogue.spool)
+        lost.put(txn, self._db[b"gone"], self.catalogue, changes.discarded)
         for sample in changes.samples:
             discarded.keep_sample(txn, self._db[b"sample"], sample, self.catalogue.spool)
-
-    def _discard(self, txn: Any, sequence: int, reason: int, topic: bytes, now: int) -> None:
-        discarded.count(txn, self._db[b"discard"], reason, topic, (1, now), self.catalogue.spool)
-        place = sequence.to_bytes(8, "big")
-        self._put(txn, b"lost", place, reason.to_bytes(2, "little"), self._info(sequence).identity)
 
     def _drop_below(self, txn: Any, floor: int) -> None:
         """Drop the chunks that lie below the floor, and what is known of segments that are gone."""
         segments = self.catalogue.segments
         info = self._info(floor)
         keep = MARK_KEY.pack(info.number, max(0, floor - info.first_sequence) // CHUNK_MESSAGES)
-        oldest = segments[0].first_sequence.to_bytes(8, "big") if segments else b""
-        for table, limit in ((b"mark", keep), (b"lost", oldest)):
-            with txn.cursor(self._db[table]) as cursor:
-                while cursor.first() and cursor.key() < limit:
-                    cursor.delete()
+        with txn.cursor(self._db[b"mark"]) as cursor:
+            while cursor.first() and cursor.key() < keep:
+                cursor.delete()
+        if segments:
+            lost.drop_before(txn, self._db[b"gone"], segments[0].number)
 
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
+
+
+def _summed(discards: list[Discard]) -> list[Discards]:
+    """By reason and topic."""
+    sums: dict[tuple[int, bytes], Discards] = {}
+    for sequences, reason, topic, now in discards:
+        before = sums.get((reason, topic)) or Discards(topic, reason, 0, now, now)
+        count = before.count + len(sequences)
+        sums[reason, topic] = Discards(topic, reason, count, before.first_ns, now)
+    return list(sums.values())
 
 
 def _refuse_harm(directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -100,3 +101,11 @@ class Batch:
         cut = {f.name: getattr(self, f.name) for f in fields(self)}
         columns = {name: value[rows:] for name, value in cut.items() if name not in ("data", "topics")}
         return Batch(data=self.data, topics=self.topics, **columns)
+
+
+def by_topic(topics: npt.NDArray[np.int32]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """(number of a topic, its rows in order) of each topic in a column."""
+    order = np.argsort(topics, kind="stable")
+    starts = np.flatnonzero(np.diff(topics[order], prepend=-1))
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=False):
+        yield int(topics[order[start]]), order[start:end]

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from ingest import acknowledger, burst
@@ -14,7 +15,8 @@ from ingest.datagram import open_socket
 from ingest.reply import WHEN_DELIVERED, WHEN_SYNCED, Status
 from ingest.worker import MSG_DONTWAIT, MSG_WAITFORONE
 from spool.catalogue import Catalogue
-from spool.marks import Changes, Marks
+from spool.changes import Changes, Discard
+from spool.marks import Marks
 from spool.page import Field
 from spool.wire import Reason, encode
 from tests.ack_client import Client, with_flags
@@ -182,7 +184,7 @@ def test_delivered_is_said_when_it_is_marked(scene: Scene, monkeypatch: pytest.M
     resolve(scene, Changes(1))
     scene.ack._look()
     assert scene.told() == [(Status.DELIVERED, 0, 0)]
-    resolve(scene, Changes(3, discarded=[(2, Reason.TOO_LARGE, b"t", 1)]))
+    resolve(scene, Changes(3, discarded=[Discard(np.array([2]), Reason.TOO_LARGE, b"t", 1)]))
     scene.ack._look()
     scene.client.told.clear()
     scene.client.drain()

@@ -13,7 +13,7 @@ from pipeline.outcomes import _pending, read_outcomes
 from pipeline.plan import plan_spool
 from pipeline.segments import SegmentReading
 from spool.catalogue import Catalogue
-from spool.changes import Changes
+from spool.changes import Changes, Discard
 from spool.frame import POSITION
 from spool.layout import SEGMENT, SENT
 from spool.marks import Marks
@@ -114,12 +114,12 @@ def test_outcomes_come_from_the_marks(rig: Rig) -> None:
     rig.step()
     rig.crash()
     plan = plan_spool(rig.layout)
-    assert read_outcomes(plan).discarded == []
+    assert read_outcomes(plan).discarded.tolist() == []
     marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
-    marks.commit(Changes(floor=7, discarded=[(2, 15, b"t0", 1)]))
+    marks.commit(Changes(floor=7, discarded=[Discard(np.array([2]), 15, b"t0", 1)]))
     marks.close()
     outcomes = read_outcomes(plan)
-    assert (outcomes.discarded, outcomes.backlog) == ([2], [(7, 12)])
+    assert (outcomes.discarded.tolist(), outcomes.backlog) == ([2], [(7, 12)])
 
 
 def test_missing_parts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from confluent_kafka import Producer
 
 from dispatch.embedded import EmbeddedKafka
 from spool.catalogue import Catalogue
-from spool.changes import Changes
+from spool.changes import Changes, Discard
 from spool.marks import Marks
 from spool.wire import encode
 from tests.spool.rig import Rig
@@ -104,7 +105,7 @@ def test_what_the_daemon_noted_is_not_lost(spark: SparkSession, kafka: EmbeddedK
     delivery.send(*range(97), 98, 120)
     rig.crash()
     marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
-    marks.commit(Changes(floor=100, discarded=[(97, 15, b"views", 1)]))
+    marks.commit(Changes(floor=100, discarded=[Discard(np.array([97]), 15, b"views", 1)]))
     marks.close()
     report = run_audit(spark, [str(rig.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers})
     total = report.total

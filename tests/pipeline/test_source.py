@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from spool.catalogue import Catalogue
-from spool.changes import Changes
+from spool.changes import Changes, Discard
 from spool.frame import POSITION
 from spool.marks import CHUNK_BYTES, Marks
 from spool.wire import encode
@@ -224,7 +224,9 @@ def test_delivered_is_what_the_marks_say(spark: SparkSession, rig: Rig) -> None:
     bitmap[0] = 0b1000_0010
     marks.commit(
         Changes(
-            floor=info.first_sequence - 3, discarded=[(7, 15, b"t0", 1)], chunks={(info.number, 0): bitmap}
+            floor=info.first_sequence - 3,
+            discarded=[Discard(np.array([7]), 15, b"t0", 1)],
+            chunks={(info.number, 0): bitmap},
         )
     )
     marks.close()

@@ -27,6 +27,7 @@ from spool.scan import CHUNK_BYTES, Scan
 from spool.wire import encode
 from tests.router.fake import Clock, FakeKafka, FakeMetadata, FakePool, uncovered
 from tests.spool.rig import Rig
+from tests.spool.stored import lost_of
 
 
 class Bench:
@@ -175,7 +176,7 @@ class Bench:
     def discarded(self) -> dict[int, int]:
         """Sequence -> reason."""
         assert self.marks
-        return self.marks.lost()
+        return lost_of(self.marks)
 
     def check_order(self) -> None:
         """In each partition, the messages of a partition key first appear in the order they were sent."""

@@ -26,6 +26,7 @@ from spool.outcome_file import list_outcomes, write_outcomes
 from spool.retention import Stock
 from spool.wire import DEAD_LETTERED, Reason, encode
 from tests.spool.rig import Rig
+from tests.spool.stored import lost_of
 
 
 class Desk:
@@ -68,7 +69,7 @@ class Desk:
         """Sequence -> reason, as the marks have it."""
         marks = Marks(self.layout.delivery, Catalogue(self.layout))
         try:
-            return marks.lost()
+            return lost_of(marks)
         finally:
             marks.close()
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
+from pipeline.outcomes import read_outcomes
+from pipeline.plan import plan_spool
 from router import eviction
-from spool.layout import SENT
+from spool.layout import SENT, Layout
 from spool.page import Field
 from spool.wire import Reason
 from tests.router.outlet import Outlet, anywhere, check_order, keyed, numbers, outlet
+from tests.spool.stored import lost_of
 
 PARTITIONS = 6
 SEGMENT_BYTES = 64 << 10
@@ -89,6 +94,25 @@ def test_without_kafka(kafka: EmbeddedKafka, ever: bool) -> None:  # noqa: FBT00
         kept = set(range(12 + gone[b"t"], 3012))
         # What was in flight when it was given up may have arrived all the same.
         assert set(numbers(records)) >= kept
+
+
+def test_an_audit_calls_the_evicted_discarded(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """While their segments are still there: the marks name each of them, and none that was delivered."""
+    with outlet(kafka, segment_bytes=SEGMENT_BYTES) as bruce:
+        bruce.send(keyed(60))
+        bruce.finish()
+        kafka.down(-1)
+        bruce.send(keyed(3000, first=60))
+        limit = third_segment(bruce)
+        bruce.rig.page.words[Field.EVICT] = limit
+        bruce.run(lambda: bruce.acks.floor >= limit and bruce.router.frontier >= limit)
+        bruce.router.commit()
+        assert bruce.rig.layout.list_segments()[0][0] == 0
+        assert lost_of(bruce.marks) == dict.fromkeys(range(60, limit), int(Reason.EVICTED))
+        shutil.copytree(bruce.rig.layout.directory, tmp_path / "copy")
+        outcomes = read_outcomes(plan_spool(Layout(tmp_path / "copy")))
+        assert outcomes.discarded.tolist() == list(range(60, limit))
+        assert outcomes.backlog[0][0] == limit
 
 
 def test_what_is_delivered_is_not_given_up(kafka: EmbeddedKafka) -> None:

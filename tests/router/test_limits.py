@@ -119,6 +119,31 @@ def test_beyond_a_rate_is_discarded_by_the_time_of_reception() -> None:
         bench.close()
 
 
+def test_an_excess_is_counted_by_batches() -> None:
+    """Not by messages: one entry a batch on the way to the marks, a row a chunk in them, four samples."""
+    bench = Bench(rates={"a": Rate(10, discard=True)}, chunk_bytes=60_000)
+    bench.kafka.leaders = {b"a": [1, 2, 3]}
+    try:
+        seen: list[int] = []
+        discard = bench.acks.discard
+
+        def count(sequences: np.ndarray, reason: int, topic: bytes) -> int:
+            seen.append(len(sequences))
+            return discard(sequences, reason, topic)
+
+        bench.acks.discard = count  # type: ignore[method-assign]
+        for _ in range(10):
+            bench.send([(b"a", 1, b"")] * 100, received_ns=10**18)
+        bench.settle()
+        bench.check_complete()
+        assert sum(seen) == len(bench.discarded()) == 1000 - 10
+        assert len(seen) <= 10
+        assert bench.marks
+        assert len(bench.marks.samples()) == 4
+    finally:
+        bench.close()
+
+
 def test_a_backlog_within_the_rate_is_not_discarded() -> None:
     """An hour of an outage, sent in a second: what came in at the rate is all delivered."""
     bench = Bench(rates={"a": Rate(10, discard=True)}, chunk_bytes=600)

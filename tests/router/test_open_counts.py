@@ -48,7 +48,7 @@ def test_what_is_read_and_not_resolved_is_open(course: list[tuple[str, int]]) ->
             desk.shares.note_resolved(np.array([topic], np.int32))
             model[topic] = max(0, model[topic] - 1)
         else:
-            desk.shares.note_discarded([desk.topics.names[topic]])
+            desk.shares.note_discarded(desk.topics.names[topic], 1)
             model[topic] = max(0, model[topic] - 1)
     desk.shares.report(100, 50)
     assert desk.told == (100, model[1:])

@@ -13,6 +13,7 @@ from dispatch.embedded import EmbeddedKafka
 from spool.wire import Reason, encode
 from tests.router.outlet import anywhere, check_order, duplicates, keyed, numbers, outlet
 from tests.spool import plain
+from tests.spool.stored import lost_of
 
 PARTITIONS = 6
 PRODUCE, METADATA = 0, 3
@@ -188,7 +189,7 @@ def test_a_refusal_of_one_message_is_believed(kafka: EmbeddedKafka) -> None:
         assert [(d.topic, d.reason, d.count) for d in outcomes.discarded] == [
             (b"t", Reason.INVALID_RECORD, 1)
         ]
-        (lost,) = bruce.marks.lost()
+        (lost,) = lost_of(bruce.marks)
         assert set(numbers(bruce.consume("t", PARTITIONS, count))) == set(range(count + 1)) - {lost}
 
 
@@ -199,7 +200,7 @@ def test_too_large_for_the_client(kafka: EmbeddedKafka) -> None:
         bruce.send(keyed(500) + large + keyed(500, first=500) + large + keyed(100, first=1000))
         outcomes = bruce.finish()
         assert [(d.topic, d.reason, d.count) for d in outcomes.discarded] == [(b"t", Reason.TOO_LARGE, 2)]
-        assert set(bruce.marks.lost()) == {500, 1001}
+        assert set(lost_of(bruce.marks)) == {500, 1001}
         records = bruce.consume("t", PARTITIONS, 1100)
         assert sorted(numbers(records)) == list(range(1100))
 
@@ -221,7 +222,7 @@ def test_a_damaged_frame(kafka: EmbeddedKafka) -> None:
         kafka.up(2)
         outcomes = bruce.finish()
         assert [(d.reason, d.count) for d in outcomes.discarded] == [(Reason.DAMAGED, 50)]
-        assert set(bruce.marks.lost()) == set(range(350, 400))
+        assert set(lost_of(bruce.marks)) == set(range(350, 400))
         assert outcomes.resolved == 5000
         records = bruce.consume("t", PARTITIONS, 4950)
         assert set(numbers(records)) == set(range(5000)) - set(range(350, 400))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from spool.files import Span, list_files, read_file
 from spool.layout import Layout
+from spool.marks import Marks
 from spool.packed import pack
 from spool.record import Batch, Topics
 
@@ -30,3 +31,9 @@ def pack_file(path: Path) -> None:
     os.close(source)
     os.close(target)
     os.replace(path.with_suffix(".new"), path)
+
+
+def lost_of(marks: Marks) -> dict[int, int]:
+    """Sequence -> reason of each discarded message whose segment is kept."""
+    sequences, reasons = marks.lost()
+    return dict(zip(sequences.tolist(), reasons.tolist(), strict=True))

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from spool import account
 from spool.account import Account, take_account
 from spool.catalogue import Catalogue
-from spool.changes import Changes
+from spool.changes import Changes, Discard
 from spool.kernel import address_of
 from spool.ledger import Ledger
 from spool.ledger import add as add_to_ledger
@@ -75,7 +75,8 @@ def test_everything_has_its_column(rig: Rig) -> None:
     rig.append([], refused={SHORT: (4, b"x")})
     rig.step()
     fill_ledger(rig, burst_of(rig) + 1, 5)
-    mark(rig, Changes(10, {(1, 0): bitmap(12, 13, 14)}, None, [(12, LARGE, b"t", 1), (3, UNKNOWN, b"u", 2)]))
+    discarded = [Discard(np.array([12]), LARGE, b"t", 1), Discard(np.array([3]), UNKNOWN, b"u", 2)]
+    mark(rig, Changes(10, {(1, 0): bitmap(12, 13, 14)}, None, discarded))
     books = look(rig, (burst_of(rig) + 2, 7))
     assert books.received == 60 + 4 + 5 + 7
     assert books.delivered == 13 - 2
@@ -162,11 +163,12 @@ def test_the_books_always_balance(tmp_path_factory: pytest.TempPathFactory, seed
                     rig.step()
                     records = [sequence for sequence, _ in rig.records()]
                     gone = chance.randint(done, len(records))
-                    discarded = [(s, LARGE, b"t", 1) for s in records[done:gone] if chance.random() < 0.2]
+                    chosen = np.array([s for s in records[done:gone] if chance.random() < 0.2], np.int64)
+                    discarded = [Discard(chosen, LARGE, b"t", 1)] if len(chosen) else []
                     floor = records[gone] if gone < len(records) else rig.synced
                     if stored:
                         mark(rig, Changes(floor=floor, discarded=discarded))
-                        done, lost = gone, lost + len(discarded)
+                        done, lost = gone, lost + len(chosen)
                 case 4:
                     rig.step()
                     rig.boot += chance.randint(0, 1)

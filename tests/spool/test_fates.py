@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from spool.catalogue import Catalogue
+from spool.changes import CHUNK_MESSAGES, Changes, Discard
 from spool.fates import DELIVERED, OPEN, UNTOLD, Fates, open_fates
 from spool.layout import Layout
-from spool.marks import CHUNK_MESSAGES, Changes, Marks
+from spool.marks import Marks
 from spool.wire import Reason
 from tests.spool.rig import Rig
 from tests.spool.test_marks import bitmap
@@ -41,7 +42,10 @@ def test_all_levels(layout: Layout) -> None:
     """Below the floor, marked above it in two segments, discarded on either side, and open."""
     second = Catalogue(layout).segments[1].first_sequence
     marked = {(1, 0): bitmap(5, 9), (2, 0): bitmap(1)}
-    lost = [(1, Reason.TOO_LARGE, b"t", 1), (9, Reason.UNKNOWN_TOPIC, b"t", 1)]
+    lost = [
+        Discard(np.array([1]), Reason.TOO_LARGE, b"t", 1),
+        Discard(np.array([9]), Reason.UNKNOWN_TOPIC, b"t", 1),
+    ]
     commit(layout, Changes(3, marked, discarded=lost))
     found = fates(layout, 0, 1, 2, 3, 5, 9, second, second + 1, 299)
     assert found == [
@@ -91,7 +95,7 @@ def test_rows_of_another_spool_say_nothing(layout: Layout) -> None:
 def test_what_nobody_can_tell_any_more(layout: Layout) -> None:
     """With its segment gone a discarded message cannot be told from a delivered one: nobody says which."""
     segments = Catalogue(layout).segments
-    commit(layout, Changes(0, discarded=[(1, Reason.TOO_LARGE, b"t", 1)]))
+    commit(layout, Changes(0, discarded=[Discard(np.array([1]), Reason.TOO_LARGE, b"t", 1)]))
     layout.segment(segments[0].first_sequence).unlink()
     commit(layout, Changes(segments[1].first_sequence + 1))
     assert fates(layout, 0, 1, segments[1].first_sequence) == [UNTOLD, UNTOLD, DELIVERED]

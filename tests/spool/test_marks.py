@@ -18,12 +18,13 @@ import pytest
 from spool import discarded as kept
 from spool import marks as module
 from spool.catalogue import Catalogue
-from spool.changes import Changes
+from spool.changes import Changes, Discard
 from spool.discarded import Sample
 from spool.errors import MarksFailed
 from spool.layout import Layout
 from spool.marks import CHUNK_BYTES, CHUNK_MESSAGES, Marks
 from tests.spool.rig import Rig
+from tests.spool.stored import lost_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,13 +60,17 @@ def files(directory: Path) -> dict[str, bytes]:
 def test_a_commit_is_all_that_is_read(marks: Marks) -> None:
     """Chunks, offsets, discards and floor, after closing too."""
     one, two = bitmap(0, 5, 9), bitmap(1)
-    discarded = [(20, 15, b"t", 100), (21, 15, b"t", 200), (22, 16, b"u" * 500, 300)]
+    discarded = [
+        Discard(np.array([20]), 15, b"t", 100),
+        Discard(np.array([21]), 15, b"t", 200),
+        Discard(np.array([22]), 16, b"u" * 500, 300),
+    ]
     marks.commit(Changes(7, {(1, 0): one, (2, 0): two}, {-1: 30, 2: 8}, discarded))
     infos = marks.catalogue.segments
     found = [(info, chunk, bits.tolist()) for info, chunk, bits in marks.chunks()]
     assert found == [(infos[0], 0, one.tolist()), (infos[1], 0, two.tolist())]
     assert marks.offsets() == {-1: 30, 2: 8}
-    assert marks.lost() == {20: 15, 21: 15, 22: 16}
+    assert lost_of(marks) == {20: 15, 21: 15, 22: 16}
     assert [(d.topic, d.reason, d.count, d.first_ns, d.last_ns) for d in marks.discards()] == [
         (b"t", 15, 2, 100, 200),
         (b"u" * 400, 16, 1, 300, 300),
@@ -221,7 +226,7 @@ def test_whoever_looks_sees_one_commit(layout: Layout) -> None:
         assert looker.stdout.readline() == "looking\n"
         for n in range(1, commits + 1):
             chunks = {(1, 0): bitmap(n, n + 1)}
-            made.commit(Changes(n, chunks, {-1: n}, [(n - 1, 15, b"t", n)]))
+            made.commit(Changes(n, chunks, {-1: n}, [Discard(np.array([n - 1]), 15, b"t", n)]))
         out, err = looker.communicate(timeout=60)
     assert (out, looker.returncode) == ("ok\n", 0), err
     made.close()
@@ -258,17 +263,19 @@ def test_samples_are_bounded_and_read_back(layout: Layout, monkeypatch: pytest.M
     assert set(found) <= set(made)
 
 
-def test_marks_of_an_earlier_release_have_no_samples(layout: Layout) -> None:
+def test_marks_of_an_earlier_release_lack_tables(layout: Layout) -> None:
     """They are read as they are, and get the table from the next deliverer."""
-    with mock.patch.object(module, "_TABLES", module._TABLES[:-1]):
+    with mock.patch.object(module, "_TABLES", module._TABLES[:-2]):
         before = Marks(layout.delivery, Catalogue(layout))
-        before.commit(Changes(discarded=[(0, 15, b"t", 7)]))
         before.close()
     reader = Marks(layout.delivery, Catalogue(layout), readonly=True)
-    assert [d.count for d in reader.discards()] == [1]
     assert reader.samples() == []
+    assert lost_of(reader) == {}
     reader.close()
     after = Marks(layout.delivery, Catalogue(layout))
-    after.commit(Changes(samples=[Sample(0, 15, b"t", 7, b"x")]))
+    after.commit(
+        Changes(samples=[Sample(0, 15, b"t", 7, b"x")], discarded=[Discard(np.array([0]), 15, b"t", 7)])
+    )
     assert len(after.samples()) == 1
+    assert lost_of(after) == {0: 15}
     after.close()

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.catalogue import Catalogue
+from spool.changes import CHUNK_MESSAGES
 from spool.layout import Layout
-from spool.marks import CHUNK_MESSAGES, Marks
+from spool.marks import Marks
 from tools.verify_consume import NO_SEQUENCE
 
 Sequences = npt.NDArray[np.int64]
