@@ -13,7 +13,7 @@ from confluent_kafka import Message
 
 from dispatch.embedded import EmbeddedKafka
 from spool.layout import SENT, Layout
-from spool.lease import read_grant
+from spool.lease import read_ask, read_grant
 from spool.outcome_file import list_outcomes
 from status.snapshot import Snapshot
 from tests.cli.program import run
@@ -236,6 +236,24 @@ def test_a_job_asks_and_dies_before_it_is_answered(life: Life) -> None:
     life.bruce.await_true(lambda: life.layout.lease.exists() and life.layout.lease.stat().st_size > 32)
     job.kill9()
     os.kill(life.worker(), signal.SIGCONT)
+    life.settled()
+    assert duplicates(life.records()) == 0
+
+
+def test_the_next_job_begins_where_the_last_one_ended(life: Life) -> None:
+    """The worker does not look between two jobs: the second sends nothing of what the first wrote down."""
+    job = life.backlog()
+    job.tell("send", 100)
+    os.kill(life.worker(), signal.SIGSTOP)
+    job.tell("record")
+    job.kill9()
+    job = life.job()
+    life.bruce.await_true(lambda: (ask := read_ask(life.layout)) is not None and ask.pid == job.pid)
+    os.kill(life.worker(), signal.SIGCONT)
+    job.answer()
+    assert len(job.tell("send", COUNT)) == COUNT - 100
+    job.tell("record")
+    job.end()
     life.settled()
     assert duplicates(life.records()) == 0
 
