@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from pipeline.errors import JobFailed
+from pipeline.fleet import plan_spools
 from pipeline.outcomes import tell_delivered
-from pipeline.plan import Segment, SpoolPlan, find_spools, plan_spool
+from pipeline.plan import Segment, SpoolPlan
 from pipeline.ranges import choose
 from pipeline.segments import Part
 from spool.format import HEADER_BYTES
@@ -79,9 +80,9 @@ class Places:
 
     def _plans(self, known: Mapping[str, Place]) -> list[SpoolPlan]:
         since = {spool: place.sequence for spool, place in known.items()}
-        plans = [plan_spool(layout, self._host, since) for layout in find_spools(self._paths)]
-        found = {plan.spool: plan for plan in plans if plan.parts}
-        if len(found) < len([plan for plan in plans if plan.parts]):
+        plans = [plan for plan in plan_spools(self._paths, self._host, since) if plan.parts]
+        found = {plan.spool: plan for plan in plans}
+        if len(found) < len(plans):
             raise JobFailed("two of the directories hold one spool, the one as a copy: name only one of them")
         for spool in sorted(known.keys() - found.keys()) if self._fail_on_loss else ():
             raise JobFailed(
@@ -94,7 +95,7 @@ class Places:
         lost = int(plan.segments[0].header["stored"]) - begin.stored if begin else 0
         if lost > 0 and begin and self._fail_on_loss:
             raise JobFailed(
-                f"{lost} messages from {begin.sequence} on were removed from {plan.layout.directory} before "
+                f"{lost} messages from {begin.sequence} on were removed from {plan.parts[0].place} before "
                 "the stream came to them: keep more (keep_delivered_bytes), or set failOnDataLoss = false "
                 "to go on with what is left"
             )

@@ -70,6 +70,6 @@ def _refuse(reading: SegmentReading, mode: str) -> None:
     if mode == FAILFAST and reading.damaged:
         (start, end), part = reading.damaged[0], reading.part
         raise JobFailed(
-            f"segment {part.number} of {part.directory} is damaged: {end - start} bytes at offset {start} "
+            f"segment {part.number} of {part.place} is damaged: {end - start} bytes at offset {start} "
             "hold no good frame; mode = permissive makes a row of it, dropmalformed passes it over"
         )

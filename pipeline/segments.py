@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pyspark.sql.datasource import InputPartition
 
 from pipeline.errors import JobFailed
+from pipeline.remote import is_address, open_remote, shown
 from spool.decode import decode
 from spool.disk import read_at
 from spool.errors import BadSpool
@@ -49,6 +50,7 @@ class Part(InputPartition):
     """One input partition: a segment, or frames of it, up to `end`."""
 
     directory: str
+    """Of the spool: a path as executors see it, or an address (pipeline.remote)."""
     spool: str
     """uuid, 32 hexadecimal digits."""
     host: str | None
@@ -62,12 +64,21 @@ class Part(InputPartition):
     """Of its messages: all, none, or a bit for each, from the segment's `first_sequence` on, the lowest of a
     byte first; behind the last one nothing is delivered. None: not known, or not asked for."""
 
+    @property
+    def place(self) -> str:
+        """Where the spool is, to be shown."""
+        return shown(self.directory)
+
     def open(self) -> int:
         """A descriptor of the segment. Raises JobFailed when it is not there any more."""
-        fd = open_segment(Layout(Path(self.directory)), self.first_sequence, self.number, plain=True)
+        if is_address(self.directory):
+            wanted = (self.start[0] if self.start else HEADER_BYTES, self.end)
+            fd = open_remote(self.directory, self.first_sequence, self.number, wanted)
+        else:
+            fd = open_segment(Layout(Path(self.directory)), self.first_sequence, self.number, plain=True)
         if fd is None:
             raise JobFailed(
-                f"segment {self.number} of {self.directory} was removed while the job ran; start it again"
+                f"segment {self.number} of {self.place} was removed while the job ran; start it again"
             )
         return fd
 
@@ -135,9 +146,9 @@ class SegmentReading:
         try:
             header = decode_header(read_at(fd, HEADER_BYTES, 0), f"segment {self.part.number}")
         except BadSpool as error:
-            raise JobFailed(f"{self.part.directory}: {error}") from error
+            raise JobFailed(f"{self.part.place}: {error}") from error
         if bytes(header["spool"]).hex() != self.part.spool or int(header["number"]) != self.part.number:
-            raise JobFailed(f"{self.part.directory}: another spool took its place while the job ran")
+            raise JobFailed(f"{self.part.place}: another spool took its place while the job ran")
         return header
 
     def _pass_damage(self, scan: Scan, end: int) -> bool:

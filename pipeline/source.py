@@ -2,10 +2,12 @@
 
     spark.read.format("bruce").load("/var/lib/bruce")
     spark.read.format("bruce").option("host", "web1").schema("topic string, value binary").load("/fleet/*")
+    spark.read.format("bruce").load("s3://bucket/fleet/*?region=eu-central-1")
 
-One segment is one input partition, a large one several. Columns are those of `pipeline.schema`, all or those
-that a schema names; the fewer, the faster. Filters on topic, sequence and times are pushed down: segments
-whose footers say that they hold nothing of it are not opened (`pipeline.pushdown`).
+A path is as executors see it, or an address that pyarrow.fs knows. One segment is one input partition, a
+large one several. Columns are those of `pipeline.schema`, all or those that a schema names; the fewer, the
+faster. Filters on topic, sequence and times are pushed down: segments whose footers say that they hold
+nothing of it are not opened (`pipeline.pushdown`).
 
 Options:
 
@@ -109,9 +111,9 @@ def _bytes(options: Mapping[str, str]) -> int | None:
 
 def _plan(filters: Sequence[Any], *, paths: list[str], host: str | None, delivered: bool) -> list[Part]:
     # Here and not above: executors import this module, and do without LMDB.
+    from pipeline.fleet import plan_spools  # noqa: PLC0415
     from pipeline.outcomes import tell_delivered  # noqa: PLC0415
-    from pipeline.plan import find_spools, plan_spool  # noqa: PLC0415
     from pipeline.ranges import choose  # noqa: PLC0415
 
-    plans = (plan_spool(layout, host) for layout in find_spools(paths))
+    plans = plan_spools(paths, host)
     return [part for plan in plans for part in choose(tell_delivered(plan) if delivered else plan, filters)]
