@@ -27,6 +27,8 @@ is by the first 8 bytes and looks further only where they are equal.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
@@ -34,7 +36,11 @@ FATES = ("once", "duplicated", "discarded", "backlog", "lost")
 COUNTS = ("stored", *FATES, "altered", "reordered", "foreign")
 """The columns of `summarise`, beside `spool` (null for what is foreign) and `topic`."""
 
-_ID = ("sequence", "spool")
+DIMENSIONS = ("partition", "hour", "host")
+"""What counts may be told apart by, beside the topic: the partition of the first record, null for what is not
+in Kafka; the hour of reception in UTC, and the spool's host, null for what is foreign."""
+
+ID = ("sequence", "spool")
 _OFFSET_BITS = 48
 """Of a place, which is a partition and an offset in one number."""
 _NO_LANES = 4096
@@ -47,38 +53,41 @@ def match(
     *,
     discarded: DataFrame | None = None,
     backlog: DataFrame | None = None,
+    by: Sequence[str] = (),
 ) -> DataFrame:
-    """What became of each message: sequence, spool, topic, fate, altered, reordered, copies.
+    """What became of each message: sequence, spool, topic, fate, altered, reordered, copies; and `by`.
 
     `spool` has the columns of `pipeline.schema.SCHEMA` and `kafka` those of KAFKA_SCHEMA, as far as they
     are used here. `discarded` and `backlog` name messages by (spool, sequence). `fate` is null for what
-    is foreign.
+    is foreign. `by`: of the DIMENSIONS; for `hour` and `host`, `spool` needs received_at and host. `kafka`
+    may have the hash `content` instead of key and value.
     """
-    rows = _stored(spool).unionByName(_found(kafka), allowMissingColumns=True)
+    rows = _stored(spool, by).unionByName(_found(kafka), allowMissingColumns=True)
     for name, known in (("discarded", discarded), ("backlog", backlog)):
         if known is not None:
-            rows = rows.unionByName(known.select(*_ID, f.lit(1).alias(name)), allowMissingColumns=True)
+            rows = rows.unionByName(known.select(*ID, f.lit(1).alias(name)), allowMissingColumns=True)
         else:
             rows = rows.withColumn(name, f.lit(None).cast("int"))
     # One exchange and one sort for all: the aggregation takes over both.
-    gathered = rows.repartition(*_ID).sortWithinPartitions(*_ID).groupBy(*_ID).agg(*_gather())
+    gathered = rows.repartition(*ID).sortWithinPartitions(*ID).groupBy(*ID).agg(*_gather(by))
     judged = gathered.where("stored or copies > 0").select(
-        *_ID,
+        *ID,
         "topic",
         _fate().alias("fate"),
         _altered().alias("altered"),
         "copies",
         "place",
         _lane().alias("lane"),
+        *(_DIMENSION[name]().alias(name) for name in by),
     )
-    return judged.select(*_ID, "topic", "fate", "altered", _late().alias("reordered"), "copies")
+    return judged.select(*ID, "topic", "fate", "altered", _late().alias("reordered"), "copies", *by)
 
 
-def summarise(matched: DataFrame) -> DataFrame:
-    """The COUNTS of each spool and topic."""
+def summarise(matched: DataFrame, by: Sequence[str] = ()) -> DataFrame:
+    """The COUNTS of each spool and topic, and of each of `by`."""
     counts = [f.count_if(f.col("fate") == name).alias(name) for name in FATES]
     spool = f.when(f.col("fate").isNotNull(), f.col("spool")).alias("spool")
-    return matched.groupBy(spool, "topic").agg(
+    return matched.groupBy(spool, "topic", *by).agg(
         f.count("fate").alias("stored"),
         *counts,
         f.count_if("altered").alias("altered"),
@@ -87,15 +96,15 @@ def summarise(matched: DataFrame) -> DataFrame:
     )
 
 
-def _stored(spool: DataFrame) -> DataFrame:
+def _stored(spool: DataFrame, by: Sequence[str]) -> DataFrame:
     return spool.select(
-        *_ID,
+        *ID,
         f.lit(True).alias("is_stored"),
         f.col("topic").alias("stored_topic"),
         "partition_key",
-        # librdkafka reads 0 as "now", so a message with timestamp 0 is sent with 1.
-        f.when(f.col("timestamp_ms") == 0, 1).otherwise(f.col("timestamp_ms")).alias("sent_ms"),
-        _content().alias("content"),
+        sent_ms().alias("sent_ms"),
+        content().alias("content"),
+        *(_SEEN[name]().alias(name) for name in by if name in _SEEN),
     )
 
 
@@ -108,20 +117,31 @@ def _found(kafka: DataFrame) -> DataFrame:
         .otherwise(f.concat_ws(":", "topic", "partition"))
         .alias("spool"),
         f.col("topic").alias("found_topic"),
-        f.shiftleft(f.col("partition").cast("long"), _OFFSET_BITS).bitwiseOR(f.col("offset")).alias("place"),
+        place().alias("place"),
         f.col("timestamp_ms").alias("found_ms"),
-        _content().alias("found_content"),
+        (f.col("content") if "content" in kafka.columns else content()).alias("found_content"),
     )
 
 
-def _content() -> Column:
+def place() -> Column:
+    """Where a record is, as one number."""
+    return f.shiftleft(f.col("partition").cast("long"), _OFFSET_BITS).bitwiseOR(f.col("offset"))
+
+
+def sent_ms() -> Column:
+    """The timestamp a message goes out with: librdkafka reads 0 as "now", so that is sent as 1."""
+    return f.when(f.col("timestamp_ms") == 0, 1).otherwise(f.col("timestamp_ms"))
+
+
+def content() -> Column:
     """A hash of topic, key and value. A null adds nothing to a hash: the lengths tell it from no bytes."""
     sizes = [f.coalesce(f.length(name), f.lit(-1)) for name in ("key", "value")]
     return f.xxhash64("topic", *sizes, "key", "value")
 
 
-def _gather() -> list[Column]:
+def _gather(by: Sequence[str]) -> list[Column]:
     return [
+        *(f.max(name).alias(name) for name in by if name in _SEEN),
         f.coalesce(f.max("is_stored"), f.lit(False)).alias("stored"),
         f.count("place").alias("copies"),
         f.coalesce(f.max("stored_topic"), f.min("found_topic")).alias("topic"),
@@ -136,6 +156,22 @@ def _gather() -> list[Column]:
         f.max("discarded").isNotNull().alias("discarded"),
         f.max("backlog").isNotNull().alias("backlog"),
     ]
+
+
+def _partition() -> Column:
+    return f.shiftright("place", _OFFSET_BITS)
+
+
+# Not columns but what makes them: a column needs a session. The hour is a number until the exchange is over.
+_SEEN: dict[str, Callable[[], Column]] = {
+    "hour": lambda: f.unix_seconds("received_at") - f.unix_seconds("received_at") % 3600,
+    "host": lambda: f.col("host"),
+}
+_DIMENSION: dict[str, Callable[[], Column]] = {
+    "partition": lambda: _partition().cast("int"),
+    "hour": lambda: f.date_format(f.timestamp_seconds("hour"), "yyyy-MM-dd'T'HH:mm:ss'Z'"),
+    "host": lambda: f.col("host"),
+}
 
 
 def _fate() -> Column:
@@ -164,8 +200,7 @@ def _altered() -> Column:
 def _lane() -> Column:
     """What a message keeps its order in, as a pair: whether it has any, and a hash of which it is."""
     ordered = f.col("stored") & f.col("place").isNotNull() & f.col("partition_key").isNotNull()
-    partition = f.shiftright("place", _OFFSET_BITS)
-    lane = f.when(ordered, f.xxhash64("topic", "spool", partition, "partition_key"))
+    lane = f.when(ordered, f.xxhash64("topic", "spool", _partition(), "partition_key"))
     return f.struct(
         f.coalesce(ordered, f.lit(False)).alias("ordered"),
         lane.otherwise(f.pmod("sequence", f.lit(_NO_LANES))).alias("number"),

@@ -23,14 +23,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pipeline.errors import JobFailed
+from pipeline.identity import HEADER, ID_BYTES
 from pipeline.kafka_plan import Range, open_consumer, plan_ranges
 from pipeline.schema import KAFKA_SCHEMA
 from pipeline.sink import KafkaWriter
 from pipeline.source import check_schema
 
-HEADER = "bruce-id"
-ID_BYTES = 24
-"""Spool uuid, 16 bytes; sequence, 8 bytes, big-endian."""
 BATCH = 20_000
 POLL_S = 0.2
 SILENCE_S = 60.0

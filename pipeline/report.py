@@ -5,6 +5,8 @@
      "spools": [{"spool": uuid, "directory": path, "stored": n, "unreadable": n}],
      "topics": [{"topic": name, COUNT: n, ...}],
      "total": {COUNT: n, ...},
+     "by": [DIMENSION, ...],             partition, hour, host, as was asked for
+     "groups": [{"topic": name, DIMENSION: value, ..., COUNT: n, ...}],
      "dropped": {topic: n}}              offsets that Kafka had and has no more, where there are any
 
 COUNT: stored, once, duplicated, discarded, backlog, lost, altered, reordered, foreign, as `pipeline.audit`
@@ -14,8 +16,12 @@ only some topics were asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
 
 from pipeline.audit import COUNTS
 
@@ -42,6 +48,11 @@ class Report:
     dropped: Mapping[str, int] = field(default_factory=dict)
     """By topic, offsets that Kafka had and has no more: what is lost may have been there."""
 
+    by: tuple[str, ...] = ()
+    """Dimensions of `groups`, beside the topic."""
+    groups: Sequence[Mapping[str, Any]] = ()
+    """The COUNTS of each group, in order; a dimension that is not known is None."""
+
     @property
     def total(self) -> dict[str, int]:
         """The COUNTS over all topics."""
@@ -61,8 +72,16 @@ class Report:
             "spools": [asdict(spool) for spool in self.spools],
             "topics": [{"topic": topic, **counts} for topic, counts in self.topics.items()],
             "total": self.total,
+            "by": list(self.by),
+            "groups": list(map(dict, self.groups)),
             "dropped": dict(self.dropped),
         }
+
+    def write_parquet(self, path: str) -> None:
+        """The groups as a table: topic, the dimensions, the COUNTS. Raises OSError."""
+        kinds = {"partition": pa.int32(), **dict.fromkeys(COUNTS, pa.int64())}
+        columns = [(name, kinds.get(name, pa.string())) for name in ("topic", *self.by, *COUNTS)]
+        parquet.write_table(pa.Table.from_pylist(list(map(dict, self.groups)), pa.schema(columns)), path)
 
     def sentence(self) -> str:
         """The outcome, for people."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -24,8 +25,11 @@ from pipeline.outcomes import Outcomes, read_outcomes
 from pipeline.plan import SpoolPlan, find_spools, plan_spool
 from pipeline.report import Report, SpoolReport
 from pipeline.schema import SCHEMA
+from pipeline.unstamped import stamp
 
 _COLUMNS = ("spool", "sequence", "topic", "partition_key", "timestamp_ms", "key", "value")
+_FOR = {"hour": "received_at", "host": "host"}
+"""What a dimension needs beside them."""
 _RUN = 1_000_000
 """Sequence numbers of one row, at most, before they are told apart."""
 
@@ -35,10 +39,16 @@ def run_audit(
     paths: Iterable[str],
     properties: Mapping[str, str],
     topics: Sequence[str] | None = None,
+    *,
+    by: Sequence[str] = (),
+    unstamped: bool = False,
 ) -> Report:
     """Audit the spools at these paths (globs, too) against Kafka, over all of their topics by default.
 
-    `properties` are librdkafka's. Raises NoSpool, Unreachable, BadProperty, JobFailed.
+    `properties` are librdkafka's. `by`: of `pipeline.audit.DIMENSIONS`. `unstamped`: records are told by
+    their content (`pipeline.unstamped`), whatever their headers say.
+
+    Raises NoSpool, Unreachable, BadProperty, JobFailed.
     """
     plans = [plan_spool(layout) for layout in find_spools(paths)]
     known = list_topics(properties)
@@ -48,32 +58,25 @@ def run_audit(
         topics = sorted(set().union(*(plan.topics() for plan in plans)))
     in_kafka = sorted(known.keys() & set(topics))
     with explained():
-        rows = _query(session, plans, outcomes, properties, None if whole else topics, in_kafka).collect()
-    return _report(plans, rows, count_dropped(properties, in_kafka), whole=whole)
+        stored = _stored(session, plans, by)
+        if not whole:
+            stored = stored.where(f.col("topic").isin(*topics))
+        kafka = _kafka(session, properties, in_kafka)
+        told = {"discarded": _discarded(session, outcomes), "backlog": _backlog(session, outcomes)}
+        if unstamped:
+            kafka = stamp(stored, kafka, **told)
+        rows = summarise(match(stored, kafka, **told, by=by), by).collect()
+    return _report(plans, rows, count_dropped(properties, in_kafka), by, whole=whole)
 
 
-def _query(
-    session: SparkSession,
-    plans: Sequence[SpoolPlan],
-    outcomes: Mapping[str, Outcomes],
-    properties: Mapping[str, str],
-    only: Sequence[str] | None,
-    in_kafka: Sequence[str],
-) -> DataFrame:
-    stored = _stored(session, plans)
-    if only is not None:
-        stored = stored.where(f.col("topic").isin(*only))
-    kafka = (
-        session.read.format("bruce-kafka").options(**properties).option("topics", ",".join(in_kafka)).load()
-    )
-    matched = match(
-        stored, kafka, discarded=_discarded(session, outcomes), backlog=_backlog(session, outcomes)
-    )
-    return summarise(matched)
+def _kafka(session: SparkSession, properties: Mapping[str, str], topics: Sequence[str]) -> DataFrame:
+    source = session.read.format("bruce-kafka").options(**properties)
+    return source.option("topics", ",".join(topics)).load()
 
 
-def _stored(session: SparkSession, plans: Sequence[SpoolPlan]) -> DataFrame:
-    schema = StructType([SCHEMA[name] for name in _COLUMNS])
+def _stored(session: SparkSession, plans: Sequence[SpoolPlan], by: Sequence[str]) -> DataFrame:
+    more = [column for name, column in _FOR.items() if name in by]
+    schema = StructType([SCHEMA[name] for name in (*_COLUMNS, *more)])
     directories = [str(plan.layout.directory) for plan in plans]
     seen = [(f.col("spool") == plan.spool) & (f.col("sequence") < plan.next_sequence) for plan in plans]
     return session.read.format("bruce").schema(schema).load(directories).where(reduce(or_, seen))
@@ -104,7 +107,12 @@ def _backlog(session: SparkSession, outcomes: Mapping[str, Outcomes]) -> DataFra
 
 
 def _report(
-    plans: Sequence[SpoolPlan], rows: Sequence[Row], dropped: Mapping[str, int], *, whole: bool
+    plans: Sequence[SpoolPlan],
+    rows: Sequence[Row],
+    dropped: Mapping[str, int],
+    by: Sequence[str],
+    *,
+    whole: bool,
 ) -> Report:
     readable: Counter[str] = Counter()
     topics: dict[str, Counter[str]] = {}
@@ -120,4 +128,14 @@ def _report(
         )
         for plan in plans
     ]
-    return Report(spools, topics, dropped)
+    return Report(spools, topics, dropped, tuple(by), _groups(rows, by))
+
+
+def _groups(rows: Sequence[Row], by: Sequence[str]) -> list[dict[str, Any]]:
+    """The counts by topic and `by`, in order, over all spools; those without a value come first."""
+    groups: dict[tuple[Any, ...], Counter[str]] = {}
+    for row in rows:
+        key = (row.topic, *(row[name] for name in by))
+        groups.setdefault(key, Counter()).update({name: row[name] for name in COUNTS})
+    ordered = sorted(groups, key=lambda key: [(value is not None, value or 0) for value in key])
+    return [dict(zip(("topic", *by), key, strict=True)) | groups[key] for key in ordered]

@@ -167,3 +167,48 @@ def test_without_outcomes(spark: SparkSession) -> None:
     stored = spark.createDataFrame([(SPOOL, 5, "t", None, 1, None, b"v")], STORED)
     matched = match(stored, spark.createDataFrame([], FOUND)).collect()
     assert [(row.sequence, row.spool, row.topic, row.fate) for row in matched] == [(5, SPOOL, "t", "lost")]
+
+
+def test_what_is_alike_is_counted(spark: SparkSession) -> None:
+    """Of messages that are alike as many are delivered as there are records.
+
+    Three alike, one of them discarded, and two records: none is lost. Two alike and five records: both are
+    duplicated. A record that no message is like is foreign.
+    """
+    from pipeline.audit import match
+    from pipeline.unstamped import stamp
+
+    topics = ["three", "three", "three", "two", "two", "one"]
+    stored = spark.createDataFrame(
+        [(SPOOL, i, topic, None, 1, None, b"v") for i, topic in enumerate(topics)], STORED
+    )
+    found = ["three"] * 2 + ["two"] * 5 + ["other"]
+    records = spark.createDataFrame(
+        [(topic, 0, i, 1, None, b"v", None, None) for i, topic in enumerate(found)], FOUND
+    )
+    told = {"discarded": spark.createDataFrame([(SPOOL, 0)], "spool string, sequence long")}
+    stamped = stamp(stored, records, **told)
+    rows = match(stored, stamped, **told).collect()
+    fates = {row.sequence: row.fate for row in rows if row.fate}
+    duplicated = "duplicated"
+    assert fates == {0: "discarded", 1: "once", 2: "once", 3: duplicated, 4: duplicated, 5: "lost"}
+    assert [(row.topic, row.copies) for row in rows if not row.fate] == [("other", 1)]
+
+
+def test_who_a_record_is(spark: SparkSession) -> None:
+    """`bruce_id` reads our header among others, and is null where there is none, or another's."""
+    from pipeline.identity import bruce_id
+
+    ours = bytes.fromhex(SPOOL) + (2**40 + 5).to_bytes(8, "big")
+    headers = [
+        [("other", b"x"), ("bruce-id", ours)],
+        [("bruce-id", b"short")],
+        [("bruce-id", None)],
+        [],
+        None,
+    ]
+    frame = spark.createDataFrame(
+        [(one,) for one in headers], "headers array<struct<key:string,value:binary>>"
+    )
+    found = [row[0] for row in frame.select(bruce_id("headers")).collect()]
+    assert found == [(SPOOL, 2**40 + 5), None, None, None, None]

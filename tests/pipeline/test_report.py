@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from pyarrow import parquet
 
 from pipeline.audit import COUNTS
 from pipeline.report import Report, SpoolReport
@@ -23,8 +26,20 @@ def test_json_has_the_documented_shape() -> None:
         "spools": [{"spool": "ab", "directory": "/spool", "stored": 10, "unreadable": 0}],
         "topics": [{"topic": "t", **counts}],
         "total": counts,
+        "by": [],
+        "groups": [],
         "dropped": {"t": 4},
     }
+
+
+def test_parquet_has_the_groups(tmp_path: Path) -> None:
+    """A row a group: topic, dimensions and counts, typed, with nulls where nothing is known."""
+    counts = dict.fromkeys(COUNTS, 1)
+    groups = [{"topic": "t", "partition": part, "host": "h", **counts} for part in (None, 2)]
+    Report([], {}, {}, ("partition", "host"), groups).write_parquet(str(tmp_path / "p"))
+    table = parquet.read_table(tmp_path / "p")
+    assert table.to_pylist() == groups
+    assert str(table.schema.field("partition").type) == "int32"
 
 
 @pytest.mark.parametrize("fault", ["lost", "altered", "unreadable"])

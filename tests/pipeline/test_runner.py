@@ -66,19 +66,24 @@ class Delivery:
 
 
 def test_planted_faults_are_found(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
-    """Seven losses, five duplicates, two swaps and one altered value are found, and nothing else."""
+    """Seven losses, five duplicates, three swaps and one altered value are found, and nothing else.
+
+    By partition, hour and host, too; and by content alone, where the altered one is lost, and foreign.
+    """
     from pipeline.runner import run_audit
 
     delivery = Delivery(rig, kafka, 1000)
     order = [i for i in range(1000) if i not in range(100, 107) and i != 500]
-    for at in (200, 300):
+    for at in (200, 300, 400):
         # Of the same partition key and topic, ten apart.
         a, b = order.index(at), order.index(at + 10)
         order[a], order[b] = order[b], order[a]
     delivery.send(*order, *range(5))
     delivery.send(500, value=b"other")
     rig.crash()
-    report = run_audit(spark, [str(rig.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers})
+    paths, properties = [str(rig.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers}
+    by = ("partition", "hour", "host")
+    report = run_audit(spark, paths, properties, by=by)
     assert report.total == {
         "stored": 1000,
         "once": 988,
@@ -87,7 +92,7 @@ def test_planted_faults_are_found(spark: SparkSession, kafka: EmbeddedKafka, rig
         "backlog": 0,
         "lost": 7,
         "altered": 1,
-        "reordered": 3,  # and 500, which went out last
+        "reordered": 4,  # and 500, which went out last
         "foreign": 0,
     }
     assert not report.sound
@@ -95,6 +100,13 @@ def test_planted_faults_are_found(spark: SparkSession, kafka: EmbeddedKafka, rig
     assert report.sentence() == (
         "993 of 1,000 stored messages are in Kafka: 7 lost, 1 altered (5 duplicated)."
     )
+    assert {name: sum(group[name] for group in report.groups) for name in report.total} == report.total
+    assert {group["partition"] for group in report.groups if group["lost"]} == {None}
+    assert {group["partition"] for group in report.groups if group["once"]} == {0, 1, 2}
+    assert len({group["hour"] for group in report.groups}) in {1, 2}  # the hour may have ended meanwhile
+    total = run_audit(spark, paths, properties, unstamped=True).total
+    expected = {"once": 987, "lost": 8, "altered": 0, "reordered": 3, "foreign": 1}
+    assert total == report.total | expected
 
 
 def test_what_the_daemon_noted_is_not_lost(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cli.arguments import ConfigFile, examples
+from cli.arguments import ConfigFile, examples, file_errors
 from cli.commands.spark.options import (
     BootstrapServers,
     Conf,
@@ -20,7 +22,16 @@ from cli.commands.spark.options import (
 EXAMPLES = examples(
     "brucectl spark audit /var/lib/bruce --bootstrap-servers kafka1:9092",
     "brucectl spark audit '/mnt/fleet/*/bruce' --config /etc/bruce/bruce.toml --json",
+    "brucectl spark audit --by hour --by host --parquet audit.parquet",
 )
+
+
+class Dimension(StrEnum):
+    """What counts are told apart by."""
+
+    PARTITION = "partition"
+    HOUR = "hour"
+    HOST = "host"
 
 
 def audit(
@@ -29,6 +40,16 @@ def audit(
     bootstrap_servers: BootstrapServers = None,
     topic: Annotated[
         list[str] | None, typer.Option(help="Only this topic; may be given again. Else all in the spools.")
+    ] = None,
+    by: Annotated[
+        list[Dimension] | None,
+        typer.Option("--by", metavar="WHAT", help="Also by partition, hour or host; repeatable."),
+    ] = None,
+    unstamped: Annotated[
+        bool, typer.Option("--unstamped", help="Tell records by topic, key, value and time, not by bruce-id.")
+    ] = False,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="FILE", help="Write the counts to this file, too.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     master: Master = None,
@@ -40,7 +61,10 @@ def audit(
     Each message is delivered once, duplicated, discarded (the daemon said why), backlog (not delivered
     yet), or lost. Of those in Kafka it tells which are altered, and which came behind a later one with the
     same partition key. Foreign records are in Kafka only. Exits 1 when anything is lost or altered, or
-    cannot be read in the spool. Needs Java 17, and records that carry the header bruce-id.
+    cannot be read in the spool. Needs Java 17.
+
+    Records are told by their header bruce-id. With --unstamped by what they are: of messages that are alike,
+    as many are delivered as there are records; what was altered is then lost, and foreign.
     """
     from cli.config import load_config
     from cli.exits import FINE, FOUND
@@ -52,11 +76,19 @@ def audit(
         from pipeline.audit import COUNTS
         from pipeline.runner import run_audit
 
-        report = run_audit(session, spool_paths(spools, settings), properties, topic)
+        dimensions = list(dict.fromkeys(by or ()))
+        report = run_audit(
+            session, spool_paths(spools, settings), properties, topic, by=dimensions, unstamped=unstamped
+        )
+    if parquet:
+        with file_errors():
+            report.write_parquet(str(parquet))
     if as_json:
         show_json(report.as_json())
     else:
-        counts = [*report.topics.items(), ("all", report.total)]
-        show_rows(["topic", *COUNTS], [[name, *(found[count] for count in COUNTS)] for name, found in counts])
+        heads = ("topic", *report.by, *COUNTS)
+        total = {**dict.fromkeys(heads, "-"), "topic": "all", **report.total}
+        rows = [[group[head] for head in heads] for group in (*report.groups, total)]
+        show_rows(heads, [["-" if cell is None else cell for cell in row] for row in rows])
         typer.echo(report.sentence())
     raise typer.Exit(FINE if report.sound else FOUND)
