@@ -42,6 +42,8 @@ jobs.command("audit", epilog=spark.audit.EXAMPLES)(spark.audit.audit)
 jobs.command("archive", epilog=spark.archive.EXAMPLES)(spark.archive.archive)
 jobs.command("query", epilog=spark.query.EXAMPLES)(spark.query.query)
 jobs.command("stats", epilog=spark.stats.EXAMPLES)(spark.stats.stats)
+jobs.command("drain", epilog=spark.drain.EXAMPLES)(spark.drain.drain)
+jobs.command("replay", epilog=spark.replay.EXAMPLES)(spark.replay.replay)
 control.add_typer(jobs, name="spark")
 
 

@@ -12,6 +12,7 @@ is filled once and only its changing words are written for each message:
     TIMESTAMP     ms
     OPAQUE        row in flight
     HEADER        name         value   bytes       left out when records are not stamped
+    HEADER        name         value   bytes       only of messages that are replayed
 
 What cannot go now holds its partition: from that message on, nothing of the partition goes until the
 router has caught up. That alone keeps order; see `hand_over`.
@@ -33,6 +34,8 @@ from spool.kernel import address_of, call, kernel, store_i64, store_u8
 HEADER_NAME = b"bruce-id"
 HEADER_BYTES = 24
 """Spool uuid, 16 bytes; sequence, 8 bytes, big-endian."""
+REPLAY_NAME = b"bruce-replay"
+"""When somebody asked for the message again: ms since the epoch, in digits."""
 
 _KINDS = (
     Vtype.RKT,
@@ -90,16 +93,25 @@ class Rows(NamedTuple):
 class Envelope:
     """The argument array of one producer, and the memory that it points into."""
 
-    def __init__(self, library: Library, handle: int, spool_uuid: bytes, *, stamp: bool) -> None:
+    def __init__(
+        self, library: Library, handle: int, spool_uuid: bytes, *, stamp: bool, replayed_ms: int = 0
+    ) -> None:
         self._name = ctypes.create_string_buffer(HEADER_NAME)
         self._header = np.zeros(HEADER_BYTES, np.uint8)
         self._header[:16] = np.frombuffer(spool_uuid, np.uint8, 16)
-        kinds = _KINDS if stamp else _KINDS[:-1]
+        kinds = [*_KINDS[:-1], *[Vtype.HEADER] * (stamp + (replayed_ms > 0))]
         self._arguments = np.zeros((len(kinds), _WORDS), np.int64)
         self._arguments[:, 0] = kinds
         self._set(_MSGFLAGS, COPY_MESSAGE)
         if stamp:
             self._set(_HEADER, ctypes.addressof(self._name), address_of(self._header), HEADER_BYTES)
+        if replayed_ms:
+            self._replay = (
+                ctypes.create_string_buffer(REPLAY_NAME),
+                ctypes.create_string_buffer(b"%d" % replayed_ms),
+            )
+            name, value = map(ctypes.addressof, self._replay)
+            self._set(8 * (_WORDS * (len(kinds) - 1) + 1), name, value, len(self._replay[1]) - 1)
         self.producer = Producer(
             handle,
             library.address("produceva"),

@@ -83,14 +83,16 @@ class Pool:
         *,
         spool_uuid: bytes,
         reports_at_once: int = REPORTS_AT_ONCE,
+        replayed_ms: int = 0,
     ) -> None:
+        """`replayed_ms`: when these messages were asked for again, ms since the epoch; 0: they were not."""
         self.partitions = PartitionTable()
         self.brokers = BrokerTable()
         self.flight = Flight()
         self._topics = topics
         self._window = (options.window_messages, options.window_bytes)
         self._stamp = options.stamp
-        self._uuid = spool_uuid
+        self._uuid, self._replayed_ms = spool_uuid, replayed_ms
         self._refused: list[npt.NDArray[Any]] = []
         self._reports = np.zeros(reports_at_once, ROW)
         self._client = client
@@ -254,7 +256,9 @@ class Pool:
 
     def _attach(self) -> None:
         client = self._client
-        self._envelope = Envelope(client.library, client.handle, self._uuid, stamp=self._stamp)
+        self._envelope = Envelope(
+            client.library, client.handle, self._uuid, stamp=self._stamp, replayed_ms=self._replayed_ms
+        )
         self._reader = reader(client.library, client.queue, client.open_event)
 
     def _lead(self, flats: npt.NDArray[np.int32], leaders: npt.NDArray[np.int32]) -> None:

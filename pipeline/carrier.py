@@ -69,14 +69,19 @@ class Carrier:
     """Carries the messages of one spool after the other. It starts threads: close it."""
 
     def __init__(
-        self, options: DispatchOptions, spool: bytes, *, over: Callable[[], bool] = lambda: False
+        self,
+        options: DispatchOptions,
+        spool: bytes,
+        *,
+        over: Callable[[], bool] = lambda: False,
+        replayed_ms: int = 0,
     ) -> None:
         """`over` tells whether the time is over. Raises BadProperty, DispatchError."""
         self.topics = Topics()
         self._over = over
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._client = KafkaClient(options, self._wake)
-        self._pool = Pool(self._client, self.topics, options, spool_uuid=spool)
+        self._pool = Pool(self._client, self.topics, options, spool_uuid=spool, replayed_ms=replayed_ms)
         self._room = Room(self._pool, options.window_messages, options.window_bytes)
         self._metadata = Metadata(self._client.fetch_cluster, lambda: os.eventfd_write(self._wake, 1))
         self._trouble = Trouble(self._client, self._metadata)

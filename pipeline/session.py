@@ -30,7 +30,8 @@ from pipeline.errors import MissingSpark
 from pipeline.kafka_source import KafkaSource
 from pipeline.source import BruceSource
 
-LOCAL = "local[*]"
+LOCAL = "local[*,4]"
+"""Every core; and a task is tried four times, as on a cluster."""
 Session = SparkSession
 """What commands pass on, which know no pyspark."""
 

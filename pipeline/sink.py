@@ -52,6 +52,13 @@ class Delivery:
     """By spool (32 hexadecimal digits), a directory for outcome files; spools without one have none."""
     deadline: float = float("inf")
     """Seconds since the epoch: what is not sent by then is left."""
+    replayed_ms: int = 0
+    """When these messages were asked for again, ms since the epoch; 0: they were not."""
+
+    @property
+    def spares_refused(self) -> bool:
+        """Whether messages that Kafka will never take are left to the daemon, which keeps them elsewhere."""
+        return bool(self.options.dead_letter_topic or self.options.discard_file)
 
     def over(self) -> bool:
         """Whether the time is over."""
@@ -86,7 +93,12 @@ def carry_all(batches: Iterator[pa.RecordBatch], delivery: Delivery) -> Iterator
     try:
         for spool, rows in _by_spool(batches):
             if carrier is None:
-                carrier = Carrier(delivery.options, bytes.fromhex(spool), over=delivery.over)
+                carrier = Carrier(
+                    delivery.options,
+                    bytes.fromhex(spool),
+                    over=delivery.over,
+                    replayed_ms=delivery.replayed_ms,
+                )
             elif spool != record.spool:
                 carrier.turn_to(bytes.fromhex(spool))
                 yield from record.take(carrier, now=True)
@@ -131,8 +143,12 @@ class Record:
         settled = carrier.settled()
         if len(settled.sequences) == 0:
             return
+        kept = settled
+        if self._delivery.spares_refused:
+            delivered = settled.reasons == 0
+            kept = Settled(settled.sequences[delivered], settled.reasons[delivered])
         if directory := self._delivery.outcomes.get(self.spool):
-            write_outcomes(Path(directory), self._name, bytes.fromhex(self.spool), *settled)
+            write_outcomes(Path(directory), self._name, bytes.fromhex(self.spool), *kept)
         yield self.spool, settled
 
 

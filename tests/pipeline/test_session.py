@@ -40,7 +40,7 @@ def test_all_cores_by_default(spark: SparkSession) -> None:
     """Without a master Spark runs here, on every core, and its page is open to this host only."""
     from pipeline.session import LOCAL
 
-    assert LOCAL == "local[*]"
+    assert LOCAL == "local[*,4]"
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cli.commands.spark import archive, audit, query, stats
+from cli.commands.spark import archive, audit, drain, query, replay, stats
 
 HELP = "Run a job over whole spools, on Spark."
 
-__all__ = ["HELP", "archive", "audit", "query", "stats"]
+__all__ = ["HELP", "archive", "audit", "drain", "query", "replay", "stats"]

@@ -1,0 +1,78 @@
+"""`brucectl spark drain`: deliver what spools hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import exits
+from cli.arguments import ConfigFile, examples
+from cli.commands.spark.options import (
+    BootstrapServers,
+    Conf,
+    Master,
+    Spools,
+    job_session,
+    kafka_properties,
+    spool_paths,
+)
+
+if TYPE_CHECKING:
+    from pipeline.sending import Sent
+
+EXAMPLES = examples(
+    "brucectl spark drain /var/lib/bruce",
+    "brucectl spark drain '/mnt/fleet/*/bruce' --config /etc/bruce/bruce.toml --master spark://boss:7077",
+)
+
+
+def drain(
+    spools: Spools = None,
+    *,
+    bootstrap_servers: BootstrapServers = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="S", help="Give up after so many seconds; else never.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    master: Master = None,
+    conf: Conf = None,
+    config: ConfigFile = None,
+) -> None:
+    """Deliver what spools hold, of one host or a fleet: everything committed when this began.
+
+    A daemon that lives goes on taking messages in, and lends delivery for as long as this runs. Messages
+    keep the order of their partition key; each task writes down what it delivered, so that no daemon sends
+    it again. It can be interrupted at any time: run it again, or leave the rest to the daemon. Messages that
+    Kafka will never take are discarded with their reason, or left to the daemon, when dead_letter_topic or
+    discard_file say that it keeps them. Executors write to the spools' `delivery/outcomes`.
+
+    With --json one document: messages, topics (messages by name), delivered, refused (by reason), left,
+    unknown (topics that Kafka does not have), seconds. Exits with 1 when messages are left.
+    """
+    from cli.config import load_config
+    from cli.output import show_json
+
+    settings = load_config(config)
+    options = dataclasses.replace(settings.dispatch, kafka=kafka_properties(settings, bootstrap_servers))
+    with job_session(master, conf) as session:
+        from pipeline.drain import run_drain
+
+        paths = spool_paths(spools, settings)
+        result = run_drain(session, paths, options, settings.partitioners, timeout_s=timeout)
+    if as_json:
+        show_json(dataclasses.asdict(result))
+    else:
+        typer.echo(_sentence(result))
+    if result.left:
+        raise typer.Exit(exits.FOUND)
+
+
+def _sentence(result: Sent) -> str:
+    done = f"{result.delivered:,} of {result.messages:,} messages delivered in {result.seconds:.1f} s"
+    done += "".join(f", {count:,} refused ({reason})" for reason, count in result.refused.items())
+    if not result.left:
+        return f"drained: {done}"
+    why = f"; Kafka does not have the topic {', '.join(result.unknown[:5])}" if result.unknown else ""
+    return f"not drained: {done}, {result.left:,} left{why}"

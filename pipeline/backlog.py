@@ -1,0 +1,65 @@
+"""What a spool still has to deliver: looked up on the driver, asked by sequence number on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.functions import arrow_udf
+
+from pipeline.batches import integers
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Sequence numbers of one spool, as runs; columns of one length, in order."""
+
+    first: npt.NDArray[np.int64]
+    end: npt.NDArray[np.int64]
+    """Behind the last of each."""
+
+    @classmethod
+    def of(cls, runs: Sequence[tuple[int, int]], end: int) -> Runs:
+        """Those of the [first, end) of `runs` that lie below `end`."""
+        pairs = np.array([(a, min(b, end)) for a, b in runs if a < end], np.int64).reshape(-1, 2)
+        return cls(pairs[:, 0].copy(), pairs[:, 1].copy())
+
+    def __len__(self) -> int:
+        return int((self.end - self.first).sum())
+
+    def hold(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of these numbers lie in a run."""
+        if len(self.first) == 0:
+            return np.zeros(len(sequences), np.bool_)
+        at = np.searchsorted(self.first, sequences, "right") - 1
+        return np.asarray((at >= 0) & (sequences < self.end[at]))
+
+
+def undelivered(stored: DataFrame, backlog: Mapping[str, Runs]) -> DataFrame:
+    """The rows of `stored` that their spool's backlog holds; of other spools none."""
+
+    def choose(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        for spools, sequences in batches:
+            yield pa.array(_hold(spools, integers(sequences), backlog))
+
+    choose.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
+    make: Any = arrow_udf
+    return stored.where(make(choose, "boolean")("spool", "sequence"))
+
+
+def _hold(
+    spools: pa.Array, sequences: npt.NDArray[np.int64], backlog: Mapping[str, Runs]
+) -> npt.NDArray[np.bool_]:
+    encoded: Any = spools.dictionary_encode()
+    which = np.asarray(encoded.indices)
+    held = np.zeros(len(sequences), np.bool_)
+    for number, spool in enumerate(encoded.dictionary.to_pylist()):
+        if runs := backlog.get(spool):
+            rows = which == number
+            held[rows] = runs.hold(sequences[rows])
+    return held

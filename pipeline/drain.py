@@ -1,0 +1,67 @@
+"""Delivering what spools hold, so that no daemon sends it again.
+
+    stored ─► undelivered ─► route ─► arrange ─► deliver ─► outcomes
+
+The spools are leased meanwhile: nobody else delivers from them, and what tasks wrote down goes into the
+marks. A job that dies leaves what its tasks wrote down; the next one, or the daemon, takes that over and goes
+on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+
+from pyspark.sql import DataFrame, SparkSession
+
+from dispatch.options import DispatchOptions
+from pipeline.backlog import Runs, undelivered
+from pipeline.lease import DeliveryLease, delivery_lease
+from pipeline.outcomes import read_outcomes
+from pipeline.plan import find_spools, plan_spool
+from pipeline.route import Routes
+from pipeline.route_plan import plan_routes
+from pipeline.sending import Sent, count_outcomes, count_topics, read_stored, refuse_modes, send, tell
+from pipeline.sink import Delivery
+
+
+def drain(stored: DataFrame, backlog: Mapping[str, Runs], routes: Routes, delivery: Delivery) -> DataFrame:
+    """Deliver the rows of `stored` that are in the backlog (by spool); their outcomes."""
+    return send(undelivered(stored, backlog), routes, delivery)
+
+
+def run_drain(
+    session: SparkSession,
+    paths: Iterable[str],
+    options: DispatchOptions,
+    partitioners: Mapping[str, str],
+    *,
+    timeout_s: float | None = None,
+) -> Sent:
+    """Deliver what the spools at these paths (globs, too) hold, and write down what was.
+
+    A live daemon goes on taking messages in; those are left to it. Raises NoSpool, SpoolBusy, NotLent,
+    LeaseLost, Unreachable, BadProperty, BadPartitioner, JobFailed.
+    """
+    refuse_modes(options, "brucectl drain")
+    started = time.monotonic()
+    deadline = float("inf") if timeout_s is None else time.time() + timeout_s
+    layouts = find_spools(paths)
+    with ExitStack() as stack:
+        leases = [stack.enter_context(delivery_lease(layout)) for layout in layouts]
+        backlog = {lease.spool.hex(): open_runs(lease) for lease in leases}
+        stored = read_stored(session, layouts)
+        topics = count_topics(undelivered(stored, backlog))
+        routes = plan_routes(options, list(topics), partitioners, layouts, deadline)
+        directories = {lease.spool.hex(): str(lease.outcomes) for lease in leases}
+        told = drain(stored, backlog, routes, Delivery(options, "drain", directories, deadline))
+        reasons = count_outcomes(told)
+        for lease in leases:
+            lease.check()
+    return tell(sum(map(len, backlog.values())), topics, routes, reasons, started)
+
+
+def open_runs(lease: DeliveryLease) -> Runs:
+    """What a leased spool has to deliver."""
+    return Runs.of(read_outcomes(plan_spool(lease.layout)).backlog, lease.end)

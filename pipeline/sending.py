@@ -1,0 +1,93 @@
+"""Messages on their way to Kafka, as jobs send them: what they have in common, and what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from dispatch.options import DispatchOptions
+from pipeline.errors import JobFailed
+from pipeline.failure import explained
+from pipeline.route import Routes, route
+from pipeline.schema import SCHEMA
+from pipeline.sink import COLUMNS, Delivery, arrange, deliver
+from spool.layout import Layout
+from spool.wire import reason_name
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What came of it."""
+
+    messages: int
+    """All that were to be sent."""
+    topics: dict[str, int]
+    """The same by topic, as far as they can be read."""
+    delivered: int
+    refused: dict[str, int]
+    """Messages that Kafka will never take, by reason."""
+    left: int
+    """Neither of the two: of topics that Kafka does not have, unreadable, or not sent in time."""
+    unknown: list[str]
+    """Topics that Kafka does not have."""
+    seconds: float
+
+
+def send(frame: DataFrame, routes: Routes, delivery: Delivery) -> DataFrame:
+    """Route and deliver messages; their outcomes, as `deliver` tells them.
+
+    Those of topics without partitions have none. Order is kept for each partition key of a spool.
+    """
+    return deliver(arrange(route(frame, routes).where("partition >= 0")), delivery)
+
+
+def read_stored(session: SparkSession, layouts: Iterable[Layout], *more: str) -> DataFrame:
+    """The messages in these spools, with the columns that are routed and delivered, and `more`."""
+    names = [*(name for name in COLUMNS if name != "partition"), *more]
+    schema = StructType([SCHEMA[name] for name in names])
+    return session.read.format("bruce").schema(schema).load([str(layout.directory) for layout in layouts])
+
+
+def count_topics(frame: DataFrame) -> Counter[str]:
+    """Messages by topic. Raises JobFailed."""
+    with explained():
+        return Counter({row.topic: int(row.n) for row in frame.groupBy("topic").agg(_count()).collect()})
+
+
+def count_outcomes(told: DataFrame) -> dict[int, int]:
+    """Messages by reason, 0 being those that are in Kafka: asking for it sends them. Raises JobFailed."""
+    with explained():
+        return {row.reason: int(row.n) for row in told.groupBy("reason").agg(_count()).collect()}
+
+
+def _count() -> Column:
+    return f.count("*").alias("n")
+
+
+def tell(
+    messages: int, topics: Mapping[str, int], routes: Routes, reasons: Mapping[int, int], started: float
+) -> Sent:
+    """What came of it; `started` by the monotonic clock."""
+    return Sent(
+        messages,
+        dict(sorted(topics.items())),
+        reasons.get(0, 0),
+        {reason_name(reason): count for reason, count in sorted(reasons.items()) if reason},
+        messages - sum(reasons.values()),
+        sorted(topics.keys() - routes.available.keys()),
+        time.monotonic() - started,
+    )
+
+
+def refuse_modes(options: DispatchOptions, instead: str) -> None:
+    """Raise JobFailed for a mode that Spark cannot deliver in."""
+    if options.mode != "at_least_once":
+        raise JobFailed(
+            f'Spark delivers at least once, and [dispatch] mode is "{options.mode}": use `{instead}`'
+        )
