@@ -26,6 +26,7 @@ from router.eviction import Eviction
 from spool.catalogue import Catalogue
 from spool.crash_point import reach
 from spool.discarded import SAMPLE_SLOTS
+from spool.disk import make_directory
 from spool.errors import BadSpool
 from spool.frame import SEQUENCE
 from spool.index import read_committed
@@ -154,6 +155,7 @@ class Adoption:
         """Keep the evidence where nobody takes it for more."""
         _log.error("%s; it is moved to quarantine, and what it called delivered is sent again", error)
         try:
+            make_directory(self._layout.quarantine)
             os.rename(path, self._layout.quarantine / path.name)
         except OSError:
             self._refused.add(path)

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spool.digest import digest
-from spool.disk import write_at, write_file
+from spool.disk import make_directory, write_at, write_file
 from spool.layout import Layout
 from spool.lock import HOLDER_BYTES, Lock, is_held
 
@@ -138,6 +138,7 @@ class Claim:
     def __init__(self, layout: Layout, boot: bytes) -> None:
         """Raises SpoolBusy when another job asks for this spool, or has it; OSError."""
         self._layout, self._boot = layout, boot
+        make_directory(layout.delivery)
         self._lock = Lock(layout.lease, "delivering by a job")
         self._since_ns, self._beat = time.time_ns(), 0
         self.token = secrets.token_hex(16)

@@ -15,6 +15,8 @@ from dispatch.embedded import EmbeddedKafka
 from spool.layout import SENT, Layout
 from spool.lease import read_ask, read_grant
 from spool.outcome_file import list_outcomes
+from spool.page import Field, read_page
+from spool.quotas import OPEN, row_at
 from status.snapshot import Snapshot
 from tests.cli.program import run
 from tests.daemon import RunningBruce, consume
@@ -393,3 +395,34 @@ def test_room_is_made_while_only_jobs_deliver(life: Life) -> None:
     job.end()
     seen = life.bruce.await_status(lambda s: s.backlog == 0)
     assert seen.delivered + sum(seen.discarded.values()) == sent
+
+
+def test_a_quota_is_free_again_when_a_job_has_delivered(life: Life) -> None:
+    """What was counted as open while bruce delivered itself is not counted for ever."""
+    life.bruce.stop()
+    life.bruce.configure({'topics."t"': {"quota": "2%"}})
+    life.bruce.start()
+    life.kafka.down()
+    sent = life.bruce.send(keyed(3000, bytes_each=1000))
+    seen = life.bruce.await_status(lambda s: s.received == sent and bool(s.full))
+    assert seen.full[0].topic == "t"
+    job = life.job()
+    job.answer()
+    life.kafka.up()
+    job.tell("send", sent)
+    job.tell("record")
+    seen = life.bruce.await_status(lambda s: s.backlog == 0 and not s.full)
+    assert seen.lent is not None
+    page = next(life.bruce.runtime.glob("*.page"))
+
+    def told() -> bool:
+        words = read_page(page)
+        assert words is not None
+        return words[row_at(0) + OPEN] == 0 and words[Field.FRONTIER] == words[Field.FLOOR] >= seen.delivered
+
+    life.bruce.await_true(told)
+    before = seen.delivered
+    life.bruce.send(keyed(10))
+    life.bruce.await_status(lambda s: s.backlog == 10)
+    job.end()
+    life.bruce.await_status(lambda s: s.delivered == before + 10)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,8 +177,6 @@ def test_a_job_on_another_host(layout: Layout) -> None:
 @given(st.data())
 def test_what_is_damaged_is_nobody(chance: st.DataObject) -> None:
     """A lease or a grant with a wrong byte, or without its end, says nothing."""
-    import tempfile
-
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         layout = Layout(Path(directory))
         layout.delivery.mkdir()
