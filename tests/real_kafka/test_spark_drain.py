@@ -1,0 +1,93 @@
+"""`brucectl spark drain` on real brokers: its workers are killed in the middle; a daemon starts behind it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.daemon import ROOT, RunningBruce, consume
+from tests.router.outlet import check_order, keyed, numbers
+from tools.kafka_cluster import KafkaCluster
+
+pytestmark = [pytest.mark.real_kafka, pytest.mark.spark, pytest.mark.crash, pytest.mark.slow]
+
+PARTITIONS = 6
+MESSAGES = 20_000
+NOWHERE = "127.0.0.1:1"
+PATIENCE_S = 600.0
+
+
+def test_a_worker_killed_in_the_middle_loses_nothing(kafka3: KafkaCluster, tmp_path: Path) -> None:
+    """With a broker frozen tasks cannot end; their workers get SIGKILL, the broker goes on: all is there.
+
+    The audit finds nothing missing, and a daemon that starts on the spool sends none of them again.
+    """
+    topic = f"bruce-{uuid.uuid4().hex}"
+    admin = AdminClient({"bootstrap.servers": kafka3.bootstrap})
+    # One copy each: nobody else can take the messages of the partitions whose broker is frozen.
+    wanted = NewTopic(topic, PARTITIONS, 1, config={"min.insync.replicas": "1"})
+    admin.create_topics([wanted])[topic].result(60)
+    with RunningBruce(tmp_path, NOWHERE) as bruce:
+        for first in range(0, MESSAGES, 1000):
+            bruce.send(keyed(1000, topic=topic.encode(), first=first))
+        bruce.await_status(lambda seen: seen.watermarks.synced == MESSAGES, PATIENCE_S)
+        bruce.kill9()
+        bruce.configure({"kafka": {"bootstrap.servers": kafka3.bootstrap}})
+        kafka3.freeze(2)
+        with start(bruce, "drain") as drain:
+            before = consume(kafka3.bootstrap, topic, PARTITIONS, 100, PATIENCE_S)
+            assert len(set(numbers(before))) < MESSAGES
+            kill_senders(drain.pid, {broker.port for broker in kafka3.brokers})
+            kafka3.thaw(2)
+            said, errors = drain.communicate(timeout=PATIENCE_S)
+        assert drain.returncode == 0, errors
+        done = json.loads(said)
+        assert (done["messages"], done["delivered"], done["left"]) == (MESSAGES, MESSAGES, 0)
+        with start(bruce, "audit") as audit:
+            said, errors = audit.communicate(timeout=PATIENCE_S)
+        total = json.loads(said)["total"]
+        assert (total["stored"], total["once"] + total["duplicated"]) == (MESSAGES, MESSAGES), errors
+        assert [total[fault] for fault in ("lost", "altered", "reordered", "backlog")] == [0, 0, 0, 0]
+        drained = consume(kafka3.bootstrap, topic, PARTITIONS, MESSAGES, PATIENCE_S)
+        bruce.start()
+        bruce.send(keyed(10, topic=topic.encode(), first=MESSAGES))
+        bruce.await_status(lambda seen: (seen.received, seen.backlog) == (MESSAGES + 10, 0), PATIENCE_S)
+    records = consume(kafka3.bootstrap, topic, PARTITIONS, len(drained) + 10, PATIENCE_S)
+    check_order(records)
+    assert set(numbers(records)) == set(range(MESSAGES + 10))
+    assert len(records) == len(drained) + 10
+
+
+def start(bruce: RunningBruce, job: str) -> subprocess.Popen[str]:
+    """`brucectl spark JOB` over the daemon's spool."""
+    brucectl = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
+    return subprocess.Popen(
+        [*brucectl, "spark", job, "--json"],
+        cwd=ROOT,
+        env=bruce.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def kill_senders(driver: int, ports: set[int]) -> None:
+    """SIGKILL the Python workers below this process that are connected to one of the brokers."""
+    senders = [
+        process
+        for process in psutil.Process(driver).children(recursive=True)
+        if "pyspark" in " ".join(process.cmdline())
+        and any(found.raddr and found.raddr.port in ports for found in process.net_connections())
+    ]
+    assert senders
+    for process in senders:
+        process.kill()
