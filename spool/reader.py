@@ -143,7 +143,8 @@ class Reader:
             self._open(following, following.first_sequence)
         except FileNotFoundError:
             return self._on_where_the_log_begins()
-        self._note_damage(expected, expected + missing)
+        # A header that was mended counts no message that could not be read then: by it more are missing.
+        self._note_damage(expected, min(expected + missing, following.first_sequence))
         self.sequence = max(self.sequence, following.first_sequence)
         return True
 

@@ -11,6 +11,7 @@ import pytest
 
 from spool.catalogue import Catalogue
 from spool.changes import Changes
+from spool.format import HEADER_BYTES
 from spool.marks import CHUNK_BYTES, Marks
 from spool.reader import Reader
 from spool.record import Topics
@@ -69,6 +70,24 @@ def test_random_bytes_of_any_file(memory: Path, seed: int) -> None:
     marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
     assert marks.floor()[0] <= first
     marks.close()
+    rig.crash()
+
+
+def test_a_segment_that_is_gone_and_the_header_of_the_next(memory: Path) -> None:
+    """The mended header counts too few messages; nothing that is good is passed over because of it."""
+    rig = Rig(memory)
+    sent = rig.fill(80)
+    rig.step()
+    rig.crash()
+    _, second, third, fourth = (rig.layout.segment(*pair) for pair in rig.layout.list_segments())
+    second.write_bytes(random.Random(1).randbytes(second.stat().st_size))
+    third.write_bytes(bytes(HEADER_BYTES) + third.read_bytes()[HEADER_BYTES:])
+    rig.open()
+    first = rig.append([encode(b"t", b"new")])
+    rig.step()
+    gone = range(*(int(path.stem) for path in (second, third)))
+    assert read_all(rig) == {*range(len(sent)), first} - set(gone)
+    assert int(fourth.stem) < len(sent)
     rig.crash()
 
 
