@@ -1,0 +1,66 @@
+"""Executors in processes of their own, one of which dies in the middle of a job."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spool.wire import encode
+from tests.spool.rig import Rig
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.slow]
+
+JOB = """
+import os, signal, sys
+import psutil
+from pipeline.archiving import run_archive
+from pipeline.progress import watch
+from pipeline.session import open_session
+
+killed = []
+
+def kill_one(done, of):
+    if killed or not 3 <= done < of:
+        return
+    ours = psutil.Process().children(recursive=True)
+    executors = [p for p in ours if any("ExecutorBackend" in word for word in p.cmdline())]
+    assert len(executors) == 2, executors
+    os.kill(executors[0].pid, signal.SIGKILL)
+    killed.append((done, of))
+
+with open_session("local-cluster[2,1,1024]") as session:
+    with watch(session, kill_one):
+        report = run_archive(session, [sys.argv[1]], sys.argv[2])
+assert killed, "the job was over before anybody was killed"
+print(report.messages, report.unreadable)
+"""
+
+
+def test_an_executor_dies_in_the_middle(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+    """Two executors, one killed by SIGKILL with tasks done and tasks to do: each message is archived once."""
+    from pipeline.archive_files import read_archive
+
+    count = 6000
+    for first in range(0, count, 50):
+        rig.append([encode(b"t", b"%d" % i + bytes(90)) for i in range(first, first + 50)])
+    rig.step()
+    assert len(rig.layout.list_segments()) > 50
+    target = tmp_path / "archive"
+    done = subprocess.run(
+        [sys.executable, "-c", JOB, str(rig.options.directory), str(target)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{count} 0\n"), done.stderr
+    rows = read_archive(spark, str(target)).select("sequence").collect()
+    assert sorted(row.sequence for row in rows) == list(range(count))
