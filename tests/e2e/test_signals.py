@@ -249,6 +249,24 @@ def test_a_reload_under_load(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         check_complete(records, sent)
 
 
+def test_a_reload_waits_for_what_is_in_flight(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """While each answer of Kafka takes a second, whoever gives way has them all first: nothing comes twice."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        bruce.send(keyed(PARTITIONS))
+        bruce.await_status(lambda s: s.delivered == PARTITIONS)
+        for broker in (1, 2, 3):
+            kafka.rtt(broker, 1000)
+        bruce.send([encode(b"t", b"%d" % i, partition_key=i) for i in range(600)])
+        bruce.await_status(lambda s: any(broker.in_flight for broker in s.brokers))
+        bruce.configure({"kafka": {"linger.ms": "1"}})
+        bruce.tell(signal.SIGHUP)
+        bruce.await_true(lambda: bruce.logged("gave way") >= 1)
+        for broker in (1, 2, 3):
+            kafka.rtt(broker, 0)
+        bruce.await_status(lambda s: s.delivered == PARTITIONS + 600)
+        assert len(consume(kafka.bootstrap_servers, "t", PARTITIONS, PARTITIONS + 600)) == PARTITIONS + 600
+
+
 def test_a_reloaded_partitioner(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """What comes after the reload goes by the new one."""
     messages = [encode(b"t", b"%d" % i, key=b"same", partition_key=3, timestamp=1) for i in range(20)]
