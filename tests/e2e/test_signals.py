@@ -250,7 +250,7 @@ def test_a_reload_under_load(kafka: EmbeddedKafka, tmp_path: Path) -> None:
 
 
 def test_a_reload_waits_for_what_is_in_flight(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """While each answer of Kafka takes a second, whoever gives way has them all first: nothing comes twice."""
+    """While each answer of Kafka takes a second, who gives way has them all first: nothing comes twice."""
     with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
         bruce.send(keyed(PARTITIONS))
         bruce.await_status(lambda s: s.delivered == PARTITIONS)
