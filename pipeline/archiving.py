@@ -7,10 +7,11 @@ without Kafka, and again at any time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import or_
+from threading import Event
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -25,6 +26,10 @@ from pipeline.plan import SpoolPlan, find_spools, plan_spool
 from pipeline.store import Store
 
 VERSION = 1
+EVERY_S = 10.0
+"""Between two looks at the spools. Each makes a file a topic: fewer seconds, smaller files."""
+COMPACT_AFTER = 100
+"""Looks that found something, from one compaction to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,24 @@ def run_archive(
         merged = compact_files(session, store, log) if compact else 0
     unreadable = sum(one.messages for one in new) - sum(topics.values())
     return ArchiveReport(store.address, topics, files, unreadable, log.newest.spools, merged)
+
+
+def follow_archive(
+    session: SparkSession, paths: Sequence[str], target: str, stop: Event, *, compact: bool = False
+) -> Iterator[ArchiveReport]:
+    """`run_archive` again and again until `stop` is set, with a report of each time that something was new.
+
+    `compact` merges small files now and then. New spools that a glob finds are taken in. Raises what
+    `run_archive` does.
+    """
+    since = 0
+    while not stop.is_set():
+        merge = compact and since >= COMPACT_AFTER
+        report = run_archive(session, paths, target, compact=merge)
+        since = 0 if merge else since + bool(report.files)
+        if report.messages or report.unreadable or report.merged:
+            yield report
+        stop.wait(EVERY_S)
 
 
 def plan_each(paths: Iterable[str]) -> list[SpoolPlan]:

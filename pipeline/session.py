@@ -76,7 +76,10 @@ def open_session(master: str = LOCAL, settings: Mapping[str, str] | None = None)
 
 
 def _start(master: str, settings: Mapping[str, str]) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if _submitted():
+        return _join(master, settings)
+    os.environ["PYSPARK_PYTHON"] = settings.get("spark.pyspark.python", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if master.startswith("local"):
         # Where Spark's page listens; else it is open to the network.
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -91,8 +94,27 @@ def _start(master: str, settings: Mapping[str, str]) -> SparkSession:
     return SparkSession.builder.getOrCreate()
 
 
+def _submitted() -> bool:
+    """Whether spark-submit started us, and has a JVM for us."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _join(master: str, settings: Mapping[str, str]) -> SparkSession:
+    """A session in the JVM of spark-submit, whose own settings come first."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]
+    conf = SparkConf(loadDefaults=True, _jvm=gateway.jvm)
+    for key, value in _configuration(master, settings).getAll():
+        conf.setIfMissing(key, value)
+    SparkContext(conf=conf, gateway=gateway)
+    return SparkSession.builder.getOrCreate()
+
+
 def _stop(session: SparkSession) -> None:
     """End the session and its JVM, so that the next one starts with its own settings."""
+    if _submitted():
+        session.stop()
+        return
     # Spark has no public way to its own process.
     gateway: Any = session.sparkContext._gateway  # noqa: SLF001
     session.stop()

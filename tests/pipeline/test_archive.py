@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,3 +180,39 @@ def test_copies_of_one_spool_are_refused(spark: SparkSession, rig: Rig, tmp_path
     copy = shutil.copytree(rig.options.directory, tmp_path / "copy")
     with pytest.raises(JobFailed, match="are copies of one spool; name one of them"):
         run_archive(spark, [str(rig.options.directory), str(copy)], str(tmp_path / "archive"))
+
+
+@pytest.mark.crash
+@pytest.mark.slow
+def test_continuous_through_a_kill(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+    """`--continuous` goes on with what comes; killed, JVM and all, and started again: no gap and no double.
+
+    SIGTERM ends it, with exit code 0.
+    """
+    target = tmp_path / "archive"
+    command = [*BRUCECTL, "spark", "archive", str(rig.options.directory), "--to", str(target), "--continuous"]
+
+    def rows() -> list[int]:
+        return [row.sequence for row in archived(spark, target)] if target.exists() else []
+
+    def until(count: int, process: subprocess.Popen[bytes]) -> None:
+        while len(rows()) < count:
+            assert process.poll() is None
+            time.sleep(0.5)
+
+    fill(rig, 60)
+    with (tmp_path / "said").open("wb") as said:
+        first = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+        until(60, first)
+        fill(rig, 40)
+        until(100, first)
+        fill(rig, 30)
+        # Somewhere in its next turn, or before it.
+        os.killpg(first.pid, signal.SIGKILL)
+        assert first.wait() == -signal.SIGKILL
+        fill(rig, 20)
+        second = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+        until(150, second)
+        second.terminate()
+        assert second.wait(120) == 0
+    assert sorted(rows()) == list(range(150))

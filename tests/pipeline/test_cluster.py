@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,26 @@ def test_an_executor_dies_in_the_middle(spark: SparkSession, rig: Rig, tmp_path:
     assert (done.returncode, done.stdout) == (0, f"{count} 0\n"), done.stderr
     rows = read_archive(spark, str(target)).select("sequence").collect()
     assert sorted(row.sequence for row in rows) == list(range(count))
+
+
+def test_spark_submit(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+    """`spark-submit` runs a command of `brucectl spark` with its own settings, and hands on the exit code."""
+    import cli.spark_submit
+
+    rig.append([encode(b"t", b"v") for _ in range(10)])
+    rig.step()
+    submit = Path(sys.executable).with_name("spark-submit")
+    conf = ["--conf", "spark.sql.session.timeZone=Asia/Tokyo", "--conf", "spark.ui.enabled=false"]
+    sql = "SELECT current_timezone() AS zone, count(*) AS n FROM spool"
+    query = ["query", sql, str(rig.options.directory), "--form", "json"]
+    done = subprocess.run(
+        [submit, "--master", "local[1]", *conf, cli.spark_submit.__file__, *query],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        env={"PATH": f"{submit.parent}:/usr/bin:/bin", "PYSPARK_DRIVER_PYTHON": sys.executable},
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"zone": "Asia/Tokyo", "n": 10}

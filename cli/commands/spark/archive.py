@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import signal
+from threading import Event
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.arguments import AsJson, ConfigFile, examples
 from cli.commands.spark.options import Conf, Master, Spools, job_session, spool_paths
 
+if TYPE_CHECKING:
+    from pipeline.archiving import ArchiveReport
+
 EXAMPLES = examples(
     "brucectl spark archive /var/lib/bruce --to /srv/archive",
+    "brucectl spark archive --to /srv/archive --continuous --compact",
     "brucectl spark archive '/mnt/fleet/*/bruce' --to hdfs://namenode/bruce --compact --master yarn",
 )
 
@@ -25,6 +31,9 @@ def archive(
         ),
     ],
     compact: Annotated[bool, typer.Option("--compact", help="Then merge small files.")] = False,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Go on, every 10 s, until SIGTERM or SIGINT.")
+    ] = False,
     as_json: AsJson = False,
     master: Master = None,
     conf: Conf = None,
@@ -35,21 +44,44 @@ def archive(
     They are named as DIR/topic=orders/date=2026-11-21/*.parquet. Every committed message comes in once,
     delivered or not: how far each spool is archived stands in DIR, so the command can be repeated at any
     time, and after it was killed. A row has all that the message has, as its sender wrote it; the day is that
-    of its reception, in UTC. Kafka is not asked. Exits 1 when messages could
-    not be read in the spool. Needs Java 17.
+    of its reception, in UTC. Kafka is not asked.
+
+    With --continuous it goes on with what comes, Kafka being there or not, and --compact merges now and then;
+    a signal lets it finish what it is at. Exits 1 when messages could not be read in the spool.
+
+    Needs Java 17.
     """
     from cli.config import load_config
     from cli.exits import FINE, FOUND
+
+    paths = spool_paths(spools, load_config(config))
+    with job_session(master, conf) as session:
+        from pipeline.archiving import follow_archive, run_archive
+
+        if continuous:
+            unreadable = 0
+            for report in follow_archive(session, paths, to, _stop_signals(), compact=compact):
+                _show(report, as_json=as_json)
+                unreadable += report.unreadable
+            raise typer.Exit(FOUND if unreadable else FINE)
+        report = run_archive(session, paths, to, compact=compact)
+    _show(report, as_json=as_json)
+    raise typer.Exit(FOUND if report.unreadable else FINE)
+
+
+def _show(report: ArchiveReport, *, as_json: bool) -> None:
     from cli.output import show_json, show_rows
 
-    settings = load_config(config)
-    with job_session(master, conf) as session:
-        from pipeline.archiving import run_archive
-
-        report = run_archive(session, spool_paths(spools, settings), to, compact=compact)
     if as_json:
         show_json(report.as_json())
     else:
         show_rows(["topic", "messages"], report.topics.items())
         typer.echo(report.sentence())
-    raise typer.Exit(FOUND if report.unreadable else FINE)
+
+
+def _stop_signals() -> Event:
+    """Set by SIGTERM and SIGINT from now on."""
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
