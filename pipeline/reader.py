@@ -34,17 +34,25 @@ class SegmentReader(DataSourceReader):
         """What an executor needs: not the plan, which needs the spool's index."""
         return {**self.__dict__, "_plan": None, "_filters": []}
 
-    def pushFilters(self, filters: list[Any]) -> list[Any]:  # noqa: N802  (Spark's name)
-        """Keep them for the plan. All stay with Spark, too: they choose segments, and no rows."""
-        self._filters = filters
-        return filters
-
     def partitions(self) -> list[Part]:
         assert self._plan is not None
         return self._plan(self._filters)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_part(partition, self._schema, self._mode)
+
+
+class PruningReader(SegmentReader):
+    """The same, for a DataFrame that is read once.
+
+    PySpark 4.3 keeps what `pushFilters` led to for all readers of a DataFrame: one that is used again, or
+    twice in a query, would silently lack what another use of it was not interested in. So this is asked for.
+    """
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:  # noqa: N802  (Spark's name)
+        """Keep them for the plan. All stay with Spark, too: they choose segments, and no rows."""
+        self._filters = filters
+        return filters
 
 
 def read_part(partition: InputPartition, schema: StructType, mode: str) -> Iterator[pa.RecordBatch]:

@@ -6,14 +6,17 @@
 
 A path is as executors see it, or an address that pyarrow.fs knows. One segment is one input partition, a
 large one several. Columns are those of `pipeline.schema`, all or those that a schema names; the fewer, the
-faster. Filters on topic, sequence and times are pushed down: segments whose footers say that they hold
-nothing of it are not opened (`pipeline.pushdown`).
+faster.
 
 Options:
 
     host   names the host whose spools these are
     mode   what becomes of damaged frames: `permissive` (default) makes a row of each range of them when the
            schema has the column `damaged`, `dropmalformed` passes them over, `failfast` ends the query
+    pushFilters   `true`: filters on topic, sequence and times go to the footers (`pipeline.pushdown`), and
+           segments that hold nothing of it are not opened. Only for a DataFrame that is read once, in one
+           place of one query: PySpark 4.3 gives each later use the segments of the first. It needs Spark's
+           setting `spark.sql.python.filterPushdown.enabled`, and says so
 
 As a stream (`spark.readStream`, its offsets in `pipeline.places`) it follows what is committed:
 
@@ -33,7 +36,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from pipeline.errors import BadOption, BadSchema, MissingSpark
-from pipeline.reader import MODES, SegmentReader
+from pipeline.reader import MODES, PruningReader, SegmentReader
 from pipeline.schema import SCHEMA
 from pipeline.segments import Part
 
@@ -50,7 +53,9 @@ class BruceSource(DataSource):
 
     def reader(self, schema: StructType) -> SegmentReader:
         check_schema(schema, SCHEMA)
-        return SegmentReader(partial(_plan, **self._spools(schema)), schema, _mode(self.options))
+        prunes = _choice(self.options, "pushFilters", ("false", "true")) == "true"
+        kind = PruningReader if prunes else SegmentReader
+        return kind(partial(_plan, **self._spools(schema)), schema, _mode(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
         check_schema(schema, SCHEMA)

@@ -184,7 +184,10 @@ def test_segments_that_cannot_match_are_not_opened(spark: SparkSession, rig: Rig
         path = rig.layout.segment(*pair)
         for offset in range(400, path.stat().st_size - 2048, 512):
             flip(path, offset)
-    everything = load(spark, rig.options.directory, mode="failfast")
+
+    def chosen(condition: str) -> DataFrame:
+        return load(spark, rig.options.directory, mode="failfast", pushFilters="true").where(condition)
+
     for condition in (
         "topic = 't2'",
         "topic in ('t2', 'other')",
@@ -194,21 +197,33 @@ def test_segments_that_cannot_match_are_not_opened(spark: SparkSession, rig: Rig
         "created_at = '1970-01-03 00:00:00'",
         "timestamp_ms > 100000000 and not timestamp_ms >= 259200000",
     ):
-        assert sequences(everything.where(condition)) == list(range(8, 12)), condition
+        assert sequences(chosen(condition)) == list(range(8, 12)), condition
     for condition in ("topic <> 't2'", "length(topic) = 2", "sequence >= 8", "sequence < 10"):
         with pytest.raises(Exception, match="is damaged"):
-            everything.where(condition).collect()
+            chosen(condition).collect()
+
+
+def test_a_frame_may_be_used_again(spark: SparkSession, rig: Rig) -> None:
+    """One use of a DataFrame takes nothing from another, one after the other or in one query."""
+    rig.fill(60)
+    rig.step()
+    frame = load(spark, rig.options.directory)
+    assert sequences(frame.where("sequence = 5")) == [5]
+    assert sequences(frame) == list(range(180))
+    first, last = frame.where("sequence = 5"), frame.where("sequence >= 178")
+    assert sequences(last.union(first)) == [5, 178, 179]
 
 
 def test_without_push_down_the_setting_is_named(spark: SparkSession, rig: Rig) -> None:
-    """In a session that does not let filters through, the error says which setting does."""
+    """In a session that does not let filters through, who asks for it is told which setting does."""
     rig.fill(1)
     rig.step()
     setting = "spark.sql.python.filterPushdown.enabled"
     spark.conf.set(setting, "false")
     try:
         with pytest.raises(Exception, match=rf"'{setting}' is false\. Set it to true"):
-            load(spark, rig.options.directory).where("topic = 't0'").collect()
+            load(spark, rig.options.directory, pushFilters="true").where("topic = 't0'").collect()
+        assert load(spark, rig.options.directory).where("topic = 't0'").count() == 2
     finally:
         spark.conf.set(setting, "true")
 
