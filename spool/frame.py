@@ -143,7 +143,7 @@ def verify(at: int, room: int, digest: int) -> int:
     columns = 1 + (flags & UIDS) + ((flags & PIDS) >> 1)
     if 4 * count * columns + discard_bytes > body_bytes or body_bytes > MAX_BODY_BYTES:
         return 3
-    if load_i64(at + 32) < 0 or load_i64(at + 40) < 0:
+    if load_i64(at + 32) < 0 or load_i64(at + 40) < 0 or load_i64(at + 48) < 0:
         return 3
     if HEAD_BYTES + padded(body_bytes) > room:
         return 2

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from spool.format import HEAD_BYTES, HEADER_BYTES, decode_header, encode_header
 from spool.frame import (
@@ -151,6 +153,25 @@ def test_random_bytes_are_no_frame(data: bytes, room: int) -> None:
     for candidate in (data, bytes(changed)):
         memory = np.frombuffer(candidate, np.uint8).copy()
         assert verify(address_of(memory), min(room, len(memory)), digest_address()) in (CUT, BAD)
+
+
+@pytest.mark.parametrize("at", [32, 40, 48])
+def test_a_number_that_nobody_can_have_given(at: int) -> None:
+    """A negative sequence number, burst or time of receipt is not believed, though the digest is right."""
+    chain = Chain.of(1)
+    memory = chain.memory[chain.offsets[0] :].copy()
+    frame = memory[: int(chain.tail[POSITION]) - chain.offsets[0]]
+
+    def sign() -> None:
+        body = int(frame[24:28].view(np.uint32)[0])
+        signed = frame[8 : HEAD_BYTES + body].tobytes()
+        frame[:8].view(np.uint64)[0] = xxh3_64_intdigest(signed, int(frame[56:64].view(np.uint64)[0]))
+
+    sign()
+    assert verify(address_of(memory), len(frame), digest_address()) == END
+    frame[at : at + 8].view(np.int64)[0] = -5
+    sign()
+    assert verify(address_of(memory), len(frame), digest_address()) == BAD
 
 
 def test_the_largest_frame_is_walked() -> None:
