@@ -230,6 +230,44 @@ def test_the_driver_dies_as_the_owner(life: Life, point: str) -> None:
     assert duplicates(life.records()) == (sent if point == "file.synced" else 0)
 
 
+def test_drain_takes_over_what_a_dead_job_left(life: Life) -> None:
+    """`brucectl drain` without a daemon sends nothing again that tasks had written down."""
+    job = life.backlog()
+    life.bruce.kill9()
+    job.tell("send", 150)
+    job.tell("record")
+    job.kill9()
+    done = run("drain", environ=life.bruce.environ)
+    assert done.returncode == 0, done.stderr
+    life.settled()
+    assert duplicates(life.records()) == 0
+
+
+@pytest.mark.parametrize("mode", ["exactly_once", "at_most_once"])
+def test_in_every_mode(life: Life, mode: str) -> None:
+    """Delivery is lent and taken back, twice, and the next daemon finds the marks that it expects."""
+    life.bruce.stop()
+    life.bruce.configure({"dispatch": {"mode": mode}})
+    life.bruce.start()
+    for _ in range(2):
+        life.send(100)
+        life.bruce.await_status(lambda s: s.backlog == 0, 60)
+        job = life.job()
+        job.answer()
+        life.send(100)
+        job.tell("end")
+        job = life.job()
+        job.answer()
+        job.tell("send", 50)
+        job.tell("record")
+        job.end()
+        life.settled()
+        life.bruce.kill9()
+        life.bruce.start()
+    assert life.bruce.status().trouble is None
+    assert duplicates(life.records()) == 0
+
+
 def test_a_job_asks_and_dies_before_it_is_answered(life: Life) -> None:
     """Nobody waits for it."""
     os.kill(life.worker(), signal.SIGSTOP)
