@@ -8,7 +8,8 @@
 
 While it is held nobody else sends from this spool; messages go on coming in. Behind it everything that tasks
 wrote down is in the marks. A live daemon takes it over as it comes; without one the driver does: at the end,
-and when told to settle. It must have no marks of this spool open then.
+and when told to settle. It must have no marks of this spool open then. Driver and tasks run as the user or in
+the group of bruce, which has to read and remove what they write.
 """
 
 from __future__ import annotations

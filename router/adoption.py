@@ -68,7 +68,7 @@ class Adoption:
         self._reader = Reader(Catalogue(layout), Topics())
         self._discard_log = DiscardLog()
         self._refused: set[Path] = set()
-        """Files that could not even be moved."""
+        """Files that are passed over: they could not be read, moved or removed."""
 
     @property
     def floor(self) -> int:
@@ -85,7 +85,7 @@ class Adoption:
             if not self._take_over(list(files.values())):
                 return False
             for path in files:
-                path.unlink(missing_ok=True)
+                self._remove(path)
             reach("adopt.removed")
         self._remove_directories(keep)
         self._discard_log.flush()
@@ -112,6 +112,9 @@ class Adoption:
                 self._judge(path, file)
             except BadSpool as error:
                 self._refuse(path, error)
+                continue
+            except OSError as error:
+                self._leave(path, f"cannot be read: {error.strerror}")
                 continue
             found[path] = file
             count += len(file.sequences)
@@ -157,19 +160,30 @@ class Adoption:
         try:
             make_directory(self._layout.quarantine)
             os.rename(path, self._layout.quarantine / path.name)
-        except OSError:
-            self._refused.add(path)
+        except OSError as failure:
+            self._leave(path, f"cannot be moved: {failure.strerror}")
+
+    def _remove(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            self._leave(path, f"cannot be removed: {error.strerror}")
+
+    def _leave(self, path: Path, why: str) -> None:
+        """Pass a file over until the next owner comes; that it is taken over again does no harm."""
+        _log.error("%s %s; have jobs run as the user or in the group of bruce", path, why)
+        self._refused.add(path)
 
     def _remove_directories(self, keep: str) -> None:
         """Remove the directories of jobs that deliver no more, and what they left half written."""
         for directory in self._layout.outcomes.glob("*/"):
             if directory.name == keep:
                 continue
-            for path in directory.iterdir():
-                if path.suffix != SUFFIX or path in self._refused:
-                    path.unlink(missing_ok=True)
             # With a file that has come meanwhile it is not empty, and goes the next time.
             with contextlib.suppress(OSError):
+                for path in directory.iterdir():
+                    if path.suffix != SUFFIX:
+                        path.unlink(missing_ok=True)
                 directory.rmdir()
 
     # -- marks ------------------------------------------------------------------------------------------
@@ -179,7 +193,11 @@ class Adoption:
         sequences = np.concatenate([file.sequences for file in files])
         reasons = np.concatenate([file.reasons for file in files])
         # First: of two attempts at a message one may have been refused, and the other not.
-        self._acks.resolve(sequences[reasons == 0])
+        delivered = np.sort(sequences[reasons == 0])
+        # Segment by segment: there may be thousands, and to look for each in all of them takes seconds.
+        starts = [info.first_sequence for info in self._catalogue.segments[1:]]
+        for part in np.split(delivered, np.searchsorted(delivered, starts)):
+            self._acks.resolve(part)
         if reasons.any():
             discarded, first = np.unique(sequences[reasons != 0], return_index=True)
             self._discard(discarded, reasons[reasons != 0][first])

@@ -187,6 +187,34 @@ def test_segments_that_are_gone_were_resolved(desk: Desk) -> None:
     assert list_outcomes(desk.layout.quarantine) == []
 
 
+def test_what_is_refused_is_passed_over(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that is refused to us stops nothing: it is said once, and the next owner tries again."""
+    bad, good = desk.write(range(10)), desk.write(range(10, 20))
+    adoption = Adoption(desk.layout, desk.rig.identity.spool)
+    real_read, real_unlink = Path.read_bytes, Path.unlink
+
+    def read(path: Path) -> bytes:
+        if path == bad:
+            raise PermissionError(13, "Permission denied")
+        return real_read(path)
+
+    def unlink(path: Path, *, missing_ok: bool = False) -> None:
+        if path == good:
+            raise PermissionError(13, "Permission denied")
+        real_unlink(path, missing_ok=missing_ok)
+
+    with mock.patch.object(Path, "read_bytes", read), mock.patch.object(Path, "unlink", unlink):
+        for _ in range(3):
+            assert adoption.step()
+    adoption.close()
+    assert list_outcomes(desk.outcomes) == sorted([bad, good])
+    read_error, remove_error = caplog.messages
+    assert "cannot be read" in read_error
+    assert "cannot be removed" in remove_error
+    assert desk.adopt(keep="").delivered == 20
+    assert not desk.outcomes.exists()
+
+
 def test_a_late_task_is_told(desk: Desk) -> None:
     """The directory of a job that delivers no more goes, with what is half written; the rest is believed."""
     desk.write(range(7))
