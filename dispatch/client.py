@@ -78,7 +78,7 @@ class KafkaClient:
         self, options: DispatchOptions, wake_fd: int | None = None, *, transactional_id: str = ""
     ) -> None:
         self.library = librdkafka.load()
-        self._options, self._wake_fd, self._transactional_id = options, wake_fd, transactional_id
+        self._options, self._wake_fd, self.transactional_id = options, wake_fd, transactional_id
         self._topics: dict[bytes, int] = {}
         self._topics_lock, self._asking = threading.Lock(), threading.Lock()
         self._logged: dict[tuple[str, str], float] = {}
@@ -95,7 +95,7 @@ class KafkaClient:
         self._open()
 
     def _open(self) -> None:
-        self.handle = _new_producer(self.library, self._options, self._transactional_id)
+        self.handle = _new_producer(self.library, self._options, self.transactional_id)
         self.queue = int(self.library.queue_get_main(self.handle))
         self.library.set_log_queue(self.handle, None)
         if self._wake_fd is not None:

@@ -109,10 +109,10 @@ class ExactlyOnce(Pool):
         spool_uuid: bytes,
         wake: Callable[[], None],
     ) -> None:
-        """`client` has the `transactional_id` of the spool. `wake` is called from another thread."""
+        """`client` has a `transactional_id`, of the spool or of a part of it. Another thread calls `wake`."""
         super().__init__(client, topics, options, spool_uuid=spool_uuid)
-        name = transactional_id(spool_uuid).encode()
-        topic = ProgressTopic(options.kafka, options.progress_topic, name, client.fetch_cluster)
+        key = client.transactional_id.encode()
+        topic = ProgressTopic(options.kafka, options.progress_topic, key, client.fetch_cluster)
         self._topic, self._lane, self._book = topic, Lane(client, topic, wake), book
         self._by = Deliverer(os.urandom(INSTANCE_BYTES), socket.gethostname(), time.time_ns())
         self._number: int | None = None

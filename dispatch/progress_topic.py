@@ -91,6 +91,18 @@ class ProgressTopic:
         _log.info("the topic %s was made, compacted", self.name)
         return "made"
 
+    def read_family(self) -> list[Progress]:
+        """The last record under our key, and under each that begins with it; from the whole topic."""
+        found, _ = self._look_through([TopicPartition(self.name, p, 0) for p in range(self.ensure())])
+        return [_decoded(self.name, message) for message in found]
+
+    def _look_through(self, starts: list[TopicPartition]) -> tuple[list[Message], dict[int, int]]:
+        try:
+            return self._read(starts)
+        except KafkaException as error:
+            said = error.args[0]
+            raise Unreachable(said.code(), f"the topic {self.name} cannot be read: {said.str()}") from None
+
     def read(self, place: Place | None) -> tuple[Progress | None, Place]:
         """The last record of ours from `place` on, and where the next may be.
 
@@ -101,30 +113,22 @@ class ProgressTopic:
             starts = [TopicPartition(self.name, place.partition, place.offset)]
         else:
             place, starts = None, [TopicPartition(self.name, p, 0) for p in range(count)]
-        try:
-            found, ends = self._read(starts)
-        except KafkaException as error:
-            said = error.args[0]
-            raise Unreachable(said.code(), f"the topic {self.name} cannot be read: {said.str()}") from None
+        found, ends = self._look_through(starts)
         partition = place.partition if place else zlib.crc32(self.key) % count
         best: Progress | None = None
         for message in found:
-            try:
-                progress = decode(message.value() or b"")
-            except BadProgress as error:
-                raise Unreachable(
-                    int(Code.BAD_MSG),
-                    f"{self.name}, partition {message.partition()}, offset {message.offset()}: {error}",
-                ) from None
+            if message.key() != self.key:
+                continue
+            progress = _decoded(self.name, message)
             if best is None or progress.number > best.number:
                 best, partition = progress, int(message.partition() or 0)
         return best, Place(partition, ends[partition])
 
     def _read(self, starts: list[TopicPartition]) -> tuple[list[Message], dict[int, int]]:
-        """The last messages of ours by partition, and the ends by partition, all that there was decided."""
+        """The last messages of ours by partition and key, and the ends by partition, all of it decided."""
         ends = self._ends(starts)
         reader = self._consumer("read_committed")
-        last: dict[int, Message] = {}
+        last: dict[tuple[int, bytes], Message] = {}
         open_ = {partition for partition, end in ends.items() if end > 0}
         deadline = time.monotonic() + READ_S
         try:
@@ -133,8 +137,8 @@ class ProgressTopic:
                 for message in reader.consume(1000, 0.1):
                     partition, error = int(message.partition() or 0), message.error()
                     if error is None:
-                        if message.key() == self.key:
-                            last[partition] = message
+                        if (key := message.key() or b"").startswith(self.key):
+                            last[partition, key] = message
                     elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  (its public name)
                         raise KafkaException(error)
                     elif (message.offset() or 0) >= ends[partition]:
@@ -169,3 +173,12 @@ class ProgressTopic:
                 **_SILENT,
             }
         )
+
+
+def _decoded(topic: str, message: Message) -> Progress:
+    """What a message says. Raises Unreachable."""
+    try:
+        return decode(message.value() or b"")
+    except BadProgress as error:
+        where = f"{topic}, partition {message.partition()}, offset {message.offset()}"
+        raise Unreachable(int(Code.BAD_MSG), f"{where}: {error}") from None

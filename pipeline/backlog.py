@@ -29,6 +29,12 @@ class Runs:
         pairs = np.array([(a, min(b, end)) for a, b in runs if a < end], np.int64).reshape(-1, 2)
         return cls(pairs[:, 0].copy(), pairs[:, 1].copy())
 
+    def without(self, sequences: npt.NDArray[np.int64]) -> Runs:
+        """Those that are not among these, which come in order, each once."""
+        cut = sequences[self.hold(sequences)]
+        first, end = np.sort(np.append(self.first, cut + 1)), np.sort(np.append(self.end, cut))
+        return Runs(first[first < end], end[first < end])
+
     def __len__(self) -> int:
         return int((self.end - self.first).sum())
 

@@ -20,11 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch.client import KafkaClient
+from dispatch.exactly_once import ExactlyOnce, Phase
 from dispatch.options import DispatchOptions
 from dispatch.partitions import NOT_HELD
 from dispatch.pool import Outcomes, Pool
 from dispatch.retry import Action, decide
 from pipeline.errors import JobFailed
+from pipeline.task_book import TaskBook
 from router.failures import Failures
 from router.metadata import Metadata
 from router.renewal import Renewal
@@ -48,6 +50,14 @@ class Settled(NamedTuple):
     sequences: npt.NDArray[np.int64]
     reasons: npt.NDArray[np.int32]
     """0: Kafka has it; else a spool.wire.Reason for which it never will."""
+
+
+class Lane(NamedTuple):
+    """Delivery in transactions."""
+
+    name: str
+    """Its transactional id, and the key of its progress records."""
+    book: TaskBook
 
 
 class Load:
@@ -75,21 +85,35 @@ class Carrier:
         *,
         over: Callable[[], bool] = lambda: False,
         replayed_ms: int = 0,
+        lane: Lane | None = None,
     ) -> None:
-        """`over` tells whether the time is over. Raises BadProperty, DispatchError."""
+        """`over` tells whether the time is over. `lane`: deliver in transactions, under its name.
+
+        Raises BadProperty, DispatchError.
+        """
         self.topics = Topics()
         self._over = over
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._client = KafkaClient(options, self._wake)
-        self._pool = Pool(self._client, self.topics, options, spool_uuid=spool, replayed_ms=replayed_ms)
+        self._book = lane.book if lane else None
+        if lane:
+            self._client = KafkaClient(options, self._wake, transactional_id=lane.name)
+            self._pool: Pool = ExactlyOnce(
+                self._client, self.topics, options, lane.book, spool_uuid=spool, wake=self._ring
+            )
+        else:
+            self._client = KafkaClient(options, self._wake)
+            self._pool = Pool(self._client, self.topics, options, spool_uuid=spool, replayed_ms=replayed_ms)
         self._room = Room(self._pool, options.window_messages, options.window_bytes)
-        self._metadata = Metadata(self._client.fetch_cluster, lambda: os.eventfd_write(self._wake, 1))
+        self._metadata = Metadata(self._client.fetch_cluster, self._ring)
         self._trouble = Trouble(self._client, self._metadata)
         self._failures = Failures()
         self._renewal = Renewal(self._client, self._pool)
         self._loads: deque[Load] = deque()
         self._settled: list[Settled] = []
         self._observed_at = 0.0
+
+    def _ring(self) -> None:
+        os.eventfd_write(self._wake, 1)
 
     def load(self, batch: Batch, partition: npt.NDArray[np.int32]) -> None:
         """Take in a batch with its partitions, and send what may go; waits while there is too much here.
@@ -102,11 +126,14 @@ class Carrier:
                 "messages reach Kafka out of order: the rows must be sorted by spool and sequence, each once"
             )
         flat = self._find(batch, partition)
-        if flat is None:
+        if flat is None or not self._begun():
             return
         load = Load(batch, flat)
         self._loads.append(load)
-        self._send_live(load)
+        if self._book and len(self._book.delivered):
+            self._note(np.intersect1d(batch.sequence, self._book.delivered), _DONE, 0)
+        if load.left:
+            self._send_live(load)
         while self._bytes() > MOST_BYTES and not self._over():
             self.turn()
 
@@ -127,6 +154,19 @@ class Carrier:
                 return None
             self._metadata.want([self.topics.names[topic] for topic in missing.tolist()])
             self.turn()
+
+    def _begun(self) -> bool:
+        """Wait until it is known what need not be sent; False: there was no time."""
+        while self._book and self._book.place is None:
+            if self._over():
+                return False
+            self.turn()
+        return True
+
+    def recorded(self) -> None:
+        """What was settled so far stands in an outcome file."""
+        if self._book:
+            self._book.recorded()
 
     def settled(self) -> Settled:
         """What became known since the last time."""
@@ -167,6 +207,8 @@ class Carrier:
         if cluster := self._metadata.take():
             self._pool.set_cluster(cluster)
         moved = self._settle()
+        if isinstance(self._pool, ExactlyOnce) and self._pool.phase is Phase.FENCED:
+            raise JobFailed(self._pool.trouble)
         if self._client.fatal:
             self._trouble.note_finished(self._client.fatal.text)
             lost = self._renewal.attempt(self._pool.in_flight())
@@ -233,7 +275,7 @@ class Carrier:
             flats, first = np.unique(load.flat, return_index=True)
             self._pool.partitions.hold(flats, load.batch.sequence[first])
             return
-        may = held[load.flat] == NOT_HELD
+        may = (held[load.flat] == NOT_HELD) & (load.state == _OPEN)
         handed = self._pool.send(load.batch, np.where(may, load.flat, -1).astype(np.int32))
         after = self._pool.partitions.rows["held_from"][load.flat]
         sent = may & ((after == NOT_HELD) | (load.batch.sequence < after))

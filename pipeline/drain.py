@@ -22,8 +22,9 @@ from pipeline.outcomes import read_outcomes
 from pipeline.plan import find_spools, plan_spool
 from pipeline.route import Routes
 from pipeline.route_plan import plan_routes
-from pipeline.sending import Sent, count_outcomes, count_topics, read_stored, refuse_modes, send, tell
+from pipeline.sending import Sent, count_outcomes, count_topics, read_stored, refuse_at_most_once, send, tell
 from pipeline.sink import Delivery
+from pipeline.unrecorded import read_segments, recover
 
 
 def drain(stored: DataFrame, backlog: Mapping[str, Runs], routes: Routes, delivery: Delivery) -> DataFrame:
@@ -44,19 +45,24 @@ def run_drain(
     A live daemon goes on taking messages in; those are left to it. Raises NoSpool, SpoolBusy, NotLent,
     LeaseLost, Unreachable, BadProperty, BadPartitioner, JobFailed.
     """
-    refuse_modes(options, "brucectl drain")
+    refuse_at_most_once(options)
     started = time.monotonic()
     deadline = float("inf") if timeout_s is None else time.time() + timeout_s
     layouts = find_spools(paths)
     with ExitStack() as stack:
         leases = [stack.enter_context(delivery_lease(layout)) for layout in layouts]
+        segments = {lease.spool.hex(): read_segments(lease.layout) for lease in leases}
         backlog = {lease.spool.hex(): open_runs(lease) for lease in leases}
+        if options.mode == "exactly_once":
+            for lease in leases:
+                spool = lease.spool.hex()
+                backlog[spool] = backlog[spool].without(recover(options, lease, segments[spool]))
         stored = read_stored(session, layouts)
         topics = count_topics(undelivered(stored, backlog))
         routes = plan_routes(options, list(topics), partitioners, layouts, deadline)
         directories = {lease.spool.hex(): str(lease.outcomes) for lease in leases}
-        told = drain(stored, backlog, routes, Delivery(options, "drain", directories, deadline))
-        reasons = count_outcomes(told)
+        delivery = Delivery(options, "drain", directories, deadline, segments)
+        reasons = count_outcomes(drain(stored, backlog, routes, delivery))
         for lease in leases:
             lease.check()
     return tell(sum(map(len, backlog.values())), topics, routes, reasons, started)

@@ -44,7 +44,8 @@ def send(frame: DataFrame, routes: Routes, delivery: Delivery) -> DataFrame:
 
     Those of topics without partitions have none. Order is kept for each partition key of a spool.
     """
-    return deliver(arrange(route(frame, routes).where("partition >= 0")), delivery)
+    placed = route(frame, routes).where("partition >= 0")
+    return deliver(arrange(placed, in_transactions=delivery.in_transactions), delivery)
 
 
 def read_stored(session: SparkSession, layouts: Iterable[Layout], *more: str) -> DataFrame:
@@ -85,9 +86,9 @@ def tell(
     )
 
 
-def refuse_modes(options: DispatchOptions, instead: str) -> None:
-    """Raise JobFailed for a mode that Spark cannot deliver in."""
-    if options.mode != "at_least_once":
+def refuse_at_most_once(options: DispatchOptions) -> None:
+    """Raise JobFailed for a mode that Spark, which tries tasks again, cannot deliver in."""
+    if options.mode == "at_most_once":
         raise JobFailed(
-            f'Spark delivers at least once, and [dispatch] mode is "{options.mode}": use `{instead}`'
+            'Spark tries tasks again, and [dispatch] mode is "at_most_once": deliver with `brucectl drain`'
         )

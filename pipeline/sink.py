@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +28,9 @@ from pyspark.sql.types import StructType
 from dispatch.options import DispatchOptions
 from pipeline.arrow_map import map_in_arrow
 from pipeline.batches import integers, to_batch
-from pipeline.carrier import Carrier, Settled
+from pipeline.carrier import Carrier, Lane, Settled
 from pipeline.errors import BadSchema, JobFailed
+from pipeline.task_book import Segments, TaskBook, lane_id
 from spool.outcome_file import write_outcomes
 from spool.wire import reason_name
 
@@ -52,6 +54,8 @@ class Delivery:
     """By spool (32 hexadecimal digits), a directory for outcome files; spools without one have none."""
     deadline: float = float("inf")
     """Seconds since the epoch: what is not sent by then is left."""
+    segments: Mapping[str, Segments] = field(default_factory=dict)
+    """By spool, for exactly_once: what its progress records may speak of."""
     replayed_ms: int = 0
     """When these messages were asked for again, ms since the epoch; 0: they were not."""
 
@@ -60,15 +64,26 @@ class Delivery:
         """Whether messages that Kafka will never take are left to the daemon, which keeps them elsewhere."""
         return bool(self.options.dead_letter_topic or self.options.discard_file)
 
+    @property
+    def in_transactions(self) -> bool:
+        """Whether each partition of a spool is delivered in transactions of its own."""
+        return self.options.mode == "exactly_once"
+
     def over(self) -> bool:
         """Whether the time is over."""
         return time.time() >= self.deadline
 
 
-def arrange(frame: DataFrame) -> DataFrame:
-    """The columns that are delivered, each partition of a topic in one task, in the order of the log."""
-    whole = frame.select(*COLUMNS).repartition("spool", "topic", "partition")
-    return whole.sortWithinPartitions("spool", "sequence")
+def arrange(frame: DataFrame, *, in_transactions: bool = False) -> DataFrame:
+    """The columns that are delivered, each partition of a topic in one task, in the order of the log.
+
+    `in_transactions`: in one task the partitions of this number of all topics, one behind the other.
+    """
+    columns = frame.select(*COLUMNS)
+    if in_transactions:
+        whole = columns.repartition("spool", "partition")
+        return whole.sortWithinPartitions("spool", "partition", "sequence")
+    return columns.repartition("spool", "topic", "partition").sortWithinPartitions("spool", "sequence")
 
 
 def deliver(frame: DataFrame, delivery: Delivery) -> DataFrame:
@@ -90,53 +105,71 @@ def carry_all(batches: Iterator[pa.RecordBatch], delivery: Delivery) -> Iterator
     """Send these rows; what became of them, by spool, as it becomes known, and once it is recorded."""
     record = Record(delivery)
     carrier: Carrier | None = None
+    last = Group("", None)
     try:
-        for spool, rows in _by_spool(batches):
-            if carrier is None:
-                carrier = Carrier(
-                    delivery.options,
-                    bytes.fromhex(spool),
-                    over=delivery.over,
-                    replayed_ms=delivery.replayed_ms,
-                )
-            elif spool != record.spool:
-                carrier.turn_to(bytes.fromhex(spool))
-                yield from record.take(carrier, now=True)
-            if delivery.over():
-                break
-            record.spool = spool
+        for group, rows in _groups(batches, by_partition=delivery.in_transactions):
+            if carrier and group != last:
+                carrier.finish()
+                yield from record.take(carrier, last.spool, now=True)
+                if delivery.over():
+                    break
+                if group.partition is None:
+                    carrier.turn_to(bytes.fromhex(group.spool))
+                else:
+                    carrier.close()
+                    carrier = None
+            carrier, last = carrier or _carrier(delivery, group), group
             columns = dict(zip(rows.schema.names, rows.columns, strict=True))
             carrier.load(to_batch(columns, carrier.topics), integers(columns["partition"]).astype(np.int32))
-            yield from record.take(carrier)
+            yield from record.take(carrier, last.spool)
         if carrier:
             carrier.finish()
-            yield from record.take(carrier, now=True)
+            yield from record.take(carrier, last.spool, now=True)
     finally:
         if carrier:
             carrier.close()
 
 
-def _by_spool(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The batches, cut where another spool begins."""
+class Group(NamedTuple):
+    """What is carried by itself."""
+
+    spool: str
+    partition: int | None
+    """In transactions, the number of the partitions; else all of them together."""
+
+
+def _carrier(delivery: Delivery, group: Group) -> Carrier:
+    spool, lane = bytes.fromhex(group.spool), None
+    if group.partition is not None:
+        lane = Lane(lane_id(spool, group.partition), TaskBook(delivery.segments[group.spool]))
+    return Carrier(delivery.options, spool, over=delivery.over, replayed_ms=delivery.replayed_ms, lane=lane)
+
+
+def _groups(
+    batches: Iterator[pa.RecordBatch], *, by_partition: bool
+) -> Iterator[tuple[Group, pa.RecordBatch]]:
+    """The batches, cut where another group begins."""
     for batch in batches:
-        names = batch.column("spool").dictionary_encode()
-        starts = np.flatnonzero(np.diff(np.asarray(names.indices), prepend=-1)).tolist()
+        changes = np.diff(np.asarray(batch.column("spool").dictionary_encode().indices), prepend=-1) != 0
+        if by_partition:
+            changes |= np.diff(np.asarray(batch.column("partition")), prepend=-1) != 0
+        starts = np.flatnonzero(changes).tolist()
         for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
-            yield batch.column("spool")[start].as_py(), batch.slice(start, end - start)
+            partition = batch.column("partition")[start].as_py() if by_partition else None
+            yield Group(batch.column("spool")[start].as_py(), partition), batch.slice(start, end - start)
 
 
 class Record:
     """What became of one task's messages, on the way to its outcome files."""
 
     def __init__(self, delivery: Delivery) -> None:
-        self.spool = ""
         self._delivery, self._written_at = delivery, time.monotonic()
         task = TaskContext.get()
         attempt = (task.partitionId(), task.taskAttemptId()) if task else (0, 0)
         self._name = "-".join(map(str, (delivery.job, *attempt)))
 
-    def take(self, carrier: Carrier, *, now: bool = False) -> Iterator[tuple[str, Settled]]:
-        """Record what is settled, when it is time. Raises OSError."""
+    def take(self, carrier: Carrier, spool: str, *, now: bool = False) -> Iterator[tuple[str, Settled]]:
+        """Record what is settled of a spool, when it is time. Raises OSError."""
         if not now and time.monotonic() - self._written_at < RECORD_S:
             return
         self._written_at = time.monotonic()
@@ -147,9 +180,10 @@ class Record:
         if self._delivery.spares_refused:
             delivered = settled.reasons == 0
             kept = Settled(settled.sequences[delivered], settled.reasons[delivered])
-        if directory := self._delivery.outcomes.get(self.spool):
-            write_outcomes(Path(directory), self._name, bytes.fromhex(self.spool), *kept)
-        yield self.spool, settled
+        if directory := self._delivery.outcomes.get(spool):
+            write_outcomes(Path(directory), self._name, bytes.fromhex(spool), *kept)
+            carrier.recorded()
+        yield spool, settled
 
 
 class KafkaWriter(DataSourceArrowWriter):

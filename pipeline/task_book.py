@@ -1,0 +1,78 @@
+"""Exactly once on executors: what a task's transactions delivered, and no outcome file has yet.
+
+Each (spool, partition) delivers under a name of its own, whoever does it: another attempt at the task, or a
+speculative one, gets the name to itself before it begins, and finds in the last record what need not be sent.
+A record has everything that is not in an outcome file; it tells segments by their identity, as a daemon's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch.exactly_once import transactional_id
+from dispatch.lane import Begun
+from dispatch.progress import Deliverer, Letters, Progress, Runs, merge, runs_of
+from dispatch.progress_topic import Place
+
+Segments = Sequence[tuple[int, int, int]]
+"""(first sequence, number, identity) of each segment of a spool, in order."""
+
+
+def lane_id(spool: bytes, partition: int) -> str:
+    """The name under which the messages of a spool for partitions of this number are delivered."""
+    return f"{transactional_id(spool)}-{partition}"
+
+
+def present(delivered: Sequence[Runs], segments: Segments) -> npt.NDArray[np.int64]:
+    """The sequence numbers of a record, in order, as far as it speaks of these segments."""
+    known = {(number, identity) for _, number, identity in segments}
+    found = [runs.sequences() for runs in delivered if (runs.segment, runs.identity) in known]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+
+
+class TaskBook:
+    """The book of one name, for one task."""
+
+    def __init__(self, segments: Segments) -> None:
+        self.place: Place | None = None
+        self.delivered = np.empty(0, np.int64)
+        """Sequences that need not be sent, in order: another attempt delivered them."""
+        self._segments = segments
+        self._firsts = np.array([first for first, _, _ in segments], np.int64)
+        self._unrecorded: list[Runs] = []
+
+    def recover(self, begun: Begun) -> str:
+        """Take what the last record says for delivered; there is nothing that could be wrong with it."""
+        self.place = begun.place
+        if begun.last:
+            found = present(begun.last.delivered, self._segments)
+            self.delivered = np.union1d(self.delivered, found)
+            self._unrecorded += self._runs(found)
+        return ""
+
+    def progress(
+        self, number: int, by: Deliverer, sequences: npt.NDArray[np.int64], letters: Sequence[Letters]
+    ) -> Progress:
+        """The record of a transaction that delivers these."""
+        return Progress(number, 0, by, merge([*self._unrecorded, *self._runs(sequences)]), letters)
+
+    def committed(self, sequences: npt.NDArray[np.int64], letters: Sequence[Letters], offset: int) -> None:  # noqa: ARG002
+        """They are in Kafka."""
+        assert self.place
+        self.place = self.place._replace(offset=offset)
+        self._unrecorded = merge([*self._unrecorded, *self._runs(sequences)])
+
+    def recorded(self) -> None:
+        """All that was told so far stands in outcome files."""
+        self._unrecorded.clear()
+
+    def _runs(self, sequences: npt.NDArray[np.int64]) -> list[Runs]:
+        at = np.searchsorted(self._firsts, sequences, "right") - 1
+        return [
+            Runs(number, identity, *runs_of(sequences[at == place]))
+            for place, (_, number, identity) in enumerate(self._segments)
+            if (at == place).any()
+        ]

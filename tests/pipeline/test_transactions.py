@@ -1,0 +1,152 @@
+"""Exactly once by Spark: whoever tries a task again finds what was delivered, and sends the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from confluent_kafka import Producer
+
+from dispatch.embedded import EmbeddedKafka
+from dispatch.exactly_once import transactional_id
+from dispatch.lane import Begun
+from dispatch.options import DispatchOptions
+from dispatch.progress import Deliverer, decode, encode
+from dispatch.progress_topic import Place
+from pipeline.backlog import Runs
+from pipeline.task_book import TaskBook, lane_id
+from pipeline.unrecorded import read_segments
+from spool.account import take_account
+from spool.outcome_file import list_outcomes, read_outcomes
+from spool.wire import encode as encode_message
+from tests.spool.rig import Rig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+SEGMENTS = [(0, 1, 77), (100, 2, 88)]
+BY = Deliverer(bytes(16), "here", 1)
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    """Two brokers, and a topic of three partitions."""
+    with EmbeddedKafka(brokers=2, topics=[("clicks", 3), ("bruce-progress", 1)]) as running:
+        yield running
+
+
+def numbers(*some: int) -> Any:
+    """As sequences."""
+    return np.array(some, np.int64)
+
+
+def fill(rig: Rig, count: int) -> None:
+    """Messages with five partition keys."""
+    for first in range(0, count, 10):
+        rig.append(
+            [encode_message(b"clicks", b"%d" % i, partition_key=i % 5) for i in range(first, first + 10)]
+        )
+    rig.step()
+
+
+def test_a_book_tells_the_next_attempt_what_no_file_has() -> None:
+    """All transactions since the last outcome file stand in each record; what is in a file does not."""
+    book = TaskBook(SEGMENTS)
+    assert book.recover(Begun(None, Place(0, 5))) == ""
+    book.committed(numbers(1, 2, 100), (), 6)
+    record = decode(encode(book.progress(2, BY, numbers(3, 101), ())))
+    again = TaskBook(SEGMENTS)
+    again.recover(Begun(record, Place(0, 7)))
+    assert again.delivered.tolist() == [1, 2, 3, 100, 101]
+    book.committed(numbers(3, 101), (), 7)
+    book.recorded()
+    after = TaskBook(SEGMENTS)
+    after.recover(Begun(decode(encode(book.progress(3, BY, numbers(4), ()))), Place(0, 8)))
+    assert after.delivered.tolist() == [4]
+    # What another attempt has delivered is in our records until it is in a file of ours.
+    assert decode(encode(again.progress(3, BY, numbers(), ()))).delivered[0].sequences().tolist() == [1, 2, 3]
+
+
+def test_a_record_of_another_log_counts_for_nothing() -> None:
+    """A segment of the same number with another identity is that of a restored copy."""
+    book = TaskBook(SEGMENTS)
+    book.recover(Begun(None, Place(0, 0)))
+    record = book.progress(1, BY, numbers(1, 100), ())
+    restored = TaskBook([(0, 1, 77), (100, 2, 89)])
+    restored.recover(Begun(record, Place(0, 1)))
+    assert restored.delivered.tolist() == [1]
+
+
+@pytest.mark.spark
+def test_a_task_that_runs_again_sends_nothing(
+    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, tmp_path: Path
+) -> None:
+    """Its first run wrote no outcomes: the second finds all in Kafka, tells of all, and sends none."""
+    from pipeline.route import Routes, route
+    from pipeline.sink import Delivery, arrange, deliver
+
+    fill(rig, 200)
+    spool = rig.identity.spool.hex()
+    options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers}, mode="exactly_once")
+    segments = read_segments(rig.layout)
+    stored = spark.read.format("bruce").load(str(rig.options.directory))
+    placed = route(stored, Routes({"clicks": np.ones(3, np.bool_)}))
+    arranged = arrange(placed, in_transactions=True)
+    (tmp_path / "out").mkdir()
+    for outcomes in ({}, {spool: str(tmp_path / "out")}):
+        delivery = Delivery(options, "job", outcomes, segments={spool: segments})
+        told = deliver(arranged, delivery).collect()
+        assert sorted((row.sequence, row.reason) for row in told) == [(i, 0) for i in range(200)]
+        frame = spark.read.format("bruce-kafka").option("bootstrap.servers", kafka.bootstrap_servers)
+        rows = frame.option("topics", "clicks").load().orderBy("partition", "offset").collect()
+        assert sorted(row.bruce_sequence for row in rows) == list(range(200))
+        for partition in range(3):
+            sent = [row.bruce_sequence for row in rows if row.partition == partition]
+            assert sent == sorted(sent)
+    files = [read_outcomes(path) for path in list_outcomes(tmp_path / "out")]
+    assert sorted(np.concatenate([file.sequences for file in files]).tolist()) == list(range(200))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("attempt", ["daemon", "task"])
+def test_a_drain_finds_what_nobody_wrote_down(
+    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, attempt: str
+) -> None:
+    """A daemon, or a task of an earlier job, committed and died: those messages are not sent again.
+
+    Behind the drain the marks have them all.
+    """
+    from pipeline.drain import run_drain
+
+    fill(rig, 100)
+    rig.crash()
+    options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers}, mode="exactly_once")
+    book = TaskBook(read_segments(rig.layout))
+    book.recover(Begun(None, Place(0, 0)))
+    name = transactional_id(rig.identity.spool) if attempt == "daemon" else lane_id(rig.identity.spool, 1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce("bruce-progress", encode(book.progress(1, BY, numbers(*range(40, 60)), ())), name)
+    assert producer.flush(30) == 0
+    done = run_drain(spark, [str(rig.options.directory)], options, {})
+    assert (done.messages, done.delivered, done.left) == (80, 80, 0)
+    assert take_account(rig.layout, list).backlog == 0
+    frame = spark.read.format("bruce-kafka").option("bootstrap.servers", kafka.bootstrap_servers)
+    rows = frame.option("topics", "clicks").load().collect()
+    assert sorted(row.bruce_sequence for row in rows) == [*range(40), *range(60, 100)]
+
+
+def test_runs_without_some() -> None:
+    """What is cut out of runs leaves the numbers on both sides."""
+    runs = Runs.of([(0, 5), (7, 8), (10, 20)], 18)
+    left = runs.without(numbers(0, 2, 3, 6, 7, 12, 17, 19))
+    assert np.flatnonzero(left.hold(np.arange(30))).tolist() == [1, 4, 10, 11, 13, 14, 15, 16]
+    assert len(left) == 8
+
+
+def test_names_are_made_of_spool_and_partition() -> None:
+    """Nobody else's: neither the daemon's nor another partition's."""
+    assert lane_id(bytes(16), 7) == "bruce-" + "00" * 16 + "-7"
