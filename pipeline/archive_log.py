@@ -30,8 +30,9 @@ class Commit:
     """One job's change."""
 
     number: int = 0
-    spools: Mapping[str, int] = field(default_factory=dict)
-    """By uuid: the messages below this sequence number are in the archive."""
+    spools: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By uuid: the messages below this sequence number are in the archive; and how many the spool had stored
+    by then, since it began."""
     staging: str = ""
     moves: Sequence[tuple[str, str]] = ()
     """From, to."""
@@ -54,7 +55,7 @@ class ArchiveLog:
 
     def commit(
         self,
-        spools: Mapping[str, int],
+        spools: Mapping[str, Sequence[int]],
         staging: str,
         moves: Sequence[tuple[str, str]],
         replaced: Sequence[str],

@@ -42,6 +42,8 @@ class ArchiveReport:
     files: int
     unreadable: int
     """Messages that are stored according to the headers of the segments, and in no good frame."""
+    missed: int
+    """Messages that left a spool after an earlier job and before this one."""
     spools: Mapping[str, int]
     """By uuid, how far each is archived: the first sequence number that is not."""
     merged: int = 0
@@ -52,13 +54,19 @@ class ArchiveReport:
         """Of all topics."""
         return sum(self.topics.values())
 
+    @property
+    def faults(self) -> int:
+        """Messages that are not in the archive, and should be."""
+        return self.unreadable + self.missed
+
     def as_json(self) -> dict[str, object]:
         """The report, its version first."""
         return {"version": VERSION, "messages": self.messages, **asdict(self)}
 
     def sentence(self) -> str:
         """The outcome, for people."""
-        bad = f", {self.unreadable:,} were unreadable in the spool" if self.unreadable else ""
+        bad = f"; {self.unreadable:,} were unreadable in the spool" if self.unreadable else ""
+        bad += f"; {self.missed:,} had left the spool before they were archived" if self.missed else ""
         merged = f"; {self.merged:,} small files merged" if self.merged else ""
         return (
             f"{self.messages:,} new messages of {len(self.topics):,} topics went into {self.files:,} files "
@@ -77,11 +85,13 @@ def run_archive(
     with explained():
         store = Store(session, target)
         log = ArchiveLog(store)
-        new = [New(plan, log.newest.spools.get(plan.spool, 0)) for plan in plans]
+        new = [New(plan, *log.newest.spools.get(plan.spool, (0, None))) for plan in plans]
         topics, files = _add(session, store, log, [one for one in new if one.messages])
         merged = compact_files(session, store, log) if compact else 0
     unreadable = sum(one.messages for one in new) - sum(topics.values())
-    return ArchiveReport(store.address, topics, files, unreadable, log.newest.spools, merged)
+    missed = sum(one.missed for one in new)
+    spools = {spool: first for spool, (first, _) in log.newest.spools.items()}
+    return ArchiveReport(store.address, topics, files, unreadable, missed, spools, merged)
 
 
 def follow_archive(
@@ -97,7 +107,7 @@ def follow_archive(
         merge = compact and since >= COMPACT_AFTER
         report = run_archive(session, paths, target, compact=merge)
         since = 0 if merge else since + bool(report.files)
-        if report.messages or report.unreadable or report.merged:
+        if report.messages or report.faults or report.merged:
             yield report
         stop.wait(EVERY_S)
 
@@ -121,6 +131,23 @@ class New:
 
     plan: SpoolPlan
     first: int
+    stored: int | None
+    """What the spool had stored before `first`, since it began; None when nothing of it was archived yet."""
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        """Where the next job begins, and what the spool had stored by then."""
+        return self.plan.next_sequence, self._gone + self.plan.stored
+
+    @property
+    def missed(self) -> int:
+        """How many were behind those archived, and are gone."""
+        return 0 if self.stored is None else max(self._gone - self.stored, 0)
+
+    @property
+    def _gone(self) -> int:
+        """What was stored in segments that are gone: the first one that is left has the total."""
+        return int(self.plan.segments[0].header["stored"])
 
     @property
     def messages(self) -> int:
@@ -146,7 +173,7 @@ def _add(
         return {}, 0
     staging = log.new_staging()
     written = write_staged(gather(shelve(_read(session, new))), store, staging)
-    log.commit({one.plan.spool: one.plan.next_sequence for one in new}, staging, written.moves, ())
+    log.commit({one.plan.spool: one.mark for one in new}, staging, written.moves, ())
     return written.topics, len(written.moves)
 
 
@@ -154,13 +181,14 @@ def _read(session: SparkSession, new: Sequence[New]) -> DataFrame:
     """The messages that are new; of a spool archived in part the source need not open what is old."""
     begun = [one for one in new if one.first]
     fresh = [one for one in new if not one.first]
-    frames = [_load(session, [one]).where(f.col("sequence") >= one.first) for one in begun]
+    frames = [_load(session, [one], push="true").where(f.col("sequence") >= one.first) for one in begun]
     if fresh:
         frames.append(_load(session, fresh))
     return reduce(DataFrame.unionByName, frames)
 
 
-def _load(session: SparkSession, new: Sequence[New]) -> DataFrame:
+def _load(session: SparkSession, new: Sequence[New], push: str = "false") -> DataFrame:
     directories = [str(one.plan.layout.directory) for one in new]
     rows = reduce(or_, [one.rows for one in new])
-    return session.read.format("bruce").schema(READ).load(directories).where(rows)
+    source = session.read.format("bruce").option("pushFilters", push).schema(READ)
+    return source.load(directories).where(rows)

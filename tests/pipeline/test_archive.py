@@ -92,6 +92,31 @@ def test_again_and_again(spark: SparkSession, rig: Rig, second_rig: Rig, tmp_pat
     assert len({(row.spool, row.sequence) for row in rows}) == len(rows) == 370
 
 
+def test_what_left_before_it_was_archived_is_counted(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+    """Messages of segments that went between two jobs are missed; those from before the first are not."""
+    from pipeline.archiving import run_archive
+
+    target, paths = tmp_path / "archive", [str(rig.options.directory)]
+
+    def remove_oldest(count: int) -> None:
+        for first, suffix in rig.layout.list_segments()[:count]:
+            rig.layout.segment(first, suffix).unlink()
+
+    fill(rig, 1000)
+    remove_oldest(2)
+    begun = run_archive(spark, paths, str(target))
+    assert (begun.missed, begun.faults) == (0, 0)
+    assert 0 < begun.messages < 1000
+    fill(rig, 1000)
+    known = rig.layout.list_segments()
+    gone = sum(first < begun.spools[rig.identity.spool.hex()] for first, _ in known) + 1
+    left = known[gone][0]
+    remove_oldest(gone)
+    again = run_archive(spark, paths, str(target))
+    assert again.missed == left - 1000 > 0
+    assert again.messages == 2000 - left
+
+
 def test_killed_between_commit_and_the_last_file(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
     """A job that dies by SIGKILL with half of its files in place leaves no gap and no double to the next."""
     from pipeline.archiving import run_archive

@@ -71,11 +71,13 @@ def test_a_job_happens_whole_or_not_at_all(spark: SparkSession, tmp_path: Path) 
         staged.touch()
         log._store = mortal(spark, directory, steps)
         try:
-            log.commit({"s": 10}, staging, [(f"{staging}/{NEW}", NEW)], OLD)
+            log.commit({"s": [10, 10]}, staging, [(f"{staging}/{NEW}", NEW)], OLD)
         except Died:
             assert not (NEW in files(directory) and files(directory) & set(OLD)), steps
             again = ArchiveLog(Store(spark, str(directory)))
-            assert (again.newest.spools, files(directory)) in (({}, set(OLD)), ({"s": 10}, {NEW})), steps
+            assert (again.newest.spools, files(directory)) in (({}, set(OLD)), ({"s": [10, 10]}, {NEW})), (
+                steps
+            )
         else:
             break
     assert steps > 6
@@ -89,10 +91,10 @@ def test_of_two_jobs_one_wins(spark: SparkSession, tmp_path: Path) -> None:
     from pipeline.store import Store
 
     first, second = (ArchiveLog(Store(spark, str(tmp_path))) for _ in range(2))
-    first.commit({"s": 10}, "", (), ())
+    first.commit({"s": [10, 10]}, "", (), ())
     with pytest.raises(JobFailed, match="another job writes to"):
-        second.commit({"s": 20}, "", (), ())
-    assert ArchiveLog(Store(spark, str(tmp_path))).newest.spools == {"s": 10}
+        second.commit({"s": [20, 20]}, "", (), ())
+    assert ArchiveLog(Store(spark, str(tmp_path))).newest.spools == {"s": [10, 10]}
 
 
 def test_old_commits_go(spark: SparkSession, tmp_path: Path) -> None:
@@ -102,6 +104,10 @@ def test_old_commits_go(spark: SparkSession, tmp_path: Path) -> None:
 
     log = ArchiveLog(Store(spark, str(tmp_path)))
     for number in range(14):
-        log.commit({f"s{number % 3}": number}, "", (), ())
+        log.commit({f"s{number % 3}": [number, 0]}, "", (), ())
     assert len(list((tmp_path / "_bruce/commits").glob("[0-9]*.json"))) == 10
-    assert ArchiveLog(Store(spark, str(tmp_path))).newest.spools == {"s0": 12, "s1": 13, "s2": 11}
+    assert ArchiveLog(Store(spark, str(tmp_path))).newest.spools == {
+        "s0": [12, 0],
+        "s1": [13, 0],
+        "s2": [11, 0],
+    }

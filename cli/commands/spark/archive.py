@@ -47,7 +47,8 @@ def archive(
     of its reception, in UTC. Kafka is not asked.
 
     With --continuous it goes on with what comes, Kafka being there or not, and --compact merges now and then;
-    a signal lets it finish what it is at. Exits 1 when messages could not be read in the spool.
+    a signal lets it finish what it is at. Exits 1 when messages could not be read in the spool, or left it
+    after an earlier run and before this one ([spool] keep_delivered_hours keeps them).
 
     Needs Java 17.
     """
@@ -59,14 +60,14 @@ def archive(
         from pipeline.archiving import follow_archive, run_archive
 
         if continuous:
-            unreadable = 0
+            faults = 0
             for report in follow_archive(session, paths, to, _stop_signals(), compact=compact):
                 _show(report, as_json=as_json)
-                unreadable += report.unreadable
-            raise typer.Exit(FOUND if unreadable else FINE)
+                faults += report.faults
+            raise typer.Exit(FOUND if faults else FINE)
         report = run_archive(session, paths, to, compact=compact)
     _show(report, as_json=as_json)
-    raise typer.Exit(FOUND if report.unreadable else FINE)
+    raise typer.Exit(FOUND if report.faults else FINE)
 
 
 def _show(report: ArchiveReport, *, as_json: bool) -> None:
