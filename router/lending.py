@@ -8,6 +8,7 @@ the owner has everything that it finished, and goes on from there.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 
 from router.adoption import Adoption
@@ -17,6 +18,8 @@ from spool.frame import SEQUENCE
 from spool.index import read_committed
 from spool.layout import Layout
 from spool.lease import Ask, Claims, Grant, read_grant, write_grant
+
+_log = logging.getLogger("bruce.router")
 
 
 def has_work(layout: Layout, claims: Claims) -> bool:
@@ -37,17 +40,36 @@ class Lender:
         if grant and grant.lent and (ask is None or ask.token != grant.token):
             # First: who was taken for dead and lives must know before others send what it has not finished.
             grant = dataclasses.replace(grant, lent=False)
-            write_grant(self._layout, grant)
+            self._end(grant)
             reach("lend.ended")
         lent = ask is not None and grant is not None and grant.token == ask.token
         # Before the next job looks for what is open.
         self.adoption.step(ask.token if ask and lent else "")
         if ask and not lent:
             reach("lend.settled")
-            make_directory(self._layout.outcomes / ask.token)
-            write_grant(self._layout, Grant(ask.token, True, time.time_ns(), self._committed()))
+            if not self._lend(ask):
+                return None
             reach("lend.granted")
         return ask
+
+    def _lend(self, job: Ask) -> bool:
+        """Say so; False when the disk does not take it."""
+        try:
+            make_directory(self._layout.outcomes / job.token)
+            write_grant(self._layout, Grant(job.token, True, time.time_ns(), self._committed()))
+        except OSError as error:
+            _log.error("delivery cannot be lent to process %d on %s: %s", job.pid, job.host, error)
+            self._claims.refuse(job.token)
+            return False
+        return True
+
+    def _end(self, grant: Grant) -> None:
+        """Say that it is over, on a full disk by taking away what said that it was lent."""
+        self._claims.refuse(grant.token)
+        try:
+            write_grant(self._layout, grant)
+        except OSError:
+            self._layout.grant.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let go of the marks. What is lent stays lent: the next owner sees to it."""

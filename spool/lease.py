@@ -201,6 +201,7 @@ class Claims:
         self._seen = ("", 0)
         self._moved_at = 0.0
         """When the beat was last seen to have moved."""
+        self._refused: set[str] = set()
 
     def current(self) -> Ask | None:
         """The job that is to deliver; None when none asks, or it is dead, or has lost the lease before."""
@@ -213,6 +214,11 @@ class Claims:
         if ask.boot == self._boot and not is_held(self._layout.lease):
             return None
         grant = read_grant(self._layout)
-        if grant and grant.token == ask.token and not grant.lent:
+        ended = grant and grant.token == ask.token and not grant.lent
+        if ended or ask.token in self._refused:
             return None
         return ask if now - self._moved_at <= self._lease_s else None
+
+    def refuse(self, token: str) -> None:
+        """Answer this job no more, where a full disk does not even take that it is over."""
+        self._refused.add(token)

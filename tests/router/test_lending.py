@@ -1,0 +1,71 @@
+"""Lending while the disk takes nothing: delivery comes back all the same, and nobody has it twice."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from router.adoption import Adoption
+from router.lending import Lender
+from spool import lease
+from spool.lease import LEASE_S, Claim, Claims, read_grant
+from spool.recovery import boot_id
+from tests.router.fake import Clock
+from tests.spool.rig import Rig
+
+
+class Bank:
+    """An owner and a job in one process; the job's beat stands unless it is told to go on."""
+
+    def __init__(self, directory: Path) -> None:
+        self.rig, self.clock = Rig(directory), Clock()
+        self.claim = Claim(self.rig.layout, boot_id())
+        claims = Claims(self.rig.layout, boot_id(), clock=self.clock)
+        self.lender = Lender(self.rig.layout, claims, Adoption(self.rig.layout, self.rig.identity.spool))
+
+    def close(self) -> None:
+        """End both."""
+        self.claim.release()
+        self.lender.close()
+        self.rig.crash()
+
+
+@pytest.fixture
+def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bank]:
+    """A job asks."""
+    monkeypatch.setattr(lease, "RENEW_S", 3600)
+    made = Bank(tmp_path)
+    yield made
+    made.close()
+
+
+full = mock.patch.object(lease, "write_file", side_effect=OSError(errno.ENOSPC, "No space left on device"))
+
+
+def test_a_frozen_job_on_a_full_disk(bank: Bank) -> None:
+    """Its lease ends though nothing can be written, and it gets no other one when it wakes up."""
+    assert bank.lender.step() is not None
+    assert bank.claim.grant() is not None
+    bank.clock.now += LEASE_S + 1
+    with full:
+        assert bank.lender.step() is None
+    assert bank.claim.grant() is None
+    assert list(bank.rig.layout.outcomes.iterdir()) == []
+    bank.claim._renew()
+    assert bank.lender.step() is None
+    assert read_grant(bank.rig.layout) is None
+
+
+def test_a_full_disk_lends_nothing(bank: Bank, caplog: pytest.LogCaptureFixture) -> None:
+    """It is said once, and the owner delivers itself."""
+    caplog.set_level(logging.ERROR)
+    with full:
+        assert [bank.lender.step() for _ in range(3)] == [None, None, None]
+    assert "delivery cannot be lent to process" in caplog.text
+    assert len(caplog.messages) == 1
+    assert bank.claim.grant() is None
