@@ -22,7 +22,9 @@ from pipeline.archive_log import ArchiveLog
 from pipeline.compaction import compact_files
 from pipeline.errors import JobFailed
 from pipeline.failure import explained
-from pipeline.plan import SpoolPlan, find_spools, plan_spool
+from pipeline.fleet import plan_spools
+from pipeline.plan import SpoolPlan
+from pipeline.remote import shown
 from pipeline.store import Store
 
 VERSION = 1
@@ -115,14 +117,18 @@ def follow_archive(
 def plan_each(paths: Iterable[str]) -> list[SpoolPlan]:
     """A plan of each spool that holds something. Raises NoSpool, and JobFailed for copies of one spool."""
     found: dict[str, SpoolPlan] = {}
-    for layout in find_spools(paths):
-        plan = plan_spool(layout)
+    for plan in plan_spools(paths):
         if plan.spool in found:
-            both = f"{found[plan.spool].layout.directory} and {layout.directory}"
+            both = " and ".join(shown(directory_of(one)) for one in (found[plan.spool], plan))
             raise JobFailed(f"{both} are copies of one spool; name one of them")
         if plan.spool:
             found[plan.spool] = plan
     return list(found.values())
+
+
+def directory_of(plan: SpoolPlan) -> str:
+    """Where a spool is, or the address that it was read from."""
+    return plan.parts[0].directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +194,7 @@ def _read(session: SparkSession, new: Sequence[New]) -> DataFrame:
 
 
 def _load(session: SparkSession, new: Sequence[New], push: str = "false") -> DataFrame:
-    directories = [str(one.plan.layout.directory) for one in new]
+    directories = [directory_of(one.plan) for one in new]
     rows = reduce(or_, [one.rows for one in new])
     source = session.read.format("bruce").option("pushFilters", push).schema(READ)
     return source.load(directories).where(rows)

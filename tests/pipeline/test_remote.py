@@ -134,3 +134,15 @@ def test_spark_reads_an_address(spark: SparkSession, fleet: dict[str, Rig], tmp_
     assert {(row.spool, row.delivered, row["count"]) for row in rows} == {
         (rig.identity.spool.hex(), None, 180) for rig in fleet.values()
     }
+
+
+@pytest.mark.spark
+def test_an_archive_of_addresses(spark: SparkSession, fleet: dict[str, Rig], tmp_path: Path) -> None:
+    """`archive` takes addresses, too, and knows the next time what it has of them."""
+    from pipeline.archiving import run_archive
+
+    with object_store(tmp_path) as (query, _):
+        paths = [f"s3://me:secret@bucket/fleet/*/spool?{query}"]
+        assert run_archive(spark, paths, str(tmp_path / "archive")).messages == 360
+        again = run_archive(spark, paths, str(tmp_path / "archive"))
+    assert (again.messages, again.faults) == (0, 0)
