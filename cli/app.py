@@ -44,6 +44,7 @@ jobs.command("query", epilog=spark.query.EXAMPLES)(spark.query.query)
 jobs.command("stats", epilog=spark.stats.EXAMPLES)(spark.stats.stats)
 jobs.command("drain", epilog=spark.drain.EXAMPLES)(spark.drain.drain)
 jobs.command("replay", epilog=spark.replay.EXAMPLES)(spark.replay.replay)
+jobs.command("run", epilog=spark.run.EXAMPLES)(spark.run.run)
 control.add_typer(jobs, name="spark")
 
 

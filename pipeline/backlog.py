@@ -35,6 +35,10 @@ class Runs:
         first, end = np.sort(np.append(self.first, cut + 1)), np.sort(np.append(self.end, cut))
         return Runs(first[first < end], end[first < end])
 
+    def and_from(self, start: int) -> Runs:
+        """These, and all numbers from `start` on, which lies behind them."""
+        return Runs(np.append(self.first, start), np.append(self.end, np.iinfo(np.int64).max))
+
     def __len__(self) -> int:
         return int((self.end - self.first).sum())
 

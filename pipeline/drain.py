@@ -10,8 +10,9 @@ on from there.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -51,23 +52,27 @@ def run_drain(
     layouts = find_spools(paths)
     with ExitStack() as stack:
         leases = [stack.enter_context(delivery_lease(layout)) for layout in layouts]
-        segments = {lease.spool.hex(): read_segments(lease.layout) for lease in leases}
-        backlog = {lease.spool.hex(): open_runs(lease) for lease in leases}
-        if options.mode == "exactly_once":
-            for lease in leases:
-                spool = lease.spool.hex()
-                backlog[spool] = backlog[spool].without(recover(options, lease, segments[spool]))
+        backlog = {lease.spool.hex(): open_runs(lease, options) for lease in leases}
         stored = read_stored(session, layouts)
         topics = count_topics(undelivered(stored, backlog))
         routes = plan_routes(options, list(topics), partitioners, layouts, deadline)
-        directories = {lease.spool.hex(): str(lease.outcomes) for lease in leases}
-        delivery = Delivery(options, "drain", directories, deadline, segments)
+        delivery = replace(delivery_from(leases, options, "drain"), deadline=deadline)
         reasons = count_outcomes(drain(stored, backlog, routes, delivery))
         for lease in leases:
             lease.check()
     return tell(sum(map(len, backlog.values())), topics, routes, reasons, started)
 
 
-def open_runs(lease: DeliveryLease) -> Runs:
-    """What a leased spool has to deliver."""
-    return Runs.of(read_outcomes(plan_spool(lease.layout)).backlog, lease.end)
+def open_runs(lease: DeliveryLease, options: DispatchOptions) -> Runs:
+    """What a leased spool has to deliver. Raises Unreachable, JobFailed."""
+    runs = Runs.of(read_outcomes(plan_spool(lease.layout)).backlog, lease.end)
+    if options.mode != "exactly_once":
+        return runs
+    return runs.without(recover(options, lease, read_segments(lease.layout)))
+
+
+def delivery_from(leases: Sequence[DeliveryLease], options: DispatchOptions, job: str) -> Delivery:
+    """Delivery from these spools, written down where their owners look for it."""
+    outcomes = {lease.spool.hex(): str(lease.outcomes) for lease in leases}
+    segments = {lease.spool.hex(): read_segments(lease.layout) for lease in leases}
+    return Delivery(options, job, outcomes, segments=segments)

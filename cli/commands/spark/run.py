@@ -1,0 +1,67 @@
+"""`brucectl spark run`: deliver as a stream."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.arguments import ConfigFile, examples
+from cli.commands.spark.options import (
+    BootstrapServers,
+    Conf,
+    Master,
+    Spools,
+    job_session,
+    kafka_properties,
+    spool_paths,
+)
+
+if TYPE_CHECKING:
+    from pipeline.sending import Sent
+
+EXAMPLES = examples(
+    "brucectl spark run /var/lib/bruce",
+    "brucectl spark run '/mnt/fleet/*/bruce' --config /etc/bruce/bruce.toml --master spark://boss:7077",
+)
+
+
+def run(
+    spools: Spools = None,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="End when what is there now is delivered.")] = False,
+    bootstrap_servers: BootstrapServers = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document a batch.")] = False,
+    master: Master = None,
+    conf: Conf = None,
+    config: ConfigFile = None,
+) -> None:
+    """Deliver what spools hold and take in, of one host or a fleet, until it is interrupted.
+
+    One streaming query does a delivery worker's work, for hosts whose daemon has [dispatch] engine = "spark"
+    or lends delivery meanwhile. It may be killed and started again: what was delivered stands in the marks.
+    Prints a line a batch; with --json the document of brucectl spark drain.
+    """
+    from cli.config import load_config
+    from cli.output import show_json
+
+    def show(sent: Sent) -> None:
+        if as_json:
+            show_json(dataclasses.asdict(sent))
+        else:
+            typer.echo(_sentence(sent))
+
+    settings = load_config(config)
+    options = dataclasses.replace(settings.dispatch, kafka=kafka_properties(settings, bootstrap_servers))
+    with job_session(master, conf) as session, contextlib.suppress(KeyboardInterrupt):
+        from pipeline.run import run_stream
+
+        run_stream(session, spool_paths(spools, settings), options, settings.partitioners, show, once=once)
+
+
+def _sentence(sent: Sent) -> str:
+    done = f"{sent.delivered:,} of {sent.messages:,} messages delivered in {sent.seconds:.1f} s"
+    done += "".join(f", {count:,} refused ({reason})" for reason, count in sent.refused.items())
+    return done + (f", {sent.left:,} left" if sent.left else "")
