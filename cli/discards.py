@@ -14,10 +14,11 @@ from pathlib import Path
 from cli.snapshot import account_of
 from spool.catalogue import Catalogue
 from spool.discarded import Sample
+from spool.environment import UNREADABLE
 from spool.frame import DISCARDED
 from spool.layout import Layout
 from spool.ledger import Discards, read_ledger
-from spool.marks import UNREADABLE, Marks
+from spool.marks import Marks
 from spool.refused import read_refused
 from spool.wire import DEAD_LETTERED, reason_name, sampled_topic
 

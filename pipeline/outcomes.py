@@ -14,8 +14,9 @@ from pipeline.plan import SpoolPlan
 from pipeline.segments import Part
 from spool.catalogue import Catalogue
 from spool.changes import CHUNK_BYTES, CHUNK_MESSAGES
+from spool.environment import UNREADABLE
 from spool.layout import Layout
-from spool.marks import UNREADABLE, Marks
+from spool.marks import Marks
 
 Run = tuple[int, int]
 """Sequence numbers [first, end)."""

@@ -16,9 +16,10 @@ from dispatch.options import DispatchOptions
 from pipeline.route import History, Routes
 from router.unknown import legal
 from spool.catalogue import Catalogue
+from spool.environment import UNREADABLE
 from spool.identity import read_identity
 from spool.layout import Layout
-from spool.marks import UNREADABLE, Marks
+from spool.marks import Marks
 
 ANSWER_S = 5.0
 PATIENCE_S = 30.0

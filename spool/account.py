@@ -15,11 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spool.catalogue import Catalogue
+from spool.environment import UNREADABLE
 from spool.frame import BURST, DISCARDED, STORED, Tail
 from spool.layout import Layout
 from spool.ledger import Discards, read_books
 from spool.live import empty_tail, end_of, live_segment
-from spool.marks import UNREADABLE, Marks, Outcomes
+from spool.marks import Marks, Outcomes
 from spool.wire import DEAD_LETTERED
 
 Staging = Callable[[], list[tuple[int, int]]]

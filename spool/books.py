@@ -13,6 +13,7 @@ from spool.banks import BANKS_BYTES
 from spool.catalogue import Catalogue
 from spool.changes import CHUNK_MESSAGES
 from spool.disk import read_at
+from spool.environment import UNREADABLE
 from spool.examination import Examination
 from spool.finding import Finding, Kind, damage
 from spool.format import FRAME_MAGIC, HEAD, HEAD_BYTES
@@ -20,7 +21,7 @@ from spool.frame import DIGEST, POSITION, SEQUENCE, Tail
 from spool.index import Entry, read_index
 from spool.layout import SENT, Layout
 from spool.ledger import read_books
-from spool.marks import UNREADABLE, Marks
+from spool.marks import Marks
 from spool.packed import open_plain
 
 _AGAIN = "what only they call delivered will be sent again"

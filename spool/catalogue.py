@@ -116,9 +116,12 @@ class Catalogue:
         offset = max(0, sequence - info.first_sequence)
         if at + 1 < len(self.segments):
             offset = min(offset, self.segments[at + 1].stored - info.stored)
+        elif offset and (count := self._count(info)) is not None:
+            # Numbers behind the last message were not given out: those up to the next epoch, where a boot
+            # ended badly, or the one that an empty segment has for its name.
+            offset = min(offset, count)
         elif sequence // EPOCH > info.first_sequence // EPOCH:
-            # The end of a boot that ended badly: the numbers up to the next epoch were not given out.
-            offset = min(offset, self._count(info))
+            offset = 0  # it is gone, and says no more how many they were
         return info.stored + offset
 
     def end_of(self, info: SegmentInfo) -> int:
@@ -140,14 +143,14 @@ class Catalogue:
         at = bisect.bisect_right(self.segments, info.number, key=lambda s: s.number)
         return self.segments[at].stored - info.stored if at < len(self.segments) else EPOCH
 
-    def _count(self, info: SegmentInfo) -> int:
-        """Messages in a sealed segment; 0 when it is gone or has no footer."""
+    def _count(self, info: SegmentInfo) -> int | None:
+        """Messages in a sealed segment; None when it is gone or has no footer."""
         try:
             fd = self.open_file(info)
         except FileNotFoundError:
-            return 0
+            return None
         try:
             footer = read_footer(fd)
         finally:
             os.close(fd)
-        return int(footer[0]["count"]) if footer else 0
+        return int(footer[0]["count"]) if footer else None

@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from spool.catalogue import Catalogue, SegmentInfo
 from spool.changes import CHUNK_BYTES, CHUNK_MESSAGES
+from spool.environment import LMDB_REFUSES, open_tables
 from spool.layout import Layout
 from spool.lock import is_in_use
 from spool.lost import reasons, split
-from spool.marks import LMDB_REFUSES, MARK_KEY, Marks
+from spool.marks import MARK_KEY, Marks
 from spool.row import matches
 
 OPEN, DELIVERED, UNTOLD = -1, 0, -2
@@ -27,7 +28,7 @@ class Fates(Marks):
         """Raises LMDB_REFUSES while there is nothing to read."""
         self.catalogue = catalogue
         # Always with a place in the lock file: whoever writes may begin later.
-        self._open(directory, readonly=True, lock=True)
+        self._env, self._db = open_tables(directory, readonly=True, lock=True)
 
     def of(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """By message: OPEN, DELIVERED, UNTOLD, or the Reason that it was discarded for."""

@@ -1,4 +1,4 @@
-"""Marks: which messages are resolved. The other home of lmdb, written by whoever delivers, always synced.
+"""Marks: which messages are resolved. Written by whoever delivers, always synced.
 
     floor     "floor" -> sequence, segment number, check
                          every message below this sequence is resolved
@@ -23,14 +23,11 @@ one.
 from __future__ import annotations
 
 import logging
-import os
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lmdb
 import numpy as np
 import numpy.typing as npt
 
@@ -39,34 +36,17 @@ from spool.catalogue import Catalogue, SegmentInfo
 from spool.changes import CHUNK_BYTES, CHUNK_MESSAGES, Changes, Discard
 from spool.crash_point import reach
 from spool.discarded import Sample
-from spool.disk import make_directory, sync_directory
+from spool.environment import LMDB_REFUSES, look_at, open_surely
 from spool.errors import MarksFailed
 from spool.ledger import Discards
-from spool.lock import is_in_use
 from spool.row import CHECK_BYTES, check, matches
-from spool.soundness import is_harmless
 
 log = logging.getLogger("bruce.spool")
 
-MAP_BYTES = 4 << 30
-"""Address space, not disk: one bit a message between the floor and the last one handed over."""
-_TABLES = (b"floor", b"mark", b"offset", b"discard", b"sample", b"gone")
-_LATER_TABLES = (b"sample", b"gone")
-"""Spools of earlier releases do not have them."""
 _PLACE = struct.Struct("<QQ")
 _BROKER_BYTES = 4
 _CHECK_READERS = 64
 """Commits between two looks for readers that died: their snapshots would keep old pages for ever."""
-UNREADABLE = (
-    lmdb.InvalidError,
-    lmdb.VersionMismatchError,
-    lmdb.CorruptedError,
-    lmdb.PageNotFoundError,
-    lmdb.NotFoundError,
-)
-"""What lmdb raises when a file is no environment of ours, or damaged."""
-LMDB_REFUSES = lmdb.Error
-"""What lmdb raises for any reason."""
 MARK_KEY = struct.Struct(">QI")
 _PAIR = struct.Struct("<QQ")
 _GENERATION, _PROGRESS, _PARTITIONS = b"generation", b"progress", b"partitions "
@@ -88,67 +68,12 @@ class Marks:
     def __init__(self, directory: Path, catalogue: Catalogue, *, readonly: bool = False) -> None:
         """Open them, made when they are not there; `readonly` changes nothing.
 
-        A file that lmdb cannot read is set aside, and delivery begins without marks. Raises lmdb.Error when
+        A file that lmdb cannot read is set aside, and delivery begins without marks. Raises LMDB_REFUSES when
         they cannot be made, and for `readonly` when there are none.
         """
         self.catalogue = catalogue
         self._commits = 0
-        if readonly:
-            # Without a place in the lock file a writer would reuse pages under our eyes. Without a writer
-            # nothing is written.
-            in_use = is_in_use(directory / "lock.mdb")
-            if not in_use:
-                _refuse_harm(directory)
-            lock = in_use and os.access(directory / "lock.mdb", os.W_OK)
-            self._open(directory, readonly=True, lock=lock)
-            return
-        make_directory(directory)
-        try:
-            _refuse_harm(directory)
-            self._open(directory, readonly=False, lock=True)
-            self._read_all()
-        except UNREADABLE as error:
-            log.error(
-                "%s cannot be read, and is begun anew: what was delivered is sent again: %s", directory, error
-            )
-            self._set_aside(directory)
-            self._open(directory, readonly=False, lock=True)
-        self._env.reader_check()
-        # LMDB syncs its file, and not the name of it.
-        sync_directory(directory)
-
-    def _open(self, directory: Path, *, readonly: bool, lock: bool) -> None:
-        self._env = lmdb.open(
-            str(directory),
-            map_size=MAP_BYTES,
-            max_dbs=len(_TABLES),
-            readonly=readonly,
-            lock=lock,
-            create=not readonly,
-            mode=0o660,
-        )
-        try:
-            self._db: dict[bytes, Any] = {}
-            for table in _TABLES:
-                with suppress(*([lmdb.NotFoundError] if table in _LATER_TABLES else [])):
-                    self._db[table] = self._env.open_db(table, create=not readonly)
-        except lmdb.Error:
-            self._env.close()
-            raise
-
-    def _read_all(self) -> None:
-        """Touch every row: damage to the file's structure shows here, and not between two commits."""
-        with self._env.begin() as txn:
-            for table in _TABLES:
-                with txn.cursor(self._db[table]) as cursor:
-                    for _ in cursor:
-                        pass
-
-    def _set_aside(self, directory: Path) -> None:
-        if hasattr(self, "_env"):
-            self._env.close()
-        os.replace(directory / "data.mdb", directory / "data.mdb.damaged")
-        (directory / "lock.mdb").unlink(missing_ok=True)
+        self._env, self._db = look_at(directory) if readonly else open_surely(directory)
 
     def floor(self) -> tuple[int, int]:
         """(sequence, messages below it): everything below is resolved.
@@ -310,7 +235,7 @@ class Marks:
             generation = self.generation() + 1
             self._commit(changes, generation)
             reach("mark.committed")
-        except lmdb.Error as error:
+        except LMDB_REFUSES as error:
             raise MarksFailed(f"the marks cannot be written: {error}") from error
         self._commits += 1
         if self._commits % _CHECK_READERS == 0:
@@ -391,8 +316,3 @@ def _summed(discards: list[Discard]) -> list[Discards]:
         count = before.count + len(sequences)
         sums[reason, topic] = Discards(topic, reason, count, before.first_ns, now)
     return list(sums.values())
-
-
-def _refuse_harm(directory: Path) -> None:
-    if not is_harmless(directory):
-        raise lmdb.CorruptedError(f"{directory} lacks pages, or has others in their place")

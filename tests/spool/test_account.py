@@ -142,6 +142,7 @@ def test_files_that_move_are_looked_at_again(rig: Rig, monkeypatch: pytest.Monke
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @example(seed=283, steps=5)  # everything delivered, then a boot that ended badly
 @example(seed=283, steps=7)  # and then new messages, in a segment without a name
+@example(seed=138215, steps=7)  # everything delivered up to the number behind an empty segment
 @given(seed=st.integers(0, 10**6), steps=st.integers(1, 25))
 def test_the_books_always_balance(tmp_path_factory: pytest.TempPathFactory, seed: int, steps: int) -> None:
     """Against counts of our own, while messages come, are delivered, discarded, and boots end badly."""

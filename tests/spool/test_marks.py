@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from spool import discarded as kept
-from spool import marks as module
+from spool import environment as module
 from spool.catalogue import Catalogue
 from spool.changes import Changes, Discard
 from spool.discarded import Sample
