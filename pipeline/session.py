@@ -35,8 +35,9 @@ LOCAL = "local[*,4]"
 Session = SparkSession
 """What commands pass on, which know no pyspark."""
 
-_NO_REASON = ("WARNING:", "\t", "...")
+_NO_REASON = ("WARNING:", "Picked up ", "\t", "...")
 """How lines of a JVM begin that say no reason: warnings, and the rows of a traceback."""
+_THREAD = 'Exception in thread "main"'
 _HERE = Path(__file__).resolve().parent
 
 _SETTINGS = {
@@ -89,7 +90,7 @@ def _start(master: str, settings: Mapping[str, str]) -> SparkSession:
             gateway = launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
             SparkContext(conf=conf, gateway=gateway)
         except (PySparkException, Py4JJavaError, OSError) as error:
-            reason = str(getattr(error, "java_exception", "")) or _last_line(said) or error
+            reason = str(getattr(error, "java_exception", "")) or _first_reason(said) or error
             raise MissingSpark(f"Spark does not start: {reason}") from error
     return SparkSession.builder.getOrCreate()
 
@@ -156,7 +157,8 @@ def memory_bytes() -> int:
     return min(host, int(limit)) if limit.isdigit() else host
 
 
-def _last_line(said: IO[str]) -> str:
+def _first_reason(said: IO[str]) -> str:
+    """What a JVM says before it ends, without what follows from it."""
     said.seek(0)
-    lines = [line.strip() for line in said if line.strip() and not line.startswith(_NO_REASON)]
-    return lines[-1].removeprefix('Exception in thread "main" ') if lines else ""
+    lines = [line.strip().removeprefix(_THREAD).strip() for line in said if not line.startswith(_NO_REASON)]
+    return next(filter(None, lines), "")

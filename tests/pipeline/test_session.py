@@ -93,7 +93,7 @@ def _read(terminal: int) -> bytes:
     ("wrong", "sentence"),
     [
         (["--master", "spork://x"], "Master must either be yarn or start with spark, k8s, or local"),
-        (["--conf", "spark.driver.memory=8m"], "java.lang.OutOfMemoryError: Java heap space"),
+        (["--conf", "spark.driver.extraJavaOptions=-Xmx1g"], "Not allowed to specify max heap(Xmx)"),
     ],
 )
 def test_what_spark_refuses_is_one_sentence(spark: SparkSession, wrong: list[str], sentence: str) -> None:
@@ -102,5 +102,5 @@ def test_what_spark_refuses_is_one_sentence(spark: SparkSession, wrong: list[str
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("Spark does not start: ")
-    assert done.stderr.endswith(f"{sentence}\n")
+    assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
