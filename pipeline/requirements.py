@@ -14,8 +14,8 @@ OLDEST = 4
 
 
 def check_requirements() -> None:
-    """Raise MissingSpark, in one sentence, when pyspark, pyarrow or Java is not there."""
-    for package in ("pyspark", "pyarrow"):
+    """Raise MissingSpark, in one sentence, when pyspark, pyarrow, pandas or Java is not there."""
+    for package in ("pyspark", "pyarrow", "pandas"):
         if (found := _version(package)) is None:
             raise MissingSpark(
                 f"{package} is not installed; install bruce with its extra: bruce-spool[spark]"

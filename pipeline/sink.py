@@ -26,7 +26,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from dispatch.options import DispatchOptions
-from pipeline.arrow_map import map_in_arrow
 from pipeline.batches import integers, to_batch
 from pipeline.carrier import Carrier, Lane, Settled
 from pipeline.errors import BadSchema, JobFailed
@@ -98,7 +97,7 @@ def deliver(frame: DataFrame, delivery: Delivery) -> DataFrame:
             spools = pa.repeat(pa.scalar(spool), len(settled.sequences))
             yield pa.RecordBatch.from_arrays([spools, *map(pa.array, settled)], schema=_SCHEMA)
 
-    return map_in_arrow(frame.select(*COLUMNS), carry, OUTCOMES)
+    return frame.select(*COLUMNS).mapInArrow(carry, OUTCOMES)
 
 
 def carry_all(batches: Iterator[pa.RecordBatch], delivery: Delivery) -> Iterator[tuple[str, Settled]]:
