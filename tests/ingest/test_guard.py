@@ -19,6 +19,7 @@ from tests.ingest.intake import connect
 from tests.ingest.processes import PATIENCE_S, Processes, await_end, fork, message, send
 from tests.ingest.test_storm import by_sender
 from tests.spool.small_disk import fill_up, mounted
+from tools.waiting import wait_until
 
 OPTIONS = {"slots": 12, "segment_bytes": 1 << 20, "max_bytes": 64 << 20}
 
@@ -119,20 +120,25 @@ def test_a_filesystem_that_stands_still(memory: Path, tmp_path: Path) -> None:
 
 def wait_at_the_socket(processes: Processes, least: int) -> None:
     """Send until a sender has to wait; `least` were taken by then, and all of them are stored in the end."""
-    sender = connect(processes.path)
-    sender.settimeout(1)
-    number = 0
-    with standing(processes), contextlib.suppress(TimeoutError):
-        while True:
-            sender.send(message(0, number, 1500))
-            number += 1
-    assert number >= least
-    sender.settimeout(PATIENCE_S)
-    for later in range(number, number + 100):
-        sender.send(message(0, later, 1500))
-    sender.close()
+    with connect(processes.path) as sender:
+        sender.settimeout(1)
+        number = 0
+        with standing(processes), contextlib.suppress(TimeoutError):
+            while True:
+                sender.send(message(0, number, 1500))
+                number += 1
+        assert number >= least
+        sender.settimeout(PATIENCE_S)
+        for later in range(number, number + 100):
+            sender.send(message(0, later, 1500))
     assert processes.stop() == [0, 0]
     assert by_sender(processes)[0] == list(range(number + 100))
+
+
+def fill_up_behind(processes: Processes, place: Path) -> None:
+    """Take all memory that is left in `place`, once staging has its own."""
+    wait_until((processes.directory / "staging").exists, PATIENCE_S, "staging")
+    fill_up(place / "more")
 
 
 def test_a_full_reserve_lets_senders_wait(memory: Path) -> None:
@@ -151,7 +157,7 @@ def test_a_full_tmpfs_lets_senders_wait(memory: Path, tmp_path: Path) -> None:
         (place / "spool").symlink_to(memory / "spool")
         processes = Processes(place, 12, segment_bytes=1 << 20, max_bytes=64 << 20)
         try:
-            fill_up(place / "more")
+            fill_up_behind(processes, place)
             wait_at_the_socket(processes, 500)
             assert [number for number, _ in staged(processes)] == []
         finally:
@@ -171,7 +177,7 @@ def test_large_datagrams_need_no_memory_that_is_not_there(memory: Path, tmp_path
         try:
             with connect(processes.path) as sender:
                 sender.settimeout(PATIENCE_S)
-                fill_up(place / "more")
+                fill_up_behind(processes, place)
                 for number in range(40):
                     sender.send(message(0, number, size))
                 with standing(processes):

@@ -103,7 +103,7 @@ def test_one_broker_of_three(kafka3: KafkaCluster, proxy: Proxy, tmp_path: Path,
         waiting = sum(led[i % 12 % PARTITIONS] == away for i in range(len(more)))
         seen = bruce.await_status(lambda s: s.delivered == sent - waiting, PATIENCE_S)
         assert seen.backlog == waiting
-        assert next(broker.state for broker in seen.brokers if broker.id == away) != "healthy"
+        bruce.await_status(lambda s: {b.id: b.state for b in s.brokers}[away] != "healthy", PATIENCE_S)
         proxy.mend()
         seen = bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
         check_books(seen)
