@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -36,7 +36,8 @@ def running(bruce: RunningBruce) -> Iterator[psutil.Popen]:
         yield process
     finally:
         for one in [*process.children(recursive=True), process]:
-            one.kill()
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
         process.communicate()
 
 

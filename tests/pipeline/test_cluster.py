@@ -27,11 +27,16 @@ from pipeline.session import open_session
 
 killed = []
 
+def is_executor(process):
+    try:
+        return any("ExecutorBackend" in word for word in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False  # it has ended meanwhile, or is a zombie
+
 def kill_one(done, of):
     if killed or not 3 <= done < of:
         return
-    ours = psutil.Process().children(recursive=True)
-    executors = [p for p in ours if any("ExecutorBackend" in word for word in p.cmdline())]
+    executors = list(filter(is_executor, psutil.Process().children(recursive=True)))
     assert len(executors) == 2, executors
     os.kill(executors[0].pid, signal.SIGKILL)
     killed.append((done, of))

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -66,10 +68,11 @@ def test_a_worker_killed_in_the_middle_loses_nothing(kafka3: KafkaCluster, tmp_p
     assert len(records) == len(drained) + 10
 
 
-def start(bruce: RunningBruce, job: str) -> subprocess.Popen[str]:
-    """`brucectl spark JOB` over the daemon's spool."""
+@contextmanager
+def start(bruce: RunningBruce, job: str) -> Iterator[subprocess.Popen[str]]:
+    """`brucectl spark JOB` over the daemon's spool; it does not outlive a test that fails."""
     brucectl = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
-    return subprocess.Popen(
+    with subprocess.Popen(
         [*brucectl, "spark", job, "--json"],
         cwd=ROOT,
         env=bruce.environ,
@@ -77,17 +80,26 @@ def start(bruce: RunningBruce, job: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def kill_senders(driver: int, ports: set[int]) -> None:
     """SIGKILL the Python workers below this process that are connected to one of the brokers."""
-    senders = [
-        process
-        for process in psutil.Process(driver).children(recursive=True)
-        if "pyspark" in " ".join(process.cmdline())
-        and any(found.raddr and found.raddr.port in ports for found in process.net_connections())
-    ]
+    below = psutil.Process(driver).children(recursive=True)
+    senders = [process for process in below if is_sender(process, ports)]
     assert senders
     for process in senders:
         process.kill()
+
+
+def is_sender(process: psutil.Process, ports: set[int]) -> bool:
+    """Whether this is a Python worker of Spark with a connection to one of the ports."""
+    try:
+        connections = process.net_connections() if "pyspark" in " ".join(process.cmdline()) else []
+    except psutil.NoSuchProcess:
+        return False  # it has ended meanwhile, or is a zombie
+    return any(found.raddr and found.raddr.port in ports for found in connections)
