@@ -252,7 +252,7 @@ def test_clients_that_do_not_read(bruce: RunningBruce) -> None:
                 dead.send(b"dead %d" % i, BOTH)
             live.drain()
         live.collect_all(Status.SYNCED)
-        # Nobody is there to answer, or nobody whose queue has a limit. It is counted after a look at the log, not with each reply.
+        # Nobody is there to answer, or nobody whose queue has a limit: counted after a look at the log.
         bruce.await_status(
             lambda s: s.received == 5 * count and waiting(s) <= count and in_vain(s) >= 3 * count,
         )

@@ -22,7 +22,7 @@ from tests.daemon import RunningBruce, consume
 from tests.router.outlet import NOW_MS, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
 
-pytestmark = pytest.mark.real_kafka
+pytestmark = [pytest.mark.real_kafka, pytest.mark.final]
 
 PARTITIONS = 6
 PATIENCE_S = 150.0

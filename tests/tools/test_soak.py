@@ -23,6 +23,7 @@ SOAK = Path(__file__).resolve().parents[2] / "tools/soak"
 
 @pytest.mark.slow
 @pytest.mark.crash
+@pytest.mark.final
 @pytest.mark.real_kafka
 def test_a_minute_of_everything(tmp_path: Path) -> None:
     """On three real brokers and a small disk: the books balance, and every message is accounted for."""

@@ -11,6 +11,8 @@ import pytest
 
 from tools.kafka_cluster import KafkaMissing, fetch_jars
 
+pytestmark = pytest.mark.final
+
 STORM = Path(__file__).resolve().parents[2] / "tools/storm"
 
 
