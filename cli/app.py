@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli import exits
-from cli.commands import discards, drain, inspect, replay, run, send, spark, status
+from cli.commands import discards, doctor, drain, inspect, replay, run, send, spark, status
 from cli.output import complain
 
 
@@ -31,6 +31,7 @@ control.command("send", epilog=send.EXAMPLES)(send.send)
 control.command("drain", epilog=drain.EXAMPLES)(drain.drain)
 control.command("replay", epilog=replay.EXAMPLES)(replay.replay)
 control.command("discards", epilog=discards.EXAMPLES)(discards.discards)
+control.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 
 inspection = _new_app("Look into a spool, or segment files by themselves. Nothing is written.")
 inspection.command("records", epilog=inspect.RECORDS_EXAMPLES)(inspect.records)

@@ -19,13 +19,12 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, Message, TopicPartition
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pipeline.errors import JobFailed
 from pipeline.identity import HEADER, ID_BYTES
 from pipeline.kafka_plan import Range, open_consumer, plan_ranges
-from pipeline.schema import KAFKA_SCHEMA
+from pipeline.schema import KAFKA_SCHEMA, to_arrow_schema
 from pipeline.sink import KafkaWriter
 from pipeline.source import check_schema
 
@@ -77,7 +76,7 @@ class RangeReader(DataSourceReader):
         # Without any range Spark makes a partition of its own.
         if not isinstance(partition, Range):
             return
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = to_arrow_schema(self._schema)
         with closing(open_consumer(self._properties)) as consumer:
             for messages in read_range(consumer, partition):
                 yield to_arrow(messages, partition, schema)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pipeline.columns import damage_to_arrow, to_arrow
 from pipeline.errors import JobFailed
+from pipeline.schema import to_arrow_schema
 from pipeline.segments import Part, SegmentReading
 
 PERMISSIVE, DROPMALFORMED, FAILFAST = MODES = ("permissive", "dropmalformed", "failfast")
@@ -64,7 +64,7 @@ def read_part(partition: InputPartition, schema: StructType, mode: str) -> Itera
     # Without any part Spark makes one of its own.
     if not isinstance(partition, Part):
         return
-    arrow = to_arrow_schema(schema, timezone="UTC")
+    arrow = to_arrow_schema(schema)
     reading = SegmentReading(partition)
     for piece in reading.pieces():
         _refuse(reading, mode)

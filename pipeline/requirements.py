@@ -3,40 +3,84 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+import subprocess
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 from pipeline.errors import MissingSpark
 
 OLDEST = 4
 """The major version of PySpark that brought the Python Data Source API."""
+OLDEST_JAVA = 17
+JAVA_S = 60.0
+"""More than any Java takes to say its version."""
+
+_CODE = re.compile(r"^\[\w+\] ")
+"""What stands before the sentence of an error of PySpark."""
+
+
+class Requirement(NamedTuple):
+    """One thing that Spark needs."""
+
+    ok: bool
+    sentence: str
 
 
 def check_requirements() -> None:
-    """Raise MissingSpark, in one sentence, when pyspark, pyarrow, pandas or Java is not there."""
-    for package in ("pyspark", "pyarrow", "pandas"):
-        if (found := _version(package)) is None:
-            raise MissingSpark(
-                f"{package} is not installed; install bruce with its extra: bruce-spool[spark]"
-            )
-        if package == "pyspark" and int(found.partition(".")[0]) < OLDEST:
-            raise MissingSpark(f"pyspark {found} is too old for bruce: it needs {OLDEST}.0 or newer")
-    if not find_java():
-        raise MissingSpark("there is no Java: Spark needs 17 or newer, on the PATH or in JAVA_HOME")
+    """Raise MissingSpark, in one sentence, when pyspark, Java, pyarrow or pandas is missing or too old."""
+    for look in (pyspark_here, java_here, columns_here):
+        if not (found := look()).ok:
+            raise MissingSpark(found.sentence)
 
 
-def find_java() -> Path | None:
-    """The java that Spark would start."""
-    if home := os.environ.get("JAVA_HOME"):
-        java = Path(home, "bin", "java")
-        return java if os.access(java, os.X_OK) else None
-    found = shutil.which("java")
-    return Path(found) if found else None
-
-
-def _version(package: str) -> str | None:
+def pyspark_here() -> Requirement:
+    """Whether there is a PySpark that knows Python data sources: the one that would be imported."""
+    if not find_spec("pyspark"):
+        return Requirement(
+            False, "pyspark is not installed; install bruce with its extra: bruce-spool[spark]"
+        )
     try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+        found = str(import_module("pyspark.version").__version__)
+    except ImportError as error:
+        return Requirement(False, f"pyspark cannot be imported: {error}")
+    if int(found.partition(".")[0]) < OLDEST:
+        return Requirement(False, f"pyspark {found} is too old for bruce: it needs {OLDEST}.0 or newer")
+    return Requirement(True, f"pyspark {found}")
+
+
+def java_here() -> Requirement:
+    """Whether the Java that Spark would start can run it."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return Requirement(True, "Java runs: spark-submit has started it")
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else "java"
+    if not shutil.which(java):
+        where = f"JAVA_HOME is {home}, and there is no bin/java" if home else "there is no Java on the PATH"
+        return Requirement(False, f"{where}: Spark needs Java {OLDEST_JAVA} or newer")
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=JAVA_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Requirement(False, f"{java} does not start: {error}")
+    if not (found := re.search(r'version "((?:1\.)?(\d+)[^"]*)"', told.stderr)):
+        return Requirement(False, f"{java} -version does not tell a version: it ends with {told.returncode}")
+    if int(found[2]) < OLDEST_JAVA:
+        return Requirement(
+            False,
+            f"{java} is Java {found[1]}: Spark needs {OLDEST_JAVA} or newer, on the PATH or as JAVA_HOME",
+        )
+    return Requirement(True, f"Java {found[1]}")
+
+
+def columns_here() -> Requirement:
+    """Whether pyarrow and pandas are there, as new as this PySpark wants them."""
+    known: Any = import_module("pyspark.sql.pandas.utils")
+    try:
+        known.require_minimum_pyarrow_version()
+        known.require_minimum_pandas_version()
+    except ImportError as error:
+        return Requirement(False, f"{_CODE.sub('', str(error)).rstrip('.')}: bruce-spool[spark] has all")
+    names = [f"{name} {import_module(name).__version__}" for name in ("pyarrow", "pandas")]
+    return Requirement(True, ", ".join(names))

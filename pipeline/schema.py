@@ -5,6 +5,7 @@ A reader that wants fewer names them: `spark.read.format("bruce").schema("sequen
 
 from __future__ import annotations
 
+import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -16,6 +17,16 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+
+_ARROW = {
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+"""By Spark's name of a type; its own function takes other arguments in each release."""
 
 _COLUMNS: list[tuple[str, DataType, str]] = [
     (
@@ -79,3 +90,8 @@ KAFKA_SCHEMA = StructType(
     ]
 )
 """The columns of `format("bruce-kafka")`: one row for each record. Unstamped ones have two nulls."""
+
+
+def to_arrow_schema(schema: StructType) -> pa.Schema:
+    """The types in which rows of these columns (of the schemas above) are handed to Spark."""
+    return pa.schema([(field.name, _ARROW[field.dataType.simpleString()]) for field in schema.fields])

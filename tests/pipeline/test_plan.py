@@ -7,8 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from pipeline import requirements
-from pipeline.errors import JobFailed, MissingSpark
+from pipeline.errors import JobFailed
 from pipeline.outcomes import _pending, read_outcomes
 from pipeline.plan import plan_spool
 from pipeline.segments import SegmentReading
@@ -120,17 +119,3 @@ def test_outcomes_come_from_the_marks(rig: Rig) -> None:
     marks.close()
     outcomes = read_outcomes(plan)
     assert (outcomes.discarded.tolist(), outcomes.backlog) == ([2], [(7, 12)])
-
-
-def test_missing_parts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Spark needs and is not there is said in one sentence that names it."""
-    monkeypatch.setattr(requirements, "_version", {"pyspark": "3.5.1"}.get)
-    with pytest.raises(MissingSpark, match=r"pyspark 3\.5\.1 is too old for bruce: it needs 4\.0 or newer"):
-        requirements.check_requirements()
-    monkeypatch.setattr(requirements, "_version", lambda package: None)
-    with pytest.raises(MissingSpark, match="pyspark is not installed"):
-        requirements.check_requirements()
-    monkeypatch.setattr(requirements, "_version", lambda package: "99.0")
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    with pytest.raises(MissingSpark, match="there is no Java"):
-        requirements.check_requirements()

@@ -1,0 +1,41 @@
+"""Where `bruce` and `brucectl` begin: with the question whether our packages are ours.
+
+Imported in the wrong place's stead they would end in a traceback that tells nobody why.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from cli.clashes import HOME, find_clashes
+
+USAGE = 2
+"""As in cli.exits, which may be hidden, too."""
+
+
+def bruce() -> NoReturn:
+    """Run the daemon's program."""
+    refuse_clashes()
+    from cli import app  # noqa: PLC0415  (it imports what may be hidden)
+
+    app.bruce()
+
+
+def brucectl() -> NoReturn:
+    """Run the operator's program."""
+    refuse_clashes()
+    from cli import app  # noqa: PLC0415  (it imports what may be hidden)
+
+    app.brucectl()
+
+
+def refuse_clashes() -> None:
+    """End, with one sentence, when Python would import others in place of our packages."""
+    first = next((clash for clash in find_clashes(sys.path) if clash.first), None)
+    if first:
+        sys.stderr.write(
+            f"the package {first.package} in {first.place} hides that of bruce, in {HOME}: "
+            "take it out of PYTHONPATH, or give bruce an environment of its own\n"
+        )
+        raise SystemExit(USAGE)

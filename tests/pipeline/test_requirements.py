@@ -1,0 +1,129 @@
+"""What Spark needs and is not there, or too old, is one sentence of every command that needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from cli import app
+from pipeline.requirements import java_here
+from tests.daemon import ROOT
+
+COMMANDS = {
+    "audit": ["/nowhere", "--bootstrap-servers", "127.0.0.1:1"],
+    "archive": ["/nowhere", "--to", "/nowhere"],
+    "query": ["SELECT 1"],
+    "stats": ["/nowhere"],
+    "drain": ["/nowhere", "--bootstrap-servers", "127.0.0.1:1"],
+    "replay": ["/nowhere", "--from", "0", "--bootstrap-servers", "127.0.0.1:1"],
+    "run": ["/nowhere", "--bootstrap-servers", "127.0.0.1:1"],
+}
+EACH = f"""
+import json, sys
+sys.path.append({str(ROOT)!r})
+sys.modules["pyspark"] = None
+from tests.cli.program import run
+for name, arguments in json.loads(sys.argv[1]).items():
+    print(json.dumps([name, *run("spark", name, *arguments)]))
+"""
+
+
+def java(folder: Path, version: str) -> Path:
+    """A program in `folder`/bin that says it is this Java, as Java does; `folder`."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        f"#!/bin/sh\necho 'Picked up X: -Dy' >&2\necho 'openjdk version \"{version}\" 2018' >&2\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return folder
+
+
+def test_all_commands_are_asked() -> None:
+    """The list above has every command of `brucectl spark`."""
+    assert set(typer.main.get_command(app.jobs).commands) == set(COMMANDS)  # type: ignore[attr-defined]
+
+
+def test_each_command_says_what_is_missing(tmp_path: Path) -> None:
+    """In one sentence, with exit code 3, and before anything else that needs Spark."""
+    config = tmp_path / "bruce.toml"
+    config.write_text('[kafka]\n"bootstrap.servers" = "127.0.0.1:1"\n')
+    done = subprocess.run(
+        [sys.executable, "-c", EACH, json.dumps(COMMANDS)],
+        cwd="/",
+        env={"PATH": os.environ["PATH"], "BRUCE_CONFIG": str(config)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    sentence = "pyspark is not installed; install bruce with its extra: bruce-spool[spark]\n"
+    ended = [json.loads(line) for line in done.stdout.splitlines()]
+    assert ended == [[name, 3, "", sentence] for name in COMMANDS]
+
+
+def test_the_pyspark_that_would_be_imported_counts(tmp_path: Path) -> None:
+    """One in PYTHONPATH, as a Spark installation's own, goes before what pip has installed."""
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    (tmp_path / "pyspark" / "version.py").write_text('__version__ = "3.5.9"\n')
+    code = f"import sys; sys.path.append({str(ROOT)!r})\n"
+    code += "from pipeline.requirements import check_requirements as check; check()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd="/",
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.stderr.splitlines()[-1].startswith(
+        "pipeline.errors.MissingSpark: pyspark 3.5.9 is too old for bruce: it needs "
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "sentence"),
+    [
+        ({"PATH": "/nowhere"}, "there is no Java on the PATH: Spark needs Java 17 or newer"),
+        (
+            {"JAVA_HOME": "/nowhere"},
+            "JAVA_HOME is /nowhere, and there is no bin/java: Spark needs Java 17 or newer",
+        ),
+    ],
+)
+def test_no_java(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], sentence: str) -> None:
+    """Spark starts that of JAVA_HOME, else the one on the PATH."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert java_here() == (False, sentence)
+
+
+@pytest.mark.parametrize(
+    ("version", "ok"),
+    [("1.8.0_412", False), ("16.0.2", False), ("17", True), ("21.0.1", True), ("25-ea", True)],
+)
+def test_versions_of_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, *, ok: bool) -> None:
+    """As Java writes them: the first number counts, and before 9 the second."""
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, version)))
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    found = java_here()
+    assert found.ok == ok
+    assert version in found.sentence
+
+
+def test_spark_submit_has_a_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it started us its JVM runs already, wherever it found it."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert java_here().ok
