@@ -33,9 +33,10 @@ control.command("replay", epilog=replay.EXAMPLES)(replay.replay)
 control.command("discards", epilog=discards.EXAMPLES)(discards.discards)
 control.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 
-inspection = _new_app("Look into a spool, or segment files by themselves. Nothing is written.")
-inspection.command("records", epilog=inspect.RECORDS_EXAMPLES)(inspect.records)
-inspection.command("verify", epilog=inspect.VERIFY_EXAMPLES)(inspect.verify)
+inspection = _new_app(inspect.HELP)
+inspection.command("records", epilog=inspect.records.EXAMPLES)(inspect.records.records)
+inspection.command("show", epilog=inspect.show.EXAMPLES)(inspect.show.show)
+inspection.command("verify", epilog=inspect.verify.EXAMPLES)(inspect.verify.verify)
 control.add_typer(inspection, name="inspect")
 
 jobs = _new_app(spark.HELP)

@@ -27,6 +27,10 @@ class BadArgument(CliError):
     """Arguments that parse, but say nothing that can be done."""
 
 
+class NotFound(CliError):
+    """What was asked for is not there, or cannot be read."""
+
+
 class NobodyListens(CliError):
     """No daemon behind the socket. `sent` messages had been taken before."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from spool.catalogue import Catalogue, SegmentInfo
 from spool.changes import CHUNK_BYTES, CHUNK_MESSAGES
-from spool.environment import LMDB_REFUSES, open_tables
+from spool.environment import LMDB_REFUSES, Opened, look_at, open_tables
 from spool.layout import Layout
 from spool.lock import is_in_use
 from spool.lost import reasons, split
@@ -21,14 +22,20 @@ OPEN, DELIVERED, UNTOLD = -1, 0, -2
 """Not resolved yet; acknowledged by Kafka; resolved, and what is known of its segment is gone."""
 
 
+def _stay_with(directory: Path) -> Opened:
+    # Always with a place in the lock file: whoever writes may begin later.
+    return open_tables(directory, readonly=True, lock=True)
+
+
 class Fates(Marks):
     """The marks of a spool whose deliverer comes and goes."""
 
-    def __init__(self, directory: Path, catalogue: Catalogue) -> None:
+    def __init__(
+        self, directory: Path, catalogue: Catalogue, opener: Callable[[Path], Opened] = _stay_with
+    ) -> None:
         """Raises LMDB_REFUSES while there is nothing to read."""
         self.catalogue = catalogue
-        # Always with a place in the lock file: whoever writes may begin later.
-        self._env, self._db = open_tables(directory, readonly=True, lock=True)
+        self._env, self._db = opener(directory)
 
     def of(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """By message: OPEN, DELIVERED, UNTOLD, or the Reason that it was discarded for."""
@@ -68,3 +75,20 @@ def open_fates(layout: Layout) -> Fates | None:
     # Of an earlier release; whoever writes them adds what is missing, right now.
     fates.close()
     return None
+
+
+def fates_now(layout: Layout, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+    """What `Fates.of` says at this instant, whether anybody delivers or not. Nothing is written.
+
+    None when there are no marks, or they cannot be read, or are of a release that kept no fates.
+    """
+    try:
+        fates = Fates(layout.delivery, Catalogue(layout), look_at)
+    except LMDB_REFUSES:
+        return None
+    try:
+        return fates.of(sequences) if fates.tells_discards else None
+    except LMDB_REFUSES:
+        return None
+    finally:
+        fates.close()

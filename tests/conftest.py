@@ -22,14 +22,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     return ByFile(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the long files; within a file nothing changes.
 
-    What waits for processes, brokers and clocks has a second try, which is reported: on a machine that stood
-    still for a while the first may have failed. What judges the fate of messages has none.
+    Where several work, what waits for processes, brokers and clocks has a second try, which is reported: the
+    first may have failed because all had to wait. What judges the fate of messages has none.
     """
     items.sort(key=lambda item: place_of(item.path.parent.name))
-    for item in items:
+    for item in items if hasattr(config, "workerinput") else ():
         if place_of(item.path.parent.name) < len(LONG) and not item.get_closest_marker("final"):
             item.add_marker(pytest.mark.flaky(reruns=1))
 

@@ -1,0 +1,107 @@
+"""Where one message lies: its segment file, its frame, and its place in it. Read by pread, over damage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from spool.decode import decode
+from spool.disk import read_at
+from spool.errors import BadSpool
+from spool.examination import WRITTEN, malformed, skip_damage
+from spool.files import Span, Unreadable
+from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, Record, decode_header
+from spool.frame import POSITION, SEQUENCE, tail_at_start
+from spool.kernel import address_of
+from spool.live import read_footer
+from spool.packed import header_of, is_packed, open_plain
+from spool.record import Batch, Topics
+from spool.scan import Chunk, Scan, digest_address
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A message and where it lies. Its frame has been verified."""
+
+    path: Path
+    header: Record
+    """Of the segment."""
+    packed: bool
+    """The file is compressed: offsets are those of the segment as it was before."""
+    sealed: bool
+    """It has a footer, and so will not change."""
+    offset: int
+    """Of the frame, in bytes."""
+    head: Record
+    """Of the frame."""
+    batch: Batch
+    """The messages of the frame."""
+    row: int
+    """Which of them it is."""
+
+
+def locate(paths: Iterable[Path], sequence: int) -> Located | Unreadable | None:
+    """Find a message in segment files; Unreadable where it must have been, None where nothing speaks of it.
+
+    Files that are no segments are passed over. Raises OSError, UnknownVersion.
+    """
+    lost = None
+    for path in paths:
+        try:
+            found = _look_into(path, sequence)
+        except BadSpool:
+            continue
+        if isinstance(found, Located):
+            return found
+        lost = lost or found
+    return lost
+
+
+def _look_into(path: Path, sequence: int) -> Located | Unreadable | None:
+    with path.open("rb", buffering=0) as file:
+        header, footer = header_of(file.fileno(), path), read_footer(file.fileno())
+        packed = is_packed(file.fileno(), path)
+    first = int(header["first_sequence"])
+    if first < 0 or sequence < first or not Span(sequence, sequence + 1).may_lie_in(header, footer):
+        return None
+    fd = open_plain(path)
+    try:
+        header = decode_header(read_at(fd, HEADER_BYTES, 0), path)
+        scan = Scan(fd, tail_at_start(header), int(footer[0]["end"]) if footer else None)
+        found = _scan(path, scan, sequence)
+        if not isinstance(found, tuple):
+            return found
+        chunk, at = found
+        offset = int(chunk.frames[at, 0])
+        frame = chunk.frames[at : at + 1]
+        if malformed(address_of(chunk.data) - chunk.offset, frame) >= 0:
+            return Unreadable(path, offset, int(frame[0, 2]))
+        batch = decode(chunk.data, chunk.offset, frame, Topics(), digest_address())
+        head = np.frombuffer(read_at(fd, HEAD_BYTES, offset), HEAD)[0]
+        row = sequence - int(frame[0, 1])
+        return Located(path, header, packed, footer is not None, offset, head, batch, row)
+    finally:
+        os.close(fd)
+
+
+def _scan(path: Path, scan: Scan, sequence: int) -> tuple[Chunk, int] | Unreadable | None:
+    """(a chunk, which of its frames holds the message)."""
+    while int(scan.tail[SEQUENCE]) <= sequence:
+        position, expected = int(scan.tail[POSITION]), int(scan.tail[SEQUENCE])
+        chunk = scan.next()
+        if chunk is not None:
+            firsts, ends = chunk.frames[:, 1], chunk.frames[:, 1] + chunk.frames[:, 2]
+            holds = np.flatnonzero((firsts <= sequence) & (sequence < ends))
+            if len(holds):
+                return chunk, int(holds[0])
+            continue
+        missing = skip_damage(scan)
+        if missing is None:
+            return None
+        if missing != WRITTEN and expected <= sequence < expected + missing:
+            return Unreadable(path, position, missing)
+    return None

@@ -1,0 +1,17 @@
+"""Searching Kafka for a record, when Kafka is not there; what is found, tests/real_kafka shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatch.errors import BadProperty, Unreachable
+from dispatch.search import Wanted, find_records
+
+
+def test_nobody_to_ask() -> None:
+    """Kafka away, and a wrong property: one sentence each."""
+    wanted = Wanted("t", bytes(24), 0)
+    with pytest.raises(BadProperty, match="No such configuration property"):
+        find_records({"bootstrap.servers": "127.0.0.1:1", "nonsense": "1"}, wanted)
+    with pytest.raises(Unreachable, match="Kafka cannot be searched"):
+        find_records({"bootstrap.servers": "127.0.0.1:1"}, wanted, seconds=1)
