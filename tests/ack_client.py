@@ -26,7 +26,7 @@ class Client:
         """`address`: to bind to; by default an abstract one that the kernel chooses."""
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(address)
-        self.socket.settimeout(30)
+        self.socket.settimeout(60)
         self._path = str(path)
         self.sent: dict[Key, bytes] = {}
         self.told: list[Reply] = []
@@ -62,7 +62,7 @@ class Client:
                 self.told.append(decode(self.socket.recv(64)))
             except TimeoutError:
                 continue
-        self.socket.settimeout(30)
+        self.socket.settimeout(60)
 
     def collect_all(self, status: Status, timeout_s: float = 60) -> None:
         """Until each message has a reply of this status."""
@@ -77,7 +77,7 @@ class Client:
             while True:
                 self.told.append(decode(self.socket.recv(64)))
         except BlockingIOError:
-            self.socket.settimeout(30)
+            self.socket.settimeout(60)
 
     def counted(self) -> Counter[tuple[Status, Key]]:
         """How often each thing was said."""

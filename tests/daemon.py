@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,8 +28,10 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from cli.snapshot import take_snapshot
 from status.snapshot import Snapshot
 
-START_S = 60.0
+START_S = 120.0
 """To accept messages: once on a machine the kernels are compiled."""
+PATIENCE_S = 60.0
+"""For what takes moments, on a machine that has other work: nobody waits longer than it takes."""
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -114,22 +117,22 @@ class RunningBruce:
         """SIGKILL every process of the daemon at once, and wait until all are gone."""
         process, self._process = self._process, None
         assert process is not None
-        family = [psutil.Process(process.pid)]
-        family += family[0].children(recursive=True)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        family = _family(process.pid)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE_S)
         self.await_true(lambda: not any(map(_alive, family)))
 
     def tell(self, number: signal.Signals) -> None:
         """Send the supervisor a signal."""
         os.kill(self.pid, number)
 
-    def stop(self, timeout_s: float = 60) -> int:
+    def stop(self, timeout_s: float = PATIENCE_S) -> int:
         """SIGTERM; the exit code."""
         self.tell(signal.SIGTERM)
         return self.await_end(timeout_s)
 
-    def await_end(self, timeout_s: float = 60) -> int:
+    def await_end(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait until it has ended by itself; the exit code."""
         process, self._process = self._process, None
         assert process is not None
@@ -137,6 +140,7 @@ class RunningBruce:
             return process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
+            process.wait(PATIENCE_S)
             raise
 
     def logged(self, words: str) -> int:
@@ -148,7 +152,7 @@ class RunningBruce:
         with mock.patch.dict(os.environ, {"BRUCE_RUNTIME_DIRECTORY": str(self.runtime)}):
             return take_snapshot(self.spool)
 
-    def await_status(self, condition: Callable[[Snapshot], bool], timeout_s: float = 30) -> Snapshot:
+    def await_status(self, condition: Callable[[Snapshot], bool], timeout_s: float = PATIENCE_S) -> Snapshot:
         """The first status that is so; fails when it takes too long."""
         seen: list[Snapshot] = []
 
@@ -163,14 +167,14 @@ class RunningBruce:
             raise AssertionError(f"waited in vain; last seen {seen}\n{log}") from None
         return seen[0]
 
-    def await_true(self, condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    def await_true(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         """Ask until it is so; fail when it takes too long."""
         end = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < end, "waited in vain"
             time.sleep(0.02)
 
-    def send(self, datagrams: Iterable[bytes], timeout_s: float = 30) -> int:
+    def send(self, datagrams: Iterable[bytes], timeout_s: float = PATIENCE_S) -> int:
         """Send each, waiting for room where there is none; how many that were."""
         sent = 0
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
@@ -181,7 +185,9 @@ class RunningBruce:
                 sent += 1
         return sent
 
-    def brucectl(self, *arguments: object, timeout_s: float = 60) -> subprocess.CompletedProcess[bytes]:
+    def brucectl(
+        self, *arguments: object, timeout_s: float = PATIENCE_S
+    ) -> subprocess.CompletedProcess[bytes]:
         """Run brucectl to its end, in the daemon's environment."""
         return subprocess.run(
             [sys.executable, "-c", "from cli.app import brucectl; brucectl()", *map(str, arguments)],
@@ -213,7 +219,9 @@ class RunningBruce:
         self.close()
 
 
-def consume(servers: str, topic: str, partitions: int, count: int, timeout_s: float = 30) -> list[Message]:
+def consume(
+    servers: str, topic: str, partitions: int, count: int, timeout_s: float = PATIENCE_S
+) -> list[Message]:
     """All records of a topic, by partition and offset, once there are at least `count`; fails without."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "test", "log_level": 0})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
@@ -229,6 +237,15 @@ def consume(servers: str, topic: str, partitions: int, count: int, timeout_s: fl
     finally:
         consumer.close()
     return sorted(records, key=lambda record: (record.partition(), record.offset()))
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """A process and all below it; nobody, when it has ended and was reaped."""
+    try:
+        first = psutil.Process(pid)
+        return [first, *first.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _alive(process: psutil.Process) -> bool:
