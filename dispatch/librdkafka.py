@@ -19,7 +19,6 @@ from typing import Any
 import confluent_kafka
 
 from dispatch.errors import BadProperty, NoLibrary
-from spool.kernel import function_address
 
 OLDEST = (2, 16, 0)
 """First version whose structures (`rd_kafka_vu_t`, `rd_kafka_message_t`) the kernels were tried with."""
@@ -192,7 +191,8 @@ class Library:
 
     def address(self, name: str) -> int:
         """Where a function starts, as `spool.kernel.call` takes it."""
-        return function_address(getattr(self, name))
+        # As spool.kernel.function_address, without the Numba that the embedded Kafka would load.
+        return int(ctypes.cast(getattr(self, name), c_void_p).value or 0)
 
     def error_name(self, code: int) -> str:
         """The symbolic name of an error code, such as `_MSG_TIMED_OUT`."""
