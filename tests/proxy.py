@@ -20,6 +20,7 @@ from tools.kafka_broker import HOST
 from tools.kafka_cluster import KafkaCluster
 
 CHUNK_BYTES = 1 << 16
+PATIENCE_S = 60.0
 
 
 class Side(Enum):
@@ -53,10 +54,12 @@ class Door:
     answers: bool = True
     """Whether new connections lead anywhere."""
     connections: list[Connection] = field(default_factory=list)
+    ends: set[asyncio.StreamWriter] = field(default_factory=set)
+    """All that are open, of silent connections too."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, to its end."""
-        async with _ended(writer):
+        async with self._ended(writer):
             if not self.answers:
                 await _swallow(reader)
                 return
@@ -66,7 +69,7 @@ class Door:
                 return
             connection = Connection({Side.CLIENT: writer, Side.BROKER: to_broker})
             self.connections.append(connection)
-            async with _ended(to_broker):
+            async with self._ended(to_broker):
                 await asyncio.gather(
                     self._pump(connection, reader, Side.CLIENT, Side.BROKER),
                     self._pump(connection, from_broker, Side.BROKER, Side.CLIENT),
@@ -87,16 +90,24 @@ class Door:
         if not connection.half_open:
             connection.close(target)
 
+    @contextlib.asynccontextmanager
+    async def _ended(self, writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+        """Whose connection ends with what is done inside."""
+        self.ends.add(writer)
+        try:
+            yield
+        finally:
+            self.ends.remove(writer)
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
-@contextlib.asynccontextmanager
-async def _ended(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
-    """Whose connection ends with what is done inside."""
-    try:
-        yield
-    finally:
-        writer.transport.abort()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
+    def end(self) -> None:
+        """End all connections: nothing is held any more, and whoever reads comes to an end."""
+        for passing in self.passing.values():
+            passing.set()
+        for writer in self.ends:
+            writer.transport.abort()
 
 
 async def _swallow(reader: asyncio.StreamReader) -> None:
@@ -158,7 +169,7 @@ class Proxy:
             for door in chosen:
                 act(door)
 
-        asyncio.run_coroutine_threadsafe(do(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(do(), self._loop).result(PATIENCE_S)
 
     async def _open(self) -> None:
         for broker in self._cluster.brokers:
@@ -171,21 +182,23 @@ class Proxy:
     async def _close(self) -> None:
         for server in self._servers:
             server.close()
+        # Not cancelled: asyncio complains of connections that are.
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for door in self._doors.values():
+                door.end()
+            await asyncio.wait(tasks, timeout=0.1)
+        for server in self._servers:
             await server.wait_closed()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result(PATIENCE_S)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(PATIENCE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(PATIENCE_S)
         self._loop.close()

@@ -8,8 +8,10 @@ Linux 5.6, as root or as whoever may trace the broker). No namespace, no firewal
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import socket
+import stat
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
@@ -58,8 +60,12 @@ def _sockets(pid: int) -> Iterator[socket.socket]:
                 if not os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:"):
                     continue
                 copy = _libc.syscall(_PIDFD_GETFD, process, int(name), 0)
-                if copy < 0:
+                if copy < 0 and ctypes.get_errno() != errno.EBADF:
                     raise KafkaError(f"process {pid} cannot be cut off: {os.strerror(ctypes.get_errno())}")
-                yield socket.socket(fileno=copy)
+                # It may have been closed since it was listed, and its number be another's.
+                if copy >= 0 and stat.S_ISSOCK(os.fstat(copy).st_mode):
+                    yield socket.socket(fileno=copy)
+                elif copy >= 0:
+                    os.close(copy)
     finally:
         os.close(process)
