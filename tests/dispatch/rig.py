@@ -20,6 +20,8 @@ from dispatch.pool import Outcomes, Pool
 from tests.dispatch import batches
 
 UUID = bytes(range(16))
+PATIENCE_S = 60.0
+"""For what takes moments, on a machine that has other work."""
 
 
 class Rig:
@@ -93,7 +95,7 @@ class Rig:
                 self.pool.partitions.release(flat)
             sample()
 
-    def collect(self, count: int, timeout_s: float = 20) -> dict[int, int]:
+    def collect(self, count: int, timeout_s: float = PATIENCE_S) -> dict[int, int]:
         """Error codes by sequence, of the next `count` outcomes."""
         found: dict[int, int] = {}
         await_true(lambda: len(take(self.pool, found)) >= count, timeout_s)
@@ -134,7 +136,7 @@ def fetch(consumer: Consumer, records: list[Message]) -> list[Message]:
     return records
 
 
-def await_true(condition: Callable[[], bool], timeout_s: float = 20) -> None:
+def await_true(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """Ask until it is so; fail when it takes too long."""
     end = time.monotonic() + timeout_s
     while not condition():

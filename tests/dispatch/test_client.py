@@ -15,7 +15,7 @@ from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import BadProperty, Unreachable
 from dispatch.options import DispatchOptions
 from tests.dispatch.batches import Message
-from tests.dispatch.rig import await_true, connected
+from tests.dispatch.rig import PATIENCE_S, await_true, connected
 
 
 def test_unknown_topics_are_errors_when_creating_them_is_forbidden(kafka: EmbeddedKafka) -> None:
@@ -47,7 +47,7 @@ def test_metadata_is_fetched_beside_sending(kafka: EmbeddedKafka) -> None:
             rig.send([Message(first + i, 0, b"v") for i in range(1000)], partition=first // 1000 % 6)
             rig.collect(1000)
         ended.set()
-        helper.join()
+        helper.join(PATIENCE_S)
         assert fetched
         assert all(len(cluster.topics[b"t"]) == 6 for cluster in fetched)
 
@@ -60,7 +60,8 @@ def test_no_answer_is_unreachable_with_a_code(kafka: EmbeddedKafka) -> None:
     with pytest.raises(Unreachable) as caught:
         client.fetch_cluster([b"t"], 0.3)
     assert caught.value.code < 0
-    assert time.monotonic() - started < 3
+    # Or else librdkafka waits for a minute.
+    assert time.monotonic() - started < 30
     client.close()
 
 
@@ -71,7 +72,7 @@ def test_reports_wake_the_eventfd(kafka: EmbeddedKafka) -> None:
         rig.client.library.queue_io_event_enable(rig.client.queue, wake, (1).to_bytes(8, "little"), 8)
         assert not select.select([wake], [], [], 0.2)[0]
         rig.send([Message(0, 0, b"v")], partition=0)
-        assert select.select([wake], [], [], 5)[0]
+        assert select.select([wake], [], [], PATIENCE_S)[0]
         assert os.eventfd_read(wake) >= 1
         rig.collect(1)
     os.close(wake)
@@ -82,7 +83,7 @@ def test_the_wake_fd_is_given_at_the_start(kafka: EmbeddedKafka) -> None:
     wake = os.eventfd(0, os.EFD_NONBLOCK)
     options = {"bootstrap.servers": kafka.bootstrap_servers, "statistics.interval.ms": "50"}
     client = KafkaClient(DispatchOptions(kafka=options), wake)
-    assert select.select([wake], [], [], 5)[0]
+    assert select.select([wake], [], [], PATIENCE_S)[0]
     client.close()
     os.close(wake)
 
@@ -142,13 +143,13 @@ def test_a_topics_own_bad_property_shows_at_its_handle(kafka: EmbeddedKafka) -> 
 
 
 def test_closing_waits_for_no_broker(kafka: EmbeddedKafka) -> None:
-    """With 1,000 messages queued and all brokers down it takes less than 5 s; twice is harmless."""
+    """1,000 messages queued for brokers that are down are not waited for, for minutes; twice is harmless."""
     with connected(kafka) as rig:
         kafka.down()
         rig.send([Message(i, 0, b"v") for i in range(1000)], partition=0)
         started = time.monotonic()
         rig.client.close()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 60
         rig.client.close()
 
 

@@ -13,7 +13,7 @@ import pytest
 from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import EmbeddedFailed
 from tests.dispatch.batches import Message
-from tests.dispatch.rig import await_true, connected
+from tests.dispatch.rig import PATIENCE_S, await_true, connected
 
 ROOT = Path(__file__).parents[2]
 PRODUCE = 0
@@ -29,7 +29,7 @@ def test_it_speaks_its_protocol_and_nothing_else() -> None:
         text=True,
         cwd=ROOT,
         check=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     servers, *answers = run.stdout.splitlines()
     assert servers.count("127.0.0.1:") == 2
@@ -54,7 +54,7 @@ def test_a_dead_process_raises() -> None:
     """Commanding a process that is gone fails at once instead of waiting."""
     with EmbeddedKafka(brokers=1) as kafka:
         kafka._process.kill()
-        kafka._process.wait()
+        kafka._process.wait(PATIENCE_S)
         with pytest.raises(EmbeddedFailed, match=r"is gone|has ended"):
             kafka.up()
 
@@ -77,10 +77,10 @@ def test_it_dies_with_its_parent() -> None:
         text=True,
         cwd=ROOT,
         check=False,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     pid = int(parent.stdout)
-    await_true(lambda: not is_running(pid), timeout_s=5)
+    await_true(lambda: not is_running(pid))
 
 
 def is_running(pid: int) -> bool:

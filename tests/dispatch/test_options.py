@@ -95,26 +95,27 @@ def test_a_contradiction_is_told_in_librdkafkas_words() -> None:
         KafkaClient(DispatchOptions(kafka=contradiction))
 
 
-def produce_requests(
-    kafka: EmbeddedKafka, rig: Rig, count: int, first: int = 0, *, pause_s: float = 0
-) -> int:
+def produce_requests(kafka: EmbeddedKafka, rig: Rig, count: int, first: int = 0) -> int:
     """Produce requests that `count` messages to one partition take, sent one by one."""
     before = kafka.requests().get(0, 0)
     for sequence in range(first, first + count):
         rig.send([Message(sequence, 0, bytes(100))], partition=0)
-        time.sleep(pause_s)
     rig.collect(count)
     return kafka.requests().get(0, 0) - before
 
 
 def test_linger_gathers_messages(kafka: EmbeddedKafka) -> None:
-    """Of messages sent 10 ms apart, linger.ms=500 gathers many into a request, and 0 hardly any."""
-    requests = {}
-    for linger_ms in ("500", "0"):
-        with connected(kafka, kafka={"linger.ms": linger_ms}) as rig:
-            produce_requests(kafka, rig, 1)
-            requests[linger_ms] = produce_requests(kafka, rig, 20, 1, pause_s=0.01)
-    assert requests["500"] < 5 < requests["0"]
+    """linger.ms=500 gathers what comes within it into a request; with 0 no message waits for another."""
+    with connected(kafka, kafka={"linger.ms": "500"}) as rig:
+        produce_requests(kafka, rig, 1)
+        began = time.monotonic()
+        requests = produce_requests(kafka, rig, 20, 1)
+        assert requests <= 1 + (time.monotonic() - began) / 0.5
+    with connected(kafka, kafka={"linger.ms": "0"}) as rig:
+        produce_requests(kafka, rig, 1)
+        began = time.monotonic()
+        assert [produce_requests(kafka, rig, 1, sequence) for sequence in range(1, 21)] == [1] * 20
+        assert time.monotonic() - began < 20 * 0.5, "something lingers"
 
 
 def test_batch_size_bounds_a_request(kafka: EmbeddedKafka) -> None:

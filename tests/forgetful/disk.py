@@ -51,7 +51,7 @@ class ForgetfulDisk:
 
     def unmount(self) -> None:
         """Unmount it."""
-        subprocess.run(["umount", "--lazy", str(self.path)], check=True)
+        subprocess.run(["umount", "--lazy", str(self.path)], check=True, timeout=60)
         self._mounted = False
 
     def fail(self, opcode: str, name: str, code: int, times: int = 1) -> None:
@@ -80,10 +80,10 @@ class ForgetfulDisk:
         assert self._server.stdin
         self._server.stdin.close()
         try:
-            self._server.wait(20)
+            self._server.wait(60)
         except subprocess.TimeoutExpired:
             self._server.kill()
-            self._server.wait()
+            self._server.wait(60)
         assert self._server.stdout
         self._server.stdout.close()
 

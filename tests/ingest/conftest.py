@@ -10,9 +10,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.ingest.intake import Intake
+from tests.ingest.processes import end_children
 
 settings.register_profile("bruce", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("bruce")
+
+
+@pytest.fixture(autouse=True)
+def _childless() -> Iterator[None]:
+    """No process outlives a test that fails."""
+    yield
+    end_children()
 
 
 @pytest.fixture

@@ -26,8 +26,11 @@ from spool.writer import Writer
 from tests.ingest.intake import connect
 from tests.spool import plain
 
-PATIENCE_S = 60
+PATIENCE_S = 120
 """For what should take milliseconds, on a machine that has other work."""
+
+CHILDREN: set[int] = set()
+"""Those of `fork` that nobody has waited for."""
 
 
 def fork(run: Callable[[], object]) -> int:
@@ -35,6 +38,7 @@ def fork(run: Callable[[], object]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     pid = os.fork()
     if pid:
+        CHILDREN.add(pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         return pid
     try:
@@ -56,10 +60,18 @@ def await_end(pid: int, *, asking: bool = False) -> int:
             os.kill(pid, signal.SIGTERM)
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
+            CHILDREN.discard(pid)
             return os.waitstatus_to_exitcode(status)
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
         time.sleep(0.001)
+
+
+def end_children() -> None:
+    """Kill who is left when a test has failed, and wait for it."""
+    for pid in list(CHILDREN):
+        os.kill(pid, signal.SIGKILL)
+        await_end(pid)
 
 
 class Processes:

@@ -161,7 +161,9 @@ intake.close()
 def test_no_worker_compiles_anything(memory: Path) -> None:
     """After compile_kernels, a worker's whole life needs no kernel more: its successor receives at once."""
     command = [sys.executable, "-c", LIFE, str(memory)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True, timeout=300
+    )
     needed = ast.literal_eval(done.stdout)
     # Sealing is the keeper's, and the test calls a part of receive by itself.
     assert {name for name in needed if name[0] != "spool.decode"} <= {("ingest.bank", "reset")}

@@ -112,7 +112,12 @@ def test_a_socket_that_was_handed_over_is_used(memory: Path, kind: socket.Socket
         sender.close()
     command = [sys.executable, "-c", ACTIVATED, str(made.fileno())]
     done = subprocess.run(
-        command, pass_fds=[made.fileno()], cwd=Path(__file__).parents[2], capture_output=True, check=True
+        command,
+        pass_fds=[made.fileno()],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        check=True,
+        timeout=60,
     )
     assert said in done.stdout.decode()
     made.close()

@@ -45,11 +45,11 @@ def standing(processes: Processes) -> Iterator[None]:
 @contextlib.contextmanager
 def frozen(place: Path) -> Iterator[None]:
     """Every store into a clean page of this filesystem waits."""
-    subprocess.run(["fsfreeze", "--freeze", place], check=True)
+    subprocess.run(["fsfreeze", "--freeze", place], check=True, timeout=PATIENCE_S)
     try:
         yield
     finally:
-        subprocess.run(["fsfreeze", "--unfreeze", place], check=True)
+        subprocess.run(["fsfreeze", "--unfreeze", place], check=True, timeout=PATIENCE_S)
 
 
 def staged(processes: Processes) -> list[tuple[int, int]]:
@@ -105,7 +105,9 @@ def test_a_filesystem_that_stands_still(memory: Path, tmp_path: Path) -> None:
             with frozen(place):
                 pid = fork(lambda: send(processes.path, 0, out, lambda count: count == 1200))
                 assert await_end(pid) == 0
-                assert sum(count for _, count in staged(processes)) > 500
+                wait_until(
+                    lambda: sum(count for _, count in staged(processes)) > 500, PATIENCE_S, "what is kept"
+                )
                 # It ends when the kernel lets it, which is after the thaw.
                 os.kill(processes.pids["ingest"], signal.SIGKILL)
             assert await_end(processes.pids["ingest"]) == -9

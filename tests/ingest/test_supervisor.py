@@ -293,20 +293,24 @@ def test_who_does_not_give_way_is_killed(memory: Path) -> None:
     assert await_end(pid) == 0
 
 
-def test_a_worker_that_dies_at_once_is_not_started_in_a_frenzy(memory: Path) -> None:
+def test_a_worker_that_dies_at_once_is_not_started_in_a_frenzy(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first restarts are immediate, then pauses grow to the longest, and shrink after a steady life."""
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     supervisor = Supervisor([], Page(memory / "page"))
     role = Role("r", lambda: None, pid=1)
     pauses = []
     for _ in range(8):
-        role.started = time.monotonic()
+        role.started = now
         supervisor._schedule(role, 9)
-        pauses.append(round(role.due - time.monotonic(), 1) if role.due > time.monotonic() else 0.0)
+        pauses.append(role.due - now)
     assert pauses[0] == 0.0
     assert pauses == sorted(pauses)
     assert pauses[-1] == BACKOFF_S[-1]
     assert role.restarts == 8
-    role.started = time.monotonic() - 3600
+    role.started = now - 3600
     supervisor._schedule(role, 9)
     assert role.hasty == 0
 

@@ -39,6 +39,8 @@ from tests.daemon import consume
 from tests.spool.rig import Rig
 
 SEGMENT_BYTES = 256 << 10
+PATIENCE_S = 60.0
+"""For what takes moments, on a machine that has other work."""
 NOW_MS = int(time.time() * 1000)
 """Timestamps begin here: a real Kafka deletes records that say they are a week old."""
 
@@ -129,7 +131,7 @@ class Outlet:
             self.rig.append(messages[first : first + burst])
         self.rig.step()
 
-    def run(self, until: Callable[[], bool], timeout_s: float = 30) -> None:
+    def run(self, until: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         """Let it run until it is so."""
         end = time.monotonic() + timeout_s
         while not until():
@@ -145,7 +147,7 @@ class Outlet:
         end = time.monotonic() + seconds
         self.run(lambda: time.monotonic() > end)
 
-    def finish(self, timeout_s: float = 30) -> Outcomes:
+    def finish(self, timeout_s: float = PATIENCE_S) -> Outcomes:
         """Let it run until everything is resolved and written down."""
         self.run(lambda: self.acks.floor >= self.rig.synced and not self.router.in_flight(), timeout_s)
         self.router.commit()

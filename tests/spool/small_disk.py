@@ -29,12 +29,12 @@ def mounted(kind: str, directory: Path, size_bytes: int) -> Iterator[Path]:
     try:
         yield place
     finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
+        subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=60)
 
 
 def _run(command: list[str], trouble: str) -> None:
     try:
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
     except (FileNotFoundError, subprocess.CalledProcessError) as error:
         reason = getattr(error, "stderr", b"") or str(error).encode()
         pytest.skip(f"small disk: {command[0]} {trouble}: {reason.decode().strip()}")

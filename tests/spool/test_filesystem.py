@@ -20,11 +20,13 @@ def mount(kind: str, directory: Path, *options: str) -> Iterator[Path]:
     """Mount a filesystem that needs no device."""
     place = directory / kind
     place.mkdir()
-    subprocess.run(["mount", "-t", kind, *options, kind, str(place)], check=True, capture_output=True)
+    subprocess.run(
+        ["mount", "-t", kind, *options, kind, str(place)], check=True, capture_output=True, timeout=60
+    )
     try:
         yield place
     finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
+        subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=60)
 
 
 def test_a_local_disk_is_no_matter(tmp_path: Path) -> None:

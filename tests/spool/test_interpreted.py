@@ -28,5 +28,7 @@ def test_the_kernels_give_the_same_results_without_the_jit() -> None:
     """A selection of the tests passes with NUMBA_DISABLE_JIT=1: on golden bytes, so the same results."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SELECTION]
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stdout[-3000:]

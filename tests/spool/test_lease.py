@@ -58,7 +58,7 @@ class Job:
         """Kill it, stop it, let it go on; wait until that is so."""
         os.kill(self._process.pid, number)
         if number == signal.SIGKILL:
-            self._process.wait()
+            self._process.wait(60)
         elif number == signal.SIGSTOP:
             os.waitpid(self._process.pid, os.WUNTRACED)
 
@@ -72,7 +72,7 @@ class Job:
     def close(self) -> None:
         """Leave nothing behind."""
         self._process.kill()
-        self._process.communicate()
+        self._process.communicate(timeout=60)
 
 
 @pytest.fixture

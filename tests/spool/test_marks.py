@@ -239,7 +239,11 @@ def test_a_reader_that_died_is_forgotten(layout: Layout) -> None:
     die = LOOK.replace('print("looking"', 'txn = marks._env.begin(); print("looking"').split("while")[0]
     code = die + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     done = subprocess.run(
-        [sys.executable, "-c", code, layout.directory, "1"], cwd=ROOT, check=False, capture_output=True
+        [sys.executable, "-c", code, layout.directory, "1"],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        timeout=60,
     )
     assert done.returncode == -9, done.stderr
     sizes = []

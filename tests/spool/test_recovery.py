@@ -54,12 +54,14 @@ def test_a_child_keeps_the_spool_until_it_ends(rig: Rig) -> None:
         os.write(ready[1], b".")
         os.read(go[0], 1)
         os._exit(0)
-    os.read(ready[0], 1)
-    rig.crash()
-    with pytest.raises(SpoolBusy):
-        open_spool(rig.options)
-    os.write(go[1], b".")
-    os.waitpid(child, 0)
+    try:
+        os.read(ready[0], 1)
+        rig.crash()
+        with pytest.raises(SpoolBusy):
+            open_spool(rig.options)
+    finally:
+        os.write(go[1], b".")
+        os.waitpid(child, 0)
     rig.open()
 
 

@@ -87,7 +87,9 @@ def test_private_memory_counts_what_no_file_backs(tmp_path: Path) -> None:
 
     In a process of its own, whose memory nobody else gives back meanwhile.
     """
-    ran = subprocess.run([sys.executable, "-c", MEMORY, tmp_path / "file"], capture_output=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", MEMORY, tmp_path / "file"], capture_output=True, check=True, timeout=60
+    )
     grown, cpu = ran.stdout.split()
     assert 7 << 20 < int(grown) < 14 << 20
     assert float(cpu) >= 0.1
@@ -96,7 +98,7 @@ def test_private_memory_counts_what_no_file_backs(tmp_path: Path) -> None:
 def test_intake_is_seen_when_a_full_queue_moves(tmp_path: Path) -> None:
     """Not when the socket appears, and not while it only queues."""
     path = tmp_path / "s"
-    times = {}
+    times, seen = {}, threading.Event()
 
     def receive_late() -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
@@ -105,13 +107,16 @@ def test_intake_is_seen_when_a_full_queue_moves(tmp_path: Path) -> None:
             time.sleep(0.4)
             times["read"] = time.monotonic()
             receiver.recv(1000)
-            time.sleep(0.3)
+            seen.wait(60)
 
     thread = threading.Thread(target=receive_late)
     thread.start()
-    taken = await_intake(path, 10)
-    thread.join()
-    assert 0 <= taken - times["read"] < 0.25
+    try:
+        taken = await_intake(path, 60)
+    finally:
+        seen.set()
+        thread.join(60)
+    assert taken >= times["read"]
 
 
 @needs_compiler
@@ -122,7 +127,7 @@ def test_the_discarding_loop_counts_what_it_read(tmp_path: Path) -> None:
         assert loop.stdout
         assert loop.stdout.readline() == "ready\n"
         report = run_load(LoadOptions(tmp_path / "s", count=30_000), 60)
-        said = json.loads(loop.communicate(timeout=20)[0])
+        said = json.loads(loop.communicate(timeout=60)[0])
     assert report["sent"] == said["received"] == 30_000
     assert said["cpu_seconds"] > 0
 
@@ -154,7 +159,7 @@ def test_a_slow_disk_lets_a_sync_wait_until_the_flag_is_gone(tmp_path: Path) -> 
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
         flag.unlink()
-        assert process.communicate(timeout=20)[0] == "synced\n"
+        assert process.communicate(timeout=60)[0] == "synced\n"
 
 
 def test_without_a_compiler_the_baseline_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
