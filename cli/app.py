@@ -34,8 +34,10 @@ control.command("discards", epilog=discards.EXAMPLES)(discards.discards)
 control.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 
 inspection = _new_app(inspect.HELP)
+inspection.command("segments", epilog=inspect.segments.EXAMPLES)(inspect.segments.segments)
 inspection.command("records", epilog=inspect.records.EXAMPLES)(inspect.records.records)
 inspection.command("show", epilog=inspect.show.EXAMPLES)(inspect.show.show)
+inspection.command("find", epilog=inspect.find.EXAMPLES)(inspect.find.find)
 inspection.command("verify", epilog=inspect.verify.EXAMPLES)(inspect.verify.verify)
 control.add_typer(inspection, name="inspect")
 

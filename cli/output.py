@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from spool.examination import Totals  # it brings Numba along
 
 
+NOTHING = "-"
+"""What stands in a table where there is no value."""
+
+
 class Form(StrEnum):
     """How rows are written."""
 
@@ -49,7 +53,7 @@ def show_rows(
     listed = [list(row) for row in rows]
     table = Table(box=None, pad_edge=False)
     for index, head in enumerate(heads):
-        numbers = all(isinstance(row[index], int | float) for row in listed)
+        numbers = all(isinstance(row[index], int | float) or row[index] == NOTHING for row in listed)
         table.add_column(head, justify="right" if numbers else "left")
     for row in listed:
         # Text, not str: a topic's name is data and must not be read as markup.

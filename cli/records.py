@@ -19,6 +19,7 @@ from typing import Any
 from spool.errors import BadSpool
 from spool.files import Span, Unreadable, read_file
 from spool.layout import SENT
+from spool.pattern import Pattern
 from spool.record import Batch, Topics
 
 NOBODY = 0xFFFFFFFF
@@ -32,7 +33,12 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} |
 
 
 def select(
-    paths: Iterable[Path], span: Span, damaged: Callable[[str], None], *, fleeting: bool
+    paths: Iterable[Path],
+    span: Span,
+    damaged: Callable[[str], None],
+    *,
+    pattern: Pattern | None = None,
+    fleeting: bool,
 ) -> Iterator[tuple[Batch, int]]:
     """(batch, row) of each message that is asked for; `damaged` is told a sentence of what cannot be read.
 
@@ -41,23 +47,26 @@ def select(
     topics = Topics()
     for path in paths:
         try:
-            yield from _rows(path, topics, span, damaged)
+            yield from _rows(path, topics, span, pattern, damaged)
         except FileNotFoundError:
             if not fleeting:
                 raise
             with suppress(FileNotFoundError):
-                yield from _rows(path.with_suffix(SENT), topics, span, damaged)
+                yield from _rows(path.with_suffix(SENT), topics, span, pattern, damaged)
 
 
 def _rows(
-    path: Path, topics: Topics, span: Span, damaged: Callable[[str], None]
+    path: Path, topics: Topics, span: Span, pattern: Pattern | None, damaged: Callable[[str], None]
 ) -> Iterator[tuple[Batch, int]]:
     try:
         for found in read_file(path, topics, span):
             if isinstance(found, Unreadable):
                 damaged(f"{path}: {found.messages} messages cannot be read at byte {found.offset}")
                 continue
-            for row in span.rows(found).nonzero()[0].tolist():
+            wanted = span.rows(found)
+            if pattern and wanted.any():
+                wanted &= pattern.rows(found)
+            for row in wanted.nonzero()[0].tolist():
                 yield found, row
     except BadSpool as error:
         damaged(f"{error}")
@@ -82,14 +91,13 @@ def as_object(batch: Batch, row: int, *, values: bool) -> dict[str, Any]:
 
 def as_columns(batch: Batch, row: int, *, values: bool) -> tuple[str, ...]:
     """A message for people: sequence, received, topic, partition key, timestamp, key, value."""
-    received = datetime.fromtimestamp(int(batch.received_ns[row]) / 1e9).astimezone()
     if values:
         content = (printable(batch.key(row) or b""), printable(batch.value(row)))
     else:
         content = (str(batch.key_bytes[row]), str(batch.value_bytes[row]))
     return (
         str(batch.sequence[row]),
-        received.isoformat(sep=" ", timespec="milliseconds"),
+        as_local(int(batch.received_ns[row])),
         printable(batch.topics.names[int(batch.topic[row])]),
         str(batch.partition_key[row]) if batch.keyed[row] else "-",
         str(batch.timestamp[row]),
@@ -108,6 +116,11 @@ def as_text(name: str, data: bytes | None) -> dict[str, str | None]:
         return {name: None if data is None else data.decode("utf-8")}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(data or b"").decode("ascii")}
+
+
+def as_local(ns: int) -> str:
+    """A time for people, to the ms, with the offset of where they are."""
+    return datetime.fromtimestamp(ns / 1e9).astimezone().isoformat(sep=" ", timespec="milliseconds")
 
 
 def as_utc(ns: int) -> str:

@@ -95,6 +95,7 @@ def test_records_as_json(layout: Layout) -> None:
         "value": "0",
         "uid": 0,
         "pid": 0,
+        "committed": None,
     }
     assert found[17] == {
         "sequence": 17,
@@ -106,6 +107,7 @@ def test_records_as_json(layout: Layout) -> None:
         "value": "välue",
         "uid": 1000,
         "pid": 4711,
+        "committed": None,
     }
     assert base64.b64decode(found[18]["value_base64"]) == base64.b64decode(found[18]["key_base64"]) == ODD
     assert base64.b64decode(found[19]["topic_base64"]) == b"odd\xff"

@@ -14,6 +14,10 @@ Files = Annotated[
     list[Path] | None,
     typer.Argument(metavar="[FILE]...", help="Segment files by themselves, instead of a spool."),
 ]
+Limit = Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after so many.")]
+NoValues = Annotated[
+    bool, typer.Option("--no-values", help="Show how long key and value are, not what they hold.")
+]
 
 
 def segment_files(files: list[Path] | None, spool: Path | None, config: Path | None) -> list[Path]:

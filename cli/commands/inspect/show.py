@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.arguments import AsJson, ConfigFile, SpoolDirectory, examples, file_errors
-from cli.commands.inspect.options import Files, segment_files
+from cli.commands.inspect.options import Files, NoValues, segment_files
 from cli.commands.spark.options import BootstrapServers, kafka_properties
 
 if TYPE_CHECKING:
@@ -31,9 +31,7 @@ def show(
     spool: SpoolDirectory = None,
     kafka: Annotated[bool, typer.Option("--kafka", help="Look for its record in Kafka, too.")] = False,
     bootstrap_servers: BootstrapServers = None,
-    no_values: Annotated[
-        bool, typer.Option("--no-values", help="Show how long key and value are, not what they hold.")
-    ] = False,
+    no_values: NoValues = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:

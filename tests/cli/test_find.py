@@ -1,0 +1,118 @@
+"""`brucectl inspect find` and `segments`, and records that are followed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from spool.layout import Layout
+from spool.wire import encode
+from tests.cli.test_inspect import PROGRAM, inspect, layout, state_of
+from tests.daemon import ROOT, RunningBruce
+from tests.spool.rig import Rig
+
+__all__ = ["layout"]
+
+
+def found(layout: Layout, *arguments: object, code: int = 0) -> list[int]:
+    """Sequences of what `find` prints."""
+    done = inspect("find", "--json", "--spool", layout.directory, *arguments, code=code)
+    return [json.loads(line)["sequence"] for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sequences"),
+    [
+        (["1"], [1, 10, 11, 12, 13, 14, 15, 16, 18]),
+        (["1", "--limit", 2], [1, 10]),
+        (["1", "--from", 11, "--to", 13], [11, 12]),
+        (["välue"], [17]),
+        (["key"], [17]),
+        (["--hex", "ff0074"], [18]),
+        (["--regex", "^[0-3]$"], [0, 1, 2, 3]),
+        (["--regex", "^välue$", "--topic", "u"], [17]),
+    ],
+)
+def test_what_is_found(layout: Layout, arguments: list[object], sequences: list[int]) -> None:
+    """Text, bytes, regular expressions; in keys and values; together with all that selects records."""
+    assert found(layout, *arguments) == sequences
+
+
+def test_what_is_not_found(layout: Layout) -> None:
+    """A topic's name is no content, nor is what lies across two messages; nothing found is exit code 1."""
+    assert found(layout, "odd", code=1) == []
+    assert found(layout, "--hex", "3031", code=1) == []
+    cases = [
+        (["--hex", "0"], "--hex 0: it takes pairs"),
+        (["--regex", "("], "--regex (: missing )"),
+        ([""], "PATTERN is empty"),
+        (["--hex", "--regex", "00"], "give either --hex or --regex"),
+    ]
+    for arguments, sentence in cases:
+        done = inspect("find", "--spool", layout.directory, *arguments, code=2)
+        assert done.stderr.startswith(sentence)
+        assert done.stderr.count("\n") == 1
+
+
+def test_segments(tmp_path: Path) -> None:
+    """Every file with its state and what its footer says; the open one by the index. Nothing is written."""
+    rig = Rig(tmp_path)
+    for burst in range(58):
+        rig.append([encode(b"t%d" % (burst % 5), b"%d" % n) for n in range(10)])
+        rig.step()
+    rig.crash()
+    with rig.layout.segment(*rig.layout.list_segments()[1]).open("r+b") as file:
+        file.write(b"rot")
+    before = state_of(rig.options.directory)
+    done = inspect("segments", "--json", "--spool", rig.options.directory, code=1)
+    assert state_of(rig.options.directory) == before
+    assert done.stderr.endswith("is no segment: it does not begin with a segment header\n")
+    report = json.loads(done.stdout)
+    assert (report["version"], report["spool"]) == (1, str(rig.options.directory))
+    good = [one for one in report["segments"] if one["state"] in ("sealed", "open")]
+    states = [one["state"] for one in report["segments"] if one["state"] != "spare"]
+    assert (states[:2], states[-1]) == (["sealed", "damaged"], "open")
+    assert all(one["next_sequence"] - one["first_sequence"] == one["messages"] for one in good)
+    assert good[-1]["next_sequence"] == 580
+    assert sum(topic["messages"] for topic in good[0]["topics"]) == good[0]["messages"]
+    plain = inspect("segments", "--spool", rig.options.directory, code=1).stdout.splitlines()
+    assert len(plain) == len(report["segments"])
+    assert plain[0].endswith(" and 2 more")
+
+
+def test_records_are_followed(bruce: RunningBruce, tmp_path: Path) -> None:
+    """`records --follow` prints what is committed from now on, as it comes; Control-C ends it quietly."""
+    bruce.send([encode(b"t", b"before")])
+    bruce.await_status(lambda s: s.watermarks.synced == 1)
+    out = tmp_path / "out"
+    with out.open("wb") as file:
+        following = subprocess.Popen(
+            [*PROGRAM, "inspect", "records", "--follow", "--json", "--topic", "t"],
+            cwd=ROOT,
+            env=bruce.environ,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            number = 0
+            while not out.stat().st_size:  # it begins where the log ends when it has come up
+                bruce.send([encode(b"t", b"%d" % number), encode(b"u", b"other")])
+                number += 1
+                bruce.await_status(lambda s: s.watermarks.synced == 1 + 2 * number)  # noqa: B023
+            bruce.send([encode(b"t", b"last")])
+            bruce.await_true(lambda: b'"last"' in out.read_bytes())
+            following.send_signal(signal.SIGINT)
+            assert following.wait(30) == 0
+        finally:
+            following.kill()
+            following.wait()
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    values = [one["value"] for one in lines]
+    assert values == [*map(str, range(number - len(values) + 1, number)), "last"]
+    assert all(one["committed"] for one in lines)
+    done = inspect("records", "--follow", bruce.spool / "x.seg", code=2)
+    assert done.stderr.startswith("--follow needs a spool")
