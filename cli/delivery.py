@@ -95,7 +95,7 @@ class Delivery:
         self._marks = Marks(layout.delivery, Catalogue(layout))
         self._acks = Acks(self._marks, catalogue, marks_first=config.dispatch.mode == "at_most_once")
         self._client, self._pool = make_pool(
-            config.dispatch, topics, ProgressBook(self._acks, catalogue), spool, self._wake
+            config.dispatch, topics, ProgressBook(self._acks, catalogue, layout), spool, self._wake
         )
         self._metadata = Metadata(self._client.fetch_cluster, lambda: os.eventfd_write(self._wake, 1))
         window = config.dispatch.window_messages, config.dispatch.window_bytes

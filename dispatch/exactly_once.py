@@ -23,8 +23,6 @@ should that be aborted. A broker that stands still is left alone for a while aft
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -34,14 +32,16 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch.client import KafkaClient, KafkaError
+from dispatch.closing import Closing
 from dispatch.codes import Code
 from dispatch.lane import Aborted, Begun, Broken, Committed, Fenced, Lane, Result
 from dispatch.letters import Letter
 from dispatch.options import DispatchOptions
 from dispatch.pool import HandedOver, Outcomes, Pool
-from dispatch.progress import INSTANCE_BYTES, Deliverer, Letters, Progress, encode, letters_of
+from dispatch.progress import Deliverer, Letters, Progress, deliverer, encode, letters_of
 from dispatch.progress_topic import Place, ProgressTopic
 from dispatch.record import produce
+from spool.lanes import Lanes
 from spool.record import Batch, Topics
 from spool.row import TOPIC_BYTES
 
@@ -74,6 +74,10 @@ class Book(Protocol):
     def place(self) -> Place | None:
         """Where the last record was looked for."""
 
+    @property
+    def lanes(self) -> Lanes | None:
+        """Those of jobs, which are to be closed; None: there are none, or they are no business of ours."""
+
     def recover(self, begun: Begun) -> str:
         """Take what the last record says for delivered; why delivery must not go on, or an empty text."""
 
@@ -84,11 +88,6 @@ class Book(Protocol):
 
     def committed(self, sequences: npt.NDArray[np.int64], letters: Sequence[Letters], offset: int) -> None:
         """It is in Kafka, its record at `offset`; these are told as delivered next."""
-
-
-def transactional_id(spool_uuid: bytes) -> str:
-    """The name under which a spool delivers."""
-    return f"bruce-{spool_uuid.hex()}"
 
 
 class ExactlyOnce(Pool):
@@ -114,7 +113,8 @@ class ExactlyOnce(Pool):
         key = client.transactional_id.encode()
         topic = ProgressTopic(options.kafka, options.progress_topic, key, client.fetch_cluster)
         self._topic, self._lane, self._book = topic, Lane(client, topic, wake), book
-        self._by = Deliverer(os.urandom(INSTANCE_BYTES), socket.gethostname(), time.time_ns())
+        self._options, self._spool = options, spool_uuid
+        self._by = deliverer()
         self._number: int | None = None
         """Of the last transaction that is known to be in Kafka; None before the first look."""
         self._reported = _nothing()
@@ -210,7 +210,9 @@ class ExactlyOnce(Pool):
 
     def _begin(self) -> None:
         self.phase = Phase.BEGINNING
-        self._lane.begin(self._book.place, self._by, self._number)
+        lanes = self._book.lanes
+        closing = Closing(self._options, self._topic, self._spool, self._by, lanes) if lanes else None
+        self._lane.begin(self._book.place, self._by, self._number, closing)
 
     def _open(self) -> None:
         said = self._client.transact("begin_transaction")

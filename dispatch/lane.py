@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from dispatch.client import KafkaClient
+from dispatch.closing import Closing
 from dispatch.errors import DispatchError, Unreachable
 from dispatch.progress import Deliverer, Progress
 from dispatch.progress_topic import Place, ProgressTopic
@@ -35,6 +36,8 @@ class Begun(NamedTuple):
     last: Progress | None
     """What was delivered under it before."""
     place: Place
+    closed: Sequence[Progress] | None = None
+    """The last records of jobs' lanes, which nobody can use any more; None: none were to be closed."""
 
 
 class Fenced(NamedTuple):
@@ -81,13 +84,15 @@ class Lane:
         """Whether a task was begun and its result not taken."""
         return self._task is not None
 
-    def begin(self, place: Place | None, by: Deliverer, known: int | None) -> None:
+    def begin(
+        self, place: Place | None, by: Deliverer, known: int | None, closing: Closing | None = None
+    ) -> None:
         """Fence, and read the last record from `place` on.
 
         `known`: the last transaction that `by` knows of. When another process has committed one since, that
-        one is let be. None: `by` is new here.
+        one is let be. None: `by` is new here. `closing`: lanes of jobs that are to be closed, too.
         """
-        self._submit(lambda: self._begin(place, by, known))
+        self._submit(lambda: self._begin(place, by, known, closing))
 
     def end(self, *, commit: bool) -> None:
         """End the transaction, by a commit or an abort."""
@@ -114,7 +119,9 @@ class Lane:
         self._task = self._thread.submit(task)
         self._task.add_done_callback(lambda _: self._wake())
 
-    def _begin(self, place: Place | None, by: Deliverer, known: int | None) -> Result:
+    def _begin(
+        self, place: Place | None, by: Deliverer, known: int | None, closing: Closing | None
+    ) -> Result:
         named = False
         while not self._leaving:
             try:
@@ -125,7 +132,8 @@ class Lane:
                 if not named:
                     self._init()
                     named = True
-                begun = Begun(*self._topic.read(place))
+                closed = self._close(closing) if closing else None
+                begun = Begun(*self._topic.read(place), closed)
             except Unreachable as error:
                 self._complain(str(error))
             except DispatchError as error:
@@ -135,6 +143,10 @@ class Lane:
                 return begun
             time.sleep(RETRY_S)
         return Broken("it was told to stop")
+
+    def _close(self, closing: Closing) -> list[Progress]:
+        family = closing.run(lambda: self._leaving)
+        return [found.progress for key, found in family.items() if key != self._topic.key.decode()]
 
     def _complain(self, trouble: str) -> None:
         if trouble != self.trouble:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from dispatch.client import KafkaClient
-from dispatch.exactly_once import Book, ExactlyOnce, transactional_id
+from dispatch.exactly_once import Book, ExactlyOnce
+from dispatch.names import transactional_id
 from dispatch.options import DispatchOptions
 from dispatch.pool import Pool
 from spool.record import Topics

@@ -15,11 +15,17 @@ are all that was delivered since the commit `generation` of the marks, this tran
 records the last one is enough, which is what a compacted topic keeps. Letters say which of them went to the
 dead-letter topic instead of their own `topic`, and for which reason. `instance` tells one process of a
 daemon from the next; with the host's name and `started_ns` it says in words who else delivers.
+
+A task of a job has no marks: its runs are what no outcome file has, and `generation` is the epoch of its
+lease (spool.lanes).
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import struct
+import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -84,6 +90,11 @@ class Deliverer(NamedTuple):
     host: str
     started_ns: int
     """Since the epoch."""
+
+
+def deliverer() -> Deliverer:
+    """This process, from now on."""
+    return Deliverer(os.urandom(INSTANCE_BYTES), socket.gethostname(), time.time_ns())
 
 
 class Progress(NamedTuple):

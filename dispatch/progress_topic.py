@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -17,11 +17,12 @@ from dispatch.codes import Code
 from dispatch.errors import Unreachable
 from dispatch.progress import BadProgress, Progress, decode
 
+Keep = Callable[[Message], object]
 _log = logging.getLogger("bruce.dispatch")
 
 ANSWER_S = 10.0
 """How long one answer of a broker is waited for."""
-_SILENT = {"log_level": "0"}
+SILENT = {"log_level": "0"}
 """What they would write to stderr is said by their exceptions."""
 MADE_TRIES = 20
 """A broker may know a topic only a little after it was made."""
@@ -35,6 +36,14 @@ class Place(NamedTuple):
 
     partition: int
     offset: int
+
+
+class Found(NamedTuple):
+    """A record, and where it lies."""
+
+    key: str
+    partition: int
+    progress: Progress
 
 
 class ProgressTopic:
@@ -83,7 +92,7 @@ class ProgressTopic:
     def _create(self) -> str:
         """Ask for the topic; what Kafka said."""
         wanted = NewTopic(self.name, -1, -1, config={"cleanup.policy": "compact"})
-        admin = AdminClient({**self._kafka, **_SILENT})
+        admin = AdminClient({**self._kafka, **SILENT})
         try:
             admin.create_topics([wanted], request_timeout=ANSWER_S)[self.name].result()
         except KafkaException as error:
@@ -91,14 +100,38 @@ class ProgressTopic:
         _log.info("the topic %s was made, compacted", self.name)
         return "made"
 
-    def read_family(self) -> list[Progress]:
-        """The last record under our key, and under each that begins with it; from the whole topic."""
-        found, _ = self._look_through([TopicPartition(self.name, p, 0) for p in range(self.ensure())])
-        return [_decoded(self.name, message) for message in found]
+    def read_family(self) -> tuple[dict[str, Found], list[Place]]:
+        """By key, the last record under ours and under each that begins with it; and behind what was read.
 
-    def _look_through(self, starts: list[TopicPartition]) -> tuple[list[Message], dict[int, int]]:
+        The whole topic is read.
+        """
+        last: dict[tuple[int, bytes], Message] = {}
+
+        def keep(message: Message) -> None:
+            last[int(message.partition() or 0), message.key() or b""] = message
+
+        ends = self._look_through([TopicPartition(self.name, p, 0) for p in range(self.ensure())], keep)
+        family: dict[str, Found] = {}
+        for message in last.values():
+            found = self._found(message)
+            before = family.get(found.key)
+            if before is None or found.progress.number > before.progress.number:
+                family[found.key] = found
+        return family, [Place(*end) for end in ends.items()]
+
+    def read_since(self, places: Iterable[Place]) -> tuple[list[Found], list[Place]]:
+        """Every record under our key, and under those that begin with it, from these places on."""
+        messages: list[Message] = []
+        ends = self._look_through([TopicPartition(self.name, *place) for place in places], messages.append)
+        return [self._found(message) for message in messages], [Place(*end) for end in ends.items()]
+
+    def _found(self, message: Message) -> Found:
+        key = (message.key() or b"").decode(errors="backslashreplace")
+        return Found(key, int(message.partition() or 0), _decoded(self.name, message))
+
+    def _look_through(self, starts: list[TopicPartition], keep: Keep) -> dict[int, int]:
         try:
-            return self._read(starts)
+            return self._read(starts, keep)
         except KafkaException as error:
             said = error.args[0]
             raise Unreachable(said.code(), f"the topic {self.name} cannot be read: {said.str()}") from None
@@ -113,22 +146,25 @@ class ProgressTopic:
             starts = [TopicPartition(self.name, place.partition, place.offset)]
         else:
             place, starts = None, [TopicPartition(self.name, p, 0) for p in range(count)]
-        found, ends = self._look_through(starts)
-        partition = place.partition if place else zlib.crc32(self.key) % count
+        last: dict[int, Message] = {}
+
+        def keep(message: Message) -> None:
+            if message.key() == self.key:
+                last[int(message.partition() or 0)] = message
+
+        ends = self._look_through(starts, keep)
+        partition = place.partition if place else home_of(self.key, count)
         best: Progress | None = None
-        for message in found:
-            if message.key() != self.key:
-                continue
+        for at, message in last.items():
             progress = _decoded(self.name, message)
             if best is None or progress.number > best.number:
-                best, partition = progress, int(message.partition() or 0)
+                best, partition = progress, at
         return best, Place(partition, ends[partition])
 
-    def _read(self, starts: list[TopicPartition]) -> tuple[list[Message], dict[int, int]]:
-        """The last messages of ours by partition and key, and the ends by partition, all of it decided."""
+    def _read(self, starts: list[TopicPartition], keep: Keep) -> dict[int, int]:
+        """Have each message of ours kept, all of it decided; by partition, behind the last record."""
         ends = self._ends(starts)
         reader = self._consumer("read_committed")
-        last: dict[tuple[int, bytes], Message] = {}
         open_ = {partition for partition, end in ends.items() if end > 0}
         deadline = time.monotonic() + READ_S
         try:
@@ -137,8 +173,8 @@ class ProgressTopic:
                 for message in reader.consume(1000, 0.1):
                     partition, error = int(message.partition() or 0), message.error()
                     if error is None:
-                        if (key := message.key() or b"").startswith(self.key):
-                            last[partition, key] = message
+                        if (message.key() or b"").startswith(self.key):
+                            keep(message)
                     elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  (its public name)
                         raise KafkaException(error)
                     elif (message.offset() or 0) >= ends[partition]:
@@ -151,7 +187,7 @@ class ProgressTopic:
                     )
         finally:
             reader.close()
-        return list(last.values()), ends
+        return ends
 
     def _ends(self, starts: list[TopicPartition]) -> dict[int, int]:
         """By partition, behind the last record, decided or not."""
@@ -170,9 +206,14 @@ class ProgressTopic:
                 "enable.partition.eof": "true",
                 "auto.offset.reset": "earliest",
                 "isolation.level": isolation,
-                **_SILENT,
+                **SILENT,
             }
         )
+
+
+def home_of(key: bytes, partitions: int) -> int:
+    """Where the first record under a key goes, of so many partitions."""
+    return zlib.crc32(key) % partitions
 
 
 def _decoded(topic: str, message: Message) -> Progress:

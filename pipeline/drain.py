@@ -25,7 +25,7 @@ from pipeline.route import Routes
 from pipeline.route_plan import plan_routes
 from pipeline.sending import Sent, count_outcomes, count_topics, read_stored, refuse_at_most_once, send, tell
 from pipeline.sink import Delivery
-from pipeline.unrecorded import read_segments, recover
+from pipeline.unrecorded import announce, read_segments, recover
 
 
 def drain(stored: DataFrame, backlog: Mapping[str, Runs], routes: Routes, delivery: Delivery) -> DataFrame:
@@ -56,7 +56,7 @@ def run_drain(
         stored = read_stored(session, layouts)
         topics = count_topics(undelivered(stored, backlog))
         routes = plan_routes(options, list(topics), partitioners, layouts, deadline)
-        delivery = replace(delivery_from(leases, options, "drain"), deadline=deadline)
+        delivery = replace(delivery_from(leases, options, "drain", routes), deadline=deadline)
         reasons = count_outcomes(drain(stored, backlog, routes, delivery))
         for lease in leases:
             lease.check()
@@ -71,8 +71,13 @@ def open_runs(lease: DeliveryLease, options: DispatchOptions) -> Runs:
     return runs.without(recover(options, lease, read_segments(lease.layout)))
 
 
-def delivery_from(leases: Sequence[DeliveryLease], options: DispatchOptions, job: str) -> Delivery:
-    """Delivery from these spools, written down where their owners look for it."""
+def delivery_from(
+    leases: Sequence[DeliveryLease], options: DispatchOptions, job: str, routes: Routes
+) -> Delivery:
+    """Delivery from these spools, written down where their owners look for it. Raises LeaseLost, OSError."""
     outcomes = {lease.spool.hex(): str(lease.outcomes) for lease in leases}
     segments = {lease.spool.hex(): read_segments(lease.layout) for lease in leases}
-    return Delivery(options, job, outcomes, segments=segments)
+    delivery = Delivery(options, job, outcomes, segments=segments)
+    if not delivery.in_transactions:
+        return delivery
+    return replace(delivery, epochs={lease.spool.hex(): announce(lease, routes) for lease in leases})

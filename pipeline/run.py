@@ -99,7 +99,7 @@ class Batches:
                 return
             layouts = [lease.layout for lease in self._leases]
             routes = plan_routes(self._options, list(topics), self._partitioners, layouts)
-            delivery = delivery_from(self._leases, self._options, f"run-{number}")
+            delivery = delivery_from(self._leases, self._options, f"run-{number}", routes)
             reasons = count_outcomes(send(wanted, routes, delivery))
         finally:
             wanted.unpersist()

@@ -25,11 +25,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from dispatch.names import lane_id
 from dispatch.options import DispatchOptions
 from pipeline.batches import integers, to_batch
 from pipeline.carrier import Carrier, Lane, Settled
 from pipeline.errors import BadSchema, JobFailed
-from pipeline.task_book import Segments, TaskBook, lane_id
+from pipeline.task_book import Segments, TaskBook
+from spool.crash_point import reach
 from spool.outcome_file import write_outcomes
 from spool.wire import reason_name
 
@@ -55,6 +57,8 @@ class Delivery:
     """Seconds since the epoch: what is not sent by then is left."""
     segments: Mapping[str, Segments] = field(default_factory=dict)
     """By spool, for exactly_once: what its progress records may speak of."""
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    """By spool, for exactly_once: that of its lease (spool.lanes)."""
     replayed_ms: int = 0
     """When these messages were asked for again, ms since the epoch; 0: they were not."""
 
@@ -140,7 +144,8 @@ class Group(NamedTuple):
 def _carrier(delivery: Delivery, group: Group) -> Carrier:
     spool, lane = bytes.fromhex(group.spool), None
     if group.partition is not None:
-        lane = Lane(lane_id(spool, group.partition), TaskBook(delivery.segments[group.spool]))
+        book = TaskBook(delivery.segments[group.spool], delivery.epochs.get(group.spool, 0))
+        lane = Lane(lane_id(spool, group.partition), book)
     return Carrier(delivery.options, spool, over=delivery.over, replayed_ms=delivery.replayed_ms, lane=lane)
 
 
@@ -180,6 +185,7 @@ class Record:
             delivered = settled.reasons == 0
             kept = Settled(settled.sequences[delivered], settled.reasons[delivered])
         if directory := self._delivery.outcomes.get(spool):
+            reach("task.settled")
             write_outcomes(Path(directory), self._name, bytes.fromhex(spool), *kept)
             carrier.recorded()
         yield spool, settled

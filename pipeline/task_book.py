@@ -12,18 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.exactly_once import transactional_id
 from dispatch.lane import Begun
 from dispatch.progress import Deliverer, Letters, Progress, Runs, merge, runs_of
 from dispatch.progress_topic import Place
 
 Segments = Sequence[tuple[int, int, int]]
 """(first sequence, number, identity) of each segment of a spool, in order."""
-
-
-def lane_id(spool: bytes, partition: int) -> str:
-    """The name under which the messages of a spool for partitions of this number are delivered."""
-    return f"{transactional_id(spool)}-{partition}"
 
 
 def present(delivered: Sequence[Runs], segments: Segments) -> npt.NDArray[np.int64]:
@@ -36,8 +30,13 @@ def present(delivered: Sequence[Runs], segments: Segments) -> npt.NDArray[np.int
 class TaskBook:
     """The book of one name, for one task."""
 
-    def __init__(self, segments: Segments) -> None:
+    lanes = None
+    """A task closes none."""
+
+    def __init__(self, segments: Segments, epoch: int = 0) -> None:
+        """`epoch`: of the lease (spool.lanes)."""
         self.place: Place | None = None
+        self._epoch = epoch
         self.delivered = np.empty(0, np.int64)
         """Sequences that need not be sent, in order: another attempt delivered them."""
         self._segments = segments
@@ -45,7 +44,12 @@ class TaskBook:
         self._unrecorded: list[Runs] = []
 
     def recover(self, begun: Begun) -> str:
-        """Take what the last record says for delivered; there is nothing that could be wrong with it."""
+        """Take what the last record says for delivered; why delivery must not go on, or an empty text."""
+        if begun.last and begun.last.generation > self._epoch:
+            return (
+                "delivery from this spool was taken back since this job began, and others deliver what it "
+                "has not: run it again for what is left"
+            )
         self.place = begun.place
         if begun.last:
             found = present(begun.last.delivered, self._segments)
@@ -57,7 +61,7 @@ class TaskBook:
         self, number: int, by: Deliverer, sequences: npt.NDArray[np.int64], letters: Sequence[Letters]
     ) -> Progress:
         """The record of a transaction that delivers these."""
-        return Progress(number, 0, by, merge([*self._unrecorded, *self._runs(sequences)]), letters)
+        return Progress(number, self._epoch, by, merge([*self._unrecorded, *self._runs(sequences)]), letters)
 
     def committed(self, sequences: npt.NDArray[np.int64], letters: Sequence[Letters], offset: int) -> None:  # noqa: ARG002
         """They are in Kafka."""

@@ -1,4 +1,8 @@
-"""Exactly once: what is in Kafka and not in the marks, since the daemon or a job died in between."""
+"""Exactly once: what is in Kafka and not in the marks, since the daemon or a job died in between.
+
+A job's driver finds it before it begins, as a daemon does before it delivers again, and says which lanes its
+tasks will use.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch.client import KafkaClient
-from dispatch.exactly_once import transactional_id
+from dispatch.closing import Closing, epoch_of
+from dispatch.names import transactional_id
 from dispatch.options import DispatchOptions
-from dispatch.progress import Progress
+from dispatch.progress import Progress, deliverer
 from dispatch.progress_topic import ProgressTopic
 from pipeline.errors import JobFailed
 from pipeline.lease import DeliveryLease
+from pipeline.route import Routes
 from pipeline.task_book import Segments, present
 from spool.catalogue import Catalogue
+from spool.lanes import Lanes, read_lanes, write_lanes
 from spool.layout import Layout
 from spool.marks import Marks
 from spool.outcome_file import write_outcomes
@@ -30,29 +37,47 @@ def read_segments(layout: Layout) -> Segments:
 def recover(options: DispatchOptions, lease: DeliveryLease, segments: Segments) -> npt.NDArray[np.int64]:
     """Write down what transactions delivered that nobody has written down; the sequences, in order.
 
-    The spool is leased: nobody begins another. Waits for those that are open until they time out. Raises
-    Unreachable, and JobFailed when Kafka knows more than marks that were brought back from a backup.
+    The spool is leased: nobody begins another, when the lanes of jobs before are closed. Waits for one of a
+    daemon that died until it times out. Raises Unreachable, and JobFailed when Kafka knows more than marks
+    that were brought back from a backup.
     """
-    name = transactional_id(lease.spool).encode()
+    name, lanes = transactional_id(lease.spool), read_lanes(lease.layout)
     with closing(KafkaClient(options)) as client:
-        records = ProgressTopic(
-            options.kafka, options.progress_topic, name, client.fetch_cluster
-        ).read_family()
-    _compare(lease.layout, records)
+        topic = ProgressTopic(options.kafka, options.progress_topic, name.encode(), client.fetch_cluster)
+        if lanes:
+            family = Closing(options, topic, lease.spool, deliverer(), lanes).run()
+        else:
+            family, _ = topic.read_family()
+    if name in family:
+        _compare(lease.layout, family[name].progress)
+    records = [found.progress for found in family.values()]
     found = present([runs for record in records for runs in record.delivered], segments)
     reasons = np.zeros(len(found), np.int32)
     for letters in [letters for record in records for letters in record.letters]:
         reasons[np.isin(found, letters.sequences())] = letters.reason | DEAD_LETTERED
     if len(found):
         write_outcomes(lease.outcomes, "recovered", lease.spool, found, reasons)
+    write_lanes(lease.layout, Lanes(0, epoch_of(family.values(), name, lanes)))
     return found
 
 
-def _compare(layout: Layout, records: list[Progress]) -> None:
+def announce(lease: DeliveryLease, routes: Routes) -> int:
+    """Say, before tasks begin, which lanes they may use; the epoch of these. Raises LeaseLost, OSError."""
+    names = max((len(mask) for mask in routes.available.values()), default=0)
+    known = read_lanes(lease.layout) or Lanes(0, 0)
+    if names > known.names:
+        write_lanes(lease.layout, known._replace(names=names))
+    # Behind it: whoever takes delivery back looks at the file after he has said so.
+    lease.check()
+    return known.epoch
+
+
+def _compare(layout: Layout, last: Progress) -> None:
+    """Raise JobFailed when a daemon's last record is based on newer marks than these."""
     with closing(Marks(layout.delivery, Catalogue(layout), readonly=True)) as marks:
-        ours, theirs = marks.generation(), max((record.generation for record in records), default=0)
-    if theirs > ours:
+        ours = marks.generation()
+    if last.generation > ours:
         raise JobFailed(
             f"the marks in {layout.delivery} are older than what Kafka knows of this spool (commit {ours}, "
-            f'there {theirs}): bring back the newer ones, or deliver with mode = "at_least_once"'
+            f'there {last.generation}): bring back the newer ones, or deliver with mode = "at_least_once"'
         )

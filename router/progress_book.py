@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,8 @@ from dispatch.progress import Deliverer, Letters, Progress, Runs, merge, runs_of
 from dispatch.progress_topic import Place
 from router.acks import Acks
 from spool.catalogue import Catalogue, SegmentInfo
+from spool.lanes import Lanes, read_lanes, remove_lanes
+from spool.layout import Layout
 from spool.wire import DEAD_LETTERED
 
 
@@ -28,14 +31,21 @@ class Unmarked(NamedTuple):
 class ProgressBook:
     """Stands between the transactions and the marks of one spool."""
 
-    def __init__(self, acks: Acks, catalogue: Catalogue) -> None:
-        self._acks, self._catalogue = acks, catalogue
+    def __init__(self, acks: Acks, catalogue: Catalogue, layout: Layout) -> None:
+        self._acks, self._catalogue, self._layout = acks, catalogue, layout
         self._unmarked: deque[Unmarked] = deque()
+        self._closed_by: int | None = None
+        """The generation of the marks from which on they have what closed lanes delivered."""
 
     @property
     def place(self) -> Place | None:
         """Where the last record lies."""
         return Place(*self._acks.progress) if self._acks.progress else None
+
+    @property
+    def lanes(self) -> Lanes | None:
+        """Those of jobs, which may have delivered what nobody has written down."""
+        return read_lanes(self._layout)
 
     def recover(self, begun: Begun) -> str:
         """Take what the last record says for delivered; why delivery must not go on, or an empty text."""
@@ -46,13 +56,28 @@ class ProgressBook:
                 f"{self._acks.generation}, there {last.generation}): what was delivered in between would be "
                 'sent again; bring back the newer delivery/, or deliver with mode = "at_least_once"'
             )
-        if last:
-            self._catalogue.refresh()
-            kept = [runs for block in last.delivered if (runs := self._present(block))]
-            self._resolve(kept, last.letters)
-            self._unmarked.append(Unmarked(self._acks.next_generation, kept, last.letters))
+        self._catalogue.refresh()
+        if begun.closed is not None:
+            self._closed_by = self._acks.generation
+        for record in (last, *(begun.closed or ())):
+            if record is None:
+                continue
+            kept = [runs for block in record.delivered if (runs := self._present(block))]
+            self._resolve(kept, record.letters)
+            self._unmarked.append(Unmarked(self._acks.next_generation, kept, record.letters))
+            if kept and record is not last:
+                self._closed_by = self._acks.next_generation
         self._acks.progress = begun.place
         return ""
+
+    def _forget_lanes(self) -> None:
+        """Remove the file that names lanes, when they are closed and the marks have what they delivered."""
+        if self._closed_by is None or self._closed_by > self._acks.generation:
+            return
+        self._closed_by = None
+        # Should it stay, they are closed once more.
+        with suppress(OSError):
+            remove_lanes(self._layout)
 
     def _resolve(self, delivered: Sequence[Runs], letters: Sequence[Letters]) -> None:
         """Take note of what the log has of these; letters count as the discards that they are."""
@@ -69,6 +94,7 @@ class ProgressBook:
         """The record of a transaction that delivers these, some of them as dead letters."""
         while self._unmarked and self._unmarked[0].generation <= self._acks.generation:
             self._unmarked.popleft()
+        self._forget_lanes()
         before = [runs for unmarked in self._unmarked for runs in unmarked.delivered]
         delivered = merge([*before, *self._runs(sequences)])
         posted = [letter for unmarked in self._unmarked for letter in unmarked.letters]

@@ -11,7 +11,8 @@
                               SEQUENCE.sent  the same, every message delivered
     SPOOL/index/              LMDB, derived from the segments
     SPOOL/delivery/           LMDB, what was delivered; `owner` is the flock of whoever writes it
-                              `lease` is that of a job which asks to deliver, `grant` the answer
+                              `lease` is that of a job which asks to deliver, `grant` the answer, `lanes` says
+                              in what transactions of jobs there may be what nobody has written down
     SPOOL/delivery/outcomes/  what jobs on Spark delivered, until it is taken over into the marks
     SPOOL/quarantine/         copies of bytes that were cut off or could not be used
 
@@ -97,6 +98,10 @@ class Layout:
     @property
     def grant(self) -> Path:
         return self.delivery / "grant"
+
+    @property
+    def lanes(self) -> Path:
+        return self.delivery / "lanes"
 
     @property
     def outcomes(self) -> Path:

@@ -18,12 +18,14 @@ from dispatch import lane
 from dispatch.client import KafkaClient
 from dispatch.codes import Code
 from dispatch.embedded import EmbeddedKafka
-from dispatch.exactly_once import ExactlyOnce, Phase, transactional_id
+from dispatch.exactly_once import ExactlyOnce, Phase
 from dispatch.lane import Begun
 from dispatch.letters import Letter
+from dispatch.names import transactional_id
 from dispatch.options import DispatchOptions
 from dispatch.progress import Deliverer, Letters, Progress, Runs, runs_of
 from dispatch.progress_topic import Place
+from spool.lanes import Lanes
 from spool.row import TOPIC_BYTES
 from spool.wire import Reason
 from tests.dispatch.batches import Message, build_batch, name_topics
@@ -38,6 +40,7 @@ class Notebook:
     def __init__(self) -> None:
         self.place: Place | None = None
         self.begun: list[Begun] = []
+        self.lanes: Lanes | None = None
         self.committed_ones: list[int] = []
         self.committed_letters: list[int] = []
         self.objection = ""

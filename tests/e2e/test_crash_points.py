@@ -42,8 +42,8 @@ MOST_ROUNDS = 40
 FULL = {"discard.added", "discard.committed"}
 PACKING = {"pack.synced", "pack.named"}
 """Places that are come to when something waits for Kafka, and may be packed."""
-LENDING = {place for place in POINTS if place.startswith(("lend.", "adopt."))}
-"""Places that only jobs bring somebody to: tests/e2e/test_lease.py."""
+LENDING = {place for place in POINTS if place.startswith(("lend.", "adopt.", "task."))}
+"""Places that only jobs bring somebody to: tests/e2e/test_lease.py, tests/real_kafka/test_spark_drain.py."""
 POWER = {"file.synced", "file.named", "recover.header", "recover.torn", "recover.named"}
 """Places that only a full spool, or a start after a power loss, comes to."""
 
@@ -271,7 +271,7 @@ def test_every_point_in_the_code_is_in_the_table() -> None:
     """Each has its meaning there, and stands in the code once."""
     places = [
         name
-        for folder in ("spool", "ingest", "router", "dispatch", "cli")
+        for folder in ("spool", "ingest", "router", "dispatch", "pipeline", "cli")
         for path in (ROOT / folder).rglob("*.py")
         for name in re.findall(r'\breach\("([a-z.]+)"\)', path.read_text())
     ]

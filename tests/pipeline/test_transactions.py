@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import Producer
 
 from dispatch.embedded import EmbeddedKafka
-from dispatch.exactly_once import transactional_id
 from dispatch.lane import Begun
+from dispatch.names import lane_id, transactional_id
 from dispatch.options import DispatchOptions
 from dispatch.progress import Deliverer, decode, encode
 from dispatch.progress_topic import Place
 from pipeline.backlog import Runs
-from pipeline.task_book import TaskBook, lane_id
+from pipeline.task_book import TaskBook
 from pipeline.unrecorded import read_segments
 from spool.account import take_account
 from spool.outcome_file import list_outcomes, read_outcomes
@@ -79,6 +79,18 @@ def test_a_record_of_another_log_counts_for_nothing() -> None:
     restored = TaskBook([(0, 1, 77), (100, 2, 89)])
     restored.recover(Begun(record, Place(0, 1)))
     assert restored.delivered.tolist() == [1]
+
+
+def test_a_task_of_an_older_lease_sends_nothing() -> None:
+    """Its lane was closed since, or a later job has used it; a task of the newest lease goes on."""
+    book = TaskBook(SEGMENTS, 3)
+    book.recover(Begun(None, Place(0, 5)))
+    record = decode(encode(book.progress(1, BY, numbers(1), ())))
+    old, newer = TaskBook(SEGMENTS, 2), TaskBook(SEGMENTS, 4)
+    assert "was taken back" in old.recover(Begun(record, Place(0, 6)))
+    assert (old.place, old.delivered.tolist()) == (None, [])
+    assert newer.recover(Begun(record, Place(0, 6))) == ""
+    assert newer.delivered.tolist() == [1]
 
 
 @pytest.mark.spark

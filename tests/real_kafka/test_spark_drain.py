@@ -7,7 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.daemon import ROOT, RunningBruce, consume
+from tests.real_kafka.test_exactly_once import EXACTLY_ONCE, check_once, create
 from tests.router.outlet import check_order, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
 
@@ -66,6 +67,43 @@ def test_a_worker_killed_in_the_middle_loses_nothing(kafka3: KafkaCluster, tmp_p
     check_order(records)
     assert set(numbers(records)) == set(range(MESSAGES + 10))
     assert len(records) == len(drained) + 10
+
+
+def test_killed_between_commit_and_outcome_file(kafka1: KafkaCluster, tmp_path: Path) -> None:
+    """A worker dies with its lane committed and nothing written down, then driver and executors do.
+
+    The daemon that starts behind them sends none of that again: at read_committed each message is there once.
+    """
+    topic = f"once-{uuid.uuid4().hex}"
+    create(kafka1, topic.encode())
+    points = tmp_path / "points"
+    with RunningBruce(tmp_path, NOWHERE, settings=EXACTLY_ONCE) as bruce:
+        bruce.send(keyed(1200, topic=topic.encode()))
+        bruce.await_status(lambda seen: seen.watermarks.synced == 1200, PATIENCE_S)
+        bruce.kill9()
+        bruce.configure({"kafka": {"bootstrap.servers": kafka1.bootstrap}})
+        points.write_text("task.settled\n")
+        bruce.environ["BRUCE_CRASH_POINTS"] = str(points)
+        with start(bruce, "drain") as drain:
+            bruce.await_true(lambda: not points.read_text() or drain.poll() is not None, PATIENCE_S)
+            kill_all(drain.pid)
+        assert points.read_text() == ""
+        bruce.start()
+        bruce.await_status(lambda seen: (seen.delivered, seen.backlog) == (1200, 0), PATIENCE_S)
+        records = consume(kafka1.bootstrap, topic, PARTITIONS, 1200, PATIENCE_S)
+    check_once(records, 1200)
+
+
+def kill_all(driver: int) -> None:
+    """SIGKILL a driver and whatever it has started, before any of them can do more."""
+    try:
+        process = psutil.Process(driver)
+        everybody = [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for one in everybody:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from dispatch.progress_topic import Place
 from router.acks import Acks
 from router.progress_book import ProgressBook
 from spool.catalogue import Catalogue
+from spool.lanes import Lanes, write_lanes
 from spool.marks import Marks
 from spool.wire import DEAD_LETTERED, Reason, encode
 from tests.spool.rig import Rig
@@ -37,7 +38,7 @@ class Desk:
         self.marks = Marks(self.rig.layout.delivery, Catalogue(self.rig.layout))
         catalogue = Catalogue(self.rig.layout)
         self.acks = Acks(self.marks, catalogue)
-        self.book = ProgressBook(self.acks, catalogue)
+        self.book = ProgressBook(self.acks, catalogue, self.rig.layout)
 
     def close(self) -> None:
         self.acks.close()
@@ -133,6 +134,28 @@ def test_dead_letters_are_discards_to_a_successor(desk: Desk) -> None:
         (Reason.UNKNOWN_TOPIC | DEAD_LETTERED, b"none"): 1,
     }
     assert desk.book.progress(2, BY, np.array([60]), []).letters == []
+
+
+def test_closed_lanes_are_delivered_and_forgotten_once_that_is_marked(desk: Desk) -> None:
+    """Their file stays until the marks have it; of a damaged one nobody believes the number."""
+    write_lanes(desk.rig.layout, Lanes(3, 8))
+    assert desk.book.lanes == Lanes(3, 8)
+    records = [desk.book.progress(1, BY, np.array([n, 70 + n]), []) for n in (3, 4)]
+    desk.reopen()
+    assert desk.book.recover(Begun(None, PLACE, records)) == ""
+    assert not {3, 4, 73, 74} & set(desk.open_ones())
+    assert told(desk.book.progress(2, BY, np.array([60]), [])) == [3, 4, 60, 73, 74]
+    assert desk.book.lanes == Lanes(3, 8)
+    desk.write_down()
+    desk.book.progress(2, BY, np.array([60]), [])
+    assert desk.book.lanes is None
+    for damage in (b"", b"x" * 40):
+        desk.rig.layout.lanes.write_bytes(damage)
+        assert desk.book.lanes == Lanes(0, 0)
+    # Lanes that delivered nothing leave nothing to be marked.
+    desk.book.recover(Begun(None, PLACE, []))
+    desk.book.progress(2, BY, np.array([60]), [])
+    assert desk.book.lanes is None
 
 
 def test_marks_that_are_older_stop_it(desk: Desk) -> None:

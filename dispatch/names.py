@@ -1,0 +1,13 @@
+"""The names under which a spool's messages are delivered in transactions; its records have them as keys."""
+
+from __future__ import annotations
+
+
+def transactional_id(spool_uuid: bytes) -> str:
+    """That of the daemon; those of jobs begin with it."""
+    return f"bruce-{spool_uuid.hex()}"
+
+
+def lane_id(spool_uuid: bytes, partition: int) -> str:
+    """That of the job's task which delivers what goes to partitions of this number."""
+    return f"{transactional_id(spool_uuid)}-{partition}"
