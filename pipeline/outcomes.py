@@ -1,4 +1,7 @@
-"""What the daemon itself says of messages: delivered, discarded, or not delivered yet."""
+"""What the daemon itself says of messages: delivered, discarded, or not delivered yet.
+
+So say the marks, and the outcome files of jobs that nobody has taken over into them yet.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from spool.changes import CHUNK_BYTES, CHUNK_MESSAGES
 from spool.environment import UNREADABLE
 from spool.layout import Layout
 from spool.marks import Marks
+from spool.unadopted import Settled, read_unadopted, settle
 
 Run = tuple[int, int]
 """Sequence numbers [first, end)."""
@@ -33,18 +37,24 @@ class Outcomes:
 
 def read_outcomes(plan: SpoolPlan) -> Outcomes:
     """Ask the marks; without readable ones, nothing is known and a message that is not in Kafka is lost."""
+    unadopted = _read_unadopted(plan)
     try:
         with _open_marks(plan.layout) as marks:
             # Resolved first: what is delivered in between is then called backlog, but found in Kafka.
             floor, _ = marks.floor()
             above = _resolved_above(marks, floor)
-            return Outcomes(marks.lost()[0], _pending(plan.runs, floor, above))
+            # Whatever is resolved stays so, for the reason that the marks have.
+            fresh = unadopted.discarded[unadopted.discarded >= floor]
+            discarded = np.union1d(marks.lost()[0], np.setdiff1d(fresh, above, assume_unique=True))
+            settled = np.concatenate([above, fresh, unadopted.delivered])
+            return Outcomes(discarded, _pending(plan.runs, floor, np.unique(settled)))
     except (FileNotFoundError, *UNREADABLE):
         return Outcomes(np.empty(0, np.int64), [])
 
 
 def tell_delivered(plan: SpoolPlan) -> SpoolPlan:
-    """The plan, its parts with what the marks say of each message; as it was without readable marks."""
+    """The plan, its parts with what is known of each message; as it was without readable marks."""
+    unadopted = _read_unadopted(plan)
     try:
         with _open_marks(plan.layout) as marks:
             chunks = defaultdict(list)
@@ -56,7 +66,7 @@ def tell_delivered(plan: SpoolPlan) -> SpoolPlan:
     except (FileNotFoundError, *UNREADABLE):
         return plan
     parts = [
-        _delivered(part, run, floor, chunks[part.number], lost)
+        _delivered(part, run, floor, chunks[part.number], (unadopted.delivered, lost))
         for part, run in zip(plan.parts, plan.runs, strict=True)
     ]
     return replace(plan, parts=parts)
@@ -67,15 +77,17 @@ def _delivered(
     run: Run,
     floor: int,
     chunks: list[tuple[int, npt.NDArray[np.uint8]]],
-    lost: npt.NDArray[np.int64],
+    told: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
 ) -> Part:
+    """The part with what is known of it; `told`: what was delivered beyond the marks, and what never was."""
     first, messages = run[0], run[1] - run[0]
     bits = np.zeros(-(-messages // 8), np.uint8)
     for chunk, bitmap in chunks:
         into = bits[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES]
         into[:] = bitmap[: len(into)]
     _set_below(bits, min(max(0, floor - first), messages))
-    gone = lost[np.searchsorted(lost, first) : np.searchsorted(lost, run[1])] - first
+    more, gone = (some[slice(*np.searchsorted(some, run))] - first for some in told)
+    np.bitwise_or.at(bits, more >> 3, (1 << (more & 7)).astype(np.uint8))
     np.bitwise_and.at(bits, gone >> 3, ~(1 << (gone & 7)).astype(np.uint8))
     # Marks that are ahead of a log which a disk has lost the end of speak of nothing.
     bits[messages // 8 :] &= (1 << messages % 8) - 1
@@ -86,6 +98,11 @@ def _delivered(
 def _set_below(bits: npt.NDArray[np.uint8], messages: int) -> None:
     bits[: messages // 8] = 0xFF
     bits[messages // 8 : messages // 8 + 1] |= (1 << messages % 8) - 1
+
+
+def _read_unadopted(plan: SpoolPlan) -> Settled:
+    """What outcome files say of a spool: to be read before the marks."""
+    return settle(list(read_unadopted(plan.layout, bytes.fromhex(plan.spool)).files.values()))
 
 
 @contextmanager

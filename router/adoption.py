@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,21 +28,23 @@ from spool.crash_point import reach
 from spool.discarded import SAMPLE_SLOTS
 from spool.disk import make_directory
 from spool.errors import BadSpool
-from spool.frame import SEQUENCE
-from spool.index import read_committed
 from spool.layout import Layout
 from spool.marks import Marks
 from spool.outcome_file import SUFFIX, OutcomeFile, read_outcomes
 from spool.reader import Reader
-from spool.record import Topics
-from spool.wire import DEAD_LETTERED
+from spool.record import Batch, Topics
+from spool.unadopted import Judge, list_unadopted, settle
 
 AT_ONCE = 1 << 22
 """Outcomes taken over in one transaction, beyond those of one file: 12 bytes of memory each."""
 _EVERYTHING = 1 << 62
+_TOPIC_BITS = 32
+_UNKNOWN = -1
+"""The topic of a message that the log cannot give any more."""
 _log = logging.getLogger("bruce.router")
 
 Sequences = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.intp]
 
 
 class Nothing:
@@ -61,11 +63,13 @@ class Adoption:
 
         Raises lmdb.Error when the marks cannot be made.
         """
-        self._layout, self._spool, self._eviction = layout, spool, eviction
+        self._layout, self._eviction = layout, eviction
         self._catalogue = Catalogue(layout)
+        self._judge = Judge(layout, spool, self._catalogue)
         self._marks = Marks(layout.delivery, Catalogue(layout))
         self._acks = Acks(self._marks, self._catalogue)
-        self._reader = Reader(Catalogue(layout), Topics())
+        self._topics = Topics()
+        self._reader = Reader(Catalogue(layout), self._topics)
         self._discard_log = DiscardLog()
         self._refused: set[Path] = set()
         """Files that are passed over: they could not be read, moved or removed."""
@@ -106,10 +110,10 @@ class Adoption:
         self._catalogue.refresh()
         found: dict[Path, OutcomeFile] = {}
         count = 0
-        for path in sorted(set(self._layout.outcomes.rglob(f"*{SUFFIX}")) - self._refused):
+        for path in sorted(set(list_unadopted(self._layout)) - self._refused):
             try:
                 file = read_outcomes(path)
-                self._judge(path, file)
+                self._judge.judge(path, file)
             except BadSpool as error:
                 self._refuse(path, error)
                 continue
@@ -122,37 +126,9 @@ class Adoption:
                 break
         return found
 
-    def _judge(self, path: Path, file: OutcomeFile) -> None:
-        """Raises BadSpool for what cannot be about messages of this spool."""
-        if file.spool != self._spool:
-            raise BadSpool(f"{path} is of the spool {file.spool.hex()}, and not of this one")
-        if ((file.reasons < 0) | (file.reasons >= 2 * DEAD_LETTERED)).any():
-            raise BadSpool(f"{path} gives reasons that this release does not know")
-        if self._strays(file.sequences):
-            raise BadSpool(f"{path} speaks of messages that were never stored")
-
-    def _strays(self, sequences: Sequences) -> bool:
-        """Whether one of these numbers, in ascending order, was not given to any message."""
-        segments = self._catalogue.segments
-        if not len(sequences) or not segments:
-            return len(sequences) > 0
-        firsts = np.array([info.first_sequence for info in segments])
-        ends = firsts + np.array([self._catalogue.most(info) for info in segments])
-        if sequences[-1] >= firsts[-1]:
-            ends[-1] = self.end(int(sequences[-1]))
-        at = np.searchsorted(firsts, sequences, side="right") - 1
-        # What lies before the first segment was resolved, and has gone.
-        return bool(sequences[0] < 0 or ((at >= 0) & (sequences >= ends[at])).any())
-
-    def end(self, sequence: int = _EVERYTHING) -> int:
-        """Behind the last message of the log; where the index knows of `sequence`, what that says."""
-        if not self._catalogue.segments:
-            return 0
-        last = self._catalogue.segments[-1]
-        committed = read_committed(self._layout.index)
-        if committed and committed[0] == last.number and int(committed[1][SEQUENCE]) > sequence:
-            return int(committed[1][SEQUENCE])
-        return self._catalogue.end_of(last)
+    def end(self) -> int:
+        """Behind the last message of the log."""
+        return self._judge.end()
 
     def _refuse(self, path: Path, error: BadSpool) -> None:
         """Keep the evidence where nobody takes it for more."""
@@ -190,17 +166,13 @@ class Adoption:
 
     def _take_over(self, files: list[OutcomeFile]) -> bool:
         """Write down what they say; whether that is durable."""
-        sequences = np.concatenate([file.sequences for file in files])
-        reasons = np.concatenate([file.reasons for file in files])
-        # First: of two attempts at a message one may have been refused, and the other not.
-        delivered = np.sort(sequences[reasons == 0])
+        settled = settle(files)
         # Segment by segment: there may be thousands, and to look for each in all of them takes seconds.
         starts = [info.first_sequence for info in self._catalogue.segments[1:]]
-        for part in np.split(delivered, np.searchsorted(delivered, starts)):
+        for part in np.split(settled.delivered, np.searchsorted(settled.delivered, starts)):
             self._acks.resolve(part)
-        if reasons.any():
-            discarded, first = np.unique(sequences[reasons != 0], return_index=True)
-            self._discard(discarded, reasons[reasons != 0][first])
+        if len(settled.discarded):
+            self._discard(settled.discarded, settled.reasons)
         durable = self._write_down()
         if durable:
             reach("adopt.marked")
@@ -215,23 +187,23 @@ class Adoption:
 
     def _discard(self, sequences: Sequences, reasons: npt.NDArray[np.int32]) -> None:
         """Count these, in ascending order, as discarded: by reason and topic, with samples."""
-        topics = [b""] * len(sequences)
-        samples: Counter[tuple[int, bytes]] = Counter()
-        for row, topic, datagram in self._look_up(sequences):
-            topics[row] = topic
-            key = int(reasons[row]), topic
-            samples[key] += 1
-            if samples[key] <= SAMPLE_SLOTS:
-                self._acks.keep_sample(int(sequences[row]), *key, datagram)
-        groups: dict[tuple[int, bytes], list[int]] = defaultdict(list)
-        for row, key in enumerate(zip(reasons.tolist(), topics, strict=True)):
-            groups[key].append(row)
-        for (reason, topic), rows in groups.items():
-            if fresh := self._acks.discard(sequences[rows], reason, topic):
-                self._discard_log.note(reason, topic, int(sequences[rows[0]]), fresh)
+        topics = np.full(len(sequences), _UNKNOWN, np.int64)
+        samples: Counter[tuple[int, int]] = Counter()
+        for rows, batch, found in self._look_up(sequences):
+            topics[rows] = batch.topic[found]
+            for key, same in _groups(reasons[rows], topics[rows]):
+                for i in same[: SAMPLE_SLOTS - samples[key]].tolist():
+                    name = batch.topics.names[key[1]]
+                    datagram = batch.datagram(int(found[i]))
+                    self._acks.keep_sample(int(sequences[rows[i]]), key[0], name, datagram)
+                samples[key] = min(SAMPLE_SLOTS, samples[key] + len(same))
+        for (reason, topic), rows in _groups(reasons, topics):
+            name = b"" if topic == _UNKNOWN else self._topics.names[topic]
+            if fresh := self._acks.discard(sequences[rows], reason, name):
+                self._discard_log.note(reason, name, int(sequences[rows[0]]), fresh)
 
-    def _look_up(self, sequences: Sequences) -> Iterator[tuple[int, bytes, bytes]]:
-        """(row, topic, datagram) of those that the log can give."""
+    def _look_up(self, sequences: Sequences) -> Iterator[tuple[Rows, Batch, Rows]]:
+        """(rows of `sequences`, a batch, rows of the batch) of those that the log can give."""
         self._reader.allow(_EVERYTHING, 0)
         at = 0
         with contextlib.suppress(FileNotFoundError):
@@ -243,8 +215,18 @@ class Adoption:
                 if batch is None:
                     return
                 end = int(np.searchsorted(sequences, batch.sequence[-1], side="right"))
-                rows = np.searchsorted(batch.sequence, sequences[at:end])
-                for i in np.flatnonzero(batch.sequence[rows] == sequences[at:end]).tolist():
-                    row = int(rows[i])
-                    yield at + i, batch.topics.names[batch.topic[row]], batch.datagram(row)
+                found = np.searchsorted(batch.sequence, sequences[at:end])
+                there = np.flatnonzero(batch.sequence[found] == sequences[at:end])
+                yield at + there, batch, found[there]
                 at = end
+
+
+def _groups(
+    reasons: npt.NDArray[np.int32], topics: npt.NDArray[np.int64]
+) -> Iterator[tuple[tuple[int, int], Rows]]:
+    """(reason, topic number), and the rows of each such pair, in order."""
+    pairs = reasons.astype(np.int64) << _TOPIC_BITS | topics - _UNKNOWN
+    kinds, which, counts = np.unique(pairs, return_inverse=True, return_counts=True)
+    parts = np.split(np.argsort(which, kind="stable"), np.cumsum(counts)[:-1])
+    for kind, rows in zip(kinds.tolist(), parts, strict=False):
+        yield (kind >> _TOPIC_BITS, (kind & (1 << _TOPIC_BITS) - 1) + _UNKNOWN), rows

@@ -1,4 +1,4 @@
-"""What speaks of the segments without being one: the index, the marks, the ledger; read, then compared."""
+"""What speaks of segments without being one: index, marks, outcome files, ledger; read, then compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spool.changes import CHUNK_MESSAGES
 from spool.disk import read_at
 from spool.environment import UNREADABLE
 from spool.examination import Examination
-from spool.finding import Finding, Kind, damage
+from spool.finding import Finding, Kind, Severity, damage
 from spool.format import FRAME_MAGIC, HEAD, HEAD_BYTES
 from spool.frame import DIGEST, POSITION, SEQUENCE, Tail
 from spool.index import Entry, read_index
@@ -23,23 +23,31 @@ from spool.layout import SENT, Layout
 from spool.ledger import read_books
 from spool.marks import Marks
 from spool.packed import open_plain
+from spool.unadopted import read_unadopted
 
 _AGAIN = "what only they call delivered will be sent again"
+_NOT_YET = "the marks get it from the daemon, `brucectl drain` or the next job"
 _TRIES = 3
 """Looks at what a daemon may be writing at this moment."""
 
 
 class Books:
-    """Index, marks and ledger of one spool, as they were before its segments were looked at."""
+    """Index, marks, outcome files and ledger of a spool, as they were before its segments were looked at."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+    def __init__(self, layout: Layout, spool: bytes) -> None:
+        """`spool`: its uuid."""
+        self._layout, self._spool = layout, spool
         self._committed: tuple[int, Tail] | None = None
         self._entries: list[Entry] = []
         self._floor = 0
         self._highest: dict[int, int] = {}
         """Segment number -> the highest sequence marked as resolved in it."""
-        self._findings = [*self._read_index(), *self._read_marks(), *self._read_ledger()]
+        self._findings = [
+            *self._read_index(),
+            *self._read_outcomes(),
+            *self._read_marks(),
+            *self._read_ledger(),
+        ]
 
     def unreadable(self) -> Iterator[Finding]:
         """What could not be read."""
@@ -62,6 +70,17 @@ class Books:
                 self._committed, self._entries = found
                 return
         yield damage(path, 0, Kind.INDEX, "the index cannot be read; the next start builds it anew")
+
+    def _read_outcomes(self) -> Iterator[Finding]:
+        try:
+            found = read_unadopted(self._layout, self._spool)
+        except OSError:
+            return  # a segment that does not give its header; it gets a finding of its own
+        for path, error in found.refused.items():
+            yield damage(path, 0, Kind.OUTCOMES, f"it {str(error).removeprefix(f'{path} ')}")
+        for path, file in found.files.items():
+            sentence = f"what became of {len(file.sequences)} messages, told by a job; {_NOT_YET}"
+            yield Finding(path, 0, Severity.NOTE, Kind.OUTCOMES, sentence)
 
     def _read_marks(self) -> Iterator[Finding]:
         path = self._layout.delivery / "data.mdb"

@@ -36,7 +36,7 @@ class Check:
         """Everything in a spool. Raises NoSpool, OSError for directories that cannot be read."""
         spool = read_identity(layout)
         yield from _identity(layout)
-        books = Books(layout)
+        books = Books(layout, spool)
         yield from books.unreadable()
         examined: list[Examination] = []
         before: Examination | None = None

@@ -49,6 +49,8 @@ class Kind(StrEnum):
     """The index cannot be read, or does not match the segments."""
     MARKS = "marks"
     """The marks of what was delivered cannot be read, or do not match the segments."""
+    OUTCOMES = "outcomes"
+    """What a job delivered stands in a file that is damaged or of another spool, or not in the marks yet."""
     LEDGER = "ledger"
     """The counts of what was discarded while the spool was full cannot be read."""
 

@@ -23,10 +23,12 @@ from spool.errors import NoSpool
 from spool.examination import Examination, Totals
 from spool.finding import Finding, Kind, Severity
 from spool.format import HEADER, HEADER_BYTES, decode_header
+from spool.identity import read_identity
 from spool.layout import SENT, SPARE, Layout, segment_name
 from spool.ledger import Ledger
 from spool.live import EPOCH, read_footer
 from spool.marks import Marks
+from spool.outcome_file import write_outcomes
 from spool.wire import Reason
 from tests.spool import plain
 from tests.spool.rig import Rig
@@ -368,6 +370,33 @@ def test_delivered_messages_that_are_gone(spool: Layout) -> None:
     (found,) = check(spool)
     assert found.kind is Kind.MISSING
     assert "are marked as delivered; the log ends before" in found.sentence
+
+
+def test_outcome_files(spool: Layout) -> None:
+    """What nobody has taken over yet is a note; what nobody will take over is damage, and says why."""
+    outcomes = spool.outcomes / "job"
+    outcomes.mkdir(parents=True)
+    uuid, reasons = read_identity(spool), np.zeros(3, np.int32)
+    whole = write_outcomes(outcomes, "1-whole", uuid, np.arange(3), reasons)
+    foreign = write_outcomes(outcomes, "2-foreign", bytes(16), np.arange(3), reasons)
+    beyond = write_outcomes(outcomes, "3-beyond", uuid, (1 << 40) + np.arange(3), reasons)
+    damaged = write_outcomes(outcomes, "4-damaged", uuid, np.arange(3), reasons)
+    flip(damaged, damaged.stat().st_size - 12)
+    found = check(spool)
+    assert {f.kind for f in found} == {Kind.OUTCOMES}
+    assert {f.path: (f.severity, f.sentence) for f in found} == {
+        whole: (
+            Severity.NOTE,
+            "what became of 3 messages, told by a job; the marks get it from the daemon, `brucectl drain` or "
+            "the next job",
+        ),
+        foreign: (Severity.DAMAGE, f"it is of the spool {bytes(16).hex()}, and not of this one"),
+        beyond: (Severity.DAMAGE, "it speaks of messages that were never stored"),
+        damaged: (
+            Severity.DAMAGE,
+            "it is damaged; remove it: what it called delivered will be sent again",
+        ),
+    }
 
 
 def test_marks_of_other_segments(spool: Layout) -> None:

@@ -34,7 +34,8 @@ def verify(
     """Check every byte that bruce relies on, without changing any.
 
     Headers, frames, checksums, the chain of digests within and across segments, footers against what the
-    frames hold, and the index, the marks and the ledger against the segments. A daemon may be at work.
+    frames hold, and the index, the marks, the outcome files of jobs and the ledger against the segments. A
+    daemon may be at work.
 
     With --json one document: spool (null for files), segments, frames, messages, bytes, damaged, findings:
     path, offset, severity (damage or note), kind, sentence. Exits with 1 when something is damaged. A
