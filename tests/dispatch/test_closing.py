@@ -39,7 +39,7 @@ class Desk:
             self.options.kafka, self.options.progress_topic, OWN.encode(), self.client.fetch_cluster
         )
         self.by = deliverer()
-        self._others = Producer(properties)
+        self._others = Producer({**properties, "log_level": "0"})
 
     def write(self, key: str, number: int, generation: int, *sequences: int) -> None:
         """A record of somebody else."""
