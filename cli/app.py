@@ -35,9 +35,12 @@ control.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 
 inspection = _new_app(inspect.HELP)
 inspection.command("segments", epilog=inspect.segments.EXAMPLES)(inspect.segments.segments)
+inspection.command("frames", epilog=inspect.frames.EXAMPLES)(inspect.frames.frames)
 inspection.command("records", epilog=inspect.records.EXAMPLES)(inspect.records.records)
 inspection.command("show", epilog=inspect.show.EXAMPLES)(inspect.show.show)
 inspection.command("find", epilog=inspect.find.EXAMPLES)(inspect.find.find)
+inspection.command("export", epilog=inspect.export.EXAMPLES)(inspect.export.export)
+inspection.command("timeline", epilog=inspect.timeline.EXAMPLES)(inspect.timeline.timeline)
 inspection.command("verify", epilog=inspect.verify.EXAMPLES)(inspect.verify.verify)
 control.add_typer(inspection, name="inspect")
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
@@ -20,13 +20,15 @@ EXAMPLES = examples(
     """brucectl send --topic clicks '{"page": 7}'""",
     "brucectl send --topic clicks --partition-key 42 --timestamp 1700000000123 hello",
     "tail -f access.log | brucectl send --topic access --lines",
+    "brucectl inspect export --datagrams *.seg | brucectl send --datagrams",
 )
+_LENGTH = struct.Struct(">i")
 
 
 def send(
     value: Annotated[str | None, typer.Argument(metavar="VALUE", help="The value of the message.")] = None,
     *,
-    topic: Annotated[str, typer.Option(help="The topic that it is for.")],
+    topic: Annotated[str | None, typer.Option(help="The topic that it is for.")] = None,
     key: Annotated[str, typer.Option(help="The key of the Kafka record; none when it is empty.")] = "",
     partition_key: Annotated[
         int | None, typer.Option(help="Messages with the same number stay in order, in one partition.")
@@ -37,22 +39,35 @@ def send(
     lines: Annotated[
         bool, typer.Option("--lines", help="Send each line of standard input as a message.")
     ] = False,
+    datagrams: Annotated[
+        bool,
+        typer.Option(
+            "--datagrams", help="Send what `inspect export --datagrams` wrote, from standard input."
+        ),
+    ] = False,
     socket_path: Annotated[
         Path | None,
         typer.Option("--socket", metavar="PATH", help="The daemon's socket; else the configured one."),
     ] = None,
     config: ConfigFile = None,
 ) -> None:
-    """Hand the daemon one message, or one per line of standard input.
+    """Hand the daemon one message, or one per line of standard input, or exported ones.
 
     It returns when the daemon's socket has taken the message: from then on bruce answers for it. It waits
     while the queue of the socket is full.
     """
-    if (value is None) != lines:
-        raise BadArgument("give either a VALUE, or --lines to send what standard input has, line by line")
-    values = _lines() if value is None else iter([value.encode(errors="surrogateescape")])
-    datagrams = _datagrams(values, topic, key, timestamp, partition_key)
-    send_all(socket_path or _configured_socket(config), datagrams)
+    if (value is not None) + lines + datagrams != 1:
+        raise BadArgument("give either a VALUE, or --lines or --datagrams to send what standard input has")
+    if datagrams:
+        if topic or key or partition_key is not None or timestamp is not None:
+            raise BadArgument("--datagrams takes none of --topic, --key, --partition-key and --timestamp")
+        found = _exported(sys.stdin.buffer)
+    elif topic is None:
+        raise BadArgument("--topic is missing: a message is for one")
+    else:
+        values = _lines() if value is None else iter([value.encode(errors="surrogateescape")])
+        found = _datagrams(values, topic, key, timestamp, partition_key)
+    send_all(socket_path or _configured_socket(config), found)
 
 
 def send_all(path: Path, datagrams: Iterable[bytes]) -> None:
@@ -80,6 +95,22 @@ def _unreachable(path: Path, error: OSError, sent: int) -> CliError:
 def _lines() -> Iterator[bytes]:
     for line in sys.stdin.buffer:
         yield line.removesuffix(b"\n")
+
+
+def _exported(stream: BinaryIO) -> Iterator[bytes]:
+    """Datagrams that lie one behind the other, each beginning with its length. Raises BadArgument."""
+    from spool.wire import MAX_DATAGRAM_BYTES
+
+    place = 0
+    while length := stream.read(_LENGTH.size):
+        (size,) = _LENGTH.unpack(length.ljust(_LENGTH.size, b"\xff"))
+        rest = stream.read(size - _LENGTH.size) if _LENGTH.size < size <= MAX_DATAGRAM_BYTES else b""
+        if len(rest) != size - _LENGTH.size:
+            raise BadArgument(
+                f"at byte {place} of standard input there is no whole datagram; all before it is sent"
+            )
+        place += size
+        yield length + rest
 
 
 def _datagrams(

@@ -1,0 +1,113 @@
+"""`brucectl inspect timeline`: when how much came in."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli import exits
+from cli.arguments import AsJson, ConfigFile, Since, SpoolDirectory, Until, examples, file_errors
+from cli.commands.inspect.options import Files, segment_files
+from cli.errors import BadArgument
+
+if TYPE_CHECKING:
+    from spool.timeline import Timeline
+
+VERSION = 1
+MOST = 40
+"""Intervals of a chart: a screen."""
+MOST_WITH_STEP = 100_000
+EXAMPLES = examples(
+    "brucectl inspect timeline",
+    "brucectl inspect timeline --from -2h --step 1m",
+    "brucectl inspect timeline --json /mnt/dead-host/*.seg",
+)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def timeline(
+    files: Files = None,
+    *,
+    spool: SpoolDirectory = None,
+    since: Since = None,
+    until: Until = None,
+    step: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Length of an interval: 10s, 5m, 1h, 1d.")
+    ] = None,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Chart messages, bytes and refused datagrams over time, of what the spool still keeps.
+
+    By when they were received. Without --step in as many intervals as a screen shows. Bytes are those of
+    the stored datagrams with what is noted of their senders, before any compression.
+
+    With --json one document of version 1: step_seconds, intervals: start (UTC), messages, bytes, discarded.
+    Exits with 1 when something on the way could not be read.
+    """
+    from cli.output import complain, show_json
+    from cli.span import parse_span
+    from spool import timeline as times
+
+    seconds, troubles = _parse_step(step), itertools.count()
+
+    def note(sentence: str) -> None:
+        next(troubles)
+        complain(sentence)
+
+    span = parse_span(since, until)
+    most = MOST_WITH_STEP if seconds else MOST
+    with file_errors():
+        found = times.timeline(segment_files(files, spool, config), span, most, note, seconds)
+    if as_json:
+        show_json(_document(found))
+    else:
+        _show(found)
+    raise typer.Exit(exits.FOUND if next(troubles) else exits.FINE)
+
+
+def _parse_step(text: str | None) -> int | None:
+    """Seconds. Raises BadArgument."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"([1-9][0-9]{0,8})([smhd])", text)
+    if not found:
+        raise BadArgument(f"--step {text}: expected a length of time, as 10s, 5m, 1h or 1d")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _document(found: Timeline) -> dict[str, Any]:
+    from cli.records import as_utc
+
+    columns = (found.start_ns, found.messages, found.bytes, found.discarded)
+    return {
+        "version": VERSION,
+        "step_seconds": found.step_s,
+        "intervals": [
+            {"start": as_utc(start), "messages": messages, "bytes": size, "discarded": discarded}
+            for start, messages, size, discarded in zip(*(column.tolist() for column in columns), strict=True)
+        ],
+    }
+
+
+def _show(found: Timeline) -> None:
+    from cli.chart import bars
+    from cli.output import complain, show_rows
+    from cli.records import as_local
+
+    if not len(found.start_ns):
+        complain("nothing was received in that time, or nothing of it is kept")
+        return
+    rows = zip(
+        (as_local(start) for start in found.start_ns.tolist()),
+        found.messages.tolist(),
+        (found.messages / found.step_s).round(1).tolist(),
+        (found.bytes / (1 << 20)).round(1).tolist(),
+        found.discarded.tolist(),
+        bars(found.messages),
+        strict=True,
+    )
+    show_rows(("from", "messages", "a second", "MiB", "refused", "messages"), rows)
