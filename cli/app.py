@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli import exits
-from cli.commands import discards, doctor, drain, inspect, replay, run, send, spark, status
+from cli.commands import config, discards, doctor, drain, inspect, replay, run, send, spark, status
 from cli.output import complain
 
 
@@ -32,6 +32,12 @@ control.command("drain", epilog=drain.EXAMPLES)(drain.drain)
 control.command("replay", epilog=replay.EXAMPLES)(replay.replay)
 control.command("discards", epilog=discards.EXAMPLES)(discards.discards)
 control.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
+
+configuration = _new_app(config.HELP)
+configuration.command("check", epilog=config.CHECK_EXAMPLES)(config.check)
+configuration.command("show", epilog=config.SHOW_EXAMPLES)(config.show)
+configuration.command("convert", epilog=config.CONVERT_EXAMPLES)(config.convert)
+control.add_typer(configuration, name="config")
 
 inspection = _new_app(inspect.HELP)
 inspection.command("segments", epilog=inspect.segments.EXAMPLES)(inspect.segments.segments)

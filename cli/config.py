@@ -72,7 +72,7 @@ def load_config(
 ) -> Config:
     """The configuration in effect. Raises ConfigError, whose text is one line."""
     file = find_file(named, environ)
-    settings = {**(read_file(file) if file else {}), **read_environment(environ)}
+    settings = given_settings(named, environ=environ)
     place = str(file or "bruce.toml")
     kafka = _values(settings, "kafka")
     first_try = not file and not ({"bootstrap.servers", "metadata.broker.list"} & kafka.keys())
@@ -88,6 +88,12 @@ def load_config(
         file=file,
         first_try=first_try,
     )
+
+
+def given_settings(named: Path | None = None, *, environ: Mapping[str, str] = os.environ) -> Settings:
+    """What is set, and where: the file, and the variables that override it. Raises ConfigError."""
+    file = find_file(named, environ)
+    return {**(read_file(file) if file else {}), **read_environment(environ)}
 
 
 def find_file(named: Path | None, environ: Mapping[str, str]) -> Path | None:

@@ -3,6 +3,7 @@
     CliError
       ConfigError       a table, key or value of bruce.toml or of the environment
       BadArgument       arguments that parse, but say nothing that can be done
+      NotFound          what was asked for is not there, or cannot be read
       NobodyListens     no daemon behind the socket
 
 Each message is one sentence for the terminal; `cli.exits` says which exit code goes with it.

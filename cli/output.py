@@ -69,6 +69,11 @@ def show_lines(lines: Iterable[str], *, cut: bool, console: Console | None = Non
         print(line if width is None else set_cell_size(line, width).rstrip(), file=console.file)
 
 
+def say(text: str) -> None:
+    """Plain text on standard output, on lines of its own."""
+    print(text.removesuffix("\n"))
+
+
 def error_console() -> Console:
     """Where progress is shown, so that it never mixes with results."""
     return Console(stderr=True)

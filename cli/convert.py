@@ -1,0 +1,249 @@
+"""The XML configuration of Bruce 1.0 or Dory 3.2 as a bruce.toml, with a note for what has no counterpart.
+
+    <bruceConfig> / <doryConfig>      settings are attributes; k is 1024, m is 1024 squared
+
+A setting that means the same is taken over; one that bruce decides otherwise gets a note that says how. An
+element that neither program knows is an error, as it was to them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree.ElementTree import Element, ParseError, parse
+
+from cli.errors import ConfigError
+
+_ROOTS = ("bruceConfig", "doryConfig")
+_BROKER_PORT = "9092"
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
+_UNLIMITED = "unlimited"
+_DISABLED = "disable"
+_HIDDEN_FLAGS = (
+    "what Bruce was told by flags stands in no file: --receive_socket_name is [ingest] datagram_socket, "
+    '--client_id is [kafka] "client.id", --discard_log_path is [dispatch] discard_file'
+)
+_NOTES = {
+    "inputConfig": "memory for messages has no limit to set: they are on disk, see [spool] max_bytes",
+    "httpInterface": "there is no status port; `brucectl status --json` tells the same",
+    "msgDebug": "there is no message debug; `brucectl inspect records --follow --topic NAME` shows messages",
+    "logging": "bruce logs to standard error, which the service manager keeps",
+    "batching/produceRequestDataLimit": "librdkafka makes requests as large as its batches",
+    "batching/topicConfigs": "a topic has no batches of its own: librdkafka fills them by partition",
+    "compression/sizeThresholdPercent": "librdkafka sends a batch uncompressed when it does not shrink",
+    "msgDelivery/topicAutocreate": "topics are made by the brokers (auto.create.topics.enable), or by hand",
+    "msgDelivery/maxFailedDeliveryAttempts": "messages wait in the spool until Kafka takes them",
+    "msgDelivery/dispatcherRestartMaxDelay": "nothing is restarted when metadata change",
+    "msgDelivery/compareMetadataOnRefresh": "nothing is restarted when metadata change",
+    "msgDelivery/pauseRateLimitInitial": "a broker that fails is left alone, and the others go on",
+    "msgDelivery/pauseRateLimitMaxDouble": "a broker that fails is left alone, and the others go on",
+    "msgDelivery/minPauseDelay": "a broker that fails is left alone, and the others go on",
+    "inputSources/unixStream": "there is no stream socket; programs write to [ingest] datagram_socket",
+    "inputSources/tcp": "there is no TCP input; programs write to [ingest] datagram_socket",
+}
+"""Elements, by their path, that nothing in bruce.toml stands for."""
+_GROUPS = ("batching", "compression", "topicRateLimiting", "inputSources", "msgDelivery", "kafkaConfig")
+"""Elements that only hold others."""
+_BATCHES = {"time": "linger.ms", "messages": "batch.num.messages", "bytes": "batch.size"}
+_LEAST_DISCARD_FILE = 64 << 10
+
+
+class Conversion:
+    """One file. `tables` and `notes` are complete once it is made."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError."""
+        self._where, self._root = str(path), _read(path)
+        self.tables: dict[str, dict[str, object]] = {}
+        """By table of bruce.toml, `topics.NAME` included."""
+        self.notes: list[str] = [_HIDDEN_FLAGS] if self._root.tag == _ROOTS[0] else []
+        """A sentence for each setting that has no counterpart, or not quite."""
+        for element in self._root:
+            self._take(element, element.tag)
+        if "bootstrap.servers" not in self.tables.get("kafka", {}):
+            raise ConfigError(self._where, "names no broker in <initialBrokers>")
+
+    def _take(self, element: Element, path: str) -> None:
+        """Convert an element, or what is in it."""
+        if (taker := _TAKERS.get(path)) is not None:
+            taker(self, element)
+        elif path in _NOTES:
+            self._note(path, _NOTES[path])
+        elif path in _GROUPS:
+            for child in element:
+                self._take(child, f"{path}/{child.tag}")
+        elif not path.endswith("/namedConfigs"):
+            raise ConfigError(self._where, f"neither Bruce nor Dory knows an element <{path}>")
+
+    def _note(self, path: str, sentence: str) -> None:
+        self.notes.append(f"<{path}>: {sentence}")
+
+    def _put(self, table: str, key: str, value: object) -> None:
+        self.tables.setdefault(table, {})[key] = value
+
+    def _text(self, element: Element, attribute: str) -> str:
+        if attribute not in element.attrib:
+            raise ConfigError(self._where, f"<{element.tag}> has no attribute {attribute}")
+        return element.attrib[attribute]
+
+    def _number(self, element: Element, attribute: str = "value") -> int:
+        text = self._text(element, attribute)
+        found = re.fullmatch(r"([0-9]{1,15})([km]?)", text)
+        if not found:
+            raise ConfigError(
+                self._where, f'<{element.tag} {attribute}="{text}">: expected a number, as 64 or 64k'
+            )
+        return int(found[1]) * _UNITS[found[2]]
+
+    def _config(self, section: str, name: str) -> Element:
+        """The configuration of this name in a section."""
+        for config in self._root.iterfind(f"{section}/namedConfigs/config"):
+            if config.get("name") == name:
+                return config
+        raise ConfigError(self._where, f"<{section}> has no configuration named {name!r}")
+
+    def brokers(self, element: Element) -> None:
+        """Where Kafka is."""
+        hosts = [f"{self._text(one, 'host')}:{one.get('port', _BROKER_PORT)}" for one in element]
+        if hosts:
+            self._put("kafka", "bootstrap.servers", ",".join(hosts))
+        if any("port" not in one.attrib for one in element):
+            self._note(
+                "initialBrokers", f"a broker has no port: {_BROKER_PORT} is taken, where Dory took 9002"
+            )
+
+    def batches(self, element: Element) -> None:
+        """Those of most topics."""
+        if element.get("enable") == "false" or not element.get("config"):
+            return
+        config = self._config("batching", self._text(element, "config"))
+        for tag, key in _BATCHES.items():
+            child = config.find(tag)
+            if child is not None and child.get("value") != _DISABLED:
+                self._put("kafka", key, str(self._number(child)))
+        self._note(
+            "batching/combinedTopics",
+            "librdkafka fills batches by partition, for linger.ms at most; bruce's own is 20",
+        )
+
+    def default_topic_batches(self, element: Element) -> None:
+        """How topics that nothing else is said of are batched."""
+        if element.get("action") == "perTopic":
+            self.batches(element)
+
+    def compression(self, element: Element, table: str = "kafka") -> None:
+        """Of all topics, or of one."""
+        config = self._config("compression", self._text(element, "config"))
+        self._put(table, "compression.type", self._text(config, "type"))
+        if config.get("level", "-1") != "-1":
+            self._put(table, "compression.level", str(self._number(config, "level")))
+        if config.get("minSize", "0") != "0":
+            self._note(
+                f"compression, {self._text(config, 'name')}",
+                "librdkafka compresses every batch, however small",
+            )
+
+    def topic_compression(self, element: Element) -> None:
+        """Of single topics."""
+        for topic in element:
+            self.compression(topic, f"topics.{self._text(topic, 'name')}")
+
+    def default_rate(self, element: Element) -> None:
+        """That of topics that nothing else is said of: there is none."""
+        if self._config("topicRateLimiting", self._text(element, "config")).get("maxCount") != _UNLIMITED:
+            self._note(
+                "topicRateLimiting/defaultTopic",
+                'there is no rate for all topics: give each its own, [topics."NAME"] rate',
+            )
+
+    def topic_rates(self, element: Element) -> None:
+        """Of single topics."""
+        for topic in element:
+            name = self._text(topic, "name")
+            config = self._config("topicRateLimiting", self._text(topic, "config"))
+            if config.get("maxCount") == _UNLIMITED:
+                continue
+            rate = self._number(config, "maxCount") * 1000 // max(self._number(config, "interval"), 1)
+            if not rate:
+                self._note(
+                    f"topicRateLimiting, {name}", "less than one message a second cannot be set: it is 1"
+                )
+            self._put(f"topics.{name}", "rate", max(rate, 1))
+            self._put(f"topics.{name}", "rate_excess", "discard")
+
+    def datagrams(self, element: Element) -> None:
+        """The socket that programs write to."""
+        path, mode = element.find("path"), element.find("mode")
+        if element.get("enable") == "false" or path is None:
+            return
+        self._put("ingest", "datagram_socket", self._text(path, "value"))
+        if mode is not None:
+            self._note("inputSources/unixDatagram/mode", "the mode of the socket follows the umask of bruce")
+
+    def discard_log(self, element: Element) -> None:
+        """Where discarded messages are kept."""
+        path, size = element.find("path"), element.find("maxFileSize")
+        if element.get("enable") == "false" or path is None:
+            return
+        self._put("dispatch", "discard_file", self._text(path, "value"))
+        if size is not None:
+            self._put("dispatch", "discard_file_bytes", max(self._number(size), _LEAST_DISCARD_FILE))
+        self._note(
+            "discardLogging",
+            "messages are kept whole, in a format that `brucectl replay --discards` sends again",
+        )
+
+    def number(self, element: Element, table: str, key: str, scale: Callable[[int], int]) -> None:
+        """One that has another unit; in [kafka] it is text."""
+        value = scale(self._number(element))
+        self._put(table, key, str(value) if table == "kafka" else value)
+
+    def text(self, element: Element, table: str, key: str) -> None:
+        """One that is taken over as it is."""
+        self._put(table, key, self._text(element, "value"))
+
+
+def _read(path: Path) -> Element:
+    try:
+        root = parse(path).getroot()  # noqa: S314  (the operator's own file; expat bounds what entities make)
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be read: {error.strerror}") from None
+    except (ParseError, ValueError, LookupError) as error:
+        raise ConfigError(str(path), f"is not XML: {error}") from None
+    if root is None or root.tag not in _ROOTS:
+        raise ConfigError(
+            str(path),
+            f"is of neither Bruce nor Dory: expected <{_ROOTS[0]}> or <{_ROOTS[1]}> at its beginning",
+        )
+    return root
+
+
+def _number_to(
+    table: str, key: str, scale: Callable[[int], int] = int
+) -> Callable[[Conversion, Element], None]:
+    return lambda conversion, element: conversion.number(element, table, key, scale)
+
+
+_TAKERS: dict[str, Callable[[Conversion, Element], None]] = {
+    "initialBrokers": Conversion.brokers,
+    "batching/combinedTopics": Conversion.batches,
+    "batching/defaultTopic": Conversion.default_topic_batches,
+    "batching/messageMaxBytes": _number_to("kafka", "message.max.bytes"),
+    "compression/defaultTopic": Conversion.compression,
+    "compression/topicConfigs": Conversion.topic_compression,
+    "topicRateLimiting/defaultTopic": Conversion.default_rate,
+    "topicRateLimiting/topicConfigs": Conversion.topic_rates,
+    "inputSources/unixDatagram": Conversion.datagrams,
+    "msgDelivery/shutdownMaxDelay": _number_to("dispatch", "drain_seconds", lambda ms: -(-ms // 1000)),
+    "msgDelivery/metadataRefreshInterval": _number_to(
+        "kafka", "topic.metadata.refresh.interval.ms", lambda minutes: 60_000 * minutes
+    ),
+    "msgDelivery/kafkaSocketTimeout": _number_to(
+        "kafka", "socket.timeout.ms", lambda seconds: 1000 * seconds
+    ),
+    "discardLogging": Conversion.discard_log,
+    "kafkaConfig/clientId": lambda conversion, element: conversion.text(element, "kafka", "client.id"),
+    "kafkaConfig/replicationTimeout": _number_to("kafka", "request.timeout.ms"),
+}
+"""By path, what has a counterpart."""

@@ -1,0 +1,46 @@
+"""What is set, and where, for people and for programs; without secrets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from cli.settings import Setting, Settings
+from cli.toml import write_tables
+
+_SECRET = re.compile(r"password|secret|token|private|\.key\.pem|\.key$|credential|oauthbearer\.config|jaas")
+HIDDEN = "(hidden)"
+
+
+def as_toml(settings: Settings) -> str:
+    """As a bruce.toml, which begins by saying where it comes from."""
+    tables: dict[str, dict[str, object]] = {}
+    for path, setting in sorted(settings.items()):
+        tables.setdefault(".".join(path[:-1]), {})[path[-1]] = _shown(path, setting)
+    places = sorted({setting.where for setting in settings.values()})
+    said = "".join(f"# from {place}\n" for place in places) or "# nothing is set\n"
+    return said + ("\n" + write_tables(tables) if tables else "")
+
+
+def as_document(settings: Settings) -> dict[str, Any]:
+    """For JSON, a row for each: table, key, value, where."""
+    return {
+        "settings": [
+            {
+                "table": ".".join(path[:-1]),
+                "key": path[-1],
+                "value": _shown(path, setting),
+                "where": setting.where,
+            }
+            for path, setting in sorted(settings.items())
+        ]
+    }
+
+
+def _shown(path: tuple[str, ...], setting: Setting) -> object:
+    if path[0] == "kafka" and _SECRET.search(path[-1]):
+        return HIDDEN
+    if path[-1] == "quota":
+        return f"{setting.value:.0%}"
+    return str(setting.value) if isinstance(setting.value, Path) else setting.value
