@@ -129,13 +129,17 @@ def _configuration(master: str, settings: Mapping[str, str]) -> SparkConf:
     local: Mapping[str, str] = {}
     if master.startswith("local"):
         local = {**_LOCAL_SETTINGS, "spark.driver.memory": f"{heap_mib(memory_bytes())}m"}
-    path = os.pathsep.join(filter(None, [str(_HERE.parent), os.environ.get("PYTHONPATH")]))
+    executors: Mapping[str, str] = {}
+    if "spark.pyspark.python" not in settings:
+        # Their Python is ours, which finds our packages here. Another one brings its own.
+        path = os.pathsep.join(filter(None, [str(_HERE.parent), os.environ.get("PYTHONPATH")]))
+        executors = {"spark.executorEnv.PYTHONPATH": path}
     chosen = {
         "spark.app.name": "bruce",
         "spark.master": master,
-        "spark.executorEnv.PYTHONPATH": path,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_HERE / 'log4j2.properties'}",
         **_SETTINGS,
+        **executors,
         **local,
         **settings,
     }

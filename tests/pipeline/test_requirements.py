@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ sys.modules["pyspark"] = None
 from tests.cli.program import run
 for name, arguments in json.loads(sys.argv[1]).items():
     print(json.dumps([name, *run("spark", name, *arguments)]))
+"""
+
+ON_EXECUTORS = f"""
+import os, sys
+sys.path = [sys.argv[1], *(path for path in sys.path if os.path.realpath(path) != {str(ROOT)!r})]
+import pipeline.backlog, pipeline.identity, pipeline.kafka_source, pipeline.route, pipeline.sink
+import pipeline.source, pipeline.stream
+print(os.path.dirname(pipeline.__path__[0]), "lmdb" in sys.modules)
 """
 
 
@@ -85,8 +94,8 @@ def test_the_pyspark_that_would_be_imported_counts(tmp_path: Path) -> None:
         check=False,
         timeout=300,
     )
-    assert done.stderr.splitlines()[-1].startswith(
-        "pipeline.errors.MissingSpark: pyspark 3.5.9 is too old for bruce: it needs "
+    assert done.stderr.splitlines()[-1] == (
+        "pipeline.errors.MissingSpark: pyspark 3.5.9 is too old: this needs 4.1 or newer"
     )
 
 
@@ -127,3 +136,14 @@ def test_spark_submit_has_a_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert java_here().ok
+
+
+def test_executors_import_only_what_the_wheel_has(tmp_path: Path) -> None:
+    """With nothing of ours but the packages of the wheel their modules are found; LMDB they do without."""
+    pytest.importorskip("pyspark")
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    for package in build["targets"]["wheel"]["packages"]:
+        (tmp_path / package).symlink_to(ROOT / package)
+    command = [sys.executable, "-c", ON_EXECUTORS, str(tmp_path)]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path} False\n"), done.stderr

@@ -12,6 +12,7 @@ import pytest
 
 from cli.commands.spark.options import parse_conf
 from cli.errors import BadArgument
+from tests.daemon import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +34,18 @@ def test_the_heap_suits_the_host() -> None:
     from pipeline.session import heap_mib
 
     assert [heap_mib(gib * GIB) for gib in (1, 8, 256)] == [768, 2048, 4096]
+
+
+def test_another_python_brings_its_own_packages() -> None:
+    """Executors find ours where the driver has them; with an environment of their own nothing hides its."""
+    pytest.importorskip("pyspark")
+    from pipeline.session import _configuration
+
+    assert _configuration("spark://x:1", {}).get("spark.executorEnv.PYTHONPATH", "").split(":")[0] == str(
+        ROOT
+    )
+    packed = _configuration("spark://x:1", {"spark.pyspark.python": "./bruce/bin/python"})
+    assert packed.get("spark.executorEnv.PYTHONPATH") is None
 
 
 @pytest.mark.spark

@@ -65,17 +65,19 @@ def parse_conf(given: list[str] | None) -> dict[str, str]:
 
 
 @contextmanager
-def job_session(master: str | None, conf: list[str] | None) -> Iterator[Session]:
+def job_session(master: str | None, conf: list[str] | None, *, streams: bool = False) -> Iterator[Session]:
     """A session for one job. On a terminal a bar shows its tasks, and where Spark's own page is.
+
+    `streams`: it reads a spool as a stream, which takes a newer pyspark.
 
     Raises BadArgument, MissingSpark.
     """
     from cli.output import error_console
     from cli.progress import Progress
-    from pipeline.requirements import check_requirements
+    from pipeline.requirements import OLDEST, OLDEST_STREAM, check_requirements
 
     settings = parse_conf(conf)
-    check_requirements()
+    check_requirements(OLDEST_STREAM if streams else OLDEST)
 
     from pipeline.progress import watch
     from pipeline.session import LOCAL, open_session

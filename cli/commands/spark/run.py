@@ -55,7 +55,7 @@ def run(
 
     settings = load_config(config)
     options = dataclasses.replace(settings.dispatch, kafka=kafka_properties(settings, bootstrap_servers))
-    with job_session(master, conf) as session, contextlib.suppress(KeyboardInterrupt):
+    with job_session(master, conf, streams=True) as session, contextlib.suppress(KeyboardInterrupt):
         from pipeline.run import run_stream
 
         run_stream(session, spool_paths(spools, settings), options, settings.partitioners, show, once=once)
