@@ -47,6 +47,7 @@ inspection.command("show", epilog=inspect.show.EXAMPLES)(inspect.show.show)
 inspection.command("find", epilog=inspect.find.EXAMPLES)(inspect.find.find)
 inspection.command("export", epilog=inspect.export.EXAMPLES)(inspect.export.export)
 inspection.command("timeline", epilog=inspect.timeline.EXAMPLES)(inspect.timeline.timeline)
+inspection.command("carve", epilog=inspect.carve.EXAMPLES)(inspect.carve.carve)
 inspection.command("verify", epilog=inspect.verify.EXAMPLES)(inspect.verify.verify)
 control.add_typer(inspection, name="inspect")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cli.commands.inspect import export, find, frames, records, segments, show, timeline, verify
+from cli.commands.inspect import carve, export, find, frames, records, segments, show, timeline, verify
 
 HELP = "Look into a spool, or segment files by themselves. Nothing is written."
 
-__all__ = ["HELP", "export", "find", "frames", "records", "segments", "show", "timeline", "verify"]
+__all__ = ["HELP", "carve", "export", "find", "frames", "records", "segments", "show", "timeline", "verify"]
