@@ -19,6 +19,7 @@ import pytest
 from dispatch.embedded import EmbeddedKafka
 from spool.lock import Lock
 from spool.wire import encode
+from status.snapshot import Snapshot
 from tests.cli.conftest import PARTITIONS
 from tests.cli.program import run
 from tests.daemon import ROOT, RunningBruce, consume
@@ -49,6 +50,7 @@ def test_beside_a_daemon(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     """With a daemon alive it waits for the daemon's work; nothing is delivered twice by that."""
     kafka.down()
     bruce.send(datagrams(500))
+    bruce.await_status(lambda s: s.watermarks.synced == 500)
     waiting = subprocess.Popen(
         [sys.executable, "-c", "from cli.app import brucectl; brucectl()", "drain", "--json"],
         cwd=ROOT,
@@ -56,10 +58,13 @@ def test_beside_a_daemon(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    assert waiting.stderr is not None
-    assert waiting.stderr.readline() == b"0 of 500 messages, 0/s\n"
-    kafka.up()
-    out, err = waiting.communicate(timeout=60)
+    try:
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline() == b"0 of 500 messages, 0/s\n"
+        kafka.up()
+        out, err = waiting.communicate(timeout=60)
+    finally:
+        waiting.kill()
     assert waiting.returncode == 0, err.decode()
     report = json.loads(out)
     assert (report["drained"], report["by_daemon"], report["backlog"]) == (True, True, 0)
@@ -96,17 +101,25 @@ def stage(bruce: RunningBruce, messages: int) -> int:
     os.kill(keeper, signal.SIGSTOP)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.connect(str(bruce.socket))
-        sender.settimeout(2)
-        try:
-            for number in range(messages):
+        sender.settimeout(0.5)
+        number = 0
+        while number < messages:
+            try:
                 sender.send(encode(b"t", b"%d" % number + b" " * 20_000))
-        except TimeoutError:
-            pass
-    bruce.await_status(lambda s: s.watermarks.accepted > s.watermarks.written)
+                number += 1
+            except TimeoutError:
+                if is_staged(bruce.status()):
+                    break
+    bruce.await_status(is_staged)
     # The guard may still receive: only the dead receive nothing.
     bruce.kill9()
     staged = bruce.status()
     return staged.watermarks.accepted - staged.watermarks.written
+
+
+def is_staged(seen: Snapshot) -> bool:
+    """Whether something was received and is not yet written."""
+    return seen.watermarks.accepted > seen.watermarks.written
 
 
 def test_what_waits_in_staging(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
@@ -150,7 +163,9 @@ def test_no_kafka(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     """No broker within the time: exit code 3, whoever delivers, and everything stays where it is."""
     kafka.down()
     bruce.send(datagrams(50))
-    bruce.await_status(lambda s: s.watermarks.synced == 50)
+    bruce.await_status(
+        lambda s: s.watermarks.synced == 50 and not any(broker.state == "healthy" for broker in s.brokers)
+    )
     report = drained(bruce, "--timeout", 3, code=3)
     assert (report["drained"], report["reachable"], report["backlog"]) == (False, False, 50)
     bruce.kill9()
@@ -172,9 +187,17 @@ def test_time_is_over(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     bruce.await_status(lambda s: s.watermarks.synced == 70)
     bruce.kill9()
     kafka.up(2)
-    report = drained(bruce, "--timeout", 6, code=1)
     # Partition keys 0 and 4 of 0 to 6 lie in partition 0.
-    assert (report["drained"], report["reachable"], report["backlog"]) == (False, True, 20)
+    bruce.await_true(lambda: left(bruce, 4) == 20)
+
+
+def left(bruce: RunningBruce, timeout_s: int) -> int:
+    """What a drain leaves that is not done in time; more, where the machine is slow."""
+    done = run("drain", "--json", "--timeout", timeout_s, environ=bruce.environ)
+    report = json.loads(done.stdout)
+    assert not report["drained"]
+    assert done.returncode == (1 if report["reachable"] else 3), done.stderr
+    return int(report["backlog"]) if report["reachable"] else -1
 
 
 def test_an_embedded_kafka_needs_its_daemon(tmp_path: Path) -> None:

@@ -97,7 +97,9 @@ def test_dry_run(delivered: RunningBruce, kafka: EmbeddedKafka) -> None:
     """`--dry-run` counts, and sends nothing; Kafka is not needed for it."""
     kafka.down()
     done = delivered.brucectl("replay", "--from", 100, "--to", 110, "--dry-run")
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"t\t5\nu\t5\n", b"")
+    assert (done.returncode, done.stdout) == (0, b"t\t5\nu\t5\n")
+    # How far it is, where that takes a while.
+    assert all(b" of 10 messages, " in line for line in done.stderr.splitlines())
     report = replayed(delivered, "--topic", "u", "--dry-run")
     assert (report["dry_run"], report["topics"], report["sent"]) == (True, {"u": 2000}, 0)
     kafka.up()
@@ -156,10 +158,9 @@ def test_beside_intake(delivered: RunningBruce, kafka: EmbeddedKafka) -> None:
         report = replayed(delivered, "--from", 0, "--topic", "t")
     finally:
         stop.set()
-        thread.join()
+        thread.join(60)
     assert report["sent"] == 2000
-    status = delivered.await_status(lambda s: s.backlog == 0)
-    assert status.delivered == MESSAGES + len(sent)
+    delivered.await_status(lambda s: s.backlog == 0 and s.delivered == MESSAGES + len(sent))
     assert numbers(records(kafka, "u", 2000 + len(sent))) == [
         *range(1, MESSAGES, 2),
         *range(MESSAGES, MESSAGES + len(sent)),
@@ -189,12 +190,12 @@ def test_no_kafka(delivered: RunningBruce, kafka: EmbeddedKafka) -> None:
 def test_a_broker_that_comes_back(delivered: RunningBruce, kafka: EmbeddedKafka) -> None:
     """A failure on the way is no end: what was not acknowledged goes again."""
     kafka.down()
-    timer = threading.Timer(4, kafka.up)
+    timer = threading.Timer(2, kafka.up)
     timer.start()
     try:
         assert replayed(delivered, "--from", 0, "--to", 500)["sent"] == 500
     finally:
-        timer.join()
+        timer.join(60)
     found = numbers(records(kafka, "t", 2250))
     assert set(range(0, MESSAGES, 2)) == set(found)
 
@@ -207,7 +208,7 @@ def test_what_is_no_longer_kept(delivered: RunningBruce) -> None:
     layout.segment(*first).unlink()
     kept = second[0]
     done = run("replay", "--from", 1, "--dry-run", environ=delivered.environ)
-    assert done.stderr == f"messages below {kept} are no longer kept\n"
+    assert done.stderr.splitlines()[-1] == f"messages below {kept} are no longer kept"
     assert done.returncode == 0
     assert sum(int(line.split("\t")[1]) for line in done.stdout.splitlines()) == MESSAGES - kept
 

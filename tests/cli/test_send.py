@@ -36,7 +36,7 @@ def daemon(path: Path) -> Iterator[socket.socket]:
     """A socket that listens there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(path))
-        receiver.settimeout(10)
+        receiver.settimeout(60)
         yield receiver
 
 
@@ -148,7 +148,7 @@ def test_it_waits_for_room(path: Path, daemon: socket.socket) -> None:
     sender = threading.Thread(target=send_all, args=(path, datagrams))
     sender.start()
     received = [daemon.recv(65536) for _ in datagrams]
-    sender.join()
+    sender.join(60)
     assert received == datagrams
 
 

@@ -72,7 +72,12 @@ def check_shape(report: dict[str, Any]) -> None:
 def test_alive(bruce: RunningBruce) -> None:
     """A daemon at work: its counts, its workers, its brokers."""
     bruce.send([*(encode(b"t", b"%d" % n) for n in range(30)), b"short", b"x" * 20])
-    bruce.await_status(lambda s: s.delivered == 30 and bool(s.brokers))
+    bruce.await_status(
+        lambda s: (
+            (s.received, s.delivered, s.watermarks.delivered, s.backlog) == (32, 30, 30, 0)
+            and [broker.state for broker in s.brokers] == ["healthy"] * 3
+        )
+    )
     report = shown(bruce)
     check_shape(report)
     assert (report["received"], report["delivered"], report["backlog"]) == (32, 30, 0)
@@ -94,7 +99,7 @@ def test_dead(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     bruce.await_status(lambda s: s.delivered == 30)
     kafka.down()
     bruce.send([*(encode(b"t", b"%d" % n) for n in range(20)), b"short"])
-    bruce.await_status(lambda s: s.watermarks.synced == 50)
+    bruce.await_status(lambda s: s.watermarks.synced == 50 and s.discarded == {"short": 1})
     bruce.kill9()
     before = state_of(bruce.spool, bruce.runtime)
     report = shown(bruce)
@@ -128,7 +133,7 @@ def test_after_a_restart(bruce: RunningBruce) -> None:
     """Counts survive restarts, clean and unclean."""
     for number, end in enumerate((bruce.kill9, bruce.stop, bruce.kill9), start=1):
         bruce.send([*(encode(b"t", b"%d" % n) for n in range(10)), b""])
-        bruce.await_status(lambda s, n=number: s.delivered == 10 * n)
+        bruce.await_status(lambda s, n=number: s.delivered == 10 * n and s.discarded == {"short": n})
         end()
         report = shown(bruce)
         check_shape(report)
