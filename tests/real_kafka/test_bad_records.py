@@ -200,6 +200,7 @@ def test_too_few_replicas(kafka3: KafkaCluster, tmp_path: Path) -> None:
         bruce.await_status(lambda s: s.delivered == 100, PATIENCE_S)
         kafka3.kill(2)
         bruce.send(keyed(300, topic=topic.encode(), first=100))
+        bruce.await_status(lambda s: s.received == 400, PATIENCE_S)
         bruce.await_true(lambda: refusal(kafka3, topic) == KafkaError.NOT_ENOUGH_REPLICAS, PATIENCE_S)
         time.sleep(3)
         seen = bruce.status()

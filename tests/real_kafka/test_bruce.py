@@ -125,8 +125,9 @@ def test_leaders_move_between_kill_and_restart(kafka3: KafkaCluster, tmp_path: P
         away = before[0]
         kafka3.freeze(away)
         sent += bruce.send(keyed(6000, topic=topic, first=sent))
-        bruce.await_status(lambda s: s.received == sent, PATIENCE_S)
-        time.sleep(1)
+        bruce.await_status(
+            lambda s: s.received == sent and any(b.id == away and b.in_flight for b in s.brokers), PATIENCE_S
+        )
         bruce.kill9()
         check_books(bruce.status())
         kafka3.kill(away)

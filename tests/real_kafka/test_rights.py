@@ -99,9 +99,11 @@ def test_a_wrong_password(kafka_secured: KafkaCluster, tmp_path: Path, users: Us
     users.set_password("another")
     with RunningBruce(tmp_path, kafka_secured.sasl_bootstrap, settings=users.settings) as bruce:
         bruce.send(keyed(COUNT, topic=topic))
-        seen = bruce.await_status(lambda s: s.trouble is not None and s.backlog == COUNT, PATIENCE_S)
+        words = f"Kafka refuses who we are ({kafka_secured.sasl_bootstrap}: "
+        seen = bruce.await_status(
+            lambda s: (s.trouble or "").startswith(words) and s.backlog == COUNT, PATIENCE_S
+        )
         assert seen.trouble is not None
-        assert seen.trouble.startswith(f"Kafka refuses who we are ({kafka_secured.sasl_bootstrap}: ")
         assert "sasl.password" in seen.trouble
         assert PASSWORD not in seen.trouble
         assert (seen.delivered, seen.discarded) == (0, {})
