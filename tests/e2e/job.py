@@ -64,7 +64,7 @@ class Job:
     def kill9(self) -> None:
         """SIGKILL."""
         self._process.kill()
-        self._process.communicate()
+        self._process.communicate(timeout=60)
 
     def end(self) -> None:
         """Let it end in order."""

@@ -94,7 +94,7 @@ def own_network() -> Iterator[None]:
 
 def ip(*words: str) -> None:
     """Change this network."""
-    subprocess.run(["ip", *words], check=True)
+    subprocess.run(["ip", *words], check=True, timeout=60)
 
 
 INTERFACE = ("link", "set", "lo", "down"), ("link", "set", "lo", "up")

@@ -35,10 +35,12 @@ def running(bruce: RunningBruce) -> Iterator[psutil.Popen]:
     try:
         yield process
     finally:
-        for one in [*process.children(recursive=True), process]:
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
-        process.communicate()
+        with suppress(psutil.NoSuchProcess):
+            for one in process.children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
+        process.kill()
+        process.communicate(timeout=60)
 
 
 def test_a_query_delivers_and_may_be_killed(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class Zygote:
     def close(self) -> None:
         """End it."""
         self._process.kill()
-        self._process.communicate()
+        self._process.communicate(timeout=60)
 
 
 class Daemonised(psutil.Process):

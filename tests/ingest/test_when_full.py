@@ -39,7 +39,7 @@ def await_true(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.005)
+        time.sleep(0.001)
 
 
 def received(processes: Processes) -> int:
