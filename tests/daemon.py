@@ -27,6 +27,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from cli.snapshot import take_snapshot
 from status.snapshot import Snapshot
+from tests.nursery import Born, nursery
 
 START_S = 120.0
 """To accept messages: once on a machine the kernels are compiled."""
@@ -63,7 +64,7 @@ class RunningBruce:
             "BRUCE_RUNTIME_DIRECTORY": str(self.runtime),
             "BRUCE_CONFIG": str(self.config),
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Born | None = None
         self._tables: dict[str, dict[str, object]] = {
             "ingest": {"datagram_socket": str(self.socket)},
             "spool": {
@@ -89,11 +90,19 @@ class RunningBruce:
         return self._process.pid
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the daemon and wait until its workers run."""
+        """Start the daemon and wait until its workers run; forked, where that makes no other daemon of it."""
         assert self._process is None
+        if not self._prefix and nursery().suits(self.environ):
+            self._process = nursery().start(self.environ, self.config, self.log)
+        else:
+            self._process = self._start_anew()
+        if wait:
+            self.await_true(self._runs, START_S)
+
+    def _start_anew(self) -> subprocess.Popen[bytes]:
+        bruce = [sys.executable, "-c", "from cli.app import bruce; bruce()"]
         with self.log.open("ab") as log:
-            bruce = [sys.executable, "-c", "from cli.app import bruce; bruce()"]
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [*self._prefix, *bruce, "run", "--config", self.config],
                 cwd=ROOT,
                 env=self.environ,
@@ -102,8 +111,6 @@ class RunningBruce:
                 stderr=log,
                 start_new_session=True,
             )
-        if wait:
-            self.await_true(self._runs, START_S)
 
     def _runs(self) -> bool:
         assert self._process is not None
@@ -121,7 +128,7 @@ class RunningBruce:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(PATIENCE_S)
-        self.await_true(lambda: not any(map(_alive, family)))
+        self.await_true(lambda: not any(map(alive, family)))
 
     def tell(self, number: signal.Signals) -> None:
         """Send the supervisor a signal."""
@@ -248,7 +255,7 @@ def _family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _alive(process: psutil.Process) -> bool:
+def alive(process: psutil.Process) -> bool:
     """Whether a process runs; a zombie that nobody has reaped holds nothing any more."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)

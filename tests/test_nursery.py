@@ -1,0 +1,47 @@
+"""Daemons that are forked are what a start makes of them, and outlive nobody."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+
+from tests.daemon import RunningBruce, alive
+from tests.nursery import Nursery, nursery
+
+
+def test_who_is_suited(tmp_path: Path) -> None:
+    """Not a daemon that would import something else, as with a library before all others."""
+    bruce = RunningBruce(tmp_path, "127.0.0.1:1")
+    assert nursery().suits(bruce.environ)
+    for name in ("LD_PRELOAD", "NUMBA_DISABLE_JIT"):
+        assert not nursery().suits({**bruce.environ, name: "1"})
+    bruce.close()
+
+
+def test_how_it_ends(tmp_path: Path) -> None:
+    """By an exit code, or by a signal, as a child of ours; what it says is in its log."""
+    bruce = RunningBruce(tmp_path, "127.0.0.1:1", settings={"dispatch": {"drain_seconds": 0}})
+    with bruce:
+        assert bruce.stop() == 0
+        assert bruce.logged("stopped") == 1
+        bruce.configure({"dispatch": {"mode": "perhaps"}})
+        bruce.start(wait=False)
+        assert bruce.await_end() == 2
+        bruce.configure({"dispatch": {"mode": "at_least_once"}})
+        bruce.start()
+        bruce.tell(signal.SIGKILL)
+        assert bruce.await_end() == -signal.SIGKILL
+
+
+def test_daemons_die_with_it(tmp_path: Path) -> None:
+    """As when the run of the tests is killed."""
+    own, bruce = Nursery(), RunningBruce(tmp_path, "127.0.0.1:1")
+    born = own.start(bruce.environ, bruce.config, bruce.log)
+    bruce.await_true(bruce.socket.exists)
+    daemon = psutil.Process(born.pid)
+    family = [daemon, *daemon.children()]
+    own.close()
+    bruce.await_true(lambda: not any(map(alive, family)))
+    bruce.close()
