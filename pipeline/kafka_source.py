@@ -18,22 +18,22 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, Message, TopicPartition
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, InputPartition
 from pyspark.sql.types import StructType
 
-from pipeline.errors import JobFailed
+from pipeline.errors import JobFailed, MissingSpark
 from pipeline.identity import HEADER, ID_BYTES
 from pipeline.kafka_plan import Range, open_consumer, plan_ranges
 from pipeline.schema import KAFKA_SCHEMA, to_arrow_schema
-from pipeline.sink import KafkaWriter
 from pipeline.source import check_schema
+from pipeline.writer import KafkaWriter
 
 BATCH = 20_000
 POLL_S = 0.2
 SILENCE_S = 60.0
 """How long a partition may give nothing before the job fails."""
 
-_OURS = ("path", "paths", "topics")
+_OURS = ("path", "paths", "topics", "checkpointlocation")
 _NO_ID = bytes(ID_BYTES)
 _ID = np.dtype([("spool", "V16"), ("sequence", ">i8")])
 
@@ -55,8 +55,16 @@ class KafkaSource(DataSource):
         return RangeReader(self._properties(), topics, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaWriter:  # noqa: ARG002, FBT001
-        """What `pipeline.sink` says; nothing is overwritten."""
+        """What `pipeline.writer` says; nothing is overwritten."""
         return KafkaWriter(self._properties(), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, FBT001, N802
+        """The same, batch by batch."""
+        try:
+            from pipeline.stream_writer import KafkaStreamWriter  # noqa: PLC0415
+        except ImportError as error:
+            raise MissingSpark("a stream into Kafka needs pyspark 4.1 or newer") from error
+        return KafkaStreamWriter(self._properties(), schema)
 
     def _properties(self) -> dict[str, str]:
         """librdkafka's."""

@@ -1,10 +1,10 @@
 """Delivery on the executors: whole Arrow batches at a time, through the daemon's own dispatch client.
 
     deliver(frame, delivery)                       a DataFrame of outcomes: spool, sequence, reason
-    frame.write.format("bruce-kafka").options(...) the same as a writer; what Kafka refuses fails the task
 
 `frame` has the columns COLUMNS, each task whole topic partitions, sorted by spool and sequence: `arrange`
 sees to that. It is what keeps order. A task that fails or runs twice sends messages again, and loses none.
+`pipeline.writer` is the same as a format.
 
 What became of messages is on disk, where `Delivery.outcomes` names a directory for their spool, before it is
 told here: a job that dies leaves what its tasks have delivered.
@@ -22,18 +22,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
 
 from dispatch.names import lane_id
 from dispatch.options import DispatchOptions
 from pipeline.batches import integers, to_batch
 from pipeline.carrier import Carrier, Lane, Settled
-from pipeline.errors import BadSchema, JobFailed
-from pipeline.task_book import Segments, TaskBook
+from pipeline.task_book import WHOLE, Segments, TaskBook
 from spool.crash_point import reach
 from spool.outcome_file import write_outcomes
-from spool.wire import reason_name
 
 COLUMNS = ("spool", "sequence", "topic", "partition", "partition_key", "timestamp_ms", "key", "value")
 """What is delivered: the columns of `pipeline.schema`, and where to."""
@@ -61,6 +57,8 @@ class Delivery:
     """By spool, for exactly_once: that of its lease (spool.lanes)."""
     replayed_ms: int = 0
     """When these messages were asked for again, ms since the epoch; 0: they were not."""
+    transactional_id: str = ""
+    """For exactly_once without a lease: names the job, whose records are no others' business."""
 
     @property
     def spares_refused(self) -> bool:
@@ -80,13 +78,19 @@ class Delivery:
 def arrange(frame: DataFrame, *, in_transactions: bool = False) -> DataFrame:
     """The columns that are delivered, each partition of a topic in one task, in the order of the log.
 
-    `in_transactions`: in one task the partitions of this number of all topics, one behind the other.
+    `in_transactions`: in one task the partitions of this number of all topics, one behind the other. Of a
+    stream, unsorted: Spark refuses to, and the writer does it.
     """
-    columns = frame.select(*COLUMNS)
-    if in_transactions:
-        whole = columns.repartition("spool", "partition")
-        return whole.sortWithinPartitions("spool", "partition", "sequence")
-    return columns.repartition("spool", "topic", "partition").sortWithinPartitions("spool", "sequence")
+    together = ("spool", "partition") if in_transactions else ("spool", "topic", "partition")
+    whole = frame.select(*COLUMNS).repartition(*together)
+    if frame.isStreaming:
+        return whole
+    return whole.sortWithinPartitions(*sort_columns(in_transactions=in_transactions))
+
+
+def sort_columns(*, in_transactions: bool) -> list[str]:
+    """The columns by which the rows of a task are sorted."""
+    return ["spool", "partition", "sequence"] if in_transactions else ["spool", "sequence"]
 
 
 def deliver(frame: DataFrame, delivery: Delivery) -> DataFrame:
@@ -98,10 +102,31 @@ def deliver(frame: DataFrame, delivery: Delivery) -> DataFrame:
 
     def carry(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for spool, settled in carry_all(batches, delivery):
-            spools = pa.repeat(pa.scalar(spool), len(settled.sequences))
-            yield pa.RecordBatch.from_arrays([spools, *map(pa.array, settled)], schema=_SCHEMA)
+            yield _told(spool, settled)
 
     return frame.select(*COLUMNS).mapInArrow(carry, OUTCOMES)
+
+
+def give_up(frame: DataFrame, delivery: Delivery, reason: int) -> DataFrame:
+    """Write down that all of `frame` is discarded; one row (OUTCOMES) for each message. Nothing is sent.
+
+    It needs the columns spool and sequence. `reason`: a spool.wire.Reason.
+    """
+
+    def drop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        record = Record(delivery)
+        for group, rows in _groups(batches, by_partition=False):
+            sequences = integers(rows.column("sequence"))
+            settled = Settled(sequences, np.full(len(sequences), reason, np.int32))
+            record.write(group.spool, settled)
+            yield _told(group.spool, settled)
+
+    return frame.select("spool", "sequence").mapInArrow(drop, OUTCOMES)
+
+
+def _told(spool: str, settled: Settled) -> pa.RecordBatch:
+    spools = pa.repeat(pa.scalar(spool), len(settled.sequences))
+    return pa.RecordBatch.from_arrays([spools, *map(pa.array, settled)], schema=_SCHEMA)
 
 
 def carry_all(batches: Iterator[pa.RecordBatch], delivery: Delivery) -> Iterator[tuple[str, Settled]]:
@@ -121,7 +146,7 @@ def carry_all(batches: Iterator[pa.RecordBatch], delivery: Delivery) -> Iterator
                 else:
                     carrier.close()
                     carrier = None
-            carrier, last = carrier or _carrier(delivery, group), group
+            carrier, last = carrier or _carrier(delivery, group, rows), group
             columns = dict(zip(rows.schema.names, rows.columns, strict=True))
             carrier.load(to_batch(columns, carrier.topics), integers(columns["partition"]).astype(np.int32))
             yield from record.take(carrier, last.spool)
@@ -141,9 +166,13 @@ class Group(NamedTuple):
     """In transactions, the number of the partitions; else all of them together."""
 
 
-def _carrier(delivery: Delivery, group: Group) -> Carrier:
+def _carrier(delivery: Delivery, group: Group, rows: pa.RecordBatch) -> Carrier:
     spool, lane = bytes.fromhex(group.spool), None
-    if group.partition is not None:
+    if group.partition is not None and delivery.transactional_id:
+        # Rows before these belong to batches that are done with.
+        book = TaskBook(WHOLE, since=rows.column("sequence")[0].as_py())
+        lane = Lane(f"{delivery.transactional_id}-{group.spool}-{group.partition}", book)
+    elif group.partition is not None:
         book = TaskBook(delivery.segments[group.spool], delivery.epochs.get(group.spool, 0))
         lane = Lane(lane_id(spool, group.partition), book)
     return Carrier(delivery.options, spool, over=delivery.over, replayed_ms=delivery.replayed_ms, lane=lane)
@@ -184,32 +213,14 @@ class Record:
         if self._delivery.spares_refused:
             delivered = settled.reasons == 0
             kept = Settled(settled.sequences[delivered], settled.reasons[delivered])
-        if directory := self._delivery.outcomes.get(spool):
-            reach("task.settled")
-            write_outcomes(Path(directory), self._name, bytes.fromhex(spool), *kept)
+        if self.write(spool, kept):
             carrier.recorded()
         yield spool, settled
 
-
-class KafkaWriter(DataSourceArrowWriter):
-    """Writes the rows of one DataFrame. Raises BadSchema when it lacks a column."""
-
-    def __init__(self, properties: Mapping[str, str], schema: StructType) -> None:
-        if missing := [name for name in COLUMNS if name not in schema.names]:
-            raise BadSchema(
-                f"to be delivered, rows need the columns {', '.join(missing)}: "
-                "pass the frame through pipeline.route.route and pipeline.sink.arrange"
-            )
-        self._delivery = Delivery(DispatchOptions(kafka=dict(properties)))
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send the rows of one task. Raises JobFailed when Kafka will never take one of them."""
-        for spool, (sequences, reasons) in carry_all(iterator, self._delivery):
-            refused = np.flatnonzero(reasons)
-            if len(refused):
-                first = int(refused[0])
-                raise JobFailed(
-                    f"Kafka refuses message {sequences[first]} of spool {spool}: "
-                    f"{reason_name(int(reasons[first]))}; {len(refused)} are refused so far"
-                )
-        return WriterCommitMessage()
+    def write(self, spool: str, settled: Settled) -> bool:
+        """Have this in a file, where the spool has a directory for it. Raises OSError."""
+        directory = self._delivery.outcomes.get(spool)
+        if directory:
+            reach("task.settled")
+            write_outcomes(Path(directory), self._name, bytes.fromhex(spool), *settled)
+        return directory is not None

@@ -15,9 +15,14 @@ import numpy.typing as npt
 from dispatch.lane import Begun
 from dispatch.progress import Deliverer, Letters, Progress, Runs, merge, runs_of
 from dispatch.progress_topic import Place
+from pipeline.errors import JobFailed
 
 Segments = Sequence[tuple[int, int, int]]
 """(first sequence, number, identity) of each segment of a spool, in order."""
+WHOLE: Segments = [(0, 0, 0)]
+"""For jobs that name themselves: their records speak of sequence numbers, whichever segments those are in."""
+MOST_RUNS = 300_000
+"""Of a record: it takes some 2 bytes for each, and Kafka a message of 1 MB by default."""
 
 
 def present(delivered: Sequence[Runs], segments: Segments) -> npt.NDArray[np.int64]:
@@ -33,13 +38,13 @@ class TaskBook:
     lanes = None
     """A task closes none."""
 
-    def __init__(self, segments: Segments, epoch: int = 0) -> None:
-        """`epoch`: of the lease (spool.lanes)."""
+    def __init__(self, segments: Segments, epoch: int = 0, *, since: int = 0) -> None:
+        """`epoch`: of the lease (spool.lanes). `since`: nobody asks for messages below this any more."""
         self.place: Place | None = None
         self._epoch = epoch
         self.delivered = np.empty(0, np.int64)
         """Sequences that need not be sent, in order: another attempt delivered them."""
-        self._segments = segments
+        self._segments, self._since = segments, since
         self._firsts = np.array([first for first, _, _ in segments], np.int64)
         self._unrecorded: list[Runs] = []
 
@@ -53,6 +58,7 @@ class TaskBook:
         self.place = begun.place
         if begun.last:
             found = present(begun.last.delivered, self._segments)
+            found = found[found >= self._since]
             self.delivered = np.union1d(self.delivered, found)
             self._unrecorded += self._runs(found)
         return ""
@@ -60,8 +66,14 @@ class TaskBook:
     def progress(
         self, number: int, by: Deliverer, sequences: npt.NDArray[np.int64], letters: Sequence[Letters]
     ) -> Progress:
-        """The record of a transaction that delivers these."""
-        return Progress(number, self._epoch, by, merge([*self._unrecorded, *self._runs(sequences)]), letters)
+        """The record of a transaction that delivers these. Raises JobFailed when it has become too large."""
+        delivered = merge([*self._unrecorded, *self._runs(sequences)])
+        if sum(len(block.first) for block in delivered) > MOST_RUNS:
+            raise JobFailed(
+                "a task has too many messages for what its transactions tell of them: use smaller batches "
+                "(maxBytesPerTrigger), or `brucectl spark drain`"
+            )
+        return Progress(number, self._epoch, by, delivered, letters)
 
     def committed(self, sequences: npt.NDArray[np.int64], letters: Sequence[Letters], offset: int) -> None:  # noqa: ARG002
         """They are in Kafka."""

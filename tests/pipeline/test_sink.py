@@ -179,3 +179,30 @@ def test_rows_out_of_order_are_refused(spark: SparkSession, kafka: EmbeddedKafka
     wrong = arranged(spark, rig).coalesce(1).sortWithinPartitions("spool", "value")
     with pytest.raises(PySparkException, match="must be sorted by spool and sequence"):
         deliver(wrong, Delivery(options(kafka))).collect()
+
+
+def test_rows_for_sparks_own_connector(spark: SparkSession, rig: Rig) -> None:
+    """Its columns, by name and type, and headers of the same bytes that the daemon sends."""
+    from pipeline.identity import bruce_id
+    from pipeline.kafka_rows import as_kafka_rows
+
+    fill(rig, 40)
+    rows = as_kafka_rows(arranged(spark, rig))
+    assert [(field.name, field.dataType.simpleString()) for field in rows.schema] == [
+        ("key", "binary"),
+        ("value", "binary"),
+        ("topic", "string"),
+        ("partition", "int"),
+        ("headers", "array<struct<key:string,value:binary>>"),
+    ]
+    spool = rig.identity.spool
+    found = rows.select("*", bruce_id("headers").alias("id")).collect()
+    assert sorted((row.id.spool, row.id.sequence) for row in found) == [(spool.hex(), i) for i in range(40)]
+    for row in found:
+        i = row.id.sequence
+        assert [(one.key, bytes(one.value)) for one in row.headers] == [
+            ("bruce-id", spool + i.to_bytes(8, "big"))
+        ]
+        place = (("clicks", "views")[i % 2], i % 5 % 3)
+        key = b"k" if i % 3 else None
+        assert (row.topic, row.partition, row.key, row.value) == (*place, key, b"%d" % i)

@@ -16,7 +16,8 @@ from dispatch.options import DispatchOptions
 from dispatch.progress import Deliverer, decode, encode
 from dispatch.progress_topic import Place
 from pipeline.backlog import Runs
-from pipeline.task_book import TaskBook
+from pipeline.errors import JobFailed
+from pipeline.task_book import MOST_RUNS, WHOLE, TaskBook
 from pipeline.unrecorded import read_segments
 from spool.account import take_account
 from spool.outcome_file import list_outcomes, read_outcomes
@@ -149,6 +150,54 @@ def test_a_drain_finds_what_nobody_wrote_down(
     frame = spark.read.format("bruce-kafka").option("bootstrap.servers", kafka.bootstrap_servers)
     rows = frame.option("topics", "clicks").load().collect()
     assert sorted(row.bruce_sequence for row in rows) == [*range(40), *range(60, 100)]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["", "fleet-to-main"])
+def test_a_stream_that_starts_again(
+    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, tmp_path: Path, name: str
+) -> None:
+    """Killed before its last batch was noted: none is lost, and with transactions none comes twice."""
+    from pipeline.route import Routes, route
+    from pipeline.sink import arrange
+
+    stored = spark.readStream.format("bruce").option("maxBytesPerTrigger", "4000")
+    placed = route(stored.load(str(rig.options.directory)), Routes({"clicks": np.ones(3, np.bool_)}))
+    writer = arrange(placed, in_transactions=bool(name)).writeStream.format("bruce-kafka")
+    writer = writer.options(
+        **{"bootstrap.servers": kafka.bootstrap_servers}, checkpointLocation=str(tmp_path / "c")
+    )
+    if name:
+        writer = writer.option("transactional.id", name)
+    for count in (400, 100):
+        fill(rig, count)
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        batches = sorted((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+        batches[-1].unlink()
+        (batches[-1].parent / f".{batches[-1].name}.crc").unlink(missing_ok=True)
+    frame = spark.read.format("bruce-kafka").option("bootstrap.servers", kafka.bootstrap_servers)
+    rows = frame.option("topics", "clicks").load().orderBy("partition", "offset").collect()
+    assert {row.bruce_sequence for row in rows} == set(range(500))
+    assert (len(rows) == 500) == bool(name)
+    for partition in range(3):
+        sent = [row.bruce_sequence for row in rows if row.partition == partition]
+        firsts = list(dict.fromkeys(sent))
+        assert firsts == sorted(firsts)
+
+
+def test_a_book_forgets_what_nobody_asks_for() -> None:
+    """A batch asks for nothing below its first message; what one record cannot tell ends the task."""
+    book = TaskBook(WHOLE)
+    book.recover(Begun(None, Place(0, 0)))
+    record = book.progress(1, BY, numbers(1, 2, 2**40), ())
+    later = TaskBook(WHOLE, since=2)
+    later.recover(Begun(decode(encode(record)), Place(0, 1)))
+    assert later.delivered.tolist() == [2, 2**40]
+    assert later.progress(2, BY, numbers(), ()).delivered[0].sequences().tolist() == [2, 2**40]
+    with pytest.raises(JobFailed, match="use smaller batches"):
+        later.progress(3, BY, np.arange(0, 2 * MOST_RUNS + 2, 2), ())
+    assert len(encode(book.progress(2, BY, np.arange(0, 3 * MOST_RUNS - 9, 3) + 2**40, ()))) < 1_000_000
 
 
 def test_runs_without_some() -> None:
