@@ -22,7 +22,7 @@ from pipeline.lease import DeliveryLease, delivery_lease
 from pipeline.outcomes import read_outcomes
 from pipeline.plan import find_spools, plan_spool
 from pipeline.route import Routes
-from pipeline.route_plan import plan_routes
+from pipeline.route_plan import note_counts, plan_routes
 from pipeline.sending import Sent, count_outcomes, count_topics, read_stored, refuse_at_most_once, send, tell
 from pipeline.sink import Delivery
 from pipeline.unrecorded import announce, read_segments, recover
@@ -56,6 +56,7 @@ def run_drain(
         stored = read_stored(session, layouts)
         topics = count_topics(undelivered(stored, backlog))
         routes = plan_routes(options, list(topics), partitioners, layouts, deadline)
+        note_counts(leases, routes, "drain")
         delivery = replace(delivery_from(leases, options, "drain", routes), deadline=deadline)
         reasons = count_outcomes(drain(stored, backlog, routes, delivery))
         for lease in leases:

@@ -5,6 +5,9 @@
 The spools are leased for as long as it runs. What was delivered stands in the marks, whoever dies: a query
 that starts again asks them, and its checkpoint holds nothing that is worth keeping. A batch is delivered
 before the next one begins, so that order holds across batches.
+
+Messages of topics that Kafka does not have are passed by. They are read again when the topic is there, before
+anything later of it goes, and discarded when nobody has made it in time.
 """
 
 from __future__ import annotations
@@ -12,28 +15,27 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, closing
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from dispatch.options import DispatchOptions
-from pipeline.backlog import undelivered
-from pipeline.drain import delivery_from, open_runs
+from pipeline.carrying import Batches
 from pipeline.failure import explained
 from pipeline.lease import DeliveryLease, delivery_lease
 from pipeline.plan import find_spools
-from pipeline.route_plan import plan_routes
+from pipeline.routing import Routing
 from pipeline.schema import SCHEMA
-from pipeline.sending import Sent, count_outcomes, count_topics, refuse_at_most_once, send, tell
+from pipeline.sending import Sent, refuse_at_most_once
 from pipeline.sink import COLUMNS
 
 BATCH_BYTES = 256 << 20
 """Read for one batch, about: it is delivered as a whole before the next one."""
 LOOK_S = 1
-
-Told = Callable[[Sent], None]
+LAST_LOOK_S = 5.0
+"""Kafka may say only at the end that it does not have a topic: the grace time begins then."""
 
 
 def run_stream(
@@ -41,20 +43,21 @@ def run_stream(
     paths: Iterable[str],
     options: DispatchOptions,
     partitioners: Mapping[str, str],
-    told: Told,
+    told: Callable[[Sent], None],
     *,
     once: bool = False,
 ) -> None:
-    """Deliver until it is interrupted; `once`: until all that is there now is delivered.
+    """Deliver until it is interrupted; `once`: until all that is there now is delivered, or given up.
 
-    `told` learns what came of each batch. Raises NoSpool, SpoolBusy, NotLent, BadPartitioner, JobFailed,
-    which the loss of a lease is, too.
+    `told` learns what came of each batch. Raises NoSpool, SpoolBusy, NotLent, BadPartitioner, Unreachable,
+    JobFailed, which the loss of a lease is, too.
     """
     refuse_at_most_once(options)
     layouts = find_spools(paths)
     with ExitStack() as stack:
         leases = [stack.enter_context(delivery_lease(layout)) for layout in layouts]
-        batches = Batches(leases, options, partitioners, told)
+        routing = stack.enter_context(closing(Routing(options, partitioners, leases)))
+        batches = Batches(session, leases, options, routing, told)
         checkpoint = stack.enter_context(tempfile.TemporaryDirectory(prefix="bruce-run-"))
         schema = StructType([SCHEMA[name] for name in COLUMNS if name != "partition"])
         stored = (
@@ -69,40 +72,16 @@ def run_stream(
             query = (writer.trigger(availableNow=True) if once else writer).start()
             try:
                 while not query.awaitTermination(LOOK_S):
-                    for lease in leases:
-                        lease.check()
+                    _look_after(leases, batches)
+                end = time.monotonic() + options.unknown_topic_seconds + LAST_LOOK_S
+                while batches.hopeful and time.monotonic() < end:
+                    time.sleep(LOOK_S)
+                    _look_after(leases, batches)
             finally:
                 query.stop()
 
 
-class Batches:
-    """Delivers one batch after the other."""
-
-    def __init__(
-        self,
-        leases: Sequence[DeliveryLease],
-        options: DispatchOptions,
-        partitioners: Mapping[str, str],
-        told: Told,
-    ) -> None:
-        self._leases, self._options, self._partitioners, self._told = leases, options, partitioners, told
-        self._backlog = {lease.spool.hex(): open_runs(lease, options).and_from(lease.end) for lease in leases}
-
-    def carry(self, batch: DataFrame, number: int) -> None:
-        """Deliver a batch, and write down what was."""
-        started = time.monotonic()
-        # It is asked twice, for its topics and for its messages.
-        wanted = undelivered(batch, self._backlog).persist()
-        try:
-            topics = count_topics(wanted)
-            if not topics:
-                return
-            layouts = [lease.layout for lease in self._leases]
-            routes = plan_routes(self._options, list(topics), self._partitioners, layouts)
-            delivery = delivery_from(self._leases, self._options, f"run-{number}", routes)
-            reasons = count_outcomes(send(wanted, routes, delivery))
-        finally:
-            wanted.unpersist()
-        for lease in self._leases:
-            lease.settle()
-        self._told(tell(topics.total(), topics, routes, reasons, started))
+def _look_after(leases: Iterable[DeliveryLease], batches: Batches) -> None:
+    for lease in leases:
+        lease.check()
+    batches.come_by()

@@ -1,4 +1,4 @@
-"""Taking over what jobs delivered: their outcome files become marks, and go.
+"""Taking over what jobs delivered: their outcome files become marks, and go; so do their counts files.
 
 For whoever owns `delivery/`, while nothing is handed over to Kafka here. What the files say is written in one
 transaction, and they are removed when that is durable; who dies in between takes them over again, which
@@ -14,8 +14,9 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,8 @@ from router.acks import UNROUTED, Acks
 from router.discard_log import DiscardLog
 from router.eviction import Eviction
 from spool.catalogue import Catalogue
+from spool.counts_file import SUFFIX as COUNTS
+from spool.counts_file import CountsFile, read_counts
 from spool.crash_point import reach
 from spool.discarded import SAMPLE_SLOTS
 from spool.disk import make_directory
@@ -45,6 +48,14 @@ _log = logging.getLogger("bruce.router")
 
 Sequences = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.intp]
+File = TypeVar("File", OutcomeFile, CountsFile)
+
+
+class Found(NamedTuple):
+    """Files that can be believed, by path."""
+
+    outcomes: dict[Path, OutcomeFile]
+    counts: dict[Path, CountsFile]
 
 
 class Nothing:
@@ -63,7 +74,7 @@ class Adoption:
 
         Raises lmdb.Error when the marks cannot be made.
         """
-        self._layout, self._eviction = layout, eviction
+        self._layout, self._spool, self._eviction = layout, spool, eviction
         self._catalogue = Catalogue(layout)
         self._judge = Judge(layout, spool, self._catalogue)
         self._marks = Marks(layout.delivery, Catalogue(layout))
@@ -85,10 +96,10 @@ class Adoption:
         Their directories go too, but for that of the job that delivers now: `keep`. Who is late, and writes
         into one that is gone, is told by an error. Raises OSError.
         """
-        while files := self._read_some():
-            if not self._take_over(list(files.values())):
+        while found := self._read_some():
+            if not self._take_over(*found):
                 return False
-            for path in files:
+            for path in [*found.outcomes, *found.counts]:
                 self._remove(path)
             reach("adopt.removed")
         self._remove_directories(keep)
@@ -105,26 +116,41 @@ class Adoption:
 
     # -- files ------------------------------------------------------------------------------------------
 
-    def _read_some(self) -> dict[Path, OutcomeFile]:
-        """The next files that can be believed, as many as go into one transaction."""
+    def _read_some(self) -> Found | None:
+        """The next files that can be believed, as many as go into one transaction; None: there are none."""
         self._catalogue.refresh()
-        found: dict[Path, OutcomeFile] = {}
+        found = Found({}, {})
         count = 0
         for path in sorted(set(list_unadopted(self._layout)) - self._refused):
-            try:
-                file = read_outcomes(path)
-                self._judge.judge(path, file)
-            except BadSpool as error:
-                self._refuse(path, error)
-                continue
-            except OSError as error:
-                self._leave(path, f"cannot be read: {error.strerror}")
-                continue
-            found[path] = file
-            count += len(file.sequences)
-            if count >= AT_ONCE:
-                break
-        return found
+            if file := self._believe(path, read_outcomes, self._judge.judge):
+                found.outcomes[path] = file
+                count += len(file.sequences)
+                if count >= AT_ONCE:
+                    break
+        # Behind them: what goes by a counts file comes after it, and may not be in the marks without it.
+        for path in sorted(set(self._layout.outcomes.rglob(f"*{COUNTS}")) - self._refused):
+            if counts := self._believe(path, read_counts, self._judge_counts):
+                found.counts[path] = counts
+        return found if found.outcomes or found.counts else None
+
+    def _believe(
+        self, path: Path, read: Callable[[Path], File], judge: Callable[[Path, File], None]
+    ) -> File | None:
+        """What a file says; None when it is out of the way."""
+        try:
+            file = read(path)
+            judge(path, file)
+        except BadSpool as error:
+            self._refuse(path, error)
+        except OSError as error:
+            self._leave(path, f"cannot be read: {error.strerror}")
+        else:
+            return file
+        return None
+
+    def _judge_counts(self, path: Path, file: CountsFile) -> None:
+        if file.spool != self._spool:
+            raise BadSpool(f"{path} is of the spool {file.spool.hex()}, and not of this one")
 
     def end(self) -> int:
         """Behind the last message of the log."""
@@ -164,9 +190,11 @@ class Adoption:
 
     # -- marks ------------------------------------------------------------------------------------------
 
-    def _take_over(self, files: list[OutcomeFile]) -> bool:
+    def _take_over(self, outcomes: Mapping[Path, OutcomeFile], counts: Mapping[Path, CountsFile]) -> bool:
         """Write down what they say; whether that is durable."""
-        settled = settle(files)
+        for file in counts.values():
+            self._learn(file)
+        settled = settle(list(outcomes.values()))
         # Segment by segment: there may be thousands, and to look for each in all of them takes seconds.
         starts = [info.first_sequence for info in self._catalogue.segments[1:]]
         for part in np.split(settled.delivered, np.searchsorted(settled.delivered, starts)):
@@ -177,6 +205,13 @@ class Adoption:
         if durable:
             reach("adopt.marked")
         return durable
+
+    def _learn(self, file: CountsFile) -> None:
+        """Remember counts that the marks do not have; they may have been taken over before, and gone on."""
+        for topic, history in file.histories.items():
+            known = self._acks.partitions.get(topic)
+            if known is None or history[-1][0] > known[-1][0]:
+                self._acks.note_partitions(topic, history)
 
     def _write_down(self) -> bool:
         """Write the marks; whether they are durable."""

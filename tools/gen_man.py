@@ -179,6 +179,7 @@ def on_disk() -> str:
             section("LEASE OF DELIVERY", specification("spool/lease.py")),
             section("OUTCOME FILES", specification("spool/outcome_file.py")),
             section("LANES OF JOBS", specification("spool/lanes.py")),
+            section("COUNTS FILES", specification("spool/counts_file.py")),
             section("DATAGRAMS", specification("spool/wire.py")),
             section("REASONS", paragraph("Why a datagram or a message was discarded:"), items(reasons)),
             section("SEE ALSO", "bruce(8), brucectl(1)\n"),

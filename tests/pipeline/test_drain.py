@@ -122,6 +122,9 @@ def test_a_drain_delivers_what_the_marks_do_not_have(
             assert {(n % 5) % 3 for n in sent} == {place[1]}
         assert take_account(made.layout, list).backlog == 0
         assert not list(made.layout.outcomes.rglob("*.out"))
+        marks = Marks(made.layout.delivery, Catalogue(made.layout), readonly=True)
+        assert marks.partitions() == {b"clicks": [(0, 3)], b"views": [(0, 3)]}
+        marks.close()
     again = run(spark, kafka, rig, second_rig)
     assert (again.messages, again.delivered, again.left) == (0, 0, 0)
     assert len(in_kafka(spark, kafka)) == 396

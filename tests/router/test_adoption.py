@@ -21,6 +21,7 @@ from router.adoption import Adoption
 from spool import crash_point
 from spool.account import Account, take_account
 from spool.catalogue import Catalogue
+from spool.counts_file import write_counts
 from spool.marks import Marks
 from spool.outcome_file import list_outcomes, write_outcomes
 from spool.retention import Stock
@@ -258,3 +259,39 @@ def test_who_dies_in_between_counts_nothing_twice(desk: Desk, point: str, tmp_pa
     account = desk.adopt()
     assert (account.delivered, account.by_reason()) == (50, {Reason.TOO_LARGE: 2})
     assert list_outcomes(desk.outcomes) == []
+
+
+def histories(desk: Desk) -> dict[bytes, list[tuple[int, int]]]:
+    """What the marks know of topics."""
+    marks = Marks(desk.layout.delivery, Catalogue(desk.layout))
+    try:
+        return marks.partitions()
+    finally:
+        marks.close()
+
+
+def test_counts_are_in_the_marks_with_what_went_by_them(desk: Desk) -> None:
+    """Of topics that the marks do not know, or that grew since; an older file changes nothing."""
+    desk.fill()
+    spool = desk.rig.identity.spool
+    write_counts(desk.outcomes, "job", spool, {b"a": [(0, 3)], b"b": [(0, 2)]})
+    desk.write(range(5))
+    assert desk.adopt().floor == 5
+    assert histories(desk) == {b"a": [(0, 3)], b"b": [(0, 2)]}
+    write_counts(desk.outcomes, "job-1", spool, {b"a": [(0, 7)], b"b": [(0, 2), (40, 4)]})
+    desk.adopt()
+    write_counts(desk.outcomes, "job-0", spool, {b"b": [(0, 2)]})
+    desk.adopt(keep="")
+    assert histories(desk) == {b"a": [(0, 3)], b"b": [(0, 2), (40, 4)]}
+    assert not desk.outcomes.exists()
+
+
+def test_counts_of_another_spool_are_not_believed(desk: Desk) -> None:
+    """Nor is a file that rotted; both go to quarantine."""
+    desk.fill()
+    write_counts(desk.outcomes, "other", bytes(16), {b"a": [(0, 3)]})
+    rotten = write_counts(desk.outcomes, "rotten", desk.rig.identity.spool, {b"a": [(0, 3)]})
+    rotten.write_bytes(rotten.read_bytes()[:-1] + b"?")
+    desk.adopt()
+    assert histories(desk) == {}
+    assert sorted(path.name for path in desk.layout.quarantine.iterdir()) == ["other.counts", "rotten.counts"]
