@@ -23,6 +23,7 @@ from pipeline.compaction import compact_files
 from pipeline.errors import JobFailed
 from pipeline.failure import explained
 from pipeline.fleet import plan_spools
+from pipeline.headless import Headless
 from pipeline.plan import SpoolPlan
 from pipeline.remote import shown
 from pipeline.store import Store
@@ -50,6 +51,8 @@ class ArchiveReport:
     """By uuid, how far each is archived: the first sequence number that is not."""
     merged: int = 0
     """Small files that went into larger ones."""
+    damaged: Sequence[str] = ()
+    """Segments behind what was archived before whose headers are damaged: nothing of them is archived."""
 
     @property
     def messages(self) -> int:
@@ -57,9 +60,9 @@ class ArchiveReport:
         return sum(self.topics.values())
 
     @property
-    def faults(self) -> int:
-        """Messages that are not in the archive, and should be."""
-        return self.unreadable + self.missed
+    def sound(self) -> bool:
+        """Nothing is missing in the archive that should be there."""
+        return not (self.unreadable or self.missed or self.damaged)
 
     def as_json(self) -> dict[str, object]:
         """The report, its version first."""
@@ -69,6 +72,7 @@ class ArchiveReport:
         """The outcome, for people."""
         bad = f"; {self.unreadable:,} were unreadable in the spool" if self.unreadable else ""
         bad += f"; {self.missed:,} had left the spool before they were archived" if self.missed else ""
+        bad += "".join(f"; the header of {path} is damaged" for path in self.damaged)
         merged = f"; {self.merged:,} small files merged" if self.merged else ""
         return (
             f"{self.messages:,} new messages of {len(self.topics):,} topics went into {self.files:,} files "
@@ -83,17 +87,22 @@ def run_archive(
 
     `compact` then merges small files. Raises NoSpool, JobFailed.
     """
-    plans = plan_each(paths)
+    plans, damaged = plan_each(paths)
     with explained():
         store = Store(session, target)
         log = ArchiveLog(store)
-        new = [New(plan, *log.newest.spools.get(plan.spool, (0, None))) for plan in plans]
+        before = log.newest.spools
+        new = [New(plan, *before.get(plan.spool, (0, None))) for plan in plans]
         topics, files = _add(session, store, log, [one for one in new if one.messages])
         merged = compact_files(session, store, log) if compact else 0
-    unreadable = sum(one.messages for one in new) - sum(topics.values())
+    known = {spool: first for spool, (first, _) in before.items()}
+    damaged = [one for one in damaged if one.file.first_sequence >= known.get(one.file.spool or "", 0)]
+    stored = sum(one.messages for one in new) + sum(one.messages for one in damaged)
     missed = sum(one.missed for one in new)
     spools = {spool: first for spool, (first, _) in log.newest.spools.items()}
-    return ArchiveReport(store.address, topics, files, unreadable, missed, spools, merged)
+    places = [one.file.place for one in damaged]
+    unreadable = stored - sum(topics.values())
+    return ArchiveReport(store.address, topics, files, unreadable, missed, spools, merged, places)
 
 
 def follow_archive(
@@ -104,26 +113,33 @@ def follow_archive(
     `compact` merges small files now and then. New spools that a glob finds are taken in. Raises what
     `run_archive` does.
     """
-    since = 0
+    since, told = 0, set[str]()
     while not stop.is_set():
         merge = compact and since >= COMPACT_AFTER
         report = run_archive(session, paths, target, compact=merge)
         since = 0 if merge else since + bool(report.files)
-        if report.messages or report.faults or report.merged:
+        # A damaged header stays so: once is enough, as it is for what can be counted behind it.
+        if report.messages or report.missed or report.merged or not told.issuperset(report.damaged):
             yield report
+        told |= set(report.damaged)
         stop.wait(EVERY_S)
 
 
-def plan_each(paths: Iterable[str]) -> list[SpoolPlan]:
-    """A plan of each spool that holds something. Raises NoSpool, and JobFailed for copies of one spool."""
+def plan_each(paths: Iterable[str]) -> tuple[list[SpoolPlan], list[Headless]]:
+    """A plan of each spool that holds something that can be read, and what has a damaged header.
+
+    Raises NoSpool, and JobFailed for copies of one spool.
+    """
     found: dict[str, SpoolPlan] = {}
+    damaged: list[Headless] = []
     for plan in plan_spools(paths):
+        damaged += plan.damaged
         if plan.spool in found:
             both = " and ".join(shown(directory_of(one)) for one in (found[plan.spool], plan))
             raise JobFailed(f"{both} are copies of one spool; name one of them")
         if plan.spool:
             found[plan.spool] = plan
-    return list(found.values())
+    return list(found.values()), damaged
 
 
 def directory_of(plan: SpoolPlan) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.segments import Part, Piece, topic_name
+from pipeline.segments import DamagedFile, Part, Piece, topic_name
 from spool.format import PIDS, UIDS
 from spool.frame import ROW
 from spool.kernel import address_of, copy, kernel
@@ -49,14 +49,16 @@ def to_arrow(piece: Piece, part: Part, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def damage_to_arrow(damaged: list[tuple[int, int]], part: Part, schema: pa.Schema) -> pa.RecordBatch:
+def damage_to_arrow(
+    damaged: list[tuple[int, int]], part: Part | DamagedFile, schema: pa.Schema
+) -> pa.RecordBatch:
     """A row for each damaged range [from, to) of a segment, nulls where a message has something."""
     ranges = np.array(damaged, np.int64)
     rows = len(ranges)
     known = {
         "host": pa.repeat(pa.scalar(part.host, pa.string()), rows),
-        "spool": pa.repeat(part.spool, rows),
-        "segment": pa.repeat(part.number, rows),
+        "spool": pa.repeat(pa.scalar(part.spool, pa.string()), rows),
+        "segment": pa.repeat(pa.scalar(part.number, pa.int64()), rows),
         "frame_offset": pa.array(ranges[:, 0]),
         "damaged": pa.repeat(True, rows),
         "damaged_bytes": pa.array(ranges[:, 1] - ranges[:, 0]),

@@ -27,8 +27,15 @@ def plan_spools(
         yield _plan_remote(spool, host, since)
 
 
+def list_unreadable(paths: Iterable[str]) -> list[str]:
+    """The segments of these spools whose headers are damaged: no job reads them. Raises as plan_spools."""
+    return [place for plan in plan_spools(paths) for place in plan.unreadable]
+
+
 def _plan_remote(spool: Remote, host: str | None, since: Mapping[str, int] | None) -> SpoolPlan:
     with tempfile.TemporaryDirectory(prefix="bruce-") as directory:
         mirror(spool, Path(directory))
         plan = plan_spool(Layout(Path(directory)), host, since)
-    return replace(plan, parts=[replace(part, directory=spool.address) for part in plan.parts])
+    damaged = [replace(one, file=replace(one.file, directory=spool.address)) for one in plan.damaged]
+    parts = [replace(part, directory=spool.address) for part in plan.parts]
+    return replace(plan, parts=parts, damaged=damaged)

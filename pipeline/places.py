@@ -18,7 +18,7 @@ from pipeline.fleet import plan_spools
 from pipeline.outcomes import tell_delivered
 from pipeline.plan import Segment, SpoolPlan
 from pipeline.ranges import choose
-from pipeline.segments import Part
+from pipeline.segments import DamagedFile, Part
 from spool.format import HEADER_BYTES
 from spool.frame import POSITION, SEQUENCE, STORED
 
@@ -66,10 +66,10 @@ class Places:
             found[plan.spool] = max(end, begin) if begin else end
         return {spool: asdict(found[spool]) for spool in sorted(found)}
 
-    def parts(self, start: Offset, end: Offset) -> list[Part]:
+    def parts(self, start: Offset, end: Offset) -> list[Part | DamagedFile]:
         """What lies between two offsets."""
         known, until = _places(start), _places(end)
-        parts: list[Part] = []
+        parts: list[Part | DamagedFile] = []
         for plan in self._plans(known):
             begin = known.get(plan.spool)
             self._check(plan, begin)
@@ -115,6 +115,8 @@ def reach(plan: SpoolPlan, begin: Place | None, most: int) -> Place:
     """The place some `most` bytes behind `begin`, further than it when there is anything."""
     end, left = end_of(plan), most
     for at, segment in enumerate(plan.segments):
+        if begin and segment.header["number"] < begin.segment:
+            continue
         start = _start(segment, begin)
         stop = end.position if at + 1 == len(plan.segments) else _length(plan.parts[at], segment)
         if stop - start > left:
@@ -157,7 +159,10 @@ def _behind(plan: SpoolPlan, at: int) -> Place:
 
 
 def between(plan: SpoolPlan, begin: Place | None, end: Place) -> SpoolPlan:
-    """The same plan, with nothing before `begin` or from `end` on."""
+    """The same plan, with nothing before `begin` or from `end` on.
+
+    A damaged file belongs to where the log passes it: what lies behind it is readable then.
+    """
     kept = []
     for part, segment, run in zip(plan.parts, plan.segments, plan.runs, strict=True):
         start = part.start
@@ -175,4 +180,10 @@ def between(plan: SpoolPlan, begin: Place | None, end: Place) -> SpoolPlan:
         parts=[part for part, _, _ in kept],
         segments=[segment for _, segment, _ in kept],
         runs=[run for _, _, run in kept],
+        damaged=[one for one in plan.damaged if _passes(one.file.first_sequence, begin, end)],
     )
+
+
+def _passes(sequence: int, begin: Place | None, end: Place) -> bool:
+    """Whether a segment in which there are no places lies between two of them."""
+    return (begin is None or begin.sequence <= sequence) and sequence < end.sequence

@@ -11,18 +11,20 @@ import os
 import socket
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from pipeline.headless import Bare, Headless, place_headless
 from pipeline.segments import Part, SegmentReading, open_segment, topic_name
 from spool.errors import BadSpool, NoSpool, UnknownVersion
 from spool.examination import Footer
 from spool.format import Record
 from spool.frame import POSITION, SEQUENCE, STORED, Tail
+from spool.identity import read_host
 from spool.index import read_index
-from spool.layout import Layout
-from spool.live import LiveSegment, empty_tail, end_of, live_segment, read_footer, tail_of_footer
+from spool.layout import SEGMENT, SENT, SPARE, Layout
+from spool.live import LiveSegment, empty_tail, end_of, read_footer, tail_of_footer
 from spool.packed import header_of, is_packed
 from spool.recovery import boot_id
 from spool.segment import bound_spares
@@ -64,6 +66,13 @@ class SpoolPlan:
     """Of each part."""
     tail: Tail
     """Behind the last message."""
+    damaged: list[Headless] = field(default_factory=list)
+    """Segments of which nothing will be read. When all are, there is neither `spool` nor part."""
+
+    @property
+    def unreadable(self) -> list[str]:
+        """The files whose headers are damaged, to be shown."""
+        return [one.file.place for one in self.damaged]
 
     def topics(self) -> set[str]:
         """Every topic in the spool: of segments without a footer the messages are read."""
@@ -92,14 +101,18 @@ def plan_spool(layout: Layout, host: str | None = None, since: Mapping[str, int]
     `since`: by spool, a sequence number before which no segment needs to be looked at.
     """
     # Before the directory: the segment that it speaks of is then listed, or sent and gone.
-    segments = list(_segments(layout, _Index(layout), since or {}))
-    if not segments:
-        return SpoolPlan(layout, "", [], 0, 0, [], frozenset(), [], empty_tail())
-    newest = segments[-1]
-    if host is None and bytes(newest.header["boot"]) == boot_id():
+    found = list(_segments(layout, _Index(layout), since or {}))
+    segments = [one for one in found if isinstance(one, Segment)]
+    host = host or read_host(layout)
+    if segments and host is None and bytes(segments[-1].header["boot"]) == boot_id():
         host = socket.gethostname()
-    tail = _walk(layout) if newest.end is None else newest.end
     parts = [_part(layout, segment, host) for segment in segments]
+    numbers = [one if isinstance(one, Bare) else int(one.header["number"]) for one in found]
+    damaged = place_headless(layout, numbers, host)
+    if not segments:
+        return SpoolPlan(layout, "", [], 0, 0, [], frozenset(), [], empty_tail(), damaged)
+    newest = segments[-1]
+    tail = _walk(layout, newest) if newest.end is None else newest.end
     before = [int(segment.header["stored"]) for segment in segments] + [int(tail[STORED])]
     runs = [
         (part.first_sequence, part.first_sequence + after - ahead)
@@ -115,6 +128,7 @@ def plan_spool(layout: Layout, host: str | None = None, since: Mapping[str, int]
         frozenset().union(*([name for name, *_ in s.footer[2]] for s in segments if s.footer)),
         segments,
         tail,
+        damaged,
     )
 
 
@@ -152,15 +166,19 @@ class _Index:
         return [(offset, first) for first, segment, offset, *_ in self._entries if segment == number]
 
 
-def _segments(layout: Layout, index: _Index, since: Mapping[str, int]) -> Iterator[Segment]:
-    """Each segment that holds something committed, in order."""
-    names = [first for first, _ in layout.list_segments()]
-    for first in names[_needed(layout, names, since) :]:
+def _segments(layout: Layout, index: _Index, since: Mapping[str, int]) -> Iterator[Segment | Bare]:
+    """Each segment that holds something committed, in order, and each whose header is damaged."""
+    named = layout.list_segments()
+    for first, suffix in named[_needed(layout, [first for first, _ in named], since) :]:
         fd = open_segment(layout, first)
         if fd is None:
             continue
         try:
-            found = _examine(fd, layout.segment(first), index)
+            found: Segment | Bare | None = _examine(fd, layout.segment(first), index)
+        except UnknownVersion:
+            raise
+        except BadSpool:
+            found = Bare(first, suffix, os.fstat(fd).st_size, read_footer(fd))
         finally:
             os.close(fd)
         if found:
@@ -171,27 +189,24 @@ def _segments(layout: Layout, index: _Index, since: Mapping[str, int]) -> Iterat
 
 
 def _needed(layout: Layout, names: list[int], since: Mapping[str, int]) -> int:
-    """How many of the segments lie before what is asked for."""
-    fd = open_segment(layout, names[-1]) if names and since else None
-    if fd is None:
-        return 0
-    try:
-        spool = bytes(header_of(fd, layout.directory)["spool"]).hex()
-    except BadSpool:
-        return 0
-    finally:
-        os.close(fd)
-    return max(0, bisect_right(names, since.get(spool, 0)) - 1)
+    """How many of the segments lie before what is asked for; one that can be read is left."""
+    for at in reversed(range(len(names)) if since else ()):
+        fd = open_segment(layout, names[at])
+        if fd is None:
+            continue
+        try:
+            spool = bytes(header_of(fd, layout.directory)["spool"]).hex()
+        except BadSpool:
+            continue
+        finally:
+            os.close(fd)
+        return max(0, min(at, bisect_right(names, since.get(spool, 0)) - 1))
+    return 0
 
 
 def _examine(fd: int, path: Path, index: _Index) -> Segment | None:
-    """What a segment says of itself; None when it holds nothing that can be read."""
-    try:
-        header = header_of(fd, path)
-    except UnknownVersion:
-        raise
-    except BadSpool:
-        return None  # its messages are missed in the count, as those of a damaged frame are
+    """What a segment says of itself; None when nothing of it is committed. Raises BadSpool."""
+    header = header_of(fd, path)
     if footer := read_footer(fd):
         end = tail_of_footer(header, footer[0])
         marks = [(int(offset), int(first)) for offset, first, _ in footer[1].tolist()]
@@ -202,8 +217,10 @@ def _examine(fd: int, path: Path, index: _Index) -> Segment | None:
     return Segment(header, index.end(number), None, packed=False, marks=index.marks(number))
 
 
-def _walk(layout: Layout) -> Tail:
-    """The tail behind the last good frame of a spool whose index does not tell."""
-    live: LiveSegment | None = live_segment(layout)
-    assert live is not None
-    return end_of(live).tail
+def _walk(layout: Layout, segment: Segment) -> Tail:
+    """The tail behind the last good frame of a segment whose end nobody tells."""
+    header = segment.header
+    first, number = int(header["first_sequence"]), int(header["number"])
+    names = (layout.segment(number, SPARE), layout.segment(first, SEGMENT), layout.segment(first, SENT))
+    path = next((path for path in names if path.exists()), names[-1])
+    return end_of(LiveSegment(path, header)).tail

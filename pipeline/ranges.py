@@ -9,17 +9,27 @@ from typing import Any
 
 from pipeline.plan import Mark, Segment, SpoolPlan
 from pipeline.pushdown import bounds_of, may_hold, sequences
-from pipeline.segments import Part
+from pipeline.segments import DamagedFile, Part
 from spool.format import HEADER_BYTES
 
 PART_BYTES = 64 << 20
 """A part has not many more: a segment as it is by default is one."""
 
 
-def choose(plan: SpoolPlan, filters: Sequence[Any] = (), part_bytes: int = PART_BYTES) -> list[Part]:
-    """The parts that may hold a message which passes all filters (of pyspark.sql.datasource)."""
+def choose(
+    plan: SpoolPlan, filters: Sequence[Any] = (), part_bytes: int = PART_BYTES
+) -> list[Part | DamagedFile]:
+    """The parts that may hold a message which passes all filters (of pyspark.sql.datasource).
+
+    Damaged files among them: whoever reads those has one row, nothing, or an error.
+    """
     within = sequences(filters)
-    return [
+    damaged = [
+        one.file
+        for one in plan.damaged
+        if may_hold(bounds_of(_named(one.file), one.file.first_sequence, one.footer), filters)
+    ]
+    return damaged + [
         piece
         for part, segment in zip(plan.parts, plan.segments, strict=True)
         if may_hold(bounds_of(_named(part), part.first_sequence, segment.footer), filters)
@@ -27,11 +37,9 @@ def choose(plan: SpoolPlan, filters: Sequence[Any] = (), part_bytes: int = PART_
     ]
 
 
-def _named(part: Part) -> dict[str, tuple[Any, Any]]:
-    found = {"spool": part.spool, "segment": part.number}
-    if part.host is not None:
-        found["host"] = part.host
-    return {name: (value, value) for name, value in found.items()}
+def _named(part: Part | DamagedFile) -> dict[str, tuple[Any, Any]]:
+    found = {"spool": part.spool, "segment": part.number, "host": part.host}
+    return {name: (value, value) for name, value in found.items() if value is not None}
 
 
 def _cut(part: Part, segment: Segment, within: tuple[int, int], part_bytes: int) -> Iterator[Part]:

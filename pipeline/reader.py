@@ -12,12 +12,12 @@ from pyspark.sql.types import StructType
 from pipeline.columns import damage_to_arrow, to_arrow
 from pipeline.errors import JobFailed
 from pipeline.schema import to_arrow_schema
-from pipeline.segments import Part, SegmentReading
+from pipeline.segments import DamagedFile, Part, SegmentReading
 
 PERMISSIVE, DROPMALFORMED, FAILFAST = MODES = ("permissive", "dropmalformed", "failfast")
 """What becomes of damaged frames, as Spark's own readers name it: rows, nothing, an error."""
 
-Planner = Callable[[Sequence[Any]], list[Part]]
+Planner = Callable[[Sequence[Any]], list[Part | DamagedFile]]
 """From filters (pyspark.sql.datasource) to the parts that may hold what passes them."""
 
 
@@ -34,7 +34,7 @@ class SegmentReader(DataSourceReader):
         """What an executor needs: not the plan, which needs the spool's index."""
         return {**self.__dict__, "_plan": None, "_filters": []}
 
-    def partitions(self) -> list[Part]:
+    def partitions(self) -> list[Part | DamagedFile]:
         assert self._plan is not None
         return self._plan(self._filters)
 
@@ -61,10 +61,18 @@ def read_part(partition: InputPartition, schema: StructType, mode: str) -> Itera
     A damaged range is a row only where the schema has `damaged` to tell it by: who does not ask for it wants
     messages. Raises JobFailed when the segment is not there any more, and with FAILFAST when it is damaged.
     """
+    arrow = to_arrow_schema(schema)
+    if isinstance(partition, DamagedFile):
+        if mode == FAILFAST:
+            raise JobFailed(
+                f"{partition.place} has a damaged header, and nothing of it can be read; "
+                "mode = permissive makes a row of it, dropmalformed passes it over"
+            )
+        if mode == PERMISSIVE and "damaged" in schema.names:
+            yield damage_to_arrow([(0, partition.bytes)], partition, arrow)
     # Without any part Spark makes one of its own.
     if not isinstance(partition, Part):
         return
-    arrow = to_arrow_schema(schema)
     reading = SegmentReading(partition)
     for piece in reading.pieces():
         _refuse(reading, mode)

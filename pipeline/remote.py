@@ -1,8 +1,9 @@
 """Spools at an address: where no file can be opened, and pyarrow.fs can look (s3://, gs://, hdfs://).
 
 What is needed of a file comes into memory, at the offsets that it has there, so that whoever reads segments
-need not know: for a plan its header and its footer, for a part its frames. Nothing else of a spool is looked
-at, so there are no marks, and without an index the good frames of a live segment count.
+need not know: for a plan its header and its footer, for a part its frames. Beside the file `identity` nothing
+else of a spool is looked at, so there are no marks, and without an index the good frames of a live segment
+count.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,13 +26,14 @@ from pipeline.errors import BadOption
 from spool.disk import write_at
 from spool.errors import BadSpool, NoSpool
 from spool.format import FOOTER_TAIL, HEADER_BYTES, footer_bytes
-from spool.layout import SEGMENT, SENT, SPARE, parse_name, segment_name
+from spool.layout import SEGMENT, SENT, SPARE, Layout, parse_name, segment_name
 from spool.packed import header_of, is_packed, open_plain
 from spool.segment import UNBOUND
 
 _PIECE_BYTES = 8 << 20
 _EDGE_BYTES = 64 << 10
 """Of a file's beginning, and of its end: a footer is seldom longer."""
+_IDENTITY_BYTES = 1024
 _AT_ONCE = 16
 """Requests: one takes some 50 ms, whatever it asks for."""
 
@@ -111,8 +114,13 @@ def _is_directory(files: fs.FileSystem, path: str) -> bool:
 
 
 def mirror(source: Remote, target: Path) -> None:
-    """Make a spool of sparse files in `target`: of sealed segments header and footer, of others all."""
+    """Make a spool of sparse files in `target`: of sealed segments header and footer, of others all.
+
+    And its identity, where that was copied, too: it has the name of the host.
+    """
     (target / "segments").mkdir(parents=True)
+    with suppress(FileNotFoundError), source.files.open_input_file(f"{source.directory}/identity") as file:
+        Layout(target).identity.write_bytes(file.read(_IDENTITY_BYTES))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(lambda name: _mirror(source, name, target / "segments" / name), source.names()))
 

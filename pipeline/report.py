@@ -1,8 +1,9 @@
 """What an audit found, and the JSON that says it.
 
     {"version": 1,
-     "sound": true                       nothing lost, altered or unreadable
-     "spools": [{"spool": uuid, "directory": path, "stored": n, "unreadable": n}],
+     "sound": true                       nothing lost, altered or unreadable, and no header damaged
+     "spools": [{"spool": uuid, "directory": path, "stored": n, "unreadable": n,
+                 "damaged": [path, ...]}],  segments whose headers are damaged
      "topics": [{"topic": name, COUNT: n, ...}],
      "total": {COUNT: n, ...},
      "by": [DIMENSION, ...],             partition, hour, host, as was asked for
@@ -36,6 +37,8 @@ class SpoolReport:
     directory: str
     stored: int
     unreadable: int | None
+    damaged: Sequence[str] = ()
+    """Segments whose headers are damaged; what is in them is unreadable, as far as it can be counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +63,9 @@ class Report:
 
     @property
     def sound(self) -> bool:
-        """Nothing is lost, altered or unreadable."""
+        """Nothing is lost, altered or unreadable, and no header is damaged."""
         total = self.total
-        return not (total["lost"] or total["altered"] or any(s.unreadable for s in self.spools))
+        return not (total["lost"] or total["altered"] or any(s.unreadable or s.damaged for s in self.spools))
 
     def as_json(self) -> dict[str, object]:
         """The document above."""
@@ -91,6 +94,7 @@ class Report:
         bad = [f"{total[name]:,} {name}" for name in ("lost", "altered") if total[name]]
         if unreadable := sum(spool.unreadable or 0 for spool in self.spools):
             bad.append(f"{unreadable:,} unreadable in the spool")
+        bad += [f"the header of {path} is damaged" for spool in self.spools for path in spool.damaged]
         said = [f"{total[name]:,} {name}" for name in ("duplicated", "discarded", "backlog") if total[name]]
         verdict = ", ".join(bad) if bad else "nothing is missing"
         gone = sum(self.dropped.values()) if total["lost"] else 0

@@ -123,12 +123,18 @@ def _report(
         SpoolReport(
             plan.spool,
             str(plan.layout.directory),
-            plan.stored if whole else readable[plan.spool],
-            plan.stored - readable[plan.spool] if whole else None,
+            _messages(plan) if whole else readable[plan.spool],
+            _messages(plan) - readable[plan.spool] if whole else None,
+            plan.unreadable,
         )
         for plan in plans
     ]
     return Report(spools, topics, dropped, tuple(by), _groups(rows, by))
+
+
+def _messages(plan: SpoolPlan) -> int:
+    """How many a spool stores, by what headers and footers say."""
+    return plan.stored + sum(one.messages for one in plan.damaged)
 
 
 def _groups(rows: Sequence[Row], by: Sequence[str]) -> list[dict[str, Any]]:

@@ -32,8 +32,9 @@ _COLUMNS: list[tuple[str, DataType, str]] = [
     (
         "host",
         StringType(),
-        "Where the spool is: the option `host`; else this host's name, when the newest segment was taken "
-        "into use since this host started; else null, since the files do not say it.",
+        "Where the spool is: the option `host`; else what its host was called when a daemon opened it last, "
+        "by its file `identity`; else null. Of a spool without it that was in use since this host started, "
+        "this host's name.",
     ),
     ("spool", StringType(), "The uuid of the spool, 32 hexadecimal digits."),
     ("segment", LongType(), "Number of the segment, from 1."),

@@ -20,7 +20,7 @@ from spool.examination import malformed
 from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, Record, decode_header
 from spool.frame import POSITION, SEQUENCE, skip_to, tail_at_start
 from spool.kernel import address_of
-from spool.layout import SEGMENT, SENT, SPARE, Layout
+from spool.layout import SEGMENT, SENT, SPARE, Layout, segment_name
 from spool.packed import open_plain
 from spool.record import Batch, Topics
 from spool.scan import Chunk, Scan, digest_address, find_frame
@@ -81,6 +81,28 @@ class Part(InputPartition):
                 f"segment {self.number} of {self.place} was removed while the job ran; start it again"
             )
         return fd
+
+
+@dataclass(frozen=True)
+class DamagedFile(InputPartition):
+    """A segment whose header is damaged: it is not known what it holds, and nothing of it is read."""
+
+    directory: str
+    """Of the spool: a path, or an address."""
+    spool: str | None
+    """uuid, 32 hexadecimal digits; None where no other segment tells."""
+    host: str | None
+    number: int | None
+    """Of the segment, where the others tell."""
+    first_sequence: int
+    suffix: str
+    """These two are its name."""
+    bytes: int
+
+    @property
+    def place(self) -> str:
+        """The file, to be shown."""
+        return f"{shown(self.directory)}/segments/{segment_name(self.first_sequence, self.suffix)}"
 
 
 def topic_name(name: bytes) -> str:

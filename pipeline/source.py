@@ -38,7 +38,7 @@ from pyspark.sql.types import StructType
 from pipeline.errors import BadOption, BadSchema, MissingSpark
 from pipeline.reader import MODES, PruningReader, SegmentReader
 from pipeline.schema import SCHEMA
-from pipeline.segments import Part
+from pipeline.segments import DamagedFile, Part
 
 
 class BruceSource(DataSource):
@@ -114,7 +114,9 @@ def _bytes(options: Mapping[str, str]) -> int | None:
     return int(text) if text else None
 
 
-def _plan(filters: Sequence[Any], *, paths: list[str], host: str | None, delivered: bool) -> list[Part]:
+def _plan(
+    filters: Sequence[Any], *, paths: list[str], host: str | None, delivered: bool
+) -> list[Part | DamagedFile]:
     # Here and not above: executors import this module, and do without LMDB.
     from pipeline.fleet import plan_spools  # noqa: PLC0415
     from pipeline.outcomes import tell_delivered  # noqa: PLC0415

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pipeline.reader import read_part
-from pipeline.segments import Part
+from pipeline.segments import DamagedFile, Part
 
 if TYPE_CHECKING:
     from pipeline.places import Offset, Places
@@ -49,7 +49,7 @@ class SpoolStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert self._places is not None
         return self._places.latest(start, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None)
 
-    def partitions(self, start: Offset, end: Offset) -> list[Part]:
+    def partitions(self, start: Offset, end: Offset) -> list[Part | DamagedFile]:
         assert self._places is not None
         return self._places.parts(start, end)
 

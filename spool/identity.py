@@ -1,15 +1,18 @@
 """Whose spool this is: a uuid, which stands in a file, in every segment, and in each Kafka record.
 
-    identity := one line, the uuid; then perhaps one more, "in use"
+    identity := one line, the uuid; then perhaps "host NAME", what the host was called when the spool was
+                opened last; then perhaps "in use"
 
 A message is known by uuid and sequence number. `in use` says that numbers were given out; when the segments
 are gone all the same, nobody knows which, and the spool begins anew under another uuid. So it does when a
-power loss may have taken the very first segment, of which nothing was synced.
+power loss may have taken the very first segment, of which nothing was synced. A spool of an earlier release
+has no host: only readers of many spools, on Spark, ask for it.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 import uuid
 
 from spool.disk import write_file
@@ -21,7 +24,7 @@ from spool.segment import bound_spares
 
 log = logging.getLogger("bruce.spool")
 
-_IN_USE = "in use\n"
+_HOST, _IN_USE = "host ", "in use\n"
 
 
 def read_identity(layout: Layout) -> bytes:
@@ -38,6 +41,12 @@ def read_identity(layout: Layout) -> bytes:
     for _, header in bound_spares(layout):
         return bytes(header["spool"])
     raise NoSpool(f"{layout.directory} holds no spool; see [spool] directory")
+
+
+def read_host(layout: Layout) -> str | None:
+    """What the host of a spool was called when it was opened last; None when the file does not say."""
+    lines = _text(layout).splitlines()[1:2]
+    return lines[0].removeprefix(_HOST) if lines and lines[0].startswith(_HOST) else None
 
 
 def own_identity(layout: Layout, *, uncertain: bool = False) -> bytes:
@@ -72,12 +81,13 @@ def mark_in_use(layout: Layout) -> None:
 
 def _text(layout: Layout) -> str:
     try:
-        return layout.identity.read_text(encoding="ascii", errors="replace")
+        return layout.identity.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return ""
 
 
 def _write(layout: Layout, spool: bytes, *, used: bool) -> None:
-    wanted = f"{uuid.UUID(bytes=spool)}\n" + _IN_USE * used
+    host = "".join(filter(str.isprintable, socket.gethostname()))
+    wanted = f"{uuid.UUID(bytes=spool)}\n{_HOST}{host}\n" + _IN_USE * used
     if wanted != _text(layout):
         write_file(layout.identity, wanted.encode())

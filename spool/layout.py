@@ -1,6 +1,6 @@
 """Where everything in a spool lies: every file name is built and parsed here.
 
-    SPOOL/identity            the spool's uuid, one line
+    SPOOL/identity            the spool's uuid, one line; its host, another
     SPOOL/lock                flock: one daemon a spool
     SPOOL/ledger              datagrams discarded while the spool was full
     SPOOL/ledger.synced       the same, as of its last sync

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import JobFailed
 from pipeline.places import Offset, Places
-from pipeline.segments import SegmentReading
+from pipeline.segments import DamagedFile, SegmentReading
 from spool.layout import SENT
 from tests.spool.rig import Rig
 from tests.spool.stored import pack_file
@@ -28,6 +28,7 @@ def batch(found: Places, start: Offset, end: Offset) -> dict[str, list[int]]:
     start, end = json.loads(json.dumps(start)), json.loads(json.dumps(end))
     read: dict[str, list[int]] = {}
     for part in found.parts(start, end):
+        assert not isinstance(part, DamagedFile)
         for piece in SegmentReading(part).pieces():
             read.setdefault(part.spool, []).extend(piece.batch.sequence.tolist())
     return read
@@ -160,3 +161,22 @@ def test_an_index_that_is_behind(rig: Rig, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "before", rig.layout.index)
     assert places(rig).latest({}, None) != offset
     assert places(rig).latest(offset, None) == offset
+
+
+def test_a_damaged_header_is_in_one_batch(rig: Rig) -> None:
+    """In that which passes its place, however little each has; the last one waits until the log goes on."""
+    rig.fill(120)
+    rig.step()
+    for first, suffix in (rig.layout.list_segments()[2], rig.layout.list_segments()[-1]):
+        with rig.layout.segment(first, suffix).open("r+b") as file:
+            file.write(b"xx")
+    found, offset, damaged, messages = places(rig), {}, [], 0
+    while (reached := found.latest(offset, 3000)) != offset:
+        for part in found.parts(offset, reached):
+            if isinstance(part, DamagedFile):
+                damaged.append(part.number)
+            else:
+                messages += sum(len(piece.batch) for piece in SegmentReading(part).pieces())
+        offset = reached
+    assert damaged == [3]
+    assert 0 < messages < 360

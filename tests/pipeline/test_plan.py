@@ -79,6 +79,22 @@ def test_damage_is_counted(rig: Rig, *, last: bool) -> None:
     assert plan.stored == 9
 
 
+def test_a_damaged_header_is_named_and_counted(rig: Rig) -> None:
+    """Each such file is in the plan, by number; runs or footers count its messages, once."""
+    rig.fill(60, messages=5)
+    rig.stop()
+    names = rig.layout.list_segments()
+    hurt = (0, 2, len(names) - 1)
+    for at in hurt:
+        with rig.layout.segment(*names[at]).open("r+b") as file:
+            file.write(b"xx")
+    plan = plan_spool(rig.layout)
+    assert [one.file.number for one in plan.damaged] == [at + 1 for at in hurt]
+    assert plan.unreadable == [str(rig.layout.segment(*names[at])) for at in hurt]
+    assert plan.stored + sum(one.messages for one in plan.damaged) == 300
+    assert [part.number for part in plan.parts] == [at + 1 for at in range(len(names)) if at not in hurt]
+
+
 def test_small_chunks_give_the_same(rig: Rig) -> None:
     """However little is read at a time, each message comes once."""
     rig.fill(60, messages=5)

@@ -68,6 +68,19 @@ def test_a_fleet_in_an_object_store(fleet: dict[str, Rig], tmp_path: Path) -> No
         read("nowhere://x?password=secret")
 
 
+def test_the_host_of_a_collected_spool(fleet: dict[str, Rig], tmp_path: Path) -> None:
+    """It is what the copied `identity` says, not where the spool is read; without that file nobody knows."""
+    for name, rig in fleet.items():
+        uuid, _, _ = rig.layout.identity.read_text().partition("\n")
+        rig.layout.identity.write_text(f"{uuid}\nhost {name}\nin use\n")
+    with object_store(tmp_path) as (query, _):
+        for expected in (list(fleet), [None, None]):
+            plans = plan_spools([f"s3://me:secret@bucket/fleet/*/spool?{query}"])
+            assert [part.host for plan in plans for part in plan.parts[:1]] == expected
+            for rig in fleet.values():
+                rig.layout.identity.unlink(missing_ok=True)
+
+
 def test_a_local_address_is_a_path(rig: Rig) -> None:
     """`file:` addresses are read like paths, up to the watermark of the index."""
     rig.fill(3)
@@ -145,4 +158,4 @@ def test_an_archive_of_addresses(spark: SparkSession, fleet: dict[str, Rig], tmp
         paths = [f"s3://me:secret@bucket/fleet/*/spool?{query}"]
         assert run_archive(spark, paths, str(tmp_path / "archive")).messages == 360
         again = run_archive(spark, paths, str(tmp_path / "archive"))
-    assert (again.messages, again.faults) == (0, 0)
+    assert (again.messages, again.sound) == (0, True)

@@ -141,6 +141,29 @@ def test_one_topic(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
     assert {topic: counts["once"] for topic, counts in report.topics.items()} == {"clicks": 50}
 
 
+def test_a_damaged_header_is_named(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+    """Its messages are unreadable, and their records foreign; nothing is called lost, and nothing sound."""
+    from pipeline.runner import run_audit
+
+    Delivery(rig, kafka, 200).send(*range(200))
+    rig.stop()
+    first, suffix = rig.layout.list_segments()[0]
+    held = rig.layout.list_segments()[1][0]
+    with rig.layout.segment(first, suffix).open("r+b") as file:
+        file.write(b"xx")
+    report = run_audit(spark, [str(rig.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers})
+    (told,) = report.spools
+    assert (told.stored, told.unreadable) == (200, held)
+    assert told.damaged == [str(rig.layout.segment(first, suffix))]
+    assert {name: report.total[name] for name in ("once", "lost", "foreign")} == {
+        "once": 200 - held,
+        "lost": 0,
+        "foreign": held,
+    }
+    assert not report.sound
+    assert f"the header of {told.damaged[0]} is damaged" in report.sentence()
+
+
 def test_command(kafka: EmbeddedKafka, rig: Rig, tmp_path: Path) -> None:
     """`brucectl spark audit` runs from any folder, writes nothing but its report, and exits 1 for a loss."""
     Delivery(rig, kafka, 50).send(*range(49))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -53,7 +54,7 @@ def test_rows_are_the_messages(spark: SparkSession, rig: Rig) -> None:
     rows = load(spark, rig.options.directory).orderBy("sequence").collect()
     assert [row.asDict() for row in rows] == [
         {
-            "host": None,
+            "host": socket.gethostname(),
             "spool": rig.identity.spool.hex(),
             "segment": 1,
             "frame_offset": 384,
@@ -150,7 +151,8 @@ def test_damaged_frames_are_what_the_mode_says(spark: SparkSession, rig: Rig) ->
     assert [row.damaged for row in rows] == [False] * 3 + [True] + [False] * 3
     told = {name: value for name, value in rows[3].asDict().items() if value is not None}
     place = {"segment": 1, "frame_offset": start, "damaged_bytes": end - start}
-    assert told == {"spool": rig.identity.spool.hex(), "damaged": True, **place}
+    where = {"spool": rig.identity.spool.hex(), "host": socket.gethostname()}
+    assert told == {"damaged": True, **where, **place}
     assert sequences(load(spark, rig.options.directory, mode="DROPMALFORMED")) == [0, 1, 2, 6, 7, 8]
     fewer = spark.read.format("bruce").schema("sequence long").load(str(rig.options.directory))
     assert sequences(fewer) == [0, 1, 2, 6, 7, 8]
@@ -159,6 +161,39 @@ def test_damaged_frames_are_what_the_mode_says(spark: SparkSession, rig: Rig) ->
         load(spark, rig.options.directory, mode="failfast").collect()
     with pytest.raises(Exception, match="mode = 'strict' is none of permissive, dropmalformed, failfast"):
         load(spark, rig.options.directory, mode="strict").collect()
+
+
+def test_a_damaged_header_is_what_the_mode_says(spark: SparkSession, rig: Rig) -> None:
+    """permissive: one row of all its bytes; dropmalformed: nothing; failfast: an error that names the file.
+
+    Wherever the segment stands, packed or not, and when there is no other; messages of others are read.
+    """
+    rig.fill(120)
+    rig.step()
+    rig.crash()
+    names = rig.layout.list_segments()
+    bounds = [first for first, _ in names] + [360]
+    hurt = (0, 2, len(names) - 1)
+    pack_file(rig.layout.segment(*names[2]))
+    for at in hurt:
+        flip(rig.layout.segment(*names[at]), 200 if at != 2 else 64 + 200)
+    left = [n for at in range(len(names)) if at not in hurt for n in range(*bounds[at : at + 2])]
+    rows = load(spark, rig.options.directory).where("damaged").orderBy("segment").collect()
+    assert [(row.spool, row.segment, row.frame_offset, row.damaged_bytes, row.sequence) for row in rows] == [
+        (rig.identity.spool.hex(), at + 1, 0, rig.layout.segment(*names[at]).stat().st_size, None)
+        for at in hurt
+    ]
+    assert sequences(load(spark, rig.options.directory, mode="dropmalformed")) == left
+    fewer = spark.read.format("bruce").schema("sequence long").load(str(rig.options.directory))
+    assert sequences(fewer) == left
+    sentence = r"\S+/spool/segments/\d{20}\.seg has a damaged header, and nothing of it can be read"
+    with pytest.raises(Exception, match=sentence):
+        load(spark, rig.options.directory, mode="failfast").collect()
+    for at, pair in enumerate(names):
+        if at not in hurt:
+            rig.layout.segment(*pair).unlink()
+    rows = load(spark, rig.options.directory).collect()
+    assert [(row.spool, row.damaged) for row in rows] == [(rig.identity.spool.hex(), True)] * 3
 
 
 def flip(path: Path, offset: int) -> None:

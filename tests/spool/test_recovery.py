@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import uuid
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from spool.digest import digest
 from spool.errors import NoSpool, SpoolBusy, UnknownVersion
 from spool.format import HEADER, HEADER_BYTES
-from spool.identity import read_identity
+from spool.identity import read_host, read_identity
 from spool.layout import SPARE, Layout
 from spool.recovery import open_spool
 from tests.spool.rig import SEGMENT_BYTES, Rig
@@ -192,6 +193,21 @@ def test_a_missing_or_damaged_identity_is_taken_from_the_segments(rig: Rig, text
     assert rig.layout.identity.read_text().startswith(str(uuid.UUID(bytes=before)))
     sent += rig.fill(1)
     assert rig.records() == list(enumerate(sent))
+
+
+def test_the_identity_says_the_host(rig: Rig) -> None:
+    """Whoever opens a spool writes there what the host is called; one of an earlier release is completed."""
+    rig.fill(1)
+    rig.stop()
+    spool = f"{uuid.UUID(bytes=rig.identity.spool)}\n"
+    whole = f"{spool}host {socket.gethostname()}\nin use\n"
+    for text in (whole, f"{spool}in use\n", spool, f"{spool}host another\nin use\n"):
+        rig.layout.identity.write_text(text)
+        assert read_host(rig.layout) == (text.splitlines()[1][5:] if "host" in text else None)
+        rig.open()
+        assert rig.layout.identity.read_text() == whole
+        assert rig.identity.spool == read_identity(rig.layout)
+        rig.stop()
 
 
 def test_no_spool_is_said_so(tmp_path: Path) -> None:

@@ -60,14 +60,14 @@ def archive(
         from pipeline.archiving import follow_archive, run_archive
 
         if continuous:
-            faults = 0
+            sound = True
             for report in follow_archive(session, paths, to, _stop_signals(), compact=compact):
                 _show(report, as_json=as_json)
-                faults += report.faults
-            raise typer.Exit(FOUND if faults else FINE)
+                sound &= report.sound
+            raise typer.Exit(FINE if sound else FOUND)
         report = run_archive(session, paths, to, compact=compact)
     _show(report, as_json=as_json)
-    raise typer.Exit(FOUND if report.faults else FINE)
+    raise typer.Exit(FINE if report.sound else FOUND)
 
 
 def _show(report: ArchiveReport, *, as_json: bool) -> None:

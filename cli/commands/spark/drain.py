@@ -14,6 +14,7 @@ from cli.commands.spark.options import (
     Conf,
     Master,
     Spools,
+    complain_of_damage,
     job_session,
     kafka_properties,
     spool_paths,
@@ -49,23 +50,24 @@ def drain(
     discard_file say that it keeps them. Executors write to the spools' `delivery/outcomes`.
 
     With --json one document: messages, topics (messages by name), delivered, refused (by reason), left,
-    unknown (topics that Kafka does not have), seconds. Exits with 1 when messages are left.
+    unknown (topics that Kafka does not have), seconds. Exits with 1 when messages are left, or the
+    header of a segment is damaged.
     """
     from cli.config import load_config
     from cli.output import show_json
 
     settings = load_config(config)
     options = dataclasses.replace(settings.dispatch, kafka=kafka_properties(settings, bootstrap_servers))
+    paths = spool_paths(spools, settings)
     with job_session(master, conf) as session:
         from pipeline.drain import run_drain
 
-        paths = spool_paths(spools, settings)
         result = run_drain(session, paths, options, settings.partitioners, timeout_s=timeout)
     if as_json:
         show_json(dataclasses.asdict(result))
     else:
         typer.echo(_sentence(result))
-    if result.left:
+    if complain_of_damage(paths) or result.left:
         raise typer.Exit(exits.FOUND)
 
 

@@ -53,6 +53,17 @@ def kafka_properties(settings: Config, bootstrap_servers: str | None) -> dict[st
     return properties
 
 
+def complain_of_damage(paths: list[str]) -> bool:
+    """Name each segment that no job reads, since its header is damaged; whether there is one."""
+    from cli.output import complain
+    from pipeline.fleet import list_unreadable
+
+    unreadable = list_unreadable(paths)
+    for place in unreadable:
+        complain(f"{place} has a damaged header: nothing of it was read; see `brucectl inspect verify`")
+    return bool(unreadable)
+
+
 def parse_conf(given: list[str] | None) -> dict[str, str]:
     """Spark's properties from KEY=VALUE. Raises BadArgument."""
     found = {}

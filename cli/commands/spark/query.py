@@ -36,7 +36,8 @@ def query(
     A row is a message: host, spool, segment, frame_offset, sequence, received_at, created_at, timestamp_ms,
     kind, topic, partition_key, key, value, uid, pid, delivered; an archive has date, and neither segment nor
     delivered. Conditions on topic, sequence and times keep segments closed that hold nothing of it. Where
-    the SQL says `damaged`, damaged ranges are rows, too. Times are UTC. Nothing can be written.
+    the SQL says `damaged`, damaged ranges are rows, too. `delivered` is null where a spool's marks cannot be
+    read, as of a copy in an object store. Times are UTC. Nothing can be written.
 
     Wrong SQL exits 2. Needs Java 17.
     """

@@ -14,6 +14,7 @@ from cli.commands.spark.options import (
     Conf,
     Master,
     Spools,
+    complain_of_damage,
     job_session,
     kafka_properties,
     spool_paths,
@@ -61,7 +62,7 @@ def replay(
 
     Prints the messages by topic. With --json one document: dry_run, messages, topics (messages by name),
     delivered, refused (by reason), left, unknown (topics that Kafka does not have), seconds. Exits with 1
-    when Kafka refused some for good, or some are left.
+    when Kafka refused some for good, some are left, or a segment's header is damaged.
     """
     from cli.config import load_config
     from cli.output import show_json
@@ -76,10 +77,11 @@ def replay(
     options = dataclasses.replace(settings.dispatch, mode="at_least_once")
     if not dry_run:
         options = dataclasses.replace(options, kafka=kafka_properties(settings, bootstrap_servers))
+    paths = spool_paths(spools, settings)
     with job_session(master, conf) as session:
         from pipeline.replay import asked, dry, read_again, run_replay
 
-        stored, layouts = read_again(session, spool_paths(spools, settings), archive=archive)
+        stored, layouts = read_again(session, paths, archive=archive)
         wanted = asked(stored, span, to_topic)
         if dry_run:
             result = dry(wanted)
@@ -89,7 +91,8 @@ def replay(
         show_json({"dry_run": dry_run, **dataclasses.asdict(result)})
     else:
         _show(result, dry_run=dry_run)
-    if not dry_run and (result.left or result.refused):
+    damaged = not archive and complain_of_damage(paths)
+    if damaged or (not dry_run and (result.left or result.refused)):
         raise typer.Exit(exits.FOUND)
 
 

@@ -14,6 +14,7 @@ from cli.commands.spark.options import (
     Conf,
     Master,
     Spools,
+    complain_of_damage,
     job_session,
     kafka_properties,
     spool_paths,
@@ -55,10 +56,12 @@ def run(
 
     settings = load_config(config)
     options = dataclasses.replace(settings.dispatch, kafka=kafka_properties(settings, bootstrap_servers))
+    paths = spool_paths(spools, settings)
     with job_session(master, conf, streams=True) as session, contextlib.suppress(KeyboardInterrupt):
         from pipeline.run import run_stream
 
-        run_stream(session, spool_paths(spools, settings), options, settings.partitioners, show, once=once)
+        complain_of_damage(paths)
+        run_stream(session, paths, options, settings.partitioners, show, once=once)
 
 
 def _sentence(sent: Sent) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.arguments import AsJson, ConfigFile, Topics, examples
-from cli.commands.spark.options import Conf, Master, Spools, job_session, spool_paths
+from cli.commands.spark.options import Conf, Master, Spools, complain_of_damage, job_session, spool_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +46,7 @@ def stats(
         from pipeline.stats_report import run_stats
 
         found = run_stats(session, paths, topic)
+    complain_of_damage(paths)
     discards = list(_discards(paths, topic))
     if as_json:
         heads = ("spool", "topic", "reason", "messages")
