@@ -131,7 +131,8 @@ def kill_senders(driver: int, ports: set[int]) -> None:
     senders = [process for process in below if is_sender(process, ports)]
     assert senders
     for process in senders:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def is_sender(process: psutil.Process, ports: set[int]) -> bool:
