@@ -1,19 +1,22 @@
 """The lease of delivery: how a job asks to deliver from a spool, and how the owner of `delivery/` lends it.
 
     delivery/lease   written by the job, in place; who asks for nothing leaves no such bytes
-        lease := holder:32 magic:"bruceask" version:u32=1 pid:u32 boot:16 bytes token:16 bytes
-                 since_ns:u64 beat:u64 host:64 bytes check:u64
+        lease := holder:32 magic:"bruceask" version:u32=1 pid:u32 pids:u64 boot:16 bytes machine:16 bytes
+                 token:16 bytes since_ns:u64 beat:u64 host:64 bytes check:u64
     delivery/grant   written by the owner, each time whole
         grant := magic:"brucelnt" version:u32=1 state:u32 token:16 bytes since_ns:u64 end:u64 check:u64
 
 Little-endian; `check` is the xxh3 of what stands before it, from the magic on. `holder` is what spool.lock
-writes. `boot` is the boot id of the job's host. `state` is 1 while delivery is lent, and 0 when it was taken
+writes. `boot` is the boot id of the job's host, `machine` its machine id (zeros: it has none), `pids` tells
+the namespace in which `pid` is meant. `state` is 1 while delivery is lent, and 0 when it was taken
 back; `end` is the sequence number up to which the log was committed then. Times are in ns since the epoch.
 
-A job holds a flock on the lease, and counts `beat` up. It is dead when it was started in this boot and no one
-holds the flock, or when the beat stands still for LEASE_S: it may be on another host, or frozen. Each chooses
-a token, and one that was taken back is never lent to again: a job that wakes up learns it from the grant.
-What its tasks delivered lies in `delivery/outcomes/TOKEN/` (spool.outcome_file).
+A job holds a flock on the lease, and counts `beat` up. Who looks knows at once that it is dead when it was
+started on this host and nobody holds the flock, be it in this boot or, after a power loss, in another; or
+when there is no process of its pid, and only a child has the flock. Else it is dead when the beat stands
+still for LEASE_S: it may be on another host, or frozen. Each chooses a token, and one that was taken back is
+never lent to again: a job that wakes up learns it from the grant. What its tasks delivered lies in
+`delivery/outcomes/TOKEN/` (spool.outcome_file).
 """
 
 from __future__ import annotations
@@ -39,9 +42,10 @@ RENEW_S = 1.0
 LEASE_S = 30.0
 """A job whose beat stands for so long has lost the lease; no busy host keeps a thread waiting like that."""
 _ASK_MAGIC, _GRANT_MAGIC, _VERSION = b"bruceask", b"brucelnt", 1
-_ASK = struct.Struct("<8sII16s16sQQ64s")
+_ASK = struct.Struct("<8sIIQ16s16s16sQQ64s")
 _GRANT = struct.Struct("<8sII16sQQ")
 _CHECK_BYTES = 8
+_MACHINE_ID = Path("/etc/machine-id")
 _LOOKS, _PAUSE_S = 5, 0.002
 """At what may be being written."""
 
@@ -51,7 +55,11 @@ class Ask:
     """A job that asks for delivery, or has it."""
 
     pid: int
+    pids: int
+    """Tells the namespace in which `pid` is meant."""
     boot: bytes
+    machine: bytes
+    """16 bytes; zeros when it has no machine id."""
     token: str
     """32 hexadecimal digits."""
     since_ns: int
@@ -103,8 +111,10 @@ def read_ask(layout: Layout) -> Ask | None:
         time.sleep(_PAUSE_S)
     if found is None:
         return None
-    pid, boot, token, since_ns, beat, host = found
-    return Ask(pid, boot, token.hex(), since_ns, beat, host.rstrip(b"\0").decode(errors="replace"))  # type: ignore[arg-type, attr-defined]
+    *rest, token, since_ns, beat, host = found
+    pid, pids, boot, machine = rest
+    name = host.rstrip(b"\0").decode(errors="replace")  # type: ignore[attr-defined]
+    return Ask(pid, pids, boot, machine, token.hex(), since_ns, beat, name)  # type: ignore[arg-type, attr-defined]
 
 
 def read_grant(layout: Layout) -> Grant | None:
@@ -129,7 +139,47 @@ def lent_to(layout: Layout, boot: bytes) -> tuple[Ask, Grant] | None:
     grant, ask = read_grant(layout), read_ask(layout)
     if grant is None or ask is None or not grant.lent or grant.token != ask.token:
         return None
-    return (ask, grant) if ask.boot != boot or is_held(layout.lease) else None
+    return None if _is_gone(layout, ask, boot) else (ask, grant)
+
+
+def machine_id() -> bytes:
+    """What tells this host from others, through all its boots; zeros where it has nothing like that."""
+    try:
+        return bytes.fromhex(_MACHINE_ID.read_text(encoding="ascii").strip()).ljust(16, b"\0")[:16]
+    except (OSError, ValueError):
+        return bytes(16)
+
+
+def _host_name() -> str:
+    return socket.gethostname().encode()[:64].decode(errors="replace")
+
+
+def _namespace() -> int:
+    """That of our pids."""
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def _is_gone(layout: Layout, ask: Ask, boot: bytes) -> bool:
+    """Whether it is certain that a job is dead; `boot`: of this host."""
+    same_boot = ask.boot == boot
+    known = any(ask.machine) and (ask.machine, ask.host) == (machine_id(), _host_name())
+    if not (same_boot or known):
+        # On another host, whose locks may not be seen here.
+        return False
+    if not is_held(layout.lease):
+        return True
+    return same_boot and ask.pids == _namespace() and not _exists(ask.pid)
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is a process with this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 class Claim:
@@ -159,11 +209,13 @@ class Claim:
             _ASK_MAGIC,
             _VERSION,
             os.getpid(),
+            _namespace(),
             self._boot,
+            machine_id(),
             bytes.fromhex(self.token),
             self._since_ns,
             self._beat,
-            socket.gethostname().encode()[:64],
+            _host_name().encode(),
         )
         # Opened anew: on a network filesystem others see it when it is closed.
         fd = os.open(self._layout.lease, os.O_WRONLY | os.O_CLOEXEC)
@@ -211,7 +263,7 @@ class Claims:
         now = self._clock()
         if (ask.token, ask.beat) != self._seen:
             self._seen, self._moved_at = (ask.token, ask.beat), now
-        if ask.boot == self._boot and not is_held(self._layout.lease):
+        if _is_gone(self._layout, ask, self._boot):
             return None
         grant = read_grant(self._layout)
         ended = grant and grant.token == ask.token and not grant.lent

@@ -14,22 +14,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spool import lease
 from spool.errors import SpoolBusy
 from spool.layout import Layout
 from spool.lease import LEASE_S, Claim, Claims, Grant, lent_to, read_ask, read_grant, write_grant
-from spool.lock import HOLDER_BYTES
+from spool.lock import HOLDER_BYTES, is_held
 from tests.daemon import ROOT
 
-BOOT, ELSEWHERE = bytes(range(16)), bytes(16)
+BOOT, ANOTHER_BOOT = bytes(range(16)), bytes(16)
+HERE, ELSEWHERE = bytes(range(16, 32)), bytes(range(32, 48))
+"""Machine ids."""
 JOB = """
+import os
 import sys
+import time
 from pathlib import Path
 from spool import lease
 from spool.layout import Layout
 lease.RENEW_S = 0.01
+lease.machine_id = lambda: bytes.fromhex(sys.argv[3])
+if len(sys.argv) > 4:
+    lease._host_name = lambda: sys.argv[4]
 claim = lease.Claim(Layout(Path(sys.argv[1])), bytes.fromhex(sys.argv[2]))
 print(claim.token, flush=True)
 for line in sys.stdin:
+    if line == "fork\\n":
+        child = os.fork()
+        if not child:
+            time.sleep(3600)
+        print(child, flush=True)
+        continue
     print("held" if claim.grant() else "lost", flush=True)
 """
 
@@ -46,8 +60,8 @@ class Clock:
 class Job:
     """A process that asks."""
 
-    def __init__(self, layout: Layout, boot: bytes = BOOT) -> None:
-        command = [sys.executable, "-c", JOB, str(layout.directory), boot.hex()]
+    def __init__(self, layout: Layout, boot: bytes = BOOT, machine: bytes = HERE, *host: str) -> None:
+        command = [sys.executable, "-c", JOB, str(layout.directory), boot.hex(), machine.hex(), *host]
         self._process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -62,11 +76,11 @@ class Job:
         elif number == signal.SIGSTOP:
             os.waitpid(self._process.pid, os.WUNTRACED)
 
-    def asks(self) -> str:
-        """Whether it holds the lease, as it sees that."""
+    def asks(self, question: str = "?") -> str:
+        """Whether it holds the lease, as it sees that; `fork`: the pid of a child."""
         assert self._process.stdin
         assert self._process.stdout
-        print("?", file=self._process.stdin, flush=True)
+        print(question, file=self._process.stdin, flush=True)
         return self._process.stdout.readline().strip()
 
     def close(self) -> None:
@@ -76,8 +90,9 @@ class Job:
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    """A spool without anything."""
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    """A spool without anything, on a host with a machine id."""
+    monkeypatch.setattr(lease, "machine_id", lambda: HERE)
     made = Layout(tmp_path)
     made.delivery.mkdir()
     return made
@@ -122,6 +137,30 @@ def test_a_dead_job_has_lost_it_at_once(layout: Layout, job: Job) -> None:
     assert (claims.current(), lent_to(layout, BOOT)) == (None, None)
 
 
+def test_after_a_power_loss_it_is_lost_at_once(layout: Layout) -> None:
+    """A job of this host, of another boot, without a lock: no time has to pass. With one it lives."""
+    claims = Claims(layout, BOOT, clock=Clock())
+    job = Job(layout, ANOTHER_BOOT)
+    assert claims.current() is not None
+    write_grant(layout, Grant(job.token, True, 0, 0))
+    assert lent_to(layout, BOOT) is not None
+    job.signal(signal.SIGKILL)
+    assert (claims.current(), lent_to(layout, BOOT)) == (None, None)
+    job.close()
+
+
+def test_a_child_does_not_hold_it_for_the_dead(layout: Layout, job: Job) -> None:
+    """What a driver has forked has its lock, too, and is not the driver: no time has to pass."""
+    claims = Claims(layout, BOOT, clock=Clock())
+    child = int(job.asks("fork"))
+    try:
+        job.signal(signal.SIGKILL)
+        assert is_held(layout.lease)
+        assert claims.current() is None
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
 def test_a_frozen_job_has_lost_it_for_good(layout: Layout, job: Job) -> None:
     """SIGSTOP for LEASE_S: lost; and once that is written down it is not lent to again when it wakes up."""
     clock = Clock()
@@ -158,11 +197,16 @@ def test_a_busy_job_keeps_it(layout: Layout, job: Job) -> None:
     assert job.asks() == "lost"
 
 
-def test_a_job_on_another_host(layout: Layout) -> None:
-    """Its flock may not be seen here: only its beat counts."""
+@pytest.mark.parametrize("where", [(ELSEWHERE,), (HERE, "another-name"), (bytes(16),)])
+def test_a_job_on_another_host(
+    layout: Layout, where: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its flock may not be seen here: only its beat counts. So for a clone, and where no host has an id."""
+    if not any(where[0]):
+        monkeypatch.setattr(lease, "machine_id", lambda: bytes(16))
     clock = Clock()
     claims = Claims(layout, BOOT, clock=clock)
-    job = Job(layout, ELSEWHERE)
+    job = Job(layout, ANOTHER_BOOT, *where)
     assert claims.current() is not None
     job.signal(signal.SIGKILL)
     assert claims.current() is not None
