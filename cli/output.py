@@ -137,6 +137,13 @@ def show_status(snapshot: Snapshot, *, console: Console | None = None) -> None:
         lent = f"delivery is lent to process {job.pid} on {job.host} since {job.since}: below {job.until}"
         console.print()
         console.print(Text(lent, style="yellow"), soft_wrap=True)
+    if snapshot.unadopted:
+        told = (
+            f"jobs have written down what became of {snapshot.unadopted} messages that are still "
+            "in the backlog here: a daemon takes it over, or `brucectl drain`"
+        )
+        console.print()
+        console.print(Text(told, style="yellow"), soft_wrap=True)
     if snapshot.discarded:
         console.print()
         show_rows(("discarded because of", "messages"), snapshot.discarded.items(), console=console)

@@ -20,6 +20,7 @@ from spool.layout import Layout
 from spool.lease import lent_to
 from spool.page import WORKER_WORDS, Field, page_path, read_page, read_text, runtime_directory
 from spool.recovery import boot_id
+from spool.unadopted import count_unadopted
 from spool.wire import reason_name
 from status.snapshot import AckView, BrokerView, LentView, Snapshot, SpoolView, Watermarks, WorkerView
 
@@ -34,6 +35,7 @@ def take_snapshot(directory: Path) -> Snapshot:
     layout = Layout(directory)
     spool = read_identity(layout)
     runtime, boot = runtime_directory(), boot_id()
+    unadopted = count_unadopted(layout)
     account = account_of(layout)
     page = read_page(page_path(runtime, spool, boot))
     workers = _workers(page)
@@ -63,6 +65,7 @@ def take_snapshot(directory: Path) -> Snapshot:
         dead_lettered=account.dead_lettered,
         acknowledgements=_acknowledgements(page) if page is not None and len(workers) == len(ROLES) else None,
         lent=_lent(layout, boot),
+        unadopted=unadopted,
     )
 
 

@@ -112,6 +112,15 @@ def read_outcomes(path: Path) -> OutcomeFile:
     return decode_outcomes(path.read_bytes(), path)
 
 
+def count_outcomes(path: Path) -> int:
+    """Messages that a file tells of, by its first bytes alone; 0 when it is none. Raises OSError."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size or not head.startswith(MAGIC):
+        return 0
+    return min(MOST, int(_HEAD.unpack(head)[3]))
+
+
 def list_outcomes(directory: Path) -> list[Path]:
     """The outcome files that are whole in a directory, by name; none when there is no directory."""
     return sorted(directory.glob(f"*{SUFFIX}"))

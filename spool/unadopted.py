@@ -7,6 +7,7 @@ between is in both, and in neither otherwise.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from spool.errors import BadSpool
 from spool.frame import SEQUENCE
 from spool.index import read_committed
 from spool.layout import Layout
-from spool.outcome_file import SUFFIX, OutcomeFile, read_outcomes
+from spool.outcome_file import SUFFIX, OutcomeFile, count_outcomes, read_outcomes
 from spool.wire import DEAD_LETTERED
 
 _EVERYTHING = 1 << 62
@@ -59,6 +60,15 @@ def settle(files: Sequence[OutcomeFile]) -> Settled:
 def list_unadopted(layout: Layout) -> list[Path]:
     """The files that are there, by name."""
     return sorted(layout.outcomes.rglob(f"*{SUFFIX}"))
+
+
+def count_unadopted(layout: Layout) -> int:
+    """Messages that the files tell of, by their first bytes; what two of them tell of counts twice."""
+    count = 0
+    for path in list_unadopted(layout):
+        with suppress(OSError):
+            count += count_outcomes(path)
+    return count
 
 
 def read_unadopted(layout: Layout, spool: bytes) -> Unadopted:

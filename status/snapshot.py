@@ -7,13 +7,15 @@
      "workers": [{"role", "pid", "restarts"}], "brokers": [{"id", "state", "offset", "in_flight"}],
      "trouble": null or a sentence, "dead_lettered": n,
      "acknowledgements": null or {"taken", "replied", "dropped", "waiting", "refused"},
-     "lent": null or {"pid", "host", "since", "until"}}
+     "lent": null or {"pid", "host", "since", "until"}, "unadopted": n}
 
 Watermarks are the next sequence number that is not yet at the level. Counts are those of the spool's whole
 life; `received = delivered + discarded + backlog` always holds. `trouble` says why nothing can be sent, or
 not to some topics; `disk` what the disk refuses; `full` lists what has no room. `dead_lettered`: how many of
 the discarded are in the dead-letter topic. `acknowledgements` are those of [ingest]
 ack_socket, since the daemon was started. `lent` is the job on Spark that delivers in the daemon's stead.
+`unadopted`: of how many messages jobs have written down what became of them, and nobody has taken that over
+into the counts yet.
 """
 
 from __future__ import annotations
@@ -129,6 +131,8 @@ class Snapshot:
     """None where [ingest] ack_socket is off."""
     lent: LentView | None
     """None while no job delivers."""
+    unadopted: int
+    """Messages that jobs have told of, and that still count as backlog."""
 
     def as_json(self) -> dict[str, Any]:
         """The documented shape."""

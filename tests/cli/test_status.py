@@ -8,11 +8,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cli.daemon import slots_for
 from dispatch.embedded import EmbeddedKafka
 from ingest.staging import RESERVE
+from spool.outcome_file import write_outcomes
 from spool.page import Field, Page, page_path, runtime_directory
 from spool.recovery import boot_id
 from spool.wire import encode
@@ -58,6 +60,7 @@ def check_shape(report: dict[str, Any]) -> None:
         "dead_lettered",
         "acknowledgements",
         "lent",
+        "unadopted",
     ]
     assert list(report["spool"]) == ["uuid", "directory", "bytes", "segments"]
     assert list(report["watermarks"]) == ["accepted", "written", "synced", "delivered"]
@@ -185,6 +188,25 @@ def test_a_bad_disk_in_words(tmp_path: Path, words: dict[Field, int], sentence: 
     assert (report["disk"] or "").startswith(sentence)
     assert (report["disk"] is None) is (sentence == "")
     assert (report["disk"] or "") in table
+
+
+def test_what_jobs_tell(tmp_path: Path) -> None:
+    """Outcome files that nobody has taken over are counted by their heads; what is none counts nothing."""
+    rig = Rig(tmp_path)
+    rig.fill(4)
+    rig.step()
+    rig.crash()
+    assert "jobs have written down" not in run("status", "--spool", rig.layout.directory).stdout
+    outcomes = rig.layout.outcomes / "job"
+    outcomes.mkdir(parents=True)
+    for first in (0, 3):
+        numbers = np.arange(first, first + 3)
+        write_outcomes(outcomes, "task", rig.identity.spool, numbers, np.zeros(3, np.int32))
+    (outcomes / "none.out").write_bytes(b"x" * 100)
+    report = json.loads(run("status", "--json", "--spool", rig.layout.directory).stdout)
+    check_shape(report)
+    assert (report["unadopted"], report["delivered"]) == (6, 0)
+    assert "what became of 6 messages" in run("status", "--spool", rig.layout.directory).stdout
 
 
 def test_no_spool(tmp_path: Path) -> None:
