@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from rich.cells import set_cell_size
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -44,13 +44,20 @@ def show_json(value: object) -> None:
 def show_rows(
     heads: Sequence[str], rows: Iterable[Sequence[object]], *, console: Console | None = None
 ) -> None:
-    """A table on a terminal, tab-separated columns without heads elsewhere. Numbers stand to the right."""
+    """A table on a terminal, tab-separated columns without heads elsewhere. Numbers stand to the right.
+
+    Where a row is wider than the terminal, each row is a paragraph with a line for each head: no number is
+    cut.
+    """
     console = console or Console()
     if not console.is_terminal:
         for row in rows:
             print(*row, sep="\t", file=console.file)
         return
     listed = [list(row) for row in rows]
+    if _width(heads, listed) > console.width:
+        _show_paragraphs(heads, listed, console)
+        return
     table = Table(box=None, pad_edge=False)
     for index, head in enumerate(heads):
         numbers = all(isinstance(row[index], int | float) or row[index] == NOTHING for row in listed)
@@ -59,6 +66,25 @@ def show_rows(
         # Text, not str: a topic's name is data and must not be read as markup.
         table.add_row(*(Text(str(cell)) for cell in row))
     console.print(table)
+
+
+def _width(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
+    """Of a table, two columns being two cells apart."""
+    texts = [heads, *rows]
+    widths = [max(cell_len(str(row[index])) for row in texts) for index in range(len(heads))]
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _show_paragraphs(heads: Sequence[str], rows: Sequence[Sequence[object]], console: Console) -> None:
+    for at, row in enumerate(rows):
+        if at:
+            console.print()
+        lines = Table(box=None, pad_edge=False, show_header=False)
+        lines.add_column(no_wrap=True)
+        lines.add_column(overflow="fold")
+        for head, cell in zip(heads, row, strict=True):
+            lines.add_row(Text(head), Text(str(cell)))
+        console.print(lines)
 
 
 def show_lines(lines: Iterable[str], *, cut: bool, console: Console | None = None) -> None:

@@ -54,13 +54,18 @@ def list_topics(properties: Mapping[str, str]) -> dict[str, list[int]]:
 
 
 def plan_ranges(
-    properties: Mapping[str, str], topics: Iterable[str] | None = None, most: int = RANGE_OFFSETS
+    properties: Mapping[str, str], topics: Iterable[str] | None = None, most: int | None = RANGE_OFFSETS
 ) -> list[Range]:
-    """Everything that these topics hold now, of all topics by default. Raises Unreachable."""
+    """Everything that these topics hold now, of all topics by default; `most`: offsets of one range.
+
+    Raises Unreachable.
+    """
     with closing(open_consumer(properties)) as consumer:
         known = _list_topics(consumer, properties)
         chosen = sorted(known if topics is None else known.keys() & set(topics))
         whole = [_whole(consumer, topic, partition) for topic in chosen for partition in known[topic]]
+    if most is None:
+        return [one for one in whole if one.start < one.end]
     return [
         Range(r.topic, r.partition, at, min(at + most, r.end))
         for r in whole

@@ -52,6 +52,15 @@ def read_outcomes(plan: SpoolPlan) -> Outcomes:
         return Outcomes(np.empty(0, np.int64), [])
 
 
+def read_discarded(layout: Layout) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(sequences in order, reasons) of stored messages that were discarded; none without readable marks."""
+    try:
+        with _open_marks(layout) as marks:
+            return marks.lost()
+    except (FileNotFoundError, *UNREADABLE):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+
+
 def tell_delivered(plan: SpoolPlan) -> SpoolPlan:
     """The plan, its parts with what is known of each message; as it was without readable marks."""
     unadopted = _read_unadopted(plan)

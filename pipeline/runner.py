@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from pipeline.audit import COUNTS, match, summarise
 from pipeline.failure import explained
 from pipeline.kafka_plan import count_dropped, list_topics
+from pipeline.kafka_reader import read_kafka
 from pipeline.outcomes import Outcomes, read_outcomes
 from pipeline.plan import SpoolPlan, find_spools, plan_spool
 from pipeline.report import Report, SpoolReport
@@ -61,17 +62,12 @@ def run_audit(
         stored = _stored(session, plans, by)
         if not whole:
             stored = stored.where(f.col("topic").isin(*topics))
-        kafka = _kafka(session, properties, in_kafka)
+        kafka = read_kafka(session, properties, in_kafka)
         told = {"discarded": _discarded(session, outcomes), "backlog": _backlog(session, outcomes)}
         if unstamped:
             kafka = stamp(stored, kafka, **told)
         rows = summarise(match(stored, kafka, **told, by=by), by).collect()
     return _report(plans, rows, count_dropped(properties, in_kafka), by, whole=whole)
-
-
-def _kafka(session: SparkSession, properties: Mapping[str, str], topics: Sequence[str]) -> DataFrame:
-    source = session.read.format("bruce-kafka").options(**properties)
-    return source.option("topics", ",".join(topics)).load()
 
 
 def _stored(session: SparkSession, plans: Sequence[SpoolPlan], by: Sequence[str]) -> DataFrame:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,7 @@ log = logging.getLogger("bruce.keeper")
 
 MOST_SAMPLES = 16
 """Of one reason: the newest."""
+HOUR_NS = 3_600_000_000_000
 READS = 4
 """Segments with anything refused in them that are carried over at a time: each is read, and unpacked."""
 _NOTHING = np.empty((0, 6), np.int64)
@@ -102,6 +104,8 @@ class Refusals:
         self.bank = np.frombuffer(bank or bytes(BANK_BYTES), np.uint8).copy()
         self.samples: dict[int, list[tuple[int, bytes]]] = {}
         """(received, first bytes) of the newest, by reason."""
+        self.hours: Counter[tuple[int, int]] = Counter()
+        """What was added, by reason and hour since the epoch."""
 
     def read(self, path: Path) -> bool:
         """Add what a segment has; whether it has, or had, anything. Raises BadSpool, OSError."""
@@ -133,6 +137,9 @@ class Refusals:
         rows = np.empty((count, 6), np.int64)
         list_refused(base, chunk.frames, self._counted, rows)
         add_refused(address_of(self.bank), base, rows, digest_address())
+        pairs, at = np.unique(rows[:, [0, 3]] // [1, HOUR_NS], axis=0, return_inverse=True)
+        counts = np.bincount(at.ravel(), rows[:, 1], len(pairs)).astype(np.int64)
+        self.hours.update(dict(zip(map(tuple, pairs.tolist()), counts.tolist(), strict=True)))
         for reason in np.unique(rows[:, 0]).tolist():
             newest = rows[rows[:, 0] == reason][-MOST_SAMPLES:, 3:]
             found = [
@@ -158,6 +165,8 @@ class Refused:
     discards: list[Discards]
     samples: dict[int, list[tuple[int, bytes]]]
     """(received, first bytes) of the newest in segments that are kept, by reason."""
+    hours: Mapping[tuple[int, int], int]
+    """By reason and hour since the epoch, of frames that the book does not count yet."""
 
 
 def read_refused(layout: Layout) -> Refused:
@@ -175,7 +184,7 @@ def read_refused(layout: Layout) -> Refused:
         # A segment that went meanwhile stands in the book, which was read before.
         if read_bank(layout.refused)[0] == book[0]:
             break
-    return Refused(list_rows(found.bank), found.samples)
+    return Refused(list_rows(found.bank), found.samples, found.hours)
 
 
 def carry_over(layout: Layout, leaving: Sequence[int]) -> list[int]:

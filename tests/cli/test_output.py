@@ -35,6 +35,20 @@ def test_terminal_rows_are_a_table() -> None:
     assert lines[1].rstrip().endswith("  12")
 
 
+def test_what_is_too_wide_is_paragraphs() -> None:
+    """On a narrow terminal each row is one, a line a head, and nothing is cut; what just fits is a table."""
+
+    def lines(width: int) -> list[list[str]]:
+        file = io.StringIO()
+        console = Console(file=file, force_terminal=True, width=width)
+        show_rows(("topic", "messages", "bytes"), [("clicks", 12, 34567), ("b", 3, 4)], console=console)
+        return [line.split() for line in file.getvalue().splitlines()]
+
+    first = [["topic", "clicks"], ["messages", "12"], ["bytes", "34567"]]
+    assert lines(22) == [*first, [], ["topic", "b"], ["messages", "3"], ["bytes", "4"]]
+    assert [line[-2:] for line in lines(23)][1:] == [["12", "34567"], ["3", "4"]]
+
+
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     """JSON goes to standard output and to nothing else."""
     show_json({"received": 3})

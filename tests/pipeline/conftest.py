@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cli.app import brucectl
 from pipeline.errors import MissingSpark
 from pipeline.requirements import check_requirements
 from tests.spool.rig import Rig
@@ -27,6 +30,34 @@ def spark() -> Iterator[SparkSession]:
 
     with open_session("local[2]", {"spark.sql.shuffle.partitions": "2"}) as session:
         yield session
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def job(
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., Done]:
+    """Runs `brucectl spark` in this process: a JVM of its own takes longer to start than most jobs to run."""
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["brucectl", "spark", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            brucectl()
+        said = capsys.readouterr()
+        return Done(int(ended.value.code or 0), said.out, said.err)
+
+    return run
 
 
 @pytest.fixture

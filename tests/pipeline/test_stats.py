@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
+from pipeline.discard_hours import discard_hours
+from spool.catalogue import Catalogue
+from spool.changes import Changes, Discard
+from spool.marks import Marks
+from spool.refused import HOUR_NS
 from spool.wire import encode
+from tests.pipeline.conftest import Done
 from tests.spool.rig import Rig
 
 if TYPE_CHECKING:
@@ -18,7 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-BRUCECTL = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
 NOON = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()) * 10**9
 
 
@@ -62,15 +67,40 @@ def test_one_topic(spark: SparkSession, rig: Rig) -> None:
     assert found["total"]["messages"] == 1
 
 
-def test_command(spark: SparkSession, rig: Rig) -> None:
+def test_discards_by_hour(rig: Rig) -> None:
+    """What frames refused, and what the marks say of stored messages, by the hour of reception.
+
+    Of a sealed segment too, an hour of which ends between two of its marks.
+    """
+    rig.append([], refused={1: (2, b"\0")}, received_ns=NOON)
+    for second in (0, 3599, 3600, 7200):
+        store(rig, second, 10)
+    rig.append([encode(b"orders", b"v")], refused={1: (5, b"\0")}, received_ns=NOON + 7300 * 10**9)
+    rig.stop()
+    marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
+    marks.commit(Changes(floor=0, discarded=[Discard(np.array([5, 19, 20, 30, 39]), 15, b"orders", NOON)]))
+    marks.close()
+    noon = NOON // HOUR_NS
+    assert discard_hours(rig.layout) == {
+        (noon, 1): 2,
+        (noon + 2, 1): 5,
+        (noon, 15): 2,
+        (noon + 1, 15): 1,
+        (noon + 2, 15): 2,
+    }
+
+
+def test_command(job: Callable[..., Done], rig: Rig) -> None:
     """`brucectl spark stats --json` has the figures, and what was discarded at intake, by reason."""
     store(rig, 0, 3)
     rig.append([encode(b"orders", b"v")], refused={1: (5, b"\0")})
     rig.step()
     rig.crash()
-    command = [*BRUCECTL, "spark", "stats", str(rig.options.directory)]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=300)
+    done = job("stats", rig.options.directory, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert found["total"]["messages"] == 4
     assert [(row["topic"], row["messages"]) for row in found["discards"]] == [("", 5)]
+    assert [(row["reason"], row["messages"]) for row in found["discard_hours"]] == [
+        (found["discards"][0]["reason"], 5)
+    ]

@@ -65,6 +65,9 @@ def audit(
 
     Records are told by their header bruce-id. With --unstamped by what they are: of messages that are alike,
     as many are delivered as there are records; what was altered is then lost, and foreign.
+
+    Kafka is read by Spark's own connector where the session has its jars (--conf spark.jars=...) and can be
+    told the [kafka] properties that lead to the brokers; else by bruce's own source.
     """
     from cli.config import load_config
     from cli.exits import FINE, FOUND

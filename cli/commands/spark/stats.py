@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,8 @@ EXAMPLES = examples(
     "brucectl spark stats --json | jq '.topics[] | {topic, peak}'",
 )
 _HEADS = ("messages", "MiB", "peak/s", "median B", "p99 B", "most B", "keys", "top key", "its share")
+_DISCARDS = ("spool", "topic", "reason", "messages")
+_DISCARD_HOURS = ("spool", "hour", "reason", "messages")
 
 
 def stats(
@@ -35,8 +38,9 @@ def stats(
 
     The peak is the busiest second; bytes are those of keys and values; a partition key counts as key where
     there is one. The number of keys is good to 5%, and the most frequent key is right when it is frequent.
-    Discards are those of the spools' whole lives, by topic and reason. With --json one document: version (1),
-    total, topics (each with its hours), discards. Needs Java 17.
+    Discards are those of the spools' whole lives, by topic and reason; --hours has those by hour that kept
+    segments tell the time of, unless a topic is named. With --json one document: version (1), total, topics
+    (each with its hours), discards, discard_hours. Needs Java 17.
     """
     from cli.config import load_config
     from cli.output import show_json, show_rows
@@ -48,9 +52,11 @@ def stats(
         found = run_stats(session, paths, topic)
     complain_of_damage(paths)
     discards = list(_discards(paths, topic))
+    by_hour = [] if topic else list(_discard_hours(paths))
     if as_json:
-        heads = ("spool", "topic", "reason", "messages")
-        show_json({**found, "discards": [dict(zip(heads, row, strict=True)) for row in discards]})
+        told = [dict(zip(_DISCARDS, row, strict=True)) for row in discards]
+        timed = [dict(zip(_DISCARD_HOURS, row, strict=True)) for row in by_hour]
+        show_json({**found, "discards": told, "discard_hours": timed})
         return
     rows = [(one["topic"], "all", *_columns(one)) for one in found["topics"]]
     if hours:
@@ -63,6 +69,9 @@ def stats(
     if discards:
         typer.echo()
         show_rows(("spool", "topic", "discarded because of", "messages"), discards)
+    if hours and by_hour:
+        typer.echo()
+        show_rows(("spool", "hour", "discarded because of", "messages"), by_hour)
 
 
 def _columns(figures: dict[str, Any]) -> tuple[object, ...]:
@@ -90,3 +99,15 @@ def _discards(paths: list[str], topics: list[str] | None) -> Iterator[tuple[obje
     for layout in find_spools(paths):
         for row in list_discards(Path(layout.directory), names, frozenset()).discards:
             yield str(layout.directory), printable(row.topic), row.reason, row.messages
+
+
+def _discard_hours(paths: list[str]) -> Iterator[tuple[object, ...]]:
+    """(directory, hour, reason, messages) of each spool, in order."""
+    from pipeline.discard_hours import discard_hours
+    from pipeline.plan import find_spools
+    from spool.wire import reason_name
+
+    for layout in find_spools(paths):
+        for (hour, reason), messages in sorted(discard_hours(layout).items()):
+            at = datetime.fromtimestamp(3600 * hour, UTC)
+            yield str(layout.directory), f"{at:%Y-%m-%dT%H:00:00Z}", reason_name(reason), messages
