@@ -52,6 +52,11 @@ class Settled(NamedTuple):
     """0: Kafka has it; else a spool.wire.Reason for which it never will."""
 
 
+def nothing_earlier(_spool: bytes) -> Settled:
+    """What other attempts at a task have written down that nobody else tries."""
+    return Settled(np.empty(0, np.int64), np.empty(0, np.int32))
+
+
 class Lane(NamedTuple):
     """Delivery in transactions."""
 
@@ -86,13 +91,18 @@ class Carrier:
         over: Callable[[], bool] = lambda: False,
         replayed_ms: int = 0,
         lane: Lane | None = None,
+        earlier: Callable[[bytes], Settled] = nothing_earlier,
     ) -> None:
         """`over` tells whether the time is over. `lane`: deliver in transactions, under its name.
+
+        `earlier`: of a spool, what other attempts at this task have written down; it is not sent again.
 
         Raises BadProperty, DispatchError.
         """
         self.topics = Topics()
-        self._over = over
+        self._over, self._earlier = over, earlier
+        self._spool = spool
+        self._known: Settled | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._book = lane.book if lane else None
         if lane:
@@ -130,8 +140,7 @@ class Carrier:
             return
         load = Load(batch, flat)
         self._loads.append(load)
-        if self._book and len(self._book.delivered):
-            self._note(np.intersect1d(batch.sequence, self._book.delivered), _DONE, 0)
+        self._pass_over(batch.sequence)
         if load.left:
             self._send_live(load)
         while self._bytes() > MOST_BYTES and not self._over():
@@ -154,6 +163,19 @@ class Carrier:
                 return None
             self._metadata.want([self.topics.names[topic] for topic in missing.tolist()])
             self.turn()
+
+    def _pass_over(self, sequences: npt.NDArray[np.int64]) -> None:
+        """Of a batch that was just taken in, what other attempts have done is done."""
+        if self._known is None:
+            # In transactions, nobody of the same name can commit any more: what he did stands in the record
+            # that was read, or in a file that was there before it.
+            self._known = self._earlier(self._spool)
+        for reason in np.unique(self._known.reasons).tolist():
+            known = self._known.sequences[self._known.reasons == reason]
+            self._note(np.intersect1d(sequences, known), _DONE, reason)
+        if self._book and len(self._book.delivered):
+            left = np.setdiff1d(self._book.delivered, self._known.sequences)
+            self._note(np.intersect1d(sequences, left), _DONE, 0)
 
     def _begun(self) -> bool:
         """Wait until it is known what need not be sent; False: there was no time."""
@@ -188,6 +210,7 @@ class Carrier:
         self.finish()
         if not self._loads:
             self._pool.serve(spool)
+            self._spool, self._known = spool, None
 
     def trouble(self) -> str:
         """Why nothing can be sent, in one sentence; empty when all is well."""

@@ -28,6 +28,7 @@ from spool.identity import read_identity
 from spool.layout import Layout
 from spool.lease import Claim, Claims, Grant
 from spool.lock import Lock
+from spool.outcome_file import forget_taken
 from spool.recovery import boot_id
 
 PATIENCE_S = 60.0
@@ -58,9 +59,13 @@ class DeliveryLease:
             )
 
     def settle(self) -> None:
-        """Take over what tasks have written down so far, where no daemon does. Raises LeaseLost."""
+        """Take over what tasks have written down so far, where no daemon does. Raises LeaseLost, OSError.
+
+        No task that has begun may be tried again behind it.
+        """
         _own(self.layout, self.spool)
         self.check()
+        forget_taken(self.outcomes)
 
 
 @contextlib.contextmanager

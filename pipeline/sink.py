@@ -26,10 +26,10 @@ from pyspark.sql import DataFrame
 from dispatch.names import lane_id
 from dispatch.options import DispatchOptions
 from pipeline.batches import integers, to_batch
-from pipeline.carrier import Carrier, Lane, Settled
+from pipeline.carrier import Carrier, Lane, Settled, nothing_earlier
 from pipeline.task_book import WHOLE, Segments, TaskBook
 from spool.crash_point import reach
-from spool.outcome_file import write_outcomes
+from spool.outcome_file import read_task, write_outcomes
 
 COLUMNS = ("spool", "sequence", "topic", "partition", "partition_key", "timestamp_ms", "key", "value")
 """What is delivered: the columns of `pipeline.schema`, and where to."""
@@ -146,7 +146,7 @@ def carry_all(batches: Iterator[pa.RecordBatch], delivery: Delivery) -> Iterator
                 else:
                     carrier.close()
                     carrier = None
-            carrier, last = carrier or _carrier(delivery, group, rows), group
+            carrier, last = carrier or _carrier(delivery, group, rows, record), group
             columns = dict(zip(rows.schema.names, rows.columns, strict=True))
             carrier.load(to_batch(columns, carrier.topics), integers(columns["partition"]).astype(np.int32))
             yield from record.take(carrier, last.spool)
@@ -166,7 +166,7 @@ class Group(NamedTuple):
     """In transactions, the number of the partitions; else all of them together."""
 
 
-def _carrier(delivery: Delivery, group: Group, rows: pa.RecordBatch) -> Carrier:
+def _carrier(delivery: Delivery, group: Group, rows: pa.RecordBatch, record: Record) -> Carrier:
     spool, lane = bytes.fromhex(group.spool), None
     if group.partition is not None and delivery.transactional_id:
         # Rows before these belong to batches that are done with.
@@ -175,7 +175,14 @@ def _carrier(delivery: Delivery, group: Group, rows: pa.RecordBatch) -> Carrier:
     elif group.partition is not None:
         book = TaskBook(delivery.segments[group.spool], delivery.epochs.get(group.spool, 0))
         lane = Lane(lane_id(spool, group.partition), book)
-    return Carrier(delivery.options, spool, over=delivery.over, replayed_ms=delivery.replayed_ms, lane=lane)
+    return Carrier(
+        delivery.options,
+        spool,
+        over=delivery.over,
+        replayed_ms=delivery.replayed_ms,
+        lane=lane,
+        earlier=record.earlier,
+    )
 
 
 def _groups(
@@ -199,7 +206,20 @@ class Record:
         self._delivery, self._written_at = delivery, time.monotonic()
         task = TaskContext.get()
         attempt = (task.partitionId(), task.taskAttemptId()) if task else (0, 0)
-        self._name = "-".join(map(str, (delivery.job, *attempt)))
+        self._task = f"{delivery.job}-{attempt[0]}-"
+        self._name = f"{self._task}{attempt[1]}"
+
+    def earlier(self, spool: bytes) -> Settled:
+        """What other attempts at this task have recorded of a spool. Raises OSError, BadSpool."""
+        directory = self._delivery.outcomes.get(spool.hex())
+        if not directory:
+            return nothing_earlier(spool)
+        found = read_task(Path(directory), self._task)
+        sequences, first = np.unique(
+            np.concatenate([np.empty(0, np.int64), *(file.sequences for file in found)]), return_index=True
+        )
+        reasons = np.concatenate([np.empty(0, np.int32), *(file.reasons for file in found)])
+        return Settled(sequences, reasons[first])
 
     def take(self, carrier: Carrier, spool: str, *, now: bool = False) -> Iterator[tuple[str, Settled]]:
         """Record what is settled of a spool, when it is time. Raises OSError."""

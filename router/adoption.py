@@ -33,7 +33,7 @@ from spool.disk import make_directory
 from spool.errors import BadSpool
 from spool.layout import Layout
 from spool.marks import Marks
-from spool.outcome_file import SUFFIX, OutcomeFile, read_outcomes
+from spool.outcome_file import SUFFIX, TAKEN, OutcomeFile, read_outcomes
 from spool.reader import Reader
 from spool.record import Batch, Topics
 from spool.unadopted import Judge, list_unadopted, settle
@@ -99,8 +99,10 @@ class Adoption:
         while found := self._read_some():
             if not self._take_over(*found):
                 return False
-            for path in [*found.outcomes, *found.counts]:
-                self._remove(path)
+            for path in found.outcomes:
+                self._put_away(path, keep)
+            for path in found.counts:
+                self._put_away(path)
             reach("adopt.removed")
         self._remove_directories(keep)
         self._discard_log.flush()
@@ -165,9 +167,13 @@ class Adoption:
         except OSError as failure:
             self._leave(path, f"cannot be moved: {failure.strerror}")
 
-    def _remove(self, path: Path) -> None:
+    def _put_away(self, path: Path, keep: str = "") -> None:
+        """Keep what the job that delivers now may ask for, when it tries a task again; remove the rest."""
         try:
-            path.unlink(missing_ok=True)
+            if path.parent.name == keep:
+                path.replace(path.with_suffix(TAKEN))
+            else:
+                path.unlink(missing_ok=True)
         except OSError as error:
             self._leave(path, f"cannot be removed: {error.strerror}")
 

@@ -9,6 +9,8 @@ in ascending order, modulo 2^64, the first one that to 0. A reason is 0 for a me
 a spool.wire.Reason, with 256 added when the dead-letter topic has it. `check` is the xxh3 of all before it.
 
 A task on any executor writes one, whole or not at all, and needs no LMDB. Taken over twice, it does no harm.
+Its name begins with that of the task, so that another attempt at it finds what need not be sent. It ends in
+`.out`, or in `.taken` once it stands in the marks: such files are kept while the job may try its tasks again.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from spool.errors import BadSpool, UnknownVersion
 MAGIC = b"bruceout"
 VERSION = 1
 SUFFIX = ".out"
+TAKEN = ".taken"
+"""Of a file that stands in the marks already, and is kept for tasks that are tried again."""
 MOST = 1 << 27
 """Outcomes in one file: more would be 1.5 GB to unpack."""
 _HEAD = struct.Struct("<8sI4x16sQ")
@@ -124,3 +128,28 @@ def count_outcomes(path: Path) -> int:
 def list_outcomes(directory: Path) -> list[Path]:
     """The outcome files that are whole in a directory, by name; none when there is no directory."""
     return sorted(directory.glob(f"*{SUFFIX}"))
+
+
+def read_task(directory: Path, task: str) -> list[OutcomeFile]:
+    """What files whose names begin with `task` say, those that were taken over, too.
+
+    Raises BadSpool, UnknownVersion, OSError.
+    """
+    return [_read_either(path) for path in sorted(directory.iterdir()) if _is_of(path, task)]
+
+
+def _is_of(path: Path, task: str) -> bool:
+    return path.name.startswith(task) and path.suffix in (SUFFIX, TAKEN)
+
+
+def _read_either(path: Path) -> OutcomeFile:
+    try:
+        return read_outcomes(path)
+    except FileNotFoundError:
+        return read_outcomes(path.with_suffix(TAKEN))
+
+
+def forget_taken(directory: Path) -> None:
+    """Remove the files that were taken over: none of their tasks will be tried again. Raises OSError."""
+    for path in directory.glob(f"*{TAKEN}"):
+        path.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ import pytest
 from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
 from pipeline.batches import to_batch
-from pipeline.carrier import Carrier
+from pipeline.carrier import Carrier, Settled
 from pipeline.errors import JobFailed
 from tests.daemon import consume
 
@@ -71,3 +71,29 @@ def test_what_does_not_come_in_order_is_refused(kafka: EmbeddedKafka) -> None:
             carrier.load(to_batch(columns, carrier.topics), np.zeros(2, np.int32))
     finally:
         carrier.close()
+
+
+def test_what_another_attempt_wrote_down_is_told_and_not_sent(kafka: EmbeddedKafka) -> None:
+    """Delivered or refused; of each spool it is asked once, when its first messages come."""
+    asked = []
+
+    def earlier(spool: bytes) -> Settled:
+        asked.append(spool)
+        return Settled(np.array([1, 2, 4, 99]), np.array([0, 15, 0, 0], np.int32))
+
+    options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers})
+    carrier = Carrier(options, SPOOL, earlier=earlier)
+    try:
+        load(carrier, 0, 3)
+        load(carrier, 3, 6)
+        carrier.turn_to(SPOOL[::-1])
+        load(carrier, 4, 8)
+        carrier.finish()
+        settled = carrier.settled()
+    finally:
+        carrier.close()
+    assert asked == [SPOOL, SPOOL[::-1]]
+    told = sorted(zip(settled.sequences.tolist(), settled.reasons.tolist(), strict=True))
+    assert told == [(0, 0), (1, 0), (2, 15), (3, 0), (4, 0), (4, 0), (5, 0), (5, 0), (6, 0), (7, 0)]
+    sent = sorted(int(record.value() or b"") for record in consume(kafka.bootstrap_servers, "t", 3, 6))
+    assert sent == [0, 3, 5, 5, 6, 7]

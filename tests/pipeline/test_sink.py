@@ -86,7 +86,10 @@ def assert_sent(rows: list[Row], rig: Rig, count: int) -> None:
 def test_messages_of_several_spools_are_delivered(
     spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, second_rig: Rig, tmp_path: Path
 ) -> None:
-    """Each once, in order, stamped as by the daemon; the outcomes name all, and stand in files, too."""
+    """Each once, in order, stamped as by the daemon; the outcomes name all, and stand in files, too.
+
+    Tasks that are run again find the files, tell the same, and send nothing.
+    """
     fill(rig, 300)
     fill(second_rig, 200)
     directories = {}
@@ -105,6 +108,10 @@ def test_messages_of_several_spools_are_delivered(
         files = [read_outcomes(path) for path in list_outcomes(Path(directories[spool]))]
         assert sorted(np.concatenate([file.sequences for file in files]).tolist()) == list(range(count))
         assert all(file.spool == made.identity.spool and not file.reasons.any() for file in files)
+    # As when the executor with a task's result is gone.
+    again = deliver(arranged(spark, rig, second_rig), delivery).collect()
+    assert sorted(again) == sorted(told)
+    assert in_kafka(spark, kafka) == rows
 
 
 def test_what_kafka_refuses_is_told_and_nothing_else(

@@ -23,7 +23,7 @@ from spool.account import Account, take_account
 from spool.catalogue import Catalogue
 from spool.counts_file import write_counts
 from spool.marks import Marks
-from spool.outcome_file import list_outcomes, write_outcomes
+from spool.outcome_file import list_outcomes, read_task, write_outcomes
 from spool.retention import Stock
 from spool.wire import DEAD_LETTERED, Reason, encode
 from tests.spool.rig import Rig
@@ -213,6 +213,19 @@ def test_what_is_refused_is_passed_over(desk: Desk, caplog: pytest.LogCaptureFix
     assert "cannot be read" in read_error
     assert "cannot be removed" in remove_error
     assert desk.adopt(keep="").delivered == 20
+    assert not desk.outcomes.exists()
+
+
+def test_tasks_of_the_job_that_delivers_find_what_was_taken_over(desk: Desk) -> None:
+    """As long as it delivers; nobody takes it over again, and it goes with the lease."""
+    desk.write(range(7))
+    assert desk.adopt(keep=desk.outcomes.name).delivered == 7
+    assert list_outcomes(desk.outcomes) == []
+    (found,) = read_task(desk.outcomes, "")
+    assert found.sequences.tolist() == list(range(7))
+    assert read_task(desk.outcomes, "another-") == []
+    assert desk.adopt(keep=desk.outcomes.name).delivered == 7
+    assert desk.adopt(keep="").delivered == 7
     assert not desk.outcomes.exists()
 
 
