@@ -52,7 +52,7 @@ class Evidence:
             print(f"{len(self.violations)} violations; the evidence lies in {self.directory}", flush=True)
             return 1
         if not keep:
-            for large in ("spool", "kafka", "marks"):
+            for large in ("spool", "kafka", "marks", "hosts", "spark"):
                 shutil.rmtree(self.directory / large, ignore_errors=True)
         print("nothing is missing", flush=True)
         return 0

@@ -86,7 +86,12 @@ def minute(options: StormOptions) -> StormOptions:
 
 def seeded(options: StormOptions) -> StormOptions:
     """With a seed of its own, when none was given."""
-    return options if options.seed else replace(options, seed=secrets.randbelow(1 << 31) + 1)
+    return options if options.seed else replace(options, seed=new_seed())
+
+
+def new_seed() -> int:
+    """A seed for who gave none."""
+    return secrets.randbelow(1 << 31) + 1
 
 
 def parse_options(

@@ -1,0 +1,90 @@
+"""`brucectl spark audit` on real brokers: it finds the faults that were planted, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from spool.wire import encode
+from tests.daemon import ROOT
+from tests.router.outlet import NOW_MS
+from tests.spool.rig import Rig
+from tools.kafka_cluster import KafkaCluster
+
+pytestmark = [pytest.mark.real_kafka, pytest.mark.spark, pytest.mark.final]
+
+MESSAGES, KEYS, PARTITIONS = 3000, 7, 6
+LOST = range(100, 107)
+DOUBLED = range(500, 505)
+SWAPPED = (1000, 1500, 2000)
+"""Each with the next message of its partition key."""
+TIMEOUT_S = 600
+
+
+def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path) -> None:
+    """Seven losses, whose messages stand in an aborted transaction, five duplicates and three swaps."""
+    topic = f"bruce-{uuid.uuid4().hex}"
+    admin = AdminClient({"bootstrap.servers": kafka3.bootstrap})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(60)
+    rig = Rig(tmp_path)
+    for first in range(0, MESSAGES, 20):
+        numbers = range(first, first + 20)
+        rig.append(
+            [
+                encode(topic.encode(), b"%d" % i, key=b"k", timestamp=NOW_MS + i, partition_key=i % KEYS)
+                for i in numbers
+            ]
+        )
+    rig.step()
+    rig.crash()
+    order = [i for i in range(MESSAGES) if i not in LOST]
+    for number in SWAPPED:
+        a, b = order.index(number), order.index(number + KEYS)
+        order[a], order[b] = order[b], order[a]
+    produce(kafka3.bootstrap, topic, rig.identity.spool, [*order, *DOUBLED])
+    produce(kafka3.bootstrap, topic, rig.identity.spool, [*LOST], aborted=True)
+    report = audit(kafka3.bootstrap, rig)
+    wanted = dict.fromkeys(("altered", "discarded", "backlog", "foreign"), 0)
+    wanted |= {"stored": MESSAGES, "once": MESSAGES - 12, "lost": 7, "duplicated": 5}
+    assert report["total"] == {**wanted, "reordered": 3}
+
+
+def produce(bootstrap: str, topic: str, spool: bytes, numbers: list[int], *, aborted: bool = False) -> None:
+    """Send these as the daemon would, in this order."""
+    more = {"transactional.id": topic} if aborted else {}
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **more})
+    if aborted:
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+    for i in numbers:
+        producer.produce(
+            topic,
+            b"%d" % i,
+            b"k",
+            i % KEYS % PARTITIONS,
+            timestamp=NOW_MS + i,
+            headers=[("bruce-id", spool + i.to_bytes(8, "big"))],
+        )
+    assert producer.flush(TIMEOUT_S) == 0
+    if aborted:
+        producer.abort_transaction(TIMEOUT_S)
+
+
+def audit(bootstrap: str, rig: Rig) -> dict[str, dict[str, int]]:
+    """What `brucectl spark audit` says, which exits 1."""
+    brucectl = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
+    command = ["spark", "audit", str(rig.options.directory), "--bootstrap-servers", bootstrap, "--json"]
+    done = subprocess.run(
+        [*brucectl, *command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 1, done.stderr
+    found: dict[str, dict[str, int]] = json.loads(done.stdout)
+    return found

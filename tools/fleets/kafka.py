@@ -1,0 +1,47 @@
+"""Topics, and where their partitions end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.cimpl import NewTopic
+
+ANSWER_S = 30.0
+LOOK_S = 2.0
+"""For the end of a partition whose broker may be away."""
+Place = tuple[str, int]
+"""A topic, and one of its partitions."""
+
+
+def connect(bootstrap: str) -> AdminClient:
+    """Somebody to ask."""
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+
+
+def make_topics(bootstrap: str, topics: Mapping[str, int], copies: int) -> None:
+    """Make topics with so many partitions, each in so many copies. Raises KafkaException."""
+    config = {"min.insync.replicas": str(min(2, copies))}
+    wanted = [NewTopic(name, count, copies, config=config) for name, count in topics.items()]
+    admin = connect(bootstrap)
+    for made in admin.create_topics(wanted, operation_timeout=ANSWER_S).values():
+        made.result(2 * ANSWER_S)
+
+
+def ends(admin: AdminClient, places: Sequence[Place]) -> dict[Place, int]:
+    """Behind the last offset of each partition that answers."""
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    asked = admin.list_offsets({TopicPartition(*place): latest for place in places}, request_timeout=LOOK_S)
+    found = {}
+    for partition, answer in asked.items():
+        try:
+            found[partition.topic, partition.partition] = answer.result(2 * LOOK_S).offset
+        except Exception:  # noqa: BLE001, S112  (its broker is away, whatever librdkafka calls that)
+            continue
+    return found
+
+
+def places_of(topics: Mapping[str, int]) -> list[Place]:
+    """Every partition of these."""
+    return [(topic, partition) for topic, count in topics.items() for partition in range(count)]
