@@ -30,6 +30,7 @@ from pipeline.carrier import Carrier, Lane, Settled, nothing_earlier
 from pipeline.task_book import WHOLE, Segments, TaskBook
 from spool.crash_point import reach
 from spool.outcome_file import read_task, write_outcomes
+from spool.unadopted import settle
 
 COLUMNS = ("spool", "sequence", "topic", "partition", "partition_key", "timestamp_ms", "key", "value")
 """What is delivered: the columns of `pipeline.schema`, and where to."""
@@ -214,12 +215,11 @@ class Record:
         directory = self._delivery.outcomes.get(spool.hex())
         if not directory:
             return nothing_earlier(spool)
-        found = read_task(Path(directory), self._task)
-        sequences, first = np.unique(
-            np.concatenate([np.empty(0, np.int64), *(file.sequences for file in found)]), return_index=True
+        found = settle(read_task(Path(directory), self._task))
+        return Settled(
+            np.concatenate([found.delivered, found.discarded]),
+            np.concatenate([np.zeros(len(found.delivered), np.int32), found.reasons]),
         )
-        reasons = np.concatenate([np.empty(0, np.int32), *(file.reasons for file in found)])
-        return Settled(sequences, reasons[first])
 
     def take(self, carrier: Carrier, spool: str, *, now: bool = False) -> Iterator[tuple[str, Settled]]:
         """Record what is settled of a spool, when it is time. Raises OSError."""
