@@ -7,13 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dispatch.embedded import EmbeddedKafka
 from spool.wire import encode
+from tests.daemon import RunningBruce
+from tests.pipeline.conftest import Done
 from tests.spool.rig import Rig
 
 if TYPE_CHECKING:
@@ -21,7 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-BRUCECTL = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
 ODD = [
     encode(b"clicks", b"", timestamp=-5),
     encode(b"clicks", b"\x00\xff", key=b"\xff\n", timestamp=2**62),
@@ -134,30 +137,6 @@ def test_a_damaged_header_is_named(spark: SparkSession, rig: Rig, tmp_path: Path
     assert run_archive(spark, paths, str(target)).sound
 
 
-def test_killed_between_commit_and_the_last_file(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
-    """A job that dies by SIGKILL with half of its files in place leaves no gap and no double to the next."""
-    from pipeline.archiving import run_archive
-
-    target, paths = tmp_path / "archive", [str(rig.options.directory)]
-    fill(rig, 200)
-    code = (
-        "import os, signal\n"
-        "from pipeline.archiving import run_archive\n"
-        "from pipeline.session import open_session\n"
-        "from pipeline.store import Store\n"
-        "move = Store.move\n"
-        "Store.move = lambda self, *names: (move(self, *names), os.kill(os.getpid(), signal.SIGKILL))\n"
-        f"with open_session('local[1]') as session: run_archive(session, {paths!r}, {str(target)!r})\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=300, capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert len(archived(spark, target)) == 100
-    fill(rig, 10)
-    assert run_archive(spark, paths, str(target)).messages == 10
-    rows = archived(spark, target)
-    assert len({row.sequence for row in rows}) == len(rows) == 210
-
-
 def test_small_files_become_few(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
     """One file a topic and day, the same rows in order; a second compaction finds nothing to do."""
     from pipeline.archiving import run_archive
@@ -187,7 +166,7 @@ def test_bins_hold_what_fits() -> None:
     assert all(sum(file.bytes for file in chosen) <= FULL_BYTES for chosen in bins)
 
 
-def test_command(rig: Rig, tmp_path: Path) -> None:
+def test_command(job: Callable[..., Done], rig: Rig, tmp_path: Path) -> None:
     """`brucectl spark archive` says what it did; a damaged frame is counted, and then it exits 1."""
     fill(rig, 100)
     rig.crash()
@@ -195,16 +174,7 @@ def test_command(rig: Rig, tmp_path: Path) -> None:
     with first.open("r+b") as file:
         file.seek(4096 + 200)
         file.write(os.urandom(16))
-    command = [
-        *BRUCECTL,
-        "spark",
-        "archive",
-        str(rig.options.directory),
-        "--to",
-        str(tmp_path / "a"),
-        "--json",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = job("archive", rig.options.directory, "--to", tmp_path / "a", "--json")
     assert (done.returncode, done.stderr) == (1, "")
     report = json.loads(done.stdout)
     assert report["unreadable"] > 0
@@ -224,37 +194,82 @@ def test_copies_of_one_spool_are_refused(spark: SparkSession, rig: Rig, tmp_path
         run_archive(spark, [str(rig.options.directory), str(copy)], str(tmp_path / "archive"))
 
 
+CONTINUOUS = """
+import os, signal, sys
+from cli.app import brucectl
+from pipeline import archiving
+from pipeline.store import Store
+
+archiving.EVERY_S = 0.2
+left, move = int(sys.argv.pop(1)), Store.move
+
+def move_and_die(self, *names):
+    global left
+    move(self, *names)
+    left -= 1
+    if left == 0:
+        os.killpg(0, signal.SIGKILL)
+
+Store.move = move_and_die
+brucectl()
+"""
+"""`brucectl` that dies, its JVM with it, when so many files have the names that they keep."""
+
+
 @pytest.mark.crash
 @pytest.mark.slow
-def test_continuous_through_a_kill(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
-    """`--continuous` goes on with what comes; killed, JVM and all, and started again: no gap and no double.
+def test_continuous_through_a_kill(spark: SparkSession, tmp_path: Path) -> None:
+    """`--continuous` goes on while Kafka is away; killed, and started again: no gap and no double.
 
-    SIGTERM ends it, with exit code 0.
+    Beside a live daemon. It dies, JVM and all, between a commit and the last of its files. SIGTERM ends it,
+    with exit code 0.
     """
-    target = tmp_path / "archive"
-    command = [*BRUCECTL, "spark", "archive", str(rig.options.directory), "--to", str(target), "--continuous"]
+    target, topics = tmp_path / "archive", (b"clicks", b"views")
+    with (
+        EmbeddedKafka(brokers=1, topics=[(topic.decode(), 1) for topic in topics]) as kafka,
+        RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce,
+        (tmp_path / "said").open("wb") as said,
+    ):
 
-    def rows() -> list[int]:
-        return [row.sequence for row in archived(spark, target)] if target.exists() else []
+        def send(first: int, end: int) -> None:
+            bruce.send([encode(topics[i % 2], b"%d" % i) for i in range(first, end)])
+            bruce.await_status(lambda seen: seen.watermarks.synced == end)
 
-    def until(count: int, process: subprocess.Popen[bytes]) -> None:
-        while len(rows()) < count:
-            assert process.poll() is None
-            time.sleep(0.5)
+        @contextmanager
+        def running(moves: int) -> Iterator[subprocess.Popen[bytes]]:
+            command = ["spark", "archive", str(bruce.spool), "--to", str(target), "--continuous"]
+            started = subprocess.Popen(
+                [sys.executable, "-c", CONTINUOUS, str(moves), *command],
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+            try:
+                yield started
+            finally:
+                if started.poll() is None:
+                    os.killpg(started.pid, signal.SIGKILL)
+                    started.wait()
 
-    fill(rig, 60)
-    with (tmp_path / "said").open("wb") as said:
-        first = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
-        until(60, first)
-        fill(rig, 40)
-        until(100, first)
-        fill(rig, 30)
-        # Somewhere in its next turn, or before it.
-        os.killpg(first.pid, signal.SIGKILL)
-        assert first.wait() == -signal.SIGKILL
-        fill(rig, 20)
-        second = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
-        until(150, second)
-        second.terminate()
-        assert second.wait(120) == 0
-    assert sorted(rows()) == list(range(150))
+        def archived_to(process: subprocess.Popen[bytes], end: int) -> bool:
+            assert process.poll() is None, (tmp_path / "said").read_text()
+            commits = sorted(target.glob("_bruce/commits/*.json"))
+            return bool(commits) and [[end, end]] == list(
+                json.loads(commits[-1].read_text())["spools"].values()
+            )
+
+        send(0, 60)
+        with running(3) as first:
+            bruce.await_true(lambda: archived_to(first, 60), 300)
+            kafka.down(-1)
+            send(60, 100)
+            assert first.wait(300) == -signal.SIGKILL
+        send(100, 120)
+        with running(-1) as second:
+            bruce.await_true(lambda: archived_to(second, 120), 300)
+            send(120, 150)
+            bruce.await_true(lambda: archived_to(second, 150), 300)
+            second.terminate()
+            assert second.wait(300) == 0
+        assert bruce.status().backlog >= 90
+        assert [row.sequence for row in archived(spark, target)] == list(range(150))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,12 +15,11 @@ import pytest
 from cli.output import Form
 from cli.rows import write_rows
 from spool.wire import encode
+from tests.pipeline.conftest import Done
 from tests.spool.rig import Rig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-BRUCECTL = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
 
 
 @pytest.mark.parametrize(
@@ -108,19 +106,15 @@ def test_csv_has_a_head_and_quotes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.spark
-def test_command(spark: SparkSession, rig: Rig) -> None:
+def test_command(job: Callable[..., Done], rig: Rig) -> None:
     """`brucectl spark query` writes rows, and nothing else; wrong SQL exits 2."""
     rig.append([encode(b"orders", b"%d" % i) for i in range(3)])
     rig.step()
-
-    def run(sql: str) -> subprocess.CompletedProcess[str]:
-        command = [*BRUCECTL, "spark", "query", sql, str(rig.options.directory), "--form", "json"]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-
-    done = run("SELECT value, topic FROM spool ORDER BY sequence")
+    sql = "SELECT value, topic FROM spool ORDER BY sequence"
+    done = job("query", sql, rig.options.directory, "--form", "json")
     assert (done.returncode, done.stderr) == (0, "")
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
         {"value": str(i), "topic": "orders"} for i in range(3)
     ]
-    done = run("SELECT nope FROM spool")
+    done = job("query", "SELECT nope FROM spool", rig.options.directory, "--form", "json")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
