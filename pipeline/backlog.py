@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.functions import arrow_udf
 
 from pipeline.batches import integers
+from pipeline.worker import freeze_imports
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ def undelivered(stored: DataFrame, backlog: Mapping[str, Runs]) -> DataFrame:
     def choose(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         for spools, sequences in batches:
             yield pa.array(_hold(spools, integers(sequences), backlog))
+        freeze_imports("choose")
 
     choose.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
     make: Any = arrow_udf

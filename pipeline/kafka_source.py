@@ -26,6 +26,7 @@ from pipeline.identity import HEADER, ID_BYTES
 from pipeline.kafka_plan import Range, open_consumer, plan_ranges
 from pipeline.schema import KAFKA_SCHEMA, to_arrow_schema
 from pipeline.source import check_schema
+from pipeline.worker import freeze_imports
 from pipeline.writer import KafkaWriter
 
 BATCH = 20_000
@@ -88,6 +89,7 @@ class RangeReader(DataSourceReader):
         with closing(open_consumer(self._properties)) as consumer:
             for messages in read_range(consumer, partition):
                 yield to_arrow(messages, partition, schema)
+        freeze_imports("read Kafka")
 
 
 def read_range(consumer: Consumer, wanted: Range, silence_s: float = SILENCE_S) -> Iterator[list[Message]]:

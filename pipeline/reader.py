@@ -13,6 +13,7 @@ from pipeline.columns import damage_to_arrow, to_arrow
 from pipeline.errors import JobFailed
 from pipeline.schema import to_arrow_schema
 from pipeline.segments import DamagedFile, Part, SegmentReading
+from pipeline.worker import freeze_imports
 
 PERMISSIVE, DROPMALFORMED, FAILFAST = MODES = ("permissive", "dropmalformed", "failfast")
 """What becomes of damaged frames, as Spark's own readers name it: rows, nothing, an error."""
@@ -39,7 +40,8 @@ class SegmentReader(DataSourceReader):
         return self._plan(self._filters)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_part(partition, self._schema, self._mode)
+        yield from read_part(partition, self._schema, self._mode)
+        freeze_imports("read")
 
 
 class PruningReader(SegmentReader):

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.functions import arrow_udf
 
 from pipeline.batches import to_batch
+from pipeline.worker import freeze_imports
 from router.partition import Partitioners
 from spool.record import Batch, Topics
 
@@ -53,6 +54,7 @@ def route(frame: DataFrame, routes: Routes) -> DataFrame:
         chooser = Chooser(routes)
         for arrays in batches:
             yield pa.array(chooser.choose(dict(zip(_COLUMNS, arrays, strict=True))))
+        freeze_imports("route")
 
     # Spark tells by the types what kind of function it is, and cannot read them as strings; its own do not
     # know this kind.

@@ -28,6 +28,7 @@ from dispatch.options import DispatchOptions
 from pipeline.batches import integers, to_batch
 from pipeline.carrier import Carrier, Lane, Settled, nothing_earlier
 from pipeline.task_book import WHOLE, Segments, TaskBook
+from pipeline.worker import freeze_imports
 from spool.crash_point import reach
 from spool.outcome_file import read_task, write_outcomes
 from spool.unadopted import settle
@@ -104,6 +105,7 @@ def deliver(frame: DataFrame, delivery: Delivery) -> DataFrame:
     def carry(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for spool, settled in carry_all(batches, delivery):
             yield _told(spool, settled)
+        freeze_imports("deliver")
 
     return frame.select(*COLUMNS).mapInArrow(carry, OUTCOMES)
 

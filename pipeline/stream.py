@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.reader import read_part
 from pipeline.segments import DamagedFile, Part
+from pipeline.worker import freeze_imports
 
 if TYPE_CHECKING:
     from pipeline.places import Offset, Places
@@ -54,4 +55,5 @@ class SpoolStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._places.parts(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_part(partition, self._schema, self._mode)
+        yield from read_part(partition, self._schema, self._mode)
+        freeze_imports("read")
