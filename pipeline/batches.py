@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from spool.record import Batch, Topics
 
+NOWHERE = -1
+"""The partition of a message whose topic has none."""
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 Lengths = npt.NDArray[np.int32]

@@ -25,14 +25,18 @@ from dispatch.options import DispatchOptions
 from dispatch.partitions import NOT_HELD
 from dispatch.pool import Outcomes, Pool
 from dispatch.retry import Action, decide
+from pipeline.batches import NOWHERE
+from pipeline.dead_letters import DeadLetters, Loads
 from pipeline.errors import JobFailed
 from pipeline.task_book import TaskBook
+from router.ends import Kafka
 from router.failures import Failures
 from router.metadata import Metadata
 from router.renewal import Renewal
 from router.room import Room
 from router.trouble import Trouble
 from spool.record import Batch, Topics
+from spool.wire import Reason
 
 MOST_BYTES = 64 << 20
 IDLE_S = 0.05
@@ -117,6 +121,11 @@ class Carrier:
         self._metadata = Metadata(self._client.fetch_cluster, self._ring)
         self._trouble = Trouble(self._client, self._metadata)
         self._failures = Failures()
+        self._dead: DeadLetters | None = None
+        if options.dead_letter_topic:
+            loads = Loads(self.topics, self._look_up, self._take, self._settle_some)
+            kafka = Kafka(self._client, self._pool, self._room, self._metadata)
+            self._dead = DeadLetters(options, loads, kafka, self._trouble)
         self._renewal = Renewal(self._client, self._pool)
         self._loads: deque[Load] = deque()
         self._settled: list[Settled] = []
@@ -128,7 +137,8 @@ class Carrier:
     def load(self, batch: Batch, partition: npt.NDArray[np.int32]) -> None:
         """Take in a batch with its partitions, and send what may go; waits while there is too much here.
 
-        Its topics are those of `self.topics`. Raises JobFailed when the messages are not in order.
+        What is of partition NOWHERE is given up: Kafka does not have its topic. The topics are those of
+        `self.topics`. Raises JobFailed when the messages are not in order.
         """
         end = self._loads[-1].batch.sequence[-1] if self._loads else -1
         if (np.diff(batch.sequence, prepend=end) <= 0).any():
@@ -143,6 +153,7 @@ class Carrier:
         self._pass_over(batch.sequence)
         if load.left:
             self._send_live(load)
+            self._give_up(load)
         while self._bytes() > MOST_BYTES and not self._over():
             self.turn()
 
@@ -158,7 +169,10 @@ class Carrier:
             known = np.pad(partitions.partitions_of, (0, len(wanted)))[: len(wanted)]
             missing = np.flatnonzero(known < wanted)
             if len(missing) == 0:
-                return np.asarray(partitions.flats[batch.topic, partition])
+                flat = np.full(len(batch), NOWHERE, np.int32)
+                placed = partition != NOWHERE
+                flat[placed] = partitions.flats[batch.topic[placed], partition[placed]]
+                return flat
             if self._over():
                 return None
             self._metadata.want([self.topics.names[topic] for topic in missing.tolist()])
@@ -173,9 +187,8 @@ class Carrier:
         for reason in np.unique(self._known.reasons).tolist():
             known = self._known.sequences[self._known.reasons == reason]
             self._note(np.intersect1d(sequences, known), _DONE, reason)
-        if self._book and len(self._book.delivered):
-            left = np.setdiff1d(self._book.delivered, self._known.sequences)
-            self._note(np.intersect1d(sequences, left), _DONE, 0)
+        for outcome, found in self._book.known(sequences).items() if self._book else ():
+            self._note(np.setdiff1d(found, self._known.sequences), _DONE, outcome)
 
     def _begun(self) -> bool:
         """Wait until it is known what need not be sent; False: there was no time."""
@@ -219,6 +232,8 @@ class Carrier:
     def close(self) -> None:
         """Let go, whatever is in flight."""
         self._metadata.stop()
+        if self._dead:
+            self._dead.close()
         if self._pool.close():
             self._client.close()
         os.close(self._wake)
@@ -236,10 +251,11 @@ class Carrier:
             self._trouble.note_finished(self._client.fatal.text)
             lost = self._renewal.attempt(self._pool.in_flight())
             if lost:
-                self._fail(lost)
+                self._fail(self._dead.take_out(lost) if self._dead else lost)
         else:
             self._observe()
             moved |= self._go_over()
+            moved |= self._dead is not None and self._dead.step()
         if not moved and select.select([self._wake], [], [], IDLE_S)[0]:
             os.eventfd_read(self._wake)
 
@@ -255,6 +271,7 @@ class Carrier:
         outcomes = self._pool.collect()
         if len(outcomes.sequence) == 0:
             return False
+        outcomes = self._dead.take_out(outcomes) if self._dead else outcomes
         good = outcomes.code == 0
         if good.any():
             self._trouble.note_delivered()
@@ -270,11 +287,42 @@ class Carrier:
         bad = outcomes.code != 0
         verdict = self._failures.judge(outcomes.sequence[bad], outcomes.code[bad], outcomes.flat[bad])
         for reason, refused in verdict.discard.items():
-            self._note(refused.sequence, _DONE, reason)
+            taken = self._reject(refused.sequence, reason, refused.first_ms)
+            self._note(refused.sequence[taken:], _OPEN, 0)
+            self._pool.partitions.hold(refused.flat[taken:], refused.sequence[taken:])
         self._note(verdict.again.sequence, _OPEN, 0)
         self._pool.partitions.hold(verdict.again.flat, verdict.again.sequence)
         if verdict.refresh:
             self._metadata.want([])
+
+    def _reject(self, sequences: npt.NDArray[np.int64], reason: int, first_ms: list[int]) -> int:
+        """Kafka will never take these; how many were taken care of."""
+        if self._dead is None:
+            self._settle_some(sequences, reason)
+            return len(sequences)
+        taken = min(len(sequences), self._dead.room)
+        self._dead.add(sequences[:taken], reason, first_ms[:taken])
+        return taken
+
+    def _give_up(self, load: Load) -> None:
+        """Have done with the rows that have no place; waits while there is no room for so many."""
+        left = load.batch.sequence[(load.flat == NOWHERE) & (load.state == _OPEN)]
+        while len(left) and not self._over():
+            now = time.time_ns() // 1_000_000
+            left = left[self._reject(left, Reason.UNKNOWN_TOPIC, [now] * len(left)) :]
+            if len(left):
+                self.turn()
+
+    def _look_up(self, sequence: int) -> tuple[Batch, int]:
+        """Where a message is that is under way."""
+        load = next(load for load in reversed(self._loads) if load.batch.sequence[0] <= sequence)
+        return load.batch, int(np.searchsorted(load.batch.sequence, sequence))
+
+    def _take(self, sequences: npt.NDArray[np.int64]) -> None:
+        self._note(sequences, _TAKEN, 0)
+
+    def _settle_some(self, sequences: npt.NDArray[np.int64], reason: int) -> None:
+        self._note(sequences, _DONE, reason)
 
     def _note(self, sequences: npt.NDArray[np.int64], state: int, reason: int) -> None:
         """These are open again, or done with."""
@@ -294,11 +342,14 @@ class Carrier:
     def _send_live(self, load: Load) -> None:
         """Send the rows of a new batch whose partitions are not held."""
         held = self._pool.partitions.rows["held_from"]
-        if self._pool.closed or self._client.fatal:
-            flats, first = np.unique(load.flat, return_index=True)
-            self._pool.partitions.hold(flats, load.batch.sequence[first])
+        may = (load.flat != NOWHERE) & (load.state == _OPEN)
+        if not may.any():
             return
-        may = (held[load.flat] == NOT_HELD) & (load.state == _OPEN)
+        if self._pool.closed or self._client.fatal:
+            flats, first = np.unique(load.flat[may], return_index=True)
+            self._pool.partitions.hold(flats, load.batch.sequence[may][first])
+            return
+        may &= held[load.flat] == NOT_HELD
         handed = self._pool.send(load.batch, np.where(may, load.flat, -1).astype(np.int32))
         after = self._pool.partitions.rows["held_from"][load.flat]
         sent = may & ((after == NOT_HELD) | (load.batch.sequence < after))

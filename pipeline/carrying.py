@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -16,15 +17,15 @@ from dispatch.cluster import Cluster
 from dispatch.errors import Unreachable
 from dispatch.options import DispatchOptions
 from pipeline.backlog import undelivered
+from pipeline.batches import NOWHERE
 from pipeline.drain import delivery_from, open_runs
 from pipeline.failure import explained
 from pipeline.lease import DeliveryLease
 from pipeline.route import Routes
 from pipeline.routing import Routing
 from pipeline.sending import Sent, count_outcomes, read_stored, send, tell
-from pipeline.sink import Delivery, give_up
+from pipeline.sink import Delivery, arrange, deliver
 from pipeline.waiting import Span, Waiting, usable
-from spool.wire import Reason
 
 
 class Batches:
@@ -42,7 +43,8 @@ class Batches:
         self._session, self._leases, self._options = session, leases, options
         self._routing, self._told = routing, told
         self._backlog = {lease.spool.hex(): open_runs(lease, options).and_from(lease.end) for lease in leases}
-        self._spares = Delivery(options).spares_refused
+        # Spared, they would be read again for ever.
+        self._spares = Delivery(options).spares_refused and not options.dead_letter_topic
         self._waiting = Waiting(options.unknown_topic_seconds)
         self._turn = threading.Lock()
         """Spark carries batches in a thread of its own."""
@@ -95,13 +97,18 @@ class Batches:
             if usable(cluster, topic):
                 self._send(self._read_again(topic), cluster, spans, spans, started)
             elif self._waiting.given_up(topic) and not self._spares:
-                outcomes = give_up(
-                    self._read_again(topic), self._delivery("gone", Routes({})), Reason.UNKNOWN_TOPIC
-                )
-                self._settle(spans, Routes({}), count_outcomes(outcomes), started)
+                self._give_up(topic, spans, started)
             else:
                 continue
             self._waiting.drop(topic)
+
+    def _give_up(self, topic: str, spans: Sequence[Span], started: float) -> None:
+        """Have done with messages whose topic nobody has made."""
+        routes = Routes({topic: np.zeros(1, np.bool_)})
+        nowhere = self._read_again(topic).withColumn("partition", f.lit(NOWHERE))
+        delivery = self._delivery("gone", routes)
+        outcomes = deliver(arrange(nowhere, in_transactions=delivery.in_transactions), delivery)
+        self._settle(spans, Routes({}), count_outcomes(outcomes), started)
 
     def _read_again(self, topic: str) -> DataFrame:
         """The messages that wait for a topic, from their spools."""

@@ -17,13 +17,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.functions import arrow_udf
 
-from pipeline.batches import to_batch
+from pipeline.batches import NOWHERE, to_batch
 from pipeline.worker import freeze_imports
 from router.partition import Partitioners
 from spool.record import Batch, Topics
 
-NOWHERE = -1
-"""The partition of a message whose topic has none."""
 _COLUMNS = ("spool", "sequence", "topic", "partition_key", "key")
 
 History = list[tuple[int, int]]

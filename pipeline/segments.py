@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +109,11 @@ class DamagedFile(InputPartition):
 def topic_name(name: bytes) -> str:
     """A topic as text, no two the same: what is not UTF-8, and a backslash, is escaped byte by byte."""
     return name.replace(b"\\", b"\\x5c").decode(errors="backslashreplace")
+
+
+def topic_bytes(name: str) -> bytes:
+    """The topic that `topic_name` has made this text of."""
+    return re.sub(rb"\\x([0-9a-f]{2})", lambda found: bytes.fromhex(found[1].decode()), name.encode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,11 +75,16 @@ def tell(
     messages: int, topics: Mapping[str, int], routes: Routes, reasons: Mapping[int, int], started: float
 ) -> Sent:
     """What came of it; `started` by the monotonic clock."""
+    refused: Counter[str] = Counter()
+    for reason, count in sorted(reasons.items()):
+        if reason:
+            # In the dead-letter topic or not.
+            refused[reason_name(reason)] += count
     return Sent(
         messages,
         dict(sorted(topics.items())),
         reasons.get(0, 0),
-        {reason_name(reason): count for reason, count in sorted(reasons.items()) if reason},
+        dict(refused),
         messages - sum(reasons.values()),
         sorted(topics.keys() - routes.available.keys()),
         time.monotonic() - started,

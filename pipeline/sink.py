@@ -32,6 +32,7 @@ from pipeline.worker import freeze_imports
 from spool.crash_point import reach
 from spool.outcome_file import read_task, write_outcomes
 from spool.unadopted import settle
+from spool.wire import DEAD_LETTERED
 
 COLUMNS = ("spool", "sequence", "topic", "partition", "partition_key", "timestamp_ms", "key", "value")
 """What is delivered: the columns of `pipeline.schema`, and where to."""
@@ -64,8 +65,8 @@ class Delivery:
 
     @property
     def spares_refused(self) -> bool:
-        """Whether messages that Kafka will never take are left to the daemon, which keeps them elsewhere."""
-        return bool(self.options.dead_letter_topic or self.options.discard_file)
+        """Whether what would be discarded is left to the daemon, which keeps it in a file of its own."""
+        return self.options.discard_file is not None
 
     @property
     def in_transactions(self) -> bool:
@@ -98,38 +99,18 @@ def sort_columns(*, in_transactions: bool) -> list[str]:
 def deliver(frame: DataFrame, delivery: Delivery) -> DataFrame:
     """Send all of `frame`; one row (OUTCOMES) for each message that Kafka has, or never will.
 
+    What it never takes, and what is of partition NOWHERE, goes to the dead-letter topic, if there is one.
     Lazy, as all of Spark: each time the result is asked for, everything is sent. What Kafka does not take now
     is held, and sent when it does; messages without a row were not sent in time.
     """
 
     def carry(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for spool, settled in carry_all(batches, delivery):
-            yield _told(spool, settled)
+            spools = pa.repeat(pa.scalar(spool), len(settled.sequences))
+            yield pa.RecordBatch.from_arrays([spools, *map(pa.array, settled)], schema=_SCHEMA)
         freeze_imports("deliver")
 
     return frame.select(*COLUMNS).mapInArrow(carry, OUTCOMES)
-
-
-def give_up(frame: DataFrame, delivery: Delivery, reason: int) -> DataFrame:
-    """Write down that all of `frame` is discarded; one row (OUTCOMES) for each message. Nothing is sent.
-
-    It needs the columns spool and sequence. `reason`: a spool.wire.Reason.
-    """
-
-    def drop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        record = Record(delivery)
-        for group, rows in _groups(batches, by_partition=False):
-            sequences = integers(rows.column("sequence"))
-            settled = Settled(sequences, np.full(len(sequences), reason, np.int32))
-            record.write(group.spool, settled)
-            yield _told(group.spool, settled)
-
-    return frame.select("spool", "sequence").mapInArrow(drop, OUTCOMES)
-
-
-def _told(spool: str, settled: Settled) -> pa.RecordBatch:
-    spools = pa.repeat(pa.scalar(spool), len(settled.sequences))
-    return pa.RecordBatch.from_arrays([spools, *map(pa.array, settled)], schema=_SCHEMA)
 
 
 def carry_all(batches: Iterator[pa.RecordBatch], delivery: Delivery) -> Iterator[tuple[str, Settled]]:
@@ -177,7 +158,8 @@ def _carrier(delivery: Delivery, group: Group, rows: pa.RecordBatch, record: Rec
         lane = Lane(f"{delivery.transactional_id}-{group.spool}-{group.partition}", book)
     elif group.partition is not None:
         book = TaskBook(delivery.segments[group.spool], delivery.epochs.get(group.spool, 0))
-        lane = Lane(lane_id(spool, group.partition), book)
+        # What has no place may be dead-lettered; of the lanes that were announced the first is always there.
+        lane = Lane(lane_id(spool, max(group.partition, 0)), book)
     return Carrier(
         delivery.options,
         spool,
@@ -233,16 +215,10 @@ class Record:
             return
         kept = settled
         if self._delivery.spares_refused:
-            delivered = settled.reasons == 0
-            kept = Settled(settled.sequences[delivered], settled.reasons[delivered])
-        if self.write(spool, kept):
+            settles = (settled.reasons == 0) | (settled.reasons >= DEAD_LETTERED)
+            kept = Settled(settled.sequences[settles], settled.reasons[settles])
+        if directory := self._delivery.outcomes.get(spool):
+            reach("task.settled")
+            write_outcomes(Path(directory), self._name, bytes.fromhex(spool), *kept)
             carrier.recorded()
         yield spool, settled
-
-    def write(self, spool: str, settled: Settled) -> bool:
-        """Have this in a file, where the spool has a directory for it. Raises OSError."""
-        directory = self._delivery.outcomes.get(spool)
-        if directory:
-            reach("task.settled")
-            write_outcomes(Path(directory), self._name, bytes.fromhex(spool), *settled)
-        return directory is not None

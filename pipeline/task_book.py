@@ -16,6 +16,7 @@ from dispatch.lane import Begun
 from dispatch.progress import Deliverer, Letters, Progress, Runs, merge, runs_of
 from dispatch.progress_topic import Place
 from pipeline.errors import JobFailed
+from spool.wire import DEAD_LETTERED
 
 Segments = Sequence[tuple[int, int, int]]
 """(first sequence, number, identity) of each segment of a spool, in order."""
@@ -47,6 +48,11 @@ class TaskBook:
         self._segments, self._since = segments, since
         self._firsts = np.array([first for first, _, _ in segments], np.int64)
         self._unrecorded: list[Runs] = []
+        self._letters: list[Letters] = []
+        """Which of these are dead letters."""
+        self._found: Sequence[Letters] = ()
+        self._ahead = np.empty(0, np.int64)
+        """What another attempt delivered, and this one has not come by: no file of ours has it."""
 
     def recover(self, begun: Begun) -> str:
         """Take what the last record says for delivered; why delivery must not go on, or an empty text."""
@@ -60,8 +66,24 @@ class TaskBook:
             found = present(begun.last.delivered, self._segments)
             found = found[found >= self._since]
             self.delivered = np.union1d(self.delivered, found)
+            self._ahead = np.union1d(self._ahead, found)
+            self._found = begun.last.letters
             self._unrecorded += self._runs(found)
+            self._letters += self._found
         return ""
+
+    def known(self, sequences: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
+        """By outcome, which of these another attempt has delivered: 0, or that of dead letters."""
+        left = np.intersect1d(sequences, self.delivered)
+        self._ahead = np.setdiff1d(self._ahead, left)
+        found: dict[int, npt.NDArray[np.int64]] = {}
+        for letters in self._found:
+            dead = np.intersect1d(left, letters.sequences())
+            if len(dead):
+                outcome = letters.reason | DEAD_LETTERED
+                found[outcome] = np.append(found.get(outcome, dead[:0]), dead)
+                left = np.setdiff1d(left, dead)
+        return {**found, 0: left} if len(left) else found
 
     def progress(
         self, number: int, by: Deliverer, sequences: npt.NDArray[np.int64], letters: Sequence[Letters]
@@ -73,17 +95,19 @@ class TaskBook:
                 "a task has too many messages for what its transactions tell of them: use smaller batches "
                 "(maxBytesPerTrigger), or `brucectl spark drain`"
             )
-        return Progress(number, self._epoch, by, delivered, letters)
+        return Progress(number, self._epoch, by, delivered, [*self._letters, *letters])
 
-    def committed(self, sequences: npt.NDArray[np.int64], letters: Sequence[Letters], offset: int) -> None:  # noqa: ARG002
+    def committed(self, sequences: npt.NDArray[np.int64], letters: Sequence[Letters], offset: int) -> None:
         """They are in Kafka."""
         assert self.place
         self.place = self.place._replace(offset=offset)
         self._unrecorded = merge([*self._unrecorded, *self._runs(sequences)])
+        self._letters += letters
 
     def recorded(self) -> None:
         """All that was told so far stands in outcome files."""
-        self._unrecorded.clear()
+        self._unrecorded = self._runs(self._ahead)
+        self._letters = list(self._found) if len(self._ahead) else []
 
     def _runs(self, sequences: npt.NDArray[np.int64]) -> list[Runs]:
         at = np.searchsorted(self._firsts, sequences, "right") - 1

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from dispatch.partitions import NOT_HELD
 from dispatch.retry import Action, decide
+from router.acks import Acks
 from router.catch_up import CatchUp
 from router.ends import Kafka, Log, Rules
 from router.failures import Failures
@@ -35,7 +36,7 @@ class Passage:
         rules: Rules,
         failures: Failures,
         unknown: UnknownTopics,
-        rejects: Rejects,
+        rejects: Rejects[Acks],
     ) -> None:
         self._committed, self._acks = log.committed, rejects.acks
         self._partitioners, self._limits = rules

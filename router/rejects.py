@@ -12,12 +12,11 @@ refused goes alone before it is believed, and then is discarded for its own reas
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,16 +25,15 @@ from dispatch.codes import name_of
 from dispatch.letters import Letter
 from dispatch.pool import Outcomes
 from dispatch.retry import Action, decide
-from router.acks import Acks
+from router.contents import UNREADABLE, Content, Contents
 from router.discard_log import DiscardLog
-from router.ends import Kafka, Log
+from router.ends import Kafka
 from router.open_counts import OpenCounts
 from router.trouble import PATIENCE_S, Trouble
 from router.unknown import GRACE_S
 from spool.discard_file import DiscardFile, GivenUp
 from spool.discarded import SAMPLE_SLOTS
 from spool.errors import BadSpool
-from spool.reader import Reader
 from spool.record import Batch
 from spool.wire import DEAD_LETTERED, Reason, reason_name
 
@@ -60,6 +58,21 @@ class Rejection(NamedTuple):
     """How long messages wait for a topic that Kafka does not know."""
 
 
+class Fates(Protocol):
+    """Where it is noted what becomes of messages: `router.acks` says how."""
+
+    def take(self, sequences: npt.NDArray[np.int64]) -> None: ...
+
+    def give_back(self, sequences: npt.NDArray[np.int64]) -> None: ...
+
+    def discard(self, sequences: npt.NDArray[np.int64], reason: int, topic: bytes) -> int: ...
+
+    def keep_sample(self, sequence: int, reason: int, topic: bytes, datagram: bytes) -> None: ...
+
+
+Book = TypeVar("Book", bound=Fates)
+
+
 class Reject(NamedTuple):
     """Why one message was given up. Times in ms since the epoch."""
 
@@ -69,31 +82,23 @@ class Reject(NamedTuple):
     last_ms: int
 
 
-class _Content(NamedTuple):
-    """What the log has of a message; nothing when it is damaged or gone."""
-
-    datagram: bytes
-    key: bytes | None
+_Filing = tuple[dict[int, Content], Future[None]]
 
 
-_UNREADABLE = _Content(b"", None)
-_Filing = tuple[dict[int, _Content], Future[None]]
-
-
-class Rejects:
+class Rejects(Generic[Book]):
     """All that are not settled."""
 
     def __init__(
         self,
-        log: Log,
+        contents: Contents,
         kafka: Kafka,
-        acks: Acks,
+        acks: Book,
         trouble: Trouble,
         rejection: Rejection,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._reader, self._committed = Reader(log.live.catalogue, log.live.topics), log.committed
+        self._contents = contents
         self.acks = acks
         _, self._pool, self._room, self._metadata = kafka
         self._trouble, self._clock = trouble, clock
@@ -204,7 +209,7 @@ class Rejects:
             return False
         room = 1 if self._suspects else AT_ONCE - len(self._posted)
         candidates = self._suspects or self._letters
-        found = self._read(candidates, room) if room else {}
+        found = self._contents.read(candidates, room) if room else {}
         for sequence, content in found.items():
             if not self._post(sequence, content, int(flats[next(self._turn) % len(flats)])):
                 break
@@ -212,7 +217,7 @@ class Rejects:
 
     def _dead_letter_partitions(self) -> npt.NDArray[np.int64]:
         """Flat numbers of those that can be sent to now."""
-        topic = self._reader.topics.add(self._topic)
+        topic = self._contents.topics.add(self._topic)
         counts = self._pool.partitions.partitions_of
         if topic >= len(counts) or counts[topic] == 0:
             self._metadata.want([self._topic])
@@ -225,10 +230,10 @@ class Rejects:
         rows = self._pool.partitions.rows[: self._pool.partitions.count]
         return np.flatnonzero(self._room.led() & (rows["topic"] == topic))
 
-    def _post(self, sequence: int, content: _Content, flat: int) -> bool:
+    def _post(self, sequence: int, content: Content, flat: int) -> bool:
         """Hand over one; False when no more can be."""
         reject = self._letters.pop(sequence)
-        if content is _UNREADABLE:
+        if content is UNREADABLE:
             self._suspects.discard(sequence)
             self._discards[sequence] = reject
             return True
@@ -287,7 +292,7 @@ class Rejects:
     def _discard_some(self) -> bool:
         if not self._discards or self._filing or self._clock() < self._file_at:
             return False
-        found = self._read(self._discards, AT_ONCE)
+        found = self._contents.read(self._discards, AT_ONCE)
         if self._file is None:
             self._discard(found)
             return True
@@ -295,7 +300,7 @@ class Rejects:
         messages = [
             GivenUp(self._spool, sequence, self._discards[sequence].reason, now, content.datagram)
             for sequence, content in found.items()
-            if content is not _UNREADABLE
+            if content is not UNREADABLE
         ]
         self._filing = found, self._writer.submit(self._file.append, messages)
         return True
@@ -320,7 +325,7 @@ class Rejects:
         self._discard(found)
         return True
 
-    def _discard(self, found: dict[int, _Content]) -> None:
+    def _discard(self, found: dict[int, Content]) -> None:
         """Count these as discarded, and keep samples of some."""
         sampled: dict[tuple[int, bytes], int] = {}
         for sequence, content in found.items():
@@ -334,24 +339,8 @@ class Rejects:
     def _count(self, sequence: int, reason: int, topic: bytes) -> None:
         self.discard(np.array([sequence]), reason, topic)
 
-    def _read(self, wanted: Sequence[int] | set[int] | dict[int, Reject], most: int) -> dict[int, _Content]:
-        """The lowest of these messages, and those that one look into the log brings along."""
-        first = min(wanted)
-        self._reader.allow(*self._committed())
-        try:
-            self._reader.seek(first)
-            batch = self._reader.next()
-        except FileNotFoundError:
-            batch = None
-        self._reader.damage.clear()
-        if batch is None or int(batch.sequence[0]) != first:
-            return {first: _UNREADABLE}
-        chosen = heapq.nsmallest(most, (s for s in wanted if s <= int(batch.sequence[-1])))
-        rows = np.flatnonzero(np.isin(batch.sequence, chosen)).tolist()
-        return {int(batch.sequence[row]): _Content(batch.datagram(row), batch.key(row)) for row in rows}
 
-
-def _letter(sequence: int, reject: Reject, content: _Content) -> Letter:
+def _letter(sequence: int, reject: Reject, content: Content) -> Letter:
     headers = [
         (b"bruce-reason", reason_name(reject.reason).encode()),
         (b"bruce-topic", reject.topic),

@@ -25,6 +25,7 @@ from dispatch.pool import Outcomes
 from router.acks import UNROUTED, Acks
 from router.brokers import BrokerView, lowest_without_leader, view_brokers
 from router.catch_up import GIVEN_UP, CatchUp, CatchUps
+from router.contents import LogContents
 from router.ends import Kafka, Log, Rules
 from router.failures import Failures
 from router.outages import Outages
@@ -66,7 +67,7 @@ class Router:
         self._failures = Failures(clock=clock)
         self._unknown = UnknownTopics(grace_s=rejection.grace_s, clock=clock)
         self._trouble = Trouble(self._client, self._metadata)
-        self._rejects = Rejects(log, kafka, acks, self._trouble, rejection, clock=clock)
+        self._rejects = Rejects(LogContents(log), kafka, acks, self._trouble, rejection, clock=clock)
         self._rejects.shares = self._shares
         self._passage = Passage(log, kafka, rules, self._failures, self._unknown, self._rejects)
         self._growth = self._passage.growth

@@ -11,9 +11,11 @@ import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
-from pipeline.batches import to_batch
+from pipeline.batches import NOWHERE, to_batch
 from pipeline.carrier import Carrier, Settled
 from pipeline.errors import JobFailed
+from pipeline.segments import topic_name
+from spool.wire import DEAD_LETTERED, Reason, encode
 from tests.daemon import consume
 
 SPOOL = bytes(range(16))
@@ -97,3 +99,66 @@ def test_what_another_attempt_wrote_down_is_told_and_not_sent(kafka: EmbeddedKaf
     assert told == [(0, 0), (1, 0), (2, 15), (3, 0), (4, 0), (4, 0), (5, 0), (5, 0), (6, 0), (7, 0)]
     sent = sorted(int(record.value() or b"") for record in consume(kafka.bootstrap_servers, "t", 3, 6))
     assert sent == [0, 3, 5, 5, 6, 7]
+
+
+def test_what_kafka_never_takes_is_dead_lettered() -> None:
+    """The datagram as it was received, under its key, with the daemon's headers; or it has its reason."""
+    columns = {
+        "sequence": pa.array(range(6)),
+        "topic": pa.array(["t"] * 3 + [topic_name(b"no\\such \xff")] + ["t"] * 2),
+        "partition_key": pa.array([None, 2, 3, -4, 5, 6], pa.int32()),
+        "timestamp_ms": pa.array([0, 1, 2, -(2**63), 4, 5]),
+        "key": pa.array([None, b"a", b"b", b"c", b"d", b"e"], pa.binary()),
+        "value": pa.array([b"v%d" % n if n != 4 else bytes(5000) for n in range(6)], pa.binary()),
+    }
+    end = time.monotonic() + PATIENCE_S
+    with EmbeddedKafka(brokers=1, topics=[("t", 1), ("dead", 2)]) as kafka:
+        # A letter has more bytes than its message: of the large one nobody takes either.
+        properties = {"bootstrap.servers": kafka.bootstrap_servers, "message.max.bytes": "4000"}
+        options = DispatchOptions(kafka=properties, dead_letter_topic="dead")
+        carrier = Carrier(options, SPOOL, over=lambda: time.monotonic() > end)
+        try:
+            carrier.load(to_batch(columns, carrier.topics), np.array([0, 0, 0, NOWHERE, 0, 0], np.int32))
+            carrier.finish()
+            settled = carrier.settled()
+        finally:
+            carrier.close()
+        letters = consume(kafka.bootstrap_servers, "dead", 2, 1)
+        sent = consume(kafka.bootstrap_servers, "t", 1, 4)
+    assert dict(zip(settled.sequences.tolist(), settled.reasons.tolist(), strict=True)) == {
+        **dict.fromkeys((0, 1, 2, 5), 0),
+        3: Reason.UNKNOWN_TOPIC | DEAD_LETTERED,
+        4: Reason.TOO_LARGE,
+    }
+    assert [record.value() for record in sent] == [b"v0", b"v1", b"v2", b"v5"]
+    letter = letters[0]
+    assert (letter.key(), letter.value()) == (
+        b"c",
+        encode(b"no\\such \xff", b"v3", key=b"c", timestamp=-(2**63), partition_key=-4),
+    )
+    headers = dict(letter.headers() or [])
+    assert headers["bruce-topic"] == b"no\\such \xff"
+    assert headers["bruce-reason"] == b"unknown_topic"
+    assert headers["bruce-id"] == SPOOL + (3).to_bytes(8, "big")
+
+
+def test_a_dead_letter_topic_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is dropped for it: after a while the task ends, and says which topic to create."""
+    monkeypatch.setattr("router.rejects.PATIENCE_S", 0.1)
+    monkeypatch.setattr("pipeline.dead_letters.PATIENCE_S", 0.1)
+    columns = {"sequence": pa.array([1]), "topic": pa.array(["gone"])}
+    with EmbeddedKafka(brokers=1) as kafka:
+        properties = {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "allow.auto.create.topics": "false",
+        }
+        end = time.monotonic() + PATIENCE_S
+        options = DispatchOptions(kafka=properties, dead_letter_topic="dead")
+        carrier = Carrier(options, SPOOL, over=lambda: time.monotonic() > end)
+        try:
+            carrier.load(to_batch(columns, carrier.topics), np.array([NOWHERE], np.int32))
+            with pytest.raises(JobFailed, match="does not know the dead-letter topic dead: create it"):
+                carrier.finish()
+            assert len(carrier.settled().sequences) == 0
+        finally:
+            carrier.close()

@@ -13,7 +13,7 @@ from dispatch.embedded import EmbeddedKafka
 from dispatch.lane import Begun
 from dispatch.names import lane_id, transactional_id
 from dispatch.options import DispatchOptions
-from dispatch.progress import Deliverer, decode, encode
+from dispatch.progress import Deliverer, decode, encode, letters_of
 from dispatch.progress_topic import Place
 from pipeline.backlog import Runs
 from pipeline.errors import JobFailed
@@ -21,6 +21,7 @@ from pipeline.task_book import MOST_RUNS, WHOLE, TaskBook
 from pipeline.unrecorded import read_segments
 from spool.account import take_account
 from spool.outcome_file import list_outcomes, read_outcomes
+from spool.wire import DEAD_LETTERED, Reason
 from spool.wire import encode as encode_message
 from tests.spool.rig import Rig
 
@@ -70,6 +71,27 @@ def test_a_book_tells_the_next_attempt_what_no_file_has() -> None:
     assert after.delivered.tolist() == [4]
     # What another attempt has delivered is in our records until it is in a file of ours.
     assert decode(encode(again.progress(3, BY, numbers(), ()))).delivered[0].sequences().tolist() == [1, 2, 3]
+
+
+def test_a_book_tells_dead_letters_from_messages() -> None:
+    """The next attempt, and the one after it, know which of them the dead-letter topic has."""
+    book = TaskBook(SEGMENTS)
+    book.recover(Begun(None, Place(0, 0)))
+    letters = letters_of({2: (Reason.TOO_LARGE, b"t"), 101: (Reason.TOO_LARGE, b"t")})
+    book.committed(numbers(1, 2, 3, 101), letters, 1)
+    again = TaskBook(SEGMENTS)
+    again.recover(Begun(decode(encode(book.progress(2, BY, numbers(), ()))), Place(0, 2)))
+    dead = Reason.TOO_LARGE | DEAD_LETTERED
+    told = {outcome: found.tolist() for outcome, found in again.known(numbers(0, 1, 2, 3)).items()}
+    assert told == {dead: [2], 0: [1, 3]}
+    # In a file are those that were come by; the rest is known to nobody else.
+    again.recorded()
+    after = TaskBook(SEGMENTS)
+    after.recover(Begun(decode(encode(again.progress(3, BY, numbers(4), ()))), Place(0, 3)))
+    assert {outcome: found.tolist() for outcome, found in after.known(np.arange(200)).items()} == {
+        dead: [101],
+        0: [4],
+    }
 
 
 def test_a_record_of_another_log_counts_for_nothing() -> None:

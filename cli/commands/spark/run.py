@@ -43,6 +43,7 @@ def run(
 
     One streaming query does a delivery worker's work, for hosts whose daemon has [dispatch] engine = "spark"
     or lends delivery meanwhile. It may be killed and started again: what was delivered stands in the marks.
+    Messages of topics that Kafka does not have wait for unknown_topic_seconds.
     Prints a line a batch; with --json the document of brucectl spark drain.
     """
     from cli.config import load_config
