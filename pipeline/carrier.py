@@ -135,7 +135,7 @@ class Carrier:
         os.eventfd_write(self._wake, 1)
 
     def load(self, batch: Batch, partition: npt.NDArray[np.int32]) -> None:
-        """Take in a batch with its partitions, and send what may go; waits while there is too much here.
+        """Take in a batch with its partitions, and send what may go; while `is_full`, give it turns first.
 
         What is of partition NOWHERE is given up: Kafka does not have its topic. The topics are those of
         `self.topics`. Raises JobFailed when the messages are not in order.
@@ -154,11 +154,16 @@ class Carrier:
         if load.left:
             self._send_live(load)
             self._give_up(load)
-        while self._bytes() > MOST_BYTES and not self._over():
-            self.turn()
 
-    def _bytes(self) -> int:
-        return sum(load.batch.data.nbytes for load in self._loads)
+    @property
+    def is_full(self) -> bool:
+        """Whether there is too much here, and time to wait until there is less."""
+        return sum(load.batch.data.nbytes for load in self._loads) > MOST_BYTES and not self._over()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is left here, and time for it."""
+        return bool(self._loads) and not self._over()
 
     def _find(self, batch: Batch, partition: npt.NDArray[np.int32]) -> npt.NDArray[np.int32] | None:
         """The flat numbers of these partitions, once Kafka has told of them all; None: there was no time."""
@@ -211,7 +216,7 @@ class Carrier:
 
     def finish(self) -> None:
         """Go on until nothing is left here, or the time is over."""
-        while self._loads and not self._over():
+        while self.is_busy:
             self.turn()
         last = time.monotonic() + LAST_S
         while self._pool.in_flight() and time.monotonic() < last:

@@ -23,7 +23,7 @@ from pipeline.outcomes import read_outcomes
 from pipeline.plan import find_spools, plan_spool
 from pipeline.route import Routes
 from pipeline.route_plan import note_counts, plan_routes
-from pipeline.sending import Sent, count_outcomes, count_topics, read_stored, refuse_at_most_once, send, tell
+from pipeline.sending import Sent, check_mode, count_outcomes, count_topics, read_stored, send, tell
 from pipeline.sink import Delivery
 from pipeline.unrecorded import announce, read_segments, recover
 
@@ -46,7 +46,7 @@ def run_drain(
     A live daemon goes on taking messages in; those are left to it. Raises NoSpool, SpoolBusy, NotLent,
     LeaseLost, Unreachable, BadProperty, BadPartitioner, JobFailed.
     """
-    refuse_at_most_once(options)
+    check_mode(session, options)
     started = time.monotonic()
     deadline = float("inf") if timeout_s is None else time.time() + timeout_s
     layouts = find_spools(paths)

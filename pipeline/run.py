@@ -28,7 +28,7 @@ from pipeline.lease import DeliveryLease, delivery_lease
 from pipeline.plan import find_spools
 from pipeline.routing import Routing
 from pipeline.schema import SCHEMA
-from pipeline.sending import Sent, refuse_at_most_once
+from pipeline.sending import Sent, check_mode
 from pipeline.sink import COLUMNS
 
 BATCH_BYTES = 256 << 20
@@ -52,7 +52,7 @@ def run_stream(
     `told` learns what came of each batch. Raises NoSpool, SpoolBusy, NotLent, BadPartitioner, Unreachable,
     JobFailed, which the loss of a lease is, too.
     """
-    refuse_at_most_once(options)
+    check_mode(session, options)
     layouts = find_spools(paths)
     with ExitStack() as stack:
         leases = [stack.enter_context(delivery_lease(layout)) for layout in layouts]

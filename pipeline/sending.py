@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
@@ -63,8 +65,22 @@ def count_topics(frame: DataFrame) -> Counter[str]:
 
 def count_outcomes(told: DataFrame) -> dict[int, int]:
     """Messages by reason, 0 being those that are in Kafka: asking for it sends them. Raises JobFailed."""
+    counts: Counter[int] = Counter()
     with explained():
-        return {row.reason: int(row.n) for row in told.groupBy("reason").agg(_count()).collect()}
+        # No shuffle: an executor that dies would take along what its tasks have told, and they be run again.
+        for row in told.mapInArrow(_tally, "reason int, n long").collect():
+            counts[row.reason] += row.n
+    return dict(counts)
+
+
+def _tally(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Of one task: (reason, messages)."""
+    counts: Counter[int] = Counter()
+    for batch in batches:
+        reasons, numbers = np.unique(np.asarray(batch.column("reason")), return_counts=True)
+        counts.update(dict(zip(reasons.tolist(), numbers.tolist(), strict=True)))
+    columns = [pa.array(list(counts), pa.int32()), pa.array(list(counts.values()), pa.int64())]
+    yield pa.RecordBatch.from_arrays(columns, names=["reason", "n"])
 
 
 def _count() -> Column:
@@ -91,9 +107,18 @@ def tell(
     )
 
 
-def refuse_at_most_once(options: DispatchOptions) -> None:
-    """Raise JobFailed for a mode that Spark, which tries tasks again, cannot deliver in."""
+def check_mode(session: SparkSession, options: DispatchOptions) -> None:
+    """Raise JobFailed for a delivery mode that this Spark cannot keep.
+
+    It tries tasks again, which at_most_once forbids. A copy that speculation makes of a task takes its
+    transactions from it, so that the task fails, and after a few of those the job.
+    """
     if options.mode == "at_most_once":
         raise JobFailed(
             'Spark tries tasks again, and [dispatch] mode is "at_most_once": deliver with `brucectl drain`'
+        )
+    if options.mode == "exactly_once" and session.sparkContext.getConf().get("spark.speculation") == "true":
+        raise JobFailed(
+            '[dispatch] mode is "exactly_once", and a copy of a task would make it fail: '
+            "run without copies, by --conf spark.speculation=false"
         )

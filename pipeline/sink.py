@@ -121,8 +121,7 @@ def carry_all(batches: Iterator[pa.RecordBatch], delivery: Delivery) -> Iterator
     try:
         for group, rows in _groups(batches, by_partition=delivery.in_transactions):
             if carrier and group != last:
-                carrier.finish()
-                yield from record.take(carrier, last.spool, now=True)
+                yield from _finish(carrier, record, last.spool)
                 if delivery.over():
                     break
                 if group.partition is None:
@@ -134,12 +133,23 @@ def carry_all(batches: Iterator[pa.RecordBatch], delivery: Delivery) -> Iterator
             columns = dict(zip(rows.schema.names, rows.columns, strict=True))
             carrier.load(to_batch(columns, carrier.topics), integers(columns["partition"]).astype(np.int32))
             yield from record.take(carrier, last.spool)
+            while carrier.is_full:
+                carrier.turn()
+                yield from record.take(carrier, last.spool)
         if carrier:
-            carrier.finish()
-            yield from record.take(carrier, last.spool, now=True)
+            yield from _finish(carrier, record, last.spool)
     finally:
         if carrier:
             carrier.close()
+
+
+def _finish(carrier: Carrier, record: Record, spool: str) -> Iterator[tuple[str, Settled]]:
+    """Wait until nothing is left, or the time is over; what becomes known on the way is written down, too."""
+    while carrier.is_busy:
+        carrier.turn()
+        yield from record.take(carrier, spool)
+    carrier.finish()
+    yield from record.take(carrier, spool, now=True)
 
 
 class Group(NamedTuple):

@@ -1,0 +1,89 @@
+"""What jobs refuse to begin with, and when what they have sent is written down."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dispatch.embedded import EmbeddedKafka
+from dispatch.options import DispatchOptions
+from pipeline import sink
+from pipeline.errors import JobFailed
+from pipeline.sending import check_mode
+from pipeline.sink import Delivery, carry_all
+from spool.outcome_file import read_outcomes
+from tools.waiting import wait_until
+
+SPOOL = bytes(range(16))
+
+
+@pytest.mark.parametrize(
+    ("mode", "speculation", "refused"),
+    [
+        ("at_least_once", "true", ""),
+        ("exactly_once", "false", ""),
+        ("exactly_once", None, ""),
+        ("exactly_once", "true", "--conf spark.speculation=false"),
+        ("at_most_once", None, "deliver with `brucectl drain`"),
+    ],
+)
+def test_modes_that_spark_cannot_keep(mode: str, speculation: str | None, refused: str) -> None:
+    """They are refused before anything is borrowed or sent, with what to do instead."""
+    session = mock.Mock()
+    session.sparkContext.getConf.return_value.get.return_value = speculation
+    options = DispatchOptions(mode=mode)
+    if not refused:
+        check_mode(session, options)
+    else:
+        with pytest.raises(JobFailed, match=refused):
+            check_mode(session, options)
+
+
+def test_a_task_that_waits_writes_down_what_it_has_sent(tmp_path: Path) -> None:
+    """With one broker away a task waits, perhaps for hours: what the others have is in a file meanwhile."""
+    with EmbeddedKafka(brokers=2, topics=[("t", 2)]) as kafka:
+        kafka.down(2)
+        numbers = np.arange(100)
+        rows = pa.RecordBatch.from_pydict(
+            {
+                "spool": pa.array([SPOOL.hex()] * 100),
+                "sequence": pa.array(numbers),
+                "topic": pa.array(["t"] * 100),
+                "partition": pa.array(numbers % 2, pa.int32()),
+                "partition_key": pa.nulls(100, pa.int32()),
+                "timestamp_ms": pa.array(numbers),
+                "key": pa.nulls(100, pa.binary()),
+                "value": pa.array([b"%d" % n for n in numbers.tolist()]),
+            }
+        )
+        over = threading.Event()
+        options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers})
+        delivery = Delivery(options, "job", {SPOOL.hex(): str(tmp_path)})
+        told: list[int] = []
+
+        def run() -> None:
+            for _, settled in carry_all(iter([rows]), delivery):
+                told.extend(settled.sequences.tolist())
+
+        with (
+            mock.patch.object(sink, "RECORD_S", 0.1),
+            mock.patch.object(Delivery, "over", side_effect=over.is_set),
+        ):
+            task = threading.Thread(target=run)
+            task.start()
+            try:
+                wait_until(lambda: len(told) == 50, 60, "the first broker to have its messages")
+                assert task.is_alive()
+                written = [read_outcomes(path) for path in tmp_path.iterdir()]
+                assert sum(len(one.sequences) for one in written) == 50
+                kafka.up(2)
+                wait_until(lambda: len(told) == 100, 60, "the second to have its own")
+            finally:
+                over.set()
+                task.join(60)
+    assert sorted(told) == list(range(100))
