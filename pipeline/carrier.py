@@ -14,7 +14,6 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +27,7 @@ from dispatch.retry import Action, decide
 from pipeline.batches import NOWHERE
 from pipeline.dead_letters import DeadLetters, Loads
 from pipeline.errors import JobFailed
-from pipeline.task_book import TaskBook
+from pipeline.loads import DONE, OPEN, TAKEN, Lane, Load, Settled, nothing_earlier
 from router.ends import Kafka
 from router.failures import Failures
 from router.metadata import Metadata
@@ -44,44 +43,7 @@ OBSERVE_S = 0.1
 LAST_S = 5.0
 """When the time is over, acknowledgements of what is in flight are waited for so long."""
 
-_OPEN, _TAKEN, _DONE = range(3)
 Mask = npt.NDArray[np.bool_]
-
-
-class Settled(NamedTuple):
-    """What became of messages; columns of one length, each message once."""
-
-    sequences: npt.NDArray[np.int64]
-    reasons: npt.NDArray[np.int32]
-    """0: Kafka has it; else a spool.wire.Reason for which it never will."""
-
-
-def nothing_earlier(_spool: bytes) -> Settled:
-    """What other attempts at a task have written down that nobody else tries."""
-    return Settled(np.empty(0, np.int64), np.empty(0, np.int32))
-
-
-class Lane(NamedTuple):
-    """Delivery in transactions."""
-
-    name: str
-    """Its transactional id, and the key of its progress records."""
-    book: TaskBook
-
-
-class Load:
-    """A batch under way."""
-
-    def __init__(self, batch: Batch, flat: npt.NDArray[np.int32]) -> None:
-        self.batch, self.flat = batch, flat
-        self.state = np.full(len(batch), _OPEN, np.uint8)
-        """By row: open, handed over, or done with."""
-        self.left = len(batch)
-        """Rows that are not done with."""
-
-    def rows(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Where these stand."""
-        return np.searchsorted(self.batch.sequence, sequences)
 
 
 class Carrier:
@@ -191,9 +153,9 @@ class Carrier:
             self._known = self._earlier(self._spool)
         for reason in np.unique(self._known.reasons).tolist():
             known = self._known.sequences[self._known.reasons == reason]
-            self._note(np.intersect1d(sequences, known), _DONE, reason)
+            self._note(np.intersect1d(sequences, known), DONE, reason)
         for outcome, found in self._book.known(sequences).items() if self._book else ():
-            self._note(np.setdiff1d(found, self._known.sequences), _DONE, outcome)
+            self._note(np.setdiff1d(found, self._known.sequences), DONE, outcome)
 
     def _begun(self) -> bool:
         """Wait until it is known what need not be sent; False: there was no time."""
@@ -282,7 +244,7 @@ class Carrier:
             self._trouble.note_delivered()
             self._renewal.note_delivered()
             self._failures.note_delivered(outcomes.flat[good])
-            self._note(outcomes.sequence[good], _DONE, 0)
+            self._note(outcomes.sequence[good], DONE, 0)
         if not good.all():
             self._fail(outcomes)
         return True
@@ -293,9 +255,9 @@ class Carrier:
         verdict = self._failures.judge(outcomes.sequence[bad], outcomes.code[bad], outcomes.flat[bad])
         for reason, refused in verdict.discard.items():
             taken = self._reject(refused.sequence, reason, refused.first_ms)
-            self._note(refused.sequence[taken:], _OPEN, 0)
+            self._note(refused.sequence[taken:], OPEN, 0)
             self._pool.partitions.hold(refused.flat[taken:], refused.sequence[taken:])
-        self._note(verdict.again.sequence, _OPEN, 0)
+        self._note(verdict.again.sequence, OPEN, 0)
         self._pool.partitions.hold(verdict.again.flat, verdict.again.sequence)
         if verdict.refresh:
             self._metadata.want([])
@@ -311,7 +273,7 @@ class Carrier:
 
     def _give_up(self, load: Load) -> None:
         """Have done with the rows that have no place; waits while there is no room for so many."""
-        left = load.batch.sequence[(load.flat == NOWHERE) & (load.state == _OPEN)]
+        left = load.batch.sequence[(load.flat == NOWHERE) & (load.state == OPEN)]
         while len(left) and not self._over():
             now = time.time_ns() // 1_000_000
             left = left[self._reject(left, Reason.UNKNOWN_TOPIC, [now] * len(left)) :]
@@ -324,10 +286,10 @@ class Carrier:
         return load.batch, int(np.searchsorted(load.batch.sequence, sequence))
 
     def _take(self, sequences: npt.NDArray[np.int64]) -> None:
-        self._note(sequences, _TAKEN, 0)
+        self._note(sequences, TAKEN, 0)
 
     def _settle_some(self, sequences: npt.NDArray[np.int64], reason: int) -> None:
-        self._note(sequences, _DONE, reason)
+        self._note(sequences, DONE, reason)
 
     def _note(self, sequences: npt.NDArray[np.int64], state: int, reason: int) -> None:
         """These are open again, or done with."""
@@ -336,10 +298,10 @@ class Carrier:
         for number in np.unique(which).tolist():
             load, mine = self._loads[number], sequences[which == number]
             load.state[load.rows(mine)] = state
-            load.left -= len(mine) if state == _DONE else 0
+            load.left -= len(mine) if state == DONE else 0
         while self._loads and self._loads[0].left == 0:
             self._loads.popleft()
-        if state == _DONE:
+        if state == DONE:
             self._settled.append(Settled(sequences, np.full(len(sequences), reason, np.int32)))
 
     # -- handing over -----------------------------------------------------------------------------------
@@ -347,7 +309,7 @@ class Carrier:
     def _send_live(self, load: Load) -> None:
         """Send the rows of a new batch whose partitions are not held."""
         held = self._pool.partitions.rows["held_from"]
-        may = (load.flat != NOWHERE) & (load.state == _OPEN)
+        may = (load.flat != NOWHERE) & (load.state == OPEN)
         if not may.any():
             return
         if self._pool.closed or self._client.fatal:
@@ -358,7 +320,7 @@ class Carrier:
         handed = self._pool.send(load.batch, np.where(may, load.flat, -1).astype(np.int32))
         after = self._pool.partitions.rows["held_from"][load.flat]
         sent = may & ((after == NOT_HELD) | (load.batch.sequence < after))
-        load.state[sent] = _TAKEN
+        load.state[sent] = TAKEN
         self._mind(handed.error, load.flat[may & ~sent])
 
     def _mind(self, error: int, flats: npt.NDArray[np.int32]) -> None:
@@ -379,7 +341,7 @@ class Carrier:
             return False
         moved = False
         for load in self._loads:
-            flat = np.where((load.state == _OPEN) & ready[load.flat], load.flat, -1).astype(np.int32)
+            flat = np.where((load.state == OPEN) & ready[load.flat], load.flat, -1).astype(np.int32)
             if (flat >= 0).any():
                 moved |= self._send_again(load, flat, ready)
         through = np.flatnonzero(ready).astype(np.int32)
@@ -394,7 +356,7 @@ class Carrier:
         handed = self._pool.send(load.batch, flat, catching_up=True)
         after = self._pool.partitions.rows["held_from"][flat]
         sent = (flat >= 0) & (load.batch.sequence < after)
-        load.state[sent] = _TAKEN
+        load.state[sent] = TAKEN
         left = load.flat[wanted & ~sent]
         ready[left] = False
         ready[closed] = False

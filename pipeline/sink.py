@@ -26,7 +26,8 @@ from pyspark.sql import DataFrame
 from dispatch.names import lane_id
 from dispatch.options import DispatchOptions
 from pipeline.batches import integers, to_batch
-from pipeline.carrier import Carrier, Lane, Settled, nothing_earlier
+from pipeline.carrier import Carrier
+from pipeline.loads import Lane, Settled, nothing_earlier
 from pipeline.task_book import WHOLE, Segments, TaskBook
 from pipeline.worker import freeze_imports
 from spool.crash_point import reach

@@ -12,8 +12,9 @@ import pytest
 from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
 from pipeline.batches import NOWHERE, to_batch
-from pipeline.carrier import Carrier, Settled
+from pipeline.carrier import Carrier
 from pipeline.errors import JobFailed
+from pipeline.loads import Settled
 from pipeline.segments import topic_name
 from spool.wire import DEAD_LETTERED, Reason, encode
 from tests.daemon import consume

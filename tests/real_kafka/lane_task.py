@@ -25,10 +25,11 @@ from dispatch.exactly_once import Phase
 from dispatch.names import lane_id
 from dispatch.options import DispatchOptions
 from pipeline.batches import to_batch
-from pipeline.carrier import Carrier, Lane
+from pipeline.carrier import Carrier
 from pipeline.drain import delivery_from, open_runs
 from pipeline.errors import JobFailed
 from pipeline.lease import delivery_lease
+from pipeline.loads import Lane
 from pipeline.route import Routes
 from pipeline.task_book import TaskBook
 from pipeline.unrecorded import read_segments
