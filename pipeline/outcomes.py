@@ -20,7 +20,8 @@ from spool.changes import CHUNK_BYTES, CHUNK_MESSAGES
 from spool.environment import UNREADABLE
 from spool.layout import Layout
 from spool.marks import Marks
-from spool.unadopted import Settled, read_unadopted, settle
+from spool.outcome_file import Settled, settle
+from spool.unadopted import read_unadopted
 
 Run = tuple[int, int]
 """Sequence numbers [first, end)."""

@@ -31,8 +31,7 @@ from pipeline.loads import Lane, Settled, nothing_earlier
 from pipeline.task_book import WHOLE, Segments, TaskBook
 from pipeline.worker import freeze_imports
 from spool.crash_point import reach
-from spool.outcome_file import read_task, write_outcomes
-from spool.unadopted import settle
+from spool.outcome_file import read_task, settle, write_outcomes
 from spool.wire import DEAD_LETTERED
 
 COLUMNS = ("spool", "sequence", "topic", "partition", "partition_key", "timestamp_ms", "key", "value")

@@ -33,10 +33,10 @@ from spool.disk import make_directory
 from spool.errors import BadSpool
 from spool.layout import Layout
 from spool.marks import Marks
-from spool.outcome_file import SUFFIX, TAKEN, OutcomeFile, read_outcomes
+from spool.outcome_file import SUFFIX, TAKEN, OutcomeFile, read_outcomes, settle
 from spool.reader import Reader
 from spool.record import Batch, Topics
-from spool.unadopted import Judge, list_unadopted, settle
+from spool.unadopted import Judge, list_unadopted
 
 AT_ONCE = 1 << 22
 """Outcomes taken over in one transaction, beyond those of one file: 12 bytes of memory each."""

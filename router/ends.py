@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dispatch.client import KafkaClient
 from dispatch.pool import Pool
-from router.eviction import Eviction
 from router.limits import Limits
 from router.metadata import Metadata
 from router.open_counts import OpenCounts
 from router.partition import Partitioners
 from router.room import Room
 from spool.reader import Reader
+
+if TYPE_CHECKING:
+    from router.eviction import Eviction  # it brings LMDB along, which Spark's executors do without
 
 Place = Callable[[], tuple[int, int]]
 

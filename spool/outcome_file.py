@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import secrets
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -153,3 +155,24 @@ def forget_taken(directory: Path) -> None:
     """Remove the files that were taken over: none of their tasks will be tried again. Raises OSError."""
     for path in directory.glob(f"*{TAKEN}"):
         path.unlink(missing_ok=True)
+
+
+class Settled(NamedTuple):
+    """What several files say together; a message that one of them calls delivered was not discarded."""
+
+    delivered: npt.NDArray[np.int64]
+    """In ascending order, each once."""
+    discarded: npt.NDArray[np.int64]
+    """The same."""
+    reasons: npt.NDArray[np.int32]
+    """int32[discarded]: as in the files; of several the first."""
+
+
+def settle(files: Sequence[OutcomeFile]) -> Settled:
+    """What these say together."""
+    sequences = np.concatenate([np.empty(0, np.int64), *(file.sequences for file in files)])
+    reasons = np.concatenate([np.empty(0, np.int32), *(file.reasons for file in files)])
+    delivered = np.unique(sequences[reasons == 0])
+    discarded, first = np.unique(sequences[reasons != 0], return_index=True)
+    only = ~np.isin(discarded, delivered, assume_unique=True)
+    return Settled(delivered, discarded[only], reasons[reasons != 0][first][only])

@@ -6,7 +6,6 @@ between is in both, and in neither otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -27,17 +26,6 @@ _EVERYTHING = 1 << 62
 Sequences = npt.NDArray[np.int64]
 
 
-class Settled(NamedTuple):
-    """What several files say together; a message that one of them calls delivered was not discarded."""
-
-    delivered: Sequences
-    """In ascending order, each once."""
-    discarded: Sequences
-    """The same."""
-    reasons: npt.NDArray[np.int32]
-    """int32[discarded]: as in the files; of several the first."""
-
-
 class Unadopted(NamedTuple):
     """What one look at the files shows."""
 
@@ -45,16 +33,6 @@ class Unadopted(NamedTuple):
     """Those that can be believed."""
     refused: dict[Path, BadSpool]
     """The others, and why."""
-
-
-def settle(files: Sequence[OutcomeFile]) -> Settled:
-    """What these say together."""
-    sequences = np.concatenate([np.empty(0, np.int64), *(file.sequences for file in files)])
-    reasons = np.concatenate([np.empty(0, np.int32), *(file.reasons for file in files)])
-    delivered = np.unique(sequences[reasons == 0])
-    discarded, first = np.unique(sequences[reasons != 0], return_index=True)
-    only = ~np.isin(discarded, delivered, assume_unique=True)
-    return Settled(delivered, discarded[only], reasons[reasons != 0][first][only])
 
 
 def list_unadopted(layout: Layout) -> list[Path]:

@@ -112,7 +112,11 @@ def nursery() -> Nursery:
 
 
 def _imported(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if name not in _OWN}
+    # Of Spark's, which a session sets in its own process, a daemon knows nothing.
+    foreign = ("SPARK_", "PYSPARK_")
+    return {
+        name: value for name, value in environ.items() if name not in _OWN and not name.startswith(foreign)
+    }
 
 
 def _network(process: str) -> str:

@@ -23,7 +23,7 @@ def test_json_has_the_documented_shape() -> None:
     assert make(stored=10, once=9, lost=1, dropped=4).as_json() == {
         "version": 1,
         "sound": False,
-        "spools": [{"spool": "ab", "directory": "/spool", "stored": 10, "unreadable": 0}],
+        "spools": [{"spool": "ab", "directory": "/spool", "stored": 10, "unreadable": 0, "damaged": ()}],
         "topics": [{"topic": "t", **counts}],
         "total": counts,
         "by": [],

@@ -194,4 +194,4 @@ def test_command_without_java(rig: Rig, tmp_path: Path) -> None:
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == "there is no Java: Spark needs 17 or newer, on the PATH or in JAVA_HOME\n"
+    assert done.stderr == "there is no Java on the PATH: Spark needs Java 17 or newer\n"
