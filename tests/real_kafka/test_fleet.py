@@ -1,4 +1,4 @@
-"""The short form of tools/fleet, and that it finds what was planted."""
+"""The short form of tools/fleet, with a fault that it must find."""
 
 from __future__ import annotations
 
@@ -22,26 +22,15 @@ pytestmark = [
 ]
 
 
-def run(kafka: KafkaCluster, directory: Path, seed: int, **changes: object) -> Evidence:
-    """Run it on brokers that are there; its violations."""
-    options = replace(FleetOptions(dir=directory / "fleet", seed=seed), **{**SHORT, **changes})
-    evidence = Evidence(options.dir, heading=asdict(options))
-    run_fleet(options, evidence, kafka)
-    return evidence
-
-
 def test_a_fleet_is_drained_while_an_executor_dies(kafka3: KafkaCluster, tmp_path: Path) -> None:
-    """Four spools, two packed, two damaged, one live: nothing lost, in order, and nothing sent again."""
-    assert run(kafka3, tmp_path, 11).violations == []
+    """Four spools, two packed, two damaged, one live: nothing is lost but what was planted, which is found.
 
-
-def test_what_is_planted_is_found(kafka3: KafkaCluster, tmp_path: Path) -> None:
-    """A message that is called delivered and is not: audit and consumer miss it, and nothing else."""
-    found = run(kafka3, tmp_path, 13, plant="lost", spools=2, packed=1, damaged=0, messages=10_000)
-    assert found.violations == [
-        "the audit finds 1 lost",
-        "the audit exits 1",
-        "1 messages are lost",
-    ]
-    audit = json.loads((found.directory / "audit.jsonl").read_text())
+    Keys are in order, the marks know all of it, and daemons send nothing again. A message that was called
+    delivered before, and was not, is missed by the audit and by a plain consumer.
+    """
+    options = replace(FleetOptions(dir=tmp_path / "fleet", seed=11), **SHORT, plant="lost")
+    evidence = Evidence(options.dir, heading=asdict(options))
+    run_fleet(options, evidence, kafka3)
+    assert evidence.violations == ["the audit finds 1 lost", "1 messages are lost"]
+    audit = json.loads((options.dir / "audit.jsonl").read_text())
     assert audit["sound"] is False
