@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import version
 from typing import Annotated, NoReturn
 
@@ -10,6 +11,8 @@ import typer
 from cli import exits
 from cli.commands import config, discards, doctor, drain, inspect, replay, run, send, spark, status
 from cli.output import complain
+
+_LOWEST_PRIORITY = 19
 
 
 def _new_app(help_text: str) -> typer.Typer:
@@ -50,6 +53,13 @@ inspection.command("timeline", epilog=inspect.timeline.EXAMPLES)(inspect.timelin
 inspection.command("carve", epilog=inspect.carve.EXAMPLES)(inspect.carve.carve)
 inspection.command("verify", epilog=inspect.verify.EXAMPLES)(inspect.verify.verify)
 control.add_typer(inspection, name="inspect")
+
+
+@inspection.callback()
+def _step_aside() -> None:
+    # Whoever looks into a spool may take long over it, on the cores that senders and the daemon run on.
+    os.nice(_LOWEST_PRIORITY)
+
 
 jobs = _new_app(spark.HELP)
 jobs.command("audit", epilog=spark.audit.EXAMPLES)(spark.audit.audit)

@@ -24,12 +24,19 @@ class Contents:
 
     def add(self, chunk: Chunk) -> None:
         """Take in a run of good frames."""
-        for offset, sequence, _, received, _ in chunk.frames.tolist():
-            if not self._marks or offset >= self._marks[-1][0] + MARK_BYTES:
-                self._marks.append((offset, sequence, received))
+        self._mark(chunk.frames)
         self._received = self._received[0] or int(chunk.frames[0, 3]), int(chunk.frames[-1, 3])
         batch = decode(chunk.data, chunk.offset, chunk.frames, self._topics, digest_address())
         self._count(batch.topic, batch.timestamp)
+
+    def _mark(self, frames: npt.NDArray[np.int64]) -> None:
+        """Every frame that lies MARK_BYTES behind the one marked last."""
+        offsets = frames[:, 0]
+        at = int(offsets.searchsorted(self._marks[-1][0] + MARK_BYTES)) if self._marks else 0
+        while at < len(frames):
+            offset, sequence, _, received, _ = frames[at].tolist()
+            self._marks.append((offset, sequence, received))
+            at = int(offsets.searchsorted(offset + MARK_BYTES))
 
     def _count(self, topic: npt.NDArray[np.int32], timestamp: npt.NDArray[np.int64]) -> None:
         topics, limits = len(self._topics.names), np.iinfo(np.int64)

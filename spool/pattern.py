@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from spool.kernel import address_of
 from spool.record import Batch
+
+# The C library searches some 12 GB/s, bytes.find 2, and that would be most of the time.
+_memmem = ctypes.CDLL(None).memmem
+_memmem.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
+_memmem.restype = ctypes.c_void_p
 
 
 class Pattern(Protocol):
@@ -30,28 +37,29 @@ class Plain:
         found = np.zeros(len(batch), np.bool_)
         if not len(batch):
             return found
-        start = int(batch.datagram_at[0])
-        end = int(batch.datagram_at[-1] + batch.datagram_bytes[-1])
-        data, size = batch.data[start:end].tobytes(), len(self._wanted)
-        at = data.find(self._wanted)
-        while at >= 0:
-            place = start + at
+        place, end = int(batch.datagram_at[0]), int(batch.datagram_at[-1] + batch.datagram_bytes[-1])
+        while (place := self._search(batch.data[place:end], place)) >= 0:
             row = int(np.searchsorted(batch.datagram_at, place, side="right")) - 1
-            if self._lies_in(batch.key_at, batch.key_bytes, row, place, size) or self._lies_in(
-                batch.value_at, batch.value_bytes, row, place, size
+            if self._lies_in(batch.key_at, batch.key_bytes, row, place) or self._lies_in(
+                batch.value_at, batch.value_bytes, row, place
             ):
                 found[row] = True
                 # One hit is enough; the value is the end of a datagram.
-                at = int(batch.datagram_at[row] + batch.datagram_bytes[row]) - start - 1
-            at = data.find(self._wanted, at + 1)
+                place = int(batch.datagram_at[row] + batch.datagram_bytes[row])
+            else:
+                place += 1
         return found
 
-    @staticmethod
+    def _search(self, data: npt.NDArray[np.uint8], start: int) -> int:
+        """Where in `data` the first hit begins, plus `start`; -1: nowhere."""
+        hit = _memmem(address_of(data), len(data), self._wanted, len(self._wanted))
+        return -1 if hit is None else start + hit - address_of(data)
+
     def _lies_in(
-        begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], row: int, place: int, size: int
+        self, begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], row: int, place: int
     ) -> bool:
         begin = int(begins[row])
-        return begin <= place and place + size <= begin + int(lengths[row])
+        return begin <= place and place + len(self._wanted) <= begin + int(lengths[row])
 
 
 class Regex:
