@@ -10,22 +10,14 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from dispatch.codes import Code
-from dispatch.errors import BadProperty, Unreachable
+from dispatch.consumer import open_consumer
+from dispatch.errors import Unreachable
 from dispatch.handover import HEADER_NAME
 
 TIMEOUT_S = 15.0
 """For each question to the brokers, at most."""
 _BATCH = 1000
 _POLL_S = 1.0
-_SETTINGS = {
-    "group.id": "bruce-search",  # never joined: partitions are assigned, and nothing is committed
-    "enable.auto.commit": "false",
-    "enable.auto.offset.store": "false",
-    "enable.partition.eof": "true",
-    "isolation.level": "read_committed",
-    "auto.offset.reset": "earliest",
-    "log_level": "3",
-}
 
 
 class Wanted(NamedTuple):
@@ -56,7 +48,7 @@ def find_records(
     raised when `seconds` are over before all was read.
     """
     deadline = time.monotonic() + seconds
-    with closing(_open(properties)) as consumer:
+    with closing(open_consumer(properties)) as consumer:
         try:
             starts = _starts(consumer, wanted, min(seconds, TIMEOUT_S))
             starts.sort(key=lambda start: start.partition != first)
@@ -64,13 +56,6 @@ def find_records(
         except KafkaException as error:
             said = error.args[0]
             raise Unreachable(said.code(), f"Kafka cannot be searched: {said.str()}") from error
-
-
-def _open(properties: Mapping[str, str]) -> Consumer:
-    try:
-        return Consumer({**properties, **_SETTINGS})
-    except KafkaException as error:
-        raise BadProperty("", f"librdkafka refuses the [kafka] properties: {error.args[0].str()}") from error
 
 
 def _starts(consumer: Consumer, wanted: Wanted, timeout_s: float) -> list[TopicPartition]:

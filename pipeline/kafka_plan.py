@@ -10,22 +10,12 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from pyspark.sql.datasource import InputPartition
 
-from dispatch.errors import BadProperty, Unreachable
+from dispatch.consumer import open_consumer
+from dispatch.errors import Unreachable
 
 TIMEOUT_S = 15.0
 RANGE_OFFSETS = 1_000_000
 """Offsets of one input partition, at most: also a topic of one partition is read by several tasks."""
-
-_SETTINGS = {
-    "group.id": "bruce-audit",  # never joined: partitions are assigned, and nothing is committed
-    "enable.auto.commit": "false",
-    "enable.auto.offset.store": "false",
-    "enable.partition.eof": "true",
-    "isolation.level": "read_committed",
-    "auto.offset.reset": "earliest",
-    # Only errors: it also warns of every producer's property, and of each broker that is away for a moment.
-    "log_level": "3",
-}
 
 
 @dataclass(frozen=True)
@@ -36,15 +26,6 @@ class Range(InputPartition):
     partition: int
     start: int
     end: int
-
-
-def open_consumer(properties: Mapping[str, str]) -> Consumer:
-    """A consumer for reading ranges. Raises BadProperty."""
-    try:
-        return Consumer({**_SETTINGS, **properties})
-    except KafkaException as error:
-        # Such as: No such configuration property: "..."
-        raise BadProperty("", f"librdkafka refuses the [kafka] properties: {error.args[0].str()}") from error
 
 
 def list_topics(properties: Mapping[str, str]) -> dict[str, list[int]]:

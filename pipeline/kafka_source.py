@@ -21,9 +21,10 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, Message
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, InputPartition
 from pyspark.sql.types import StructType
 
+from dispatch.consumer import open_consumer
 from pipeline.errors import JobFailed, MissingSpark
 from pipeline.identity import HEADER, ID_BYTES
-from pipeline.kafka_plan import Range, open_consumer, plan_ranges
+from pipeline.kafka_plan import Range, plan_ranges
 from pipeline.schema import KAFKA_SCHEMA, to_arrow_schema
 from pipeline.source import check_schema
 from pipeline.worker import freeze_imports

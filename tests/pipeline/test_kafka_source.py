@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from dispatch.consumer import open_consumer
 from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import BadProperty, Unreachable
 from pipeline import kafka_plan
-from pipeline.kafka_plan import Range, count_dropped, open_consumer, plan_ranges
+from pipeline.kafka_plan import Range, count_dropped, plan_ranges
 from pipeline.kafka_source import read_range
 
 if TYPE_CHECKING:
