@@ -60,8 +60,8 @@ class Daemon:
         self.config = self._placed(config)
         _try(self.config)
         self._spool = open_spool(config.spool)
-        for sentence in filesystem.warnings(self._spool.layout.segments):
-            log.warning("%s", sentence)
+        for found in filesystem.weaknesses(self._spool.layout.segments):
+            log.warning("%s; %s", *found)
         hold_signals()
         self._receiver, self._activated = self._open_socket()
         chosen = self.config.ingest.ack_socket

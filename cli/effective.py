@@ -38,8 +38,13 @@ def as_document(settings: Settings) -> dict[str, Any]:
     }
 
 
+def is_secret(path: tuple[str, ...]) -> bool:
+    """Whether the value of this setting is not to be shown."""
+    return path[0] == "kafka" and bool(_SECRET.search(path[-1]))
+
+
 def _shown(path: tuple[str, ...], setting: Setting) -> object:
-    if path[0] == "kafka" and _SECRET.search(path[-1]):
+    if is_secret(path):
         return HIDDEN
     if path[-1] == "quota":
         return f"{setting.value:.0%}"

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 """What stands in a table where there is no value."""
+_WORD = 8
+"""Cells of the word before a sentence."""
 
 
 class Form(StrEnum):
@@ -93,6 +95,20 @@ def show_lines(lines: Iterable[str], *, cut: bool, console: Console | None = Non
     width = console.width if cut and console.is_terminal else None
     for line in lines:
         print(line if width is None else set_cell_size(line, width).rstrip(), file=console.file)
+
+
+def show_sentences(rows: Iterable[tuple[str, str]], *, console: Console | None = None) -> None:
+    """A word and a sentence a line; on a terminal the sentence goes on below itself."""
+    console = console or Console()
+    for word, sentence in rows:
+        if not console.is_terminal:
+            print(word, sentence, sep="\t", file=console.file)
+            continue
+        line = Table(box=None, pad_edge=False, show_header=False)
+        line.add_column(min_width=_WORD)
+        line.add_column(overflow="fold")
+        line.add_row(Text(word), Text(sentence))
+        console.print(line)
 
 
 def say(text: str) -> None:

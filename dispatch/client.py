@@ -123,11 +123,24 @@ class KafkaClient:
 
         Raises Unreachable when there is none within `timeout_s`.
         """
-        found = ctypes.POINTER(MetadataStruct)()
         with self._asking:
             for name in names:
                 self.topic_handle(name)
-            code = self.library.metadata(self.handle, 0, None, ctypes.byref(found), int(timeout_s * 1000))
+            return self._ask_cluster(timeout_s, every_topic=False)
+
+    def fetch_all(self, timeout_s: float) -> Cluster:
+        """Ask about every topic there is, without making one on demand, as a question by name can.
+
+        Raises Unreachable when there is no answer within `timeout_s`.
+        """
+        with self._asking:
+            return self._ask_cluster(timeout_s, every_topic=True)
+
+    def _ask_cluster(self, timeout_s: float, *, every_topic: bool) -> Cluster:
+        found = ctypes.POINTER(MetadataStruct)()
+        code = self.library.metadata(
+            self.handle, every_topic, None, ctypes.byref(found), int(timeout_s * 1000)
+        )
         if code:
             raise Unreachable(code, f"no metadata from Kafka: {self.library.error_text(code)}")
         try:
@@ -150,6 +163,11 @@ class KafkaClient:
             # They come every second, asked for or not: parsed when somebody wants to know, and once.
             self._stats = dict[str, Any](json.loads(self._stats))
         return self._stats
+
+    def note_events(self) -> None:
+        """Take the events that lie in the queue, for a client that sends nothing."""
+        while event := self.library.queue_poll(self.queue, 0):
+            self.take_event(event)
 
     def take_event(self, event: int) -> None:
         """Note what an event says that is no delivery report, and free it."""

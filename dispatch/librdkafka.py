@@ -111,6 +111,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "err2str": (c_char_p, c_int),
     "conf_new": (c_void_p,),
     "conf_destroy": (None, c_void_p),
+    "conf_get": (c_int, c_void_p, c_char_p, c_char_p, POINTER(c_size_t)),
     "conf_set": (c_int, c_void_p, c_char_p, c_char_p, c_char_p, c_size_t),
     "conf_set_events": (None, c_void_p, c_int),
     "topic_conf_new": (c_void_p,),
@@ -211,14 +212,27 @@ def _text(raw: bytes | None) -> str:
 def load() -> Library:
     """The library, checked and ready. Raises NoLibrary."""
     library = Library(_mapped_path())
-    version = _parse_version(library.version())
-    if not OLDEST <= version < BEFORE:
+    if not OLDEST <= _parse_version(library.version()) < BEFORE:
         found = _text(library.version_str())
         raise NoLibrary(
             f"{library.path} is librdkafka {found}, but its structures are known for "
             f"{_dotted(OLDEST)} up to, not including, {_dotted(BEFORE)}; install confluent-kafka 2.16"
         )
     return library
+
+
+def version() -> str:
+    """The library's release. Raises NoLibrary."""
+    return _text(load().version_str())
+
+
+def features() -> str:
+    """What the library was built with: codecs, TLS, ways to authenticate. Raises NoLibrary."""
+    library, said = load(), ctypes.create_string_buffer(512)
+    conf = library.conf_new()
+    library.conf_get(conf, b"builtin.features", said, ctypes.byref(c_size_t(len(said))))
+    library.conf_destroy(conf)
+    return _text(said.value).replace(",", ", ")
 
 
 def _mapped_path() -> str:

@@ -26,6 +26,7 @@ MOST_NAMES = 5
 """Of topics, or brokers, in a sentence."""
 
 _ALL = "_ALL_BROKERS_DOWN"
+_HANDSHAKE = "in state SSL_HANDSHAKE"
 _MEND = {
     "_AUTHENTICATION": (
         "Kafka refuses who we are ({}): correct sasl.username, sasl.password or sasl.mechanism in [kafka] "
@@ -54,9 +55,28 @@ def explain_connections(states: Iterable[str], errors: Iterable[KafkaError], sin
         return ""
     fresh = [error for error in errors if error.at >= since and error.name != _ALL]
     for name, words in _MEND.items():
-        if found := [error for error in fresh if error.name == name]:
+        if found := [error for error in fresh if _name_of(error) == name]:
             return words.format(_plain(found[-1].text))
     return _UNREACHABLE.format(_plain(fresh[-1].text)) if fresh else ""
+
+
+def _name_of(error: KafkaError) -> str:
+    """Of the cause: a broker without TLS ends the connection, which librdkafka calls a transport error."""
+    return "_SSL" if _HANDSHAKE in error.text else error.name
+
+
+def explain_silence(brokers: Sequence[tuple[str, str]], error: str) -> str:
+    """The sentence when no broker answers. `brokers`: as `states_of`; `error`: how the question ended."""
+    if brokers and "UP" not in [state for _, state in brokers]:
+        return _SILENT.format(_few(sorted({name for name, _ in brokers if name})))
+    return f"Kafka is connected and does not answer ({error}): look at its brokers"
+
+
+def states_of(client: KafkaClient) -> list[tuple[str, str]]:
+    """(host:port, state) of each broker, in librdkafka's words; [] before its first statistics."""
+    brokers: dict[str, Any] = client.statistics().get("brokers", {})
+    real = [broker for broker in brokers.values() if broker.get("source") != "logical"]
+    return [(broker.get("nodename", ""), broker["state"]) for broker in real]
 
 
 def explain_topics(topics: Mapping[bytes, int]) -> str:
@@ -122,14 +142,8 @@ class Trouble:
         """Something was acknowledged."""
         self._finished = ""
 
-    def _brokers(self) -> list[tuple[str, str]]:
-        """(host:port, state) of each, in librdkafka's words."""
-        brokers: dict[str, Any] = self._client.statistics().get("brokers", {})
-        real = [broker for broker in brokers.values() if broker.get("source") != "logical"]
-        return [(broker.get("nodename", ""), broker["state"]) for broker in real]
-
     def _connections(self) -> str:
-        states = [state for _, state in self._brokers()]
+        states = [state for _, state in states_of(self._client)]
         if "UP" in states:
             self._connected_at = self._clock()
         since = max(self._connected_at - SLACK_S, self._clock() - FRESH_S)
@@ -138,7 +152,4 @@ class Trouble:
     def _answers(self) -> str:
         if not self._metadata.error or self._metadata.failing_s() < PATIENCE_S:
             return ""
-        brokers = self._brokers()
-        if brokers and "UP" not in [state for _, state in brokers]:
-            return _SILENT.format(_few(sorted({name for name, _ in brokers if name})))
-        return f"Kafka is connected and does not answer ({self._metadata.error}): look at its brokers"
+        return explain_silence(states_of(self._client), self._metadata.error)

@@ -14,17 +14,35 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 PROBE = "probe.tmp"
 _STATFS_BYTES = 256
 
-_NETWORK = "it is a network filesystem: locks, syncs and mapped files promise less there; use a local disk"
-_COPIES = (
-    "it writes changed blocks elsewhere, so that a full disk can end the intake although space was reserved; "
-    "keep [spool] min_free_bytes above 0"
+
+class Weakness(NamedTuple):
+    """A promise that a filesystem does not make."""
+
+    sentence: str
+    remedy: str
+
+
+_NETWORK = (
+    "it is a network filesystem: locks, syncs and mapped files promise less there",
+    "use a local disk",
 )
-_MEMORY = "it is memory: what is not delivered is gone when the host goes down"
-_LAYER = "it is the layer of a container, and goes when the container does; mount a volume there"
+_COPIES = (
+    "it writes changed blocks elsewhere, so that a full disk can end the intake although space was reserved",
+    "keep [spool] min_free_bytes above 0",
+)
+_MEMORY = (
+    "it is memory: what is not delivered is gone when the host goes down",
+    "use a disk",
+)
+_LAYER = (
+    "it is the layer of a container, and goes when the container does",
+    "mount a volume there",
+)
 _KINDS = {
     0x6969: ("nfs", _NETWORK),
     0x517B: ("smb", _NETWORK),
@@ -42,15 +60,18 @@ _KINDS = {
 """By f_type of statfs(2): name, and what is to be said."""
 
 
-def warnings(directory: Path) -> Iterator[str]:
-    """A sentence for each promise that the filesystem of this directory does not make."""
-    kind = _KINDS.get(_type(directory))
-    if kind:
-        yield f"{directory} lies on {kind[0]}: {kind[1]}"
-    if not can_reserve(directory):
-        yield (
-            f"the filesystem of {directory} cannot reserve space: a full disk can end the intake; "
-            "use another, such as ext4 or xfs"
+def weaknesses(directory: Path, *, probe: bool = True) -> Iterator[Weakness]:
+    """Each promise that the filesystem of this directory does not make. Raises OSError.
+
+    `probe`: also by trying, which takes the right to write there.
+    """
+    if kind := _KINDS.get(_type(directory)):
+        name, (sentence, remedy) = kind
+        yield Weakness(f"{directory} lies on {name}: {sentence}", remedy)
+    if probe and not can_reserve(directory):
+        yield Weakness(
+            f"the filesystem of {directory} cannot reserve space: a full disk can end the intake",
+            "use another, such as ext4 or xfs",
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from spool.disk import allocated_bytes
 from spool.errors import BadSpool
+from spool.format import HEADER_BYTES
 from spool.frame import SEQUENCE, STORED, Tail
 from spool.index import read_committed
 from spool.layout import SENT, SPARE, Layout
@@ -47,6 +48,8 @@ class Overview:
     messages: int | None = None
     first_received_ns: int | None = None
     last_received_ns: int | None = None
+    log_bytes: int | None = None
+    """What its frames take before they are packed; None without a footer."""
     topics: tuple[tuple[bytes, int], ...] = ()
     """(topic, messages), as the footer has them."""
     trouble: str = ""
@@ -102,6 +105,7 @@ def _look_at(path: Path, committed: tuple[int, Tail] | None) -> Overview:
         int(fields["count"]),
         int(fields["first_received_ns"]) or None,
         int(fields["last_received_ns"]) or None,
+        int(fields["end"]) - HEADER_BYTES,
         tuple((name, count) for name, count, *_ in topics),
     )
 

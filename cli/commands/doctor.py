@@ -1,40 +1,99 @@
-"""`brucectl doctor`: what is wrong with this host and environment."""
+"""`brucectl doctor`: what is wrong on this host, or could be better."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import exits
-from cli.arguments import examples
+from cli.arguments import ConfigFile, examples
+
+if TYPE_CHECKING:
+    from cli.doctor.plan import Plan
 
 EXAMPLES = examples(
-    "brucectl doctor", "brucectl doctor --json | jq -r '.checks[] | select(.ok | not).sentence'"
+    "brucectl doctor",
+    "brucectl doctor --plan",
+    "brucectl doctor --json | jq -r '.findings[] | select(.level == \"problem\").remedy'",
 )
-VERSION = 1
+VERSION = 2
 
 
 def doctor(
-    *, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+    *,
+    plan: Annotated[bool, typer.Option("--plan", help="Say how long Kafka may be away, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    config: ConfigFile = None,
 ) -> None:
-    """Look for what is wrong with this host and environment. Nothing is changed.
+    """Look for what is wrong on this host, or could be better, and say what to do. Nothing is changed.
 
-    Checked are: packages of others that are called like those of bruce (cli, dispatch, ingest, pipeline,
-    router, spool, status), of which only one can be imported; and, where pyspark is installed, whether
-    brucectl spark can run: the versions of pyspark, Java, pyarrow and pandas.
+    Checked are: packages of others that are called like those of bruce, and whether brucectl spark can run;
+    the configuration; what the kernel lets bruce have (net.unix.max_dgram_qlen, locked memory, room for
+    staging, the clock); the disk of the spool, its filesystem, and whose files lie there; what the daemon
+    says is wrong; spools of other configurations that nobody looks after; librdkafka, whether brokers answer
+    within 10 s, and whether Kafka has the topics that the configuration names. It needs no root: what this
+    user may not see is said.
 
-    Prints a line a check. With --json one document: version (1), ok, checks (ok, sentence). Exits with 1 when
-    a check finds something wrong.
+    With --plan: hours of outage per GiB of disk, of the whole spool, and of what is free of it, at the mean
+    rate and at that of the busiest hour, by all that the spool keeps, compressed as its packed segments are.
+
+    Prints a line a check. With --json one document of version 2: ok (nothing is a problem), findings: check,
+    level (ok, advice, problem, unknown: it could not be checked), sentence, remedy (may be empty); plan, null
+    without --plan or a rate: measured_seconds, compression (ratio of bytes on disk to those of the log;
+    known_by: packed, sample or none), room_bytes (for what is undelivered), left_bytes; mean and
+    busiest_hour, each with messages_per_second, bytes_per_second, hours_per_gib, hours, hours_left.
+    Exits with 1 when a finding is a problem.
     """
-    from cli.doctor import examine
-    from cli.output import show_json, show_rows
+    from cli.doctor.examination import Examination
+    from cli.doctor.finding import Level
+    from cli.output import show_json, show_sentences
 
-    checks = examine()
-    ok = all(check.ok for check in checks)
+    examination = Examination(config, plan=plan)
     if as_json:
-        show_json({"version": VERSION, "ok": ok, "checks": [check._asdict() for check in checks]})
+        findings = list(examination.findings())
+        made = examination.plan
+        document = {
+            "version": VERSION,
+            "ok": all(found.level is not Level.PROBLEM for found in findings),
+            "findings": [found._asdict() for found in findings],
+            "plan": None if made is None else dataclasses.asdict(made),
+        }
+        show_json(document)
     else:
-        show_rows(("", "check"), [("ok" if check.ok else "wrong", check.sentence) for check in checks])
-    if not ok:
+        findings = []
+        for found in examination.findings():
+            findings.append(found)
+            show_sentences([(found.level.value, "; ".join(filter(None, found[2:])))])
+        if examination.plan is not None:
+            _show_plan(examination.plan)
+    if any(found.level is Level.PROBLEM for found in findings):
         raise typer.Exit(exits.FOUND)
+
+
+_KNOWN_BY = {
+    "packed": "as its packed segments are",
+    "sample": "as a part of it was on trial",
+    "none": "with nothing compressed",
+}
+
+
+def _show_plan(plan: Plan) -> None:
+    from cli.output import say, show_rows
+
+    hours, ratio = plan.measured_seconds / 3600, plan.compression.ratio
+    say(
+        f"\nBy {hours:,.1f} hours of this spool, {_KNOWN_BY[plan.compression.known_by]}: "
+        f"{ratio:.2f} bytes of disk for each that comes in."
+    )
+    mean, busiest = plan.mean, plan.busiest_hour
+    gib = f"{plan.room_bytes / (1 << 30):,.1f} GiB"
+    rows = (
+        ("messages a second", mean.messages_per_second, busiest.messages_per_second),
+        ("MiB a second", mean.bytes_per_second / (1 << 20), busiest.bytes_per_second / (1 << 20)),
+        ("hours of outage per GiB of disk", mean.hours_per_gib, busiest.hours_per_gib),
+        (f"hours of outage, whole spool, {gib}", mean.hours, busiest.hours),
+        ("hours of outage, what is free now", mean.hours_left, busiest.hours_left),
+    )
+    show_rows(("", "mean", "busiest hour"), [(name, round(a, 2), round(b, 2)) for name, a, b in rows])

@@ -1,4 +1,4 @@
-"""`brucectl doctor`: what each check finds, and packages of others that are called like ours."""
+"""`brucectl doctor`: the command, on a host with a daemon and on one without."""
 
 from __future__ import annotations
 
@@ -6,57 +6,18 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from cli import doctor
-from cli.clashes import HOME, PACKAGES, find_clashes
-from cli.doctor import Check, check_owners, check_path
+from cli.clashes import HOME
+from cli.doctor.examination import Examination
+from cli.doctor.finding import Finding, Level
+from dispatch.embedded import EmbeddedKafka
+from spool.wire import encode
 from tests.cli.program import run
-
-PYPROJECT = tomllib.loads(Path(HOME, "pyproject.toml").read_text(encoding="utf-8"))
-
-
-def test_our_packages_are_those_of_the_wheel() -> None:
-    """The names that are looked for are what pyproject.toml puts into the wheel."""
-    assert sorted(PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == sorted(PACKAGES)
-
-
-def test_programs_begin_where_clashes_are_refused() -> None:
-    """Both console scripts go by cli.start, which imports nothing that could be hidden."""
-    assert PYPROJECT["project"]["scripts"] == {"bruce": "cli.start:bruce", "brucectl": "cli.start:brucectl"}
-
-
-def test_a_distribution_with_a_package_of_ours_is_named() -> None:
-    """By package and distribution; bruce itself, and packages that are nobody's of ours, are none."""
-    ok, sentence = check_owners(
-        {"cli": ["bruce-spool", "shellkit"], "status": ["web", "web"], "numpy": ["n"]}
-    )
-    assert not ok
-    assert "cli is of shellkit, too; status is of web, too" in sentence
-    assert check_owners({"cli": ["bruce-spool"], "numpy": ["numpy"]}).ok
-
-
-@pytest.mark.parametrize("kind", ["package", "module"])
-def test_another_place_on_the_path_is_named(tmp_path: Path, kind: str) -> None:
-    """Before ours it hides, behind ours it is hidden; empty folders, and ours named twice, do not."""
-    home, other = str(tmp_path / "home"), tmp_path / "other"
-    other.mkdir()
-    (tmp_path / "none" / "spool").mkdir(parents=True)
-    if kind == "package":
-        (other / "router").mkdir()
-        (other / "router" / "__init__.py").touch()
-    else:
-        (other / "router.py").touch()
-    clean = [home, str(tmp_path / "none"), os.path.join(home, "..", "home")]
-    assert check_path(clean, home).ok
-    ok, sentence = check_path([str(other), *clean], home)
-    assert (ok, f"router in {other} hides bruce's" in sentence) == (False, True)
-    ok, sentence = check_path([*clean, str(other)], home)
-    assert (ok, f"router in {other} is hidden by bruce's" in sentence) == (False, True)
+from tests.daemon import RunningBruce
 
 
 @pytest.mark.parametrize("hidden", ["status", "spool"])
@@ -78,31 +39,73 @@ def test_a_program_whose_packages_are_hidden_says_so(tmp_path: Path, hidden: str
     assert done.stderr.count("\n") == 1
 
 
-def test_this_environment_has_no_clash() -> None:
-    """The one that the tests run in."""
-    assert list(find_clashes(sys.path)) == []
-
-
-@pytest.mark.parametrize(
-    ("checks", "code"),
-    [([Check(True, "a"), Check(True, "b")], 0), ([Check(True, "a"), Check(False, "b")], 1)],
-)
-def test_the_command(checks: list[Check], code: int) -> None:
-    """A line a check, or one document; exits with 1 when one of them finds something."""
-    with mock.patch.object(doctor, "examine", return_value=checks):
-        said, document = run("doctor"), run("doctor", "--json")
+@pytest.mark.parametrize(("level", "code"), [("ok", 0), ("advice", 0), ("unknown", 0), ("problem", 1)])
+def test_what_is_printed(level: str, code: int) -> None:
+    """A line a check with its remedy, or one document; exits with 1 when one of them is a problem."""
+    found = [Finding("a", Level.OK, "fine"), Finding("b", Level(level), "so it is", "do this")]
+    with mock.patch.object(Examination, "findings", return_value=iter(found)):
+        said = run("doctor")
+    with mock.patch.object(Examination, "findings", return_value=iter(found)):
+        document = run("doctor", "--json")
     assert (said.returncode, document.returncode) == (code, code)
-    assert said.stdout == "".join(f"{'ok' if check.ok else 'wrong'}\t{check.sentence}\n" for check in checks)
+    assert said.stdout == f"ok\tfine\n{level}\tso it is; do this\n"
     assert json.loads(document.stdout) == {
-        "version": 1,
+        "version": 2,
         "ok": code == 0,
-        "checks": [check._asdict() for check in checks],
+        "findings": [
+            {"check": "a", "level": "ok", "sentence": "fine", "remedy": ""},
+            {"check": "b", "level": level, "sentence": "so it is", "remedy": "do this"},
+        ],
+        "plan": None,
     }
 
 
-def test_without_pyspark_nothing_is_wrong() -> None:
-    """A host that runs only the daemon needs neither pyspark nor Java."""
-    with mock.patch.object(doctor, "find_spec", return_value=None), mock.patch.dict(os.environ, PATH=""):
-        checks = doctor.examine()
-    assert all(check.ok for check in checks), checks
-    assert "no pyspark" in checks[-1].sentence
+def examined(bruce: RunningBruce, *more: str) -> dict[str, object]:
+    """The document of a host where this is the daemon."""
+    environ = {"BRUCE_RUNTIME_DIRECTORY": str(bruce.runtime)}
+    document: dict[str, object] = json.loads(
+        run("doctor", "--json", "--config", bruce.config, *more, environ=environ).stdout
+    )
+    return document
+
+
+def levels(document: dict[str, object], check: str) -> list[str]:
+    """Of the findings of one check."""
+    found = document["findings"]
+    assert isinstance(found, list)
+    return [one["level"] for one in found if one["check"] == check]
+
+
+def test_a_host_with_a_daemon(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """Nothing is wrong with it; with Kafka away, the daemon's own words and Kafka's are problems."""
+    well = examined(bruce)
+    assert (levels(well, "daemon"), levels(well, "kafka")) == (["ok"], ["ok"])
+    assert levels(well, "permissions") == ["ok"]
+    kafka.down()
+    bruce.send([encode(b"t", b"v")])
+    bruce.await_status(lambda status: status.trouble is not None)
+    ill = examined(bruce)
+    assert (levels(ill, "daemon"), levels(ill, "kafka"), ill["ok"]) == (["problem"], ["problem"], False)
+
+
+def test_a_plan_by_what_has_come_in(bruce: RunningBruce) -> None:
+    """With messages there is one, of the segment in use; without any, a word about it."""
+    nothing = examined(bruce, "--plan")
+    assert (nothing["plan"], levels(nothing, "plan")) == (None, ["unknown"])
+    bruce.send([encode(b"t", b"v" * 1000)] * 100)
+    bruce.await_status(lambda status: status.watermarks.synced == 100)
+    plan = examined(bruce, "--plan")["plan"]
+    assert isinstance(plan, dict)
+    assert set(plan["mean"]) == set(plan["busiest_hour"])
+    assert 0 < plan["left_bytes"] < plan["room_bytes"]
+    assert "hours of outage per GiB of disk\t" in run("doctor", "--plan", "--config", bruce.config).stdout
+
+
+def test_nothing_is_changed(tmp_path: Path) -> None:
+    """Not where a spool would be, and not where none is."""
+    file = tmp_path / "bruce.toml"
+    file.write_text(
+        f'[spool]\ndirectory = "{tmp_path / "spool"}"\n[kafka]\n"bootstrap.servers" = "embedded"\n'
+    )
+    assert run("doctor", "--plan", "--config", file).returncode == 0
+    assert list(tmp_path.iterdir()) == [file]

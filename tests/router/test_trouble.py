@@ -21,6 +21,11 @@ PASSWORD = KafkaError(
 TLS = KafkaError(
     100.0, "_SSL", "ssl://k1:9093/1: certificate verify failed (after 5ms in state SSL_HANDSHAKE)"
 )
+NO_TLS = KafkaError(
+    100.0,
+    "_TRANSPORT",
+    "ssl://k1:9093/1: Disconnected (after 5ms in state SSL_HANDSHAKE, 1 identical error(s) suppressed)",
+)
 ALL_DOWN = KafkaError(101.0, "_ALL_BROKERS_DOWN", "2/2 brokers are down")
 SERVERS = "correct bootstrap.servers in [kafka]"
 
@@ -41,6 +46,11 @@ SERVERS = "correct bootstrap.servers in [kafka]"
         (
             [REFUSED, TLS, NO_NAME],
             "the TLS handshake with Kafka fails (k1:9093: certificate verify failed)",
+            "correct ssl.* in [kafka] and restart bruce",
+        ),
+        (
+            [REFUSED, NO_TLS, ALL_DOWN],
+            "the TLS handshake with Kafka fails (k1:9093: Disconnected)",
             "correct ssl.* in [kafka] and restart bruce",
         ),
         (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spool import filesystem
-from spool.filesystem import PROBE, can_reserve, warnings
+from spool.filesystem import PROBE, can_reserve, weaknesses
 from tests.spool.small_disk import fill_up, mounted
 
 
@@ -32,7 +32,7 @@ def mount(kind: str, directory: Path, *options: str) -> Iterator[Path]:
 def test_a_local_disk_is_no_matter(tmp_path: Path) -> None:
     """On ext4 there is nothing to say, with room or without, and the probe leaves nothing behind."""
     with mounted("ext4", tmp_path, 16 << 20) as place:
-        assert list(warnings(place)) == []
+        assert list(weaknesses(place)) == []
         fill_up(place / "ballast")
         assert can_reserve(place)
         assert not (place / PROBE).exists()
@@ -41,8 +41,8 @@ def test_a_local_disk_is_no_matter(tmp_path: Path) -> None:
 def test_memory_is_said_to_be_memory(tmp_path: Path) -> None:
     """A spool on tmpfs does not outlive the host."""
     with mounted("tmpfs", tmp_path, 1 << 20) as place:
-        (sentence,) = warnings(place)
-        assert sentence.startswith(f"{place} lies on tmpfs: it is memory")
+        (found,) = weaknesses(place)
+        assert found.sentence.startswith(f"{place} lies on tmpfs: it is memory")
 
 
 def test_what_cannot_reserve_is_found_by_trying(tmp_path: Path) -> None:
@@ -51,7 +51,8 @@ def test_what_cannot_reserve_is_found_by_trying(tmp_path: Path) -> None:
         pytest.skip("small disk: mounting needs root")
     with mount("ramfs", tmp_path) as place:
         assert not can_reserve(place)
-        assert "cannot reserve space" in list(warnings(place))[-1]
+        assert "cannot reserve space" in list(weaknesses(place))[-1].sentence
+        assert not any("cannot reserve" in found.sentence for found in weaknesses(place, probe=False))
         assert list(place.iterdir()) == []
 
 
@@ -65,7 +66,7 @@ def test_the_layer_of_a_container(tmp_path: Path) -> None:
             part.mkdir()
         options = "lowerdir={},upperdir={},workdir={}".format(*parts)
         with mount("overlay", tmp_path, "-o", options) as place:
-            assert "mount a volume" in next(iter(warnings(place)))
+            assert "mount a volume" in next(iter(weaknesses(place))).remedy
 
 
 @pytest.mark.parametrize(("number", "name"), [(0x6969, "nfs"), (0x9123683E, "btrfs"), (0x2FC12FC1, "zfs")])
@@ -74,5 +75,5 @@ def test_those_that_are_not_here(
 ) -> None:
     """What no test can mount is known by its number."""
     monkeypatch.setattr(filesystem, "_type", lambda _: number)
-    (sentence,) = warnings(tmp_path)
-    assert f"lies on {name}: " in sentence
+    (found,) = weaknesses(tmp_path)
+    assert f"lies on {name}: " in found.sentence

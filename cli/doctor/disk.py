@@ -1,0 +1,153 @@
+"""The disk under a spool: its filesystem, its room, and who may do what in it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from cli.doctor.finding import Finding, Level
+from spool import filesystem
+from spool.disk import allocated_bytes, free_bytes
+from spool.fullness import Space, reserve
+from spool.layout import Layout
+from spool.options import SpoolOptions
+
+_GIB = 1 << 30
+
+
+def look(options: SpoolOptions) -> Iterator[Finding]:
+    """All checks of the disk that this spool lies on, or would."""
+    layout = Layout(options.directory)
+    place = existing(options.directory)
+    probe = place == options.directory and os.access(place, os.W_OK)
+    try:
+        yield from check_filesystem(place, probe=probe)
+        yield check_room(options, Space(used_bytes(layout), *free_bytes(place)))
+        if place != options.directory:
+            yield check_parent(options.directory, place, writable=os.access(place, os.W_OK))
+            return
+        yield from check_open_to_others(options.directory, place.stat().st_mode)
+        yield check_owners(options.directory, place.stat().st_uid, owners(layout))
+    except PermissionError as error:
+        yield Finding(
+            "permissions",
+            Level.UNKNOWN,
+            f"{error.filename} cannot be looked at by this user",
+            "ask again as root, or as the user that bruce runs as",
+        )
+
+
+def existing(path: Path) -> Path:
+    """The directory, or the nearest above it that is there and can be seen."""
+    return next(place for place in (path, *path.parents) if os.path.isdir(place))
+
+
+def used_bytes(layout: Layout) -> int:
+    """Bytes of disk that segments and spares take. Raises PermissionError."""
+    try:
+        names = os.listdir(layout.segments)
+    except FileNotFoundError:
+        return 0
+    return sum(allocated_bytes(layout.segments / name) for name in names)
+
+
+def check_filesystem(place: Path, *, probe: bool) -> Iterator[Finding]:
+    """What the filesystem does not promise. `probe`: also by trying to reserve a file."""
+    name, found = "filesystem", list(filesystem.weaknesses(place, probe=probe))
+    for sentence, remedy in found:
+        yield Finding(name, Level.ADVICE, sentence, remedy)
+    if not found:
+        told = "promises what a spool needs" if probe else "is of no kind that is known to promise less"
+        yield Finding(name, Level.OK, f"the filesystem of {place} {told}")
+
+
+def check_room(options: SpoolOptions, space: Space) -> Finding:
+    """Whether `max_bytes` fit on the disk beside what others have there."""
+    name = "room"
+    least_free = reserve(options.min_free_bytes, space.size)
+    most = space.used + max(0, space.free - least_free)
+    if space.free < least_free:
+        return Finding(
+            name,
+            Level.PROBLEM,
+            f"the disk of {options.directory} has {_gib(space.free)} free, less than the "
+            f"{_gib(least_free)} of [spool] min_free_bytes: nothing delivered is kept, and the spool fills",
+            "free some of it",
+        )
+    if most < options.max_bytes:
+        return Finding(
+            name,
+            Level.ADVICE,
+            f"[spool] max_bytes is {_gib(options.max_bytes)}, and the disk of {options.directory} has room "
+            f"for {_gib(most)}: the spool is full before it has reached max_bytes",
+            "free some of it, or lower max_bytes",
+        )
+    return Finding(
+        name, Level.OK, f"the {_gib(options.max_bytes)} of [spool] max_bytes fit on the disk of the spool"
+    )
+
+
+def check_parent(directory: Path, place: Path, *, writable: bool) -> Finding:
+    """Whether a spool that is not there yet can be made."""
+    if writable:
+        return Finding("permissions", Level.OK, f"{directory} is not there yet: bruce run makes it")
+    return Finding(
+        "permissions",
+        Level.ADVICE,
+        f"{directory} is not there, and this user cannot make it in {place}",
+        "where bruce is not run by root, make it, and give it to bruce's user by chown",
+    )
+
+
+def check_open_to_others(directory: Path, mode: int) -> Iterator[Finding]:
+    """Whether everybody on the host can read or change what waits. `mode`: of the spool's directory."""
+    if mode & stat.S_IWOTH:
+        yield Finding(
+            "permissions",
+            Level.PROBLEM,
+            f"everybody on this host can change what is in {directory}",
+            f"chmod o-rwx {directory}",
+        )
+    elif mode & stat.S_IXOTH:
+        yield Finding(
+            "permissions",
+            Level.ADVICE,
+            f"everybody on this host can look into {directory}, where messages lie as they were sent",
+            f"chmod o-rwx {directory}",
+        )
+
+
+def owners(layout: Layout) -> dict[int, Path]:
+    """By user id, one of the files that belong to it. Raises PermissionError."""
+    found: dict[int, Path] = {}
+    for place in (layout.directory, layout.segments, layout.index, layout.delivery):
+        try:
+            names = os.listdir(place)
+        except FileNotFoundError:
+            continue
+        for name in names:
+            try:
+                found.setdefault((place / name).lstat().st_uid, place / name)
+            except FileNotFoundError:
+                continue  # retired while we looked
+    return found
+
+
+def check_owners(directory: Path, owner: int, found: Mapping[int, Path]) -> Finding:
+    """Whether all of a spool belongs to one user: who wrote there as another locks the daemon out."""
+    strange = {uid: path for uid, path in found.items() if uid != owner}
+    if not strange:
+        return Finding("permissions", Level.OK, f"all that is in {directory} belongs to user {owner}")
+    listed = ", ".join(f"{path} to user {uid}" for uid, path in sorted(strange.items()))
+    return Finding(
+        "permissions",
+        Level.PROBLEM,
+        f"{directory} belongs to user {owner}, but {listed}: the daemon may find files that it cannot write",
+        f"chown -R --reference={directory} {directory}",
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:,.1f} GiB"

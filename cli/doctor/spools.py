@@ -1,0 +1,147 @@
+"""Spools: what is known of the configured one, and those of older configurations that nobody looks after."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from cli.config import SYSTEM_FILE, Config, default_paths
+from cli.doctor.disk import used_bytes
+from cli.doctor.finding import Finding, Level
+from cli.errors import CliError
+from cli.settings import read_file
+from cli.snapshot import take_snapshot
+from spool.errors import NoSpool, SpoolError
+from spool.layout import Layout
+from spool.lock import is_held
+from spool.overview import Overview
+from status.snapshot import Snapshot
+
+AHEAD_NS = 60 * 10**9
+"""A message that was received so much later than now was received by another clock."""
+_MIB = 1 << 20
+
+
+def look_at(directory: Path) -> tuple[Snapshot | None, list[Finding]]:
+    """The configured spool, None when it is not there or cannot be read, and what is found about it."""
+    try:
+        found = take_snapshot(directory)
+    except NoSpool:
+        return None, [Finding("daemon", Level.OK, f"{directory} holds no spool yet")]
+    except (SpoolError, OSError) as error:
+        return None, [_unread("daemon", directory, error)]
+    return found, list(check_daemon(found))
+
+
+def pid_of(found: Snapshot | None, role: str) -> int | None:
+    """The process of a worker; None when there is none."""
+    return next((worker.pid for worker in found.workers if worker.role == role), None) if found else None
+
+
+def look_for_others(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Spools that are not the configured one, and have no daemon."""
+    configured = config.spool.directory.resolve()
+    for directory in find_spools(candidates(config, environ)):
+        if directory != configured and not is_held(Layout(directory).lock):
+            yield check_other(directory)
+
+
+def check_daemon(found: Snapshot) -> Iterator[Finding]:
+    """What the daemon of a spool itself says is wrong; whether there is one."""
+    if not found.workers:
+        yield Finding(
+            "daemon",
+            Level.ADVICE,
+            f"no daemon is running on {found.spool.directory}, where {found.backlog:,} messages wait",
+            "start bruce, or deliver them with brucectl drain" if found.backlog else "start bruce",
+        )
+        return
+    said = [found.trouble, found.disk, *(view.sentence for view in found.full)]
+    wrong = [Finding("daemon", Level.PROBLEM, sentence) for sentence in said if sentence]
+    yield from wrong
+    if not wrong:
+        yield Finding("daemon", Level.OK, "a daemon is running, and has nothing to complain about")
+
+
+def check_clock(segments: list[Overview], now_ns: int | None = None) -> Iterator[Finding]:
+    """Whether the newest message comes from the future: then the clock was set back."""
+    now = time.time_ns() if now_ns is None else now_ns
+    ahead = max((one.last_received_ns or 0 for one in segments), default=0) - now
+    if ahead > AHEAD_NS:
+        yield Finding(
+            "clock",
+            Level.ADVICE,
+            f"the newest message was received {ahead / 3.6e12:,.1f} hours from now: the clock was set back",
+            "see which is right; --from and --to go by the time that it was then",
+        )
+
+
+def candidates(config: Config, environ: Mapping[str, str]) -> Iterator[Path]:
+    """Where spools of other configurations may lie.
+
+    Beside the configured one, at the default places, and where /etc/bruce/bruce.toml says when that is not
+    the configuration.
+    """
+    yield config.spool.directory.parent
+    for uid in (0, 1):  # root's, and that of this environment's user
+        yield default_paths(environ, uid)[0]
+    if config.file != SYSTEM_FILE:
+        try:
+            given = read_file(SYSTEM_FILE).get(("spool", "directory"))
+        except CliError:
+            return
+        if given:
+            yield given.value
+
+
+def find_spools(places: Iterator[Path]) -> list[Path]:
+    """The directories that hold a spool, of these and of those directly in them; each once, in order."""
+    found: set[Path] = set()
+    for place in places:
+        try:
+            inside = [Path(entry.path) for entry in os.scandir(place) if entry.is_dir()]
+        except OSError:
+            continue
+        found.update(path.resolve() for path in (place, *inside) if _is_spool(path))
+    return sorted(found)
+
+
+def _is_spool(path: Path) -> bool:
+    layout = Layout(path)
+    return os.path.isfile(layout.identity) and os.path.isdir(layout.segments)
+
+
+def check_other(directory: Path) -> Finding:
+    """A spool that nobody looks after."""
+    try:
+        backlog = take_snapshot(directory).backlog
+        size = used_bytes(Layout(directory)) // _MIB
+    except (SpoolError, OSError) as error:
+        return _unread("other spool", directory, error)
+    if backlog:
+        return Finding(
+            "other spool",
+            Level.PROBLEM,
+            f"{directory} is not the configured spool, and {backlog:,} messages wait in it for nobody",
+            f"brucectl drain --spool {directory}",
+        )
+    return Finding(
+        "other spool",
+        Level.ADVICE,
+        f"{directory} is not the configured spool, and takes {size:,} MiB; all of it is delivered",
+        "remove it, when nobody wants to replay it",
+    )
+
+
+def _unread(check: str, directory: Path, error: Exception) -> Finding:
+    words = error.strerror if isinstance(error, OSError) else str(error)
+    return Finding(
+        check,
+        Level.UNKNOWN,
+        f"{directory} cannot be read: {words}",
+        "ask again as root, or as the user that bruce runs as"
+        if isinstance(error, PermissionError)
+        else "see brucectl inspect verify",
+    )

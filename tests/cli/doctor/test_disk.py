@@ -1,0 +1,96 @@
+"""The disk of a spool: room, filesystem, and who may do what in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.doctor import disk
+from cli.doctor.disk import check_owners, check_room, existing, owners
+from cli.doctor.finding import Finding, Level
+from spool.fullness import Space
+from spool.layout import Layout
+from spool.options import SpoolOptions
+from tests.spool.small_disk import mounted
+
+GIB = 1 << 30
+NOBODY = 65534
+
+
+@pytest.fixture
+def as_nobody() -> Iterator[None]:
+    """As a user who may do nothing."""
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    os.seteuid(NOBODY)
+    yield
+    os.seteuid(0)
+
+
+def found(options: SpoolOptions, check: str) -> Finding:
+    """The first finding of a check."""
+    return next(one for one in disk.look(options) if one.check == check)
+
+
+def test_room() -> None:
+    """What max_bytes promises must fit beside what others have; segments that are there count."""
+    options = SpoolOptions(Path("/s"), max_bytes=10 * GIB, min_free_bytes=GIB)
+    assert check_room(options, Space(used=6 * GIB, free=5 * GIB, size=100 * GIB)).level is Level.OK
+    tight = check_room(options, Space(used=6 * GIB, free=4 * GIB, size=100 * GIB))
+    assert (tight.level, "room for 9.0 GiB" in tight.sentence) == (Level.ADVICE, True)
+    assert check_room(options, Space(used=6 * GIB, free=GIB - 1, size=100 * GIB)).level is Level.PROBLEM
+
+
+def test_a_spool_that_is_not_there_yet(tmp_path: Path) -> None:
+    """It is looked at where it would be made, and nothing is made."""
+    options = SpoolOptions(tmp_path / "a" / "b")
+    assert existing(options.directory) == tmp_path
+    assert "bruce run makes it" in found(options, "permissions").sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_spool_on_a_filesystem_that_promises_less(tmp_path: Path) -> None:
+    """Is named, and the probe leaves nothing behind."""
+    with mounted("tmpfs", tmp_path, 1 << 20) as place:
+        told = found(SpoolOptions(place), "filesystem")
+        assert (told.level, "it is memory" in told.sentence) == (Level.ADVICE, True)
+        assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "level"), [(0o750, Level.OK), (0o755, Level.ADVICE), (0o757, Level.PROBLEM)]
+)
+def test_a_directory_open_to_others(tmp_path: Path, mode: int, level: Level) -> None:
+    """Who may write there loses messages for others; who may read there reads them."""
+    directory = tmp_path / "spool"
+    directory.mkdir()
+    directory.chmod(mode)
+    assert found(SpoolOptions(directory), "permissions").level is level
+
+
+def test_files_of_another_user(tmp_path: Path) -> None:
+    """What somebody else made in the spool is named, and how to give it back."""
+    if os.geteuid() != 0:
+        pytest.skip("giving files away needs root")
+    layout = Layout(tmp_path / "spool")
+    layout.delivery.mkdir(parents=True)
+    (layout.delivery / "owner").touch()
+    for path in (layout.directory, layout.delivery):
+        os.chown(path, NOBODY, NOBODY)
+    told = check_owners(layout.directory, NOBODY, owners(layout))
+    assert (told.level, f"{layout.delivery / 'owner'} to user 0" in told.sentence) == (Level.PROBLEM, True)
+    os.chown(layout.delivery / "owner", NOBODY, NOBODY)
+    assert check_owners(layout.directory, NOBODY, owners(layout)).level is Level.OK
+
+
+def test_what_this_user_may_not_see_is_said(memory: Path, request: pytest.FixtureRequest) -> None:
+    """Instead of a guess, and without an error."""
+    layout = Layout(memory / "spool")
+    layout.segments.mkdir(parents=True)
+    layout.directory.chmod(0o700)
+    request.getfixturevalue("as_nobody")
+    told = found(SpoolOptions(layout.directory), "permissions")
+    assert (told.level, str(layout.directory) in told.sentence) == (Level.UNKNOWN, True)

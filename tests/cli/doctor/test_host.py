@@ -1,0 +1,78 @@
+"""The host: what each limit of the kernel, as it was read, is worth."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.doctor.finding import Level
+from cli.doctor.host import (
+    ENOUGH_QUEUED,
+    LOCKED_BYTES,
+    MEMORY_BYTES,
+    QUEUE_LENGTH,
+    UNSYNCHRONISED,
+    check_clock,
+    check_locking,
+    check_memory,
+    check_queue,
+    clock_state,
+    read_locking,
+    read_queue_length,
+)
+
+
+def test_the_queue_of_a_socket() -> None:
+    """Shorter than a burst it is advised about, with the command; what cannot be read is said."""
+    short = check_queue(10)
+    assert (short.level, "max_dgram_qlen is 10" in short.sentence) == (Level.ADVICE, True)
+    assert f"sysctl -w net.unix.max_dgram_qlen={ENOUGH_QUEUED}" in short.remedy
+    assert check_queue(ENOUGH_QUEUED).level is Level.OK
+    assert check_queue(None).level is Level.UNKNOWN
+    assert read_queue_length() == int(QUEUE_LENGTH.read_text())
+
+
+def test_memory_that_cannot_be_locked() -> None:
+    """Too low a limit is advised about, unless the process may lock what it likes."""
+    assert check_locking(LOCKED_BYTES - 1, privileged=False).level is Level.ADVICE
+    assert check_locking(LOCKED_BYTES, privileged=False).level is Level.OK
+    assert check_locking(None, privileged=False).level is Level.OK
+    assert check_locking(0, privileged=True).level is Level.OK
+
+
+def test_the_limit_is_that_of_the_worker() -> None:
+    """Not of who asks: a service has limits of its own."""
+    code = (
+        "import resource; hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1];"
+        "resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, hard)); print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as worker:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        found, mine = read_locking(worker.pid), read_locking(None)
+        worker.kill()
+    assert found[0] == 4096
+    assert mine[0] != 4096
+    assert found[1] == mine[1] == (os.geteuid() == 0 and found[1])
+
+
+def test_a_small_tmpfs(tmp_path: Path) -> None:
+    """Staging has less room than it reserves."""
+    small = check_memory(tmp_path, MEMORY_BYTES - 1)
+    assert (small.level, str(tmp_path) in small.sentence) == (Level.ADVICE, True)
+    assert check_memory(tmp_path, MEMORY_BYTES).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("state", "level"), [(0, Level.OK), (1, Level.OK), (UNSYNCHRONISED, Level.ADVICE), (-1, Level.UNKNOWN)]
+)
+def test_a_clock(state: int, level: Level) -> None:
+    """By what adjtimex says; leap seconds to come are no trouble."""
+    assert check_clock(state).level is level
+    assert -1 <= clock_state() <= UNSYNCHRONISED

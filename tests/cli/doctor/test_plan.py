@@ -1,0 +1,116 @@
+"""How long Kafka may be away: what is predicted comes true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli.doctor.plan import Plan, busiest, make_plan
+from spool.errors import SpoolFull
+from spool.files import Span
+from spool.overview import Overview, State, overview, segment_paths
+from spool.page import Field
+from spool.timeline import timeline
+from spool.wire import encode
+from tests.spool.rig import Rig
+from tests.spool.stored import pack_file
+
+SECOND = 10**9
+START = 1_800_000_000 * SECOND
+HOUR = 3600 * SECOND
+
+
+@pytest.fixture
+def rig(memory: Path) -> Iterator[Rig]:
+    """A spool of 128 segments at most."""
+    made = Rig(memory, recompress=False)
+    yield made
+    made.crash()
+
+
+def receive(rig: Rig, seconds: int, at: int = 0, value: bytes = b"v" * 700) -> int:
+    """A frame of three messages a second, until the spool is full; seconds since the start."""
+    with suppress(SpoolFull):
+        while seconds and not rig.page.words[Field.FULL]:
+            rig.append([encode(b"t", value)] * 3, received_ns=START + at * SECOND)
+            rig.step()
+            at, seconds = at + 1, seconds - 1
+    return at
+
+
+def segments(rig: Rig) -> list[Overview]:
+    """All of them."""
+    return list(overview(segment_paths(rig.layout), rig.layout))
+
+
+def plan(rig: Rig) -> Plan:
+    """What is planned now."""
+    found = segments(rig)
+    live = [one.path for one in found if one.state is State.OPEN]
+    made = make_plan(rig.options, found, timeline(live, Span(), 3600, pytest.fail))
+    assert made
+    return made
+
+
+def test_the_spool_is_full_when_it_was_said_to_be(rig: Rig) -> None:
+    """Of an outage that goes on, at the rate that was measured."""
+    now = receive(rig, 100)
+    made = plan(rig)
+    assert made.mean.messages_per_second == pytest.approx(3, rel=0.05)
+    assert made.mean.hours_left == pytest.approx(made.busiest_hour.hours_left, rel=0.1)
+    end = receive(rig, 10_000, now)
+    assert end - now == pytest.approx(made.mean.hours_left * 3600, rel=0.1)
+    assert end == pytest.approx(made.mean.hours * 3600, rel=0.1)
+    assert plan(rig).mean.hours_left * 3600 < 0.1 * end
+
+
+def test_a_gibibyte(rig: Rig) -> None:
+    """Holds as many hours as its bytes are of those that came in an hour."""
+    receive(rig, 100)
+    made = plan(rig)
+    sealed = [one for one in segments(rig) if one.state is State.SEALED]
+    taken, held = sum(one.disk_bytes for one in sealed), sum(one.log_bytes or 0 for one in sealed)
+    assert (made.compression.ratio, made.compression.known_by) == (taken / held, "none")
+    hourly = made.mean.bytes_per_second * taken / held * 3600
+    assert made.mean.hours_per_gib * hourly == pytest.approx(1 << 30)
+    assert made.mean.bytes_per_second == pytest.approx(3 * 760, rel=0.1)
+
+
+def test_packed_segments_tell_the_compression(rig: Rig) -> None:
+    """Otherwise a part of a sealed one is tried, and both agree; bytes that repeat take a fraction."""
+    receive(rig, 60)
+    rig.replace(recompress=True)
+    sample = plan(rig)
+    sealed = [one for one in segments(rig) if one.state is State.SEALED]
+    for one in sealed:
+        pack_file(one.path)
+    packed = plan(rig)
+    assert (sample.compression.known_by, packed.compression.known_by) == ("sample", "packed")
+    taken = sum(one.disk_bytes for one in segments(rig) if one.packed)
+    assert packed.compression.ratio == taken / sum(one.log_bytes or 0 for one in sealed)
+    assert sample.compression.ratio < 0.1
+    assert packed.mean.hours == pytest.approx(
+        sample.mean.hours * sample.compression.ratio / packed.compression.ratio, rel=0.05
+    )
+
+
+def test_without_messages_there_is_no_plan(rig: Rig) -> None:
+    """A rate of nothing would hold for ever; so would that of one moment."""
+    nothing = timeline([], Span(), 1, pytest.fail)
+    assert make_plan(rig.options, segments(rig), nothing) is None
+
+
+def test_the_busiest_hour() -> None:
+    """Wherever it begins, and however long the intervals are that amounts are known of."""
+    start = np.array([0, 2, 3, 10]) * HOUR
+    end = np.array([2, 3, 3, 10]) * HOUR
+    amount = np.array([200, 100, 7, 50])
+    assert busiest(start, end, amount, 3600) == pytest.approx(107)
+    assert busiest(start, end, amount, 7200) == pytest.approx(207)
+    assert busiest(np.array([0]), np.array([HOUR // 2]), np.array([8]), 3600) == pytest.approx(8)
+    half = np.array([HOUR // 2]), np.array([3 * HOUR // 2]), np.array([60])
+    assert busiest(*half, 1800) == pytest.approx(30)
