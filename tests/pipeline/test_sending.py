@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import numpy as np
@@ -14,10 +15,13 @@ from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
 from pipeline import sink
 from pipeline.errors import JobFailed
-from pipeline.sending import check_mode
+from pipeline.sending import check_mode, count_outcomes
 from pipeline.sink import Delivery, carry_all
 from spool.outcome_file import read_outcomes
 from tools.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SPOOL = bytes(range(16))
 
@@ -87,3 +91,18 @@ def test_a_task_that_waits_writes_down_what_it_has_sent(tmp_path: Path) -> None:
                 over.set()
                 task.join(60)
     assert sorted(told) == list(range(100))
+
+
+def test_counting_moves_nothing(spark: SparkSession) -> None:
+    """What tasks have told is counted where it was told: in one stage, which no lost executor undoes."""
+    context = spark.sparkContext
+    told = spark.createDataFrame([(0,)] * 5 + [(4,)] * 2, "reason int").repartition(2).cache()
+    told.count()
+    context.setJobGroup("counting", "outcomes are counted")
+    assert count_outcomes(told) == {0: 5, 4: 2}
+    (job,) = context.statusTracker().getJobIdsForGroup("counting")
+    info = context.statusTracker().getJobInfo(job)
+    assert info is not None
+    stages = [context.statusTracker().getStageInfo(stage) for stage in info.stageIds]
+    assert sum(stage is not None and stage.numCompletedTasks > 0 for stage in stages) == 1
+    told.unpersist()
