@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,9 @@ import typer.main
 
 from cli import app
 from cli.settings import TABLES
-from tools.gen_man import PAGES, ROOT, commands, stale
+from tools.command_pages import commands
+from tools.gen_man import PAGES, ROOT, stale
+from tools.markdown import as_roff, section_of
 from tools.roff import document, escape
 
 COMMANDS = [
@@ -23,8 +27,29 @@ COMMANDS = [
 
 
 def test_manual_pages_are_current() -> None:
-    """man/ holds what the sources say; `python -m tools.gen_man` writes it."""
-    assert stale(ROOT / "man") == []
+    """man/ and completions/ hold what the sources say; `python -m tools.gen_man` writes them."""
+    assert stale(ROOT) == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "man").iterdir()), ids=lambda page: page.name)
+def test_a_page_is_what_man_reads(page: Path) -> None:
+    """No request that is not known, nothing that does not fit."""
+    if not shutil.which("groff"):
+        pytest.skip("there is no groff")
+    done = subprocess.run(
+        ["groff", "-man", "-ww", "-z", "-Tutf8", "-Kutf8", page], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+
+
+def test_the_page_of_the_guarantees_is_the_readme() -> None:
+    """Every promise, and every limitation, that README.md names stands in bruce(7)."""
+    page = " ".join(PAGES["bruce.7"]().replace("\\-", "-").split())
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for heading in ("What is promised", "Limitations"):
+        words = re.findall(r"[A-Za-z]{3,}", section_of(readme, heading))
+        assert len(words) > 100
+        assert [word for word in words if word not in page and word.capitalize() not in page] == []
 
 
 @pytest.mark.parametrize(("called", "command"), COMMANDS)
@@ -77,3 +102,11 @@ def test_indented_text_keeps_its_indentation() -> None:
     """A literal block loses its common indentation only, over blank lines too."""
     page = document("Prose of\ntwo lines.\n\n    a\n      b\n\n    c\n\nEnd.")
     assert page == ".PP\nProse of two lines.\n.PP\n.RS 4\n.nf\na\n  b\n\nc\n.fi\n.RE\n.PP\nEnd.\n"
+
+
+def test_markdown_as_a_page() -> None:
+    """Emphasis and code are bold, links their words, a table's row an item, a list's point one of its own."""
+    page = as_roff("A **b** [c](d.md)\n`e`.\n\n| f | g | h |\n|---|---|---|\n| i | j | k |\n\n- l\n  m\n- .n")
+    assert page == (
+        ".PP\nA \\fBb\\fR c \\fBe\\fR.\n.TP\n\\fBi\\fR\nG j, h k.\n.IP \\(bu 2\nl m\n.IP \\(bu 2\n\\&.n\n"
+    )

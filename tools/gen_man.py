@@ -1,7 +1,7 @@
-"""Write the manual pages in man/ from the commands' help and from docstrings.
+"""Write the manual pages in man/, from the commands' help, docstrings and README.md, and completions/.
 
 python -m tools.gen_man             writes them
-python -m tools.gen_man --check     exits 1 and names the pages that are not as they would be written
+python -m tools.gen_man --check     exits 1 and names the files that are not as they would be written
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import typer.main
-
 from cli import app, config, exits, settings
 from cli.sizes import format_size
 from dispatch.options import DispatchOptions
 from spool.options import SpoolOptions
 from spool.wire import Reason, reason_name
 from tools import docstrings
-from tools.roff import document, escape, inline, items, literal, paragraph, section, subsection, title
+from tools.command_pages import family, program
+from tools.completion import PROGRAMS, completions
+from tools.markdown import as_roff, section_of
+from tools.roff import document, escape, items, literal, paragraph, section, title
 
 ROOT = Path(__file__).resolve().parent.parent
 RELEASE = (
@@ -57,57 +58,6 @@ _EXAMPLE = """
     rate = 20000
     "compression.type" = "zstd"
 """
-
-
-def commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """(how it is called, command) of each command below this one."""
-    for name, child in getattr(command, "commands", {}).items():
-        called = f"{path} {name}"
-        if getattr(child, "commands", None):
-            yield from commands(child, called)
-        else:
-            yield called, child
-
-
-def program(name: str, man_section: int, what: str, application: typer.Typer, related: str) -> str:
-    """The page of a program."""
-    top = typer.main.get_command(application)
-    context = top.make_context(name, [], resilient_parsing=True)
-    parts = [
-        title(name, man_section, RELEASE),
-        section("NAME", f"{name} \\- {inline(what)}\n"),
-        section("SYNOPSIS", f".B {name}\n[\\fIOPTIONS\\fR] \\fICOMMAND\\fR [\\fIARGUMENTS\\fR]\n"),
-        section("DESCRIPTION", document(top.help or "")),
-        section("OPTIONS", items(_records(top, context))),
-    ]
-    if described := [_command(called, child, context) for called, child in commands(top, name)]:
-        parts.append(section("COMMANDS", *described))
-    parts += [
-        section("EXIT STATUS", items((str(code), text) for code, text in exits.MEANINGS.items())),
-        section("FILES", items([(str(config.SYSTEM_FILE), "The configuration; see bruce.toml(5).")])),
-        section("SEE ALSO", inline(related) + "\n"),
-    ]
-    return "".join(parts)
-
-
-def _command(called: str, command: Any, parent: Any) -> str:
-    context = command.make_context(called, [], parent=parent, resilient_parsing=True)
-    usage = f"{called} {' '.join(command.collect_usage_pieces(context))}"
-    shown = [line.strip() for line in (command.epilog or "").splitlines()[2:]]
-    return subsection(
-        usage,
-        document(command.help or ""),
-        items(_records(command, context)),
-        paragraph("Examples:"),
-        literal("\n".join(shown)),
-    )
-
-
-def _records(command: Any, context: Any) -> Iterator[tuple[str, str]]:
-    """(option, explanation) as --help shows them."""
-    for parameter in command.get_params(context):
-        if record := parameter.get_help_record(context):
-            yield record
 
 
 def configuration() -> str:
@@ -200,43 +150,70 @@ def acknowledgement() -> str:
     )
 
 
+def guarantees() -> str:
+    """bruce(7): what README.md promises, and what it does not."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    return "".join(
+        [
+            title("bruce", 7, RELEASE),
+            section("NAME", "bruce \\- what is promised, and what is not\n"),
+            section("DESCRIPTION", as_roff(readme.partition("\n\n")[2].partition("\n\n```")[0])),
+            section("GUARANTEES", as_roff(section_of(readme, "What is promised"))),
+            section("LIMITATIONS", as_roff(section_of(readme, "Limitations"))),
+            section("EXIT STATUS", items((str(code), text) for code, text in exits.MEANINGS.items())),
+            section("SEE ALSO", "bruce(8), brucectl(1), bruce.toml(5), bruce\\-spool(5), bruce\\-ack(7)\n"),
+        ]
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
-    "brucectl.1": lambda: program(
-        "brucectl",
-        1,
-        "look into, feed and steer bruce",
-        app.control,
-        "bruce(8), bruce.toml(5), bruce-spool(5)",
-    ),
-    "bruce.8": lambda: program(
-        "bruce", 8, "the durable way into Kafka", app.daemon, "brucectl(1), bruce.toml(5), bruce-spool(5)"
-    ),
+    "bruce.8": lambda: program("bruce", 8, "the durable way into Kafka", app.daemon, RELEASE),
     "bruce.toml.5": configuration,
     "bruce-spool.5": on_disk,
     "bruce-ack.7": acknowledgement,
+    "bruce.7": guarantees,
 }
 
 
-def stale(directory: Path) -> list[str]:
-    """The pages in `directory` that are missing, or not as they would be written."""
-    return [
+def files() -> dict[str, str]:
+    """By path from the root, everything that is generated."""
+    pages = {name: page() for name, page in PAGES.items()}
+    pages |= family("brucectl", "look into, feed and steer bruce", app.control, RELEASE)
+    scripts = {name: script for program in PROGRAMS for name, script in completions(program).items()}
+    return {f"man/{name}": page for name, page in pages.items()} | {
+        f"completions/{name}": script for name, script in scripts.items()
+    }
+
+
+def stale(root: Path) -> list[str]:
+    """The generated files under `root` that are missing, not as they would be written, or not wanted."""
+    wanted = files()
+    there = {
+        str(path.relative_to(root)) for name in ("man", "completions") for path in (root / name).glob("*")
+    }
+    changed = {
         name
-        for name, page in PAGES.items()
-        if not (directory / name).exists() or (directory / name).read_text(encoding="utf-8") != page()
-    ]
+        for name, text in wanted.items()
+        if name not in there or (root / name).read_text(encoding="utf-8") != text
+    }
+    return sorted(changed | (there - wanted.keys()))
 
 
 def main() -> int:
-    """Write the pages, or check them."""
+    """Write the files, or check them."""
     parser = argparse.ArgumentParser(prog="tools.gen_man", description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a page would change")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file would change")
     if parser.parse_args().check:
-        for name in (old := stale(ROOT / "man")):
-            print(f"man/{name} is not current; run python -m tools.gen_man")
+        for name in (old := stale(ROOT)):
+            print(f"{name} is not current; run python -m tools.gen_man")
         return 1 if old else 0
-    (ROOT / "man").mkdir(exist_ok=True)
-    for name, page in PAGES.items():
-        (ROOT / "man" / name).write_text(page(), encoding="utf-8")
+    wanted = files()
+    for name in stale(ROOT):
+        (ROOT / name).parent.mkdir(exist_ok=True)
+        if name in wanted:
+            (ROOT / name).write_text(wanted[name], encoding="utf-8")
+        else:
+            (ROOT / name).unlink()
     return 0
 
 

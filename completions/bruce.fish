@@ -1,0 +1,1 @@
+complete --command bruce --no-files --arguments "(env _BRUCE_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) bruce)" --condition "env _BRUCE_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) bruce"

@@ -1,0 +1,1 @@
+complete --command brucectl --no-files --arguments "(env _BRUCECTL_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) brucectl)" --condition "env _BRUCECTL_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) brucectl"
