@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from cli.commands.send import send_all
 from cli.errors import BadArgument
-from cli.replay import Replayed
+from cli.replay import Replayed, TopicCount
 from spool.discard_file import GivenUp, older, read_discard_file
 from spool.files import Span
 from spool.wire import split_topic, with_topic
@@ -54,9 +53,8 @@ class Again:
         return self._result(taken)
 
     def _result(self, sent: int) -> Replayed:
-        topics = Counter(split_topic(one.datagram)[1] for one in self._messages)
         return Replayed(
-            topics={n.decode("utf-8", "backslashreplace"): c for n, c in sorted(topics.items())},
+            topics=_count(self._messages),
             messages=len(self._messages),
             sent=sent,
             refused={},
@@ -65,6 +63,17 @@ class Again:
             reachable=True,
             kept_from=0,
         )
+
+
+def _count(messages: Iterable[GivenUp]) -> list[TopicCount]:
+    """By topic; the times are those of the discard."""
+    times: dict[bytes, list[int]] = {}
+    for one in messages:
+        times.setdefault(split_topic(one.datagram)[1], []).append(one.time_ns)
+    return [
+        TopicCount(name.decode("utf-8", "backslashreplace"), len(when), min(when), max(when))
+        for name, when in sorted(times.items())
+    ]
 
 
 def _asked_for(one: GivenUp, span: Span) -> bool:

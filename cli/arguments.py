@@ -22,6 +22,12 @@ SpoolDirectory = Annotated[
     Path | None,
     typer.Option("--spool", metavar="DIR", help="The spool to work on; else the configured one."),
 ]
+OtherKafka = Annotated[
+    Path | None,
+    typer.Option(
+        "--kafka", metavar="FILE", help="Send to the cluster that the [kafka] table of this file names."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Since = Annotated[
     str | None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,22 @@ def load_config(
         file=file,
         first_try=first_try,
     )
+
+
+def config_for(named: Path | None, spool: Path | None, kafka: Path | None = None) -> Config:
+    """The configuration with another spool, and with the cluster that the [kafka] table of `kafka` names.
+
+    Raises ConfigError.
+    """
+    config = load_config(named)
+    if spool is not None:
+        config = replace(config, spool=replace(config.spool, directory=spool.absolute()))
+    if kafka is None:
+        return config
+    settings = read_file(kafka)
+    if not {"bootstrap.servers", "metadata.broker.list"} & (table := _values(settings, "kafka")).keys():
+        raise ConfigError(str(kafka), 'names no brokers: expected [kafka] with "bootstrap.servers"')
+    return replace(config, dispatch=replace(config.dispatch, kafka=table), first_try=False)
 
 
 def given_settings(named: Path | None = None, *, environ: Mapping[str, str] = os.environ) -> Settings:

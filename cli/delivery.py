@@ -25,12 +25,14 @@ from router.progress_book import ProgressBook
 from router.rejects import Rejection
 from router.room import Room
 from router.router import Router
+from router.topic_reader import TopicReader
 from spool.catalogue import Catalogue
 from spool.discard_file import DiscardFile
 from spool.layout import Layout
 from spool.marks import Marks
 from spool.reader import Reader
 from spool.record import Topics
+from spool.sought import Sought
 
 log = logging.getLogger("bruce.delivery")
 
@@ -79,12 +81,13 @@ class Delivery:
         give_up: Callable[[], int] | None = None,
         share: ShareReport | None = None,
         orders: Orders | None = None,
+        only: frozenset[bytes] = frozenset(),
     ) -> None:
         """`committed`: up to where the log may be read. `bell`: an eventfd that rings when that moves.
 
         `report` is told the floor, the brokers and why nothing can be sent now and then. `give_up`: below
         which sequence the spool has no room for messages any more. `share` is told what is open of topics
-        with a quota. `orders`: when to end.
+        with a quota. `orders`: when to end. `only`: these topics; the messages of others stay. None: all.
         """
         self._orders = orders or Orders()
         self._drain_s = config.dispatch.drain_seconds
@@ -104,7 +107,7 @@ class Delivery:
         )
         eviction = Eviction(Reader(catalogue, topics), committed, give_up, shares=shares) if give_up else None
         self.router = Router(
-            Log(Reader(catalogue, topics), Reader(catalogue, topics), committed, eviction, shares),
+            Log(self._reader(topics, only), self._reader(topics, only), committed, eviction, shares),
             Kafka(self._client, self._pool, Room(self._pool, *window), self._metadata),
             self._acks,
             Rules(
@@ -113,6 +116,15 @@ class Delivery:
             ),
             rejection=_rejection(config.dispatch, spool),
         )
+
+    def _reader(self, topics: Topics, only: frozenset[bytes]) -> Reader:
+        if not only:
+            return Reader(self._catalogue, topics)
+        return TopicReader(self._catalogue, topics, only, self._acks)
+
+    def left_of(self, sought: Sought) -> int:
+        """How many of these are not resolved."""
+        return sought.left(self._acks.resolved)
 
     @property
     def floor(self) -> int:

@@ -1,50 +1,41 @@
-"""Sending messages again that the spool still keeps: the router's own way to Kafka, without its marks.
+"""Sending messages again that the spool still keeps: the router's own way to Kafka, with marks of its own.
 
-What is not asked for counts as resolved as soon as it is read, so that the router passes over it. Nothing
-is written down: the daemon beside it takes no notice, and a replay that is interrupted begins anew.
+A replay that was interrupted goes on when the same one is asked for again (cli.replay_state): what its marks
+have is not sent again; and in transactions neither is what the last of them had, and nobody wrote down. The
+spool is only read: a daemon beside it takes no notice, and a copy that may not be written is as good.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import select
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from cli.config import EMBEDDED, Config
 from cli.errors import BadArgument
-from dispatch.brokers import State
-from dispatch.client import KafkaClient, check
-from dispatch.pool import Pool
-from router.acks import Acks
-from router.ends import Kafka, Log, Rules
-from router.limits import Limits, Rate
-from router.metadata import Metadata
+from cli.replay_line import Line
+from cli.replay_order import Order
+from cli.replay_state import Begun, ReplayMarks, State, read_begun
+from dispatch.client import check
+from router.limits import Rate
 from router.partition import Partitioners
-from router.rejects import Rejection
-from router.room import Room
-from router.router import Router
-from spool.catalogue import Catalogue, SegmentInfo
-from spool.changes import Changes
-from spool.files import Span
+from spool.catalogue import Catalogue
+from spool.environment import LMDB_REFUSES
 from spool.identity import read_identity
 from spool.layout import Layout
-from spool.marks import Marks
-from spool.record import Batch, Topics
+from spool.record import Topics
 from spool.selection import Selection
+from spool.sought import Sought, resolved_by
+from spool.wanted import Wanted
 from spool.wire import Reason, reason_name
 
-IDLE_S = 0.05
-FLUSH_S = 5.0
-"""When the time is over, acknowledgements of what is in flight are waited for so long."""
-
+SHOW_S = 0.2
+"""Between two counts of what is left."""
 _DAMAGED = reason_name(Reason.DAMAGED)
 
 Show = Callable[[int, int], None]
@@ -52,14 +43,24 @@ Show = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """What came of it."""
+class TopicCount:
+    """Messages of the topic that they were sent to at first."""
 
-    topics: dict[str, int]
-    """Messages asked for, by the topic that they were sent to at first."""
+    topic: str
+    messages: int
+    first_ns: int
+    """When the first of them was received, ns since the epoch, and the last."""
+    last_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What came of it, or would."""
+
+    topics: list[TopicCount]
     messages: int
     sent: int
-    """Acknowledged."""
+    """Acknowledged; by this replay before it was interrupted, too."""
     refused: dict[str, int]
     """By reason."""
     left: int
@@ -68,83 +69,84 @@ class Replayed:
     """At the end there was a broker that takes messages."""
     kept_from: int
     """The first sequence number that is kept: what was asked for below it is gone."""
+    begun_ms: int | None = None
+    """When it began, ms since the epoch, where one was begun that is not finished."""
+    trouble: str | None = None
+    """At the end, why nothing could be sent."""
 
 
-class NoMarks(Marks):
-    """What `Acks` asks of marks, in memory; those of the spool stay as they are."""
+class Count:
+    """What a selection holds, read from one end to the other."""
 
-    def __init__(self, start: int) -> None:
-        self._start = start
-        self.refused: Counter[int] = Counter()
-        """By reason."""
+    def __init__(self, layout: Layout, wanted: Wanted, show: Show) -> None:
+        """Raises SegmentsGone, OSError."""
+        self.sought = Sought()
+        self._found: dict[str, TopicCount] = {}
+        topics = Topics()
+        reader = Selection(Catalogue(layout), topics, wanted)
+        while batch := reader.next():
+            rows = wanted.rows(batch)
+            self.sought.add(reader.catalogue, batch.sequence[rows])
+            for topic in np.unique(batch.topic[rows]).tolist():
+                times = batch.received_ns[rows & (batch.topic == topic)]
+                self._add(topics.names[topic].decode("utf-8", "backslashreplace"), times)
+            show(self.sought.total, self.sought.total)
+        reader.close()
+        self.kept_from, self.end = reader.kept_from, reader.sequence
 
-    def floor(self) -> tuple[int, int]:
-        return self._start, 0
+    def _add(self, topic: str, times: np.ndarray) -> None:
+        before = self._found.get(topic) or TopicCount(topic, 0, int(times[0]), int(times[0]))
+        self._found[topic] = TopicCount(
+            topic,
+            before.messages + len(times),
+            min(before.first_ns, int(times.min())),
+            max(before.last_ns, int(times.max())),
+        )
 
-    def chunks(self) -> Iterator[tuple[SegmentInfo, int, npt.NDArray[np.uint8]]]:
-        return iter(())
-
-    def partitions(self) -> dict[bytes, list[tuple[int, int]]]:
-        return {}
-
-    def generation(self) -> int:
-        return 0
-
-    def progress(self) -> None:
-        return None
-
-    def commit(self, changes: Changes) -> int:
-        for discard in changes.discarded:
-            self.refused[discard.reason] += len(discard.sequences)
-        return 0
-
-
-class _Turned(Selection):
-    """A selection for the router: what is not asked for is resolved, the rest perhaps of another topic."""
-
-    acks: Acks | None = None
-    target: int | None = None
-    """The topic that all go to."""
-
-    def next(self) -> Batch | None:
-        batch = super().next()
-        if batch is None:
-            return None
-        if self.acks is not None:
-            self.acks.resolve(batch.sequence[~self.span.rows(batch)])
-        if self.target is None:
-            return batch
-        return dataclasses.replace(batch, topic=np.full(len(batch), self.target, np.int32))
+    @property
+    def topics(self) -> list[TopicCount]:
+        """By name."""
+        return [count for _, count in sorted(self._found.items())]
 
 
 class Replay:
-    """One replay of one spool. Nothing of it outlives the process."""
+    """One replay of one spool."""
 
-    def __init__(self, config: Config, span: Span, to_topic: str | None = None) -> None:
-        """Raises NoSpool, BadSpool."""
-        self._config, self._span = config, span
+    def __init__(self, config: Config, order: Order, states: Path) -> None:
+        """`states`: where replays that are not finished are kept in mind. Raises NoSpool, BadArgument."""
+        self._config, self._order = config, order
+        self._wanted = order.wanted()
         self._layout = Layout(config.spool.directory)
         self._spool = read_identity(self._layout)
-        self._to_topic = to_topic.encode(errors="surrogateescape") if to_topic else None
-        self._counts: Counter[bytes] = Counter()
+        servers = config.dispatch.kafka.get("bootstrap.servers", "")
+        self.state = states / order.name(self._spool, servers)
+        """Where this one is."""
 
     def count(self, show: Show) -> Replayed:
-        """Read everything that is asked for, and send nothing. Raises SegmentsGone, OSError."""
-        started, topics = time.monotonic(), Topics()
-        reader = Selection(Catalogue(self._layout), topics, self._span)
-        while batch := reader.next():
-            found = np.bincount(batch.topic[self._span.rows(batch)], minlength=len(topics.names))
-            for topic in np.flatnonzero(found).tolist():
-                self._counts[topics.names[topic]] += int(found[topic])
-            total = self._counts.total()
-            show(total, total)
-        reader.close()
-        return self._result(started, reader.kept_from, sent=0, refused={}, reachable=True)
+        """Read everything that is asked for, and send nothing. Raises SegmentsGone, BadArgument, OSError."""
+        started = time.monotonic()
+        begun = read_begun(self.state)
+        count = Count(self._layout, begun.wanted if begun else self._wanted, show)
+        left = self._left_of(begun, count.sought) if begun else count.sought.total
+        return _result(count, begun, started, left=left)
 
-    def send(self, show: Show, timeout_s: float | None) -> Replayed:
-        """Count, then send, until everything is acknowledged or refused, or the time is over.
+    def _left_of(self, begun: Begun, sought: Sought) -> int:
+        try:
+            marks = ReplayMarks(
+                Layout(self.state).delivery, Catalogue(self._layout), begun.wanted.first, readonly=True
+            )
+        except LMDB_REFUSES:
+            return sought.total
+        try:
+            return sought.left(resolved_by(marks))
+        finally:
+            marks.close()
 
-        Raises BadArgument when there is no Kafka to send to, BadPartitioner, BadProperty, DispatchError.
+    def send(self, show: Show, timeout_s: float | None, rate: float | None = None) -> Replayed:
+        """Count, then send, until everything is acknowledged or refused, or the time is over, or Ctrl-C.
+
+        `rate`: messages a second, at most. Raises BadArgument when there is no Kafka to send to, SpoolBusy
+        when another process sends just these, SegmentsGone, BadPartitioner, BadProperty, DispatchError.
         """
         if self._config.dispatch.kafka.get("bootstrap.servers") == EMBEDDED:
             raise BadArgument(
@@ -152,111 +154,94 @@ class Replay:
                 'name brokers in [kafka] "bootstrap.servers"'
             )
         check(self._config.dispatch)
+        Partitioners(self._config.partitioners)
         started = time.monotonic()
         deadline = started + timeout_s if timeout_s is not None else float("inf")
-        counted = self.count(lambda _done, _total: None)
-        if not counted.messages:
-            return counted
-        with _Line(self._config, self._layout, self._spool, self._span, self._to_topic) as line:
+        with _own(self.state) as state:
+            wanted = state.begun.wanted if state.begun else self._wanted
+            count = Count(self._layout, wanted, lambda _done, _total: None)
+            if not count.sought.total:
+                state.finish()
+                return _result(count, state.begun, started, left=0)
+            begun = state.begun or state.begin(_settled(wanted, count), count.sought.total)
+            with self._line(state, begun, count, rate) as line:
+                self._carry(line, count.sought, begun.messages, show, deadline)
+                result = _result(count, begun, started, left=line.left(count.sought), line=line)
+            if not result.left:
+                state.finish()
+        return result
+
+    def _line(self, state: State, begun: Begun, count: Count, rate: float | None) -> Line:
+        return Line(
+            self._config,
+            self._layout,
+            self._spool,
+            state,
+            begun,
+            to_topic=self._order.to_topic.encode(errors="surrogateescape") if self._order.to_topic else None,
+            rates=self._rates(count, rate),
+        )
+
+    def _carry(self, line: Line, sought: Sought, total: int, show: Show, deadline: float) -> None:
+        """Until all is done, or the time is over, or Ctrl-C; what is in flight then is waited for."""
+        shown = 0.0
+        try:
             while not line.done() and time.monotonic() < deadline:
-                show(line.sent + line.refused.total(), counted.messages)
+                if time.monotonic() - shown >= SHOW_S:
+                    shown = time.monotonic()
+                    show(total - line.left(sought), total)
                 line.turn()
-            line.flush(FLUSH_S)
-        refused = {reason_name(reason): count for reason, count in sorted(line.refused.items())}
-        return self._result(
-            started, counted.kept_from, sent=line.sent, refused=refused, reachable=line.reachable
-        )
+        except KeyboardInterrupt:
+            pass
+        line.settle()
 
-    def _result(
-        self, started: float, kept_from: int, *, sent: int, refused: dict[str, int], reachable: bool
-    ) -> Replayed:
-        total = self._counts.total()
-        # What is damaged could not be counted either.
-        settled = sent + sum(count for reason, count in refused.items() if reason != _DAMAGED)
-        return Replayed(
-            topics={n.decode("utf-8", "backslashreplace"): c for n, c in sorted(self._counts.items())},
-            messages=total,
-            sent=sent,
-            refused=refused,
-            left=max(0, total - settled),
-            seconds=time.monotonic() - started,
-            reachable=reachable,
-            kept_from=kept_from,
-        )
+    def _rates(self, count: Count, rate: float | None) -> Mapping[str, Rate]:
+        """Those of the daemon, nothing being discarded; and each topic's share of `rate`."""
+        rates = {topic: Rate(given.messages) for topic, given in self._config.rates.items()}
+        if rate is None:
+            return rates
+        to = self._order.to_topic
+        shares = {to: 1.0} if to else {c.topic: c.messages / count.sought.total for c in count.topics}
+        for topic, share in shares.items():
+            own = rates.get(topic)
+            rates[topic] = Rate(min(rate * share, own.messages) if own else rate * share)
+        return rates
 
 
-class _Line:
-    """Spool, router and dispatch put together, as `cli.delivery` does it, over a selection."""
+@contextmanager
+def _own(directory: Path) -> Iterator[State]:
+    state = State(directory)
+    try:
+        yield state
+    finally:
+        state.close()
 
-    def __init__(
-        self, config: Config, layout: Layout, spool: bytes, span: Span, to_topic: bytes | None
-    ) -> None:
-        catalogue, topics = Catalogue(layout), Topics()
-        self._live, again = _Turned(catalogue, topics, span), _Turned(catalogue, topics, span)
-        self._live.target = again.target = topics.add(to_topic) if to_topic is not None else None
-        self._marks = NoMarks(self._live.start)
-        self._acks = self._live.acks = Acks(self._marks, catalogue)
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # What is sent on purpose a second time needs no transaction.
-        options = dataclasses.replace(config.dispatch, mode="at_least_once")
-        self._client = KafkaClient(options, self._wake)
-        self._pool = Pool(self._client, topics, options, spool_uuid=spool)
-        self._metadata = Metadata(self._client.fetch_cluster, lambda: os.eventfd_write(self._wake, 1))
-        window = config.dispatch.window_messages, config.dispatch.window_bytes
-        place = self._live.place
-        self._router = Router(
-            Log(self._live, again, lambda: place),
-            Kafka(self._client, self._pool, Room(self._pool, *window), self._metadata),
-            self._acks,
-            # What was kept before is not judged again.
-            Rules(
-                Partitioners(config.partitioners),
-                Limits(topics, {topic: Rate(rate.messages) for topic, rate in config.rates.items()}),
-            ),
-            rejection=Rejection(grace_s=config.dispatch.unknown_topic_seconds),
-        )
 
-    def __enter__(self) -> Self:
-        return self
+def _settled(wanted: Wanted, count: Count) -> Wanted:
+    """The same messages, when others have come or gone."""
+    return dataclasses.replace(
+        wanted, first=max(wanted.first, count.kept_from), end=min(wanted.end, count.end)
+    )
 
-    def __exit__(self, *_: object) -> None:
-        self._metadata.stop()
-        self._router.close()
-        self._client.close()
-        self._acks.close()
-        os.close(self._wake)
 
-    @property
-    def sent(self) -> int:
-        """Messages that were acknowledged."""
-        rows = self._pool.brokers.rows
-        return int(rows["acked"].sum()) if len(rows) else 0
-
-    @property
-    def refused(self) -> Counter[int]:
-        """Messages that never will be, by reason."""
-        return self._marks.refused
-
-    @property
-    def reachable(self) -> bool:
-        """Whether there is a broker that takes messages."""
-        rows = self._pool.brokers.rows
-        return len(rows) > 0 and bool((rows["state"] == State.HEALTHY).any())
-
-    def done(self) -> bool:
-        """Whether everything that was asked for has come to an end."""
-        return self._live.exhausted and self._acks.floor >= self._router.frontier
-
-    def turn(self) -> None:
-        """Do what can be done, or sleep until something happens."""
-        if not self._router.step() and select.select([self._wake], [], [], IDLE_S)[0]:
-            os.eventfd_read(self._wake)
-
-    def flush(self, seconds: float) -> None:
-        """Wait for what is in flight."""
-        deadline = time.monotonic() + seconds
-        for _ in self._router.drained():
-            if time.monotonic() > deadline:
-                break
-            self._client.flush(IDLE_S)
-        self._router.commit()
+def _result(
+    count: Count, begun: Begun | None, started: float, *, left: int, line: Line | None = None
+) -> Replayed:
+    """`line`: what they went by, if any went."""
+    # Of a replay that was begun, some may be kept no longer.
+    total = begun.messages if begun else count.sought.total
+    refused = {reason_name(reason): n for reason, n in line.refused().items()} if line else {}
+    # What is damaged could not be counted either.
+    lost = sum(n for reason, n in refused.items() if reason != _DAMAGED)
+    return Replayed(
+        topics=count.topics,
+        messages=total,
+        sent=total - left - lost,
+        refused=refused,
+        left=left,
+        seconds=time.monotonic() - started,
+        reachable=line is None or line.reachable,
+        kept_from=count.kept_from,
+        begun_ms=begun.since_ms if begun else None,
+        trouble=line.trouble or None if line else None,
+    )

@@ -11,3 +11,8 @@ def transactional_id(spool_uuid: bytes) -> str:
 def lane_id(spool_uuid: bytes, partition: int) -> str:
     """That of the job's task which delivers what goes to partitions of this number."""
     return f"{transactional_id(spool_uuid)}-{partition}"
+
+
+def replay_id(replay: str) -> str:
+    """That of one replay, which goes on under it when it was interrupted."""
+    return f"bruce-replay-{replay}"

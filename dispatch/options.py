@@ -91,7 +91,9 @@ class DispatchOptions:
     stamp: bool = True
     """Give each record a header `bruce-id`: 16 bytes of spool uuid, then the sequence, big-endian.
 
-    Costs 40 bytes a record before compression. Danger: without it an audit cannot match records to the log.
+    Costs 40 bytes a record before compression. A record that `brucectl replay` sends again has the same one,
+    and a header `bruce-replay` with or without this: when the replay began, in ms since the epoch, in digits
+    of ASCII. Danger: without a stamp an audit cannot match records to the log.
     """
     drain_seconds: int = 5
     """At a stop, how long what is in the spool is still delivered, in seconds; what is left then waits there

@@ -83,16 +83,14 @@ class Pool:
         *,
         spool_uuid: bytes,
         reports_at_once: int = REPORTS_AT_ONCE,
-        replayed_ms: int = 0,
     ) -> None:
-        """`replayed_ms`: when these messages were asked for again, ms since the epoch; 0: they were not."""
         self.partitions = PartitionTable()
         self.brokers = BrokerTable()
         self.flight = Flight()
         self._topics = topics
         self._window = (options.window_messages, options.window_bytes)
         self._stamp = options.stamp
-        self._uuid, self._replayed_ms = spool_uuid, replayed_ms
+        self._uuid, self._replayed_ms = spool_uuid, 0
         self._refused: list[npt.NDArray[Any]] = []
         self._reports = np.zeros(reports_at_once, ROW)
         self._client = client
@@ -252,6 +250,11 @@ class Pool:
         """Go on with the messages of another spool. Nothing may be in flight: its numbers begin anew."""
         assert not self.in_flight()
         self._uuid = spool_uuid
+        self._attach()
+
+    def note_replay(self, since_ms: int) -> None:
+        """Let each record say that it was asked for again, and when: ms since the epoch. Before the first."""
+        self._replayed_ms = since_ms
         self._attach()
 
     def _attach(self) -> None:

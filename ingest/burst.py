@@ -38,7 +38,7 @@ from spool.kernel import (
     store_u32,
 )
 from spool.ledger import add
-from spool.page import QUOTA_ROW, Field
+from spool.page import HOLD_NS, QUOTA_ROW, Field
 from spool.wire import MAX_DATAGRAM_BYTES, REASONS, Reason, check, load_be16
 
 (
@@ -66,7 +66,7 @@ from spool.wire import MAX_DATAGRAM_BYTES, REASONS, Reason, check, load_be16
 ) = range(21)
 JOB_FIELDS = 21
 
-STORED, NEEDS_SEGMENT, RELIEVED = 0, -1, -2
+STORED, NEEDS_SEGMENT, RELIEVED, HELD = 0, -1, -2, -3
 """What `store` and `receive` return; a positive number is an errno."""
 
 ROUNDS = 1024
@@ -79,7 +79,8 @@ Column = npt.NDArray[np.int64]
 _TRUNCATED = int(Reason.TRUNCATED)
 _POISONED = int(Reason.POISON)
 _SPOOL_FULL = int(Reason.SPOOL_FULL)
-_MSG_TRUNC = 0x20
+_MSG_TRUNC, _MSG_DONTWAIT = 0x20, 0x40
+_CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
 _CREDENTIALS = (2 << 32) | 1  # cmsg_level SOL_SOCKET, cmsg_type SCM_CREDENTIALS, as one word
 _SUSPECT = 8 * int(Field.SUSPECT)
 _OVER_QUOTA = int(Reason.OVER_QUOTA)
@@ -87,6 +88,7 @@ _QUOTAS = 8 * int(Field.QUOTAS)
 _QUOTA_TOPICS = 8 * int(Field.QUOTA_TOPICS)
 _QUOTA_ROWS = 8 * int(Field.QUOTA_ROWS)
 _QUOTA_ROW_BYTES = 8 * QUOTA_ROW
+_HOLD, _HELD = 8 * int(Field.HOLD), 8 * int(Field.HELD)
 _KEEPER_WAITS = 8 * int(Field.KEEPER_WAITS)
 _WRITTEN = 8 * int(Field.WRITTEN)
 _WRITTEN_SEQUENCE = 8 * int(Field.WRITTEN_SEQUENCE)
@@ -97,9 +99,12 @@ def receive(job: Job, tail: Tail, verdicts: Column, rounds: int) -> int:
     """Receive and store up to `rounds` bursts.
 
     Returns STORED, NEEDS_SEGMENT (the burst waits in staging, job[USED] long), RELIEVED when storing took
-    so long that the guard has received meanwhile, or recvmmsg's errno.
+    so long that the guard has received meanwhile, HELD while an operator wants nothing to be received, or
+    recvmmsg's errno.
     """
     for _ in range(rounds):
+        if load_i64(job[PAGE] + _HOLD) | load_i64(job[PAGE] + _HELD) and _is_held(job):
+            return HELD
         reset(job[HEADERS], job[USED])
         job[USED] = 0
         publish_i64(job[ARMED], tail[BURST] + 1)
@@ -116,6 +121,15 @@ def receive(job: Job, tail: Tail, verdicts: Column, rounds: int) -> int:
         if not exchange(job[TURN], STORING, RECEIVING):
             return RELIEVED
     return STORED
+
+
+@kernel
+def _is_held(job: Job) -> bool:
+    """Whether a hold is in force; says so in the page. Never while the socket is emptied at the end."""
+    until, now = load_i64(job[PAGE] + _HOLD), _clock_ns(job, _CLOCK_MONOTONIC)
+    held = now < until <= now + HOLD_NS and job[FLAGS] & _MSG_DONTWAIT == 0
+    publish_i64(job[PAGE] + _HELD, until if held else 0)
+    return held
 
 
 @kernel
@@ -180,8 +194,8 @@ def _assemble(job: Job, i: int, length: int, target: int) -> None:
 
 
 @kernel
-def _now_ns(job: Job) -> int:
-    call(job[CLOCK], 0, job[SCRATCH] + MAX_DATAGRAM_BYTES)
+def _clock_ns(job: Job, clock: int) -> int:
+    call(job[CLOCK], clock, job[SCRATCH] + MAX_DATAGRAM_BYTES)
     at = job[SCRATCH] + MAX_DATAGRAM_BYTES
     return load_i64(at) * 1_000_000_000 + load_i64(at + 8)
 
@@ -297,7 +311,7 @@ def store(job: Job, tail: Tail, verdicts: Column, flags: int) -> int:
     start = job[BASE] + tail[POSITION] + HEAD_BYTES
     rows = _write_body(job, tail, verdicts, used, count)
     end = _write_refused(job, rows, verdicts, counts, used)
-    burst, now, refused = tail[BURST] + 1, _now_ns(job), used - count
+    burst, now, refused = tail[BURST] + 1, _clock_ns(job, _CLOCK_REALTIME), used - count
     finish(
         job[BASE], tail, count, refused, end - start, end - rows, flags | UIDS | PIDS, burst, now, job[DIGEST]
     )
@@ -314,7 +328,7 @@ def discard(job: Job, bank: int, flags: int) -> None:
     """
     if job[USED] == 0:
         return
-    now = _now_ns(job)
+    now = _clock_ns(job, _CLOCK_REALTIME)
     for i in range(job[USED]):
         reason = _POISONED if flags & POISON else _judge(job, i)
         if reason != 0:

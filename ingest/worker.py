@@ -40,6 +40,7 @@ ATTEMPTS = 3
 _WAIT_S = 0.001
 """Between two looks for what another process or thread owes us."""
 _BLOCKED_S = 0.01
+_HELD_S = 0.01
 
 
 class Blocked(Exception):
@@ -62,6 +63,7 @@ class IngestWorker:
         """`bell`: the keeper's eventfd. `last_reader`: nobody else keeps the socket when we stop."""
         self.receiver, self.staging, self.writer, self.ledger = receiver, staging, writer, ledger
         self.stopping, self._last_reader = False, last_reader
+        self._held = False
         self._guard: Guard | None = None
         self._scratch = np.zeros(MAX_DATAGRAM_BYTES + 64, np.uint8)
         self._verdicts = np.zeros(staging.slots + REASONS, np.int64)
@@ -190,18 +192,30 @@ class IngestWorker:
     def _round(self) -> bool:
         """Receive until Python is needed; False when there was nothing to receive."""
         outcome = burst.receive(self.job, self.writer.tail, self._verdicts, burst.ROUNDS)
+        self._tell_hold(held=outcome == burst.HELD)
         if outcome == burst.NEEDS_SEGMENT:
             self._store(0)
             if not self.turn.finish_storing():
                 self._catch_up()
         elif outcome == burst.RELIEVED:
             self._catch_up()
-        elif outcome not in (burst.STORED, errno.EAGAIN, errno.EINTR):
+        elif outcome not in (burst.STORED, burst.HELD, errno.EAGAIN, errno.EINTR):
             raise OSError(outcome, os.strerror(outcome))
         elif self.writer.is_suspect and self.writer.switch():
             # Nobody sends, and the keeper waits until nothing more is stored there.
             self._point()
+        if outcome == burst.HELD:
+            time.sleep(_HELD_S)
         return bool(outcome != errno.EAGAIN)
+
+    def _tell_hold(self, *, held: bool) -> None:
+        if held != self._held:
+            self._held = held
+            log.warning(
+                "`brucectl drain --stop-intake` has stopped the intake: senders wait"
+                if held
+                else "the intake goes on"
+            )
 
     def _catch_up(self) -> None:
         """The guard has the socket: store what it received, until it gives the socket back."""

@@ -78,7 +78,9 @@ class Carrier:
             )
         else:
             self._client = KafkaClient(options, self._wake)
-            self._pool = Pool(self._client, self.topics, options, spool_uuid=spool, replayed_ms=replayed_ms)
+            self._pool = Pool(self._client, self.topics, options, spool_uuid=spool)
+        if replayed_ms:
+            self._pool.note_replay(replayed_ms)
         self._room = Room(self._pool, options.window_messages, options.window_bytes)
         self._metadata = Metadata(self._client.fetch_cluster, self._ring)
         self._trouble = Trouble(self._client, self._metadata)

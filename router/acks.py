@@ -35,6 +35,7 @@ log = logging.getLogger("bruce.router")
 COMMIT_S = 0.1
 UNROUTED = -1
 """The broker id under which the offset of messages routed to no broker is kept."""
+_NOTHING = int(np.iinfo(np.int64).max)
 
 Bits = npt.NDArray[np.uint8]
 
@@ -136,6 +137,8 @@ class Acks:
         self._grown: set[bytes] = set()
         self._committed_at = clock()
         self._changed = self._failing = False
+        self._left_out = _NOTHING
+        """The lowest that was left out."""
         self.generation = marks.generation()
         """Of the marks that are durable: how often they were written."""
         self.progress = marks.progress()
@@ -175,6 +178,11 @@ class Acks:
             if which.any():
                 yield self._bits(info, int(sequences[which].max()) - info.first_sequence + 1), which
 
+    @property
+    def resolved(self) -> tuple[int, dict[int, Bits]]:
+        """The floor, and above it the resolved bits by segment number, as they change."""
+        return self.floor, {bits.info.number: bits.resolved for bits in self._segments.values()}
+
     def open(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which messages are neither resolved nor taken."""
         return self._without(sequences, taken_too=True)
@@ -193,6 +201,13 @@ class Acks:
         """These were handed over."""
         for bits, which in self._by_segment(sequences):
             set_bits(bits.taken, bits.info.first_sequence, sequences[which], np.zeros_like(bits.dirty))
+
+    def leave_out(self, sequences: npt.NDArray[np.int64]) -> None:
+        """These are not to be sent here; the next deliverer finds them open, as they were."""
+        still = sequences[self.open(sequences)]
+        if len(still):
+            self.take(still)
+            self._left_out = min(self._left_out, int(still[0]))
 
     def give_back(self, sequences: npt.NDArray[np.int64]) -> None:
         """These failed, and are to be sent again."""
@@ -270,9 +285,11 @@ class Acks:
         self.wait()
         self._catalogue.refresh()
         self._raise_floor()
+        # Should the floor be lost, the lowest offset stands in for it.
+        unrouted = min(self._left_out, offsets.get(UNROUTED, _NOTHING))
         changes = Changes(
             self.floor,
-            offsets=offsets,
+            offsets=offsets if unrouted == _NOTHING else {**offsets, UNROUTED: unrouted},
             discarded=self._discarded,
             samples=self._samples,
             progress=self.progress,

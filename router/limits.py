@@ -39,7 +39,7 @@ DRAW_S = 1.0
 class Rate:
     """How many messages of a topic may go."""
 
-    messages: int
+    messages: float
     """A second."""
     discard: bool = False
     """Beyond that they are discarded, and do not wait."""
@@ -206,7 +206,8 @@ class Limits:
         self._learn()
         now = self._clock()
         passed, self._filled_at = now - self._filled_at, now
-        self._tokens = np.minimum(self._waits, self._tokens + passed * self._waits)
+        # One token at least, or what is slower than a message a second never goes.
+        self._tokens = np.minimum(np.maximum(1, self._waits), self._tokens + passed * self._waits)
         if now - self._drawn_at >= DRAW_S:
             self._drawn_at = now
             self._pace = self._cap * self._chance.uniform(SLOWEST, 1)

@@ -10,7 +10,7 @@ from spool.digest import digest
 from spool.disk import read_at
 from spool.errors import BadSpool
 from spool.format import HEADER_BYTES, Record, decode_header
-from spool.frame import SEQUENCE, tail_at_start
+from spool.frame import POSITION, SEQUENCE, Tail, tail_at_start
 from spool.layout import SEGMENT, SENT, Layout
 from spool.live import EPOCH, read_footer
 from spool.packed import open_plain
@@ -126,15 +126,25 @@ class Catalogue:
 
     def end_of(self, info: SegmentInfo) -> int:
         """The sequence behind the last message that a segment has by now; walks all of it."""
+        tail = self._walk(info)
+        return info.first_sequence if tail is None else int(tail[SEQUENCE])
+
+    def position_behind(self, info: SegmentInfo) -> int:
+        """The offset behind the last frame that a segment has by now; walks all of it."""
+        tail = self._walk(info)
+        return 0 if tail is None else int(tail[POSITION])
+
+    def _walk(self, info: SegmentInfo) -> Tail | None:
+        """The tail behind all frames of a segment; None when it is gone."""
         try:
             fd = self.open(info)
         except FileNotFoundError:
-            return info.first_sequence
+            return None
         try:
             scan = Scan(fd, tail_at_start(decode_header(read_at(fd, HEADER_BYTES, 0), info.first_sequence)))
             for _ in scan.all():
                 continue
-            return int(scan.tail[SEQUENCE])
+            return scan.tail
         finally:
             os.close(fd)
 

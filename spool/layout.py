@@ -2,6 +2,7 @@
 
     SPOOL/identity            the spool's uuid, one line; its host, another
     SPOOL/lock                flock: one daemon a spool
+    SPOOL/hold                flock: who has stopped the intake, for as long as it lives
     SPOOL/ledger              datagrams discarded while the spool was full
     SPOOL/ledger.synced       the same, as of its last sync
     SPOOL/refused             datagrams refused at intake, of segments that are gone
@@ -62,6 +63,10 @@ class Layout:
     @property
     def lock(self) -> Path:
         return self.directory / "lock"
+
+    @property
+    def hold(self) -> Path:
+        return self.directory / "hold"
 
     @property
     def ledger(self) -> Path:

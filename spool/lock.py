@@ -20,19 +20,23 @@ PATIENCE_S = 2.0
 class Lock:
     """An exclusive flock on a file. Children of a fork share it; it is free when the last of them is gone."""
 
-    def __init__(self, path: Path, purpose: str, *, patience_s: float = PATIENCE_S) -> None:
-        """Take the lock, or raise SpoolBusy naming `purpose` and the process that holds it."""
+    def __init__(self, path: Path, purpose: str, *, note: str = "", patience_s: float = PATIENCE_S) -> None:
+        """Take the lock, or raise SpoolBusy naming `purpose` and the process that holds it.
+
+        `note`: a word about ourselves for who finds it held.
+        """
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
         end = time.monotonic() + patience_s
         while not self._taken():
             if time.monotonic() > end:
-                holder = os.pread(self._fd, HOLDER_BYTES, 0).decode("ascii", "replace").strip() or "unknown"
                 os.close(self._fd)
+                holder = read_holder(path) or "unknown"
                 raise SpoolBusy(f"{path} is held by process {holder}: it is already {purpose}")
             time.sleep(0.01)
         # Over what stands there: a full disk may have no block for it. It is only for the message above.
         with contextlib.suppress(OSError):
-            os.pwrite(self._fd, f"{os.getpid()}\n".ljust(HOLDER_BYTES).encode(), 0)
+            line = f"{os.getpid()} {note}".strip()
+            os.pwrite(self._fd, f"{line}\n".ljust(HOLDER_BYTES).encode(), 0)
 
     def _taken(self) -> bool:
         try:
@@ -44,6 +48,12 @@ class Lock:
     def release(self) -> None:
         """Let go of the lock."""
         os.close(self._fd)
+
+
+def read_holder(path: Path) -> str:
+    """The pid of who holds a lock, or held it last, and the note behind it; nothing where nobody did."""
+    with path.open("rb") as file:
+        return file.read(HOLDER_BYTES).decode("ascii", "replace").strip()
 
 
 def is_held(path: Path) -> bool:

@@ -78,10 +78,17 @@ class Field(IntEnum):
     QUOTA_ROWS = 1040
     """keeper, delivery: rows of QUOTA_ROW words, one a topic."""
 
+    HOLD = 3936
+    """who has the flock on SPOOL/hold: until when nothing is to be received, ns of CLOCK_MONOTONIC."""
+    HELD = 3944
+    """ingest: the HOLD by which it receives nothing at the moment; 0 when it does."""
+
 
 WORKER_WORDS = 4
 BROKER_ROWS = 200
 QUOTA_ROW = 48
+HOLD_NS = 5_000_000_000
+"""A hold is renewed again and again: one that reaches farther than this into the future is none."""
 MOST_QUOTAS = 60
 TEXT_BYTES = 1024
 """Most bytes of a text."""

@@ -65,8 +65,8 @@ def boot_id() -> bytes:
     return uuid.UUID(BOOT_ID.read_text().strip()).bytes
 
 
-def open_spool(options: SpoolOptions) -> OpenSpool:
-    """Own the spool, make it when there is none, and put its files in order.
+def open_spool(options: SpoolOptions, note: str = "") -> OpenSpool:
+    """Own the spool, make it when there is none, and put its files in order. `note`: as in Lock.
 
     Raises SpoolBusy when somebody else owns it, UnknownVersion when a newer release wrote it, SpoolFull,
     OSError.
@@ -74,7 +74,7 @@ def open_spool(options: SpoolOptions) -> OpenSpool:
     layout = Layout(options.directory)
     for path in (layout.directory, layout.segments, layout.delivery, layout.quarantine):
         make_directory(path)
-    lock = Lock(layout.lock, "the spool of a running bruce")
+    lock = Lock(layout.lock, "in use", note=note)
     try:
         reach("recover.owned")
         boot = boot_id()

@@ -44,7 +44,7 @@ class Selection(Reader):
         found = list(self._look())
         sealed = [(info.number, int(footer[0]["end"])) for info, _, footer in found if footer]
         committed = read_committed(self.catalogue.layout.index)
-        known = (committed[0], int(committed[1][POSITION])) if committed else (0, 0)
+        known = (committed[0], int(committed[1][POSITION])) if committed else self._written()
         # A segment is committed before it is sealed, whatever the index says.
         self.place = max([known, *sealed])
         chosen = [
@@ -56,6 +56,13 @@ class Selection(Reader):
             self.start = max(chosen[0].first_sequence, self.span.first)
             later = [i.first_sequence for i in self.catalogue.segments if i.number > chosen[-1].number]
             self._stop = min([self.span.end, *later[:1]])
+
+    def _written(self) -> tuple[int, int]:
+        """Behind the last frame: of a copy without an index nobody knows better."""
+        if not self.catalogue.segments:
+            return 0, 0
+        info = self.catalogue.segments[-1]
+        return info.number, self.catalogue.position_behind(info)
 
     def _look(self) -> Iterator[tuple[SegmentInfo, Record, Footer | None]]:
         """(segment, header, footer) of all that are kept."""

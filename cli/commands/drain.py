@@ -8,21 +8,30 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import exits
-from cli.arguments import AsJson, ConfigFile, SpoolDirectory, examples, file_errors
+from cli.arguments import AsJson, ConfigFile, OtherKafka, SpoolDirectory, Topics, examples, file_errors
 
 if TYPE_CHECKING:
-    from cli.drain import Drained
+    from cli.drained import Drained
 
 EXAMPLES = examples(
     "brucectl drain",
     "brucectl drain --timeout 600 --json",
+    "brucectl drain --stop-intake",
+    "brucectl drain --topic orders",
     "brucectl drain --spool /mnt/dead-host/var/lib/bruce --config /etc/bruce/bruce.toml",
 )
+VERSION = 1
 
 
 def drain(
     *,
+    topic: Topics = None,
+    stop_intake: Annotated[
+        bool,
+        typer.Option("--stop-intake", help="Let a daemon receive nothing meanwhile; its senders wait."),
+    ] = False,
     spool: SpoolDirectory = None,
+    kafka: OtherKafka = None,
     timeout: Annotated[
         float | None, typer.Option(min=0, metavar="S", help="Give up after so many seconds; else never.")
     ] = None,
@@ -31,28 +40,32 @@ def drain(
 ) -> None:
     """Wait until everything is delivered that was accepted when this began.
 
-    Where a daemon runs, it delivers. Where none does, this command takes its place, locks included: what was
-    received and not yet written when the daemon was killed is delivered too. It can be interrupted at any
-    time and goes on where it was.
+    Where a daemon runs, it delivers. With --stop-intake it receives nothing until this command ends, be that
+    by SIGKILL: senders wait in the socket, and nothing of theirs is lost. Should the command stand still, the
+    daemon goes on after 5 s. What is to be delivered is then all that it has received.
 
-    With --json one document: drained, delivered, discarded (both since it began), backlog, seconds,
-    by_daemon, reachable, trouble (a sentence, or null). Exits with 1 when the time is over and messages are
-    left, with 3 when no broker was reachable at that time.
+    Where none runs, this command takes its place, locks included: what was received and not yet written when
+    the daemon was killed is delivered too, by the topics and partitioners of its configuration. So a copy of
+    a dead host's spool is delivered (--spool; --config or --kafka say where to), by one process at a time. It
+    can be interrupted at any time, by SIGKILL as well, and goes on where it was.
+
+    With --topic only messages of these topics are waited for; without a daemon only they are delivered.
+
+    With --json one document of version 1: drained, delivered, discarded (both since it began), left (of
+    what was waited for), backlog (of the whole spool), seconds, by_daemon, reachable, trouble (a sentence, or
+    null). Exits with 1 when the time is over and messages are left, with 3 when no broker was reachable then.
     """
-    from cli.config import load_config
+    from cli.config import config_for
     from cli.drain import drain as run
     from cli.output import show_json
     from cli.progress import Progress
 
-    chosen = load_config(config)
-    if spool is not None:
-        chosen = dataclasses.replace(
-            chosen, spool=dataclasses.replace(chosen.spool, directory=spool.absolute())
-        )
+    chosen = config_for(config, spool, kafka)
+    topics = frozenset(name.encode(errors="surrogateescape") for name in topic or ())
     with file_errors(), Progress("delivering") as progress:
-        result = run(chosen, progress.show, timeout)
+        result = run(chosen, progress.show, timeout, topics, stop_intake=stop_intake)
     if as_json:
-        show_json(dataclasses.asdict(result))
+        show_json({"version": VERSION, **dataclasses.asdict(result)})
     else:
         typer.echo(_sentence(result))
     if not result.drained:
@@ -66,4 +79,4 @@ def _sentence(result: Drained) -> str:
     if result.drained:
         return f"drained: {done}"
     why = result.trouble or ("the time is over" if result.reachable else "no broker can be reached")
-    return f"not drained, {why}: {done}, {result.backlog:,} left"
+    return f"not drained, {why}: {done}, {result.left:,} left"

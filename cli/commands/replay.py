@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import exits
-from cli.arguments import AsJson, ConfigFile, Since, SpoolDirectory, Topics, Until, examples, file_errors
+from cli.arguments import (
+    AsJson,
+    ConfigFile,
+    OtherKafka,
+    Since,
+    SpoolDirectory,
+    Topics,
+    Until,
+    examples,
+    file_errors,
+)
 from cli.errors import BadArgument
 
 if TYPE_CHECKING:
-    from cli.replay import Replayed
+    from cli.config import Config
+    from cli.progress import Progress
+    from cli.replay import Replayed, TopicCount
+    from cli.replay_order import Order
 
 EXAMPLES = examples(
-    "brucectl replay --from -2h --dry-run",
-    "brucectl replay --from 2026-03-01T09:00 --to 2026-03-01T10:00 --topic clicks",
-    "brucectl replay --discards --from 0 --topic clicks",
-    "brucectl replay --from 4711000 --to 4712000 --to-topic clicks-again",
+    "brucectl replay --from -2h",
+    "brucectl replay --from -2h --yes",
+    "brucectl replay --from 2026-03-01T09:00 --to 2026-03-01T10:00 --topic clicks --rate 500 --yes",
+    "brucectl replay --key customer-4711 --to-topic clicks-again --yes",
+    "brucectl replay --spool /mnt/copy --from 0 --kafka other-cluster.toml --yes",
+    "brucectl replay --discards --from 0 --topic clicks --yes",
 )
+VERSION = 1
 
 
 def replay(
@@ -27,75 +44,165 @@ def replay(
     since: Since = None,
     until: Until = None,
     topic: Topics = None,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", metavar="K", help="Only with this key; repeatable.")
+    ] = None,
+    partition_key: Annotated[
+        list[int] | None,
+        typer.Option("--partition-key", metavar="N", help="Only with this partition key; repeatable."),
+    ] = None,
+    uid: Annotated[
+        list[int] | None, typer.Option("--uid", metavar="N", help="Only of this sender; repeatable.")
+    ] = None,
     to_topic: Annotated[
         str | None, typer.Option("--to-topic", metavar="T", help="Send all of them to this topic instead.")
     ] = None,
+    kafka: OtherKafka = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Send them; else they are only counted.")] = False,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.001, metavar="N", help="Send so many a second, at most.")
+    ] = None,
+    at_least_once: Annotated[
+        bool,
+        typer.Option(
+            "--at-least-once",
+            help="Without transactions, where Kafka grants none: a replay that is killed and begun again "
+            "sends what was in flight twice.",
+        ),
+    ] = False,
     discards: Annotated[
         bool,
         typer.Option("--discards", help="Send what the discard file has, through the daemon's socket."),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count what would be sent; send nothing.")
     ] = False,
     timeout: Annotated[
         float | None, typer.Option(min=0, metavar="S", help="Give up after so many seconds; else never.")
     ] = None,
     spool: SpoolDirectory = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            metavar="DIR",
+            help="Where replays that are not finished are kept in mind; else bruce-replay in "
+            "$XDG_STATE_HOME or ~/.local/state.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
     """Send messages to Kafka again, as far as their segments are kept, delivered or not.
 
-    They go as they went at first: key, value, timestamp, header, and order within a partition. A daemon may
-    be at work beside it: to it these are no new messages, and what it has delivered stays so. --from 0 sends
-    everything that is kept.
+    Without --yes they are counted, by topic, and nothing is sent. --from 0 means everything that is kept.
+
+    They go as they went at first: key, value, timestamp, header bruce-id, and order within a partition. A
+    header bruce-replay says when the replay began, in ms since the epoch, in digits. A daemon may be at work
+    beside it: to it these are no new messages, and what it has delivered stays so. The spool is only read: a
+    copy that may not be written will do, and so will its segments/ alone.
+
+    What was interrupted, by Ctrl-C, SIGKILL or --timeout, goes on when the same command is given again: with
+    the messages that were meant at first, and without sending again what was sent. They go in transactions
+    for that: a consumer with isolation.level=read_committed sees each of them once.
 
     With --discards, what [dispatch] discard_file has is handed to the daemon as new messages: --from and --to
     then mean sequence numbers, or times of the discard. The file stays as it is.
 
-    Prints the messages by topic. With --json one document: dry_run, topics, messages, sent, refused (by
-    reason), left, seconds, reachable, kept_from (the first sequence number that is kept). Exits with 1 when
-    Kafka refused some for good, or the time is over and some are left; with 3 when no broker was reachable.
+    Prints the messages by topic, with the times of the first and the last. With --json one document of
+    version 1: dry_run, topics (topic, messages, first, last: times in UTC), messages, sent, refused (by
+    reason), left, seconds, reachable, kept_from (the first sequence number that is kept), begun (when this
+    replay began, if it is not finished, or null), trouble (why nothing could be sent, or null). Exits with 1
+    when Kafka refused some for good, or some are left; with 3 when no broker was reachable.
     """
-    from cli.again import Again
-    from cli.config import load_config
+    from cli.config import config_for
     from cli.output import show_json
     from cli.progress import Progress
-    from cli.replay import Replay
-    from cli.span import parse_span
+    from cli.replay_order import Order
 
-    if since is None and until is None and not topic and not dry_run:
-        raise BadArgument("say what to send again, with --from, --to or --topic; --from 0 is everything")
-    chosen = load_config(config)
-    if spool is not None:
-        chosen = dataclasses.replace(
-            chosen, spool=dataclasses.replace(chosen.spool, directory=spool.absolute())
-        )
-    span = parse_span(since, until, topic or ())
-    with file_errors(), Progress("counting" if dry_run else "replaying") as progress:
+    order = Order(since, until, topic or (), key or (), partition_key or (), uid or (), to_topic)
+    if yes and order.says_nothing():
+        raise BadArgument("say what to send again, with --from, --to, --topic, ...; --from 0 is everything")
+    chosen = config_for(config, spool, kafka)
+    with file_errors(), Progress("replaying" if yes else "counting") as progress:
         if discards:
-            again = Again(chosen.dispatch.discard_file, span, to_topic)
-            socket = chosen.ingest.datagram_socket
-            result = again.count() if dry_run else again.send(socket, progress.show, timeout)
+            if key or partition_key or uid or kafka or rate:
+                raise BadArgument("with --discards say which by --from, --to and --topic only")
+            result = _again(chosen, order, progress, timeout, yes=yes)
         else:
-            task = Replay(chosen, span, to_topic)
-            result = task.count(progress.show) if dry_run else task.send(progress.show, timeout)
+            mode = "at_least_once" if at_least_once else "exactly_once"
+            chosen = dataclasses.replace(chosen, dispatch=dataclasses.replace(chosen.dispatch, mode=mode))
+            result = _replay(chosen, order, state, progress, timeout, rate, yes=yes)
     if as_json:
-        show_json({"dry_run": dry_run, **dataclasses.asdict(result)})
+        show_json(_document(result, dry_run=not yes))
     else:
-        _show(result, span.first, dry_run=dry_run)
-    if result.left and not dry_run:
+        _show(result, order, dry_run=not yes)
+    if result.left and yes:
         raise typer.Exit(exits.FOUND if result.reachable else exits.UNREACHABLE)
     raise typer.Exit(exits.FOUND if result.refused else exits.FINE)
 
 
-def _show(result: Replayed, first: int, *, dry_run: bool) -> None:
-    from cli.output import complain, show_rows
+def _again(config: Config, order: Order, progress: Progress, timeout: float | None, *, yes: bool) -> Replayed:
+    from cli.again import Again
 
+    again = Again(config.dispatch.discard_file, order.wanted(), order.to_topic)
+    return again.send(config.ingest.datagram_socket, progress.show, timeout) if yes else again.count()
+
+
+def _replay(
+    config: Config,
+    order: Order,
+    state: Path | None,
+    progress: Progress,
+    timeout: float | None,
+    rate: float | None,
+    *,
+    yes: bool,
+) -> Replayed:
+    from cli.replay import Replay
+    from cli.replay_state import default_directory
+
+    task = Replay(config, order, state.absolute() if state else default_directory())
+    return task.send(progress.show, timeout, rate) if yes else task.count(progress.show)
+
+
+def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
+    from cli.room import utc
+
+    shown = dataclasses.asdict(result)
+    begun = shown.pop("begun_ms")
+    shown["topics"] = [
+        {"topic": c.topic, "messages": c.messages, "first": utc(c.first_ns), "last": utc(c.last_ns)}
+        for c in result.topics
+    ]
+    shown["begun"] = None if begun is None else utc(begun * 1_000_000)
+    return {"version": VERSION, "dry_run": dry_run, **shown}
+
+
+def _row(count: TopicCount) -> tuple[object, ...]:
+    from cli.room import utc
+
+    return count.topic, count.messages, utc(count.first_ns), utc(count.last_ns)
+
+
+def _show(result: Replayed, order: Order, *, dry_run: bool) -> None:
+    from cli.output import complain, show_rows
+    from cli.room import utc
+
+    first = order.wanted().first
     if 0 < first < result.kept_from:
         complain(f"messages below {result.kept_from} are no longer kept")
-    show_rows(("topic", "messages"), result.topics.items())
+    show_rows(("topic", "messages", "first received", "last received"), map(_row, result.topics))
     for reason, count in result.refused.items():
         complain(f"{count:,} messages were refused for good: {reason}")
-    if result.left and not dry_run:
-        complain(f"{result.left:,} messages are left; {result.sent:,} were sent in {result.seconds:.1f} s")
+    if dry_run:
+        where = f"to topic {order.to_topic}" if order.to_topic else "to the topics they were sent to at first"
+        goes_on = ""
+        if result.begun_ms is not None:
+            goes_on = f", begun at {utc(result.begun_ms * 1_000_000)} and not finished"
+        complain(f"nothing was sent; --yes sends {result.left:,} messages {where}{goes_on}")
+    elif result.left:
+        why = f"; {result.trouble}" if result.trouble else ""
+        complain(
+            f"{result.left:,} of {result.messages:,} messages are left{why}: "
+            "the same command goes on with them"
+        )
+    else:
+        complain(f"{result.sent:,} messages sent in {result.seconds:.1f} s")

@@ -15,8 +15,9 @@ PARTITIONS = 4
 
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
-    """A cluster of its own for each test, with the topics `t` and `u`."""
-    with EmbeddedKafka(brokers=3, topics=[("t", PARTITIONS), ("u", PARTITIONS)]) as running:
+    """A cluster of its own for each test, with the topics `t` and `u`, and that of transactions."""
+    topics = [("t", PARTITIONS), ("u", PARTITIONS), ("bruce-progress", 1)]
+    with EmbeddedKafka(brokers=3, topics=topics) as running:
         yield running
 
 

@@ -234,14 +234,14 @@ def test_no_spool(tmp_path: Path) -> None:
 
 def test_the_daemon_ends_meanwhile(bruce: RunningBruce, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who watches a daemon that ends for good is told, and does not wait for ever."""
-    from cli import drain
+    from cli import drain_watch
     from cli.errors import NobodyListens
     from spool.layout import Layout
 
     for name, value in bruce.environ.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(drain, "ABSENCE_S", 0.5)
-    watch = drain._Watch(Layout(bruce.spool), lambda _done, _total: None, float("inf"))
+    monkeypatch.setattr(drain_watch, "ABSENCE_S", 0.5)
+    watch = drain_watch.Watch(Layout(bruce.spool), lambda _done, _total: None, float("inf"))
     bruce.kill9()
     time.sleep(0.6)
     with pytest.raises(NobodyListens, match="the daemon ended while 7 messages were waiting"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -43,11 +44,22 @@ def delivered(bruce: RunningBruce) -> RunningBruce:
     return bruce
 
 
-def replayed(bruce: RunningBruce, *arguments: object, code: int = 0) -> dict[str, Any]:
-    """What `brucectl replay --json` prints."""
-    done = run("replay", "--json", *arguments, environ=bruce.environ)
+def states(bruce: RunningBruce) -> Path:
+    """Where its replays are kept in mind."""
+    return bruce.config.with_name("states")
+
+
+def counted(bruce: RunningBruce, *arguments: object, code: int = 0) -> dict[str, Any]:
+    """What `brucectl replay --json` prints; topics as messages by name."""
+    done = run("replay", "--json", "--state", states(bruce), *arguments, environ=bruce.environ)
     assert done.returncode == code, done.stderr
-    return dict(json.loads(done.stdout))
+    report = json.loads(done.stdout)
+    return {**report, "topics": {row["topic"]: row["messages"] for row in report["topics"]}}
+
+
+def replayed(bruce: RunningBruce, *arguments: object, code: int = 0) -> dict[str, Any]:
+    """The same with `--yes`."""
+    return counted(bruce, "--yes", *arguments, code=code)
 
 
 def records(kafka: EmbeddedKafka, topic: str, count: int) -> list[Message]:
@@ -74,11 +86,19 @@ def test_a_range_of_one_topic(delivered: RunningBruce, kafka: EmbeddedKafka) -> 
         again = again[again.index(max(again)) + 1 :]
         assert again == sorted(again)
     ids: dict[int, set[tuple[Any, ...]]] = {}
+    since: set[bytes] = set()
     for record in found:
+        headers = dict(record.headers())
+        since |= {headers.pop("bruce-replay")} if "bruce-replay" in headers else set()
         ids.setdefault(int(record.value()), set()).add(
-            (record.key(), record.timestamp(), record.partition(), *(record.headers() or []))
+            (record.key(), record.timestamp(), record.partition(), *headers.items())
         )
     assert all(len(same) == 1 for same in ids.values())
+    # One replay, one time, in ms and digits.
+    assert len(since) == 1
+    assert 0 <= time.time() - int(since.pop()) / 1000 < 3600
+    assert sum("bruce-replay" in dict(record.headers()) for record in found) == 1000
+    assert not list(states(delivered).iterdir())
     after = delivered.status()
     assert (after.received, after.delivered, after.backlog) == (before.received, before.delivered, 0)
 
@@ -94,16 +114,34 @@ def test_to_another_topic(delivered: RunningBruce, kafka: EmbeddedKafka) -> None
 
 
 def test_dry_run(delivered: RunningBruce, kafka: EmbeddedKafka) -> None:
-    """`--dry-run` counts, and sends nothing; Kafka is not needed for it."""
+    """Without `--yes` it counts by topic and time, says what would be done, and neither sends nor writes."""
     kafka.down()
-    done = delivered.brucectl("replay", "--from", 100, "--to", 110, "--dry-run")
-    assert (done.returncode, done.stdout) == (0, b"t\t5\nu\t5\n")
+    done = delivered.brucectl("replay", "--from", 100, "--to", 110, "--state", states(delivered))
+    lines = [line.split(b"\t") for line in done.stdout.splitlines()]
+    assert (done.returncode, [line[:2] for line in lines]) == (0, [[b"t", b"5"], [b"u", b"5"]])
+    assert all(line[2] <= line[3] and line[2].startswith(b"20") for line in lines)
+    *progress, last = done.stderr.splitlines()
     # How far it is, where that takes a while.
-    assert all(b" of 10 messages, " in line for line in done.stderr.splitlines())
-    report = replayed(delivered, "--topic", "u", "--dry-run")
-    assert (report["dry_run"], report["topics"], report["sent"]) == (True, {"u": 2000}, 0)
+    assert all(b" of 10 messages, " in line for line in progress)
+    assert last == b"nothing was sent; --yes sends 10 messages to the topics they were sent to at first"
+    assert not states(delivered).exists()
+    report = counted(delivered, "--topic", "u")
+    assert (report["version"], report["dry_run"], report["topics"]) == (1, True, {"u": 2000})
+    assert (report["sent"], report["left"], report["begun"]) == (0, 2000, None)
     kafka.up()
     assert numbers(records(kafka, "u", 2000)) == list(range(1, MESSAGES, 2))
+
+
+def test_by_whose_they_are(delivered: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """`--key`, `--partition-key` and `--uid` choose, each by any of its values, all of them together."""
+    kafka.topic("again", PARTITIONS)
+    to = ("--to-topic", "again")
+    assert replayed(delivered, "--key", "k17", "--key", "k18", "--key", "k1", *to)["sent"] == 3
+    chosen = ("--partition-key", "3", "--from", 0, "--to", 100)
+    assert replayed(delivered, *chosen, "--uid", os.getuid(), *to)["topics"] == {"t": 10, "u": 10}
+    assert counted(delivered, *chosen, "--uid", os.getuid() + 1)["messages"] == 0
+    assert counted(delivered, *chosen, "--key", "k13", "--key", "k14")["messages"] == 1
+    assert numbers(records(kafka, "again", 23)) == sorted([1, 17, 18, *range(3, 100, 5)])
 
 
 def test_by_time(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
@@ -123,8 +161,8 @@ def test_by_time(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     ]
     assert replayed(bruce, "--from", local[0], "--to", local[1])["sent"] == 10
     assert numbers(records(kafka, "t", 40)) == sorted([*range(30), *range(10, 20)])
-    assert replayed(bruce, "--from", "-1h", "--to", "-30m", "--dry-run")["messages"] == 0
-    assert replayed(bruce, "--from", "-1h", "--dry-run")["messages"] == 30
+    assert counted(bruce, "--from", "-1h", "--to", "-30m")["messages"] == 0
+    assert counted(bruce, "--from", "-1h")["messages"] == 30
 
 
 def test_without_the_stamp(tmp_path: Path, kafka: EmbeddedKafka) -> None:
@@ -136,7 +174,7 @@ def test_without_the_stamp(tmp_path: Path, kafka: EmbeddedKafka) -> None:
         assert replayed(bruce, "--from", 5)["sent"] == 5
         found = records(kafka, "t", 15)
         assert numbers(found) == sorted([*range(10), *range(5, 10)])
-        assert all(record.headers() is None for record in found)
+        assert all(set(dict(record.headers() or [])) <= {"bruce-replay"} for record in found)
 
 
 def test_beside_intake(delivered: RunningBruce, kafka: EmbeddedKafka) -> None:
@@ -207,8 +245,8 @@ def test_what_is_no_longer_kept(delivered: RunningBruce) -> None:
     first, second = layout.list_segments()[:2]
     layout.segment(*first).unlink()
     kept = second[0]
-    done = run("replay", "--from", 1, "--dry-run", environ=delivered.environ)
-    assert done.stderr.splitlines()[-1] == f"messages below {kept} are no longer kept"
+    done = run("replay", "--from", 1, environ=delivered.environ)
+    assert done.stderr.splitlines()[-2] == f"messages below {kept} are no longer kept"
     assert done.returncode == 0
     assert sum(int(line.split("\t")[1]) for line in done.stdout.splitlines()) == MESSAGES - kept
 
@@ -216,7 +254,9 @@ def test_what_is_no_longer_kept(delivered: RunningBruce) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "say what to send again, with --from, --to or --topic; --from 0 is everything"),
+        (["--yes"], "say what to send again, with --from, --to, --topic, ...; --from 0 is everything"),
+        (["--partition-key", "2147483648"], "--partition-key 2147483648: expected -2147483648 to 2147483647"),
+        (["--discards", "--key", "k"], "with --discards say which by --from, --to and --topic only"),
         (["--from", "5", "--to", "4"], "--from 5 lies behind --to 4"),
         (["--from", "-1h", "--to", "-2h"], "--from -1h lies behind --to -2h"),
         (["--from", "yesterday"], "--from 'yesterday': expected a sequence number, a time such as"),
@@ -234,7 +274,7 @@ def test_bad_ranges(arguments: list[str], sentence: str) -> None:
 def test_an_embedded_kafka_is_out_of_reach(tmp_path: Path) -> None:
     """It is known to its daemon alone: one sentence, exit code 2."""
     with RunningBruce(tmp_path, "embedded") as bruce:
-        done = run("replay", "--from", "0", environ=bruce.environ)
+        done = run("replay", "--from", "0", "--yes", environ=bruce.environ)
     assert done.returncode == 2
     assert done.stderr.startswith("the embedded Kafka is known to `bruce run` alone")
 

@@ -157,11 +157,9 @@ def test_a_lock_needs_no_room(disk: Path, monkeypatch: pytest.MonkeyPatch) -> No
     path = disk / "lock"
     path.touch()
     fill_up(disk / "more")
-    lock = Lock(path, "the spool of a running bruce")
+    lock = Lock(path, "in use")
     assert path.stat().st_size == 0
-    with pytest.raises(
-        SpoolBusy, match="held by process unknown: it is already the spool of a running bruce"
-    ):
-        Lock(path, "the spool of a running bruce")
+    with pytest.raises(SpoolBusy, match="held by process unknown: it is already in use"):
+        Lock(path, "in use")
     lock.release()
-    Lock(path, "the spool of a running bruce").release()
+    Lock(path, "in use").release()
