@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli import exits
-from cli.commands import config, discards, doctor, drain, inspect, replay, run, send, spark, status
+from cli.commands import config, discards, doctor, drain, inspect, replay, run, send, spark, status, top
 from cli.output import complain
 
 _LOWEST_PRIORITY = 19
@@ -30,6 +30,7 @@ control = _new_app("Look into, feed and steer bruce, the durable way into Kafka.
 
 daemon.command("run", epilog=run.EXAMPLES)(run.run)
 control.command("status", epilog=status.EXAMPLES)(status.status)
+control.command("top", epilog=top.EXAMPLES)(top.top)
 control.command("send", epilog=send.EXAMPLES)(send.send)
 control.command("drain", epilog=drain.EXAMPLES)(drain.drain)
 control.command("replay", epilog=replay.EXAMPLES)(replay.replay)

@@ -7,11 +7,14 @@ import logging
 import os
 import signal
 import socket
+import time
 from types import FrameType
+
+import numpy as np
 
 from cli import reloading
 from cli.config import EMBEDDED, Config, load_config
-from cli.delivery import FLUSH_S
+from cli.delivery import FLUSH_S, Progress
 from cli.delivery_worker import DeliveryWorker
 from cli.errors import ConfigError
 from cli.exits import KNOWN
@@ -22,7 +25,6 @@ from ingest.datagram import activated_socket, open_socket, set_timeout
 from ingest.staging import Staging, read_staging, staging_path
 from ingest.supervisor import GIVE_WAY, Role, Supervisor, end_when_told, hold_signals
 from ingest.worker import IngestWorker, compile_kernels
-from router.brokers import BrokerView
 from router.partition import Partitioners
 from spool import filesystem
 from spool.account import take_account
@@ -30,7 +32,7 @@ from spool.errors import SpoolError
 from spool.format import HEADER_BYTES, MAX_BURST, SAMPLE_BYTES
 from spool.keeper import Keeper
 from spool.ledger import Ledger
-from spool.page import BROKER_ROWS, Field, Page, page_path, runtime_directory
+from spool.page import BROKER_ROWS, BROKER_WORDS, Field, Page, page_path, runtime_directory
 from spool.quotas import publish_open
 from spool.recovery import open_spool
 from spool.wire import MAX_DATAGRAM_BYTES, REASONS
@@ -220,21 +222,30 @@ class Daemon:
         signal.signal(GIVE_WAY, leave)
         worker.run(lambda: int(self.page.words[Field.SYNCED_SEQUENCE]))
 
-    def _report(self, floor: int, brokers: list[BrokerView], trouble: str) -> None:
+    def _report(self, progress: Progress) -> None:
         """Publish what only the deliverer knows."""
-        if trouble != self._trouble:
-            self._trouble = trouble
-            self.page.write_text(Field.TROUBLE, trouble)
-            if trouble:
-                log.error("%s", trouble)
-            else:
-                log.warning("messages can be sent again")
+        self._say_trouble(progress.trouble)
         words = self.page.words
-        words[Field.FLOOR] = floor
-        for row, broker in enumerate(brokers[:BROKER_ROWS]):
-            at = Field.BROKERS + 4 * (row + 1)
-            words[at : at + 4] = (broker.id, broker.state, broker.offset, broker.in_flight)
-        words[Field.BROKERS] = min(len(brokers), BROKER_ROWS)
+        words[Field.FLOOR] = progress.floor
+        words[[Field.DELIVERED, Field.DISCARDED]] += progress.counts
+        rows = [(b.id, b.state, b.offset, b.in_flight, b.acked) for b in progress.brokers[:BROKER_ROWS]]
+        if rows:
+            words[Field.BROKERS + 1 :][: BROKER_WORDS * len(rows)] = np.array(rows, np.int64).ravel()
+        words[Field.BROKERS] = len(rows)
+
+    def _say_trouble(self, trouble: str) -> None:
+        """Publish why nothing can be sent; the last reason stays there to be read when it is over."""
+        if trouble:
+            self.page.words[Field.LAST_TROUBLE_NS] = time.time_ns()
+        if trouble == self._trouble:
+            return
+        self._trouble = trouble
+        self.page.write_text(Field.TROUBLE, trouble)
+        if trouble:
+            self.page.write_text(Field.LAST_TROUBLE, trouble)
+            log.error("%s", trouble)
+        else:
+            log.warning("messages can be sent again")
 
 
 def slots_for(segment_bytes: int) -> int:

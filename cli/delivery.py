@@ -42,7 +42,22 @@ FLUSH_S = 5.0
 """At the end, how long acknowledgements of what is in flight are waited for; the rest stays in the spool."""
 
 Place = Callable[[], tuple[int, int]]
-Report = Callable[[int, list[BrokerView], str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How delivery stands."""
+
+    floor: int
+    """Every message below this sequence is resolved, and marked so."""
+    brokers: list[BrokerView]
+    trouble: str
+    """Why nothing can be sent; empty when it can."""
+    counts: tuple[int, int]
+    """Messages delivered, and discarded, since the last report."""
+
+
+Report = Callable[[Progress], None]
 
 
 def nobody_asks() -> bool:
@@ -85,9 +100,9 @@ class Delivery:
     ) -> None:
         """`committed`: up to where the log may be read. `bell`: an eventfd that rings when that moves.
 
-        `report` is told the floor, the brokers and why nothing can be sent now and then. `give_up`: below
-        which sequence the spool has no room for messages any more. `share` is told what is open of topics
-        with a quota. `orders`: when to end. `only`: these topics; the messages of others stay. None: all.
+        `report` is told now and then. `give_up`: below which sequence the spool has no room for messages
+        any more. `share` is told what is open of topics with a quota. `orders`: when to end. `only`: these
+        topics; the messages of others stay. None: all.
         """
         self._orders = orders or Orders()
         self._drain_s = config.dispatch.drain_seconds
@@ -164,7 +179,11 @@ class Delivery:
         now = time.monotonic()
         if now - self._told >= 2 * IDLE_S:
             self._told = now
-            self._report(self._acks.marked_floor, self.router.brokers(), self.router.trouble())
+            self._tell()
+
+    def _tell(self) -> None:
+        counts = self._acks.take_counts()
+        self._report(Progress(self.floor, self.router.brokers(), self.router.trouble(), counts))
 
     def _sleep(self) -> None:
         ready, _, _ = select.select([self._wake, self._bell], [], [], IDLE_S)
@@ -183,8 +202,8 @@ class Delivery:
                 log.warning("%d messages without an acknowledgement; they stay in the spool", left)
                 break
             self._client.flush(IDLE_S)
-        floor = self.router.commit()
-        self._report(floor, self.router.brokers(), self.router.trouble())
+        self.router.commit()
+        self._tell()
         self._metadata.stop()
         self.router.close()
         if self._pool.close():

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from cli.config import Config
-from cli.delivery import Delivery, Orders, Place, Report
+from cli.delivery import Delivery, Orders, Place, Progress, Report
 from dispatch.options import SPARK
 from router.adoption import Adoption
 from router.eviction import Eviction
@@ -103,7 +103,8 @@ class DeliveryWorker:
             before = job
             if job is None and not spark:
                 break
-            self._report(adoption.floor, [], "" if job else _NO_JOB)
+            trouble = "" if job else _NO_JOB
+            self._report(Progress(adoption.floor, [], trouble, adoption.take_counts()))
             # Whatever lies above the floor counts as open.
             self._share(adoption.floor, np.zeros(len(self._config.spool.quotas), np.int64))
             time.sleep(LOOK_S)

@@ -12,7 +12,7 @@ import time
 
 from cli.config import Config
 from cli.daemon import slots_for
-from cli.delivery import Delivery
+from cli.delivery import Delivery, Progress
 from cli.drain_watch import seek
 from cli.drained import Drained, Show
 from dispatch.brokers import State
@@ -171,5 +171,5 @@ class Alone:
             os.close(bell)
         return delivery.floor
 
-    def _note(self, _floor: int, brokers: list[BrokerView], trouble: str) -> None:
-        self._brokers, self._trouble = brokers, trouble
+    def _note(self, progress: Progress) -> None:
+        self._brokers, self._trouble = progress.brokers, progress.trouble

@@ -18,7 +18,6 @@ from rich.table import Table
 from rich.text import Text
 
 from spool.finding import Finding, Severity
-from status.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from spool.examination import Totals  # it brings Numba along
@@ -141,67 +140,3 @@ def show_findings(
 def complain(sentence: str) -> None:
     """One sentence on standard error."""
     print(sentence, file=sys.stderr)
-
-
-def _show_figures(console: Console, **figures: int) -> None:
-    """A table of one row on a terminal; elsewhere a line each, so that none is without its name."""
-    if console.is_terminal:
-        show_rows(tuple(figures), [tuple(figures.values())], console=console)
-    else:
-        show_rows((), figures.items(), console=console)
-
-
-def show_status(snapshot: Snapshot, *, console: Console | None = None) -> None:
-    """A spool at a glance."""
-    console = console or Console()
-    view, marks = snapshot.spool, snapshot.watermarks
-    console.print(Text(f"spool {view.directory}", style="bold"), Text(view.uuid, style="dim"))
-    console.print(f"{view.segments} segments, {view.bytes / (1 << 20):,.1f} MiB of disk\n", highlight=False)
-    _show_figures(
-        console,
-        received=snapshot.received,
-        delivered=snapshot.delivered,
-        discarded=sum(snapshot.discarded.values()),
-        backlog=snapshot.backlog,
-    )
-    console.print()
-    _show_figures(
-        console,
-        accepted=marks.accepted,
-        written=marks.written,
-        synced=marks.synced,
-        delivered=marks.delivered,
-    )
-    if snapshot.trouble:
-        console.print()
-        console.print(Text(f"trouble: {snapshot.trouble}", style="bold red"), soft_wrap=True)
-    if (job := snapshot.lent) is not None:
-        lent = f"delivery is lent to process {job.pid} on {job.host} since {job.since}: below {job.until}"
-        console.print()
-        console.print(Text(lent, style="yellow"), soft_wrap=True)
-    if snapshot.unadopted:
-        told = (
-            f"jobs have written down what became of {snapshot.unadopted} messages that are still "
-            "in the backlog here: a daemon takes it over, or `brucectl drain`"
-        )
-        console.print()
-        console.print(Text(told, style="yellow"), soft_wrap=True)
-    if snapshot.discarded:
-        console.print()
-        show_rows(("discarded because of", "messages"), snapshot.discarded.items(), console=console)
-    for sentence in (*(view.sentence for view in snapshot.full), snapshot.disk):
-        if sentence:
-            console.print()
-            console.print(Text(sentence, style="red"), soft_wrap=True)
-    console.print()
-    if not snapshot.workers:
-        console.print("no daemon is running on this spool", style="yellow")
-        return
-    show_rows(
-        ("worker", "pid", "restarts"),
-        [(w.role, w.pid, w.restarts) for w in snapshot.workers],
-        console=console,
-    )
-    console.print()
-    rows = [(b.id, b.state, b.offset, b.in_flight) for b in snapshot.brokers]
-    show_rows(("broker", "state", "offset", "in flight"), rows, console=console)

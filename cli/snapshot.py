@@ -18,7 +18,7 @@ from spool.identity import read_identity
 from spool.index import read_committed
 from spool.layout import Layout
 from spool.lease import lent_to
-from spool.page import WORKER_WORDS, Field, page_path, read_page, read_text, runtime_directory
+from spool.page import BROKER_WORDS, WORKER_WORDS, Field, page_path, read_page, read_text, runtime_directory
 from spool.recovery import boot_id
 from spool.unadopted import count_unadopted
 from spool.wire import reason_name
@@ -102,7 +102,10 @@ def _workers(page: np.ndarray | None) -> list[WorkerView]:
     if page is None or not _alive(int(page[Field.WORKERS])):
         return []
     rows = (page[Field.WORKERS + WORKER_WORDS * row :][:2].tolist() for row in range(len(ROLES)))
-    workers = [WorkerView(role, *row) for role, row in zip(ROLES, rows, strict=True)]
+    workers = [
+        WorkerView(role, pid, restarts, _alive(pid))
+        for role, (pid, restarts) in zip(ROLES, rows, strict=True)
+    ]
     return workers if workers[-1].pid else workers[:-1]
 
 
@@ -137,8 +140,6 @@ def _trouble(path: Path) -> str | None:
 
 
 def _brokers(page: np.ndarray) -> list[BrokerView]:
-    rows = page[Field.BROKERS + 4 :][: 4 * int(page[Field.BROKERS])].reshape(-1, 4).tolist()
-    return [
-        BrokerView(number, State(state).name.lower(), offset, in_flight)
-        for number, state, offset, in_flight in rows
-    ]
+    words = page[Field.BROKERS + 1 :][: BROKER_WORDS * int(page[Field.BROKERS])]
+    rows = words.reshape(-1, BROKER_WORDS).tolist()
+    return [BrokerView(number, State(state).name.lower(), *rest) for number, state, *rest in rows]

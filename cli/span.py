@@ -14,6 +14,7 @@ from spool.files import FOR_EVER, Span
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
 _DIGITS = re.compile(r"[0-9]{19,}")
 _AGO = re.compile(r"-([0-9]{1,9})([smhd])")
+_LENGTH = re.compile(r"([1-9][0-9]{0,8})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -42,6 +43,14 @@ def parse_place(option: str, text: str, now_ns: int) -> Place:
             "or how long ago, such as -2h"
         ) from None
     return Place(round(seconds * 1e6) * 1000, is_time=True)
+
+
+def parse_length(option: str, text: str) -> int:
+    """The seconds that "10s", "5m", "1h" or "1d" stands for. Raises BadArgument, naming `option`."""
+    found = _LENGTH.fullmatch(text)
+    if not found:
+        raise BadArgument(f"{option} {text}: expected a length of time, as 10s, 5m, 1h or 1d")
+    return int(found[1]) * _SECONDS[found[2]]
 
 
 def parse_span(

@@ -90,7 +90,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Supervise until SIGTERM or SIGINT; then stop the workers, one after the other."""
-        self.page.words[Field.WORKERS : Field.BROKERS] = 0
+        self.page.words[Field.WORKERS : Field.DELIVERED] = 0
         self.page.words[Field.WORKERS] = os.getpid()
         wake = self._listen()
         # What is there now stays: a collection that looked at it would copy its pages into every worker.

@@ -139,6 +139,7 @@ class Acks:
         self._changed = self._failing = False
         self._left_out = _NOTHING
         """The lowest that was left out."""
+        self._delivered = self._given_up = 0
         self.generation = marks.generation()
         """Of the marks that are durable: how often they were written."""
         self.progress = marks.progress()
@@ -244,7 +245,8 @@ class Acks:
         """These are done with."""
         above = sequences[sequences >= self.floor]
         for bits, which in self._by_segment(above):
-            set_bits(bits.resolved, bits.info.first_sequence, above[which], bits.dirty)
+            fresh = set_bits(bits.resolved, bits.info.first_sequence, above[which], bits.dirty)
+            self._delivered += fresh
         self._changed |= len(above) > 0
 
     def discard(self, sequences: npt.NDArray[np.int64], reason: int, topic: bytes) -> int:
@@ -256,7 +258,15 @@ class Acks:
         if len(fresh):
             self._discarded.append(Discard(fresh, reason, topic, time.time_ns()))
             self.resolve(fresh)
+            self._delivered -= len(fresh)
+            self._given_up += len(fresh)
         return len(fresh)
+
+    def take_counts(self) -> tuple[int, int]:
+        """(delivered, discarded): how many messages since the last call."""
+        counts = int(self._delivered), self._given_up
+        self._delivered = self._given_up = 0
+        return counts
 
     @property
     def next_generation(self) -> int:

@@ -90,6 +90,10 @@ class Adoption:
         """Every message below this sequence is resolved, and marked so."""
         return self._acks.marked_floor
 
+    def take_counts(self) -> tuple[int, int]:
+        """(delivered, discarded): how many messages were taken over since the last call."""
+        return self._acks.take_counts()
+
     def step(self, keep: str = "") -> bool:
         """Take over the files that are there; False when some must stay, since marks could not be written.
 

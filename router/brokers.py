@@ -21,6 +21,8 @@ class BrokerView:
     offset: int
     """The lowest sequence routed to it and not resolved."""
     in_flight: int
+    acked: int
+    """Messages that it has acknowledged since the worker was started."""
 
 
 def lowest(pool: Pool) -> npt.NDArray[np.int64]:
@@ -45,6 +47,7 @@ def view_brokers(pool: Pool, frontier: int) -> list[BrokerView]:
             int(broker["state"]),
             int(min(frontier, unresolved[leader == index].min(initial=NOBODY))),
             int(broker["messages"]),
+            int(broker["acked"]),
         )
         for index, broker in enumerate(pool.brokers.rows)
     ]

@@ -19,16 +19,18 @@ from spool.banks import make_banks
 from spool.committer import Committer
 from spool.crash_point import reach
 from spool.errors import SpoolFull
-from spool.frame import POSITION
+from spool.frame import DISCARDED, POSITION, SEQUENCE, STORED
+from spool.history import History
 from spool.index import Index
 from spool.layout import Layout
-from spool.ledger import LedgerCopy
+from spool.ledger import LedgerCopy, read_ledger
 from spool.options import ALWAYS, SpoolOptions
 from spool.packer import Packer
 from spool.page import Field, Page
 from spool.provision import Provision
 from spool.quotas import Quotas
-from spool.retention import Stock, expired
+from spool.retention import Stock, expired, undelivered
+from spool.room import waiting_bytes
 from spool.segment import Identity
 
 log = logging.getLogger("bruce.keeper")
@@ -73,6 +75,9 @@ class Keeper:
         # Behind the last one in use, however far it can be committed.
         self._provision = Provision(self._stock, page, max(self._committer.number, self._committer.last))
         self._ages = Ages(layout.ages)
+        self._history = History(page.words)
+        page.words[Field.MAX_BYTES] = options.max_bytes
+        page.words[Field.MIN_FREE_BYTES] = -1 if options.min_free_bytes is None else options.min_free_bytes
         self._synced_at, self._expired_at = time.monotonic(), -math.inf
         self._retired = (0, 0)
         self._stands = False
@@ -115,6 +120,8 @@ class Keeper:
             if self._packer:
                 self._packer.step()
             self._copy_ledger()
+            if self._history.due():
+                self._note_history()
         except OSError as error:
             self._page.words[Field.SYNC_ERROR] = error.errno or -1
             raise
@@ -173,6 +180,18 @@ class Keeper:
         """Have spares, and say how much room there is."""
         log_bytes = self._committer.number * self._options.segment_bytes + int(self._committer.tail[POSITION])
         self._provision.restock(self._written(), log_bytes)
+
+    def _note_history(self) -> None:
+        """Leave a sample of what happens, for rates."""
+        words, tail = self._page.words, self._committer.tail
+        floor, end = int(words[Field.FLOOR]), int(tail[SEQUENCE])
+        refused = int(tail[DISCARDED:].sum()) + sum(row.count for row in read_ledger(self._layout.ledger))
+        self._history.note(
+            int(tail[STORED]) + refused,
+            int(words[Field.DELIVERED]),
+            int(words[Field.DISCARDED]) + refused,
+            waiting_bytes(undelivered(self._layout, floor), end, int(tail[POSITION]), floor),
+        )
 
     def _written(self) -> int:
         """The number of the segment in use, however far it can be committed."""

@@ -53,6 +53,10 @@ _GENERATION, _PROGRESS, _PARTITIONS = b"generation", b"progress", b"partitions "
 """Rows of the table `floor` that speak of no segment."""
 
 
+Bitmaps = dict[int, dict[int, npt.NDArray[np.uint8]]]
+"""By segment number and chunk."""
+
+
 class Outcomes(NamedTuple):
     """What became of the messages of a spool, at one instant."""
 
@@ -223,6 +227,15 @@ class Marks:
                 bits = np.unpackbits(bitmap, bitorder="little")
                 above += int(bits[max(0, floor - first) : end].sum())
             return Outcomes(floor, self.catalogue.stored_below(floor) + above, list(self._read_discards(txn)))
+
+    def settled(self) -> tuple[int, Bitmaps]:
+        """(floor, what is resolved above it), as of one commit."""
+        found: Bitmaps = {}
+        with self._env.begin() as txn:
+            self.catalogue.refresh()
+            for info, chunk, bitmap in self._chunks(txn):
+                found.setdefault(info.number, {})[chunk] = bitmap
+            return self._floor(txn), found
 
     def resolved(self) -> int:
         """Messages resolved since the spool began."""

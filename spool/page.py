@@ -19,8 +19,8 @@ from spool.digest import digest
 from spool.disk import write_file
 from spool.mapping import Mapping
 
-WORDS = 4096
-MAGIC = int.from_bytes(b"brucepg2", "little")
+WORDS = 8192
+MAGIC = int.from_bytes(b"brucepg3", "little")
 
 
 class Field(IntEnum):
@@ -58,8 +58,13 @@ class Field(IntEnum):
 
     WORKERS = 32
     """supervisor: 8 rows of WORKER_WORDS: pid, restarts."""
-    BROKERS = 64
-    """delivery: count, then rows of 4 words: id, state, offset, messages in flight."""
+    DELIVERED = 64
+    """delivery: messages delivered since the page was made."""
+    DISCARDED = 65
+    """delivery: accepted messages discarded since the page was made."""
+    LAST_TROUBLE_NS = 66
+    """delivery: when there was trouble last, ns since the epoch."""
+
     ACK = 872
     """acknowledger: messages taken, replies sent and dropped, messages waited for now, messages refused."""
     TROUBLE = 880
@@ -75,6 +80,10 @@ class Field(IntEnum):
     """keeper: how many topics have more undelivered than their quota; see spool.quotas."""
     QUOTA_TOPICS = 1033
     """keeper: how many topics have a quota."""
+    MAX_BYTES = 1034
+    """keeper: [spool] max_bytes."""
+    MIN_FREE_BYTES = 1035
+    """keeper: [spool] min_free_bytes; -1: not given."""
     QUOTA_ROWS = 1040
     """keeper, delivery: rows of QUOTA_ROW words, one a topic."""
 
@@ -83,8 +92,16 @@ class Field(IntEnum):
     HELD = 3944
     """ingest: the HOLD by which it receives nothing at the moment; 0 when it does."""
 
+    BROKERS = 4096
+    """delivery: count, then rows of BROKER_WORDS: id, state, offset, messages in flight, acknowledged."""
+    LAST_TROUBLE = 5200
+    """delivery: the newest text that TROUBLE had."""
+    HISTORY = 5376
+    """keeper: how many samples there were, then rows of them; see spool.history."""
+
 
 WORKER_WORDS = 4
+BROKER_WORDS = 5
 BROKER_ROWS = 200
 QUOTA_ROW = 48
 HOLD_NS = 5_000_000_000

@@ -12,7 +12,7 @@ from spool.errors import SpoolFull
 from spool.fullness import LEAST, Full, WhenFull, fullness, give_up, most_spares, want
 from spool.layout import SPARE
 from spool.page import Field, Page
-from spool.retention import Stock
+from spool.retention import Stock, undelivered
 
 log = logging.getLogger("bruce.keeper")
 
@@ -120,7 +120,7 @@ class Provision:
         floor = int(words[Field.FLOOR])
         if floor >= words[Field.EVICT]:
             asked = want(options.max_bytes, options.segment_bytes)
-            limit = give_up(self._stock.undelivered(floor), asked)
+            limit = give_up(undelivered(self._stock.layout, floor), asked)
             if limit is None or limit <= floor:
                 return False
             log.warning("no room: undelivered messages below %d are discarded", limit)

@@ -54,6 +54,14 @@ def expired(
     return gone
 
 
+def undelivered(layout: Layout, floor: int) -> list[tuple[int, int]]:
+    """(first sequence, bytes) of the segments that are not delivered, in order, the last one in use."""
+    named = layout.list_segments()
+    done = set(delivered(named, floor))
+    kept = [first for first, suffix in named if suffix == SEGMENT and first not in done]
+    return [(first, allocated_bytes(layout.segment(first))) for first in kept]
+
+
 class Stock:
     """The segment files of one spool, as their keeper counts them."""
 
@@ -107,13 +115,6 @@ class Stock:
             if free >= reserve(self.options.min_free_bytes, size) or not self._remove_one():
                 return count
             count += 1
-
-    def undelivered(self, floor: int) -> list[tuple[int, int]]:
-        """(first sequence, bytes) of the segments that are not delivered, in order, the last one in use."""
-        named = self.layout.list_segments()
-        done = set(delivered(named, floor))
-        kept = [first for first, suffix in named if suffix == SEGMENT and first not in done]
-        return [(first, allocated_bytes(self.layout.segment(first))) for first in kept]
 
     def sent(self) -> list[tuple[int, int]]:
         """(first sequence, bytes) of the segments called sent, in order."""

@@ -1,10 +1,11 @@
-"""One look at a bruce: the shape of `brucectl status --json`, which other tools rely on.
+"""One look at a bruce; part of the shape of `brucectl status --json` (status.report), which others rely on.
 
     {"spool": {"uuid", "directory", "bytes", "segments"},
      "watermarks": {"accepted", "written", "synced", "delivered"},
      "received", "delivered", "discarded": {REASON: n}, "backlog",
      "full": [{"what", "topic", "since", "sentence"}], "disk": null or a sentence,
-     "workers": [{"role", "pid", "restarts"}], "brokers": [{"id", "state", "offset", "in_flight"}],
+     "workers": [{"role", "pid", "restarts", "alive"}],
+     "brokers": [{"id", "state", "offset", "in_flight", "acknowledged"}],
      "trouble": null or a sentence, "dead_lettered": n,
      "acknowledgements": null or {"taken", "replied", "dropped", "waiting", "refused"},
      "lent": null or {"pid", "host", "since", "until"}, "unadopted": n}
@@ -52,6 +53,8 @@ class WorkerView:
     role: str
     pid: int
     restarts: int
+    alive: bool
+    """False for a moment also while it is being started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class BrokerView:
     offset: int
     """The lowest sequence routed to it that is not resolved."""
     in_flight: int
+    acknowledged: int
+    """Messages, since the delivery worker was started."""
 
 
 @dataclass(frozen=True, slots=True)

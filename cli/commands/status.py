@@ -3,42 +3,80 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.arguments import ConfigFile, examples
+from cli import exits
+from cli.arguments import AsJson, ConfigFile, SpoolDirectory, examples, file_errors
+
+if TYPE_CHECKING:
+    from spool.options import SpoolOptions
 
 EXAMPLES = examples(
     "brucectl status",
-    "brucectl status --json | jq .backlog",
+    "brucectl status --json | jq -r '.unhealthy[].sentence'",
+    "brucectl status --max-age 1h --full-within 4h    # as a check of Nagios, or of a systemd timer",
     "brucectl status --spool /mnt/dead-host/var/lib/bruce",
 )
 
 
 def status(
     *,
-    spool: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The spool to look at; else the configured one.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    spool: SpoolDirectory = None,
+    max_age: Annotated[
+        str, typer.Option(metavar="TIME", help="Unhealthy when a message waits for longer: 30s, 15m, 2h.")
+    ] = "15m",
+    full_within: Annotated[
+        str, typer.Option(metavar="TIME", help="Unhealthy when at this rate the spool is full sooner.")
+    ] = "1h",
+    as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Show watermarks, counts, backlog, workers and brokers of a spool.
+    """Show what an operator needs to know, on one screen; exits with 1 when the spool is unhealthy.
 
-    The figures come from the spool's files, so they are right with the daemon dead too; then no workers are
-    listed. Watermarks are the next sequence number that is not yet accepted, written, synced, delivered.
+    Counts, rates of the last minute and quarter of an hour, watermarks, the oldest undelivered message, how
+    long there is room at this rate, the backlog by topic, brokers, discards by reason, workers, and in
+    words what is wrong. Watermarks are the next sequence number that is not yet accepted, written, synced,
+    delivered. A broker is behind by what was stored since the first message that waits for it, whoever that
+    is meant for. Topics marked ~ are estimated: a broker has been away for long.
+
+    All but rates, brokers and workers comes from the spool's files: it is right with the daemon dead, too.
+    Nothing is written.
+
+    Each line that begins with "unhealthy" is one of these conditions: stopped (no daemon is running), worker
+    (a process of it is not), trouble (nothing can be sent, or not to some topics), old (a message waits for
+    longer than --max-age), full (no room, or a quota is used up), filling (full within --full-within at this
+    rate), discards (messages were discarded in the last quarter of an hour), disk (the disk has refused
+    something), marks (they cannot be read). A broker that is away is none; what waits for it becomes old.
+
+    With --json one document of version 1: taken, healthy, unhealthy (condition, sentence), spool, watermarks,
+    received, delivered, discarded, backlog, full, disk, workers, brokers, trouble, dead_lettered,
+    acknowledgements, lent, unadopted, rates, topics, topics_estimated, oldest, room, last_trouble.
     """
-    from cli.output import show_json, show_status
-    from cli.snapshot import take_snapshot
+    from cli.output import show_json
+    from cli.report import look_once
+    from cli.span import parse_length
+    from cli.status_view import show_status
+    from status.health import Limits, complaints
 
-    directory = spool
-    if directory is None:
-        from cli.config import load_config
-
-        directory = load_config(config).spool.directory
-    snapshot = take_snapshot(directory)
+    limits = Limits(parse_length("--max-age", max_age), parse_length("--full-within", full_within))
+    directory, options = configured(spool, config)
+    with file_errors():
+        report = look_once(directory, options)
+    unhealthy = complaints(report, limits)
     if as_json:
-        show_json(snapshot.as_json())
+        show_json(report.as_json(unhealthy))
     else:
-        show_status(snapshot)
+        show_status(report, unhealthy)
+    raise typer.Exit(exits.FOUND if unhealthy else exits.FINE)
+
+
+def configured(spool: Path | None, config: Path | None) -> tuple[Path, SpoolOptions | None]:
+    """The directory that is meant, and its options where it is the configured one. Raises ConfigError."""
+    if spool is not None:
+        return spool, None
+    from cli.config import load_config
+
+    options = load_config(config).spool
+    return options.directory, options

@@ -29,8 +29,9 @@ ROLES = ["supervisor", "ingest", "keeper", "delivery"]
 def shown(bruce: RunningBruce, *arguments: object) -> dict[str, Any]:
     """What `brucectl status --json` prints."""
     done = run("status", "--json", *arguments, environ=bruce.environ)
-    assert (done.returncode, done.stderr) == (0, "")
-    return dict(json.loads(done.stdout))
+    report = dict(json.loads(done.stdout))
+    assert (done.returncode, done.stderr) == (int(not report["healthy"]), "")
+    return report
 
 
 def state_of(*directories: Path) -> dict[str, tuple[str, int]]:
@@ -46,6 +47,10 @@ def state_of(*directories: Path) -> dict[str, tuple[str, int]]:
 def check_shape(report: dict[str, Any]) -> None:
     """The keys of the contract, in its order and no others, and the sum that always holds."""
     assert list(report) == [
+        "version",
+        "taken",
+        "healthy",
+        "unhealthy",
         "spool",
         "watermarks",
         "received",
@@ -61,11 +66,20 @@ def check_shape(report: dict[str, Any]) -> None:
         "acknowledgements",
         "lent",
         "unadopted",
+        "rates",
+        "topics",
+        "topics_estimated",
+        "oldest",
+        "room",
+        "last_trouble",
     ]
+    assert (report["version"], report["healthy"]) == (1, not report["unhealthy"])
+    assert list(report["rates"]) == ["minute", "quarter_hour"]
     assert list(report["spool"]) == ["uuid", "directory", "bytes", "segments"]
     assert list(report["watermarks"]) == ["accepted", "written", "synced", "delivered"]
-    assert all(list(worker) == ["role", "pid", "restarts"] for worker in report["workers"])
-    assert all(list(broker) == ["id", "state", "offset", "in_flight"] for broker in report["brokers"])
+    assert all(list(worker) == ["role", "pid", "restarts", "alive"] for worker in report["workers"])
+    broker_keys = ["id", "state", "offset", "in_flight", "acknowledged"]
+    assert all(list(broker) == broker_keys for broker in report["brokers"])
     settled = report["delivered"] + sum(report["discarded"].values()) + report["backlog"]
     assert report["received"] == settled
     marks = report["watermarks"]
@@ -111,7 +125,13 @@ def test_dead(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     assert report["discarded"] == {"short": 1}
     assert report["watermarks"] == {"accepted": 50, "written": 50, "synced": 50, "delivered": 30}
     assert (report["workers"], report["brokers"]) == ([], [])
-    assert bruce.brucectl("status").stdout.endswith(b"no daemon is running on this spool\n")
+    assert [one["condition"] for one in report["unhealthy"]] == ["stopped"]
+    table = bruce.brucectl("status")
+    assert table.returncode == 1
+    assert b"\nunhealthy\tstopped\tno daemon is running on this spool, and 20 messages wait\n" in table.stdout
+    assert (report["topics"], report["topics_estimated"]) == ([{"topic": "t", "backlog": 20}], False)
+    assert report["oldest"]["sequence"] == 30
+    assert report["rates"] == {"minute": None, "quarter_hour": None}
     assert state_of(bruce.spool, bruce.runtime) == before
 
 

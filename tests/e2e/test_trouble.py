@@ -50,7 +50,7 @@ def test_no_broker(tmp_path: Path, servers: str, words: str) -> None:
         assert json.loads(bruce.brucectl("status", "--json").stdout)["trouble"].startswith(
             words.format(port=port)
         )
-        assert b"\ntrouble: " + words.format(port=port).encode() in bruce.brucectl("status").stdout
+        assert b"\nunhealthy\ttrouble\t" + words.format(port=port).encode() in bruce.brucectl("status").stdout
         bruce.kill9()
         assert bruce.status().trouble is None
 

@@ -10,10 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spool import history
 from spool.page import (
     BROKER_ROWS,
+    BROKER_WORDS,
+    MOST_QUOTAS,
+    QUOTA_ROW,
     TEXT_BYTES,
     WORDS,
+    WORKER_WORDS,
     Field,
     Page,
     page_path,
@@ -88,7 +93,23 @@ def test_pages_differ_by_spool_and_boot(tmp_path: Path) -> None:
     """Two spools, or two boots, never share a page."""
     paths = {page_path(tmp_path, s, b) for s in (b"a" * 16, b"b" * 16) for b in (b"a" * 16, b"b" * 16)}
     assert len(paths) == 4
-    assert np.dtype(np.int64).itemsize * WORDS == 32768
+    assert np.dtype(np.int64).itemsize * WORDS == 65536
+
+
+def test_no_two_fields_overlap() -> None:
+    """Rows and texts end before what comes behind them, and the last of them before the page does."""
+    text = 2 + TEXT_BYTES // 8
+    words = {
+        Field.WORKERS: 8 * WORKER_WORDS,
+        Field.TROUBLE: text,
+        Field.QUOTA_ROWS: MOST_QUOTAS * QUOTA_ROW,
+        Field.BROKERS: 1 + BROKER_ROWS * BROKER_WORDS,
+        Field.LAST_TROUBLE: text,
+        Field.HISTORY: 1 + history.ROWS * history.WORDS,
+    }
+    fields = sorted(Field)
+    for field, behind in zip(fields, [*fields[1:], WORDS], strict=True):
+        assert field + words.get(field, 1) <= behind, field.name
 
 
 @given(st.text(max_size=TEXT_BYTES + 50))
@@ -121,4 +142,3 @@ def test_a_text_that_is_being_written_is_none(tmp_path: Path, word: int) -> None
     page.words[Field.TROUBLE + word] ^= 0x55
     assert read_text(page.words, Field.TROUBLE) is None
     assert Field.TROUBLE + 2 + TEXT_BYTES // 8 <= WORDS
-    assert Field.BROKERS + 4 * (BROKER_ROWS + 1) <= Field.TROUBLE

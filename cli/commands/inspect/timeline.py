@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +10,6 @@ import typer
 from cli import exits
 from cli.arguments import AsJson, ConfigFile, Since, SpoolDirectory, Until, examples, file_errors
 from cli.commands.inspect.options import Files, segment_files
-from cli.errors import BadArgument
 
 if TYPE_CHECKING:
     from spool.timeline import Timeline
@@ -25,7 +23,6 @@ EXAMPLES = examples(
     "brucectl inspect timeline --from -2h --step 1m",
     "brucectl inspect timeline --json /mnt/dead-host/*.seg",
 )
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def timeline(
@@ -49,10 +46,10 @@ def timeline(
     Exits with 1 when something on the way could not be read.
     """
     from cli.output import complain, show_json
-    from cli.span import parse_span
+    from cli.span import parse_length, parse_span
     from spool import timeline as times
 
-    seconds, troubles = _parse_step(step), itertools.count()
+    seconds, troubles = parse_length("--step", step) if step else None, itertools.count()
 
     def note(sentence: str) -> None:
         next(troubles)
@@ -67,16 +64,6 @@ def timeline(
     else:
         _show(found)
     raise typer.Exit(exits.FOUND if next(troubles) else exits.FINE)
-
-
-def _parse_step(text: str | None) -> int | None:
-    """Seconds. Raises BadArgument."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"([1-9][0-9]{0,8})([smhd])", text)
-    if not found:
-        raise BadArgument(f"--step {text}: expected a length of time, as 10s, 5m, 1h or 1d")
-    return int(found[1]) * _UNITS[found[2]]
 
 
 def _document(found: Timeline) -> dict[str, Any]:

@@ -1,0 +1,197 @@
+"""What waits: how much of which topic, and since when."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spool import backlog
+from spool.backlog import Arrivals, Backlog, Oldest, Waiting
+from spool.catalogue import Catalogue
+from spool.changes import CHUNK_BYTES, Changes
+from spool.layout import SPARE
+from spool.marks import Marks
+from spool.packed import pack
+from spool.record import Batch
+from spool.wire import encode
+from tests.spool.rig import Rig
+
+START = 1_800_000_000 * 10**9
+TOPICS = (b"a", b"a", b"b", b"c")
+"""Of the messages of a frame, in order."""
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    """Six segments or so, a frame of four messages each ns; the last one is not sealed."""
+    made = Rig(tmp_path)
+    for number in range(150):
+        made.append([encode(t, b"v" * 40) for t in TOPICS], received_ns=START + number)
+        made.step()
+    made.crash()
+    yield made
+    made.crash()
+
+
+def mark(rig: Rig, resolved: list[int], floor: int = 0) -> None:
+    """Write down that these sequences, and those below the floor, are resolved."""
+    catalogue = Catalogue(rig.layout)
+    changes = Changes(floor)
+    for sequence in resolved:
+        info = catalogue.segments[catalogue.at(sequence)]
+        bits = changes.chunks.setdefault((info.number, 0), np.zeros(CHUNK_BYTES, np.uint8))
+        at = sequence - info.first_sequence
+        bits[at >> 3] |= 1 << (at & 7)
+    marks = Marks(rig.layout.delivery, catalogue)
+    marks.commit(changes)
+    marks.close()
+
+
+def look(rig: Rig) -> Waiting:
+    """One look."""
+    looker = Backlog(rig.layout)
+    try:
+        return looker.look()
+    finally:
+        looker.close()
+
+
+def stored(rig: Rig) -> Counter[int]:
+    """Messages by segment's first sequence."""
+    segments = Catalogue(rig.layout).segments
+    ends = [*(info.stored for info in segments[1:]), 600]
+    return Counter({info.first_sequence: end - info.stored for info, end in zip(segments, ends, strict=True)})
+
+
+def test_nothing_is_delivered(rig: Rig) -> None:
+    """Without marks everything waits, and the first message for longest."""
+    waiting = look(rig)
+    assert len(stored(rig)) > 5
+    assert waiting.topics == {b"a": 300, b"b": 150, b"c": 150}
+    assert (waiting.oldest, waiting.estimated, waiting.marked) == (Oldest(0, START), False, True)
+    assert waiting.end.sequence == 600
+
+
+def test_a_floor_and_marks_above_it(rig: Rig) -> None:
+    """What is resolved does not wait, wherever it lies; topics are exact."""
+    last = list(stored(rig))[-1]
+    mark(rig, [401, *range(last, last + 4)], 398)
+    waiting = look(rig)
+    # 398 and 399 are a `b` and a `c`, and 400 begins a frame.
+    expected = Counter({b"a": 100 - 1 - 2, b"b": 51 - 1, b"c": 51 - 1})
+    assert Counter(waiting.topics) == expected
+    assert (waiting.oldest, waiting.estimated) == (Oldest(398, START + 99), False)
+
+
+def test_all_is_delivered(rig: Rig) -> None:
+    """Then nothing waits."""
+    mark(rig, [], 600)
+    assert look(rig)[:3] == ({}, False, None)
+
+
+def test_a_segment_without_a_name(rig: Rig) -> None:
+    """What nobody has synced yet waits too, last of all."""
+    first, *_, last = stored(rig)
+    path = rig.layout.segment(last)
+    number = Catalogue(rig.layout).segments[-1].number
+    path.rename(rig.layout.segment(number, SPARE))
+    waiting = look(rig)
+    assert waiting.topics == {b"a": 300, b"b": 150, b"c": 150}
+    mark(rig, [], last)
+    assert look(rig).oldest == Oldest(last, START + last // 4)
+    assert first == 0
+
+
+def test_many_partly_delivered(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more of them than are read the sum is exact; topics are called estimated, and near the truth."""
+    monkeypatch.setattr(backlog, "MOST_READ", 2)
+    sealed = sum(count for count in list(stored(rig).values())[:-1])
+    # Every `a` is delivered, as when `b` and `c` belong to a broker that is away.
+    mark(rig, [sequence for sequence in range(600) if sequence % 4 < 2])
+    looker = Backlog(rig.layout)
+    waiting = looker.look()
+    assert waiting.estimated
+    assert sum(waiting.topics.values()) == 300
+    assert b"a" not in waiting.topics
+    assert abs(waiting.topics[b"b"] - 150) <= len(stored(rig))
+    assert sealed < 600
+    # Each look reads some more of them.
+    for _ in range(len(stored(rig))):
+        waiting = looker.look()
+    assert (waiting.estimated, waiting.topics) == (False, {b"b": 150, b"c": 150})
+    looker.close()
+
+
+def test_untouched_segments_are_not_read(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of segments of which nothing is delivered only footers are read."""
+    mark(rig, [], 1)
+    read: list[int] = []
+
+    def note(batch: Batch, rows: object = None) -> Counter[bytes]:
+        read.append(int(batch.sequence[0]))
+        return Counter()
+
+    monkeypatch.setattr(backlog, "by_topic", note)
+    looker = Backlog(rig.layout)
+    looker.look()
+    looker.close()
+    # The first is delivered in part, the last has no footer yet.
+    assert {1, list(stored(rig))[-1]} == set(read)
+
+
+def test_packed_segments(rig: Rig) -> None:
+    """A packed segment tells the same."""
+    second = list(stored(rig))[1]
+    path = rig.layout.segment(second)
+    packed = path.with_name("packed")
+    with path.open("rb") as source, packed.open("w+b") as target:
+        pack(source.fileno(), target.fileno())
+    packed.rename(path)
+    mark(rig, [second + 1], second)
+    waiting = look(rig)
+    below = Counter(TOPICS[sequence % 4] for sequence in [*range(second), second + 1])
+    assert Counter(waiting.topics) + below == {b"a": 300, b"b": 150, b"c": 150}
+    assert waiting.oldest == Oldest(second, START + second // 4)
+
+
+def test_marks_that_cannot_be_read(rig: Rig) -> None:
+    """Everything waits then, and the reason is told."""
+    mark(rig, [], 300)
+    (rig.layout.delivery / "data.mdb").write_bytes(b"rot" * 3000)
+    waiting = look(rig)
+    assert (sum(waiting.topics.values()), waiting.marked) == (600, False)
+
+
+def test_nothing_is_written(rig: Rig) -> None:
+    """A look leaves every file as it was."""
+    mark(rig, [5], 3)
+
+    def state() -> dict[Path, tuple[int, bytes]]:
+        files = [path for path in rig.layout.directory.rglob("*") if path.is_file()]
+        return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+    before = state()
+    look(rig)
+    assert state() == before
+
+
+def test_arrivals(tmp_path: Path) -> None:
+    """What comes in after the first call is counted once, by topic, from one segment into the next."""
+    rig = Rig(tmp_path)
+    rig.append([encode(b"before", b"v")])
+    rig.step()
+    looker, arrivals = Backlog(rig.layout), Arrivals(rig.layout)
+    assert arrivals.count(looker.look().end) == {}
+    for _ in range(60):
+        rig.append([encode(t, b"v" * 40) for t in TOPICS])
+        rig.step()
+    assert len(Catalogue(rig.layout).segments) > 2
+    assert arrivals.count(looker.look().end) == {b"a": 120, b"b": 60, b"c": 60}
+    assert arrivals.count(looker.look().end) == {}
+    looker.close()
+    arrivals.close()
+    rig.crash()
