@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from dispatch import librdkafka
 from dispatch.cluster import NO_LEADER, Cluster
+from dispatch.codes import Code
 from dispatch.errors import BadProperty, DispatchError, Unreachable
 from dispatch.librdkafka import Event, Library, MetadataStruct, set_properties
 from dispatch.options import DispatchOptions, properties, topic_properties
@@ -205,6 +206,11 @@ class KafkaClient:
         )
         library.error_destroy(error)
         return refusal
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the producer is finished because another one has its transactional id."""
+        return int(self.library.fatal_error(self.handle, None, 0)) == Code.FENCED
 
     def close(self) -> None:
         """Drop what is not sent and end the threads; waits for no broker. Unread reports are lost."""

@@ -12,12 +12,17 @@ have the producer's name, reads the last record, and takes what it says for deli
     ENDING      COMMIT_S is over, or a window full: nothing is handed over until the lane says how it ended
     BROKEN      the producer is finished, and it is unknown how the transaction ended: with another producer
                 BEGINNING tells, since the record is in Kafka or not
-    FENCED      another process delivers under this name: nothing is sent any more
+    FOLLOWING   another attempt at the same task has the name: nothing is sent any more, until it is done
+    FENCED      another process delivers under this name, or has: nothing is sent any more
 
 One producer for all partitions. Several, each with a share of them, would wait for the same coordinators
 and the same brokers. While a transaction ends nothing is sent: a second one must not overtake the first,
 should that be aborted. A broker that stands still is left alone for a while after it has cost a transaction
 (STUCK_S).
+
+Tasks of a job share a name when they do the same (retries, copies): whoever begins last has it. The others
+follow him. He says every KEEP_S that he lives, and closes the lane when all is done: by a record of the next
+epoch, as in dispatch.closing. Who finds that has nothing to do, or came too late.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ import numpy.typing as npt
 from dispatch.client import KafkaClient, KafkaError
 from dispatch.closing import Closing
 from dispatch.codes import Code
-from dispatch.lane import Aborted, Begun, Broken, Committed, Fenced, Lane, Result
+from dispatch.lane import STILL_S, Aborted, Begun, Broken, Committed, Fenced, Lane, Result, Silent
 from dispatch.letters import Letter
 from dispatch.options import DispatchOptions
 from dispatch.pool import HandedOver, Outcomes, Pool
@@ -51,6 +56,7 @@ COMMIT_S = 0.1
 LEAVE_S = 5.0
 """How long a broker that stood still is left alone; twice as long each time, up to LEAVE_MOST_S."""
 LEAVE_MOST_S = 60.0
+KEEP_S = 10.0
 DOWN_S = 1.0
 """How long one without a connection is."""
 
@@ -64,6 +70,7 @@ class Phase(Enum):
     OPEN = "open"
     ENDING = "ending"
     BROKEN = "broken"
+    FOLLOWING = "following"
     FENCED = "fenced"
 
 
@@ -77,6 +84,10 @@ class Book(Protocol):
     @property
     def lanes(self) -> Lanes | None:
         """Those of jobs, which are to be closed; None: there are none, or they are no business of ours."""
+
+    @property
+    def epoch(self) -> int | None:
+        """Of the lane, where several may do the same; None: who is fenced has nobody to follow."""
 
     def recover(self, begun: Begun) -> str:
         """Take what the last record says for delivered; why delivery must not go on, or an empty text."""
@@ -121,7 +132,7 @@ class ExactlyOnce(Pool):
         """Of the open transaction: what was acknowledged, and is not told."""
         self._posted: dict[int, tuple[int, bytes]] = {}
         """Of the open transaction: reason and topic of its dead letters, by sequence."""
-        self._begun_at, self._leave_s = 0.0, LEAVE_S
+        self._begun_at, self._ended_at, self._leave_s = 0.0, 0.0, LEAVE_S
         self._stopped = ""
         self._begin()
 
@@ -186,15 +197,28 @@ class ExactlyOnce(Pool):
         self._reported = _join(self._reported, _only(told, good))
         if self.phase is Phase.OPEN and self._is_due(failed=not good.all()):
             self._end(Phase.ENDING)
+        if self._book.epoch is not None and time.monotonic() - self._ended_at > KEEP_S:
+            self.claim()
         result = self._lane.take()
-        settled = _nothing() if result is None else self._follow(result)
+        settled = _nothing() if result is None else self._go_on(result)
         return _join(_only(told, ~good), settled)._replace(more=told.more)
 
     def rebuild(self) -> Outcomes:
         """Go on with another producer. What became of the last transaction is told when that has begun."""
+        fenced = self._client.fenced
         self._reported = _join(self._reported, super().rebuild())
-        self._begin()
+        self._begin(fenced=fenced)
         return _nothing()
+
+    def claim(self) -> None:
+        """Commit a transaction of nothing but its record, unless there is something else to do."""
+        if self.phase is not Phase.READY:
+            return
+        said = self._client.transact("begin_transaction")
+        if said:
+            self._break(said.text)
+        else:
+            self._end(Phase.CLAIMING)
 
     def _leave_alone(self, brokers: list[int]) -> None:
         """Send nothing for a while to broker ids that stood still."""
@@ -208,11 +232,11 @@ class ExactlyOnce(Pool):
 
     # -- one transaction after the other --------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin(self, *, fenced: bool = False) -> None:
         self.phase = Phase.BEGINNING
         lanes = self._book.lanes
         closing = Closing(self._options, self._topic, self._spool, self._by, lanes) if lanes else None
-        self._lane.begin(self._book.place, self._by, self._number, closing)
+        self._lane.begin(self._book.place, self._by, self._number, closing, fenced=fenced)
 
     def _open(self) -> None:
         said = self._client.transact("begin_transaction")
@@ -238,17 +262,16 @@ class ExactlyOnce(Pool):
         # A transaction that has failed takes no more, and without its record it must not be committed.
         self._lane.end(commit=not code)
 
-    def _follow(self, result: Result) -> Outcomes:
+    def _go_on(self, result: Result) -> Outcomes:
         """Go on as the lane's task has ended; what is known now of the messages."""
         match result:
             case Begun():
                 return self._claim(result)
-            case Fenced(by):
-                self._stop(by)
-                return _nothing()
+            case Fenced() | Silent():
+                return self._give_way(result)
             case Committed():
                 self._number = (self._number or 0) + 1
-                self._leave_s = LEAVE_S
+                self._leave_s, self._ended_at = LEAVE_S, time.monotonic()
                 self.phase = Phase.READY
                 letters = letters_of(self._posted)
                 self._book.committed(self._reported.sequence, letters, int(self._reader.unlisted[0]))
@@ -264,23 +287,40 @@ class ExactlyOnce(Pool):
                 self._break(why)
                 return _nothing()
 
+    def _give_way(self, result: Fenced | Silent) -> Outcomes:
+        """Another has the name, or had it."""
+        if isinstance(result, Silent):
+            self._stop(
+                f"another attempt at this task took it over, and has said nothing for {STILL_S:.0f} s: "
+                "the next one goes on with what it left"
+            )
+        elif self._book.epoch is None:
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(result.by.started_ns / 1e9))
+            self._stop(
+                f"another bruce with this spool's identity delivers: on {result.by.host}, since {since}; "
+                "nothing is sent from here any more: stop one of them, and let only one have the spool"
+            )
+        else:
+            _log.warning("another attempt at this task goes on with it, on %s", result.by.host)
+            self.phase = Phase.FOLLOWING
+            self._lane.follow(self._book.place, self._book.epoch)
+            return self._tell(Code.PURGE_INFLIGHT)
+        return _nothing()
+
     def _claim(self, begun: Begun) -> Outcomes:
         """Learn what was delivered, and say so in a transaction of our own."""
         last = begun.last
-        self._stopped = self._book.recover(begun)
-        if self._stopped:
-            _log.error("%s", self._stopped)
-            self.phase = Phase.FENCED
+        objection = self._book.recover(begun)
+        if objection:
+            self._stop(objection)
             return _nothing()
         before = self._number
-        self._number = last.number if last else 0
+        # Those of an epoch are above those of the one before, whatever was found of that.
+        self._number = max(last.number if last else 0, (self._book.epoch or 0) << 32)
         committed = before is not None and self._number > before
         told = self._tell(0 if committed else Code.PURGE_INFLIGHT)
-        said = self._client.transact("begin_transaction")
-        if said:
-            self._break(said.text)
-        else:
-            self._end(Phase.CLAIMING)
+        self.phase = Phase.READY
+        self.claim()
         return told
 
     def _tell(self, code: int) -> Outcomes:
@@ -292,13 +332,9 @@ class ExactlyOnce(Pool):
         self.phase = Phase.BROKEN
         self._client.fatal = self._client.fatal or KafkaError(time.time(), "BROKEN_TRANSACTION", why)
 
-    def _stop(self, by: Deliverer) -> None:
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(by.started_ns / 1e9))
-        self._stopped = (
-            f"another bruce with this spool's identity delivers: on {by.host}, since {since}; nothing is "
-            "sent from here any more: stop one of them, and let only one have the spool"
-        )
-        _log.error("%s", self._stopped)
+    def _stop(self, why: str) -> None:
+        self._stopped = why
+        _log.error("%s", why)
         self.phase = Phase.FENCED
 
 

@@ -1,8 +1,8 @@
 """What a transactional producer does that waits for brokers, in a thread of its own.
 
-One task at a time: to begin (fence whoever had the name before, and read what he left), or to end a
-transaction. The pool's thread must go on reading reports meanwhile: flush, commit and abort wait until they
-are read.
+One task at a time: to begin (fence whoever had the name before, and read what he left), to end a
+transaction, or to follow who has the name now. The pool's thread must go on reading reports meanwhile: flush,
+commit and abort wait until they are read.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ STUCK_S = 10.0
 INIT_S = 5.0
 """One attempt to fence; it is resumed by the next."""
 RETRY_S = 1.0
+GRACE_S = 2.0
+"""Who has taken the name over says so by then."""
+FOLLOW_S = 2.0
+"""Between two looks at what he does."""
+STILL_S = 120.0
+"""A task that has said nothing for so long, in a topic that can be read, is dead."""
 REMAINING = -1
 """As long as the transaction may last."""
 
@@ -46,6 +52,10 @@ class Fenced(NamedTuple):
     by: Deliverer
 
 
+class Silent(NamedTuple):
+    """It has given no sign of life for STILL_S."""
+
+
 class Committed(NamedTuple):
     """The transaction is in Kafka."""
 
@@ -64,7 +74,7 @@ class Broken(NamedTuple):
     """Messages were not acknowledged in time."""
 
 
-Result = Begun | Fenced | Committed | Aborted | Broken
+Result = Begun | Fenced | Silent | Committed | Aborted | Broken
 
 
 class Lane:
@@ -85,14 +95,25 @@ class Lane:
         return self._task is not None
 
     def begin(
-        self, place: Place | None, by: Deliverer, known: int | None, closing: Closing | None = None
+        self,
+        place: Place | None,
+        by: Deliverer,
+        known: int | None,
+        closing: Closing | None = None,
+        *,
+        fenced: bool = False,
     ) -> None:
         """Fence, and read the last record from `place` on.
 
         `known`: the last transaction that `by` knows of. When another process has committed one since, that
-        one is let be. None: `by` is new here. `closing`: lanes of jobs that are to be closed, too.
+        one is let be. None: `by` is new here. `closing`: lanes of jobs that are to be closed, too. `fenced`:
+        it was, or its transaction has timed out.
         """
-        self._submit(lambda: self._begin(place, by, known, closing))
+        self._submit(lambda: self._begin(place, by, known, closing, GRACE_S if fenced else 0.0))
+
+    def follow(self, place: Place | None, epoch: int) -> None:
+        """Wait until the lane, which another has, is closed for this epoch, or he is Silent."""
+        self._submit(lambda: self._follow(place, epoch))
 
     def end(self, *, commit: bool) -> None:
         """End the transaction, by a commit or an abort."""
@@ -120,15 +141,15 @@ class Lane:
         self._task.add_done_callback(lambda _: self._wake())
 
     def _begin(
-        self, place: Place | None, by: Deliverer, known: int | None, closing: Closing | None
+        self, place: Place | None, by: Deliverer, known: int | None, closing: Closing | None, pause_s: float
     ) -> Result:
         named = False
+        time.sleep(pause_s)
         while not self._leaving:
             try:
-                if known is not None:
-                    last, _ = self._topic.read(place)
-                    if last and last.number > known and last.by.instance != by.instance:
-                        return Fenced(last.by)
+                # What is open may be our own: it is decided when we have the name again.
+                if known is not None and (other := _newer(self._topic.look(place)[0], by, known)):
+                    return Fenced(other)
                 if not named:
                     self._init()
                     named = True
@@ -140,8 +161,28 @@ class Lane:
                 return Broken(str(error))
             else:
                 self.trouble = ""
-                return begun
+                other = _newer(begun.last, by, known)
+                return Fenced(other) if other else begun
             time.sleep(RETRY_S)
+        return Broken("it was told to stop")
+
+    def _follow(self, place: Place | None, epoch: int) -> Result:
+        number, seen_at = -1, time.monotonic()
+        while not self._leaving:
+            try:
+                last, place = self._topic.look(place)
+            except Unreachable as error:
+                self._complain(str(error))
+                seen_at = time.monotonic()
+            else:
+                self.trouble = ""
+                if last and last.generation > epoch:
+                    return Begun(last, place)
+                if last and last.number != number:
+                    number, seen_at = last.number, time.monotonic()
+                elif time.monotonic() - seen_at > STILL_S:
+                    return Silent()
+            time.sleep(FOLLOW_S)
         return Broken("it was told to stop")
 
     def _close(self, closing: Closing) -> list[Progress]:
@@ -173,3 +214,10 @@ class Lane:
     def _abort(self, why: str) -> Result:
         said = self._client.transact("abort_transaction", REMAINING)
         return Broken(said.text) if said else Aborted(why)
+
+
+def _newer(last: Progress | None, by: Deliverer, known: int | None) -> Deliverer | None:
+    """Who has committed this record, unless it was `by` or stands before what is known."""
+    if last is None or known is None or last.number <= known or last.by.instance == by.instance:
+        return None
+    return last.by

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -18,6 +19,8 @@ from dispatch.errors import Unreachable
 from dispatch.progress import BadProgress, Progress, decode
 
 Keep = Callable[[Message], object]
+IsOurs = Callable[[bytes], bool]
+"""Of a record's key."""
 _log = logging.getLogger("bruce.dispatch")
 
 ANSWER_S = 10.0
@@ -27,7 +30,7 @@ SILENT = {"log_level": "0"}
 MADE_TRIES = 20
 """A broker may know a topic only a little after it was made."""
 READ_S = 120.0
-"""How long reading may take: transactions of other hosts that are open hide what comes behind them, until
+"""How long reading may take: transactions of others that are open hide records of ours behind them, until
 they end or time out."""
 
 
@@ -100,6 +103,12 @@ class ProgressTopic:
         _log.info("the topic %s was made, compacted", self.name)
         return "made"
 
+    def ends(self) -> tuple[int, ...]:
+        """By partition, behind its last record: whoever begins now leaves his there, or later."""
+        count = self.ensure()
+        with self._reaching(), closing(self._consumer("read_uncommitted")) as reader:
+            return tuple(self._watermarks(reader, range(count)).values())
+
     def read_family(self) -> tuple[dict[str, Found], list[Place]]:
         """By key, the last record under ours and under each that begins with it; and behind what was read.
 
@@ -110,7 +119,9 @@ class ProgressTopic:
         def keep(message: Message) -> None:
             last[int(message.partition() or 0), message.key() or b""] = message
 
-        ends = self._look_through([TopicPartition(self.name, p, 0) for p in range(self.ensure())], keep)
+        ends = self._look_through(
+            [TopicPartition(self.name, p, 0) for p in range(self.ensure())], self._is_family, keep
+        )
         family: dict[str, Found] = {}
         for message in last.values():
             found = self._found(message)
@@ -122,24 +133,34 @@ class ProgressTopic:
     def read_since(self, places: Iterable[Place]) -> tuple[list[Found], list[Place]]:
         """Every record under our key, and under those that begin with it, from these places on."""
         messages: list[Message] = []
-        ends = self._look_through([TopicPartition(self.name, *place) for place in places], messages.append)
+        starts = [TopicPartition(self.name, *place) for place in places]
+        ends = self._look_through(starts, self._is_family, messages.append)
         return [self._found(message) for message in messages], [Place(*end) for end in ends.items()]
+
+    def _is_family(self, key: bytes) -> bool:
+        return key.startswith(self.key)
 
     def _found(self, message: Message) -> Found:
         key = (message.key() or b"").decode(errors="backslashreplace")
         return Found(key, int(message.partition() or 0), _decoded(self.name, message))
 
-    def _look_through(self, starts: list[TopicPartition], keep: Keep) -> dict[int, int]:
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
         try:
-            return self._read(starts, keep)
+            yield
         except KafkaException as error:
             said = error.args[0]
             raise Unreachable(said.code(), f"the topic {self.name} cannot be read: {said.str()}") from None
 
-    def read(self, place: Place | None) -> tuple[Progress | None, Place]:
+    def look(self, place: Place | None) -> tuple[Progress | None, Place]:
+        """The same as `read`, of what is decided by now."""
+        return self.read(place, waits=False)
+
+    def read(self, place: Place | None, *, waits: bool = True) -> tuple[Progress | None, Place]:
         """The last record of ours from `place` on, and where the next may be.
 
-        Without a place, or with one that cannot be, everything is read.
+        Whoever had the name must be fenced, so that each record of ours is decided, or will be soon. Without
+        a place, or with one that cannot be, everything is read.
         """
         count = self.ensure()
         if place and place.partition < count:
@@ -149,10 +170,9 @@ class ProgressTopic:
         last: dict[int, Message] = {}
 
         def keep(message: Message) -> None:
-            if message.key() == self.key:
-                last[int(message.partition() or 0)] = message
+            last[int(message.partition() or 0)] = message
 
-        ends = self._look_through(starts, keep)
+        ends = self._look_through(starts, self.key.__eq__, keep, waits=waits)
         partition = place.partition if place else home_of(self.key, count)
         best: Progress | None = None
         for at, message in last.items():
@@ -161,41 +181,78 @@ class ProgressTopic:
                 best, partition = progress, at
         return best, Place(partition, ends[partition])
 
-    def _read(self, starts: list[TopicPartition], keep: Keep) -> dict[int, int]:
-        """Have each message of ours kept, all of it decided; by partition, behind the last record."""
-        ends = self._ends(starts)
-        reader = self._consumer("read_committed")
-        open_ = {partition for partition, end in ends.items() if end > 0}
-        deadline = time.monotonic() + READ_S
-        try:
-            reader.assign(starts)
-            while open_:
-                for message in reader.consume(1000, 0.1):
-                    partition, error = int(message.partition() or 0), message.error()
-                    if error is None:
-                        if (message.key() or b"").startswith(self.key):
-                            keep(message)
-                    elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  (its public name)
-                        raise KafkaException(error)
-                    elif (message.offset() or 0) >= ends[partition]:
-                        open_.discard(partition)
-                if time.monotonic() > deadline:
-                    raise Unreachable(
-                        int(Code.TIMED_OUT),
-                        f"{self.name} could not be read to its end in {READ_S:.0f} s: a transaction of "
-                        "another host may be open in it",
-                    )
-        finally:
-            reader.close()
+    def _look_through(
+        self, starts: list[TopicPartition], is_ours: IsOurs, keep: Keep, *, waits: bool = True
+    ) -> dict[int, int]:
+        """Have each committed message of ours kept; by partition, behind what was looked through.
+
+        Any open transaction hides what is committed behind it. So it is waited for where a record of ours is
+        behind it, and only there: who waits for all of them waits for every task that has died.
+        """
+        with (
+            self._reaching(),
+            closing(self._consumer("read_committed")) as decided,
+            closing(self._consumer("read_uncommitted")) as everything,
+        ):
+            partitions = [start.partition for start in starts]
+            ends = self._watermarks(decided, partitions)
+            if waits:
+                self._extend(everything, starts, ends, is_ours)
+            self._consume(decided, starts, ends, is_ours, keep)
         return ends
 
-    def _ends(self, starts: list[TopicPartition]) -> dict[int, int]:
-        """By partition, behind the last record, decided or not."""
-        reader = self._consumer("read_uncommitted")
-        try:
-            return {start.partition: reader.get_watermark_offsets(start, ANSWER_S)[1] for start in starts}
-        finally:
-            reader.close()
+    def _extend(
+        self, everything: Consumer, starts: list[TopicPartition], ends: dict[int, int], is_ours: IsOurs
+    ) -> None:
+        """Move the ends of what is decided behind the last record of ours that is not."""
+        last = self._watermarks(everything, ends)
+        hidden = [
+            TopicPartition(self.name, start.partition, max(start.offset, ends[start.partition]))
+            for start in starts
+            if ends[start.partition] < last[start.partition]
+        ]
+
+        def note(message: Message) -> None:
+            partition, offset = int(message.partition() or 0), int(message.offset() or 0)
+            ends[partition] = max(ends[partition], offset + 1)
+
+        self._consume(everything, hidden, last, is_ours, note)
+
+    def _consume(
+        self,
+        reader: Consumer,
+        starts: list[TopicPartition],
+        ends: Mapping[int, int],
+        is_ours: IsOurs,
+        keep: Keep,
+    ) -> None:
+        """Have each message of ours kept, up to these ends."""
+        open_ = {start.partition for start in starts if ends[start.partition] not in (0, start.offset)}
+        deadline = time.monotonic() + READ_S
+        reader.assign([start for start in starts if start.partition in open_])
+        while open_:
+            for message in reader.consume(1000, 0.1):
+                partition, error = int(message.partition() or 0), message.error()
+                if error is None:
+                    if is_ours(message.key() or b""):
+                        keep(message)
+                elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  (its public name)
+                    raise KafkaException(error)
+                elif (message.offset() or 0) >= ends[partition]:
+                    open_.discard(partition)
+            if time.monotonic() > deadline:
+                raise Unreachable(
+                    int(Code.TIMED_OUT),
+                    f"{self.name} could not be read to its end in {READ_S:.0f} s: a transaction of "
+                    "another host may be open in it",
+                )
+
+    def _watermarks(self, reader: Consumer, partitions: Iterable[int]) -> dict[int, int]:
+        """By partition, behind the last record that this reader is shown."""
+        return {
+            partition: reader.get_watermark_offsets(TopicPartition(self.name, partition), ANSWER_S)[1]
+            for partition in partitions
+        }
 
     def _consumer(self, isolation: str) -> Consumer:
         return Consumer(

@@ -71,6 +71,8 @@ class Carrier:
         self._known: Settled | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._book = lane.book if lane else None
+        self.spares = False
+        """Whether something that was settled here is written down nowhere, and left to others."""
         if lane:
             self._client = KafkaClient(options, self._wake, transactional_id=lane.name)
             self._pool: Pool = ExactlyOnce(
@@ -114,7 +116,7 @@ class Carrier:
             return
         load = Load(batch, flat)
         self._loads.append(load)
-        self._pass_over(batch.sequence)
+        self._pass_over(load)
         if load.left:
             self._send_live(load)
             self._give_up(load)
@@ -147,8 +149,9 @@ class Carrier:
             self._metadata.want([self.topics.names[topic] for topic in missing.tolist()])
             self.turn()
 
-    def _pass_over(self, sequences: npt.NDArray[np.int64]) -> None:
-        """Of a batch that was just taken in, what other attempts have done is done."""
+    def _pass_over(self, load: Load) -> None:
+        """What other attempts have done is done."""
+        sequences = load.batch.sequence[load.state != DONE]
         if self._known is None:
             # In transactions, nobody of the same name can commit any more: what he did stands in the record
             # that was read, or in a file that was there before it.
@@ -161,7 +164,7 @@ class Carrier:
 
     def _begun(self) -> bool:
         """Wait until it is known what need not be sent; False: there was no time."""
-        while self._book and self._book.place is None:
+        while self._book and not self._book.begun:
             if self._over():
                 return False
             self.turn()
@@ -183,9 +186,20 @@ class Carrier:
         while self.is_busy:
             self.turn()
         last = time.monotonic() + LAST_S
-        while self._pool.in_flight() and time.monotonic() < last:
+        # A transaction that is left open hides those of others from who reads their records.
+        while (self._pool.in_flight() or self._pool.busy) and time.monotonic() < last:
             self._client.flush(IDLE_S)
             self._settle()
+
+    def close_lane(self) -> None:
+        """Once all is done and written down, have other attempts know: who is one sends nothing any more."""
+        if self._book is None or self._book.epoch is None or self.spares or self._loads:
+            return
+        assert isinstance(self._pool, ExactlyOnce)
+        self._book.close()
+        while not self._book.closed and not self._over():
+            self._pool.claim()
+            self.turn()
 
     def turn_to(self, spool: bytes) -> None:
         """Go on with the messages of another spool, when those of the last one are carried."""
@@ -215,8 +229,8 @@ class Carrier:
             self._pool.set_cluster(cluster)
         moved = self._settle()
         if isinstance(self._pool, ExactlyOnce) and self._pool.phase is Phase.FENCED:
-            raise JobFailed(self._pool.trouble)
-        if self._client.fatal:
+            self._look_back()
+        elif self._client.fatal:
             self._trouble.note_finished(self._client.fatal.text)
             lost = self._renewal.attempt(self._pool.in_flight())
             if lost:
@@ -224,9 +238,18 @@ class Carrier:
         else:
             self._observe()
             moved |= self._go_over()
-            moved |= self._dead is not None and self._dead.step()
+            moved |= self._dead is not None and not self._pool.closed and self._dead.step()
         if not moved and select.select([self._wake], [], [], IDLE_S)[0]:
             os.eventfd_read(self._wake)
+
+    def _look_back(self) -> None:
+        """Nothing is sent any more: raises JobFailed unless others have done all of it."""
+        self._known = None
+        for load in list(self._loads):
+            self._pass_over(load)
+        assert self._book
+        if self._loads or not self._book.closed:
+            raise JobFailed(self._pool.trouble)
 
     def _observe(self) -> None:
         if time.monotonic() - self._observed_at >= OBSERVE_S:

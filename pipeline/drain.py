@@ -25,7 +25,7 @@ from pipeline.route import Routes
 from pipeline.route_plan import note_counts, plan_routes
 from pipeline.sending import Sent, check_mode, count_outcomes, count_topics, read_stored, send, tell
 from pipeline.sink import Delivery
-from pipeline.unrecorded import announce, read_segments, recover
+from pipeline.unrecorded import announce, find_starts, read_segments, recover
 
 
 def drain(stored: DataFrame, backlog: Mapping[str, Runs], routes: Routes, delivery: Delivery) -> DataFrame:
@@ -46,7 +46,7 @@ def run_drain(
     A live daemon goes on taking messages in; those are left to it. Raises NoSpool, SpoolBusy, NotLent,
     LeaseLost, Unreachable, BadProperty, BadPartitioner, JobFailed.
     """
-    check_mode(session, options)
+    check_mode(options)
     started = time.monotonic()
     deadline = float("inf") if timeout_s is None else time.time() + timeout_s
     layouts = find_spools(paths)
@@ -81,4 +81,5 @@ def delivery_from(
     delivery = Delivery(options, job, outcomes, segments=segments)
     if not delivery.in_transactions:
         return delivery
-    return replace(delivery, epochs={lease.spool.hex(): announce(lease, routes) for lease in leases})
+    epochs = {lease.spool.hex(): announce(lease, routes) for lease in leases}
+    return replace(delivery, epochs=epochs, starts=find_starts(options))

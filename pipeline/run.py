@@ -52,7 +52,7 @@ def run_stream(
     `told` learns what came of each batch. Raises NoSpool, SpoolBusy, NotLent, BadPartitioner, Unreachable,
     JobFailed, which the loss of a lease is, too.
     """
-    check_mode(session, options)
+    check_mode(options)
     layouts = find_spools(paths)
     with ExitStack() as stack:
         leases = [stack.enter_context(delivery_lease(layout)) for layout in layouts]

@@ -107,18 +107,9 @@ def tell(
     )
 
 
-def check_mode(session: SparkSession, options: DispatchOptions) -> None:
-    """Raise JobFailed for a delivery mode that this Spark cannot keep.
-
-    It tries tasks again, which at_most_once forbids. A copy that speculation makes of a task takes its
-    transactions from it, so that the task fails, and after a few of those the job.
-    """
+def check_mode(options: DispatchOptions) -> None:
+    """Raise JobFailed for a delivery mode that Spark cannot keep: it tries tasks again."""
     if options.mode == "at_most_once":
         raise JobFailed(
             'Spark tries tasks again, and [dispatch] mode is "at_most_once": deliver with `brucectl drain`'
-        )
-    if options.mode == "exactly_once" and session.sparkContext.getConf().get("spark.speculation") == "true":
-        raise JobFailed(
-            '[dispatch] mode is "exactly_once", and a copy of a task would make it fail: '
-            "run without copies, by --conf spark.speculation=false"
         )

@@ -13,7 +13,7 @@ told here: a job that dies leaves what its tasks have delivered.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame
 
 from dispatch.names import lane_id
 from dispatch.options import DispatchOptions
+from dispatch.progress_topic import Place, home_of
 from pipeline.batches import integers, to_batch
 from pipeline.carrier import Carrier
 from pipeline.loads import Lane, Settled, nothing_earlier
@@ -57,7 +58,9 @@ class Delivery:
     segments: Mapping[str, Segments] = field(default_factory=dict)
     """By spool, for exactly_once: what its progress records may speak of."""
     epochs: Mapping[str, int] = field(default_factory=dict)
-    """By spool, for exactly_once: that of its lease (spool.lanes)."""
+    """By spool, for exactly_once: that of this job (spool.lanes)."""
+    starts: Sequence[int] = ()
+    """For exactly_once, by partition of the progress topic: where records of this job are, or later ones."""
     replayed_ms: int = 0
     """When these messages were asked for again, ms since the epoch; 0: they were not."""
     transactional_id: str = ""
@@ -72,6 +75,13 @@ class Delivery:
     def in_transactions(self) -> bool:
         """Whether each partition of a spool is delivered in transactions of its own."""
         return self.options.mode == "exactly_once"
+
+    def place(self, name: str) -> Place | None:
+        """Where records of this job under a name are, or later ones; None: they may be anywhere."""
+        if not self.starts:
+            return None
+        home = home_of(name.encode(), len(self.starts))
+        return Place(home, self.starts[home])
 
     def over(self) -> bool:
         """Whether the time is over."""
@@ -150,6 +160,7 @@ def _finish(carrier: Carrier, record: Record, spool: str) -> Iterator[tuple[str,
         yield from record.take(carrier, spool)
     carrier.finish()
     yield from record.take(carrier, spool, now=True)
+    carrier.close_lane()
 
 
 class Group(NamedTuple):
@@ -164,12 +175,13 @@ def _carrier(delivery: Delivery, group: Group, rows: pa.RecordBatch, record: Rec
     spool, lane = bytes.fromhex(group.spool), None
     if group.partition is not None and delivery.transactional_id:
         # Rows before these belong to batches that are done with.
-        book = TaskBook(WHOLE, since=rows.column("sequence")[0].as_py())
+        book = TaskBook(WHOLE, None, since=rows.column("sequence")[0].as_py())
         lane = Lane(f"{delivery.transactional_id}-{group.spool}-{group.partition}", book)
     elif group.partition is not None:
-        book = TaskBook(delivery.segments[group.spool], delivery.epochs.get(group.spool, 0))
         # What has no place may be dead-lettered; of the lanes that were announced the first is always there.
-        lane = Lane(lane_id(spool, max(group.partition, 0)), book)
+        name = lane_id(spool, max(group.partition, 0))
+        epoch = delivery.epochs.get(group.spool, 0)
+        lane = Lane(name, TaskBook(delivery.segments[group.spool], epoch, place=delivery.place(name)))
     return Carrier(
         delivery.options,
         spool,
@@ -227,6 +239,7 @@ class Record:
         if self._delivery.spares_refused:
             settles = (settled.reasons == 0) | (settled.reasons >= DEAD_LETTERED)
             kept = Settled(settled.sequences[settles], settled.reasons[settles])
+            carrier.spares |= not settles.all()
         if directory := self._delivery.outcomes.get(spool):
             reach("task.settled")
             write_outcomes(Path(directory), self._name, bytes.fromhex(spool), *kept)

@@ -3,6 +3,9 @@
 Each (spool, partition) delivers under a name of its own, whoever does it: another attempt at the task, or a
 speculative one, gets the name to itself before it begins, and finds in the last record what need not be sent.
 A record has everything that is not in an outcome file; it tells segments by their identity, as a daemon's.
+
+When all is done, and written down, a last record of the next epoch says so. The attempt that was fenced waits
+for it and ends well, too; one that begins late finds it and sends nothing.
 """
 
 from __future__ import annotations
@@ -39,10 +42,20 @@ class TaskBook:
     lanes = None
     """A task closes none."""
 
-    def __init__(self, segments: Segments, epoch: int = 0, *, since: int = 0) -> None:
-        """`epoch`: of the lease (spool.lanes). `since`: nobody asks for messages below this any more."""
-        self.place: Place | None = None
-        self._epoch = epoch
+    def __init__(
+        self, segments: Segments, epoch: int | None = 0, *, since: int = 0, place: Place | None = None
+    ) -> None:
+        """`epoch`: of the job (spool.lanes); None: nobody says when a job is over.
+
+        `since`: nobody asks for messages below this any more. `place`: where records of this epoch are, or
+        later ones.
+        """
+        self.place, self.epoch = place, epoch
+        self.begun = False
+        """Whether it is known what need not be sent."""
+        self.closed = False
+        """Whether the lane is, by us or by others."""
+        self._closing = self._was_closing = False
         self.delivered = np.empty(0, np.int64)
         """Sequences that need not be sent, in order: another attempt delivered them."""
         self._segments, self._since = segments, since
@@ -56,12 +69,7 @@ class TaskBook:
 
     def recover(self, begun: Begun) -> str:
         """Take what the last record says for delivered; why delivery must not go on, or an empty text."""
-        if begun.last and begun.last.generation > self._epoch:
-            return (
-                "delivery from this spool was taken back since this job began, and others deliver what it "
-                "has not: run it again for what is left"
-            )
-        self.place = begun.place
+        self.place, self.begun = begun.place, True
         if begun.last:
             found = present(begun.last.delivered, self._segments)
             found = found[found >= self._since]
@@ -70,7 +78,17 @@ class TaskBook:
             self._found = begun.last.letters
             self._unrecorded += self._runs(found)
             self._letters += self._found
+        if begun.last and self.epoch is not None and begun.last.generation > self.epoch:
+            self.closed = True
+            return (
+                "delivery from this spool was taken back since this job began, and others deliver what it "
+                "has not: run it again for what is left"
+            )
         return ""
+
+    def close(self) -> None:
+        """Records say from now on that all of this is done."""
+        self._closing = True
 
     def known(self, sequences: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
         """By outcome, which of these another attempt has delivered: 0, or that of dead letters."""
@@ -95,10 +113,13 @@ class TaskBook:
                 "a task has too many messages for what its transactions tell of them: use smaller batches "
                 "(maxBytesPerTrigger), or `brucectl spark drain`"
             )
-        return Progress(number, self._epoch, by, delivered, [*self._letters, *letters])
+        self._was_closing = self._closing
+        generation = (self.epoch or 0) + self._closing
+        return Progress(number, generation, by, delivered, [*self._letters, *letters])
 
     def committed(self, sequences: npt.NDArray[np.int64], letters: Sequence[Letters], offset: int) -> None:
         """They are in Kafka."""
+        self.closed = self._was_closing
         assert self.place
         self.place = self.place._replace(offset=offset)
         self._unrecorded = merge([*self._unrecorded, *self._runs(sequences)])

@@ -6,17 +6,21 @@ tasks will use.
 
 from __future__ import annotations
 
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch.client import KafkaClient
 from dispatch.closing import Closing, epoch_of
+from dispatch.errors import Unreachable
 from dispatch.names import transactional_id
 from dispatch.options import DispatchOptions
 from dispatch.progress import Progress, deliverer
-from dispatch.progress_topic import ProgressTopic
+from dispatch.progress_topic import Found, ProgressTopic
 from pipeline.errors import JobFailed
 from pipeline.lease import DeliveryLease
 from pipeline.route import Routes
@@ -28,6 +32,11 @@ from spool.marks import Marks
 from spool.outcome_file import write_outcomes
 from spool.wire import DEAD_LETTERED
 
+PATIENCE_S = 60.0
+"""How long Kafka may be away: where the leader of a partition has died, others must find out first."""
+PAUSE_S = 1.0
+T = TypeVar("T")
+
 
 def read_segments(layout: Layout) -> Segments:
     """The segments that progress records of this spool may speak of."""
@@ -38,16 +47,18 @@ def recover(options: DispatchOptions, lease: DeliveryLease, segments: Segments) 
     """Write down what transactions delivered that nobody has written down; the sequences, in order.
 
     The spool is leased: nobody begins another, when the lanes of jobs before are closed. Waits for one of a
-    daemon that died until it times out. Raises Unreachable, and JobFailed when Kafka knows more than marks
-    that were brought back from a backup.
+    daemon that died until it times out, and PATIENCE_S for a Kafka that is away. Raises Unreachable, and
+    JobFailed when Kafka knows more than marks that were brought back from a backup.
     """
     name, lanes = transactional_id(lease.spool), read_lanes(lease.layout)
-    with closing(KafkaClient(options)) as client:
-        topic = ProgressTopic(options.kafka, options.progress_topic, name.encode(), client.fetch_cluster)
+
+    def ask(topic: ProgressTopic) -> dict[str, Found]:
         if lanes:
-            family = Closing(options, topic, lease.spool, deliverer(), lanes).run()
-        else:
-            family, _ = topic.read_family()
+            return Closing(options, topic, lease.spool, deliverer(), lanes).run()
+        return topic.read_family()[0]
+
+    with _open_topic(options, name) as topic:
+        family = _patiently(lambda: ask(topic))
     if name in family:
         _compare(lease.layout, family[name].progress)
     records = [found.progress for found in family.values()]
@@ -62,14 +73,42 @@ def recover(options: DispatchOptions, lease: DeliveryLease, segments: Segments) 
 
 
 def announce(lease: DeliveryLease, routes: Routes) -> int:
-    """Say, before tasks begin, which lanes they may use; the epoch of these. Raises LeaseLost, OSError."""
+    """Say, before tasks begin, which lanes they may use; their epoch, a new one. Raises LeaseLost, OSError.
+
+    A task of a batch before that is not dead yet, or begins only now, knows by it that it came too late.
+    """
     names = max((len(mask) for mask in routes.available.values()), default=0)
     known = read_lanes(lease.layout) or Lanes(0, 0)
-    if names > known.names:
-        write_lanes(lease.layout, known._replace(names=names))
+    lanes = Lanes(max(names, known.names), known.epoch + 1)
+    write_lanes(lease.layout, lanes)
     # Behind it: whoever takes delivery back looks at the file after he has said so.
     lease.check()
-    return known.epoch
+    return lanes.epoch
+
+
+def find_starts(options: DispatchOptions) -> Sequence[int]:
+    """By partition of the progress topic, where it ends before tasks begin; nothing if nobody answers."""
+    with suppress(Unreachable), _open_topic(options) as topic:
+        return topic.ends()
+    return ()
+
+
+@contextmanager
+def _open_topic(options: DispatchOptions, name: str = "") -> Iterator[ProgressTopic]:
+    with closing(KafkaClient(options)) as client:
+        yield ProgressTopic(options.kafka, options.progress_topic, name.encode(), client.fetch_cluster)
+
+
+def _patiently(ask: Callable[[], T]) -> T:
+    """An answer of Kafka. Raises Unreachable when there is none for PATIENCE_S."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return ask()
+        except Unreachable:
+            if time.monotonic() > end:
+                raise
+            time.sleep(PAUSE_S)
 
 
 def _compare(layout: Layout, last: Progress) -> None:

@@ -37,6 +37,9 @@ class ProgressBook:
         self._closed_by: int | None = None
         """The generation of the marks from which on they have what closed lanes delivered."""
 
+    epoch = None
+    """One daemon delivers."""
+
     @property
     def place(self) -> Place | None:
         """Where the last record lies."""

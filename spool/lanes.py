@@ -7,7 +7,8 @@ Little-endian; `check` is the xxh3 of what stands before it. Messages for partit
 which Kafka knows by a name made of the spool's uuid and n (dispatch.names); n is below `names`. The file is
 there before a task may begin its first transaction. So whoever delivers next knows each name under which
 Kafka may hold what no outcome file has, or may yet get it. He closes these lanes (dispatch.closing), writes
-down what they delivered, and removes the file. `epoch` tells the tasks of this lease from those before it.
+down what they delivered, and removes the file. `epoch` tells the tasks of this job, or of this batch of a
+run, from those before it.
 """
 
 from __future__ import annotations

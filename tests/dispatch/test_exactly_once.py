@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dispatch import lane
+from dispatch import exactly_once, lane
 from dispatch.client import KafkaClient
 from dispatch.codes import Code
 from dispatch.embedded import EmbeddedKafka
@@ -41,6 +41,8 @@ class Notebook:
         self.place: Place | None = None
         self.begun: list[Begun] = []
         self.lanes: Lanes | None = None
+        self.epoch: int | None = None
+        self.generation = 0
         self.committed_ones: list[int] = []
         self.committed_letters: list[int] = []
         self.objection = ""
@@ -54,7 +56,7 @@ class Notebook:
         self, number: int, by: Deliverer, sequences: npt.NDArray[np.int64], letters: Sequence[Letters]
     ) -> Progress:
         delivered = [Runs(1, 2, *runs_of(sequences))] if len(sequences) else []
-        return Progress(number, 0, by, delivered, letters)
+        return Progress(number, self.generation, by, delivered, letters)
 
     def committed(self, sequences: npt.NDArray[np.int64], letters: Sequence[Letters], offset: int) -> None:
         self.committed_ones += sequences.tolist()
@@ -67,7 +69,7 @@ class Desk:
     """One process's pool, and what it has told."""
 
     def __init__(self, kafka: EmbeddedKafka, book: Notebook, **properties: str) -> None:
-        self.topics, self.book = name_topics(TOPIC), book
+        self.kafka, self.topics, self.book = kafka, name_topics(TOPIC), book
         options = DispatchOptions(
             kafka={"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": "5", **properties},
             mode="exactly_once",
@@ -235,6 +237,72 @@ def test_another_that_has_come_since_is_let_be(kafka: EmbeddedKafka) -> None:
     second.until(lambda: len(second.told) == 2)
     first.close()
     second.close()
+
+
+def of_a_task(kafka: EmbeddedKafka) -> Desk:
+    """A desk of one attempt at a task of epoch 5, and it has begun."""
+    book = Notebook()
+    book.epoch = book.generation = 5
+    desk = Desk(kafka, book)
+    desk.ready()
+    return desk
+
+
+def overtake(first: Desk) -> Desk:
+    """Another attempt, which has taken over what the first one had in flight."""
+    first.send(0, 2)
+    second = of_a_task(first.kafka)
+    # The embedded Kafka fences nobody.
+    first.pool._break("made up")
+    first.pool.rebuild()
+    first.until(lambda: first.pool.phase is Phase.FOLLOWING)
+    return second
+
+
+def test_who_is_overtaken_follows_until_the_lane_is_closed(kafka: EmbeddedKafka) -> None:
+    """What it had in flight is open again; it sends nothing, and learns of the last record of the other."""
+    first = of_a_task(kafka)
+    second = overtake(first)
+    assert set(first.told.values()) == {int(Code.PURGE_INFLIGHT)}
+    assert first.pool.closed
+    second.send(0, 2)
+    second.until(lambda: len(second.told) == 2)
+    first.book.objection = second.book.objection = "it is over"
+    second.book.generation = 6
+    second.pool.claim()
+    first.until(lambda: first.pool.phase is Phase.FENCED)
+    last = first.book.begun[-1].last
+    assert last
+    assert (last.generation, last.by.instance) == (6, second.pool._by.instance)
+    assert first.pool.trouble == "it is over"
+    first.close()
+    second.close()
+
+
+def test_who_follows_the_dead_stops(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other has said nothing for too long: the task must be tried again."""
+    monkeypatch.setattr(lane, "STILL_S", 0.1)
+    first = of_a_task(kafka)
+    second = overtake(first)
+    first.until(lambda: first.pool.phase is Phase.FENCED)
+    assert "said nothing" in first.pool.trouble
+    first.close()
+    second.close()
+
+
+def test_a_task_with_nothing_to_send_says_that_it_lives(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By transactions of nothing but their record, above those of all epochs before; a daemon makes none."""
+    monkeypatch.setattr(exactly_once, "KEEP_S", 0.0)
+    desk = of_a_task(kafka)
+    desk.until(lambda: (desk.pool._number or 0) > (5 << 32) + 2)
+    desk.close()
+    daemon = Desk(kafka, Notebook())
+    daemon.ready()
+    daemon.look()
+    assert daemon.pool.phase is Phase.READY
+    daemon.close()
 
 
 def test_an_objection_of_the_book_stops_it(kafka: EmbeddedKafka) -> None:

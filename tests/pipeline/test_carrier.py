@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
+from dispatch.exactly_once import ExactlyOnce, Phase
 from dispatch.options import DispatchOptions
 from pipeline.batches import NOWHERE, to_batch
 from pipeline.carrier import Carrier
 from pipeline.errors import JobFailed
-from pipeline.loads import Settled
+from pipeline.loads import Lane, Settled, nothing_earlier
 from pipeline.segments import topic_name
+from pipeline.task_book import TaskBook
 from spool.wire import DEAD_LETTERED, Reason, encode
 from tests.daemon import consume
 
@@ -100,6 +103,72 @@ def test_what_another_attempt_wrote_down_is_told_and_not_sent(kafka: EmbeddedKaf
     assert told == [(0, 0), (1, 0), (2, 15), (3, 0), (4, 0), (4, 0), (5, 0), (5, 0), (6, 0), (7, 0)]
     sent = sorted(int(record.value() or b"") for record in consume(kafka.bootstrap_servers, "t", 3, 6))
     assert sent == [0, 3, 5, 5, 6, 7]
+
+
+@pytest.fixture
+def transactions() -> Iterator[DispatchOptions]:
+    """Delivery in transactions, to a topic of three partitions."""
+    with EmbeddedKafka(brokers=1, topics=[("t", 3), ("bruce-progress", 1)]) as kafka:
+        yield DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers}, mode="exactly_once")
+
+
+def attempt(options: DispatchOptions, epoch: int | None, earlier: Settled | None = None) -> Carrier:
+    """An attempt at the task of one lane, which knows what others have written down."""
+    known = earlier or nothing_earlier(SPOOL)
+    book = TaskBook([(0, 1, 77)], epoch)
+    return Carrier(options, SPOOL, lane=Lane("lane", book), earlier=lambda _: known)
+
+
+def test_an_attempt_that_comes_too_late_sends_nothing(transactions: DispatchOptions) -> None:
+    """The lane is closed: it ends well where all of it was done, and else fails; so do those of before."""
+    first = attempt(transactions, 1)
+    with closing(first):
+        load(first, 0, 6)
+        first.finish()
+        first.close_lane()
+    known = Settled(np.array([6, 7]), np.array([0, 15], np.int32))
+    for epoch in (0, 1):
+        late = attempt(transactions, epoch, known)
+        with closing(late):
+            load(late, 0, 8)
+            late.finish()
+            late.close_lane()
+            settled = late.settled()
+            assert dict(zip(settled.sequences.tolist(), settled.reasons.tolist(), strict=True)) == {
+                **dict.fromkeys(range(7), 0),
+                7: 15,
+            }
+            load(late, 8, 9)
+            with pytest.raises(JobFailed, match="was taken back"):
+                late.finish()
+    following = attempt(transactions, 2)
+    with closing(following):
+        load(following, 8, 9)
+        following.finish()
+    sent = consume(transactions.kafka["bootstrap.servers"], "t", 3, 7)
+    assert sorted(int(record.value() or b"") for record in sent) == [*range(6), 8]
+
+
+def test_what_is_left_to_others_keeps_the_lane_open(transactions: DispatchOptions) -> None:
+    """Something is written down nowhere, such as what only a daemon may discard: others try it again."""
+    for _ in range(2):
+        carrier = attempt(transactions, 1)
+        with closing(carrier):
+            load(carrier, 0, 1)
+            carrier.finish()
+            carrier.spares = True
+            carrier.close_lane()
+            assert not carrier.settled().reasons.any()
+
+
+def test_a_task_with_nothing_to_send_leaves_no_transaction_open(transactions: DispatchOptions) -> None:
+    """It would hide what others commit from who begins next, until it times out."""
+    carrier = attempt(transactions, None, Settled(np.arange(6), np.zeros(6, np.int32)))
+    with closing(carrier):
+        load(carrier, 0, 6)
+        carrier.finish()
+        assert isinstance(carrier._pool, ExactlyOnce)
+        assert carrier._pool.phase is Phase.READY
 
 
 def test_what_kafka_never_takes_is_dead_lettered() -> None:

@@ -26,26 +26,12 @@ if TYPE_CHECKING:
 SPOOL = bytes(range(16))
 
 
-@pytest.mark.parametrize(
-    ("mode", "speculation", "refused"),
-    [
-        ("at_least_once", "true", ""),
-        ("exactly_once", "false", ""),
-        ("exactly_once", None, ""),
-        ("exactly_once", "true", "--conf spark.speculation=false"),
-        ("at_most_once", None, "deliver with `brucectl drain`"),
-    ],
-)
-def test_modes_that_spark_cannot_keep(mode: str, speculation: str | None, refused: str) -> None:
-    """They are refused before anything is borrowed or sent, with what to do instead."""
-    session = mock.Mock()
-    session.sparkContext.getConf.return_value.get.return_value = speculation
-    options = DispatchOptions(mode=mode)
-    if not refused:
-        check_mode(session, options)
-    else:
-        with pytest.raises(JobFailed, match=refused):
-            check_mode(session, options)
+def test_a_mode_that_spark_cannot_keep() -> None:
+    """It is refused before anything is borrowed or sent, with what to do instead."""
+    for mode in ("at_least_once", "exactly_once"):
+        check_mode(DispatchOptions(mode=mode))
+    with pytest.raises(JobFailed, match="deliver with `brucectl drain`"):
+        check_mode(DispatchOptions(mode="at_most_once"))
 
 
 def test_a_task_that_waits_writes_down_what_it_has_sent(tmp_path: Path) -> None:

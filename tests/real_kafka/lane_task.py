@@ -4,9 +4,9 @@
     python -m tests.real_kafka.lane_task SPOOL SERVERS TOPIC task LANE EPOCH WHEN
 
 The driver takes delivery, prints the epoch of its lanes, and holds them until it is killed. The task carries
-the messages whose numbers give LANE, modulo PARTITIONS. `before` it begins, or with a transaction `open`, it
-stops by SIGSTOP, and when it goes on it prints what came of it; once all is `committed` it dies by SIGKILL,
-without having written it down.
+the messages whose numbers give LANE, modulo PARTITIONS, and prints what came of it. `before` it begins, or
+with a transaction `open`, it stops by SIGSTOP, and then goes on; once all is `committed` it dies by SIGKILL,
+without having written it down. Else, `now`, nothing keeps it.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ def _carry(layout: Layout, options: DispatchOptions, topic: str, lane: int, epoc
         carrier.finish()
         if when == "committed":
             os.kill(os.getpid(), signal.SIGKILL)
+        carrier.close_lane()
         _say(f"settled {len(carrier.settled().sequences)}")
     except JobFailed as error:
         _say(f"refused: {error}")

@@ -7,14 +7,22 @@ import signal
 import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
+from dispatch import progress_topic
+from dispatch.client import KafkaClient
+from dispatch.errors import Unreachable
+from dispatch.options import DispatchOptions
+from dispatch.progress import Progress, deliverer, encode
+from dispatch.progress_topic import Place, ProgressTopic
 from tests.daemon import RunningBruce, consume
 from tests.real_kafka.lane_task import MESSAGES, PARTITIONS, start
 from tests.real_kafka.test_exactly_once import EXACTLY_ONCE, PATIENCE_S, check_once, create
-from tests.router.outlet import keyed
+from tests.router.outlet import keyed, numbers
 from tools.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.crash]
@@ -72,3 +80,69 @@ def test_a_daemon_behind_a_dead_job(
         assert not (bruce.spool / "delivery" / "lanes").exists()
         records = consume(kafka1.bootstrap, topic, PARTITIONS, MESSAGES + 10, PATIENCE_S)
     check_once(records, MESSAGES + 10)
+
+
+def test_the_copy_of_a_task_that_stands_still(
+    kafka1: KafkaCluster, tmp_path: Path, parts: list[subprocess.Popen[str]]
+) -> None:
+    """It has a transaction open, and the copy does its work; when it goes on it ends well, and sent nothing.
+
+    So does an attempt that begins behind both. A consumer at read_committed sees each message once.
+    """
+    topic = f"copies-{uuid.uuid4().hex}"
+    create(kafka1, topic.encode())
+    with RunningBruce(tmp_path, NOWHERE, settings=EXACTLY_ONCE) as bruce:
+        bruce.send(keyed(MESSAGES, topic=topic.encode()))
+        bruce.await_status(lambda seen: seen.watermarks.synced == MESSAGES, PATIENCE_S)
+
+        def begin(when: str) -> subprocess.Popen[str]:
+            parts.append(start(bruce.environ, bruce.spool, kafka1.bootstrap, topic, "task", 0, 1, when))
+            return parts[-1]
+
+        slow = begin("open")
+        assert os.WIFSTOPPED(os.waitpid(slow.pid, os.WUNTRACED)[1])
+        copy = begin("now")
+        mine = MESSAGES // PARTITIONS
+        assert copy.communicate(timeout=PATIENCE_S)[0] == f"settled {mine}\n"
+        slow.send_signal(signal.SIGCONT)
+        assert slow.communicate(timeout=PATIENCE_S)[0] == f"settled {mine}\n"
+        assert begin("now").communicate(timeout=PATIENCE_S)[0] == f"settled {mine}\n"
+        records = consume(kafka1.bootstrap, topic, PARTITIONS, mine, PATIENCE_S)
+    assert sorted(numbers(records)) == list(range(0, MESSAGES, PARTITIONS))
+
+
+def test_the_open_transaction_of_another_is_not_waited_for(
+    kafka1: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless a record of ours is behind it, of which nobody is shown before whether it counts."""
+    name = f"progress-{uuid.uuid4().hex}"
+    create(kafka1, name.encode())
+    properties = {"bootstrap.servers": kafka1.bootstrap}
+
+    def write(key: str, number: int) -> Producer:
+        """A producer with a record in a transaction that is open."""
+        producer = Producer({**properties, "transactional.id": f"{name}-{key}", "log_level": "0"})
+        producer.init_transactions(PATIENCE_S)
+        producer.begin_transaction()
+        producer.produce(name, encode(Progress(number, 0, deliverer(), [])), key, partition=0)
+        assert producer.flush(PATIENCE_S) == 0
+        return producer
+
+    with closing(KafkaClient(DispatchOptions(kafka=properties))) as client:
+        topic = ProgressTopic(properties, name, b"ours", client.fetch_cluster)
+        write("ours", 7).commit_transaction()
+        others = write("ours-1", 3)
+        last, place = topic.read(Place(0, 0))
+        assert last
+        assert last.number == 7
+        write("ours", 8).commit_transaction()
+        looked, _ = topic.look(place)
+        assert looked is None
+        monkeypatch.setattr(progress_topic, "READ_S", 0.5)
+        with pytest.raises(Unreachable, match="may be open in it"):
+            topic.read(place)
+        monkeypatch.undo()
+        others.abort_transaction()
+        last, _ = topic.read(place)
+        assert last
+        assert last.number == 8
