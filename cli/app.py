@@ -53,6 +53,8 @@ inspection.command("export", epilog=inspect.export.EXAMPLES)(inspect.export.expo
 inspection.command("timeline", epilog=inspect.timeline.EXAMPLES)(inspect.timeline.timeline)
 inspection.command("carve", epilog=inspect.carve.EXAMPLES)(inspect.carve.carve)
 inspection.command("verify", epilog=inspect.verify.EXAMPLES)(inspect.verify.verify)
+inspection.command("repair", epilog=inspect.repair.EXAMPLES)(inspect.repair.repair)
+inspection.command("reindex", epilog=inspect.repair.REINDEX_EXAMPLES)(inspect.repair.reindex)
 control.add_typer(inspection, name="inspect")
 
 

@@ -56,7 +56,7 @@ class Alone:
     def run(self) -> Drained:
         """Commit, salvage, deliver, seal. Raises what the packages raise, with everything closed."""
         started = time.monotonic()
-        index = Index(self._layout.index, self._identity.boot)
+        index = Index(self._layout.index, self._identity)
         try:
             committer = Committer(self._layout, index, self._page)
             committer.commit_all()

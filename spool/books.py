@@ -40,6 +40,8 @@ class Books:
         self._committed: tuple[int, Tail] | None = None
         self._entries: list[Entry] = []
         self._floor = 0
+        self._vanished: tuple[int, int] | None = None
+        """(first sequence, messages) of what is gone before the oldest segment."""
         self._highest: dict[int, int] = {}
         """Segment number -> the highest sequence marked as resolved in it."""
         self._findings = [
@@ -59,6 +61,7 @@ class Books:
         yield from self._check_committed(by_number)
         yield from self._check_entries(by_number)
         yield from self._check_marks(by_number)
+        yield from self._check_beginning(by_number)
 
     def _read_index(self) -> Iterator[Finding]:
         path = self._layout.index / "data.mdb"
@@ -108,6 +111,7 @@ class Books:
         try:
             wrong = [table for table, _ in marks.mismatches()]
             self._floor, _ = marks.floor()
+            self._vanished = marks.vanished()
             for info, chunk, bitmap in marks.chunks():
                 bits = np.flatnonzero(np.unpackbits(bitmap, bitorder="little"))
                 last = info.first_sequence + chunk * CHUNK_MESSAGES + int(bits[-1]) if len(bits) else -1
@@ -174,6 +178,15 @@ class Books:
         if newest.whole and max(beyond) >= goes_on:
             sentence = f"messages up to {max(beyond)} are marked as delivered; the log ends before {goes_on}"
             yield damage(newest.path, newest.end, Kind.MISSING, sentence)
+
+    def _check_beginning(self, by_number: dict[int, Examination]) -> Iterator[Finding]:
+        """What lies before the oldest segment was delivered, or is gone."""
+        if by_number and self._vanished:
+            first, count = self._vanished
+            sentence = (
+                f"segments before it are gone: up to {count} messages from {first} on were not delivered"
+            )
+            yield damage(by_number[min(by_number)].path, 48, Kind.MISSING, sentence)
 
     def _mismatch(self, sentence: str) -> Finding:
         path = self._layout.index / "data.mdb"

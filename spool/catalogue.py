@@ -62,7 +62,7 @@ class Catalogue:
             header = self._header(first, suffix)
         except FileNotFoundError:
             return None  # removed while we looked
-        except BadSpool:
+        except (BadSpool, IsADirectoryError):
             self.damaged.add(first)
             return None
         self.spool = digest(bytes(header["spool"]))

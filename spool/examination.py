@@ -33,6 +33,7 @@ from spool.format import (
     decode_header,
 )
 from spool.frame import POSITION, SEQUENCE, STORED, TAIL_FIELDS, Tail, skip_to, tail_at_start
+from spool.gap import read_gap
 from spool.kernel import address_of, kernel, load_u16, load_u32
 from spool.live import EPOCH, read_footer, tail_of_footer
 from spool.packed import open_plain
@@ -189,11 +190,20 @@ class Examination:
             if missing is None and not stray:
                 return
             self.whole = False
-            yield self._gap(position, sequence, missing, int(tail[POSITION]), stray=stray)
+            yield self._damage(scan, position, sequence, missing, stray=stray)
             if missing is None:
                 return
 
-    def _gap(self, position: int, sequence: int, missing: int | None, behind: int, *, stray: bool) -> Finding:
+    def _known(self, position: int, sequence: int, messages: int) -> Finding:
+        sentence = f"a repair left a gap: {messages} messages from {sequence} on are lost"
+        return Finding(self.path, position, Severity.NOTE, Kind.GAP, sentence)
+
+    def _damage(
+        self, scan: Scan, position: int, sequence: int, missing: int | None, *, stray: bool
+    ) -> Finding:
+        behind = int(scan.tail[POSITION])
+        if missing is not None and read_gap(scan.fd, position) == (behind - position, missing):
+            return self._known(position, sequence, missing)
         if missing is None:
             lost = "nothing behind it does either"
         else:
@@ -216,6 +226,9 @@ class Examination:
             if self.end < int(footer[0]["end"]):
                 self.whole = False
                 lost = int(self.tail[STORED]) - int(scan.tail[STORED])
+                if read_gap(scan.fd, self.end) == (int(footer[0]["end"]) - self.end, lost):
+                    yield self._known(self.end, int(scan.tail[SEQUENCE]), lost)
+                    return
                 yield damage(
                     self.path,
                     self.end,

@@ -41,6 +41,8 @@ class Kind(StrEnum):
     """A frame that is good by itself, but does not follow the one before it."""
     DATAGRAM = "datagram"
     """A frame is as it was written, and what it holds is no list of datagrams."""
+    GAP = "gap"
+    """What a repair left for messages that are lost."""
     FOOTER = "footer"
     """The footer is damaged, or does not describe the frames."""
     TORN = "torn"

@@ -54,6 +54,9 @@ FRAME_ROW = np.dtype(
 ROW = 5
 """int64 fields in a FRAME_ROW."""
 
+LEAST_MESSAGE_BYTES = 41
+"""Of a message in a frame: 12 of columns, and 29 of datagram at least."""
+
 
 def tail_at_start(header: Record) -> Tail:
     """The tail of an empty segment with this header."""
@@ -195,7 +198,7 @@ def find(base: int, position: int, limit: int, end: int, after: Tail, digest: in
     position = padded(position)
     while position + HEAD_BYTES <= limit:
         at = base + position
-        if load_u32(at + 8) == FRAME_MAGIC and _can_follow(at, position, after):
+        if load_u32(at + 8) == FRAME_MAGIC and _can_follow(at, end, after):
             found = verify(at, limit - position, digest)
             if found == 0:
                 return position, 0
@@ -207,13 +210,25 @@ def find(base: int, position: int, limit: int, end: int, after: Tail, digest: in
 
 
 @kernel
-def _can_follow(at: int, position: int, after: Tail) -> bool:
-    """Whether the numbers of the frame at address `at` fit behind `after`, frames in between missing."""
+def _can_follow(at: int, end: int, after: Tail) -> bool:
+    """Whether the numbers of the frame at address `at` fit behind `after`, frames in between missing.
+
+    `end`: of the segment, which has no room for more messages than that.
+    """
     if after[POSITION] == 0:
         return True
     missing = load_i64(at + 32) - after[SEQUENCE]
-    # A message takes 12 bytes of columns and 29 of datagram at least.
-    return 0 <= missing <= (position - after[POSITION]) // 41 and load_i64(at + 40) > after[BURST]
+    return 0 <= missing <= end // LEAST_MESSAGE_BYTES and load_i64(at + 40) > after[BURST]
+
+
+def length_of(head: Record) -> int:
+    """Bytes that a frame with this head takes."""
+    return HEAD_BYTES + (int(head["body_bytes"]) + 7 & ~7)
+
+
+def follows(head: Record, digest: int, sequence: int) -> bool:
+    """Whether a frame names the frame with this digest, and goes on with this number."""
+    return int(head["previous"]) == digest & 0xFFFFFFFFFFFFFFFF and int(head["first_sequence"]) == sequence
 
 
 def skip_to(tail: Tail, offset: int, head: Record) -> int:

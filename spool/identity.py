@@ -14,6 +14,9 @@ from __future__ import annotations
 import logging
 import socket
 import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 
 from spool.disk import write_file
 from spool.errors import BadSpool, NoSpool
@@ -33,14 +36,32 @@ def read_identity(layout: Layout) -> bytes:
         return uuid.UUID(_text(layout).partition("\n")[0]).bytes
     except ValueError:
         pass
-    for pair in layout.list_segments():
-        try:
-            return bytes(read_header(layout.segment(*pair))["spool"])
-        except BadSpool:
-            continue
-    for _, header in bound_spares(layout):
-        return bytes(header["spool"])
+    if spool := next(_borne(layout), None):
+        return spool
     raise NoSpool(f"{layout.directory} holds no spool; see [spool] directory")
+
+
+def agreed_identity(layout: Layout) -> bytes | None:
+    """The uuid for whoever puts a spool in order; None when nothing says it.
+
+    That of the file, unless no segment bears it: then that of most segments. Such a file was brought along
+    from elsewhere, and the messages are what counts.
+    """
+    borne = Counter(_borne(layout))
+    try:
+        spool = read_identity(layout)
+    except NoSpool:
+        return None
+    return spool if spool in borne or not borne else borne.most_common(1)[0][0]
+
+
+def _borne(layout: Layout) -> Iterator[bytes]:
+    """The uuid in each header that can be read."""
+    for pair in layout.list_segments():
+        with suppress(BadSpool, OSError):
+            yield bytes(read_header(layout.segment(*pair))["spool"])
+    for _, header in bound_spares(layout):
+        yield bytes(header["spool"])
 
 
 def read_host(layout: Layout) -> str | None:
@@ -55,10 +76,7 @@ def own_identity(layout: Layout, *, uncertain: bool = False) -> bytes:
     `uncertain`: numbers may have been given out of which nothing is left.
     """
     used, text = live_segment(layout) is not None, _text(layout)
-    try:
-        spool = read_identity(layout)
-    except NoSpool:
-        spool = uuid.uuid4().bytes
+    spool = agreed_identity(layout) or uuid.uuid4().bytes
     if not used and uncertain:
         spool = uuid.uuid4().bytes
     if not used and text.endswith(_IN_USE):

@@ -5,7 +5,7 @@ can read silently wrong. So whoever opens the spool throws it away, and the keep
 few segments that have no footer. It may be deleted, rotten or behind at any time, and a full disk may keep
 it so: the log goes on, and opening the spool gives the same result.
 
-    meta      "boot" -> 16 bytes; "committed" -> segment number, tail (spool.frame), xxh3
+    meta      "boot", "spool" -> 16 bytes each; "committed" -> segment number, tail (spool.frame), xxh3
     entry     first sequence:u64be -> segment number, offset, digest before it, burst before it    a frame
               every 64 KiB or more, of the segments that have no footer yet
 """
@@ -28,6 +28,7 @@ from spool.digest import digest
 from spool.disk import make_directory
 from spool.frame import TAIL_FIELDS, Tail
 from spool.lock import is_in_use
+from spool.segment import Identity
 from spool.soundness import is_harmless
 
 log = logging.getLogger("bruce.keeper")
@@ -44,18 +45,20 @@ _KEY = struct.Struct(">Q")
 class Index:
     """The index as its one writer has it."""
 
-    def __init__(self, directory: Path, boot: bytes) -> None:
-        """Open the index of this boot; one of another boot, or one that cannot be read, is begun anew."""
+    def __init__(self, directory: Path, identity: Identity) -> None:
+        """Open the index of this spool and boot; another, or one that cannot be read, is begun anew."""
         self._env, self._meta, self._entries = _open(directory)
         self._behind = False
+        own = {b"boot": identity.boot, b"spool": identity.spool}
         with self._env.begin() as txn:
-            known = txn.get(b"boot", db=self._meta)
-        if known != boot:
+            known = {key: txn.get(key, db=self._meta) for key in own}
+        if known != own:
             self._env.close()
             shutil.rmtree(directory)
             self._env, self._meta, self._entries = _open(directory)
             with self._writing() as txn:
-                txn.put(b"boot", boot, db=self._meta)
+                for key, value in own.items():
+                    txn.put(key, value, db=self._meta)
 
     @contextmanager
     def _writing(self) -> Iterator[Any]:
@@ -110,6 +113,12 @@ class IndexReader:
         with self._env.begin() as txn:
             return _unpack(txn.get(b"committed", db=self._meta))
 
+    def spool(self) -> bytes | None:
+        """The uuid of the spool; None in an index of an earlier release."""
+        with self._env.begin() as txn:
+            found: bytes | None = txn.get(b"spool", db=self._meta)
+            return found
+
     def entry(self, sequence: int) -> Entry | None:
         """The last entry at or before a sequence number."""
         with self._env.begin() as txn, txn.cursor(self._entries) as cursor:
@@ -148,14 +157,17 @@ def read_index(directory: Path) -> tuple[tuple[int, Tail] | None, list[Entry]] |
         reader.close()
 
 
-def read_committed(directory: Path) -> tuple[int, Tail] | None:
-    """(segment number, tail) that an index calls committed; None without a readable index."""
+def read_committed(directory: Path, spool: bytes | None = None) -> tuple[int, Tail] | None:
+    """(segment number, tail) that an index calls committed; None without a readable index.
+
+    `spool`: only if the index says that it is of the spool with this uuid.
+    """
     try:
         reader = IndexReader(directory)
     except lmdb.Error:
         return None
     try:
-        return reader.committed()
+        return reader.committed() if spool is None or reader.spool() == spool else None
     except lmdb.Error:
         return None
     finally:

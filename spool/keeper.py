@@ -62,7 +62,7 @@ class Keeper:
         self.stopping = False
         self._layout, self._options, self._page = layout, options, page
         self._bell, self._announce = bell, announce
-        self._index = Index(layout.index, identity.boot)
+        self._index = Index(layout.index, identity)
         with suppress(SpoolFull):
             # While there is room for it.
             make_banks(layout.refused)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +41,7 @@ from spool.environment import LMDB_REFUSES, look_at, open_surely
 from spool.errors import MarksFailed
 from spool.ledger import Discards
 from spool.row import CHECK_BYTES, check, matches
+from spool.wire import Reason
 
 log = logging.getLogger("bruce.spool")
 
@@ -103,6 +105,30 @@ class Marks:
         sequence, number = _PLACE.unpack(row[:-CHECK_BYTES])
         info = self.catalogue.by_number(number)
         return sequence if info and matches(key, row, info.identity) else None
+
+    def vanished(self) -> tuple[int, int] | None:
+        """(first sequence, messages) that are gone with their segments, not being known as delivered."""
+        with self._env.begin() as txn:
+            return self._vanished(txn)
+
+    def _vanished(self, txn: Any) -> tuple[int, int] | None:
+        # A segment is removed when the floor is behind it. So what lies between a floor in one that is gone
+        # and the first that is there was taken by somebody else; what of it was resolved nobody knows.
+        row = txn.get(b"floor", db=self._db[b"floor"])
+        if row is None or len(row) != _PLACE.size + CHECK_BYTES or not self.catalogue.segments:
+            return None
+        (sequence, number), first = _PLACE.unpack(row[:-CHECK_BYTES]), self.catalogue.segments[0]
+        if number >= first.number or sequence >= first.first_sequence:
+            return None
+        return sequence, min(first.first_sequence - sequence, first.stored)
+
+    def _count_vanished(self, txn: Any) -> None:
+        """Count them as damaged, in the transaction that moves the floor behind them."""
+        if gone := self._vanished(txn):
+            (first, count), now = gone, time.time_ns()
+            counts = Discards(b"", int(Reason.DAMAGED), count, now, now)
+            discarded.count(txn, self._db[b"discard"], counts, self.catalogue.spool)
+            log.error("%d messages from %d on are gone with their segments; counted as damaged", count, first)
 
     def generation(self) -> int:
         """How many commits there were; 0 when that is not known."""
@@ -226,7 +252,10 @@ class Marks:
                 end = max(0, self.catalogue.most(info) - chunk * CHUNK_MESSAGES)
                 bits = np.unpackbits(bitmap, bitorder="little")
                 above += int(bits[max(0, floor - first) : end].sum())
-            return Outcomes(floor, self.catalogue.stored_below(floor) + above, list(self._read_discards(txn)))
+            discards = list(self._read_discards(txn))
+            if gone := self._vanished(txn):
+                discards.append(Discards(b"", int(Reason.DAMAGED), gone[1], 0, 0))
+            return Outcomes(floor, self.catalogue.stored_below(floor) + above, discards)
 
     def settled(self) -> tuple[int, Bitmaps]:
         """(floor, what is resolved above it), as of one commit."""
@@ -270,6 +299,7 @@ class Marks:
             self._put_discards(txn, changes)
             self._put_partitions(txn, changes.partitions)
             if changes.floor is not None:
+                self._count_vanished(txn)
                 self._put_place(txn, b"floor", b"floor", changes.floor)
                 self._drop_below(txn, changes.floor)
             reach("mark.written")

@@ -13,10 +13,13 @@ says where numbering goes on; in a spool without any segment, another uuid.
 Within one boot nothing is cut: process death loses no stores, and a torn frame at the end is written
 over by whoever salvages its burst.
 
-A damaged header is written anew, from the segment before it: one bad sector must not cost a segment of
-messages. Where that cannot be done the segment goes to quarantine.
+Damaged headers are written anew (spool.headers), and each segment gets the name that its header says
+(spool.placement), before anything is believed about where the log ends. The index is thrown away, as it is
+itself unsynced; but first it is asked how far the log was committed. When that is not there any more, numbers
+were given out that must not be given out again: the log goes on behind them at a new epoch, and what is gone
+is counted as damaged.
 
-Rejected: guessing from file times, or trusting the index, which is itself unsynced.
+Rejected: guessing from file times.
 """
 
 from __future__ import annotations
@@ -30,17 +33,20 @@ from pathlib import Path
 
 from spool.contents import Contents
 from spool.crash_point import reach
-from spool.disk import make_directory, read_at, sync_directory, write_at, write_file
-from spool.errors import BadSpool, NoSpool, UnknownVersion
+from spool.disk import make_directory, read_at, sync_directory, write_file
+from spool.errors import BadSpool, UnknownVersion
 from spool.format import HEADER_BYTES, decode_header
-from spool.frame import POSITION, SEQUENCE, Tail, tail_at_start
+from spool.frame import BURST, POSITION, SEQUENCE, STORED, Tail, tail_at_start
 from spool.fullness import most_spares
-from spool.identity import own_identity, read_identity
+from spool.headers import damaged_headers, mend_headers
+from spool.identity import agreed_identity, own_identity
+from spool.index import read_committed
 from spool.layout import SPARE, Layout, parse_name
-from spool.live import LiveSegment, empty_tail, end_of, live_segment, next_epoch, read_footer
+from spool.live import LiveSegment, end_of, live_segment, next_epoch, read_footer
 from spool.lock import Lock
 from spool.options import SpoolOptions
-from spool.packed import header_at, is_packed
+from spool.packed import is_packed
+from spool.placement import put_in_place
 from spool.quarantine import keep, set_aside
 from spool.renewal import seal_surely
 from spool.scan import Scan, find_frame, read_header
@@ -49,6 +55,7 @@ from spool.segment import UNBOUND, Identity, bound_spares, following, header_beh
 log = logging.getLogger("bruce.spool")
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_UNCLEAN = "the host went down without warning; the log goes on at a new epoch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +85,7 @@ def open_spool(options: SpoolOptions, note: str = "") -> OpenSpool:
     try:
         reach("recover.owned")
         boot = boot_id()
-        uncertain = _has_spares_of_another(layout, boot)
-        _clean(layout)
-        reach("recover.cleaned")
-        _mend_headers(layout)
-        identity = Identity(own_identity(layout, uncertain=uncertain), boot)
-        reach("recover.identified")
-        _settle(layout, identity, uncertain=uncertain)
-        reach("recover.settled")
+        identity = put_in_order(layout, boot)
         # Last: while they lie there it is known that there was no clean end.
         _remove_spares(layout, options, boot)
     except BaseException:
@@ -94,12 +94,33 @@ def open_spool(options: SpoolOptions, note: str = "") -> OpenSpool:
     return OpenSpool(layout, identity, lock)
 
 
-def _uuid(layout: Layout) -> bytes | None:
-    """The uuid of a spool, if anything in it still says so."""
-    try:
-        return read_identity(layout)
-    except NoSpool:
-        return None
+def put_in_order(layout: Layout, boot: bytes) -> Identity:
+    """Put the files of a spool in order, for whoever has its lock; whose they are. Raises as open_spool does.
+
+    Spares stay as they are.
+    """
+    uncertain = _has_spares_of_another(layout, boot)
+    damaged_headers(layout)  # refuses what a newer release wrote, before anything is changed
+    committed = known_end(layout)
+    _clean(layout)
+    reach("recover.cleaned")
+    mend_headers(layout)
+    if spool := agreed_identity(layout):
+        put_in_place(layout, spool)
+    identity = Identity(own_identity(layout, uncertain=uncertain), boot)
+    reach("recover.identified")
+    if committed:
+        _go_behind(layout, identity, *committed)
+    _settle(layout, identity, uncertain=uncertain)
+    reach("recover.settled")
+    shutil.rmtree(layout.index, ignore_errors=True)
+    return identity
+
+
+def known_end(layout: Layout) -> tuple[int, Tail] | None:
+    """(segment number, tail): how far the log was committed, as its index has it."""
+    spool = agreed_identity(layout)
+    return read_committed(layout.index, spool) if spool else None
 
 
 def _has_spares_of_another(layout: Layout, boot: bytes) -> bool:
@@ -117,8 +138,7 @@ def _has_spares_of_another(layout: Layout, boot: bytes) -> bool:
 
 
 def _clean(layout: Layout) -> None:
-    """Remove the index, and what a crash left half made."""
-    shutil.rmtree(layout.index, ignore_errors=True)
+    """Remove what a crash left half made."""
     places = (layout.directory, layout.segments, layout.quarantine)
     half = {path for place in places for path in place.iterdir() if path.suffix == ".tmp"}
     half |= {path for path in layout.segments.iterdir() if path.stat().st_size == 0}
@@ -177,49 +197,6 @@ def _holds_frames(path: Path) -> bool:
         return find_frame(file.fileno(), HEADER_BYTES, os.fstat(file.fileno()).st_size) >= 0
 
 
-def _mend_headers(layout: Layout) -> None:
-    """Make every header readable from the last sealed segment on."""
-    damaged = []
-    for pair in reversed(layout.list_segments()):
-        path = layout.segment(*pair)
-        try:
-            read_header(path)
-        except UnknownVersion:
-            raise
-        except BadSpool:
-            damaged.append(pair)
-            continue
-        if is_sealed(path):
-            break
-    for pair in reversed(damaged):
-        _mend_header(layout, pair)
-
-
-def _mend_header(layout: Layout, pair: tuple[int, str]) -> None:
-    """Write a damaged header anew: it says what the segment before it ends with."""
-    path, named = layout.segment(*pair), layout.list_segments()
-    at = named.index(pair)
-    if at > 0:
-        earlier = layout.segment(*named[at - 1])
-        header = read_header(earlier)
-        before, number = end_of(LiveSegment(earlier, header)).tail, int(header["number"])
-        spool = bytes(header["spool"])
-    elif pair[0] == 0 and (known := _uuid(layout)):
-        before, number, spool = empty_tail(), 0, known
-    else:
-        set_aside(layout, path, "its header is damaged, and nothing is left that says what stood in it")
-        return
-    before[SEQUENCE] = pair[0]
-    with path.open("r+b", buffering=0) as file:
-        at = header_at(file.fileno())
-        keep(layout, f"{path.name}.header", read_at(file.fileno(), HEADER_BYTES, at))
-        # No boot of ours: what was not sealed goes the way of an unclean boot.
-        write_at(file.fileno(), header_behind(before, Identity(spool, bytes(16)), number + 1), at)
-        reach("recover.header")
-        os.fsync(file.fileno())
-    log.error("%s had a damaged header; it was written anew", path)
-
-
 def _settle(layout: Layout, identity: Identity, *, uncertain: bool) -> None:
     """Seal what another boot left open. `uncertain`: behind what is sealed, too, something may be gone."""
     live = live_segment(layout)
@@ -227,22 +204,41 @@ def _settle(layout: Layout, identity: Identity, *, uncertain: bool) -> None:
         return
     if is_sealed(live.path):
         if uncertain:
-            _begin_epoch(layout, live, identity)
+            log.warning(_UNCLEAN)
+            _begin_epoch(layout, identity, end_of(live).tail, int(live.header["number"]) + 1)
         return
-    log.warning("the host went down without warning; the log goes on at a new epoch")
+    log.warning(_UNCLEAN)
+    _seal_open(layout, epoch=True)
+
+
+def _seal_open(layout: Layout, *, epoch: bool) -> None:
+    """Seal what has no footer, behind its last good frame. `epoch`: numbering goes on at the next one."""
     segments = _open_segments(layout)
     for segment in segments:
         path, tail = _name(layout, segment), tail_at_start(segment.header)
         _keep_torn(layout, path, tail)
         reach("recover.torn")
-        epoch = next_epoch(max(int(segment.header["first_sequence"]), int(tail[SEQUENCE])))
-        seal_surely(layout, path, next_sequence=epoch if segment is segments[-1] else None)
+        behind = next_epoch(max(int(segment.header["first_sequence"]), int(tail[SEQUENCE])))
+        seal_surely(layout, path, next_sequence=behind if epoch and segment is segments[-1] else None)
 
 
-def _begin_epoch(layout: Layout, last: LiveSegment, identity: Identity) -> None:
-    """Put an empty and sealed segment behind the last one, at the next epoch."""
-    log.warning("the host went down without warning; the log goes on at a new epoch")
-    before, number = end_of(last).tail, int(last.header["number"]) + 1
+def _go_behind(layout: Layout, identity: Identity, number: int, committed: Tail) -> None:
+    """Where the log ends before what was committed, go on behind that, and count what is missing."""
+    live = live_segment(layout)
+    if live is None or bytes(live.header["spool"]) != identity.spool:
+        return
+    end = end_of(live).tail
+    if committed[BURST] <= end[BURST]:
+        return
+    missing = int(committed[STORED]) - int(end[STORED])
+    log.error("%d messages that were committed are gone from the end of the log", missing)
+    _seal_open(layout, epoch=False)
+    committed[SEQUENCE] = max(committed[SEQUENCE], end[SEQUENCE])
+    _begin_epoch(layout, identity, committed, max(number, int(live.header["number"])) + 1)
+
+
+def _begin_epoch(layout: Layout, identity: Identity, before: Tail, number: int) -> None:
+    """Put an empty and sealed segment behind `before`, at the next epoch."""
     before[SEQUENCE] = next_epoch(int(before[SEQUENCE]))
     head = header_behind(before, identity, number)
     header = decode_header(head, "")

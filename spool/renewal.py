@@ -64,17 +64,21 @@ def renew(layout: Layout, path: Path) -> None:
 
 
 def _copy(path: Path, target: int) -> None:
-    """Copy a file; what cannot be read becomes zeros, as zeros become holes."""
     source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        size = os.fstat(source).st_size
-        for offset in range(0, size, _COPY_BYTES):
-            data = _read(source, min(_COPY_BYTES, size - offset), offset)
-            if np.frombuffer(data, np.uint8).any():
-                write_at(target, data, offset)
-        os.ftruncate(target, size)
+        copy_readable(source, target)
     finally:
         os.close(source)
+
+
+def copy_readable(source: int, target: int) -> None:
+    """Copy a file; what cannot be read becomes zeros, as zeros become holes."""
+    size = os.fstat(source).st_size
+    for offset in range(0, size, _COPY_BYTES):
+        data = _read(source, min(_COPY_BYTES, size - offset), offset)
+        if np.frombuffer(data, np.uint8).any():
+            write_at(target, data, offset)
+    os.ftruncate(target, size)
 
 
 def _read(fd: int, length: int, offset: int) -> bytes:

@@ -16,8 +16,24 @@ import numpy.typing as npt
 
 from spool.digest import digest_function
 from spool.disk import read_at
-from spool.format import HEAD, HEAD_BYTES, Record
-from spool.frame import CUT, END, POSITION, ROW, TAIL_FIELDS, Tail, find, skip_to, walk
+from spool.format import FOOTER_MAGIC, HEAD, HEAD_BYTES, Record
+from spool.frame import (
+    BURST,
+    CUT,
+    DIGEST,
+    END,
+    LEAST_MESSAGE_BYTES,
+    POSITION,
+    ROW,
+    SEQUENCE,
+    TAIL_FIELDS,
+    Tail,
+    find,
+    follows,
+    length_of,
+    skip_to,
+    walk,
+)
 from spool.kernel import address_of
 from spool.packed import header_of
 
@@ -76,10 +92,55 @@ class Scan:
 
     def skip(self) -> int | None:
         """Go over damage to the next good frame below the limit; messages that are missing, or None."""
-        offset = find_frame(self.fd, int(self.tail[POSITION]), self.limit, self.tail)
-        if offset < 0:
-            return None
-        return skip_to(self.tail, offset, np.frombuffer(read_at(self.fd, HEAD_BYTES, offset), HEAD)[0])
+        offset, hopeless = int(self.tail[POSITION]), 0
+        while (offset := find_frame(self.fd, offset, self.limit, self.tail)) >= 0:
+            head = self._head(offset)
+            if self._has_room(offset, head):
+                belongs = not self._is_stranger(offset, head)
+            elif belongs := offset >= hopeless:
+                # Bytes were cut out: then all that is behind them is in order.
+                run = self._run(offset)
+                hopeless = int(run.tail[POSITION])
+                footer = read_at(self.fd, len(FOOTER_MAGIC), hopeless) == FOOTER_MAGIC
+                belongs = footer or run.stopped == END or hopeless >= self.limit
+            if belongs:
+                return skip_to(self.tail, offset, head)
+            offset += 8
+        return None
+
+    def _head(self, offset: int) -> Record:
+        data = read_at(self.fd, HEAD_BYTES, offset)
+        return np.frombuffer(data.ljust(HEAD_BYTES, b"\0"), HEAD)[0]
+
+    def _has_room(self, offset: int, head: Record) -> bool:
+        """Whether what is missing before a frame can have stood in the bytes that are passed over."""
+        missing = int(head["first_sequence"]) - int(self.tail[SEQUENCE])
+        return missing <= (offset - int(self.tail[POSITION])) // LEAST_MESSAGE_BYTES
+
+    def _is_stranger(self, offset: int, head: Record) -> bool:
+        """Whether a frame found behind damage is another log's, in the place of one of ours.
+
+        A frame names no spool, but the frame before it. So those that follow know better: the next one names
+        another, goes on with the numbers all the same, and is itself named by the one behind it.
+        """
+        if follows(head, int(self.tail[DIGEST]), int(self.tail[SEQUENCE])):
+            return False
+        at = offset + length_of(head)
+        behind, goes_on = self._head(at), int(head["first_sequence"]) + int(head["count"])
+        if int(behind["first_sequence"]) < goes_on or follows(behind, int(head["digest"]), goes_on):
+            return False
+        if find_frame(self.fd, at, min(self.limit, at + length_of(behind))) != at:
+            return False
+        return int(self._run(at).tail[BURST]) > int(behind["burst"])
+
+    def _run(self, offset: int) -> Scan:
+        """A scan that has gone from the frame at `offset` on, over all that follow one another."""
+        tail = self.tail.copy()
+        skip_to(tail, offset, self._head(offset))
+        run = Scan(self.fd, tail, self.limit, self._chunk_bytes)
+        while run.next():
+            continue
+        return run
 
     def all(self) -> Iterator[Chunk]:
         """Every good chunk below the limit, over damage."""

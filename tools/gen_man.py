@@ -126,6 +126,7 @@ def on_disk() -> str:
             section("FILES", specification("spool/layout.py")),
             section("SEGMENTS", specification("spool/format.py")),
             section("PACKED SEGMENTS", specification("spool/packed.py")),
+            section("GAPS", specification("spool/gap.py")),
             section("LEASE OF DELIVERY", specification("spool/lease.py")),
             section("OUTCOME FILES", specification("spool/outcome_file.py")),
             section("LANES OF JOBS", specification("spool/lanes.py")),

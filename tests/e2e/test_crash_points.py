@@ -22,7 +22,7 @@ from dispatch.embedded import EmbeddedKafka
 from spool.crash_point import POINTS
 from spool.digest import digest
 from spool.format import HEADER, HEADER_BYTES
-from spool.layout import SEGMENT, SPARE, Layout
+from spool.layout import SEGMENT, SPARE, Layout, segment_name
 from spool.ledger import read_ledger
 from spool.packed import is_packed
 from spool.page import Field, read_page
@@ -44,8 +44,10 @@ PACKING = {"pack.synced", "pack.named"}
 """Places that are come to when something waits for Kafka, and may be packed."""
 LENDING = {place for place in POINTS if place.startswith(("lend.", "adopt.", "task."))}
 """Places that only jobs bring somebody to: tests/e2e/test_lease.py, tests/real_kafka/test_spark_drain.py."""
-POWER = {"file.synced", "file.named", "recover.header", "recover.torn", "recover.named"}
-"""Places that only a full spool, or a start after a power loss, comes to."""
+REPAIR = {place for place in POINTS if place.startswith("repair.")}
+"""Places that only `brucectl inspect repair` comes to: tests/gallery."""
+POWER = {"file.synced", "file.named", "recover.header", "recover.moving", "recover.torn", "recover.named"}
+"""Places that only a start after a power loss comes to."""
 
 
 class Life:
@@ -139,7 +141,7 @@ class Life:
 
 
 FORMS = {"once": 1, "twice": 2}
-ALL = sorted((POINTS.keys() | WRITE_POINTS.keys()) - PACKING - LENDING)
+ALL = sorted((POINTS.keys() | WRITE_POINTS.keys()) - PACKING - LENDING - REPAIR)
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +168,10 @@ def deaths(point: str, times: int) -> list[str]:
 
 
 def lose_power(life: Life) -> None:
-    """End everything as if the host had gone down in the middle of a roll, a header rotting meanwhile."""
+    """End everything as if the host had gone down in the middle of a roll.
+
+    A header rots meanwhile, and somebody gives the oldest segment another name.
+    """
     life.bruce.await_status(
         lambda s: s.received == life.sent + life.refused and s.watermarks.written == s.watermarks.accepted
     )
@@ -182,6 +187,8 @@ def lose_power(life: Life) -> None:
         header["check"] = digest(header.tobytes()[:-8])
         with path.open("r+b") as file:
             file.write(header.tobytes()[: -9 if path in named[-1:] else None])
+    if len(named) > 1:
+        named[0].rename(named[0].with_name(segment_name(int(named[0].stem) + 1, named[0].suffix)))
 
 
 def stop_keeper(life: Life) -> None:

@@ -32,8 +32,10 @@ SECTOR = 512
 class Rig:
     """One spool, its appender and its keeper, in this process. Processes die by `crash`."""
 
-    def __init__(self, directory: Path, runtime: Path | None = None, **options: Any) -> None:
-        """`runtime`: where the page lies, when not in `directory`."""
+    def __init__(
+        self, directory: Path, runtime: Path | None = None, *, boot: int = 1, **options: Any
+    ) -> None:
+        """`runtime`: where the page lies, when not in `directory`. `boot`: of the host, by number."""
         chosen = {
             "segment_bytes": SEGMENT_BYTES,
             "max_bytes": 1 << 20,
@@ -44,7 +46,7 @@ class Rig:
         self.directory, self.runtime = directory, runtime or directory
         self.options = SpoolOptions(directory=directory / "spool", **chosen)
         self.layout = Layout(self.options.directory)
-        self.boot = 1
+        self.boot = boot
         self.bell = os.eventfd(0, os.EFD_NONBLOCK)
         self.images: dict[int, bytes] = {}
         """By inode, what is certainly on the disk: the bytes at the last sync."""

@@ -12,6 +12,7 @@ import typer
 
 from cli import exits
 from cli.arguments import AsJson, examples, file_errors
+from cli.commands.inspect.options import Hashes
 from cli.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def carve(
     datagrams: Annotated[
         bool, typer.Option("--datagrams", help="Write the datagrams, as `inspect export --datagrams` does.")
     ] = False,
+    hashes: Hashes = False,
     as_json: AsJson = False,
 ) -> None:
     """Find frames in a raw disk image, or in what is left of a deleted segment, and print what they hold.
@@ -42,7 +44,8 @@ def carve(
     segments are not found.
 
     With --json one document of version 1: image, runs: offset, first_sequence, next_sequence, frames,
-    messages, again, first_received, last_received. Exits with 1 when nothing is found.
+    messages, again, first_received, last_received; tool, host, boot_id, made, and sha256 with --hashes. Exits
+    with 1 when nothing is found.
     """
     from cli.output import show_json, show_lines
 
@@ -60,7 +63,11 @@ def carve(
                 if datagrams:
                     _write(chunk)
     if as_json:
-        show_json({"version": VERSION, "image": str(image), "runs": [_row(run) for run in runs.values()]})
+        from cli.provenance import provenance
+
+        found = {"version": VERSION, "image": str(image), "runs": [_row(run) for run in runs.values()]}
+        with file_errors():
+            show_json(found | provenance([image] if hashes else None))
     elif not (records or datagrams):
         _show(list(runs.values()))
     raise typer.Exit(exits.FINE if any(run.messages for run in runs.values()) else exits.FOUND)

@@ -14,6 +14,9 @@ Files = Annotated[
     list[Path] | None,
     typer.Argument(metavar="[FILE]...", help="Segment files by themselves, instead of a spool."),
 ]
+Hashes = Annotated[
+    bool, typer.Option("--hashes", help="With --json, also the sha256 of each file that was looked at.")
+]
 Limit = Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after so many.")]
 NoValues = Annotated[
     bool, typer.Option("--no-values", help="Show how long key and value are, not what they hold.")

@@ -11,12 +11,13 @@ import typer
 
 from cli import exits
 from cli.arguments import AsJson, ConfigFile, SpoolDirectory, configured_spool, examples, file_errors
-from cli.commands.inspect.options import Files, segment_files
+from cli.commands.inspect.options import Files, Hashes, segment_files
 
 if TYPE_CHECKING:
     from spool.examination import Totals
     from spool.finding import Finding
 
+VERSION = 1
 EXAMPLES = examples(
     "brucectl inspect verify",
     "brucectl inspect verify --spool /mnt/dead-host/var/lib/bruce --json",
@@ -28,6 +29,7 @@ def verify(
     files: Files = None,
     *,
     spool: SpoolDirectory = None,
+    hashes: Hashes = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
@@ -37,9 +39,10 @@ def verify(
     frames hold, and the index, the marks, the outcome files of jobs and the ledger against the segments. A
     daemon may be at work.
 
-    With --json one document: spool (null for files), segments, frames, messages, bytes, damaged, findings:
-    path, offset, severity (damage or note), kind, sentence. Exits with 1 when something is damaged. A
-    torn end, as a crash leaves it, is none.
+    With --json one document of version 1: spool (null for files), segments, frames, messages, bytes, damaged,
+    findings: path, offset, severity (damage or note), kind, sentence; tool, host, boot_id, made, and sha256
+    with --hashes. Exits with 1 when something is damaged. A torn end, as a crash leaves it, is none, nor is
+    a gap that a repair left.
     """
     from cli.output import show_findings, show_json
     from cli.progress import Progress
@@ -60,7 +63,12 @@ def verify(
         found = list(check.files(paths) if directory is None else check.spool(Layout(directory)))
     damaged = any(finding.severity is Severity.DAMAGE for finding in found)
     if as_json:
-        show_json(_report(directory, check.totals, found, damaged=damaged))
+        from cli.provenance import files_of, provenance
+
+        looked_at = files_of(directory) if directory else paths
+        with file_errors():
+            origin = provenance(looked_at if hashes else None)
+        show_json(_report(directory, check.totals, found, damaged=damaged) | origin)
     else:
         show_findings(found, check.totals, time.monotonic() - started)
     raise typer.Exit(exits.FOUND if damaged else exits.FINE)
@@ -68,6 +76,7 @@ def verify(
 
 def _report(directory: Path | None, totals: Totals, found: list[Finding], *, damaged: bool) -> dict[str, Any]:
     return {
+        "version": VERSION,
         "spool": None if directory is None else str(directory),
         **asdict(totals),
         "damaged": damaged,

@@ -1,0 +1,179 @@
+"""`brucectl inspect repair` and `reindex`: putting a damaged spool in order, by hand and by plan."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli import exits
+from cli.arguments import AsJson, ConfigFile, SpoolDirectory, configured_spool, examples, file_errors
+from cli.commands.inspect.options import Hashes
+from cli.errors import BadArgument
+
+if TYPE_CHECKING:
+    from spool.repair import Step
+
+VERSION = 1
+EXAMPLES = examples(
+    "brucectl inspect repair",
+    "brucectl inspect repair --spool /mnt/dead-host/var/lib/bruce --mode skip-damaged --apply",
+    "brucectl inspect repair 00000000000000450560.seg --to mended.seg --mode skip-damaged --apply",
+)
+REINDEX_EXAMPLES = examples("brucectl inspect reindex", "brucectl inspect reindex --spool /srv/copy --json")
+
+
+class ModeName(StrEnum):
+    """The names of spool.repair.Mode, without its imports."""
+
+    strict = "strict"
+    truncate_tail = "truncate-tail"
+    skip_damaged = "skip-damaged"
+
+
+def repair(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="A segment file by itself, instead of a spool.")
+    ] = None,
+    *,
+    spool: SpoolDirectory = None,
+    mode: Annotated[ModeName, typer.Option("--mode", help="How far to go.")] = ModeName.strict,
+    apply: Annotated[bool, typer.Option("--apply", help="Do it, and not only say it.")] = False,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="COPY", help="Where the mended copy of FILE goes.")
+    ] = None,
+    hashes: Hashes = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Say what is wrong with a spool that nobody has open, what would be done, and what is lost; do it.
+
+    Nothing is written without --apply, and nothing is thrown away: what is replaced goes to quarantine/ in
+    the spool. strict: what a crash leaves is put in order, and nothing is touched where there is anything
+    else. truncate-tail: also headers, names, footers, and damage up to the end of a segment. skip-damaged:
+    also damage with good messages behind it, and books that cannot be read; every good message stays, and a
+    gap is written for what is lost, which is then counted as damaged when it is delivered. A start does by
+    itself what needs no copy of a segment.
+
+    Marks are no index: where they cannot be read, what only they called delivered is sent again.
+
+    A FILE by itself is left as it is; with --apply a mended copy goes to --to.
+
+    With --json one document of version 1: spool or file, mode, applied, steps: path, action, mode (the first
+    that does it), sentence, kept (messages; null where that is no question), lost: first_sequence, messages;
+    tool, host, boot_id, made, and sha256 with --hashes. Exits with 1 when there is something to be done that
+    was not done.
+    """
+    from cli.output import complain, show_json
+    from spool.repair import Mode, refused
+
+    chosen = Mode(mode.value)
+    with file_errors():
+        if file is not None:
+            where, steps = file, _repair_file(file, to, spool, chosen, apply=apply)
+        else:
+            if to is not None:
+                raise BadArgument("--to is for a FILE: a spool is repaired where it is")
+            where = configured_spool(spool, config)
+            steps = _repair_spool(where, chosen, apply=apply)
+        left = refused(steps, chosen)
+        applied = apply and not (chosen is Mode.STRICT and left)
+        if as_json:
+            named = {"spool": None if file else str(where), "file": str(file) if file else None}
+            report = {"version": VERSION, **named, "mode": chosen.value, "applied": applied}
+            show_json({**report, "steps": [_object(one) for one in steps], **_origin(where, hashes=hashes)})
+        else:
+            _show(steps)
+    if left and apply:
+        one = left[0]
+        complain(
+            f"{one.path}: {one.sentence}; --mode {one.mode.value} would mend it"
+            + ("; nothing was done" if not applied else "")
+        )
+    raise typer.Exit(exits.FOUND if left or (steps and not applied) else exits.FINE)
+
+
+def reindex(*, spool: SpoolDirectory = None, as_json: AsJson = False, config: ConfigFile = None) -> None:
+    """Build the index of a spool that nobody has open from its segments; the old one goes to quarantine.
+
+    The index says how far the log is committed, and where to enter it. It is derived: a start builds it
+    anew, and losing it costs nothing. The marks are not: see `brucectl inspect repair`.
+
+    With --json one document of version 1: spool, segment and next_sequence of the committed end; tool, host,
+    boot_id, made.
+    """
+    from cli.output import say, show_json
+    from cli.provenance import provenance
+    from spool.layout import Layout
+    from spool.repair import reindex as build
+
+    directory = configured_spool(spool, config)
+    with file_errors():
+        number, sequence = build(Layout(directory))
+    if as_json:
+        end = {"segment": number, "next_sequence": sequence}
+        show_json({"version": VERSION, "spool": str(directory), **end, **provenance()})
+    else:
+        say(f"the index is built: committed up to message {sequence}, in segment {number}")
+
+
+def _repair_spool(directory: Path, mode: Any, *, apply: bool) -> list[Step]:
+    from spool.layout import Layout
+    from spool.repair import apply as do
+    from spool.repair import plan
+
+    layout = Layout(directory)
+    return do(layout, mode) if apply else plan(layout)
+
+
+def _repair_file(file: Path, to: Path | None, spool: Path | None, mode: Any, *, apply: bool) -> list[Step]:
+    from spool.repair import Mode, copy_file, plan_file, refused
+
+    if spool is not None:
+        raise BadArgument("give either a segment file or --spool, not both")
+    if apply and to is None:
+        raise BadArgument("give the mended copy a place: --to COPY")
+    if to is not None and to.exists():
+        raise BadArgument(f"{to} is there already: give the mended copy another place")
+    steps = plan_file(file)
+    if apply and to is not None and not (mode is Mode.STRICT and refused(steps, mode)):
+        copy_file(file, to, mode)
+    return steps
+
+
+def _origin(where: Path, *, hashes: bool) -> dict[str, Any]:
+    from cli.provenance import files_of, provenance
+
+    return provenance((files_of(where) if where.is_dir() else [where]) if hashes else None)
+
+
+def _object(one: Step) -> dict[str, Any]:
+    return {
+        "path": str(one.path),
+        "action": one.action.value,
+        "mode": one.mode.value,
+        "sentence": one.sentence,
+        "kept": one.kept,
+        "lost": [{"first_sequence": first, "messages": count} for first, count in one.lost],
+    }
+
+
+def _show(steps: list[Step]) -> None:
+    from cli.output import NOTHING, say, show_rows
+
+    heads = ("file", "what is wrong", "action", "mode", "kept", "lost", "lost from")
+    rows = [
+        (
+            *(one.path.name, one.sentence, one.action.value, one.mode.value),
+            NOTHING if one.kept is None else one.kept,
+            one.messages_lost,
+            ", ".join(str(first) for first, _ in one.lost) or NOTHING,
+        )
+        for one in steps
+    ]
+    if rows:
+        show_rows(heads, rows)
+    else:
+        say("nothing is to be done")

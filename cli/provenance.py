@@ -1,0 +1,43 @@
+"""Where a report comes from: so that it can be held against others, and against the files, later."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import uuid
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+
+def provenance(files: Iterable[Path] | None = None) -> dict[str, Any]:
+    """`tool`, `host`, `boot_id` and `made` (UTC) for a JSON report, and the hashes of these files (`sha256`).
+
+    Files that are gone meanwhile are left out. Raises OSError for those that cannot be read.
+    """
+    from spool.recovery import boot_id  # noqa: PLC0415  (it brings Numba along)
+
+    origin: dict[str, Any] = {
+        "tool": f"bruce {version('bruce-spool')}",
+        "host": socket.gethostname(),
+        "boot_id": str(uuid.UUID(bytes=boot_id())),
+        "made": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+    }
+    if files is not None:
+        origin["sha256"] = {str(path): found for path in files if (found := _hash(path))}
+    return origin
+
+
+def files_of(directory: Path) -> list[Path]:
+    """Every file of a spool, for `provenance`, in order."""
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+def _hash(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,151 @@
+"""A damaged segment, written anew: its good frames where they were, and gaps for what is lost.
+
+Frames keep their places and numbers, and a footer that is whole stays; so marks, offsets and the segments
+around hold. Packed segments are written unpacked. A footer that is damaged, or another segment's, is made of
+the frames, and of what the next segment's header says of those that are gone.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from spool.contents import Contents
+from spool.crash_point import reach
+from spool.disk import read_at, sync_directory, write_at
+from spool.examination import Footer
+from spool.format import FOOTER_MAGIC, Record
+from spool.frame import DIGEST, POSITION, SEQUENCE, STORED, Tail, tail_at_start
+from spool.gap import GAP_BYTES, encode_gap, read_gap
+from spool.layout import Layout
+from spool.live import read_footer
+from spool.packed import open_plain
+from spool.quarantine import free_place
+from spool.renewal import copy_readable
+from spool.scan import Scan
+from spool.segment import following
+
+_U64 = (1 << 64) - 1
+
+
+class Hole(NamedTuple):
+    """Bytes [offset, end) of a segment without a good frame: so many messages are lost, from `first` on."""
+
+    offset: int
+    end: int
+    first: int
+    messages: int
+    known: bool
+    """A gap says so already."""
+
+
+class State(NamedTuple):
+    """What a segment holds."""
+
+    header: Record
+    holes: tuple[Hole, ...]
+    tail: Tail
+    """Behind the last good frame."""
+    contents: Contents
+    sealed: bool
+    """It has a footer that is whole."""
+    messages: int
+    """That can be read."""
+
+
+def look_into(fd: int, header: Record, behind: Record | None) -> State:
+    """Read a plain segment with this header; `behind`: that of the segment which follows it, if it is there.
+
+    Raises OSError.
+    """
+    footer = read_footer(fd)
+    if footer and not _is_in_place(fd, footer[0]):
+        footer = None
+    state = _read(fd, header, behind, footer)
+    if footer and not state.holes and int(footer[0]["digest"]) != int(state.tail[DIGEST]) & _U64:
+        # Another segment's, perhaps; what it says of the end is not believed.
+        return _read(fd, header, behind, None)
+    return state
+
+
+def _is_in_place(fd: int, footer: Record) -> bool:
+    """Whether a footer begins where it says that the frames end."""
+    return read_at(fd, len(FOOTER_MAGIC), int(footer["end"])) == FOOTER_MAGIC
+
+
+def _read(fd: int, header: Record, behind: Record | None, footer: Footer | None) -> State:
+    tail, contents, holes, messages = tail_at_start(header), Contents(), list[Hole](), 0
+    scan = Scan(fd, tail, int(footer[0]["end"]) if footer else None)
+    while True:
+        while chunk := scan.next():
+            contents.add(chunk)
+            messages += int(chunk.frames[:, 2].sum())
+        position, first = int(tail[POSITION]), int(tail[SEQUENCE])
+        if position >= scan.limit or (missing := scan.skip()) is None:
+            break
+        holes.append(_hole(fd, position, int(tail[POSITION]), first, missing))
+    position, first, stored = int(tail[POSITION]), int(tail[SEQUENCE]), int(tail[STORED])
+    if footer and position < scan.limit:
+        lost = int(header["stored"]) + int(footer[0]["count"]) - stored
+        holes.append(_hole(fd, position, scan.limit, first, lost))
+    elif not footer and behind is not None and (lost := int(behind["stored"]) - stored) > 0:
+        # The segment ends too early; the gap goes where it ends.
+        holes.append(Hole(position, position + GAP_BYTES, first, lost, known=False))
+    return State(header, tuple(holes), tail, contents, footer is not None, messages)
+
+
+def _hole(fd: int, offset: int, end: int, first: int, messages: int) -> Hole:
+    return Hole(offset, end, first, messages, known=read_gap(fd, offset) == (end - offset, messages))
+
+
+def write_copy(path: Path, target: Path, header: Record, behind: Record | None, *, inside: bool) -> None:
+    """Write a sealed copy of a segment to `target`, with gaps for its holes, durable; see look_into.
+
+    `inside`: also for those that have good frames behind them. Raises OSError.
+    """
+    fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o660)
+    try:
+        source = open_plain(path)
+        try:
+            copy_readable(source, fd)
+        finally:
+            os.close(source)
+        write_at(fd, header.tobytes(), 0)
+        state = look_into(fd, header, behind)
+        for hole in state.holes:
+            if (inside or hole.offset == state.tail[POSITION]) and hole.end - hole.offset >= GAP_BYTES:
+                write_at(fd, encode_gap(hole.end - hole.offset, hole.messages), hole.offset)
+        if not state.sealed:
+            _write_footer(fd, state, behind)
+        os.fsync(fd)
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _write_footer(fd: int, state: State, behind: Record | None) -> None:
+    """Seal what was copied, behind its last good frame, and the gap that is there."""
+    tail = state.tail.copy()
+    if behind is not None and state.holes and state.holes[-1].offset == tail[POSITION]:
+        tail = tail_at_start(behind)
+        tail[POSITION] = state.holes[-1].end
+    goes_on = following(state.header, tail) if behind is None else int(behind["first_sequence"])
+    footer = state.contents.footer(state.header, tail, goes_on)
+    write_at(fd, footer, int(tail[POSITION]))
+    os.ftruncate(fd, int(tail[POSITION]) + len(footer))
+
+
+def write_anew(layout: Layout, path: Path, header: Record, behind: Record | None, *, inside: bool) -> None:
+    """Put a copy (see write_copy) in the place of a segment, which goes to quarantine. Raises OSError."""
+    fresh = path.with_suffix(path.suffix + ".tmp")
+    write_copy(path, fresh, header, behind, inside=inside)
+    reach("repair.synced")
+    os.link(path, free_place(layout, f"{path.name}.damaged"))
+    sync_directory(layout.quarantine)
+    reach("repair.kept")
+    os.rename(fresh, path)
+    reach("repair.named")
+    sync_directory(layout.segments)

@@ -1,0 +1,97 @@
+"""What `verify`, `repair` and a start say and do for one kind of damage."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+from spool import repair
+from spool.account import Account, take_account
+from spool.catalogue import Catalogue
+from spool.check import Check
+from spool.finding import Finding, Severity
+from spool.layout import Layout
+from spool.marks import Marks
+from spool.reader import Reader
+from spool.record import Topics
+from spool.wire import encode
+from tests.gallery.good import Good
+from tests.gallery.kinds import Copy, Spoil
+from tests.spool.rig import Rig
+
+KILLED_IN, NEXT = 1, 2
+"""Boots: the one in which the daemon was killed, and the one after it."""
+NEW = encode(b"t", b"new")
+
+
+def damaged(good: Good, spoil: Spoil, to: Path) -> tuple[Layout, frozenset[int]]:
+    """A damaged copy, and the messages that were destroyed."""
+    layout = good.copy(to)
+    return layout, spoil(Copy(layout, good))
+
+
+def state_of(directory: Path) -> dict[str, str]:
+    """Every file, by its content."""
+    files = (path for path in directory.rglob("*") if path.is_file() and path.name not in ("lock", "owner"))
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def damages(layout: Layout) -> list[Finding]:
+    """What `verify` exits with 1 for."""
+    return [one for one in Check().spool(layout) if one.severity is Severity.DAMAGE]
+
+
+class Started(NamedTuple):
+    """A daemon's log after its start, with one more message in it."""
+
+    spool: bytes
+    """The uuid."""
+    new: int
+    """Sequence number of the message that came then."""
+    synced: int
+    served: dict[int, bytes]
+    """What whoever delivers finds, by sequence number."""
+    twice: list[int]
+    account: Account
+    resolved: set[int]
+    """Above the floor."""
+
+
+@contextmanager
+def booted(boot: int) -> Iterator[None]:
+    """In this boot of the host."""
+    with mock.patch.object(repair, "boot_id", return_value=boot.to_bytes(16, "big")):
+        yield
+
+
+def start(home: Path, boot: int) -> Started:
+    """Start, take a message, and read everything that is committed. Raises as a start does."""
+    rig = Rig(home, boot=boot)
+    try:
+        new = rig.append([NEW])
+        rig.step()
+        served, twice = dict[int, bytes](), list[int]()
+        reader = Reader(Catalogue(rig.layout), Topics())
+        reader.allow(rig.keeper._committer.number, int(rig.keeper._committer.tail[0]))
+        while batch := reader.next():
+            for row, sequence in enumerate(batch.sequence.tolist()):
+                twice += [sequence] * (sequence in served)
+                served[sequence] = bytes(batch.datagram(row))
+        reader.close()
+        # As the delivery worker opens them: what cannot be read is set aside.
+        marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
+        resolved = {
+            info.first_sequence + chunk * 16064 + bit
+            for info, chunk, bitmap in marks.chunks()
+            for bit in range(16064)
+            if bitmap[bit // 8] >> bit % 8 & 1
+        }
+        marks.close()
+        account = take_account(rig.layout, list)
+        return Started(rig.identity.spool, new, rig.synced, served, twice, account, resolved)
+    finally:
+        rig.crash()
