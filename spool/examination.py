@@ -36,7 +36,7 @@ from spool.frame import POSITION, SEQUENCE, STORED, TAIL_FIELDS, Tail, skip_to, 
 from spool.gap import read_gap
 from spool.kernel import address_of, kernel, load_u16, load_u32
 from spool.live import EPOCH, read_footer, tail_of_footer
-from spool.packed import open_plain
+from spool.packed import has_damaged_head, open_plain
 from spool.scan import CHUNK_BYTES, Scan, find_frame
 from spool.segment import following
 from spool.wire import check
@@ -125,12 +125,20 @@ class Examination:
             yield damage(self.path, 0, Kind.UNREADABLE, f"it cannot be read: {error.strerror}")
             return
         try:
+            yield from self._head()
             yield from self._examine(fd)
         except OSError as error:
             self.whole = False
             yield damage(self.path, self.end, Kind.UNREADABLE, f"it cannot be read: {error.strerror}")
         finally:
             os.close(fd)
+
+    def _head(self) -> Iterator[Finding]:
+        """The first bytes of a packed file, which its plain form does not have."""
+        with self.path.open("rb", buffering=0) as file:
+            if has_damaged_head(file.fileno()):
+                sentence = "its first bytes are damaged; it is read all the same, as a packed segment"
+                yield damage(self.path, 0, Kind.HEADER, sentence)
 
     def _examine(self, fd: int) -> Iterator[Finding]:
         try:

@@ -77,6 +77,8 @@ def own_identity(layout: Layout, *, uncertain: bool = False) -> bytes:
     """
     used, text = live_segment(layout) is not None, _text(layout)
     spool = agreed_identity(layout) or uuid.uuid4().bytes
+    if used and not text.startswith(str(uuid.UUID(bytes=spool))):
+        log.error("%s did not name the spool as its segments do; it was written anew", layout.identity)
     if not used and uncertain:
         spool = uuid.uuid4().bytes
     if not used and text.endswith(_IN_USE):

@@ -62,6 +62,11 @@ def is_packed(fd: int, where: object = "a segment") -> bool:
     return read_at(fd, len(ZSTD), _FIRST + _BLOCK.size) == ZSTD
 
 
+def has_damaged_head(fd: int) -> bool:
+    """Whether a segment is known as packed by its first block alone. Raises UnknownVersion."""
+    return is_packed(fd) and read_at(fd, len(MAGIC), 0) != MAGIC
+
+
 def header_at(fd: int, where: object = "a segment") -> int:
     """Where the header of a segment stands in its file, packed or not. Raises UnknownVersion."""
     return _HEAD.size if is_packed(fd, where) else 0

@@ -8,6 +8,7 @@ file at all, or is there again with no more in it goes to quarantine.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ from spool.live import LiveSegment, end_of
 from spool.quarantine import set_aside
 from spool.scan import read_header
 from spool.segment import bound_spares
+
+log = logging.getLogger("bruce.spool")
 
 _MOVING = ".moving"
 """What a misnamed segment is called on its way, so that two can change places."""
@@ -81,6 +84,7 @@ def put_in_place(layout: Layout, spool: bytes) -> None:
         os.rename(to.with_name(to.name + _MOVING), to)
     if moving:
         sync_directory(layout.segments)
+        log.error("%d segments had other names than their headers say, and were renamed", len(moving))
 
 
 def _files(layout: Layout) -> Iterator[Path]:

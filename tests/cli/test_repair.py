@@ -179,3 +179,13 @@ def test_a_daemon_delivers_what_is_good(good: Good, tmp_path: Path, spoil: Spoil
             assert came <= values(good.sent.values())
         finally:
             bruce.close()
+
+
+def test_an_export_says_where_it_comes_from(good: Good, home: Path) -> None:
+    """Its report has the hash of each segment file, and whether all could be read."""
+    layout, _ = damaged(good, kinds.flipped_value, home)
+    report = home / "origin.json"
+    done = run("inspect", "export", "--spool", layout.directory, "--report", report)
+    found = json.loads(report.read_text())
+    assert (done.returncode, found["version"], found["whole"]) == (1, 1, False)
+    assert sorted(found["sha256"]) == [str(layout.segments / name) for name in sorted(good.names)]

@@ -32,7 +32,7 @@ ANEW = {kinds.removed_all}
 UNCOUNTED = {kinds.ledger_garbage: 7, kinds.ledger_cut: 7}
 """What the ledger counted is known to nobody else."""
 SILENT = {
-    *(kinds.footer_gone, kinds.packed_head_zeroed, kinds.index_gone, kinds.marks_gone),
+    *(kinds.footer_gone, kinds.index_gone, kinds.marks_gone),
     *(kinds.identity_gone, kinds.spare_flipped, kinds.leftovers),
 }
 """What `verify` calls no damage: nothing is lost by it, or it may be so."""
