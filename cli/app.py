@@ -1,4 +1,4 @@
-"""The programs `bruce` and `brucectl`: their commands, one line each, and how an error leaves them."""
+"""The programs `bruce` and `brucectl`: their commands, one line each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli import exits
 from cli.commands import config, discards, doctor, drain, inspect, replay, run, send, spark, status, top
-from cli.output import complain
+from cli.entry import enter
 
 _LOWEST_PRIORITY = 19
 
@@ -95,19 +94,9 @@ def _top(
 
 def bruce() -> NoReturn:
     """Run the daemon's program."""
-    _enter(daemon)
+    enter(daemon, "bruce")
 
 
 def brucectl() -> NoReturn:
     """Run the operator's program."""
-    _enter(control)
-
-
-def _enter(app: typer.Typer) -> NoReturn:
-    """Run a command; what it cannot do is one sentence on standard error and an exit code."""
-    try:
-        app()
-    except exits.KNOWN as error:
-        complain(str(error))
-        raise SystemExit(exits.exit_code(error)) from None
-    raise SystemExit(exits.FINE)
+    enter(control, "brucectl")

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cli.errors import BadArgument
+from cli.output import is_of_output
 
 ConfigFile = Annotated[
     Path | None,
@@ -51,9 +52,9 @@ def file_errors() -> Iterator[None]:
     """Make one sentence of what the file system refuses. Raises BadArgument."""
     try:
         yield
-    except BrokenPipeError:
-        raise
     except OSError as error:
+        if is_of_output(error):
+            raise
         raise BadArgument(f"{error.filename or 'a file'} cannot be read: {error.strerror or error}") from None
 
 

@@ -2,10 +2,15 @@
 
 Results go to standard output, complaints to standard error. Colour and boxes are for terminals: what is
 piped is plain text, one row a line, its columns separated by tabs.
+
+A JSON document has a `version`, which changes when a key goes or means something else; keys may be added.
+Objects that stand one on a line have none: of their keys none goes. Times are in UTC, numbers are whole
+unless they are seconds or rates, and null is what is not known, or is not there.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 """What stands in a table where there is no value."""
+_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE)
 _WORD = 8
 """Cells of the word before a sentence."""
 
@@ -135,6 +141,11 @@ def show_findings(
         f"{totals.segments:,} segments, {totals.messages:,} messages, {totals.bytes / (1 << 20):,.1f} MiB"
     )
     console.out(f"{damaged or 'no'} damage: {looked} verified in {seconds:.1f} s", highlight=False)
+
+
+def is_of_output(error: OSError) -> bool:
+    """Whether it is what was printed that could not be written: such an error names no file."""
+    return error.filename is None and error.errno in _OUTPUT
 
 
 def complain(sentence: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ from pipeline.schema import SCHEMA
 from pipeline.sink import COLUMNS, Delivery, arrange, deliver
 from spool.layout import Layout
 from spool.wire import reason_name
+
+VERSION = 1
+"""Of what `brucectl spark drain`, `run` and `replay` print."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,10 @@ class Sent:
     unknown: list[str]
     """Topics that Kafka does not have."""
     seconds: float
+
+    def as_json(self) -> dict[str, object]:
+        """The same, its version first."""
+        return {"version": VERSION, **asdict(self)}
 
 
 def send(frame: DataFrame, routes: Routes, delivery: Delivery) -> DataFrame:

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cli import app, config, exits, settings
+import typer.main
+
+from cli import app, config, exits, output, settings
 from cli.sizes import format_size
 from dispatch.options import DispatchOptions
 from spool.options import SpoolOptions
 from spool.wire import Reason, reason_name
 from tools import docstrings
-from tools.command_pages import family, program
+from tools.command_pages import commands, family, program
 from tools.completion import PROGRAMS, completions
 from tools.markdown import as_roff, section_of
 from tools.roff import document, escape, items, literal, paragraph, section, title
@@ -44,6 +47,14 @@ _DEFAULTS = {
     "keep_delivered_bytes": "as many as max_bytes and min_free_bytes leave",
     "keep_delivered_hours": "until the room is needed",
 }
+_DOCUMENTS = {
+    "brucectl status": ("status/report.py", "status/snapshot.py"),
+    "brucectl inspect show": ("cli/message.py",),
+    "brucectl spark audit": ("pipeline/report.py",),
+    "brucectl spark stats": ("pipeline/stats_report.py",),
+}
+"""Where the document of a command is described, when it is too long for its help."""
+_JSON = re.compile(r"\bwith --json\s.*?(?=\n\n|\Z)", re.IGNORECASE | re.DOTALL)
 _EXAMPLE = """
     [spool]
     directory = "/var/lib/bruce"
@@ -167,12 +178,33 @@ def guarantees() -> str:
     )
 
 
+def json_shapes() -> str:
+    """bruce-json(5): what each command prints with --json, by its help or by the module that makes it."""
+    shapes = []
+    for called, command in commands(typer.main.get_command(app.control), "brucectl"):
+        if paths := _DOCUMENTS.get(called):
+            told = [document(docstrings.of_module(ROOT / path)) for path in paths]
+            shapes.append(section(escape(called), *told))
+        elif found := _JSON.search(command.help or ""):
+            shapes.append(section(escape(called), document(found[0])))
+    return "".join(
+        [
+            title("bruce-json", 5, RELEASE),
+            section("NAME", "bruce\\-json \\- what brucectl prints with \\-\\-json\n"),
+            section("DESCRIPTION", document(output.__doc__.partition("\n\n")[2])),
+            *shapes,
+            section("SEE ALSO", "brucectl(1), bruce(7)\n"),
+        ]
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "bruce.8": lambda: program("bruce", 8, "the durable way into Kafka", app.daemon, RELEASE),
     "bruce.toml.5": configuration,
     "bruce-spool.5": on_disk,
     "bruce-ack.7": acknowledgement,
     "bruce.7": guarantees,
+    "bruce-json.5": json_shapes,
 }
 
 

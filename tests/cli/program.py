@@ -6,8 +6,8 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, NoReturn
 from unittest import mock
 
 import pytest
@@ -23,16 +23,18 @@ class Ended(NamedTuple):
     stderr: str
 
 
-def run(*arguments: object, environ: Mapping[str, str] | None = None) -> Ended:
-    """Run brucectl to its end, with these environment variables besides."""
+def run(
+    *arguments: object, environ: Mapping[str, str] | None = None, program: Callable[[], NoReturn] = brucectl
+) -> Ended:
+    """Run brucectl, or another program, to its end, with these environment variables besides."""
     out, err = io.StringIO(), io.StringIO()
     with (
-        mock.patch.object(sys, "argv", ["brucectl", *map(str, arguments)]),
+        mock.patch.object(sys, "argv", [program.__name__, *map(str, arguments)]),
         mock.patch.dict(os.environ, environ or {}),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         pytest.raises(SystemExit) as ended,
     ):
-        brucectl()
+        program()
     assert isinstance(ended.value.code, int)
     return Ended(ended.value.code, out.getvalue(), err.getvalue())

@@ -40,7 +40,8 @@ def find(
 ) -> None:
     """Print the messages whose key or value holds a pattern, as `inspect records` prints them.
 
-    Exits with 1 when none does, or when something on the way could not be read.
+    With --json the objects of `brucectl inspect records`. Exits with 1 when none does, or when something on
+    the way could not be read.
     """
     from cli.commands.inspect.printing import print_records
     from cli.span import parse_span

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ Files = Annotated[
 Hashes = Annotated[
     bool, typer.Option("--hashes", help="With --json, also the sha256 of each file that was looked at.")
 ]
-Limit = Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after so many.")]
+Limit = Annotated[int | None, typer.Option(min=0, max=sys.maxsize, metavar="N", help="Stop after so many.")]
 NoValues = Annotated[
     bool, typer.Option("--no-values", help="Show how long key and value are, not what they hold.")
 ]

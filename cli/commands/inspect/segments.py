@@ -31,7 +31,8 @@ def segments(
     it is resolved), damaged (its header cannot be read). Only headers, footers and the index are read.
 
     With --json one document of version 1: spool (null for files), segments: path, state, packed, disk_bytes,
-    number, first_sequence, next_sequence, messages, first_received, last_received, topics. Null: not known.
+    number, first_sequence, next_sequence, messages, first_received, last_received, topics
+    (topic, messages). Null: not known.
     Exits with 1 when a header is damaged.
     """
     from cli.output import complain, show_json, show_rows

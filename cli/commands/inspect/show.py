@@ -41,7 +41,8 @@ def show(
     delivered or discarded, and why; its partition, chosen again, with the reason; key and value. With
     --kafka its records there, by the header bruce-id, from its own time on.
 
-    With --json one document, of version 1. Exits with 1 when the message cannot be read, or is not there.
+    With --json one document of version 1; bruce-json(5) has it. Exits with 1 when the message cannot be read,
+    or is not there.
     """
     from cli.config import load_config
     from cli.errors import NotFound

@@ -50,7 +50,9 @@ def archive(
     a signal lets it finish what it is at. Exits 1 when messages could not be read in the spool, or left it
     after an earlier run and before this one ([spool] keep_delivered_hours keeps them).
 
-    Needs Java 17.
+    With --json one document of version 1, with --continuous one after the other: archive, messages, topics
+    (messages by name), files, merged (small files), unreadable, missed (they left the spool), damaged
+    (segments), spools (by uuid, the first sequence number that is not archived). Needs Java 17.
     """
     from cli.config import load_config
     from cli.exits import FINE, FOUND

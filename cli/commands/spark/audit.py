@@ -68,6 +68,8 @@ def audit(
 
     Kafka is read by Spark's own connector where the session has its jars (--conf spark.jars=...) and can be
     told the [kafka] properties that lead to the brokers; else by bruce's own source.
+
+    With --json one document of version 1; bruce-json(5) has it.
     """
     from cli.config import load_config
     from cli.exits import FINE, FOUND

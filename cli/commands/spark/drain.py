@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = examples(
     "brucectl spark drain /var/lib/bruce",
-    "brucectl spark drain '/mnt/fleet/*/bruce' --config /etc/bruce/bruce.toml --master spark://boss:7077",
+    "brucectl spark drain '/mnt/fleet/*/bruce' --config bruce.toml --master spark://boss:7077",
 )
 
 
@@ -50,9 +50,9 @@ def drain(
     discard_file, what would be discarded is left to the daemon. Executors write to the spools'
     `delivery/outcomes`.
 
-    With --json one document: messages, topics (messages by name), delivered, refused (by reason), left,
-    unknown (topics that Kafka does not have), seconds. Exits with 1 when messages are left, or the
-    header of a segment is damaged.
+    With --json one document of version 1: messages, topics (messages by name), delivered, refused (by
+    reason), left, unknown (topics that Kafka does not have), seconds. Exits with 1 when messages are left, or
+    the header of a segment is damaged.
     """
     from cli.config import load_config
     from cli.output import show_json
@@ -65,7 +65,7 @@ def drain(
 
         result = run_drain(session, paths, options, settings.partitioners, timeout_s=timeout)
     if as_json:
-        show_json(dataclasses.asdict(result))
+        show_json(result.as_json())
     else:
         typer.echo(_sentence(result))
     if complain_of_damage(paths) or result.left:

@@ -12,8 +12,8 @@ from cli.output import Form
 
 EXAMPLES = examples(
     "brucectl spark query 'SELECT topic, count(*) FROM spool GROUP BY topic'",
-    "brucectl spark query \"SELECT * FROM spool WHERE topic = 'orders' LIMIT 10\" /var/lib/bruce --form json",
-    "brucectl spark query 'SELECT date, count(*) FROM archive GROUP BY date' --archive /srv/archive",
+    "brucectl spark query \"SELECT * FROM spool WHERE topic = 'orders' LIMIT 10\" --form json",
+    "brucectl spark query 'SELECT count(*) FROM archive GROUP BY date' --archive /srv/archive",
 )
 
 

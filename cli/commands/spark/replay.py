@@ -60,9 +60,9 @@ def replay(
     bruce-replay says when this was, in ms since the epoch. Daemons may be at work beside it: to them these
     are no new messages, and what they have delivered stays so. --from 0 sends everything that is kept.
 
-    Prints the messages by topic. With --json one document: dry_run, messages, topics (messages by name),
-    delivered, refused (by reason), left, unknown (topics that Kafka does not have), seconds. Exits with 1
-    when Kafka refused some for good, some are left, or a segment's header is damaged.
+    Prints the messages by topic. With --json one document of version 1: dry_run, messages, topics (messages
+    by name), delivered, refused (by reason), left, unknown (topics that Kafka does not have), seconds. Exits
+    with 1 when Kafka refused some for good, some are left, or a segment's header is damaged.
     """
     from cli.config import load_config
     from cli.output import show_json
@@ -88,7 +88,7 @@ def replay(
         else:
             result = run_replay(wanted, layouts, options, settings.partitioners, timeout_s=timeout)
     if as_json:
-        show_json({"dry_run": dry_run, **dataclasses.asdict(result)})
+        show_json({**result.as_json(), "dry_run": dry_run})
     else:
         _show(result, dry_run=dry_run)
     damaged = not archive and complain_of_damage(paths)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = examples(
     "brucectl spark run /var/lib/bruce",
-    "brucectl spark run '/mnt/fleet/*/bruce' --config /etc/bruce/bruce.toml --master spark://boss:7077",
+    "brucectl spark run '/mnt/fleet/*/bruce' --config bruce.toml --master spark://boss:7077",
 )
 
 
@@ -44,14 +44,15 @@ def run(
     One streaming query does a delivery worker's work, for hosts whose daemon has [dispatch] engine = "spark"
     or lends delivery meanwhile. It may be killed and started again: what was delivered stands in the marks.
     Messages of topics that Kafka does not have wait for unknown_topic_seconds.
-    Prints a line a batch; with --json the document of brucectl spark drain.
+    Prints a line a batch; with --json a document of version 1, as brucectl
+    spark drain has it.
     """
     from cli.config import load_config
     from cli.output import show_json
 
     def show(sent: Sent) -> None:
         if as_json:
-            show_json(dataclasses.asdict(sent))
+            show_json(sent.as_json())
         else:
             typer.echo(_sentence(sent))
 

@@ -39,8 +39,9 @@ def stats(
     The peak is the busiest second; bytes are those of keys and values; a partition key counts as key where
     there is one. The number of keys is good to 5%, and the most frequent key is right when it is frequent.
     Discards are those of the spools' whole lives, by topic and reason; --hours has those by hour that kept
-    segments tell the time of, unless a topic is named. With --json one document: version (1), total, topics
-    (each with its hours), discards, discard_hours. Needs Java 17.
+    segments tell the time of, unless a topic is named. With --json one document of version 1: total, topics
+    (each with its hours), discards (spool, topic, reason, messages), discard_hours (spool, hour, reason,
+    messages); bruce-json(5) has the figures. Needs Java 17.
     """
     from cli.config import load_config
     from cli.output import show_json, show_rows

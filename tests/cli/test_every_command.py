@@ -1,0 +1,291 @@
+"""What holds for every command of bruce and brucectl: help, JSON, and how it leaves when it cannot go on."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import typer.main
+
+from cli import app, exits
+from spool.wire import encode
+from tests.cli.program import Ended, run
+from tests.spool.rig import Rig
+from tools.command_pages import commands
+from tools.gen_man import PAGES
+
+COMMANDS = {
+    called: command
+    for name, application in (("bruce", app.daemon), ("brucectl", app.control))
+    for called, command in commands(typer.main.get_command(application), name)
+}
+NAMES = list(COMMANDS)
+WITHOUT_JSON = {
+    "bruce run": "prints nothing",
+    "brucectl send": "prints nothing",
+    "brucectl inspect export": "prints JSON lines, or datagrams, and nothing else",
+    "brucectl spark query": "--form json",
+    "brucectl top": "is for people; programs have status",
+}
+"""Why."""
+LINES = ("brucectl inspect frames", "brucectl inspect records", "brucectl inspect find")
+"""They print an object a line, which has no version."""
+MAPS = ("topics", "refused", "discarded", "dropped", "spools")
+"""By name, uuid or reason: their keys are data."""
+NEEDED = {
+    "brucectl send": ["--topic", "t", "v"],
+    "brucectl replay": ["--from", "0"],
+    "brucectl drain": ["--timeout", "0"],
+    "brucectl inspect show": ["0"],
+    "brucectl inspect find": ["v"],
+    "brucectl inspect carve": ["/dev/null"],
+    "brucectl config convert": ["/dev/null"],
+    "brucectl spark archive": ["--to", "/nowhere"],
+    "brucectl spark query": ["SELECT 1"],
+    "brucectl spark replay": ["--from", "0"],
+}
+"""Arguments without which a command cannot begin."""
+KAFKA = {"BRUCE_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+ON_TERMINALS = ("brucectl top",)
+"""They end at once without one."""
+ON_SPOOLS = [
+    called
+    for called, command in COMMANDS.items()
+    if any("--spool" in p.opts for p in command.params) and called not in ON_TERMINALS
+]
+SHOWN = [called for called in ON_SPOOLS if called != "brucectl drain"] + ["brucectl config show"]
+"""What prints something of a spool that has messages, without a Kafka."""
+NOBODY = 65534
+
+
+@pytest.fixture(scope="module")
+def spool() -> Iterator[Path]:
+    """One with messages, sealed segments and a refused datagram, which nobody has open."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bruce-test-") as name:
+        rig = Rig(Path(name))
+        rig.fill(60)
+        rig.writer.append([encode(b"t0", b"v")], refused={1: (2, b"short")})
+        rig.stop()
+        yield rig.options.directory
+
+
+def call(called: str, *more: object, environ: dict[str, str] | None = None) -> Ended:
+    """Call a command with what it needs, and more."""
+    program, *words = called.split()
+    arguments = [*words, *NEEDED.get(called, []), *more]
+    return run(*arguments, environ={**KAFKA, **(environ or {})}, program=getattr(app, program))
+
+
+def assert_refused(done: Ended, *codes: int) -> None:
+    """It ended with one of these codes, and told why in one sentence."""
+    assert done.returncode in codes, done
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def numbers_of(called: str) -> list[str]:
+    """The options of a command that take a number."""
+    return [p.opts[0] for p in COMMANDS[called].params if p.type_descriptor.annotation in (int, float)]
+
+
+@pytest.mark.parametrize("called", NAMES)
+def test_help(called: str) -> None:
+    """Is narrow and plain in a pipe, however wide the terminal was that the pipe began in."""
+    done = call(called, "--help", environ={"COLUMNS": "300"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert "\x1b" not in done.stdout
+    assert f"Usage: {called} " in done.stdout
+    assert "\n  Examples:\n" in done.stdout
+
+
+@pytest.mark.parametrize("called", NAMES)
+def test_json_is_there_and_described(called: str) -> None:
+    """Every command prints JSON for programs, or says here why not; bruce-json(5) has its shape."""
+    there = any("--json" in parameter.opts for parameter in COMMANDS[called].params)
+    assert there == (called not in WITHOUT_JSON)
+    if there:
+        assert section(called)
+        assert called in LINES or re.search(r"version\W+[12]\b", section(called))
+
+
+def section(called: str) -> str:
+    """What bruce-json(5) says of a command."""
+    page = PAGES["bruce-json.5"]().replace("\\-", "-").replace("\\fB", "").replace("\\fR", "")
+    return page.partition(f".SH {called}\n")[2].partition("\n.SH ")[0]
+
+
+@pytest.mark.parametrize("called", [called for called in ON_SPOOLS if called not in WITHOUT_JSON])
+def test_json_is_what_is_described(called: str, spool: Path) -> None:
+    """Every key that is printed stands in the page; a document has its version."""
+    done = call(called, "--json", "--spool", spool)
+    assert "\x1b" not in done.stdout
+    if called in LINES:
+        documents = [json.loads(line) for line in done.stdout.splitlines()]
+        described = section("brucectl inspect records") + section(called)
+    else:
+        documents, described = [json.loads(done.stdout)], section(called)
+        if called == "brucectl inspect show":
+            described += section("brucectl inspect records")
+        assert "version" in documents[0]
+    assert documents
+    words = set(re.findall(r"\w+", described))
+    assert set().union(*map(keys, documents)) - words == set()
+
+
+def keys(value: Any) -> set[str]:
+    """Of all objects in a document, but for those whose keys are data."""
+    if isinstance(value, list):
+        return set().union(*map(keys, value))
+    if not isinstance(value, dict):
+        return set()
+    inner = [keys(v) for k, v in value.items() if not (k in MAPS and isinstance(v, dict))]
+    return set(value).union(*inner)
+
+
+@pytest.mark.parametrize("called", NAMES)
+def test_an_unknown_option(called: str) -> None:
+    """Is refused in one sentence that names it."""
+    done = call(called, "--no-such-option")
+    assert_refused(done, exits.USAGE)
+    assert f"{called}: No such option: --no-such-option" in done.stderr
+
+
+@pytest.mark.parametrize("called", NAMES)
+def test_numbers_that_are_none(called: str) -> None:
+    """Or are too large for anything."""
+    for option in filter(lambda name: name.startswith("--"), numbers_of(called)):
+        for garbage in ("abc", "", "\udcff", "0x10"):
+            assert_refused(call(called, option, garbage), exits.USAGE)
+
+
+@pytest.mark.parametrize("called", ON_SPOOLS)
+def test_values_out_of_range(called: str, spool: Path) -> None:
+    """Numbers of 30 digits and places that are none end in no traceback."""
+    wide = {"--limit": "9" * 30, "--samples": "9" * 30, "--from": "9" * 30, "--to": "x\udcff", "--step": "0s"}
+    for option in wide.keys() & {o for p in COMMANDS[called].params for o in p.opts}:
+        done = call(called, option, wide[option], "--spool", spool)
+        assert done.returncode in exits.MEANINGS, done
+        if done.returncode == exits.USAGE:
+            assert_refused(done, exits.USAGE)
+
+
+@pytest.mark.parametrize("called", NAMES)
+def test_a_configuration_that_is_not_there(called: str, tmp_path: Path) -> None:
+    """Is named; the doctor says it among other things."""
+    if not any("--config" in parameter.opts for parameter in COMMANDS[called].params):
+        pytest.skip("it has no configuration")
+    if called in ("brucectl doctor", *ON_TERMINALS):
+        pytest.skip("it is a finding there, or not come to")
+    done = call(called, "--config", tmp_path / "none.toml")
+    assert_refused(done, exits.USAGE)
+    assert f"{tmp_path / 'none.toml'}: cannot be read" in done.stderr
+
+
+@pytest.mark.parametrize("called", ON_SPOOLS)
+def test_a_spool_that_is_none(called: str, tmp_path: Path) -> None:
+    """A directory that is not there, an empty one, and a file; nothing is made of them."""
+    empty, file = tmp_path / "empty", tmp_path / "file"
+    empty.mkdir()
+    file.touch()
+    for place, codes in (
+        (tmp_path / "none", [exits.UNREACHABLE]),
+        (empty, [exits.UNREACHABLE]),
+        (file, [exits.USAGE, exits.UNREACHABLE]),
+    ):
+        done = call(called, "--spool", place)
+        assert_refused(done, *codes)
+        assert str(place) in done.stderr
+    assert sorted(tmp_path.rglob("*")) == [empty, file]
+
+
+@pytest.mark.parametrize("called", ON_SPOOLS)
+def test_a_spool_that_this_user_may_not_read(called: str, spool: Path) -> None:
+    """Is named, with the reason."""
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    call(called, "--spool", spool / "none")  # what it imports, another user may not be able to
+    os.seteuid(NOBODY)
+    try:
+        done = call(called, "--spool", spool, environ={"HOME": "/nonexistent"})
+    finally:
+        os.seteuid(0)
+    assert_refused(done, exits.FOUND, exits.USAGE, exits.UNREACHABLE)
+    assert "Permission denied" in done.stderr
+
+
+@pytest.mark.parametrize("called", SHOWN)
+@pytest.mark.parametrize("buffered", [True, False])
+def test_an_output_that_takes_nothing(called: str, spool: Path, *, buffered: bool) -> None:
+    """A full disk is one sentence; a reader that has seen enough needs none."""
+    more = ["--spool", spool] if called in ON_SPOOLS else []
+    full = os.open("/dev/full", os.O_WRONLY)
+    code, said = printing_to(full, called, *more, buffered=buffered)
+    assert (code, said[-1]) == (exits.FOUND, "standard output cannot be written: No space left on device")
+    reader, closed = os.pipe()
+    os.close(reader)
+    assert printing_to(closed, called, *more, buffered=buffered) == (exits.FOUND, said[:-1])
+
+
+def printing_to(fd: int, called: str, *more: object, buffered: bool) -> tuple[int, list[str]]:
+    """(exit code, lines of complaints) of a command that prints to a descriptor, which is closed."""
+    binary = os.fdopen(fd, "wb", buffering=-1 if buffered else 0)
+    out, err = io.TextIOWrapper(binary, write_through=not buffered), io.StringIO()
+    _, *words = called.split()
+    arguments = ["brucectl", *words, *NEEDED.get(called, []), *map(str, more)]
+    with (
+        mock.patch.object(sys, "stdout", out),
+        mock.patch.object(sys, "argv", arguments),
+        mock.patch.dict(os.environ, KAFKA),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        app.brucectl()
+    out.close()  # raises when something is still to be written that cannot be
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, err.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("tail", "said"), [("| head -1", ""), ("> /dev/full", "standard output cannot be written")]
+)
+def test_a_process_of_its_own(spool: Path, tail: str, said: str) -> None:
+    """Its interpreter has nothing to add at its end."""
+    program = f"{sys.executable} -c 'from cli.app import brucectl; brucectl()'"
+    for more in ("inspect records --json", "status"):
+        done = subprocess.run(
+            ["bash", "-c", f"{program} {more} --spool {spool} {tail}"],
+            env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.stderr.startswith(said)
+        assert done.stderr.count("\n") == bool(said), done.stderr
+
+
+def test_a_terminal_without_unicode(spool: Path) -> None:
+    """Gets escapes, and no error."""
+    program = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
+    done = subprocess.run(
+        [*program, "inspect", "timeline", "--spool", spool],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
