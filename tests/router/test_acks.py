@@ -289,6 +289,19 @@ def test_one_damaged_offset_makes_the_others_worthless(desk: Desk) -> None:
     assert desk.acks.floor == 0
 
 
+def test_what_is_left_out_is_found_again(desk: Desk) -> None:
+    """It is neither sent nor resolved; a successor finds it open, with nothing but the offsets left, too."""
+    desk.acks.resolve(array(range(30)))
+    desk.acks.leave_out(array(range(20, 60)))
+    assert desk.open_ones() == desk.sequences[60:]
+    desk.acks.resolve(array(desk.sequences[60:]))
+    desk.acks.write_down({UNROUTED: desk.sequences[-1] + 1, 1: desk.sequences[-1] + 1})
+    desk.acks.wait()
+    assert desk.marks.offsets()[UNROUTED] == 30
+    desk.reopen()
+    assert desk.open_ones() == list(range(30, 60))
+
+
 def test_offsets_of_brokers_that_are_gone_are_forgotten(desk: Desk) -> None:
     """They would keep a lost floor low for ever."""
     desk.acks.write_down({UNROUTED: 5, 7: 1})
