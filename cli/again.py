@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cli.commands.send import send_all
 from cli.errors import BadArgument
+from cli.progress import Show
 from cli.replay import Replayed, TopicCount
 from spool.discard_file import GivenUp, older, read_discard_file
 from spool.files import Span
 from spool.wire import split_topic, with_topic
-
-Show = Callable[[int, int], None]
 
 
 class Again:

@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from cli.config import EMBEDDED, Config
 from cli.drain_alone import Alone
 from cli.drain_watch import Watch
-from cli.drained import Drained, Show
+from cli.drained import Drained
 from cli.errors import BadArgument
+from cli.progress import Show
 from cli.snapshot import take_snapshot
 from dispatch.client import check
 from ingest.hold import Hold

@@ -14,7 +14,8 @@ from cli.config import Config
 from cli.daemon import slots_for
 from cli.delivery import Delivery, Progress
 from cli.drain_watch import seek
-from cli.drained import Drained, Show
+from cli.drained import Drained
+from cli.progress import Show
 from dispatch.brokers import State
 from ingest.staging import Staging, staging_path
 from ingest.worker import IngestWorker
@@ -162,7 +163,7 @@ class Alone:
         try:
             self._left = total = left()
             while self._left and time.monotonic() < self._deadline:
-                self._show(total - self._left, total)
+                self._show(total - self._left, total, self._trouble)
                 delivery.turn()
                 self._left = left()
         finally:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from cli.drained import Drained, Show
+from cli.drained import Drained
 from cli.errors import NobodyListens
+from cli.progress import Show
 from cli.snapshot import take_snapshot
 from dispatch.brokers import State
 from ingest.hold import Hold
@@ -119,7 +120,7 @@ class Watch:
             if (goal and not left) or time.monotonic() >= self._deadline:
                 break
             if goal:
-                self._show(min(goal.total, max(0, goal.total - left)), goal.total)
+                self._show(max(0, goal.total - left), goal.total, now.trouble or "")
             time.sleep(LOOK_S)
         return Drained(
             drained=goal is not None and left == 0,

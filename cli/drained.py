@@ -1,12 +1,8 @@
-"""What a drain tells, on its way and at its end."""
+"""What a drain tells, at its end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-
-Show = Callable[[int, int], None]
-"""Is told how many messages are done, of how many."""
 
 
 @dataclass(frozen=True, slots=True)

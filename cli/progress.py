@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -15,6 +15,12 @@ from cli.output import error_console
 
 LINE_S = 5.0
 """Between two lines, where there is no terminal."""
+
+
+class Show(Protocol):
+    """Who is told how much is done, of how much, and in one sentence why it does not go on."""
+
+    def __call__(self, done: int, total: int, trouble: str = "") -> None: ...
 
 
 class Progress:
@@ -37,11 +43,12 @@ class Progress:
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
+            TextColumn("{task.fields[trouble]}", style="red"),
             console=self._console,
             transient=True,
             disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task(what, total=None, rate="")
+        self._task = self._bar.add_task(what, total=None, rate="", trouble="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -52,17 +59,19 @@ class Progress:
     ) -> None:
         self._bar.stop()
 
-    def show(self, done: int, total: int) -> None:
-        """So much is done, of so much. Cheap enough to be called whenever something is known."""
+    def show(self, done: int, total: int, trouble: str = "") -> None:
+        """So much is done, of so much, and why not more. Cheap enough to be called at any time."""
         now = self._clock()
         if self._before is None:
             # What was done before we looked says nothing of the rate.
             self._before, self._started = done, now
         elapsed = now - self._started
         rate = (done - self._before) / elapsed if elapsed > 0 else 0.0
-        self._bar.update(self._task, completed=done, total=total, rate=f"{rate:,.0f} {self._unit}/s")
+        self._bar.update(
+            self._task, completed=done, total=total, rate=f"{rate:,.0f} {self._unit}/s", trouble=trouble
+        )
         if not self._console.is_terminal and now - self._told >= LINE_S:
             self._told = now
             left = f", {(total - done) / rate:,.0f} s left" if rate > 0 else ""
-            line = f"{done:,} of {total:,} {self._unit}, {rate:,.0f}/s{left}"
+            line = f"{done:,} of {total:,} {self._unit}, {rate:,.0f}/s{left}" + f"; {trouble}" * bool(trouble)
             self._console.out(line, highlight=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 
 from cli.config import EMBEDDED, Config
 from cli.errors import BadArgument
+from cli.progress import Show
 from cli.replay_line import Line
 from cli.replay_order import Order
 from cli.replay_state import Begun, ReplayMarks, State, read_begun
@@ -37,9 +38,6 @@ from spool.wire import Reason, reason_name
 SHOW_S = 0.2
 """Between two counts of what is left."""
 _DAMAGED = reason_name(Reason.DAMAGED)
-
-Show = Callable[[int, int], None]
-"""Is told how many messages are done, of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +157,7 @@ class Replay:
         deadline = started + timeout_s if timeout_s is not None else float("inf")
         with _own(self.state) as state:
             wanted = state.begun.wanted if state.begun else self._wanted
-            count = Count(self._layout, wanted, lambda _done, _total: None)
+            count = Count(self._layout, wanted, lambda _done, _total, _trouble="": None)
             if not count.sought.total:
                 state.finish()
                 return _result(count, state.begun, started, left=0)
@@ -189,7 +187,7 @@ class Replay:
             while not line.done() and time.monotonic() < deadline:
                 if time.monotonic() - shown >= SHOW_S:
                     shown = time.monotonic()
-                    show(total - line.left(sought), total)
+                    show(total - line.left(sought), total, line.trouble)
                 line.turn()
         except KeyboardInterrupt:
             pass

@@ -29,6 +29,18 @@ def test_lines_where_there_is_no_terminal() -> None:
     )
 
 
+def test_why_it_does_not_go_on() -> None:
+    """Trouble stands behind the figures, for as long as it lasts."""
+    for terminal in (False, True):
+        file, now = io.StringIO(), [100.0]
+        console = Console(file=file, force_terminal=terminal, width=100)
+        with Progress("delivering", console=console, clock=lambda now=now: now[0]) as progress:
+            progress.show(0, 10, "no broker")
+            now[0] += 6
+            progress.show(0, 10, "no broker")
+        assert "no broker" in file.getvalue()
+
+
 def test_short_work_is_silent() -> None:
     """Nobody needs a line about what is over at once."""
     assert shown(terminal=False, seconds=1) == ""
