@@ -66,6 +66,7 @@ def take_snapshot(directory: Path) -> Snapshot:
         acknowledgements=_acknowledgements(page) if page is not None and len(workers) == len(ROLES) else None,
         lent=_lent(layout, boot),
         unadopted=unadopted,
+        held=page is not None and bool(workers) and bool(page[Field.HELD]),
     )
 
 

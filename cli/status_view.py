@@ -190,6 +190,8 @@ def _notes(report: Report) -> Iterator[str]:
         yield f"last trouble, over since {last.seen}: {last.sentence}"
     if job := snapshot.lent:
         yield f"delivery is lent to process {job.pid} on {job.host} since {job.since}: below {job.until}"
+    if snapshot.held:
+        yield "`brucectl drain --stop-intake` has stopped the intake: senders wait until it ends"
     if snapshot.unadopted:
         yield (
             f"jobs have written down what became of {snapshot.unadopted} messages that are still "

@@ -8,7 +8,7 @@
      "brokers": [{"id", "state", "offset", "in_flight", "acknowledged"}],
      "trouble": null or a sentence, "dead_lettered": n,
      "acknowledgements": null or {"taken", "replied", "dropped", "waiting", "refused"},
-     "lent": null or {"pid", "host", "since", "until"}, "unadopted": n}
+     "lent": null or {"pid", "host", "since", "until"}, "unadopted": n, "held": bool}
 
 Watermarks are the next sequence number that is not yet at the level. Counts are those of the spool's whole
 life; `received = delivered + discarded + backlog` always holds. `trouble` says why nothing can be sent, or
@@ -16,7 +16,7 @@ not to some topics; `disk` what the disk refuses; `full` lists what has no room.
 the discarded are in the dead-letter topic. `acknowledgements` are those of [ingest]
 ack_socket, since the daemon was started. `lent` is the job on Spark that delivers in the daemon's stead.
 `unadopted`: of how many messages jobs have written down what became of them, and nobody has taken that over
-into the counts yet.
+into the counts yet. `held`: nothing is received at the moment, since `brucectl drain --stop-intake` wants it.
 """
 
 from __future__ import annotations
@@ -138,6 +138,8 @@ class Snapshot:
     """None while no job delivers."""
     unadopted: int
     """Messages that jobs have told of, and that still count as backlog."""
+    held: bool
+    """Senders wait, because an operator wants it."""
 
     def as_json(self) -> dict[str, Any]:
         """The documented shape."""

@@ -52,7 +52,7 @@ def status(
 
     With --json one document of version 1: taken, healthy, unhealthy (condition, sentence), spool, watermarks,
     received, delivered, discarded, backlog, full, disk, workers, brokers, trouble, dead_lettered,
-    acknowledgements, lent, unadopted, rates, topics, topics_estimated, oldest, room, last_trouble.
+    acknowledgements, lent, unadopted, held, rates, topics, topics_estimated, oldest, room, last_trouble.
     """
     from cli.output import show_json
     from cli.report import look_once

@@ -77,6 +77,8 @@ def test_nothing_is_received_meanwhile(bruce: RunningBruce, kafka: EmbeddedKafka
         bruce.await_true(lambda: bruce.logged("has stopped the intake") == 2)
         waiting = fill_socket(bruce)
         assert bruce.status().received == 100
+        shown = run("status", environ=bruce.environ).stdout
+        assert "note\t`brucectl drain --stop-intake` has stopped the intake: senders wait" in shown
         kafka.up()
         out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err.decode()
@@ -84,7 +86,8 @@ def test_nothing_is_received_meanwhile(bruce: RunningBruce, kafka: EmbeddedKafka
     assert (report["drained"], report["left"], report["backlog"], report["by_daemon"]) == (True, 0, 0, True)
     assert report["delivered"] == 100
     bruce.await_status(lambda s: s.delivered == 100 + waiting)
-    assert bruce.logged("the intake goes on") == 1
+    bruce.await_true(lambda: bruce.logged("the intake goes on") == 1)
+    assert not bruce.status().held
 
 
 @pytest.mark.crash

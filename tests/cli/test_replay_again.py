@@ -160,7 +160,7 @@ def test_at_a_rate(stored: RunningBruce, kafka: EmbeddedKafka) -> None:
     done = report(stored, "--yes", "--to", 300, "--rate", 200)
     assert (done["sent"], done["left"]) == (300, 0)
     assert done["seconds"] >= 0.5
-    assert report(stored, "--yes", "--to", 2, "--rate", 0.9)["sent"] == 2
+    assert report(stored, "--yes", "--to", 2, "--rate", 0.9, "--timeout", 60)["sent"] == 2
     assert found(kafka, 302).total() == 302
 
 

@@ -66,6 +66,7 @@ def check_shape(report: dict[str, Any]) -> None:
         "acknowledgements",
         "lent",
         "unadopted",
+        "held",
         "rates",
         "topics",
         "topics_estimated",

@@ -27,6 +27,7 @@ WELL = Snapshot(
     acknowledgements=None,
     lent=None,
     unadopted=0,
+    held=False,
 )
 HEALTHY = Report(
     taken="2026-11-21T17:00:00Z",
