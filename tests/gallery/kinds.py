@@ -370,15 +370,15 @@ def stranger(copy: Copy) -> bytes:
     """The segment of another spool that holds the same sequence numbers, with other messages."""
     cached = copy.good.directory.with_name("stranger")
     if not cached.exists():
-        rig, at = Rig(copy.good.directory.with_name("strange")), SEALED
-        rig.options = rig.options
-        while len(rig.layout.list_segments()) < at + 2:
+        rig = Rig(copy.good.directory.with_name("strange"))
+        # Its log is the longer one.
+        while len(rig.layout.list_segments()) < LIVE + 3:
             for _ in range(3):
                 first = int(rig.writer.tail[4])
                 rig.append([encode(b"t%d" % (i % 2), b"%d:" % (first + i) + b"w" * 50) for i in range(3)])
             rig.append([], refused={1: (2, b"x")})
             rig.step()
-        cached.write_bytes(rig.layout.segment(*rig.layout.list_segments()[at]).read_bytes())
+        cached.write_bytes(rig.layout.segment(*rig.layout.list_segments()[SEALED]).read_bytes())
         rig.crash()
     return cached.read_bytes()
 
@@ -436,6 +436,7 @@ def header_rewritten(copy: Copy) -> frozenset[int]:
 def newer_version(copy: Copy) -> frozenset[int]:
     """A segment of a newer release among the others."""
     rewrite_header(copy.path(SEALED), version=2)
+    leftovers(copy)
     return NOTHING
 
 

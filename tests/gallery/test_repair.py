@@ -55,6 +55,7 @@ def test_a_repair_that_is_killed_is_done_again(good: Good, home: Path, point: st
     with booted(KILLED_IN):
         apply(copy.layout, Mode.SKIP_DAMAGED)
         assert [one for one in plan(copy.layout) if one.action is not Action.NONE] == []
+    assert (copy.layout.quarantine / "data.mdb").stat().st_size == 8192
     judge(good, kinds.flipped_value, hit, start(home, NEXT))
 
 
