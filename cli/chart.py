@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy.typing as npt
 WIDTH = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _FULL = "█"
-_LEVELS = " ▁▂▃▄▅▆▇█"
+_LEVELS = " ▁▂▃▄▅▆▇"
+"""Of a line: none as high as the row, so that it does not touch the one above."""
 
 
 def bars(values: npt.NDArray[np.int64], width: int = WIDTH) -> list[str]:
@@ -21,7 +23,10 @@ def bars(values: npt.NDArray[np.int64], width: int = WIDTH) -> list[str]:
 
 
 def sparkline(values: Iterable[float], width: int) -> str:
-    """The last `width` values, a character each, the highest a full one; what is not nothing shows."""
-    shown = list(values)[-width:] if width > 0 else []
-    most = max(shown, default=0) or 1
-    return "".join(_LEVELS[-int(-max(value, 0) * 8 // most)] for value in shown).rjust(width)
+    """The last `width` values, a character each, by the highest of all; what is not nothing shows."""
+    known, levels = list(values), len(_LEVELS) - 1
+    most = max(known, default=0) or 1
+    shown = known[-width:] if width > 0 else []
+    # The highest may come out a little above itself.
+    heights = (min(levels, math.ceil(max(value, 0) / most * levels)) for value in shown)
+    return "".join(_LEVELS[height] for height in heights).rjust(width)

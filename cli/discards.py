@@ -59,8 +59,13 @@ class Listing:
     examples: list[Example]
 
 
-def list_discards(directory: Path, topics: frozenset[bytes], reasons: frozenset[str]) -> Listing:
-    """Read a spool; empty sets ask for all. Raises NoSpool, BadSpool, OSError."""
+def list_discards(
+    directory: Path, topics: frozenset[bytes], reasons: frozenset[str], from_ns: int = 0
+) -> Listing:
+    """Read a spool; empty sets ask for all, `from_ns` for what went on at that time or later.
+
+    Raises NoSpool, BadSpool, OSError.
+    """
     layout = Layout(directory)
     account = account_of(layout)
     refused = read_refused(layout)
@@ -79,7 +84,9 @@ def list_discards(directory: Path, topics: frozenset[bytes], reasons: frozenset[
     examples += [Example(s.sequence, s.topic, reason_name(s.reason), s.time_ns, s.data) for s in samples]
 
     def wanted(one: Discarded | Example) -> bool:
-        return (not topics or one.topic in topics) and (not reasons or one.reason in reasons)
+        newest_ns = one.last_ns if isinstance(one, Discarded) else one.time_ns
+        late = not from_ns or newest_ns >= from_ns
+        return late and (not topics or one.topic in topics) and (not reasons or one.reason in reasons)
 
     return Listing(
         sorted(filter(wanted, rows), key=lambda row: (row.topic, row.reason)),

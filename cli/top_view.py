@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 
 from rich.console import ConsoleDimensions, Group, RenderableType
@@ -19,7 +19,7 @@ from status.report import Report
 KEYS = "q quit   p pause   sort by: r rate, b backlog, n name"
 _NARROW = 80
 _LEAST_SPARK, _MOST_SPARK = 10, 60
-_NAME_CELLS = 20
+_NAME_CELLS, _NUMBER_CELLS = 20, 9
 _STYLES = {"into": "cyan", "out": "green"}
 
 
@@ -91,7 +91,7 @@ def _line(width: int, *parts: tuple[str, str]) -> Text:
 
 
 def _topics(top: Top, report: Report, most: int, spark: int) -> Table:
-    table = _table("topic", "backlog", "in/s", "", "out/s", "")
+    table = _table(("topic", "backlog", "in/s", "", "out/s", ""), spark)
     names, waiting = top.sorted_topics(), top.backlog()
     shown = names if len(names) <= most else names[: max(0, most - 1)]
     about = "~" if report.topics_estimated else ""
@@ -112,7 +112,7 @@ def _topics(top: Top, report: Report, most: int, spark: int) -> Table:
 
 
 def _brokers(top: Top, report: Report, most: int, spark: int) -> Table:
-    table = _table("broker", "in flight", "behind", "", "out/s", "")
+    table = _table(("broker", "in flight", "behind", "", "out/s", ""), spark)
     brokers = worst_first(report.snapshot)
     shown = brokers if len(brokers) <= most else brokers[: max(0, most - 1)]
     for broker in shown:
@@ -130,13 +130,12 @@ def _brokers(top: Top, report: Report, most: int, spark: int) -> Table:
     return table
 
 
-def _table(*heads: str) -> Table:
+def _table(heads: Sequence[str], spark: int) -> Table:
+    """A name, then numbers; columns without a head are charts."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(
-        heads[0], no_wrap=True, overflow="ellipsis", min_width=_NAME_CELLS, max_width=_NAME_CELLS
-    )
+    table.add_column(heads[0], no_wrap=True, overflow="ellipsis", width=_NAME_CELLS)
     for head in heads[1:]:
-        table.add_column(head, justify="right", no_wrap=True, min_width=8 if head else None)
+        table.add_column(head, justify="right", no_wrap=True, min_width=_NUMBER_CELLS if head else spark)
     return table
 
 

@@ -55,9 +55,10 @@ def _messages(report: Report, limits: Limits) -> Iterator[Complaint]:
         yield Complaint("old", f"the oldest undelivered message has waited for {age}, longer than {most}")
     if quarter and quarter.discarded > 0:
         count, span = round(quarter.discarded * quarter.seconds), in_words(quarter.seconds)
+        were = "message was" if count == 1 else "messages were"
         yield Complaint(
             "discards",
-            f"{count:,} messages were discarded in the last {span}; see brucectl discards",
+            f"{count:,} {were} discarded in the last {span}; see brucectl discards",
         )
 
 

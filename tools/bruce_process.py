@@ -61,8 +61,8 @@ class Bruce:
         self.socket = Path(listener.getsockname()) if listener else self.runtime / "bruce.sock"
         self.pid = 0
         self._listener, self._settings = listener, settings or {}
-        self._environ = {name: value for name, value in os.environ.items() if not name.startswith("BRUCE_")}
-        self._environ |= {
+        self.environ = {name: value for name, value in os.environ.items() if not name.startswith("BRUCE_")}
+        self.environ |= {
             "BRUCE_RUNTIME_DIRECTORY": str(self.runtime),
             "PYTHONPATH": str(ROOT),
             **(environ or {}),
@@ -105,7 +105,7 @@ class Bruce:
         if shutil.which("setpriv"):
             # Nothing of ours stays behind, however we end.
             command = ["setpriv", "--pdeathsig", "KILL", *command]
-        self.pid = os.posix_spawnp(command[0], command, self._environ, file_actions=actions, setsid=True)
+        self.pid = os.posix_spawnp(command[0], command, self.environ, file_actions=actions, setsid=True)
         if wait:
             self.await_workers()
 
@@ -176,7 +176,7 @@ class Bruce:
         command = [sys.executable, "-c", "from cli.app import brucectl; brucectl()", "status", "--json"]
         done = subprocess.run(
             [*command, "--config", str(self.config)],
-            env=self._environ,
+            env=self.environ,
             capture_output=True,
             timeout=timeout_s,
             check=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "brucectl discards",
     "brucectl discards --topic clicks --samples 20",
+    "brucectl discards --from -1h",
     "brucectl discards --reason too_large --json | jq '.discards[].messages'",
 )
 VERSION = 1
@@ -28,6 +30,14 @@ def discards(
     reason: Annotated[
         list[str] | None,
         typer.Option("--reason", metavar="R", help="Only this reason; repeatable. See bruce-spool(5)."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="Only what was still being discarded at this time or later: ISO 8601, or -30m, -2h, -7d.",
+        ),
     ] = None,
     samples: Annotated[
         int, typer.Option("--samples", min=0, metavar="N", help="Show so many samples a topic and reason.")
@@ -45,18 +55,24 @@ def discards(
     With --json one document: version (1), discards (topic, reason, messages, dead_lettered, first, last),
     samples (sequence, topic, reason, time, data); times are UTC, null: not known; what is not UTF-8 stands in
     base64 under topic_base64, data_base64.
+
+    Counts are those since the spool began, with --from, too: when each message was discarded is not kept.
     """
     from cli.discards import list_discards
     from cli.output import show_json, show_rows
+    from cli.span import parse_place
     from spool.wire import Reason, reason_name
 
     reasons = frozenset(reason or ())
     if unknown := reasons - {reason_name(known) for known in Reason}:
         raise BadArgument(f"there is no reason {min(unknown)!r}; bruce-spool(5) has them all")
     names = frozenset(name.encode(errors="surrogateescape") for name in topic or ())
+    start = parse_place("--from", since, time.time_ns()) if since else None
+    if start and not start.is_time:
+        raise BadArgument(f"--from {since}: expected a time, such as 2026-03-01T12:00:00 or -2h")
     directory = configured_spool(spool, config)
     with file_errors():
-        found = list_discards(directory, names, reasons)
+        found = list_discards(directory, names, reasons, start.value if start else 0)
     if as_json:
         show_json(_document(found, samples))
         return
@@ -101,7 +117,7 @@ def _local(ns: int) -> str:
 def _document(found: Listing, samples: int) -> dict[str, Any]:
     from cli.records import as_text, as_utc
 
-    def time(ns: int) -> str | None:
+    def utc(ns: int) -> str | None:
         return as_utc(ns) if ns else None
 
     return {
@@ -112,8 +128,8 @@ def _document(found: Listing, samples: int) -> dict[str, Any]:
                 "reason": row.reason,
                 "messages": row.messages,
                 "dead_lettered": row.dead_lettered,
-                "first": time(row.first_ns),
-                "last": time(row.last_ns),
+                "first": utc(row.first_ns),
+                "last": utc(row.last_ns),
             }
             for row in found.discards
         ],
@@ -122,7 +138,7 @@ def _document(found: Listing, samples: int) -> dict[str, Any]:
                 "sequence": one.sequence,
                 **as_text("topic", one.topic or None),
                 "reason": one.reason,
-                "time": time(one.time_ns),
+                "time": utc(one.time_ns),
                 **as_text("data", one.data),
             }
             for one in _some(found.examples, samples)

@@ -21,10 +21,10 @@ _ORDERS = {"r": "rate", "b": "backlog", "n": "name"}
 def top(*, spool: SpoolDirectory = None, config: ConfigFile = None) -> None:
     """Watch a spool: rates as they change, by topic and by broker, what waits, and whether all is well.
 
-    A look each second; a chart has a character for each, scaled to its own highest. "in" is what was stored,
-    "out" what was delivered or discarded; by topic it is not known while topics are estimated (~). A broker
-    is behind by what was stored since the first message that waits for it. Unhealthy is what `brucectl
-    status` calls so.
+    A look each second; a chart has a character for each, scaled to its own highest of two minutes. "in" is
+    what was stored, "out" what was delivered or discarded; by topic it is not known while topics are
+    estimated (~). A broker is behind by what was stored since the first message that waits for it. Unhealthy
+    is what `brucectl status` calls so.
 
     Keys: q ends, p pauses and goes on, r, b and n sort topics by rate, backlog and name. Needs a terminal;
     for a pipe there is `brucectl status --json`. Nothing is written to the spool.

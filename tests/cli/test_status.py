@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,20 @@ import numpy as np
 import pytest
 
 from cli.daemon import slots_for
+from cli.report import _rate
 from dispatch.embedded import EmbeddedKafka
 from ingest.staging import RESERVE
+from spool.history import Change
 from spool.outcome_file import write_outcomes
 from spool.page import Field, Page, page_path, runtime_directory
 from spool.recovery import boot_id
 from spool.wire import encode
+from status.health import Limits, complaints
 from tests.cli.program import run
 from tests.cli.test_drain import stage
 from tests.daemon import RunningBruce
 from tests.spool.rig import Rig
+from tests.status.test_health import HEALTHY
 
 ROLES = ["supervisor", "ingest", "keeper", "delivery"]
 
@@ -109,6 +114,41 @@ def test_alive(bruce: RunningBruce) -> None:
     assert report["spool"]["directory"] == str(bruce.spool)
     assert report["spool"]["segments"] == 1
     assert report["spool"]["bytes"] >= 256 << 10
+    assert sum(broker["acknowledged"] for broker in report["brokers"]) == 30
+    assert (report["topics"], report["oldest"], report["last_trouble"]) == ([], None, None)
+
+
+def test_rates(bruce: RunningBruce) -> None:
+    """What has come and gone since the daemon began is in its rates; a single discard makes it unhealthy."""
+    bruce.send([*(encode(b"t", b"%d" % n) for n in range(30)), b"short"])
+    seen: list[dict[str, Any]] = []
+
+    def told() -> bool:
+        seen[:] = [shown(bruce)]
+        rate = seen[0]["rates"]["quarter_hour"]
+        return rate is not None and rate["delivered"] > 0
+
+    bruce.await_true(told)
+    (report,) = seen
+    check_shape(report)
+    for rate in report["rates"].values():
+        assert list(rate) == ["seconds", "received", "delivered", "discarded"]
+        counts = [round(rate[count] * rate["seconds"]) for count in ("received", "delivered", "discarded")]
+        assert counts == [31, 30, 1]
+    assert [one["condition"] for one in report["unhealthy"]] == ["discards"]
+    assert report["unhealthy"][0]["sentence"].startswith("1 message was discarded in the last ")
+    room = report["room"]
+    assert (room["capacity_bytes"], room["hours_until_full"]) == (256 * (256 << 10), None)
+
+
+def test_one_discard_in_a_quarter_of_an_hour() -> None:
+    """Rates are exact enough that it is not rounded away."""
+    rate = _rate(Change(915.0, 10**9, 10**9, 1, 0))
+    assert rate is not None
+    report = replace(HEALTHY, quarter_hour=rate)
+    assert [one.sentence for one in complaints(report, Limits())] == [
+        "1 message was discarded in the last 15 min 15 s; see brucectl discards"
+    ]
 
 
 def test_dead(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:

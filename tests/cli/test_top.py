@@ -20,6 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console, ConsoleDimensions
 
 from cli.chart import sparkline
@@ -122,10 +124,18 @@ def test_it_fits(width: int, height: int) -> None:
 
 def test_sparklines() -> None:
     """A character each, to the right, scaled to the highest; what is not nothing shows."""
-    assert sparkline([0, 0.01, 4, 8], 6) == "   ▁▄█"
-    assert sparkline([8, 8, 1], 2) == "█▁"
+    assert sparkline([0, 0.01, 3.5, 7], 6) == "   ▁▄▇"
+    assert sparkline([7, 3, 1], 2) == "▃▁"
     assert sparkline([], 3) == "   "
     assert sparkline([0, 0], 2) == "  "
+
+
+@given(st.lists(st.floats(0, 1e12), min_size=1, max_size=30))
+def test_any_rates_make_a_line(rates: list[float]) -> None:
+    """A character for each, whatever the rates are; the highest is the highest there is."""
+    line = sparkline(rates, 30)
+    assert len(line) == 30
+    assert line[30 - len(rates) :].rstrip(" ") == "" or line[30 - len(rates) + rates.index(max(rates))] == "▇"
 
 
 def test_no_terminal(bruce_config: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from dispatch.codes import Code
 from dispatch.embedded import EmbeddedKafka
+from tests.cli.program import run
 from tests.daemon import RunningBruce, consume
 from tests.router.outlet import check_order, keyed, numbers
 
@@ -64,7 +65,10 @@ def test_no_broker(tmp_path: Path, servers: str, words: str) -> None:
     ],
 )
 def test_no_right(kafka: EmbeddedKafka, tmp_path: Path, api: int, code: Code, words: str) -> None:
-    """Refused for as long as nobody mends it, then delivered without a restart, in order, none discarded."""
+    """Refused for as long as nobody mends it, then delivered without a restart, in order, none discarded.
+
+    What the trouble was can still be read then.
+    """
     kafka.errors(api, [code] * 1000)
     with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
         bruce.send(keyed(COUNT))
@@ -75,6 +79,8 @@ def test_no_right(kafka: EmbeddedKafka, tmp_path: Path, api: int, code: Code, wo
         kafka.clear(api)
         after = bruce.await_status(lambda s: s.delivered == COUNT and s.trouble is None, 60)
         assert after.discarded == {}
+        last = json.loads(run("status", "--json", environ=bruce.environ).stdout)["last_trouble"]
+        assert last["sentence"].startswith(words)
         records = consume(kafka.bootstrap_servers, "t", 2, COUNT)
     assert set(numbers(records)) == set(range(COUNT))
     check_order(records)
