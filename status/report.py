@@ -2,7 +2,7 @@
 
     {"version": 1, "taken": TIME, "healthy": true or false,
      "unhealthy": [{"condition", "sentence"}],
-     "spool" ... "unadopted": as in status.snapshot,
+     "spool" ... "held": as in status.snapshot,
      "rates": {"minute", "quarter_hour": null or {"seconds", "received", "delivered", "discarded"}},
      "topics": [{"topic", "backlog"}], "topics_estimated": true or false,
      "oldest": null or {"sequence", "received", "age_seconds"},

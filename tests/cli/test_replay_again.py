@@ -117,6 +117,10 @@ def test_after_sigkill(stored: RunningBruce, kafka: EmbeddedKafka, mode: list[st
 def test_after_ctrl_c(stored: RunningBruce, kafka: EmbeddedKafka) -> None:
     """What is in flight is waited for: each message arrives once. The sentence says how to go on, code 1."""
     with running(stored) as process:
+        # So that there is always something in flight.
+        kafka.rtt(-1, 200)
+        before = report(stored)["left"]
+        stored.await_true(lambda: report(stored)["left"] < before)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 1
