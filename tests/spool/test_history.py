@@ -63,9 +63,9 @@ def test_a_sample_that_is_being_written_is_not_read() -> None:
     """The row that comes next may be half-written: it belongs to nobody."""
     clock = Clock()
     words = filled(clock, ROWS + 5)
-    before = change_over(words, 900, clock.ns)
+    before = change_over(words, 10_000, clock.ns)
     words[Field.HISTORY + 1 + 5 * (5 % ROWS) :][:5] = -1
-    assert change_over(words, 900, clock.ns) == before
+    assert change_over(words, 10_000, clock.ns) == before
 
 
 def test_a_successor_goes_on(tmp_path: Path) -> None:
