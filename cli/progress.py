@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -46,6 +47,8 @@ class Progress:
             TextColumn("{task.fields[trouble]}", style="red"),
             console=self._console,
             transient=True,
+            # Else results that go into a file would be shown above the bar, and not be in the file.
+            redirect_stdout=sys.stdout.isatty(),
             disable=not self._console.is_terminal,
         )
         self._task = self._bar.add_task(what, total=None, rate="", trouble="")

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -58,7 +59,7 @@ def run_stream(
         leases = [stack.enter_context(delivery_lease(layout)) for layout in layouts]
         routing = stack.enter_context(closing(Routing(options, partitioners, leases)))
         batches = Batches(session, leases, options, routing, told)
-        checkpoint = stack.enter_context(tempfile.TemporaryDirectory(prefix="bruce-run-"))
+        checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bruce-run-"))).as_uri()
         schema = StructType([SCHEMA[name] for name in COLUMNS if name != "partition"])
         stored = (
             session.readStream.format("bruce")

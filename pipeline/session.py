@@ -139,7 +139,7 @@ def _configuration(master: str, settings: Mapping[str, str]) -> SparkConf:
     chosen = {
         "spark.app.name": "bruce",
         "spark.master": master,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_HERE / 'log4j2.properties'}",
+        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_HERE / 'log4j2.properties'}",
         **_SETTINGS,
         **executors,
         **local,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import sys
 
+import pytest
 from rich.console import Console
 
 from cli.progress import Progress
@@ -51,3 +53,13 @@ def test_a_bar_on_a_terminal() -> None:
     text = shown(terminal=True, seconds=20)
     for part in ("delivering", "10000/10000", "messages/s"):
         assert part in text
+
+
+def test_results_go_where_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into a file, say, while the bar is on the terminal: nothing of them is shown in its place."""
+    file, terminal = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", file)
+    with Progress("counting", console=Console(file=terminal, force_terminal=True, width=100)):
+        sys.stdout.write("a row\n")
+    assert file.getvalue() == "a row\n"
+    assert "a row" not in terminal.getvalue()

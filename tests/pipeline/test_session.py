@@ -48,6 +48,16 @@ def test_another_python_brings_its_own_packages() -> None:
     assert packed.get("spark.executorEnv.PYTHONPATH") is None
 
 
+def test_a_users_java_options_come_beside_ours() -> None:
+    """Who sets some still has Spark's log where bruce looks for the reason of a failure."""
+    pytest.importorskip("pyspark")
+    from pipeline.session import _configuration
+
+    made = _configuration("local[1]", {"spark.driver.extraJavaOptions": "-Dany=thing"})
+    assert made.get("spark.driver.extraJavaOptions") == "-Dany=thing"
+    assert "log4j2.properties" in (made.get("spark.driver.defaultJavaOptions") or "")
+
+
 @pytest.mark.spark
 def test_all_cores_by_default(spark: SparkSession) -> None:
     """Without a master Spark runs here, on every core, and its page is open to this host only."""

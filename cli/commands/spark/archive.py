@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.arguments import AsJson, ConfigFile, examples
-from cli.commands.spark.options import Conf, Master, Spools, job_session, spool_paths
+from cli.commands.spark.options import Conf, Master, Spools, job_session, name_page, spool_paths
 
 if TYPE_CHECKING:
     from pipeline.archiving import ArchiveReport
@@ -58,10 +58,11 @@ def archive(
     from cli.exits import FINE, FOUND
 
     paths = spool_paths(spools, load_config(config))
-    with job_session(master, conf) as session:
+    with job_session(master, conf, bar=not continuous) as session:
         from pipeline.archiving import follow_archive, run_archive
 
         if continuous:
+            name_page(session)
             sound = True
             for report in follow_archive(session, paths, to, _stop_signals(), compact=compact):
                 _show(report, as_json=as_json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -76,31 +76,55 @@ def parse_conf(given: list[str] | None) -> dict[str, str]:
 
 
 @contextmanager
-def job_session(master: str | None, conf: list[str] | None, *, streams: bool = False) -> Iterator[Session]:
-    """A session for one job. On a terminal a bar shows its tasks, and where Spark's own page is.
+def job_session(
+    master: str | None, conf: list[str] | None, *, streams: bool = False, bar: bool = True
+) -> Iterator[Session]:
+    """A session for one job, with a `task_bar` unless that is left to the job.
 
     `streams`: it reads a spool as a stream, which takes a newer pyspark.
 
     Raises BadArgument, MissingSpark.
     """
     from cli.output import error_console
-    from cli.progress import Progress
     from pipeline.requirements import OLDEST, OLDEST_STREAM, check_requirements
 
     settings = parse_conf(conf)
     check_requirements(OLDEST_STREAM if streams else OLDEST)
 
-    from pipeline.progress import watch
     from pipeline.session import LOCAL, open_session
 
-    console = error_console()
-    if console.is_terminal:
+    if error_console().is_terminal:
         settings = {"spark.ui.enabled": "true", **settings}
-    with ExitStack() as stack:
-        session = stack.enter_context(open_session(master or LOCAL, settings))
-        if console.is_terminal:
-            url = session.sparkContext.uiWebUrl
-            title = f"Spark, {url}" if url else "Spark"
-            bar = stack.enter_context(Progress(title, "tasks", console=console))
-            stack.enter_context(watch(session, bar.show))
+    with open_session(master or LOCAL, settings) as session, task_bar(session) if bar else nullcontext():
         yield session
+
+
+@contextmanager
+def task_bar(session: Session) -> Iterator[None]:
+    """On a terminal, show how many tasks are done, and where Spark's own page is, until the context ends.
+
+    What is written to the same terminal meanwhile is mixed up with it.
+    """
+    from cli.output import error_console
+    from cli.progress import Progress
+    from pipeline.progress import watch
+
+    console = error_console()
+    if not console.is_terminal:
+        yield
+        return
+    with Progress(_page(session), "tasks", console=console) as bar, watch(session, bar.show):
+        yield
+
+
+def name_page(session: Session) -> None:
+    """On a terminal, say where Spark's own page is: for jobs that tell of their doings line by line."""
+    from cli.output import complain, error_console
+
+    if error_console().is_terminal:
+        complain(_page(session))
+
+
+def _page(session: Session) -> str:
+    url = session.sparkContext.uiWebUrl
+    return f"Spark, {url}" if url else "Spark"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from typing import Annotated
 
 import typer
 
 from cli.arguments import ConfigFile, examples
-from cli.commands.spark.options import Conf, Master, Spools, job_session, spool_paths
+from cli.commands.spark.options import Conf, Master, Spools, job_session, spool_paths, task_bar
 from cli.output import Form
 
 EXAMPLES = examples(
@@ -45,11 +46,14 @@ def query(
     from cli.rows import write_rows
 
     paths = spool_paths(spools, load_config(config))
-    with job_session(master, conf) as session:
+    with job_session(master, conf, bar=False) as session:
         from pipeline.failure import explained
         from pipeline.query import query as ask
         from pipeline.query import wrong_sql
 
         with explained(), wrong_sql():
             found = ask(session, sql, paths, archive)
-            write_rows(found.columns, found.toLocalIterator(), form)
+            rows = found.toLocalIterator()
+            with task_bar(session):
+                first = list(islice(rows, 1))
+            write_rows(found.columns, chain(first, rows), form)

@@ -17,6 +17,7 @@ from cli.commands.spark.options import (
     complain_of_damage,
     job_session,
     kafka_properties,
+    name_page,
     spool_paths,
 )
 
@@ -59,9 +60,11 @@ def run(
     settings = load_config(config)
     options = dataclasses.replace(settings.dispatch, kafka=kafka_properties(settings, bootstrap_servers))
     paths = spool_paths(spools, settings)
-    with job_session(master, conf, streams=True) as session, contextlib.suppress(KeyboardInterrupt):
+    running = job_session(master, conf, streams=True, bar=False)
+    with running as session, contextlib.suppress(KeyboardInterrupt):
         from pipeline.run import run_stream
 
+        name_page(session)
         complain_of_damage(paths)
         run_stream(session, paths, options, settings.partitioners, show, once=once)
 
