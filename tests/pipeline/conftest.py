@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A session on two cores; it is the same for all tests, since it takes seconds to start."""
+def requirements() -> None:
+    """Spark can run here."""
     try:
         check_requirements()
     except MissingSpark as error:
         pytest.skip(f"no Spark: {error}")
+
+
+@pytest.fixture(scope="session")
+def spark(requirements: None) -> Iterator[SparkSession]:
+    """A session on two cores; it is the same for all tests, since it takes seconds to start."""
     from pipeline.session import open_session
 
     with open_session("local[2]", {"spark.sql.shuffle.partitions": "2"}) as session:
