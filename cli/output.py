@@ -75,6 +75,15 @@ def show_rows(
     console.print(table)
 
 
+def room_beside(
+    heads: Sequence[str], rows: Sequence[Sequence[object]], most: int, *, console: Console | None = None
+) -> int:
+    """Cells for one more column of a table, `most` at most; of no terminal it is not asked how wide it is."""
+    console = console or Console()
+    left = console.width - _width(heads, rows) - 2 if console.is_terminal else most
+    return max(1, min(left, most))
+
+
 def _width(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
     """Of a table, two columns being two cells apart."""
     texts = [heads, *rows]

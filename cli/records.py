@@ -118,9 +118,9 @@ def as_text(name: str, data: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(data or b"").decode("ascii")}
 
 
-def as_local(ns: int) -> str:
-    """A time for people, to the ms, with the offset of where they are."""
-    return datetime.fromtimestamp(ns / 1e9).astimezone().isoformat(sep=" ", timespec="milliseconds")
+def as_local(ns: int, timespec: str = "milliseconds") -> str:
+    """A time for people, to the ms by default, with the offset of where they are."""
+    return datetime.fromtimestamp(ns / 1e9).astimezone().isoformat(sep=" ", timespec=timespec)
 
 
 def as_utc(ns: int) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
+import pty
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -145,6 +149,25 @@ def test_timeline(layout: Layout) -> None:
         "",
         "nothing was received in that time, or nothing of it is kept\n",
     )
+
+
+@pytest.mark.parametrize(("columns", "most"), [(70, 9), (80, 19), (200, 40)])
+def test_a_timeline_fits_the_terminal(layout: Layout, columns: int, most: int) -> None:
+    """However narrow it is, an interval is a line with a bar; the longest takes what is left, or 40 cells."""
+    ours, theirs = pty.openpty()
+    command = [*PROGRAM, "inspect", "timeline", "--step", "1m", "--spool", layout.directory]
+    environ = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
+    with subprocess.Popen(command, stdout=theirs, env=environ, cwd=ROOT):
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # how a terminal says that nobody is on it any more
+            while part := os.read(ours, 65536):
+                shown += part
+        os.close(ours)
+    lines = [re.sub(r"\x1b\[\d*m", "", line).rstrip() for line in shown.decode().splitlines()]
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= columns
+    assert lines[1].count("█") == most
 
 
 def test_bars() -> None:

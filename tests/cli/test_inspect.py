@@ -296,3 +296,15 @@ def test_printable() -> None:
     assert printable("Grüße, 世界".encode()) == "Grüße, 世界"
     assert printable(b"\x00\x7f\xc2\x9b\x1b") == r"\x00\x7f\x9b\x1b"
     assert printable(b"\x80abc") == r"\x80abc"
+
+
+def test_it_steps_aside(layout: Layout) -> None:
+    """Whoever looks has the lowest priority: senders and the daemon go first."""
+    with subprocess.Popen(
+        [*PROGRAM, "inspect", "records", "--follow", "--spool", layout.directory], stdout=subprocess.PIPE
+    ) as following:
+        assert following.stdout is not None
+        following.stdout.readline()
+        priority = os.getpriority(os.PRIO_PROCESS, following.pid)
+        following.kill()
+    assert priority == 19

@@ -81,20 +81,24 @@ def _document(found: Timeline) -> dict[str, Any]:
 
 
 def _show(found: Timeline) -> None:
-    from cli.chart import bars
-    from cli.output import complain, show_rows
+    from cli.chart import WIDTH, bars
+    from cli.output import complain, room_beside, show_rows
     from cli.records import as_local
 
     if not len(found.start_ns):
         complain("nothing was received in that time, or nothing of it is kept")
         return
-    rows = zip(
-        (as_local(start) for start in found.start_ns.tolist()),
-        found.messages.tolist(),
-        (found.messages / found.step_s).round(1).tolist(),
-        (found.bytes / (1 << 20)).round(1).tolist(),
-        found.discarded.tolist(),
-        bars(found.messages),
-        strict=True,
+    heads = ("from", "messages", "a second", "MiB", "refused")
+    rows = list(
+        zip(
+            (as_local(start, "seconds") for start in found.start_ns.tolist()),
+            found.messages.tolist(),
+            (found.messages / found.step_s).round(1).tolist(),
+            (found.bytes / (1 << 20)).round(1).tolist(),
+            found.discarded.tolist(),
+            strict=True,
+        )
     )
-    show_rows(("from", "messages", "a second", "MiB", "refused", "messages"), rows)
+    chart = bars(found.messages, room_beside(heads, rows, WIDTH))
+    # As wide as its widest bar: without a head.
+    show_rows((*heads, ""), [(*row, bar) for row, bar in zip(rows, chart, strict=True)])
