@@ -60,7 +60,7 @@ control.add_typer(inspection, name="inspect")
 @inspection.callback()
 def _step_aside() -> None:
     # Whoever looks into a spool may take long over it, on the cores that senders and the daemon run on.
-    pass
+    os.nice(_LOWEST_PRIORITY)
 
 
 jobs = _new_app(spark.HELP)

@@ -28,6 +28,7 @@ from spool.wire import encode
 from spool.writer import Writer
 from tests.cli.program import Ended, run
 from tests.daemon import ROOT, RunningBruce
+from tools.waiting import wait_until
 
 PROGRAM = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
 ODD = b"\xff\x00tab\tline\nescape\x1b[31m"
@@ -301,10 +302,9 @@ def test_printable() -> None:
 def test_it_steps_aside(layout: Layout) -> None:
     """Whoever looks has the lowest priority: senders and the daemon go first."""
     with subprocess.Popen(
-        [*PROGRAM, "inspect", "records", "--follow", "--spool", layout.directory], stdout=subprocess.PIPE
-    ) as following:
-        assert following.stdout is not None
-        following.stdout.readline()
-        priority = os.getpriority(os.PRIO_PROCESS, following.pid)
-        following.kill()
-    assert priority == 19
+        [*PROGRAM, "inspect", "records", "--follow", "--spool", layout.directory]
+    ) as looking:
+        try:
+            wait_until(lambda: os.getpriority(os.PRIO_PROCESS, looking.pid) == 19, 60, "it to step aside")
+        finally:
+            looking.kill()
