@@ -15,6 +15,7 @@ import errno
 import json
 import logging
 import socket
+from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
@@ -23,8 +24,10 @@ from tornado.iostream import StreamClosedError
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
+from status import dory
 from status.access import Access
 from status.desk import Desk, Source
+from status.dory import DiscardReports
 from status.errors import NothingToTell
 from status.metrics import CONTENT_TYPE, exposition
 from status.options import StatusOptions
@@ -36,6 +39,7 @@ EACH_S = 1.0
 """Between two events of a stream."""
 PATIENCE_S = 30.0
 """For who reads a stream, and for headers to come."""
+DORY_PATHS = r"/(server_info|counters|queues|discards)/(plain|json)"
 MOST_STREAMS = 32
 """Open at a time: each costs some memory, and a look a second serves all."""
 _AGAIN_S = 5.0
@@ -117,6 +121,11 @@ def application(access: Access, desk: Desk) -> Application:
             (r"/api/v1/flow", Flow, shared),
             (r"/api/v1/history", History, shared),
             (r"/api/v1/discards", Discards, shared),
+            (
+                DORY_PATHS,
+                Dory,
+                {**shared, "reports": DiscardReports()},
+            ),
             (r"/api/v1/stream", Stream, {**shared, "streams": set()}),
         ],
         default_handler_class=Unknown,
@@ -256,6 +265,36 @@ class Discards(Handler):
 
     async def get(self) -> None:
         self.finish_json(await self.desk.discards.get())
+
+
+class Dory(Handler):
+    """What Dory told under these paths."""
+
+    def initialize(  # type: ignore[override]
+        self, access: Access, desk: Desk, reports: DiscardReports
+    ) -> None:
+        super().initialize(access, desk)
+        self._reports = reports
+
+    async def get(self, what: str, form: str) -> None:
+        document = self._head() | await self._tell(what)
+        if form == "json":
+            self.finish_json(document)
+        else:
+            self.set_header("Content-Type", "text/plain; charset=utf-8")
+            self.finish(dory.as_plain(document))
+
+    def _head(self) -> dict[str, Any]:
+        vital = self.desk.vital()
+        pid = vital.workers[0].pid if vital.workers else 0
+        return dory.server_info(pid, version("bruce-spool"), vital.started_ns // 10**9)
+
+    async def _tell(self, what: str) -> dict[str, Any]:
+        if what == "counters":
+            return {"counters": dory.counters((await self.desk.figures.get()).report.snapshot)}
+        if what == "queues":
+            return dory.queues(await self.desk.figures.get())
+        return self._reports.take(await self.desk.discards.get()) if what == "discards" else {}
 
 
 class Stream(Handler):
