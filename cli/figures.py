@@ -14,10 +14,12 @@ from spool.identity import read_identity
 from spool.layout import Layout
 from spool.page import Field, page_path, read_page, runtime_directory
 from spool.recovery import boot_id
+from spool.wire import Reason, reason_name
 from status.figures import Figures, Point, Stage, TopicFlow
 from status.health import Limits, complaints
 from status.snapshot import Snapshot
 
+REASONS = tuple(reason_name(reason) for reason in Reason if reason)
 _GAP = 2.5
 """Steps between two samples beyond which nobody was counting."""
 
@@ -49,6 +51,7 @@ class Looks:
             brokers={broker.id: _out(top.brokers.get(broker.id)) for broker in snapshot.brokers},
             points=self._points(snapshot),
             step_s=STEP_S,
+            reasons=REASONS,
         )
 
     def _points(self, snapshot: Snapshot) -> list[Point]:

@@ -58,8 +58,13 @@ class Source:
         """From the shared page alone."""
         page = read_page(self._page)
         if page is None:
-            return Vital([], [], 0)
-        return Vital(list_workers(page), list(list_full(page)), int(page[Field.STARTED_NS]))
+            return Vital([], [], 0, held=False)
+        return Vital(
+            list_workers(page),
+            list(list_full(page)),
+            int(page[Field.STARTED_NS]),
+            held=bool(page[Field.HELD]),
+        )
 
 
 def _told(look: Callable[[], Found]) -> Found:

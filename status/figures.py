@@ -77,6 +77,8 @@ class Figures:
     points: list[Point]
     step_s: float
     """Between two points, in seconds."""
+    reasons: tuple[str, ...]
+    """All for which messages can be discarded, whether some were or not."""
 
     def status(self) -> dict[str, Any]:
         """As `brucectl status --json` prints it."""

@@ -57,8 +57,9 @@ def _books(figures: Figures) -> Iterator[Metric]:
     discarded = CounterMetricFamily(
         "bruce_messages_discarded", "Messages that will never be delivered, by reason.", labels=["reason"]
     )
-    for reason, count in seen.discarded.items():
-        discarded.add_metric([reason], count)
+    # Those of which there is none, too: the first of them is an increase then.
+    for reason in dict.fromkeys([*figures.reasons, *seen.discarded]):
+        discarded.add_metric([reason], seen.discarded.get(reason, 0))
     yield discarded
     yield CounterMetricFamily(
         "bruce_messages_dead_lettered",

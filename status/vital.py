@@ -20,6 +20,8 @@ class Vital:
     full: list[FullView]
     started_ns: int
     """When the daemon was started, in ns since the epoch."""
+    held: bool
+    """Whether somebody has stopped the intake."""
 
     def ailments(self) -> list[str]:
         """Why it does not live: a sentence for each process that does not run."""
@@ -34,4 +36,6 @@ class Vital:
         dead = [worker.role for worker in self.workers if worker.role in _INTAKE and not worker.alive]
         stopped = [f"the {role} worker is not running" for role in dead]
         # A quota is used up by one topic; the others are taken in.
+        if self.held:
+            stopped.append("brucectl drain --stop-intake holds the intake")
         return stopped + ["the spool is full" for view in self.full if view.topic is None]
