@@ -123,7 +123,7 @@ function showTables() {
 
 function showDiscards() {
   if (!discards) return;
-  table("discards", ["reason", "topic"], ["reason", "topic", "messages", "of these in dead letters"],
+  table("discards", ["reason", "topic"], ["reason", "topic", "messages", "dead letters"],
     discards.discards.map(one =>
       [one.reason.replaceAll("_", " "), called(one), whole(one.messages), whole(one.dead_lettered)]),
     "nothing was ever discarded");
@@ -131,7 +131,7 @@ function showDiscards() {
   id("samples").lastChild.replaceChildren(...discards.samples.map(one => make("div", "",
     make("span", "dim", [one.reason.replaceAll("_", " "), called(one),
       one.time ? one.time.slice(0, 19).replace("T", " ") : ""].join(", ")),
-    make("code", "", one.data ?? "base64 " + one.data_base64))));
+    make("code", "", one.data?.replace(/[\x00-\x1f\x7f]/g, "·") ?? "base64 " + one.data_base64))));
 }
 
 // -- charts --------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ _OPTIONS = (
     # In a container there is no user namespace to sandbox in; the only page it sees is ours.
     "--no-sandbox",
     "--disable-gpu",
+    "--hide-scrollbars",
     "--disable-dev-shm-usage",
     "--no-first-run",
     "--remote-debugging-port=0",
