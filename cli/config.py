@@ -22,6 +22,7 @@ from dispatch.options import SPARK, DispatchOptions, properties
 from router.limits import Rate
 from spool.options import SpoolOptions
 from spool.page import MOST_QUOTAS
+from status.options import StatusOptions
 
 SYSTEM_FILE = Path("/etc/bruce/bruce.toml")
 EMBEDDED = "embedded"
@@ -51,6 +52,7 @@ class Config:
     ingest: IngestOptions
     spool: SpoolOptions
     dispatch: DispatchOptions
+    status: StatusOptions
     partitioners: Mapping[str, str]
     """By topic, how the partition of a message is chosen. Where it is not given, a message with a partition
     key goes by that number (`partition_key`), and others in runs to any partition that is there (`any`).
@@ -83,6 +85,7 @@ def load_config(
         ingest=IngestOptions(**{"datagram_socket": datagram_socket, **_values(settings, "ingest")}),
         spool=_spool_options(directory, settings, place),
         dispatch=_dispatch_options(kafka, settings, place),
+        status=_status_options(settings, place),
         partitioners={path[1]: s.value for path, s in settings.items() if path[2:] == ("partitioner",)},
         rates=_rates(settings),
         file=file,
@@ -157,6 +160,22 @@ def check_room(options: SpoolOptions, where: str) -> None:
             f"[spool] max_bytes = {options.max_bytes}: expected at least {least}, "
             f"which is {_SEGMENTS_AT_LEAST} times segment_bytes",
         )
+
+
+def _status_options(settings: Settings, place: str) -> StatusOptions:
+    options = StatusOptions(**_values(settings, "status"))
+    if not options.is_local and not options.token_file:
+        raise ConfigError(
+            _where(settings, place, ("status", "address")),
+            f'[status] address = "{options.address}": other hosts may look only with a token; name a file '
+            "with one in [status] token_file",
+        )
+    if options.tls_key and not options.tls_certificate:
+        raise ConfigError(
+            _where(settings, place, ("status", "tls_key")),
+            "[status] tls_key belongs to a certificate: name that in [status] tls_certificate",
+        )
+    return options
 
 
 def _rates(settings: Settings) -> dict[str, Rate]:

@@ -18,6 +18,7 @@ from cli.delivery import FLUSH_S, Progress
 from cli.delivery_worker import DeliveryWorker
 from cli.errors import ConfigError
 from cli.exits import KNOWN
+from cli.snapshot import ROLES
 from dispatch.client import check
 from dispatch.embedded import EmbeddedKafka
 from ingest.acknowledger import Acknowledger
@@ -37,6 +38,7 @@ from spool.quotas import publish_open
 from spool.recovery import open_spool
 from spool.wire import MAX_DATAGRAM_BYTES, REASONS
 from spool.writer import Writer
+from status.access import open_access
 
 log = logging.getLogger("bruce")
 
@@ -44,6 +46,8 @@ log = logging.getLogger("bruce")
 HASTE_S = 2.0
 """At a second signal to stop, how long the sockets are still emptied: senders were told that what is in there
 was taken."""
+SHOW_STOP_S = 2.0
+"""For the status worker, which has nothing to finish."""
 STOP_S = 20.0
 """For the delivery worker's last steps, beside draining and waiting for acknowledgements."""
 
@@ -109,7 +113,11 @@ class Daemon:
             self._delivery,
         ]
         if self._ack_receiver:
-            roles.append(Role("ack", self._acknowledge, hasty_stop_s=HASTE_S, ends_first=True))
+            roles.append(
+                Role("ack", self._acknowledge, hasty_stop_s=HASTE_S, ends_first=True, row=ROLES.index("ack"))
+            )
+        if self.config.status.port:
+            roles.append(Role("status", self._show, stop_s=SHOW_STOP_S, row=ROLES.index("status")))
         self._allow_time()
         try:
             Supervisor(roles, self.page, reload=self._reload).run()
@@ -200,6 +208,12 @@ class Daemon:
         end_when_told(worker)
         worker.run()
 
+    def _show(self) -> None:
+        # Imported here: what a server brings along is no other worker's.
+        from cli.status_worker import serve  # noqa: PLC0415
+
+        serve(self.config, self._page_path)
+
     def _deliver(self) -> None:
         # Of a worker before this one nothing may stay.
         self.page.write_text(Field.TROUBLE, "")
@@ -255,6 +269,7 @@ def slots_for(segment_bytes: int) -> int:
 
 
 def _try(config: Config) -> None:
-    """Find out what only the parts themselves can refuse. Raises BadPartitioner, BadProperty."""
+    """Find out what only the parts themselves can refuse. Raises BadPartitioner, BadProperty, BadAccess."""
     Partitioners(config.partitioners)
     check(config.dispatch)
+    open_access(config.status)

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from cli.records import as_text, as_utc
 from cli.snapshot import account_of
 from spool.catalogue import Catalogue
 from spool.discarded import Sample
@@ -21,6 +23,9 @@ from spool.ledger import Discards, read_ledger
 from spool.marks import Marks
 from spool.refused import read_refused
 from spool.wire import DEAD_LETTERED, reason_name, sampled_topic
+
+VERSION = 1
+"""Of the document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +132,45 @@ def _marked(layout: Layout) -> tuple[list[Discards], list[Sample]]:
         return [], []
     finally:
         marks.close()
+
+
+def newest(found: list[Example], most: int) -> list[Example]:
+    """The newest of each topic and reason."""
+    chosen: list[Example] = []
+    for at, one in enumerate(found):
+        behind = found[at + most : at + most + 1]
+        if most and not (behind and (behind[0].topic, behind[0].reason) == (one.topic, one.reason)):
+            chosen.append(one)
+    return chosen
+
+
+def as_document(found: Listing, samples: int) -> dict[str, Any]:
+    """For JSON, with so many samples of each topic and reason."""
+
+    def time(ns: int) -> str | None:
+        return as_utc(ns) if ns else None
+
+    return {
+        "version": VERSION,
+        "discards": [
+            {
+                **as_text("topic", row.topic or None),
+                "reason": row.reason,
+                "messages": row.messages,
+                "dead_lettered": row.dead_lettered,
+                "first": time(row.first_ns),
+                "last": time(row.last_ns),
+            }
+            for row in found.discards
+        ],
+        "samples": [
+            {
+                "sequence": one.sequence,
+                **as_text("topic", one.topic or None),
+                "reason": one.reason,
+                "time": time(one.time_ns),
+                **as_text("data", one.data),
+            }
+            for one in newest(found.examples, samples)
+        ],
+    }

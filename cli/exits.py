@@ -14,6 +14,7 @@ from ingest.errors import BadSocket, IngestError
 from pipeline.errors import BadOption, BadQuery, MissingSpark, NotLent, PipelineError
 from router.errors import BadPartitioner, RouterError
 from spool.errors import MissingPart, NoSpool, SpoolBusy, SpoolError
+from status.errors import BadAccess, StatusError
 
 FINE = 0
 FOUND = 1
@@ -27,7 +28,7 @@ MEANINGS = {
     UNREACHABLE: "Not reachable: no daemon, no spool, or no Kafka.",
 }
 
-KNOWN = (CliError, SpoolError, IngestError, DispatchError, RouterError, PipelineError)
+KNOWN = (CliError, SpoolError, IngestError, DispatchError, RouterError, PipelineError, StatusError)
 """The roots of the trees of errors: what is none of these is a defect, and keeps its traceback."""
 
 _CODES: dict[type[BaseException], int] = {
@@ -48,6 +49,8 @@ _CODES: dict[type[BaseException], int] = {
     BadProperty: USAGE,
     Unreachable: UNREACHABLE,
     EmbeddedFailed: UNREACHABLE,
+    StatusError: FOUND,
+    BadAccess: USAGE,
     PipelineError: FOUND,
     MissingSpark: UNREACHABLE,
     BadOption: USAGE,

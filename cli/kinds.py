@@ -6,6 +6,7 @@ text: `from_text` makes of it what would have stood in the file.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from dataclasses import dataclass
@@ -128,6 +129,18 @@ class Choice(_Text):
         if not isinstance(value, str) or value not in self.words:
             raise ValueError(value)
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class Address(_Text):
+    """An IP address of this host."""
+
+    accepts: str = 'an IP address such as "127.0.0.1", "0.0.0.0" or "::1"'
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise ValueError(value)  # noqa: TRY004  (to the caller every refusal is one)
+        return str(ipaddress.ip_address(value))
 
 
 @dataclass(frozen=True, slots=True)

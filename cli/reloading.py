@@ -2,7 +2,7 @@
 
 A worker has its settings from the moment it was forked. So those whose settings changed make way for a
 successor: the keeper at any moment, as after a SIGKILL; the delivery worker when what it has in flight is
-acknowledged. The others have none that change.
+acknowledged; the status worker at once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ FIXED = (
     ("spool", "directory"),
     ("spool", "segment_bytes"),
     ("dispatch", "mode"),
+    ("status", "port"),
 )
 """Table and key of what is decided when bruce starts."""
 
@@ -31,10 +32,11 @@ def _delivery(config: Config) -> object:
     return [*chosen, config.spool.quotas]
 
 
-_OTHERS = ("ingest", "spool")
+_OTHERS = ("ingest", "spool", "status")
 _SETTINGS: dict[str, Callable[[Config], object]] = {
     "keeper": lambda config: config.spool,
     "delivery": _delivery,
+    "status": lambda config: config.status,
 }
 """By role, what its worker was told."""
 

@@ -16,7 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from cli.errors import ConfigError
-from cli.kinds import AbsolutePath, Choice, Kind, Partitioner, Property, Share, Size, Switch, TopicName, Whole
+from cli.kinds import (
+    AbsolutePath,
+    Address,
+    Choice,
+    Kind,
+    Partitioner,
+    Property,
+    Share,
+    Size,
+    Switch,
+    TopicName,
+    Whole,
+)
 from dispatch.options import ENGINES, MODES
 from spool.options import ALWAYS, INTERVAL
 
@@ -54,6 +66,13 @@ TABLES: dict[str, dict[str, Kind]] = {
         "discard_file": AbsolutePath(),
         "discard_file_bytes": Size(64 * KIB),
         "catch_up_bytes_per_second": Size(0),
+    },
+    "status": {
+        "port": Whole(0, 65_535, "port numbers"),
+        "address": Address(),
+        "token_file": AbsolutePath(),
+        "tls_certificate": AbsolutePath(),
+        "tls_key": AbsolutePath(),
     },
 }
 TOPIC_KEYS: dict[str, Kind] = {

@@ -26,8 +26,9 @@ from status.snapshot import AckView, BrokerView, LentView, Snapshot, SpoolView, 
 
 _LOOKS = 5
 """At a text that may be being written."""
-ROLES = ("supervisor", "ingest", "keeper", "delivery", "ack")
-"""In the order of the page; the last is there if it was asked for."""
+ROLES = ("supervisor", "ingest", "keeper", "delivery", "ack", "status")
+"""In the order of the page; the last two are there if they were asked for."""
+_ALWAYS = 4
 
 
 def take_snapshot(directory: Path) -> Snapshot:
@@ -38,7 +39,7 @@ def take_snapshot(directory: Path) -> Snapshot:
     unadopted = count_unadopted(layout)
     account = account_of(layout)
     page = read_page(page_path(runtime, spool, boot))
-    workers = _workers(page)
+    workers = [] if page is None else list_workers(page)
     written = int(account.tail[SEQUENCE])
     return Snapshot(
         spool=SpoolView(
@@ -63,7 +64,7 @@ def take_snapshot(directory: Path) -> Snapshot:
         brokers=_brokers(page) if page is not None and workers else [],
         trouble=_trouble(page_path(runtime, spool, boot)) if workers else None,
         dead_lettered=account.dead_lettered,
-        acknowledgements=_acknowledgements(page) if page is not None and len(workers) == len(ROLES) else None,
+        acknowledgements=_acknowledgements(page) if page is not None and _has_ack(workers) else None,
         lent=_lent(layout, boot),
         unadopted=unadopted,
         held=page is not None and bool(workers) and bool(page[Field.HELD]),
@@ -98,16 +99,20 @@ def _disk(page: np.ndarray) -> str | None:
     return None
 
 
-def _workers(page: np.ndarray | None) -> list[WorkerView]:
+def list_workers(page: np.ndarray) -> list[WorkerView]:
     """The workers on the page, if the supervisor lives."""
-    if page is None or not _alive(int(page[Field.WORKERS])):
+    if not _alive(int(page[Field.WORKERS])):
         return []
     rows = (page[Field.WORKERS + WORKER_WORDS * row :][:2].tolist() for row in range(len(ROLES)))
     workers = [
         WorkerView(role, pid, restarts, _alive(pid))
         for role, (pid, restarts) in zip(ROLES, rows, strict=True)
     ]
-    return workers if workers[-1].pid else workers[:-1]
+    return workers[:_ALWAYS] + [worker for worker in workers[_ALWAYS:] if worker.pid]
+
+
+def _has_ack(workers: list[WorkerView]) -> bool:
+    return any(worker.role == "ack" for worker in workers)
 
 
 def _lent(layout: Layout, boot: bytes) -> LentView | None:

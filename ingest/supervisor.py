@@ -60,6 +60,8 @@ class Role:
     """Given to it to end in order, in seconds."""
     hasty_stop_s: float = 0.0
     """The same when the supervisor was told twice to stop."""
+    row: int = 0
+    """Of WORKERS in the shared page; 0: that of its place among the roles."""
     ends_first: bool = False
     """It feeds the others: it ends before them, whenever it was started."""
     pid: int = 0
@@ -92,6 +94,7 @@ class Supervisor:
         """Supervise until SIGTERM or SIGINT; then stop the workers, one after the other."""
         self.page.words[Field.WORKERS : Field.DELIVERED] = 0
         self.page.words[Field.WORKERS] = os.getpid()
+        self.page.words[Field.STARTED_NS] = time.time_ns()
         wake = self._listen()
         # What is there now stays: a collection that looked at it would copy its pages into every worker.
         gc.freeze()
@@ -176,7 +179,7 @@ class Supervisor:
         for row, role in enumerate(self.roles, 1):
             if not role.pid and role.due <= now:
                 self._fork(role)
-                at = Field.WORKERS + WORKER_WORDS * row
+                at = Field.WORKERS + WORKER_WORDS * (role.row or row)
                 self.page.words[at : at + 2] = (role.pid, role.restarts)
 
     def _fork(self, role: Role) -> None:

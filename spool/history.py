@@ -1,4 +1,4 @@
-"""What the last quarter of an hour was like: samples that the keeper leaves in the shared page, for rates.
+"""What the last hour was like: samples that the keeper leaves in the shared page, for rates.
 
 They live as long as the page does: a restart of the host, or a clean end of the daemon, begins anew. What
 became of messages is counted there by who delivers, since the marks tell it only to who reads them all.
@@ -16,8 +16,8 @@ from spool.page import Field
 
 STEP_S = 5.0
 """Between two samples."""
-ROWS = 184
-"""A quarter of an hour, and a little more: the oldest may be being written over."""
+ROWS = 724
+"""An hour, and a little more: the oldest may be being written over."""
 _FRESH_S = 4 * STEP_S
 
 
@@ -54,7 +54,7 @@ class History:
     def __init__(self, words: np.ndarray, clock: Callable[[], int] = time.monotonic_ns) -> None:
         """`words`: those of the mapped page."""
         self._words, self._clock = words, clock
-        newest = _rows(words)[-1:]
+        newest = samples(words)[-1:]
         self._due_ns = newest[0].time_ns + int(STEP_S * 1e9) if newest else 0
 
     def due(self) -> bool:
@@ -74,7 +74,7 @@ def change_over(words: np.ndarray, seconds: float, now_ns: int) -> Change | None
 
     `words`: of a copied page. Of a keeper that has left no sample lately nothing is told.
     """
-    rows = _rows(words)
+    rows = samples(words)
     if not rows or now_ns - rows[-1].time_ns > _FRESH_S * 1e9:
         return None
     newest = rows[-1]
@@ -86,7 +86,7 @@ def change_over(words: np.ndarray, seconds: float, now_ns: int) -> Change | None
     return Change((newest.time_ns - first.time_ns) / 1e9, *differences)
 
 
-def _rows(words: np.ndarray) -> list[Sample]:
+def samples(words: np.ndarray) -> list[Sample]:
     """The samples, in order, without the one that may be being written over."""
     count = int(words[Field.HISTORY])
     return [Sample(*words[_at(n) :][:WORDS].tolist()) for n in range(max(0, count - ROWS + 1), count)]

@@ -19,7 +19,7 @@ from spool.digest import digest
 from spool.disk import write_file
 from spool.mapping import Mapping
 
-WORDS = 8192
+WORDS = 9216
 MAGIC = int.from_bytes(b"brucepg3", "little")
 
 

@@ -103,7 +103,7 @@ class Report:
             "unhealthy": [asdict(one) for one in unhealthy],
             **self.snapshot.as_json(),
             "rates": {"minute": _or_null(self.minute), "quarter_hour": _or_null(self.quarter_hour)},
-            "topics": [{**_named(topic), "backlog": count} for topic, count in self.topics],
+            "topics": [{**named(topic), "backlog": count} for topic, count in self.topics],
             "topics_estimated": self.topics_estimated,
             "oldest": _or_null(self.oldest),
             "room": _or_null(self.room),
@@ -115,8 +115,14 @@ def _or_null(view: RateView | OldestView | RoomView | LastTrouble | None) -> dic
     return None if view is None else asdict(view)
 
 
-def _named(topic: bytes) -> dict[str, str]:
+def named(topic: bytes) -> dict[str, str]:
+    """A topic under its name, or in base64 under another."""
     try:
         return {"topic": topic.decode("utf-8")}
     except UnicodeDecodeError:
         return {"topic_base64": base64.b64encode(topic).decode("ascii")}
+
+
+def shown_name(topic: bytes) -> str:
+    """A topic as a label can have it; bytes that are no UTF-8 are escaped."""
+    return topic.decode("utf-8", "backslashreplace")

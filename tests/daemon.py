@@ -74,6 +74,8 @@ class RunningBruce:
                 "min_free_bytes": 0,
             },
             "kafka": {"bootstrap.servers": servers},
+            # Nobody looks, and many run at a time.
+            "status": {"port": 0},
         }
         self.configure(settings or {})
 

@@ -79,6 +79,7 @@ class Bruce:
             "ingest": {"datagram_socket": str(self.socket)},
             "spool": {"directory": str(self.spool)},
             "kafka": {"bootstrap.servers": servers},
+            "status": {"port": 0},
         }
         for name, keys in self._settings.items():
             tables.setdefault(name, {}).update(keys)

@@ -22,6 +22,7 @@ from cli.sizes import format_size
 from dispatch.options import DispatchOptions
 from spool.options import SpoolOptions
 from spool.wire import Reason, reason_name
+from status.options import StatusOptions
 from tools import docstrings
 from tools.command_pages import commands, family, program
 from tools.completion import PROGRAMS, completions
@@ -37,6 +38,7 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "ingest": ("cli/config.py", config.IngestOptions),
     "spool": ("spool/options.py", SpoolOptions),
     "dispatch": ("dispatch/options.py", DispatchOptions),
+    "status": ("status/options.py", StatusOptions),
 }
 _DEFAULTS = {
     "directory": "/var/lib/bruce for root, for others $XDG_STATE_HOME/bruce or ~/.local/state/bruce",

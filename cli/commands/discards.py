@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,7 @@ from cli.arguments import AsJson, ConfigFile, SpoolDirectory, Topics, configured
 from cli.errors import BadArgument
 
 if TYPE_CHECKING:
-    from cli.discards import Discarded, Example, Listing
+    from cli.discards import Discarded, Example
 
 EXAMPLES = examples(
     "brucectl discards",
@@ -20,7 +20,6 @@ EXAMPLES = examples(
     "brucectl discards --from -1h",
     "brucectl discards --reason too_large --json | jq '.discards[].messages'",
 )
-VERSION = 1
 _SHOWN_BYTES = 60
 
 
@@ -58,7 +57,7 @@ def discards(
 
     Counts are those since the spool began, with --from, too: when each message was discarded is not kept.
     """
-    from cli.discards import list_discards
+    from cli.discards import as_document, list_discards, newest
     from cli.output import show_json, show_rows
     from cli.span import parse_place
     from spool.wire import Reason, reason_name
@@ -74,23 +73,13 @@ def discards(
     with file_errors():
         found = list_discards(directory, names, reasons, start.value if start else 0)
     if as_json:
-        show_json(_document(found, samples))
+        show_json(as_document(found, samples))
         return
     heads = ("topic", "reason", "messages", "dead-lettered", "first", "last")
     show_rows(heads, [_columns(row) for row in found.discards])
-    if shown := _some(found.examples, samples):
+    if shown := newest(found.examples, samples):
         typer.echo()
         show_rows(("topic", "reason", "time", "sequence", "first bytes"), [_example(one) for one in shown])
-
-
-def _some(found: list[Example], most: int) -> list[Example]:
-    """The newest of each topic and reason."""
-    chosen: list[Example] = []
-    for at, one in enumerate(found):
-        behind = found[at + most : at + most + 1]
-        if most and not (behind and (behind[0].topic, behind[0].reason) == (one.topic, one.reason)):
-            chosen.append(one)
-    return chosen
 
 
 def _columns(row: Discarded) -> tuple[object, ...]:
@@ -112,35 +101,3 @@ def _local(ns: int) -> str:
     if not ns:
         return "-"
     return datetime.fromtimestamp(ns / 1e9, UTC).astimezone().isoformat(sep=" ", timespec="seconds")
-
-
-def _document(found: Listing, samples: int) -> dict[str, Any]:
-    from cli.records import as_text, as_utc
-
-    def utc(ns: int) -> str | None:
-        return as_utc(ns) if ns else None
-
-    return {
-        "version": VERSION,
-        "discards": [
-            {
-                **as_text("topic", row.topic or None),
-                "reason": row.reason,
-                "messages": row.messages,
-                "dead_lettered": row.dead_lettered,
-                "first": utc(row.first_ns),
-                "last": utc(row.last_ns),
-            }
-            for row in found.discards
-        ],
-        "samples": [
-            {
-                "sequence": one.sequence,
-                **as_text("topic", one.topic or None),
-                "reason": one.reason,
-                "time": utc(one.time_ns),
-                **as_text("data", one.data),
-            }
-            for one in _some(found.examples, samples)
-        ],
-    }

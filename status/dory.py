@@ -1,0 +1,175 @@
+"""The paths and fields of Dory's status server, for the monitoring scripts that read them.
+
+    /server_info /counters /queues /discards, each with /json or /plain behind it
+
+A counter is here under Dory's name where it means the same. It counts over the spool's life, not since the
+start: what a script takes as a difference between two polls is right over a restart, too. In /queues all that
+waits of a topic stands under `send_wait`, since it waits in the spool and not in a batch, and what was sent
+and not answered is known by broker only; `new` are messages that are not synced yet. A discard report counts
+what came since the report before it; the first begins with the first question.
+
+Absent: counters that nothing here corresponds to (of threads, batches, connections, requests and acks by set,
+and Dory's own web server), /metadata_fetch_time, POST /metadata_update, /msg_debug. An unknown path is 404.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from status.figures import Figures
+from status.report import shown_name
+from status.snapshot import Snapshot
+
+REPORT_S = 600.0
+"""How long a discard report runs."""
+_MOST_RECENT = 25
+_MALFORMED = ("short", "size", "flags", "topic", "timestamp", "key", "value", "truncated", "poison")
+_COUNTERS: dict[str, tuple[str, ...]] = {
+    "InputAgentDiscardMsgMalformed": _MALFORMED,
+    "InputAgentDiscardMsgUnsupportedApiKey": ("api_key",),
+    "InputAgentDiscardMsgNoMem": ("spool_full", "over_quota"),
+    "DiscardBadTopicMsgOnRoute": ("unknown_topic",),
+    "DiscardLongMsg": ("too_large",),
+    "DiscardDueToRateLimit": ("rate_limited",),
+}
+"""Which reasons a counter of Dory's takes together."""
+_AT_INTAKE = {*_MALFORMED, "api_key", "api_version", "spool_full", "over_quota"}
+
+Document = dict[str, Any]
+
+
+def server_info(pid: int, version: str, started_s: int) -> Document:
+    """Who answers."""
+    return {"pid": pid, "version": version, "since": started_s, "now": int(time.time())}
+
+
+def counters(snapshot: Snapshot) -> list[Document]:
+    """Those that mean the same."""
+    discarded = snapshot.discarded
+    refused = sum(count for reason, count in discarded.items() if reason in _AT_INTAKE)
+    values = {"UnixDgInputAgentForwardMsg": snapshot.received - refused}
+    values |= {name: sum(discarded.get(reason, 0) for reason in of) for name, of in _COUNTERS.items()}
+    return [{"location": "[bruce, 0]", "name": name, "value": value} for name, value in values.items()]
+
+
+def queues(figures: Figures) -> Document:
+    """What waits, by topic."""
+    marks = figures.report.snapshot.watermarks
+    return {
+        "sending": [
+            {"topic": shown_name(topic), "batch": 0, "send_wait": count, "ack_wait": 0}
+            for topic, count in figures.report.topics
+        ],
+        "new": marks.accepted - marks.synced,
+    }
+
+
+class DiscardReports:
+    """Reports of what was discarded, a period each: the one that runs, and the one before."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._number, self._began = 0, clock()
+        self._base: dict[tuple[str, str], int] | None = None
+        self._finished: Document | None = None
+
+    def take(self, listing: Mapping[str, Any]) -> Document:
+        """What /discards tells, given the document of `brucectl discards --json` as of now."""
+        now, counts = self._clock(), dict(_counted(listing))
+        if self._base is None:
+            self._base = counts
+        if now - self._began >= REPORT_S:
+            self._finished = self._report(listing, counts)
+            self._number, self._began, self._base = self._number + 1, now, counts
+        found = {"interval": int(REPORT_S), "unfinished_report": self._report(listing, counts)}
+        return found | ({"finished_report": self._finished} if self._finished else {})
+
+    def _report(self, listing: Mapping[str, Any], counts: Mapping[tuple[str, str], int]) -> Document:
+        assert self._base is not None
+        fresh = {key: count - self._base.get(key, 0) for key, count in counts.items()}
+        by_reason: dict[str, int] = {}
+        for (reason, _), count in fresh.items():
+            by_reason[reason] = by_reason.get(reason, 0) + count
+        later = [
+            row for row in listing["discards"] if row["reason"] not in _AT_INTAKE and fresh[_key(row)] > 0
+        ]
+        return {
+            "id": self._number,
+            "start_time": int(self._began),
+            "malformed_msg_count": sum(by_reason.get(reason, 0) for reason in _MALFORMED),
+            "unix_stream_unclean_disconnect_count": 0,
+            "tcp_unclean_disconnect_count": 0,
+            "unsupported_api_key_msg_count": by_reason.get("api_key", 0),
+            "unsupported_version_msg_count": by_reason.get("api_version", 0),
+            "bad_topic_msg_count": by_reason.get("unknown_topic", 0),
+            "recent_malformed": _recent(listing, self._began, _MALFORMED),
+            "unix_stream_unclean_disconnect": [],
+            "tcp_unclean_disconnect": [],
+            "unsupported_msg_version": [],
+            "recent_bad_topic": [_name(row) for row in later if row["reason"] == "unknown_topic"],
+            "recent_too_long_msg": _recent(listing, self._began, ("too_large",)),
+            "rate_limit_discard": [
+                {"topic": _name(row), "count": fresh[_key(row)]}
+                for row in later
+                if row["reason"] == "rate_limited"
+            ],
+            "discard_topic": [
+                {
+                    "topic": _name(row),
+                    "min_timestamp": _ms(row["first"]),
+                    "max_timestamp": _ms(row["last"]),
+                    "count": fresh[_key(row)],
+                }
+                for row in later
+            ],
+            "possible_duplicate_topic": [],
+        }
+
+
+def as_plain(document: Mapping[str, Any]) -> str:
+    """A line for each field, as `name: value`; counters as `name=value`."""
+    lines = [
+        f"{name}: {value if isinstance(value, str | int) else json.dumps(value)}"
+        for name, value in document.items()
+        if name != "counters"
+    ]
+    lines += [f"{one['location']}.{one['name']}={one['value']}" for one in document.get("counters", [])]
+    return "\n".join(lines) + "\n"
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["reason"], _name(row)
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    """A topic; "" where there is none. What is no UTF-8 is escaped."""
+    if "topic_base64" in row:
+        return shown_name(base64.b64decode(row["topic_base64"]))
+    return row["topic"] or ""
+
+
+def _counted(listing: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], int]]:
+    for row in listing["discards"]:
+        yield _key(row), row["messages"]
+
+
+def _recent(listing: Mapping[str, Any], since_s: float, reasons: tuple[str, ...]) -> list[str]:
+    """First bytes of the newest, in base64."""
+    found = [
+        one.get("data_base64") or base64.b64encode(one["data"].encode()).decode()
+        for one in listing["samples"]
+        if one["reason"] in reasons and one["time"] and _ms(one["time"]) >= 1000 * since_s
+    ]
+    return found[-_MOST_RECENT:]
+
+
+def _ms(utc: str | None) -> int:
+    """Of ISO 8601 to the ns, whose last three digits Python has no place for; 0: not known."""
+    if utc is None:
+        return 0
+    return round(1000 * datetime.fromisoformat(utc.rstrip("Z")[:26] + "+00:00").timestamp())

@@ -1,0 +1,110 @@
+"""What page, metrics and API show: a report, and what happens at this moment.
+
+The shape of /api/v1/flow:
+
+    {"version": 1, "taken": TIME,
+     "stages": [{"stage", "cpu_seconds", "busy"}],
+     "inputs": [{"input", "messages_per_second"}], "out_per_second",
+     "topics": [{"topic", "in_per_second", "out_per_second", "backlog"}],
+     "brokers": [{"id", "out_per_second"}]}
+
+and of /api/v1/history:
+
+    {"version": 1, "step_seconds": 5, "points": [[TIME in s, received, delivered, discarded, backlog]]}
+
+Rates are messages a second since the look before; what no rate is known of has null. `busy` is the share of
+one processor that a stage took. A point's rates are those of the `step_seconds` before it, its backlog is in
+messages; there is an hour of them at most. A topic that is not UTF-8 stands in base64 under `topic_base64`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from status.report import Complaint, Report, named
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A process or thread on the way of a message."""
+
+    stage: str
+    """datagram, ack, keeper, router, broker-N, status."""
+    cpu_seconds: float
+    """Since it was started."""
+    busy: float | None
+    """Share of a processor, of late."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFlow:
+    """A topic at this moment."""
+
+    topic: bytes
+    in_per_second: float | None
+    out_per_second: float | None
+    backlog: int
+
+
+class Point(NamedTuple):
+    """A moment of the last hour."""
+
+    time: float
+    """Seconds since the epoch."""
+    received: float
+    """Messages a second, as are the next two."""
+    delivered: float
+    discarded: float
+    backlog: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One look."""
+
+    report: Report
+    unhealthy: list[Complaint]
+    stages: list[Stage]
+    inputs: dict[str, float | None]
+    """Messages a second, by input."""
+    out_per_second: float | None
+    topics: list[TopicFlow]
+    brokers: dict[int, float | None]
+    """Messages acknowledged a second, by broker."""
+    points: list[Point]
+    step_s: float
+    """Between two points, in seconds."""
+    reasons: tuple[str, ...]
+    """All for which messages can be discarded, whether some were or not."""
+
+    def status(self) -> dict[str, Any]:
+        """As `brucectl status --json` prints it."""
+        return self.report.as_json(self.unhealthy)
+
+    def flow(self) -> dict[str, Any]:
+        """This moment."""
+        return {
+            "version": VERSION,
+            "taken": self.report.taken,
+            "stages": [asdict(stage) for stage in self.stages],
+            "inputs": [{"input": name, "messages_per_second": rate} for name, rate in self.inputs.items()],
+            "out_per_second": self.out_per_second,
+            "topics": [
+                {
+                    **named(flow.topic),
+                    "in_per_second": flow.in_per_second,
+                    "out_per_second": flow.out_per_second,
+                    "backlog": flow.backlog,
+                }
+                for flow in self.topics
+            ],
+            "brokers": [{"id": number, "out_per_second": rate} for number, rate in self.brokers.items()],
+        }
+
+    def history(self, after: float = 0.0) -> dict[str, Any]:
+        """The last hour, or what of it came after a time in seconds since the epoch."""
+        points = [[round(p.time, 1), *p[1:]] for p in self.points if p.time > after]
+        return {"version": VERSION, "step_seconds": self.step_s, "points": points}

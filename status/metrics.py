@@ -1,0 +1,153 @@
+"""What /metrics tells, by Prometheus' conventions: base units, `_total` for what only grows.
+
+Totals are those of the spool's whole life, so they do not begin anew when bruce is started; what does begin
+anew (restarts, processor time, acknowledgements by broker) is a counter all the same, as Prometheus has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from status.figures import Figures
+from status.report import shown_name
+from status.vital import Vital
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+"""The format that every scraper knows."""
+CONDITIONS = ("stopped", "worker", "trouble", "old", "full", "filling", "discards", "disk", "marks")
+"""Those of status.health: each has a series, so that an alert sees 0 and not nothing."""
+STATES = ("healthy", "stalled", "backing_off", "paused", "draining")
+
+
+def exposition(figures: Figures, vital: Vital) -> bytes:
+    """The text of one scrape."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Look(figures, vital))
+    return generate_latest(registry)
+
+
+class _Look(Collector):
+    def __init__(self, figures: Figures, vital: Vital) -> None:
+        self._figures, self._vital = figures, vital
+
+    def collect(self) -> Iterator[Metric]:
+        yield InfoMetricFamily("bruce_build", "The release.", {"version": version("bruce-spool")})
+        yield _gauge("bruce_start_time_seconds", "When the daemon was started.", self._vital.started_ns / 1e9)
+        yield from _books(self._figures)
+        yield from _health(self._figures)
+        yield from _room(self._figures)
+        yield from _topics(self._figures)
+        yield from _brokers(self._figures)
+        yield from _processes(self._figures)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value)
+
+
+def _books(figures: Figures) -> Iterator[Metric]:
+    seen = figures.report.snapshot
+    yield CounterMetricFamily("bruce_messages_received", "Datagrams that senders sent.", seen.received)
+    yield CounterMetricFamily("bruce_messages_delivered", "Messages that Kafka acknowledged.", seen.delivered)
+    discarded = CounterMetricFamily(
+        "bruce_messages_discarded", "Messages that will never be delivered, by reason.", labels=["reason"]
+    )
+    # Those of which there is none, too: the first of them is an increase then.
+    for reason in dict.fromkeys([*figures.reasons, *seen.discarded]):
+        discarded.add_metric([reason], seen.discarded.get(reason, 0))
+    yield discarded
+    yield CounterMetricFamily(
+        "bruce_messages_dead_lettered",
+        "Discarded messages that the dead-letter topic has.",
+        seen.dead_lettered,
+    )
+    yield _gauge("bruce_backlog_messages", "Messages that wait to be delivered.", seen.backlog)
+    marks = GaugeMetricFamily(
+        "bruce_watermark_sequence", "The next sequence number not yet at each level.", labels=["level"]
+    )
+    for level in ("accepted", "written", "synced", "delivered"):
+        marks.add_metric([level], getattr(seen.watermarks, level))
+    yield marks
+    if acks := seen.acknowledgements:
+        replies = CounterMetricFamily(
+            "bruce_ack_messages",
+            "Messages of ack_socket since the start, by what became of them.",
+            labels=["event"],
+        )
+        for event in ("taken", "replied", "dropped", "refused"):
+            replies.add_metric([event], getattr(acks, event))
+        yield replies
+
+
+def _health(figures: Figures) -> Iterator[Metric]:
+    wrong = {complaint.condition for complaint in figures.unhealthy}
+    found = GaugeMetricFamily(
+        "bruce_unhealthy", "1 while brucectl status calls the spool unhealthy for this.", labels=["condition"]
+    )
+    for condition in CONDITIONS:
+        found.add_metric([condition], condition in wrong)
+    yield found
+
+
+def _room(figures: Figures) -> Iterator[Metric]:
+    report = figures.report
+    age = report.oldest.age_seconds if report.oldest else 0.0
+    yield _gauge("bruce_oldest_message_age_seconds", "Age of the oldest undelivered message.", age)
+    yield _gauge("bruce_spool_size_bytes", "Disk that the spool takes.", report.snapshot.spool.bytes)
+    yield _gauge("bruce_spool_segments", "Segments of the spool.", report.snapshot.spool.segments)
+    if report.room:
+        yield _gauge("bruce_backlog_bytes", "Disk that undelivered messages take.", report.room.waiting_bytes)
+        yield _gauge(
+            "bruce_capacity_bytes", "Disk that undelivered messages may take.", report.room.capacity_bytes
+        )
+
+
+def _topics(figures: Figures) -> Iterator[Metric]:
+    backlog = GaugeMetricFamily(
+        "bruce_topic_backlog_messages", "Messages that wait, of topics that have some.", labels=["topic"]
+    )
+    for topic, count in figures.report.topics:
+        backlog.add_metric([shown_name(topic)], count)
+    yield backlog
+
+
+def _brokers(figures: Figures) -> Iterator[Metric]:
+    state = GaugeMetricFamily(
+        "bruce_broker_state", "1 for the state that a broker is in.", labels=["broker", "state"]
+    )
+    acked = CounterMetricFamily(
+        "bruce_broker_messages_acknowledged",
+        "Messages that a broker acknowledged since the delivery worker was started.",
+        labels=["broker"],
+    )
+    flying = GaugeMetricFamily(
+        "bruce_broker_in_flight_messages", "Messages sent and not answered.", labels=["broker"]
+    )
+    for broker in figures.report.snapshot.brokers:
+        number = str(broker.id)
+        for name in STATES:
+            state.add_metric([number, name], name == broker.state)
+        acked.add_metric([number], broker.acknowledged)
+        flying.add_metric([number], broker.in_flight)
+    yield from (state, acked, flying)
+
+
+def _processes(figures: Figures) -> Iterator[Metric]:
+    alive = GaugeMetricFamily("bruce_worker_up", "1 while a process of the daemon runs.", labels=["role"])
+    restarts = CounterMetricFamily("bruce_worker_restarts", "How often it ended by itself.", labels=["role"])
+    for worker in figures.report.snapshot.workers:
+        alive.add_metric([worker.role], worker.alive)
+        restarts.add_metric([worker.role], worker.restarts)
+    busy = CounterMetricFamily(
+        "bruce_stage_cpu_seconds",
+        "Processor time of each stage of the way; its rate is the share of a processor that it takes.",
+        labels=["stage"],
+    )
+    for stage in figures.stages:
+        busy.add_metric([stage.stage], stage.cpu_seconds)
+    yield from (alive, restarts, busy)

@@ -1,0 +1,247 @@
+
+// What is shown comes from senders and brokers too: it is only ever set as text.
+const HOUR_S = 3600, GAP_S = 12.5, MOST_TOPICS = 25, ASK_DISCARDS_MS = 5000, QUIET_MS = 5000;
+const id = name => document.getElementById(name);
+let status, flow, points = [], discards, askedAt = 0, askedFor = -1, heardAt = 0;
+
+// -- words ---------------------------------------------------------------------------------------------
+
+const whole = n => Math.round(n).toLocaleString("en");
+function short(n) {
+  if (n === null || n === undefined) return "–";
+  if (Math.abs(n) < 10 && n % 1) return n.toFixed(1);
+  if (Math.abs(n) < 10000) return whole(n);
+  for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
+    if (Math.abs(n) >= size) return (n / size).toFixed(Math.abs(n) >= 100 * size ? 0 : 1) + " " + unit;
+}
+const rate = n => n === null || n === undefined ? "–" : short(n) + "/s";
+function bytes(n) {
+  const at = n > 0 ? Math.min(4, Math.floor(Math.log2(n) / 10)) : 0;
+  const value = n / 1024 ** at;
+  return value.toFixed(value < 10 && at ? 1 : 0) + " " + ["B", "KiB", "MiB", "GiB", "TiB"][at];
+}
+function time(seconds) {
+  if (seconds < 120) return Math.round(seconds) + " s";
+  if (seconds < 7200) return Math.round(seconds / 60) + " min";
+  return seconds < 172800 ? (seconds / 3600).toFixed(1) + " h" : Math.round(seconds / 86400) + " d";
+}
+const called = one => one.topic ?? (one.topic_base64 ? "base64 " + one.topic_base64 : "–");
+
+// -- parts ---------------------------------------------------------------------------------------------
+
+function make(kind, cls, ...inside) {
+  const node = document.createElement(kind);
+  if (cls) node.className = cls;
+  node.append(...inside.map(one => one instanceof Node ? one : String(one)));
+  return node;
+}
+const fill = (name, ...nodes) => id(name).replaceChildren(...nodes);
+function table(name, texts, heads, rows, nothing) {
+  if (!rows.length) return fill(name, make("tbody", "", make("tr", "", make("td", "dim", nothing))));
+  const cells = (kind, row) => row.map((one, at) => make(kind, texts.includes(heads[at]) ? "" : "number", one));
+  fill(name, make("thead", "", make("tr", "", ...cells("th", heads))),
+    make("tbody", "", ...rows.map(row => make("tr", "", ...cells("td", row)))));
+}
+
+// -- what each part shows ------------------------------------------------------------------------------
+
+function showVerdict() {
+  const wrong = status.unhealthy, pill = id("verdict");
+  pill.className = "pill " + (wrong.length ? "bad" : "good");
+  pill.textContent = wrong.length ? wrong.length + (wrong.length > 1 ? " things are wrong" : " thing is wrong")
+    : "all is well";
+  fill("wrong", ...wrong.map(one => make("li", "", one.sentence)));
+  id("wrong").hidden = !wrong.length;
+  id("spool").textContent = location.hostname + "  " + status.spool.directory;
+  id("taken").textContent = status.taken.replace("T", " ");
+  document.title = (wrong.length ? "! " : "") + "bruce: " + short(status.backlog) + " waiting";
+}
+
+function showFlow() {
+  const names = {datagram: "datagrams", ack: "with acknowledgement"};
+  fill("inputs", ...flow.inputs.map(one =>
+    make("div", "row", make("span", "dot" + (one.messages_per_second ? "" : " idle")),
+      names[one.input] ?? one.input, make("b", "", rate(one.messages_per_second)))),
+    make("div", "dim", short(status.received) + " received in all"),
+    make("div", "dim", short(Object.values(status.discarded).reduce((a, b) => a + b, 0)) + " discarded"));
+  const into = flow.inputs[0]?.messages_per_second;
+  for (const [name, n] of [["in", into], ["out", flow.out_per_second]]) {
+    id(name).className = "arrow" + (n ? " moving" : "");
+    id(name).firstChild.textContent = rate(n);
+  }
+  id("backlog").textContent = short(status.backlog);
+  const room = status.room, share = room?.capacity_bytes ? room.waiting_bytes / room.capacity_bytes : 0;
+  id("used").style.transform = "scaleX(" + Math.min(1, share) + ")";
+  id("used").parentNode.className = "meter" + (share > .9 ? " bad" : "");
+  id("room").textContent = room ? bytes(room.waiting_bytes) + " of " + bytes(room.capacity_bytes ?? 0)
+    + (room.hours_until_full === null ? "" : ", full in " + time(3600 * room.hours_until_full)) : "";
+  id("oldest").textContent = status.oldest ? "oldest waits for " + time(status.oldest.age_seconds) : "";
+  showBrokers();
+}
+
+function showBrokers() {
+  const out = new Map(flow.brokers.map(one => [one.id, one.out_per_second]));
+  const rows = status.brokers.map(one => {
+    const well = one.state === "healthy";
+    return make("div", "row", make("span", "dot" + (well ? "" : " bad")), "broker " + one.id,
+      well ? make("span", "dim", one.in_flight ? short(one.in_flight) + " in flight" : "")
+        : make("span", "state", one.state.replace("_", " ")), make("b", "", rate(out.get(one.id))));
+  });
+  if (status.lent) rows.push(make("div", "dim", "a job on " + status.lent.host + " delivers"));
+  if (!rows.length) rows.push(make("div", "dim", "none is known yet"));
+  rows.push(make("div", "dim", short(status.delivered) + " delivered in all"));
+  fill("brokers", ...rows);
+}
+
+function showMarks() {
+  const levels = ["accepted", "written", "synced", "delivered"];
+  fill("marks", ...levels.map((level, at) => {
+    const mark = status.watermarks[level], before = at ? status.watermarks[levels[at - 1]] : mark;
+    const behind = before > mark ? make("span", "dim", short(before - mark) + " behind") : "";
+    return make("div", "", make("span", "dim", level), make("b", "", whole(mark)), behind);
+  }));
+}
+
+function showTables() {
+  id("estimated").textContent = status.topics_estimated ? "backlogs are estimated" : "";
+  const topics = flow.topics.slice(0, MOST_TOPICS).map(one => [called(one), rate(one.in_per_second),
+    rate(one.out_per_second), whole(one.backlog)]);
+  const rest = flow.topics.length - topics.length;
+  if (rest > 0) topics.push([rest + " more", "", "", ""]);
+  table("topics", ["topic"], ["topic", "in", "out", "waiting"], topics, "nothing comes or waits");
+  table("workers", ["worker", "state"], ["worker", "state", "pid", "restarts"],
+    status.workers.map(one => [one.role, make("span", one.alive ? "" : "state", one.alive ? "runs" : "not running"),
+      one.pid, whole(one.restarts)]), "no daemon is running");
+  fill("stages", ...flow.stages.map(one => {
+    const bar = make("i", "");
+    bar.style.transform = "scaleX(" + Math.min(1, one.busy ?? 0) + ")";
+    return make("div", "", make("div", "row", one.stage,
+      make("span", "dim", one.busy === null ? "–" : Math.round(100 * one.busy) + " %")),
+      make("div", "meter", bar));
+  }));
+}
+
+function showDiscards() {
+  if (!discards) return;
+  table("discards", ["reason", "topic"], ["reason", "topic", "messages", "dead letters"],
+    discards.discards.map(one =>
+      [one.reason.replaceAll("_", " "), called(one), whole(one.messages), whole(one.dead_lettered)]),
+    "nothing was ever discarded");
+  id("samples").hidden = !discards.samples.length;
+  id("samples").lastChild.replaceChildren(...discards.samples.map(one => make("div", "",
+    make("span", "dim", [one.reason.replaceAll("_", " "), called(one),
+      one.time ? one.time.slice(0, 19).replace("T", " ") : ""].join(", ")),
+    make("code", "", one.data?.replace(/[\x00-\x1f\x7f]/g, "·") ?? "base64 " + one.data_base64))));
+}
+
+// -- charts --------------------------------------------------------------------------------------------
+
+const CHARTS = [
+  {name: "rates", series: [["received", 1], ["delivered", 2], ["discarded", 3]], say: rate},
+  {name: "waiting", series: [["waiting", 4]], say: whole, area: true},
+];
+
+function drawn(kind, attributes, text) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", kind);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+function nice(n) {
+  const size = 10 ** Math.floor(Math.log10(Math.max(n, 1)));
+  return size * [1, 2, 5, 10].find(step => step * size >= n);
+}
+
+function runs() {
+  const found = [];
+  for (const point of points) {
+    const last = found.at(-1);
+    if (last && point[0] - last.at(-1)[0] < GAP_S) last.push(point);
+    else found.push([point]);
+  }
+  return found;
+}
+
+function draw(chart) {
+  const svg = id(chart.name), width = svg.clientWidth, height = svg.clientHeight;
+  const left = 46, right = width - 6, top = 8, bottom = height - 20, now = Date.now() / 1000;
+  const most = nice(Math.max(1, ...points.flatMap(point => chart.series.map(([, at]) => point[at]))));
+  const x = t => right - (now - t) / HOUR_S * (right - left), y = n => bottom - n / most * (bottom - top);
+  const nodes = [0, .5, 1].flatMap(part => [
+    drawn("line", {class: "grid", x1: left, x2: right, y1: y(part * most), y2: y(part * most)}),
+    drawn("text", {x: left - 6, y: y(part * most) + 4, "text-anchor": "end"}, short(part * most))]);
+  for (const minutes of width < 500 ? [60, 30, 0] : [60, 45, 30, 15, 0])
+    nodes.push(drawn("text", {x: x(now - 60 * minutes), y: height - 5,
+      "text-anchor": minutes === 0 ? "end" : minutes === 60 ? "start" : "middle"},
+      minutes ? minutes + " min ago" : "now"));
+  for (const [name, at] of chart.series)
+    for (const run of runs()) {
+      const line = run.map(point => x(point[0]).toFixed(1) + "," + y(point[at]).toFixed(1)).join(" ");
+      if (chart.area) nodes.push(drawn("polygon", {class: name,
+        points: [x(run[0][0]) + "," + bottom, line, x(run.at(-1)[0]) + "," + bottom].join(" ")}));
+      nodes.push(drawn("polyline", {class: name, points: line}));
+    }
+  const chosen = chart.at === undefined ? points.at(-1) : nearest(now - (right - chart.at) / (right - left) * HOUR_S);
+  if (chosen && chart.at !== undefined)
+    nodes.push(drawn("line", {class: "cursor", x1: x(chosen[0]), x2: x(chosen[0]), y1: top, y2: bottom}));
+  svg.replaceChildren(...nodes);
+  fill(chart.name + "-legend", ...chart.series.map(([name, at]) => make("span", name, make("i", ""), name + " ",
+    make("b", "", chosen ? chart.say(chosen[at]) : "–"))),
+    make("span", "dim", chosen && chart.at !== undefined ? new Date(1000 * chosen[0]).toLocaleTimeString() : ""));
+}
+
+const nearest = t => points.reduce((best, one) =>
+  !best || Math.abs(one[0] - t) < Math.abs(best[0] - t) ? one : best, undefined);
+
+for (const chart of CHARTS) {
+  const point = event => { chart.at = event.offsetX; draw(chart); };
+  id(chart.name).addEventListener("pointermove", point);
+  id(chart.name).addEventListener("pointerdown", point);
+  id(chart.name).addEventListener("pointerleave", () => { chart.at = undefined; draw(chart); });
+}
+
+// -- what comes ----------------------------------------------------------------------------------------
+
+async function askDiscards() {
+  const total = Object.values(status.discarded).reduce((a, b) => a + b, 0);
+  if (total === askedFor || Date.now() - askedAt < ASK_DISCARDS_MS) return;
+  askedAt = Date.now();
+  const answer = await fetch("api/v1/discards").catch(() => null);
+  if (!answer?.ok) return;
+  discards = await answer.json();
+  askedFor = total;
+  showDiscards();
+}
+
+function lose(words) {
+  document.body.className = "lost";
+  id("verdict").className = "pill bad";
+  id("verdict").textContent = words;
+}
+
+function listen() {
+  const stream = new EventSource("api/v1/stream");
+  stream.addEventListener("status", event => { status = JSON.parse(event.data); });
+  stream.addEventListener("flow", event => { flow = JSON.parse(event.data); });
+  stream.addEventListener("history", event => {
+    const news = JSON.parse(event.data).points, from = news[0]?.[0] ?? Infinity;
+    points = points.filter(one => one[0] < from - 1 && one[0] > Date.now() / 1000 - HOUR_S).concat(news);
+    heardAt = Date.now();
+    document.body.className = "";
+    showVerdict(); showFlow(); showMarks(); showTables(); CHARTS.forEach(draw);
+    askDiscards();
+  });
+  stream.addEventListener("failure", event => { heardAt = Date.now(); lose(JSON.parse(event.data).error); });
+  stream.addEventListener("error", () => {
+    lose("no connection to bruce");
+    // A browser tries again by itself, unless it was turned away.
+    if (stream.readyState === EventSource.CLOSED) setTimeout(listen, QUIET_MS);
+  });
+}
+
+// A host that is cut off says nothing at all.
+setInterval(() => { if (heardAt && Date.now() - heardAt > QUIET_MS) lose("nothing heard for "
+  + time((Date.now() - heardAt) / 1000)); }, 1000);
+addEventListener("resize", () => CHARTS.forEach(draw));
+listen();

@@ -1,0 +1,65 @@
+"""As much of PromQL as our alert rules are written in, over two scrapes that span every range.
+
+comparison := vector ("==" | ">") number
+vector     := selector | "increase(" selector "[" range "])" | "sum by (labels) (" vector ")"
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+
+from prometheus_client.parser import text_string_to_metric_families
+
+Labels = frozenset[tuple[str, str]]
+Scrape = Mapping[str, Mapping[Labels, float]]
+
+_COMPARISON = re.compile(r"(?P<vector>.+) (?P<how>==|>) (?P<number>[\d.]+)")
+_SUM = re.compile(r"sum by \((?P<labels>[\w, ]+)\) \((?P<vector>.+)\)")
+_INCREASE = re.compile(r"increase\((?P<selector>.+)\[\w+\]\)")
+_SELECTOR = re.compile(r"(?P<name>\w+)(?:\{(?P<matchers>[^}]*)\})?")
+_MATCHER = re.compile(r'(\w+)="([^"]*)"')
+
+
+def read(exposition: bytes, **more: str) -> dict[str, dict[Labels, float]]:
+    """A scrape; `more`: what Prometheus adds to each series."""
+    found: dict[str, dict[Labels, float]] = defaultdict(dict)
+    for family in text_string_to_metric_families(exposition.decode()):
+        for sample in family.samples:
+            found[sample.name][frozenset({**sample.labels, **more}.items())] = sample.value
+    return found
+
+
+def holds(expression: str, before: Scrape, now: Scrape) -> list[dict[str, str]]:
+    """The labels of what the expression finds."""
+    found = _COMPARISON.fullmatch(expression)
+    assert found, expression
+    limit = float(found["number"])
+    values = _vector(found["vector"], before, now)
+    return [
+        dict(at)
+        for at, value in values.items()
+        if (value == limit if found["how"] == "==" else value > limit)
+    ]
+
+
+def _vector(text: str, before: Scrape, now: Scrape) -> dict[Labels, float]:
+    if found := _SUM.fullmatch(text):
+        kept = set(found["labels"].split(", "))
+        total: dict[Labels, float] = defaultdict(float)
+        for at, value in _vector(found["vector"], before, now).items():
+            total[frozenset(pair for pair in at if pair[0] in kept)] += value
+        return total
+    if found := _INCREASE.fullmatch(text):
+        old = _select(found["selector"], before)
+        # A series that begins has no increase, as Prometheus has it.
+        return {at: value - old[at] for at, value in _select(found["selector"], now).items() if at in old}
+    return _select(text, now)
+
+
+def _select(text: str, scrape: Scrape) -> dict[Labels, float]:
+    found = _SELECTOR.fullmatch(text)
+    assert found, text
+    wanted = set(_MATCHER.findall(found["matchers"] or ""))
+    return {at: value for at, value in scrape.get(found["name"], {}).items() if wanted <= at}

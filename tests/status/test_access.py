@@ -1,0 +1,147 @@
+"""Who may look: tokens, TLS, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cli.config import load_config
+from cli.errors import ConfigError
+from dispatch.embedded import EmbeddedKafka
+from status.access import open_access
+from status.errors import BadAccess
+from status.options import StatusOptions
+from tests.status.conftest import Served, serve
+
+TOKEN = "0123456789abcdef0123"
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    """A file as it should be."""
+    path = tmp_path / "token"
+    path.write_text(TOKEN + "\n")
+    path.chmod(0o600)
+    return path
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """(certificate, key) of 127.0.0.1, signed by itself."""
+    if not shutil.which("openssl"):
+        pytest.skip("there is no openssl")
+    found = directory / "cert.pem", directory / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=bruce"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(found[0]), "-keyout", str(found[1])]
+    subprocess.run(command, check=True, capture_output=True)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ('address = "0.0.0.0"', '[status] address = "0.0.0.0": other hosts may look only with a token; '),
+        ('address = "::"', '[status] address = "::": other hosts may look only with a token; '),
+        ('tls_key = "/k"', "[status] tls_key belongs to a certificate"),
+        ('address = "localhost"', '[status] address = "localhost": expected an IP address such as'),
+        ("port = 70000", "[status] port = 70000: expected a whole number of port numbers from 0 to 65535"),
+    ],
+)
+def test_what_the_file_may_not_say(tmp_path: Path, table: str, sentence: str) -> None:
+    """One sentence, before anything starts."""
+    file = tmp_path / "bruce.toml"
+    file.write_text(f"[kafka]\n'bootstrap.servers' = 'x'\n[status]\n{table}\n")
+    with pytest.raises(ConfigError) as refused:
+        load_config(file, environ={}, uid=0)
+    assert sentence in str(refused.value)
+    assert str(refused.value).startswith(f"{file}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "sentence"),
+    [
+        ("short", 0o600, "at least 16 ASCII characters"),
+        ("", 0o600, "at least 16 ASCII characters"),
+        ("two words that are long enough", 0o600, "without spaces"),
+        (TOKEN, 0o644, "can be read by every user of this host"),
+    ],
+)
+def test_bad_tokens(tmp_path: Path, text: str, mode: int, sentence: str) -> None:
+    """A token that is none, or everybody's, is refused in a sentence that does not have it."""
+    path = tmp_path / "token"
+    path.write_text(text)
+    path.chmod(mode)
+    with pytest.raises(BadAccess, match=sentence) as refused:
+        open_access(StatusOptions(token_file=path))
+    assert TOKEN not in str(refused.value)
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    """Token, certificate: one sentence names the file."""
+    with pytest.raises(BadAccess, match="token_file /nowhere cannot be read: No such file"):
+        open_access(StatusOptions(token_file=Path("/nowhere")))
+    with pytest.raises(BadAccess, match="tls_certificate /nowhere cannot be used: No such file"):
+        open_access(StatusOptions(tls_certificate=Path("/nowhere")))
+    none = tmp_path / "none.pem"
+    none.write_text("no certificate")
+    with pytest.raises(BadAccess, match="no certificate in PEM, or not with this key"):
+        open_access(StatusOptions(tls_certificate=none))
+
+
+def test_token(kafka: EmbeddedKafka, tmp_path: Path, token_file: Path) -> None:
+    """All but the probes want it: after Bearer, or as a browser's password; it is told nowhere."""
+    bruce, port = serve(tmp_path, kafka, {"status": {"token_file": str(token_file)}})
+    with bruce:
+        served = Served(bruce, port)
+        bruce.await_true(served.answers)
+        basic = base64.b64encode(f"anyone:{TOKEN}".encode()).decode()
+        paths = (
+            "/",
+            "/metrics",
+            "/api/v1/status",
+            "/api/v1/discards",
+            "/api/v1/schema",
+            "/counters/json",
+            "/no",
+        )
+        for path in paths:
+            for wrong in ({}, {"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Authorization": "Basic !"}):
+                refused = served.get(path, wrong)
+                assert (refused.status, list(refused.json())) == (401, ["error"])
+                assert refused.headers.get_all("WWW-Authenticate")[0].startswith("Basic ")
+        for right in (f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Basic {basic}"):
+            # By any name: who knows the token is not led here by another site.
+            answer = served.get("/api/v1/status", {"Authorization": right, "Host": "bruce.example"})
+            assert answer.status == 200
+            assert TOKEN.encode() not in answer.body
+        assert served.get("/healthz").status == served.get("/readyz").status == 200
+        assert TOKEN not in bruce.log.read_text()
+
+
+def test_tls(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """With a certificate the page is at https, and a client that knows it believes it."""
+    cert, key = certificate(tmp_path)
+    settings = {"status": {"tls_certificate": str(cert), "tls_key": str(key)}}
+    bruce, port = serve(tmp_path, kafka, settings)
+    with bruce:
+        served = Served(bruce, port, ssl.create_default_context(cafile=cert))
+        bruce.await_true(served.answers)
+        assert served.get("/api/v1/status").status == 200
+        with pytest.raises(OSError, match=r"reset|closed|disconnected|BadStatusLine|remote"):
+            Served(bruce, port).get("/api/v1/status")
+
+
+def test_a_start_with_a_bad_token(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Exit code 2, one sentence, no traceback."""
+    bruce, _ = serve(tmp_path, kafka, {"status": {"token_file": "/nowhere"}})
+    bruce.start(wait=False)
+    try:
+        assert bruce.await_end() == 2
+    finally:
+        bruce.close()
+    assert bruce.log.read_text().count("\n") == 1
+    assert "[status] token_file /nowhere cannot be read: No such file or directory" in bruce.log.read_text()

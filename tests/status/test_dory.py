@@ -1,0 +1,111 @@
+"""Dory's paths: scripts that read its JSON find the fields they know."""
+
+from __future__ import annotations
+
+import base64
+
+from status.dory import REPORT_S, DiscardReports
+from tests.status.conftest import EVIL, Served
+
+HEAD = ["pid", "version", "since", "now"]
+REPORT = [
+    "id",
+    "start_time",
+    "malformed_msg_count",
+    "unix_stream_unclean_disconnect_count",
+    "tcp_unclean_disconnect_count",
+    "unsupported_api_key_msg_count",
+    "unsupported_version_msg_count",
+    "bad_topic_msg_count",
+    "recent_malformed",
+    "unix_stream_unclean_disconnect",
+    "tcp_unclean_disconnect",
+    "unsupported_msg_version",
+    "recent_bad_topic",
+    "recent_too_long_msg",
+    "rate_limit_discard",
+    "discard_topic",
+    "possible_duplicate_topic",
+]
+
+
+def test_server_info(served: Served) -> None:
+    """The supervisor's pid, the release, when it was started, and now."""
+    found = served.get("/server_info/json").json()
+    assert list(found) == HEAD
+    assert found["pid"] == served.bruce.pid
+    assert 0 <= found["now"] - found["since"] < 3600
+
+
+def test_counters(served: Served) -> None:
+    """Under Dory's names, what means the same; plain text has them, too."""
+    found = served.get("/counters/json").json()
+    assert list(found) == [*HEAD, "counters"]
+    values = {one["name"]: one["value"] for one in found["counters"]}
+    assert values == {
+        "UnixDgInputAgentForwardMsg": 41,
+        "InputAgentDiscardMsgMalformed": 2,
+        "InputAgentDiscardMsgUnsupportedApiKey": 0,
+        "InputAgentDiscardMsgNoMem": 0,
+        "DiscardBadTopicMsgOnRoute": 1,
+        "DiscardLongMsg": 0,
+        "DiscardDueToRateLimit": 0,
+    }
+    assert b".UnixDgInputAgentForwardMsg=41\n" in served.get("/counters/plain").body
+
+
+def test_queues(served: Served) -> None:
+    """Nothing waits."""
+    found = served.get("/queues/json").json()
+    assert list(found) == [*HEAD, "sending", "new"]
+    assert (found["sending"], found["new"]) == ([], 0)
+
+
+def test_discards(served: Served) -> None:
+    """A report with all of Dory's fields; what was there before the first question is not in it."""
+    found = served.get("/discards/json").json()
+    assert list(found) == [*HEAD, "interval", "unfinished_report"]
+    assert list(found["unfinished_report"]) == REPORT
+    assert found["unfinished_report"]["malformed_msg_count"] == 0
+
+
+def test_reports() -> None:
+    """What comes within a period is in its report, and no more in the next."""
+    now = 1_700_000_000.0
+    reports = DiscardReports(lambda: now)
+
+    def listing(malformed: int, unknown: int) -> dict[str, list[dict[str, object]]]:
+        time = "2023-11-14T22:13:30.000000001Z"
+        evil = base64.b64encode(b"\xff").decode()
+        return {
+            "discards": [
+                {"topic": None, "reason": "short", "messages": malformed, "first": time, "last": time},
+                {
+                    "topic_base64": evil,
+                    "reason": "unknown_topic",
+                    "messages": unknown,
+                    "first": time,
+                    "last": time,
+                },
+            ],
+            "samples": [{"topic": None, "reason": "short", "time": time, "data": "abc"}],
+        }
+
+    reports.take(listing(5, 1))
+    report = reports.take(listing(7, 4))["unfinished_report"]
+    assert (report["id"], report["malformed_msg_count"], report["bad_topic_msg_count"]) == (0, 2, 3)
+    assert report["recent_malformed"] == [base64.b64encode(b"abc").decode()]
+    assert report["recent_bad_topic"] == ["\\xff"]
+    assert report["discard_topic"] == [
+        {"topic": "\\xff", "min_timestamp": 1_700_000_010_000, "max_timestamp": 1_700_000_010_000, "count": 3}
+    ]
+    now += REPORT_S
+    found = reports.take(listing(8, 4))
+    assert (found["finished_report"]["id"], found["finished_report"]["malformed_msg_count"]) == (0, 3)
+    assert (found["unfinished_report"]["id"], found["unfinished_report"]["malformed_msg_count"]) == (1, 0)
+
+
+def test_a_name_that_would_break_json(served: Served) -> None:
+    """A topic with quotes is a string like any other."""
+    row = next(row for row in served.get("/api/v1/discards").json()["discards"] if row["topic"])
+    assert row["topic"] == EVIL.decode()

@@ -1,0 +1,148 @@
+"""/metrics, the alert rules and the dashboard: they agree on names, and each alert fires."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from status.figures import Figures, Stage
+from status.health import Limits, complaints
+from status.metrics import CONDITIONS, STATES, exposition
+from status.report import OldestView, Report, RoomView
+from status.snapshot import WorkerView
+from status.vital import Vital
+from tests.status.conftest import Served
+from tests.status.promql import Labels, holds, read
+from tests.status.test_health import FULL, HEALTHY, WELL, but
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "docs/monitoring/alerts.yml"
+ALERTS = {
+    rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
+}
+FINE = but(brokers=[replace(WELL.brokers[0], state="healthy")])
+
+
+def scrape(report: Report, *, up: int = 1) -> dict[str, dict[Labels, float]]:
+    """What Prometheus has of a bruce in this state."""
+    figures = Figures(
+        report=report,
+        unhealthy=complaints(report, Limits()),
+        stages=[Stage("router", 1.5, None)],
+        inputs={"datagram": None},
+        out_per_second=None,
+        topics=[],
+        brokers={},
+        points=[],
+        step_s=5,
+        reasons=("short", "too_large"),
+    )
+    found = read(exposition(figures, Vital([], [], 0, held=False)), instance="h", job="bruce") if up else {}
+    return {**found, "up": {frozenset({"instance": "h", "job": "bruce"}.items()): float(up)}}
+
+
+def restarted(count: int) -> Report:
+    """The delivery worker has ended so often."""
+    return replace(
+        FINE,
+        snapshot=replace(FINE.snapshot, workers=[WorkerView("delivery", 10, count, alive=True)]),
+    )
+
+
+CASES: dict[str, Report | None] = {
+    "BruceDown": None,
+    "BruceWorkerDown": but(workers=[WorkerView("keeper", 10, 0, alive=False)], brokers=FINE.snapshot.brokers),
+    "BruceWorkerRestarts": restarted(4),
+    "BruceCannotDeliver": replace(FINE, snapshot=replace(FINE.snapshot, trouble="no broker can be reached")),
+    "BruceMessagesOld": replace(FINE, oldest=OldestView(5, "2026-11-21T16:44:59Z", 901)),
+    "BruceFilling": replace(FINE, room=RoomView(1000, 10, 0.9)),
+    "BruceFull": replace(FINE, snapshot=replace(FINE.snapshot, full=[FULL])),
+    "BruceDiscards": replace(FINE, snapshot=replace(FINE.snapshot, discarded={"short": 1, "too_large": 1})),
+    "BruceDisk": replace(FINE, snapshot=replace(FINE.snapshot, disk="the disk refuses")),
+    "BruceMarksUnreadable": replace(FINE, marked=False),
+    "BruceBrokerAway": HEALTHY,
+}
+
+
+def firing(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
+    """Which alerts fire, with their labels."""
+    found = {name: holds(rule["expr"], before, now) for name, rule in ALERTS.items()}
+    return {name: labels for name, labels in found.items() if labels}
+
+
+def test_nothing_fires_when_all_is_well() -> None:
+    """A bruce at work wakes nobody."""
+    assert firing(scrape(restarted(0)), scrape(FINE)) == {}
+
+
+@pytest.mark.parametrize("name", sorted(ALERTS))
+def test_each_alert_fires(name: str) -> None:
+    """In the state that it is for, and no other with it; it names the host."""
+    report = CASES[name]
+    now = scrape(FINE, up=0) if report is None else scrape(report)
+    found = firing(scrape(restarted(0)), now)
+    assert set(found) == {name}
+    assert all(labels["instance"] == "h" for labels in found[name])
+    assert "{{ $labels.instance }}" in ALERTS[name]["annotations"]["summary"]
+
+
+def test_promtool() -> None:
+    """Prometheus itself takes the rules."""
+    promtool = shutil.which("promtool")
+    if not promtool:
+        pytest.skip("there is no promtool")
+    done = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_condition_has_a_series() -> None:
+    """An alert on a condition sees 0, not nothing; and so for the states of a broker."""
+    found = scrape(FINE)
+    conditions = {dict(labels)["condition"] for labels in found["bruce_unhealthy"]}
+    assert conditions == set(CONDITIONS)
+    assert {dict(labels)["state"] for labels in found["bruce_broker_state"]} == set(STATES)
+
+
+def test_figures(served: Served) -> None:
+    """What a daemon tells is what happened, by Prometheus' conventions for names."""
+    answer = served.get("/metrics")
+    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    families = list(text_string_to_metric_families(answer.body.decode()))
+    for family in families:
+        assert re.fullmatch(r"bruce_[a-z_]+", family.name)
+        assert family.documentation.endswith(".")
+        assert not family.name.endswith("_total")
+        if family.type == "counter":
+            assert {sample.name for sample in family.samples} <= {f"{family.name}_total"}
+    seen = read(answer.body)
+    assert seen["bruce_messages_received_total"][frozenset()] == 43
+    assert seen["bruce_messages_delivered_total"][frozenset()] == 40
+    discarded = {dict(labels)["reason"]: n for labels, n in seen["bruce_messages_discarded_total"].items()}
+    assert {reason: n for reason, n in discarded.items() if n} == {"short": 1, "size": 1, "unknown_topic": 1}
+    assert seen["bruce_watermark_sequence"][frozenset({("level", "delivered")})] == 41
+    stages = {dict(labels)["stage"] for labels in seen["bruce_stage_cpu_seconds_total"]}
+    assert stages >= {"datagram", "keeper", "router", "status"}
+    assert sum(seen["bruce_broker_messages_acknowledged_total"].values()) == 40
+    assert abs(seen["bruce_start_time_seconds"][frozenset()] - served.bruce.config.stat().st_mtime) < 600
+
+
+def test_the_dashboard_asks_for_what_is_there(served: Served) -> None:
+    """Each expression of the dashboard, and of the rules, uses names that /metrics has."""
+    seen = set(read(served.get("/metrics").body)) | {
+        family.name for family in text_string_to_metric_families(served.get("/metrics").body.decode())
+    }
+    dashboard = json.loads((ROOT / "docs/monitoring/grafana.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert len(expressions) > 15
+    for expression in [*expressions, *(rule["expr"] for rule in ALERTS.values())]:
+        assert set(re.findall(r"\bbruce_\w+", expression)) <= seen, expression
