@@ -17,6 +17,9 @@ from cli.config import Config, check_room
 FIXED = (
     ("ingest", "datagram_socket"),
     ("ingest", "ack_socket"),
+    ("ingest", "stream_socket"),
+    ("ingest", "tcp_port"),
+    ("ingest", "max_stream_message_bytes"),
     ("spool", "directory"),
     ("spool", "segment_bytes"),
     ("dispatch", "mode"),

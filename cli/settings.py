@@ -27,6 +27,9 @@ TABLES: dict[str, dict[str, Kind]] = {
     "ingest": {
         "datagram_socket": AbsolutePath(most_bytes=107),
         "ack_socket": AbsolutePath(most_bytes=107),
+        "stream_socket": AbsolutePath(most_bytes=107),
+        "tcp_port": Whole(1, 65535, "a TCP port"),
+        "max_stream_message_bytes": Size(KIB),
     },
     "spool": {
         "directory": AbsolutePath(),

@@ -10,6 +10,7 @@ import numpy as np
 
 from cli.room import list_full, utc
 from dispatch.brokers import State
+from ingest.lines import lines_path, read_lines
 from ingest.staging import read_staging, staging_path
 from spool.account import Account, take_account
 from spool.disk import allocated_bytes
@@ -26,8 +27,10 @@ from status.snapshot import AckView, BrokerView, LentView, Snapshot, SpoolView, 
 
 _LOOKS = 5
 """At a text that may be being written."""
-ROLES = ("supervisor", "ingest", "keeper", "delivery", "ack")
-"""In the order of the page; the last is there if it was asked for."""
+ROLES = ("supervisor", "ingest", "keeper", "delivery", "ack", "stream")
+"""In the order of the page."""
+_OPTIONAL = ("ack", "stream")
+"""They are there if they were asked for."""
 
 
 def take_snapshot(directory: Path) -> Snapshot:
@@ -39,6 +42,7 @@ def take_snapshot(directory: Path) -> Snapshot:
     account = account_of(layout)
     page = read_page(page_path(runtime, spool, boot))
     workers = _workers(page)
+    roles = {worker.role for worker in workers}
     written = int(account.tail[SEQUENCE])
     return Snapshot(
         spool=SpoolView(
@@ -63,7 +67,7 @@ def take_snapshot(directory: Path) -> Snapshot:
         brokers=_brokers(page) if page is not None and workers else [],
         trouble=_trouble(page_path(runtime, spool, boot)) if workers else None,
         dead_lettered=account.dead_lettered,
-        acknowledgements=_acknowledgements(page) if page is not None and len(workers) == len(ROLES) else None,
+        acknowledgements=_acknowledgements(page) if page is not None and "ack" in roles else None,
         lent=_lent(layout, boot),
         unadopted=unadopted,
         held=page is not None and bool(workers) and bool(page[Field.HELD]),
@@ -73,7 +77,7 @@ def take_snapshot(directory: Path) -> Snapshot:
 def account_of(layout: Layout) -> Account:
     """The books of a spool, what waits in staging included. Raises NoSpool, BadSpool."""
     path = staging_path(runtime_directory(), read_identity(layout), boot_id())
-    return take_account(layout, lambda: read_staging(path))
+    return take_account(layout, lambda: read_staging(path) + read_lines(lines_path(path)))
 
 
 def _synced(layout: Layout, written: int) -> int:
@@ -107,7 +111,7 @@ def _workers(page: np.ndarray | None) -> list[WorkerView]:
         WorkerView(role, pid, restarts, _alive(pid))
         for role, (pid, restarts) in zip(ROLES, rows, strict=True)
     ]
-    return workers if workers[-1].pid else workers[:-1]
+    return [worker for worker in workers if worker.pid or worker.role not in _OPTIONAL]
 
 
 def _lent(layout: Layout, boot: bytes) -> LentView | None:

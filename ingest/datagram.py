@@ -23,7 +23,7 @@ def open_socket(path: Path, mode: int = 0o666) -> socket.socket:
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _make_way(path)
+        make_way(path)
         receiver.bind(str(path))
         path.chmod(mode)
     except OSError as error:
@@ -35,7 +35,8 @@ def open_socket(path: Path, mode: int = 0o666) -> socket.socket:
     return receiver
 
 
-def _make_way(path: Path) -> None:
+def make_way(path: Path) -> None:
+    """Take a path over from a socket that was left behind. Raises BadSocket when something else is there."""
     if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
         raise BadSocket(f"{path} exists and is no socket; choose another path in [ingest]")
     path.unlink(missing_ok=True)

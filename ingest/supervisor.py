@@ -50,6 +50,16 @@ class Stoppable(Protocol):
     stopping: bool
 
 
+class Attended(Protocol):
+    """What the supervisor looks after beside signals. Neither call may wait, or raise."""
+
+    def fileno(self) -> int:
+        """Readable when there is something to attend to."""
+
+    def attend(self) -> None:
+        """Do it."""
+
+
 @dataclass(slots=True)
 class Role:
     """One worker process: its name, and what it runs. `run` returns when told to END."""
@@ -62,6 +72,8 @@ class Role:
     """The same when the supervisor was told twice to stop."""
     ends_first: bool = False
     """It feeds the others: it ends before them, whenever it was started."""
+    row: int = 0
+    """Which of the page's rows of workers is its own; 0: that of its place among the roles."""
     pid: int = 0
     restarts: int = 0
     started: float = 0.0
@@ -77,12 +89,19 @@ class Supervisor:
     """Keeps one process a role alive until told to stop."""
 
     def __init__(
-        self, roles: list[Role], page: Page, *, reload: Callable[[], Collection[str]] = tuple
+        self,
+        roles: list[Role],
+        page: Page,
+        *,
+        reload: Callable[[], Collection[str]] = tuple,
+        beside: Attended | None = None,
     ) -> None:
         """`roles` are started in order, and stopped in that order but for who ends first.
 
         `reload` takes over new settings, and returns the names of the roles that are to be replaced.
+        `beside` is attended to while workers run, and before each fork.
         """
+        self._beside = beside
         self.roles, self.page, self._reload = roles, page, reload
         self._stops: list[float] = []
         """When it was told to stop."""
@@ -137,11 +156,17 @@ class Supervisor:
         now = time.monotonic()
         waits = [role.due - now for role in self.roles if not role.pid]
         waits += [role.asked + ASK_S - now for role in self.roles if role.pid and role.replaced_by]
-        select.select([wake], [], [], max(0.0, min(waits)) if waits else None)
+        heard: list[int | Attended] = [wake, self._beside] if self._beside else [wake]
+        select.select(heard, [], [], max(0.0, min(waits)) if waits else None)
+        self._attend()
         try:
             os.read(wake, 512)
         except BlockingIOError:
             return
+
+    def _attend(self) -> None:
+        if self._beside:
+            self._beside.attend()
 
     def _renew(self) -> None:
         """Reload, if told to, and have those replaced who work with old settings."""
@@ -176,11 +201,12 @@ class Supervisor:
         for row, role in enumerate(self.roles, 1):
             if not role.pid and role.due <= now:
                 self._fork(role)
-                at = Field.WORKERS + WORKER_WORDS * row
+                at = Field.WORKERS + WORKER_WORDS * (role.row or row)
                 self.page.words[at : at + 2] = (role.pid, role.restarts)
 
     def _fork(self, role: Role) -> None:
         parent = os.getpid()
+        self._attend()
         sys.stdout.flush()
         role.started = time.monotonic()
         # A signal between fork and the worker's own handlers would be taken by ours, and be lost.
