@@ -46,8 +46,10 @@ DORY = """<?xml version="1.0" encoding="US-ASCII"?>
   </topicRateLimiting>
   <inputSources>
     <unixDatagram enable="true"><path value="/var/run/dory.sock"/><mode value="0222"/></unixDatagram>
+    <unixStream enable="true"><path value="/var/run/dory.stream"/><mode value="0222"/></unixStream>
     <tcp enable="true"><port value="3000"/></tcp>
   </inputSources>
+  <inputConfig><maxBuffer value="128m"/><maxStreamMsgSize value="16m"/></inputConfig>
   <msgDelivery>
     <shutdownMaxDelay value="30500"/>
     <metadataRefreshInterval value="15"/>
@@ -93,7 +95,12 @@ def test_what_is_taken_over(dory: Path) -> None:
         "topics.archive": {"compression.type": "gzip", "compression.level": "3"},
         "topics.loud": {"rate": 409, "rate_excess": "discard"},
         "topics.shut": {"rate": 1, "rate_excess": "discard"},
-        "ingest": {"datagram_socket": "/var/run/dory.sock"},
+        "ingest": {
+            "datagram_socket": "/var/run/dory.sock",
+            "stream_socket": "/var/run/dory.stream",
+            "tcp_port": 3000,
+            "max_stream_message_bytes": 16 << 20,
+        },
         "dispatch": {
             "drain_seconds": 31,
             "discard_file": "/var/log/dory/discards",
@@ -113,7 +120,8 @@ def test_what_is_noted(dory: Path) -> None:
         "compression/sizeThresholdPercent",
         "topicRateLimiting, shut",
         "inputSources/unixDatagram/mode",
-        "inputSources/tcp",
+        "inputSources/unixStream/mode",
+        "inputConfig/maxBuffer",
         "msgDelivery/maxFailedDeliveryAttempts",
         "discardLogging",
         "initialBrokers",
@@ -133,7 +141,7 @@ def test_bruce_takes_it(dory: Path, tmp_path: Path) -> None:
     assert (checked.returncode, checked.stdout) == (0, f"fine: {made}\n")
     document = json.loads(run("config", "convert", "--json", dory).stdout)
     assert document["version"] == 1
-    assert document["tables"]["ingest"] == {"datagram_socket": "/var/run/dory.sock"}
+    assert document["tables"]["ingest"]["datagram_socket"] == "/var/run/dory.sock"
     assert all(note in done.stdout.replace("\n#  ", "") for note in document["notes"])
 
 
