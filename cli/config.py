@@ -48,6 +48,14 @@ class IngestOptions:
     """A UNIX stream socket, for programs that have no datagrams, or messages that are too large for one: the
     same messages, back to back. Danger: as above."""
 
+    socket_mode: int = 0o666
+    """Who may write to the UNIX sockets, as chmod takes it. A socket that the service manager opened has the
+    mode that it was given there."""
+
+    socket_group: str | None = None
+    """The group that the UNIX sockets belong to: with mode 0660 its members may write, and nobody else.
+    bruce must be a member, or root."""
+
     tcp_port: int | None = None
     """A port of 127.0.0.1 that takes the same as stream_socket. Danger: every user of this host may write to
     it, and nobody is told from another."""

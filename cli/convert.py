@@ -187,7 +187,16 @@ class Conversion:
             return
         self._put("ingest", key, self._text(path, "value"))
         if mode is not None:
-            self._note(f"inputSources/{element.tag}/mode", "everybody may write to the socket")
+            self._take_mode(f"inputSources/{element.tag}/mode", self._text(mode, "value"))
+
+    def _take_mode(self, path: str, mode: str) -> None:
+        """Bruce has one for all sockets."""
+        chosen = self.tables["ingest"].setdefault("socket_mode", mode)
+        if not re.fullmatch("0?[0-7]{3}", mode):
+            del self.tables["ingest"]["socket_mode"]
+            self._note(path, "the sockets are open to everybody; see [ingest] socket_mode")
+        elif chosen != mode:
+            self._note(path, f"the sockets share a mode, which is {chosen}; see [ingest] socket_mode")
 
     def tcp(self, element: Element) -> None:
         """The port for programs without UNIX sockets."""

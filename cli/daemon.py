@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 import numpy as np
@@ -72,7 +74,7 @@ class Daemon:
         hold_signals()
         self._receiver, self._activated = self._open_socket()
         chosen = self.config.ingest.ack_socket
-        self._ack_receiver = open_socket(chosen) if chosen else None
+        self._ack_receiver = self._open(open_socket, chosen) if chosen else None
         self._listeners = self._listen()
         spool, boot = self._spool.identity.spool, self._spool.identity.boot
         self._page_path = page_path(runtime_directory(), spool, boot)
@@ -97,14 +99,17 @@ class Daemon:
 
     def _open_socket(self) -> tuple[socket.socket, bool]:
         activated = activated_socket()
-        receiver = activated or open_socket(self.config.ingest.datagram_socket)
+        receiver = activated or self._open(open_socket, self.config.ingest.datagram_socket)
         set_timeout(receiver)
         return receiver, activated is not None
+
+    def _open(self, make: Callable[..., socket.socket], path: Path) -> socket.socket:
+        return make(path, self.config.ingest.socket_mode, self.config.ingest.socket_group)
 
     def _listen(self) -> list[socket.socket]:
         """The sockets that connections come to. Raises BadSocket."""
         chosen = self.config.ingest
-        listeners = [listen_unix(chosen.stream_socket)] if chosen.stream_socket else []
+        listeners = [self._open(listen_unix, chosen.stream_socket)] if chosen.stream_socket else []
         return [*listeners, listen_tcp(chosen.tcp_port)] if chosen.tcp_port else listeners
 
     def _map_lines(self) -> Lines:

@@ -18,6 +18,8 @@ FIXED = (
     ("ingest", "datagram_socket"),
     ("ingest", "ack_socket"),
     ("ingest", "stream_socket"),
+    ("ingest", "socket_mode"),
+    ("ingest", "socket_group"),
     ("ingest", "tcp_port"),
     ("ingest", "max_stream_message_bytes"),
     ("spool", "directory"),

@@ -16,7 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from cli.errors import ConfigError
-from cli.kinds import AbsolutePath, Choice, Kind, Partitioner, Property, Share, Size, Switch, TopicName, Whole
+from cli.kinds import (
+    AbsolutePath,
+    Choice,
+    GroupName,
+    Kind,
+    Mode,
+    Partitioner,
+    Property,
+    Share,
+    Size,
+    Switch,
+    TopicName,
+    Whole,
+)
 from dispatch.options import ENGINES, MODES
 from spool.options import ALWAYS, INTERVAL
 
@@ -28,6 +41,8 @@ TABLES: dict[str, dict[str, Kind]] = {
         "datagram_socket": AbsolutePath(most_bytes=107),
         "ack_socket": AbsolutePath(most_bytes=107),
         "stream_socket": AbsolutePath(most_bytes=107),
+        "socket_mode": Mode(),
+        "socket_group": GroupName(),
         "tcp_port": Whole(1, 65535, "a TCP port"),
         "max_stream_message_bytes": Size(KIB),
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 from pathlib import Path
@@ -13,7 +14,10 @@ LISTEN_FDS_START = 3
 RECEIVE_TIMEOUT_S = 1
 
 
-def open_socket(path: Path, mode: int = 0o666) -> socket.socket:
+EVERYBODY = 0o666
+
+
+def open_socket(path: Path, mode: int = EVERYBODY, group: str | None = None) -> socket.socket:
     """A bound datagram socket at `path`, ready to tell who sent what.
 
     A path left behind by a daemon that was killed is taken over. Raises BadSocket.
@@ -25,7 +29,7 @@ def open_socket(path: Path, mode: int = 0o666) -> socket.socket:
         path.parent.mkdir(parents=True, exist_ok=True)
         make_way(path)
         receiver.bind(str(path))
-        path.chmod(mode)
+        open_to(path, mode, group)
     except OSError as error:
         receiver.close()
         raise BadSocket(f"cannot make the datagram socket {path}: {error.strerror or error}") from error
@@ -33,6 +37,20 @@ def open_socket(path: Path, mode: int = 0o666) -> socket.socket:
         receiver.close()
         raise
     return receiver
+
+
+def open_to(path: Path, mode: int, group: str | None) -> None:
+    """Let these write to a socket that was just bound. Raises BadSocket, OSError."""
+    if group:
+        try:
+            shutil.chown(path, group=group)
+        except LookupError:
+            raise BadSocket(f"{path}: there is no group {group!r}; see [ingest] socket_group") from None
+        except PermissionError:
+            raise BadSocket(
+                f"{path} cannot be given to group {group!r}: make bruce a member; see [ingest] socket_group"
+            ) from None
+    path.chmod(mode)
 
 
 def make_way(path: Path) -> None:

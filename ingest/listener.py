@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from ingest.datagram import make_way
+from ingest.datagram import EVERYBODY, make_way, open_to
 from ingest.errors import BadSocket
 
 BACKLOG = 4096
@@ -13,14 +13,14 @@ BACKLOG = 4096
 LOOPBACK = "127.0.0.1"
 
 
-def listen_unix(path: Path, mode: int = 0o666) -> socket.socket:
+def listen_unix(path: Path, mode: int = EVERYBODY, group: str | None = None) -> socket.socket:
     """A listening UNIX stream socket at `path`. One left behind is taken over. Raises BadSocket."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         make_way(path)
         listener.bind(str(path))
-        path.chmod(mode)
+        open_to(path, mode, group)
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()

@@ -46,7 +46,7 @@ DORY = """<?xml version="1.0" encoding="US-ASCII"?>
   </topicRateLimiting>
   <inputSources>
     <unixDatagram enable="true"><path value="/var/run/dory.sock"/><mode value="0222"/></unixDatagram>
-    <unixStream enable="true"><path value="/var/run/dory.stream"/><mode value="0222"/></unixStream>
+    <unixStream enable="true"><path value="/var/run/dory.stream"/><mode value="0220"/></unixStream>
     <tcp enable="true"><port value="3000"/></tcp>
   </inputSources>
   <inputConfig><maxBuffer value="128m"/><maxStreamMsgSize value="16m"/></inputConfig>
@@ -97,6 +97,7 @@ def test_what_is_taken_over(dory: Path) -> None:
         "topics.shut": {"rate": 1, "rate_excess": "discard"},
         "ingest": {
             "datagram_socket": "/var/run/dory.sock",
+            "socket_mode": "0222",
             "stream_socket": "/var/run/dory.stream",
             "tcp_port": 3000,
             "max_stream_message_bytes": 16 << 20,
@@ -119,7 +120,6 @@ def test_what_is_noted(dory: Path) -> None:
         "compression, quick",
         "compression/sizeThresholdPercent",
         "topicRateLimiting, shut",
-        "inputSources/unixDatagram/mode",
         "inputSources/unixStream/mode",
         "inputConfig/maxBuffer",
         "msgDelivery/maxFailedDeliveryAttempts",
@@ -193,7 +193,7 @@ def test_show(tmp_path: Path) -> None:
     path = tmp_path / "bruce.toml"
     path.write_text(
         '[spool]\nmax_bytes = "1GiB"\n[kafka]\n"bootstrap.servers" = "a:1"\n"sasl.password" = "xyzzy"\n'
-        '[topics."a.b"]\nquota = "20%"\n'
+        '[topics."a.b"]\nquota = "20%"\n[ingest]\nsocket_mode = "0660"\n'
     )
     variable = {"BRUCE_SPOOL_MAX_BYTES": "2GiB"}
     done = run("config", "show", "--config", path, environ=variable)
@@ -204,6 +204,9 @@ def test_show(tmp_path: Path) -> None:
     made.write_text(done.stdout)
     assert load_config(made, environ={}).spool.max_bytes == 2 << 30
     document = json.loads(run("config", "show", "--json", "--config", path, environ=variable).stdout)
+    assert {"table": "ingest", "key": "socket_mode", "value": "0660", "where": str(path)} in document[
+        "settings"
+    ]
     assert {"table": "topics.a.b", "key": "quota", "value": "20%", "where": str(path)} in document["settings"]
     assert {
         "table": "kafka",
