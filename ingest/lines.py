@@ -176,8 +176,9 @@ class Lines:
         """The burst that is noted is in the log: its runs are taken, and it is noted no more."""
         for number, run in self._rows[: int(load_word(self.address + _RUNS))].tolist():
             line.take(self.head(number), run)
-        store_word(self.address + _BURST, 0)
+        # Rung while the burst is noted still: who is killed here has a successor that rings.
         os.eventfd_write(self.bells.taken, 1)
+        store_word(self.address + _BURST, 0)
 
     def await_runs(self, receiver: int, most_ms: int) -> None:
         """Wait until a run is offered, or the descriptor `receiver` is readable."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest import bank, line, run
+from ingest import bank, line, lines, run
 from ingest.guard import Guard
 from ingest.lines import Lines, read_lines
 from ingest.turn import Turn
@@ -27,6 +27,7 @@ STEPS = [
     (run, "store"),
     (bank, "reset"),
     (bank, "store_word"),
+    (lines, "store_word"),
     (Turn, "begin_storing"),
     (Turn, "finish_storing"),
 ]
@@ -84,6 +85,7 @@ def test_killed_at_each_step(memory: Path, *, after: bool) -> None:
         sent = [message("stream", number) for number in range(6)]
         posted = [message("datagram", number) for number in range(6)]
         sender, other = both.connect(), both.connect()
+        both.step()
         with pytest.MonkeyPatch.context() as patch:
             for home, name in STEPS:
                 patch.setattr(home, name, kill.wrap(getattr(home, name)))
