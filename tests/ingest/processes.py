@@ -97,6 +97,9 @@ class Processes:
         Ledger(self.layout.ledger)
         compile_kernels()
         self.pids: dict[str, int] = {}
+        # As the daemon does: two workers that make it at once would each map their own.
+        if lines := self._lines():
+            lines.close()
         for role in ("keeper", "ingest", "stream")[: 3 if stream_limit else 2]:
             self.start(role)
 
