@@ -20,7 +20,8 @@ from cli.settings import TOPIC_KEYS, Settings, read_environment, read_file
 from dispatch.errors import BadProperty
 from dispatch.options import SPARK, DispatchOptions, properties
 from router.limits import Rate
-from spool.options import SpoolOptions
+from spool.format import largest_message
+from spool.options import MIB, SpoolOptions
 from spool.page import MOST_QUOTAS
 from status.options import StatusOptions
 
@@ -43,6 +44,26 @@ class IngestOptions:
     """A second one, which tells a program when its message is synced, or delivered; bruce-ack(7) has its
     format. It costs a process, and 15 µs of its time a message (40 where net.unix.max_dgram_qlen is 10): for
     messages that are worth it. Danger: as above."""
+
+    stream_socket: Path | None = None
+    """A UNIX stream socket, for programs that have no datagrams, or messages that are too large for one: the
+    same messages, back to back. Danger: as above."""
+
+    socket_mode: int = 0o666
+    """Who may write to the UNIX sockets, as chmod takes it. A socket that the service manager opened has the
+    mode that it was given there."""
+
+    socket_group: str | None = None
+    """The group that the UNIX sockets belong to: with mode 0660 its members may write, and nobody else.
+    bruce must be a member, or root."""
+
+    tcp_port: int | None = None
+    """A port of 127.0.0.1 that takes the same as stream_socket. Danger: every user of this host may write to
+    it, and nobody is told from another."""
+
+    max_stream_message_bytes: int = 2 * MIB
+    """Bytes of a message on stream_socket and tcp_port, its size field not counted. A larger one ends the
+    connection, and is counted as too_long. A message must fit into a segment, and Kafka must take it, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +102,10 @@ def load_config(
     if first_try:
         kafka["bootstrap.servers"] = EMBEDDED
     directory, datagram_socket = default_paths(environ, os.getuid() if uid is None else uid)
+    spool = _spool_options(directory, settings, place)
     return Config(
-        ingest=IngestOptions(**{"datagram_socket": datagram_socket, **_values(settings, "ingest")}),
-        spool=_spool_options(directory, settings, place),
+        ingest=_ingest_options(datagram_socket, spool, settings, place),
+        spool=spool,
         dispatch=_dispatch_options(kafka, settings, place),
         status=_status_options(settings, place),
         partitioners={path[1]: s.value for path, s in settings.items() if path[2:] == ("partitioner",)},
@@ -140,6 +162,20 @@ def _values(settings: Settings, table: str) -> dict[str, Any]:
 def _where(settings: Settings, place: str, *paths: tuple[str, ...]) -> str:
     """Where the first of these settings that was given comes from."""
     return next((settings[path].where for path in paths if path in settings), place)
+
+
+def _ingest_options(
+    datagram_socket: Path, spool: SpoolOptions, settings: Settings, place: str
+) -> IngestOptions:
+    options = IngestOptions(**{"datagram_socket": datagram_socket, **_values(settings, "ingest")})
+    most, size = largest_message(spool.segment_bytes), options.max_stream_message_bytes
+    if (options.stream_socket or options.tcp_port) and size > most:
+        raise ConfigError(
+            _where(settings, place, ("ingest", "max_stream_message_bytes"), ("spool", "segment_bytes")),
+            f"[ingest] max_stream_message_bytes = {size}: expected at most {most}, which a segment of "
+            f"{spool.segment_bytes} bytes has room for",
+        )
+    return options
 
 
 def _spool_options(directory: Path, settings: Settings, place: str) -> SpoolOptions:

@@ -25,7 +25,9 @@ _HIDDEN_FLAGS = (
     '--client_id is [kafka] "client.id", --discard_log_path is [dispatch] discard_file'
 )
 _NOTES = {
-    "inputConfig": "memory for messages has no limit to set: they are on disk, see [spool] max_bytes",
+    "inputConfig/maxBuffer": "memory has no limit to set: messages are on disk, see [spool] max_bytes",
+    "inputConfig/maxDatagramMsgSize": "a datagram has at most 64 KiB; larger messages come by stream",
+    "inputConfig/allowLargeUnixDatagrams": "a datagram has at most 64 KiB; larger messages come by stream",
     "httpInterface": "there is no status port; `brucectl status --json` tells the same",
     "msgDebug": "there is no message debug; `brucectl inspect records --follow --topic NAME` shows messages",
     "logging": "bruce logs to standard error, which the service manager keeps",
@@ -39,11 +41,17 @@ _NOTES = {
     "msgDelivery/pauseRateLimitInitial": "a broker that fails is left alone, and the others go on",
     "msgDelivery/pauseRateLimitMaxDouble": "a broker that fails is left alone, and the others go on",
     "msgDelivery/minPauseDelay": "a broker that fails is left alone, and the others go on",
-    "inputSources/unixStream": "there is no stream socket; programs write to [ingest] datagram_socket",
-    "inputSources/tcp": "there is no TCP input; programs write to [ingest] datagram_socket",
 }
 """Elements, by their path, that nothing in bruce.toml stands for."""
-_GROUPS = ("batching", "compression", "topicRateLimiting", "inputSources", "msgDelivery", "kafkaConfig")
+_GROUPS = (
+    "batching",
+    "compression",
+    "topicRateLimiting",
+    "inputSources",
+    "inputConfig",
+    "msgDelivery",
+    "kafkaConfig",
+)
 """Elements that only hold others."""
 _BATCHES = {"time": "linger.ms", "messages": "batch.num.messages", "bytes": "batch.size"}
 _LEAST_DISCARD_FILE = 64 << 10
@@ -172,14 +180,33 @@ class Conversion:
             self._put(f"topics.{name}", "rate", max(rate, 1))
             self._put(f"topics.{name}", "rate_excess", "discard")
 
-    def datagrams(self, element: Element) -> None:
-        """The socket that programs write to."""
+    def socket(self, element: Element, key: str) -> None:
+        """One that programs write to."""
         path, mode = element.find("path"), element.find("mode")
         if element.get("enable") == "false" or path is None:
             return
-        self._put("ingest", "datagram_socket", self._text(path, "value"))
+        self._put("ingest", key, self._text(path, "value"))
         if mode is not None:
-            self._note("inputSources/unixDatagram/mode", "the mode of the socket follows the umask of bruce")
+            self._take_mode(f"inputSources/{element.tag}/mode", self._text(mode, "value"))
+
+    def _take_mode(self, path: str, mode: str) -> None:
+        """Bruce has one for all sockets."""
+        chosen = self.tables["ingest"].setdefault("socket_mode", mode)
+        if not re.fullmatch("0?[0-7]{3}", mode):
+            del self.tables["ingest"]["socket_mode"]
+            self._note(path, "the sockets are open to everybody; see [ingest] socket_mode")
+        elif chosen != mode:
+            self._note(path, f"the sockets share a mode, which is {chosen}; see [ingest] socket_mode")
+
+    def tcp(self, element: Element) -> None:
+        """The port for programs without UNIX sockets."""
+        port = element.find("port")
+        if element.get("enable") != "false" and port is not None:
+            self._put("ingest", "tcp_port", self._number(port))
+
+    def largest_message(self, element: Element) -> None:
+        """On streams."""
+        self._put("ingest", "max_stream_message_bytes", self._number(element))
 
     def discard_log(self, element: Element) -> None:
         """Where discarded messages are kept."""
@@ -234,7 +261,10 @@ _TAKERS: dict[str, Callable[[Conversion, Element], None]] = {
     "compression/topicConfigs": Conversion.topic_compression,
     "topicRateLimiting/defaultTopic": Conversion.default_rate,
     "topicRateLimiting/topicConfigs": Conversion.topic_rates,
-    "inputSources/unixDatagram": Conversion.datagrams,
+    "inputSources/unixDatagram": lambda conversion, element: conversion.socket(element, "datagram_socket"),
+    "inputSources/unixStream": lambda conversion, element: conversion.socket(element, "stream_socket"),
+    "inputSources/tcp": Conversion.tcp,
+    "inputConfig/maxStreamMsgSize": Conversion.largest_message,
     "msgDelivery/shutdownMaxDelay": _number_to("dispatch", "drain_seconds", lambda ms: -(-ms // 1000)),
     "msgDelivery/metadataRefreshInterval": _number_to(
         "kafka", "topic.metadata.refresh.interval.ms", lambda minutes: 60_000 * minutes

@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 import numpy as np
@@ -23,7 +25,11 @@ from dispatch.client import check
 from dispatch.embedded import EmbeddedKafka
 from ingest.acknowledger import Acknowledger
 from ingest.datagram import activated_socket, open_socket, set_timeout
+from ingest.fd_store import FdStore, allow_descriptors
+from ingest.lines import Lines, holds_anything, lines_path, make_bells, read_lines
+from ingest.listener import listen_tcp, listen_unix
 from ingest.staging import Staging, read_staging, staging_path
+from ingest.stream_worker import StreamWorker
 from ingest.supervisor import GIVE_WAY, Role, Supervisor, end_when_told, hold_signals
 from ingest.worker import IngestWorker, compile_kernels
 from router.partition import Partitioners
@@ -71,12 +77,13 @@ class Daemon:
         hold_signals()
         self._receiver, self._activated = self._open_socket()
         chosen = self.config.ingest.ack_socket
-        self._ack_receiver = open_socket(chosen) if chosen else None
+        self._ack_receiver = self._open(open_socket, chosen) if chosen else None
+        self._listeners = self._listen()
         spool, boot = self._spool.identity.spool, self._spool.identity.boot
         self._page_path = page_path(runtime_directory(), spool, boot)
         self.page = Page(self._page_path)
         # What a keeper before ours said of room: there may be other spares now, and another limit.
-        self.page.words[[Field.SPARE, Field.FULL]] = 0
+        self.page.words[[Field.SPARE, Field.FULL, Field.STREAMS_HELD]] = 0
         self._staging = staging_path(runtime_directory(), spool, boot)
         # Made here, so that a file that cannot be made or is not ours ends the start, with one sentence.
         Staging(self._staging, spool, slots_for(config.spool.segment_bytes)).received(0)
@@ -85,13 +92,33 @@ class Daemon:
         self._keeper_bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._delivery_bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._ack_bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self._lines, self._stream_bells = lines_path(self._staging), make_bells()
+        self._connections = FdStore()
+        self._has_streams = bool(self._listeners) or holds_anything(self._lines)
+        if self._has_streams:
+            allow_descriptors()
+            self._map_lines().close()
         compile_kernels()
 
     def _open_socket(self) -> tuple[socket.socket, bool]:
         activated = activated_socket()
-        receiver = activated or open_socket(self.config.ingest.datagram_socket)
+        receiver = activated or self._open(open_socket, self.config.ingest.datagram_socket)
         set_timeout(receiver)
         return receiver, activated is not None
+
+    def _open(self, make: Callable[..., socket.socket], path: Path) -> socket.socket:
+        return make(path, self.config.ingest.socket_mode, self.config.ingest.socket_group)
+
+    def _listen(self) -> list[socket.socket]:
+        """The sockets that connections come to. Raises BadSocket."""
+        chosen = self.config.ingest
+        listeners = [self._open(listen_unix, chosen.stream_socket)] if chosen.stream_socket else []
+        return [*listeners, listen_tcp(chosen.tcp_port)] if chosen.tcp_port else listeners
+
+    def _map_lines(self) -> Lines:
+        """What connections send into; also when there is nothing but what is left of some."""
+        limit = self.config.ingest.max_stream_message_bytes
+        return Lines(self._lines, self._spool.identity.spool, limit, self._stream_bells)
 
     def _placed(self, config: Config) -> Config:
         """The configuration with the address of the embedded Kafka, if that is meant. Raises ConfigError."""
@@ -118,9 +145,13 @@ class Daemon:
             )
         if self.config.status.port:
             roles.append(Role("status", self._show, stop_s=SHOW_STOP_S, row=ROLES.index("status")))
+        if self._has_streams:
+            roles.append(
+                Role("stream", self._stream, hasty_stop_s=HASTE_S, ends_first=True, row=ROLES.index("stream"))
+            )
         self._allow_time()
         try:
-            Supervisor(roles, self.page, reload=self._reload).run()
+            Supervisor(roles, self.page, reload=self._reload, beside=self._connections).run()
             self._say_what_is_left()
         finally:
             self._leave()
@@ -146,18 +177,25 @@ class Daemon:
 
     def _say_what_is_left(self) -> None:
         try:
-            left = take_account(self._spool.layout, lambda: read_staging(self._staging)).backlog
+            left = take_account(self._spool.layout, self._read_staging).backlog
         except (SpoolError, OSError) as error:
             log.warning("what is left in the spool cannot be counted: %s", error)
             return
         log.info("%d messages are left in the spool; the next start delivers them", left)
 
+    def _read_staging(self) -> list[tuple[int, int]]:
+        return read_staging(self._staging) + read_lines(self._lines)
+
     def _leave(self) -> None:
         """Take along what only a running daemon needs."""
+        chosen = self.config.ingest
         if not self._activated:
-            self.config.ingest.datagram_socket.unlink(missing_ok=True)
-        if self.config.ingest.ack_socket:
-            self.config.ingest.ack_socket.unlink(missing_ok=True)
+            chosen.datagram_socket.unlink(missing_ok=True)
+        for path in (chosen.ack_socket, chosen.stream_socket):
+            if path:
+                path.unlink(missing_ok=True)
+        if not holds_anything(self._lines):
+            self._lines.unlink(missing_ok=True)
         if not read_staging(self._staging) and not self.page.words[Field.SUSPECT]:
             self._staging.unlink(missing_ok=True)
             self._page_path.unlink(missing_ok=True)
@@ -166,6 +204,7 @@ class Daemon:
         self._spool.lock.release()
 
     def _ingest(self) -> None:
+        self._connections.forget()
         worker = IngestWorker(
             self._receiver,
             Staging(self._staging, self._spool.identity.spool, slots_for(self.config.spool.segment_bytes)),
@@ -174,10 +213,18 @@ class Daemon:
             bell=self._keeper_bell,
             last_reader=not self._activated,
         )
+        if self._has_streams:
+            worker.serve(self._map_lines())
+        end_when_told(worker)
+        worker.run()
+
+    def _stream(self) -> None:
+        worker = StreamWorker(self._listeners, self._map_lines(), self._connections, self.page)
         end_when_told(worker)
         worker.run()
 
     def _keep(self) -> None:
+        self._connections.forget()
         keeper = Keeper(
             self._spool.layout,
             self._spool.identity,
@@ -197,6 +244,7 @@ class Daemon:
 
     def _acknowledge(self) -> None:
         assert self._ack_receiver
+        self._connections.forget()
         worker = Acknowledger(
             self._ack_receiver,
             self._receiver.getsockname(),
@@ -209,12 +257,14 @@ class Daemon:
         worker.run()
 
     def _show(self) -> None:
+        self._connections.forget()
         # Imported here: what a server brings along is no other worker's.
         from cli.status_worker import serve  # noqa: PLC0415
 
         serve(self.config, self._page_path)
 
     def _deliver(self) -> None:
+        self._connections.forget()
         # Of a worker before this one nothing may stay.
         self.page.write_text(Field.TROUBLE, "")
         self._trouble = ""

@@ -48,4 +48,6 @@ def _shown(path: tuple[str, ...], setting: Setting) -> object:
         return HIDDEN
     if path[-1] == "quota":
         return f"{setting.value:.0%}"
+    if path[-1] == "socket_mode":
+        return f"{setting.value:04o}"
     return str(setting.value) if isinstance(setting.value, Path) else setting.value

@@ -144,6 +144,30 @@ class Address(_Text):
 
 
 @dataclass(frozen=True, slots=True)
+class Mode(_Text):
+    """Who may use a file, as chmod takes it."""
+
+    accepts: str = 'a mode in octal digits, such as "0660"'
+
+    def parse(self, value: object) -> int:
+        if not isinstance(value, str) or not re.fullmatch("0?[0-7]{3}", value):
+            raise ValueError(value)
+        return int(value, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupName(_Text):
+    """The name of a group of the host. Whether there is one is seen when it is needed."""
+
+    accepts: str = "the name of a group"
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}", value):
+            raise ValueError(value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
 class Share(_Text):
     """A part of a whole, in percent."""
 

@@ -17,6 +17,11 @@ from cli.config import Config, check_room
 FIXED = (
     ("ingest", "datagram_socket"),
     ("ingest", "ack_socket"),
+    ("ingest", "stream_socket"),
+    ("ingest", "socket_mode"),
+    ("ingest", "socket_group"),
+    ("ingest", "tcp_port"),
+    ("ingest", "max_stream_message_bytes"),
     ("spool", "directory"),
     ("spool", "segment_bytes"),
     ("dispatch", "mode"),

@@ -20,7 +20,9 @@ from cli.kinds import (
     AbsolutePath,
     Address,
     Choice,
+    GroupName,
     Kind,
+    Mode,
     Partitioner,
     Property,
     Share,
@@ -39,6 +41,11 @@ TABLES: dict[str, dict[str, Kind]] = {
     "ingest": {
         "datagram_socket": AbsolutePath(most_bytes=107),
         "ack_socket": AbsolutePath(most_bytes=107),
+        "stream_socket": AbsolutePath(most_bytes=107),
+        "socket_mode": Mode(),
+        "socket_group": GroupName(),
+        "tcp_port": Whole(1, 65535, "a TCP port"),
+        "max_stream_message_bytes": Size(KIB),
     },
     "spool": {
         "directory": AbsolutePath(),

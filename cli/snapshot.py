@@ -10,6 +10,7 @@ import numpy as np
 
 from cli.room import list_full, utc
 from dispatch.brokers import State
+from ingest.lines import lines_path, read_lines
 from ingest.staging import read_staging, staging_path
 from spool.account import Account, take_account
 from spool.disk import allocated_bytes
@@ -26,9 +27,10 @@ from status.snapshot import AckView, BrokerView, LentView, Snapshot, SpoolView, 
 
 _LOOKS = 5
 """At a text that may be being written."""
-ROLES = ("supervisor", "ingest", "keeper", "delivery", "ack", "status")
-"""In the order of the page; the last two are there if they were asked for."""
-_ALWAYS = 4
+ROLES = ("supervisor", "ingest", "keeper", "delivery", "ack", "status", "stream")
+"""In the order of the page."""
+_OPTIONAL = ("ack", "status", "stream")
+"""They are there if they were asked for."""
 
 
 def take_snapshot(directory: Path) -> Snapshot:
@@ -40,6 +42,7 @@ def take_snapshot(directory: Path) -> Snapshot:
     account = account_of(layout)
     page = read_page(page_path(runtime, spool, boot))
     workers = [] if page is None else list_workers(page)
+    roles = {worker.role for worker in workers}
     written = int(account.tail[SEQUENCE])
     return Snapshot(
         spool=SpoolView(
@@ -64,7 +67,7 @@ def take_snapshot(directory: Path) -> Snapshot:
         brokers=_brokers(page) if page is not None and workers else [],
         trouble=_trouble(page_path(runtime, spool, boot)) if workers else None,
         dead_lettered=account.dead_lettered,
-        acknowledgements=_acknowledgements(page) if page is not None and _has_ack(workers) else None,
+        acknowledgements=_acknowledgements(page) if page is not None and "ack" in roles else None,
         lent=_lent(layout, boot),
         unadopted=unadopted,
         held=page is not None and bool(workers) and bool(page[Field.HELD]),
@@ -74,7 +77,7 @@ def take_snapshot(directory: Path) -> Snapshot:
 def account_of(layout: Layout) -> Account:
     """The books of a spool, what waits in staging included. Raises NoSpool, BadSpool."""
     path = staging_path(runtime_directory(), read_identity(layout), boot_id())
-    return take_account(layout, lambda: read_staging(path))
+    return take_account(layout, lambda: read_staging(path) + read_lines(lines_path(path)))
 
 
 def _synced(layout: Layout, written: int) -> int:
@@ -108,11 +111,7 @@ def list_workers(page: np.ndarray) -> list[WorkerView]:
         WorkerView(role, pid, restarts, _alive(pid))
         for role, (pid, restarts) in zip(ROLES, rows, strict=True)
     ]
-    return workers[:_ALWAYS] + [worker for worker in workers[_ALWAYS:] if worker.pid]
-
-
-def _has_ack(workers: list[WorkerView]) -> bool:
-    return any(worker.role == "ack" for worker in workers)
+    return [worker for worker in workers if worker.pid or worker.role not in _OPTIONAL]
 
 
 def _lent(layout: Layout, boot: bytes) -> LentView | None:

@@ -12,6 +12,7 @@ works on is in one int64 array, so that a call costs one argument:
     job[USED]        slots to reset before the next burst; while a burst waits to be stored, its length
     job[SCRATCH]     address of 64 KiB to put a large datagram together in, then 16 bytes for small words
     job[TURN]        address of the words that say who receives (ingest.turn)
+    job[EMPTYING]    1 while the socket is emptied at the end
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ from spool.wire import MAX_DATAGRAM_BYTES, REASONS, Reason, check, load_be16
     WRITE,
     DIGEST,
     TURN,
-) = range(21)
-JOB_FIELDS = 21
+    EMPTYING,
+) = range(22)
+JOB_FIELDS = 22
 
 STORED, NEEDS_SEGMENT, RELIEVED, HELD = 0, -1, -2, -3
 """What `store` and `receive` return; a positive number is an errno."""
@@ -79,7 +81,7 @@ Column = npt.NDArray[np.int64]
 _TRUNCATED = int(Reason.TRUNCATED)
 _POISONED = int(Reason.POISON)
 _SPOOL_FULL = int(Reason.SPOOL_FULL)
-_MSG_TRUNC, _MSG_DONTWAIT = 0x20, 0x40
+_MSG_TRUNC = 0x20
 _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
 _CREDENTIALS = (2 << 32) | 1  # cmsg_level SOL_SOCKET, cmsg_type SCM_CREDENTIALS, as one word
 _SUSPECT = 8 * int(Field.SUSPECT)
@@ -127,7 +129,7 @@ def receive(job: Job, tail: Tail, verdicts: Column, rounds: int) -> int:
 def _is_held(job: Job) -> bool:
     """Whether a hold is in force; says so in the page. Never while the socket is emptied at the end."""
     until, now = load_i64(job[PAGE] + _HOLD), _clock_ns(job, _CLOCK_MONOTONIC)
-    held = now < until <= now + HOLD_NS and job[FLAGS] & _MSG_DONTWAIT == 0
+    held = now < until <= now + HOLD_NS and job[EMPTYING] == 0
     publish_i64(job[PAGE] + _HELD, until if held else 0)
     return held
 
@@ -154,10 +156,22 @@ def _topic_over_quota(job: Job, i: int) -> int:
     if length > SLOT_BYTES:
         _assemble(job, i, length, job[SCRATCH])
         at = job[SCRATCH]
-    topic = at + 10 + 4 * load_u8(at + 5)
+    return over_quota(job[PAGE], at)
+
+
+@kernel
+def any_over_quota(page: int) -> bool:
+    """Whether any topic is over its quota."""
+    return load_i64(page + _QUOTAS) != 0
+
+
+@kernel
+def over_quota(page: int, message: int) -> int:
+    """Which of the topics over their quota the well-formed message at an address is of; -1: of none."""
+    topic = message + 10 + 4 * load_u8(message + 5)
     size = load_be16(topic)
-    for number in range(load_i64(job[PAGE] + _QUOTA_TOPICS)):
-        row = job[PAGE] + _QUOTA_ROWS + number * _QUOTA_ROW_BYTES
+    for number in range(load_i64(page + _QUOTA_TOPICS)):
+        row = page + _QUOTA_ROWS + number * _QUOTA_ROW_BYTES
         if load_i64(row) == 0 or load_i64(row + 32) != size:
             continue
         same = 0
@@ -201,6 +215,12 @@ def _clock_ns(job: Job, clock: int) -> int:
 
 
 @kernel
+def now_ns(job: Job) -> int:
+    """The time, ns since the epoch."""
+    return _clock_ns(job, _CLOCK_REALTIME)
+
+
+@kernel
 def _write_body(job: Job, tail: Tail, verdicts: Column, used: int, count: int) -> int:
     """Write lengths, uids, pids and datagrams of the accepted slots; the address behind them."""
     column = job[BASE] + tail[POSITION] + HEAD_BYTES
@@ -223,14 +243,21 @@ def _write_body(job: Job, tail: Tail, verdicts: Column, used: int, count: int) -
 
 
 @kernel
-def _write_row(job: Job, at: int, reason: int, count: int, first: int) -> int:
-    """Write a discard row, with the first bytes of the datagram in slot `first`; the address behind it."""
-    length = min(load_u32(job[HEADERS] + first * MSGHDR_BYTES + 56), SAMPLE_BYTES)
+def write_row(at: int, reason: int, count: int, sample: int, length: int) -> int:
+    """Write a discard row, with the first of `length` bytes at address `sample`; the address behind it."""
+    length = min(length, SAMPLE_BYTES)
     store_u16(at, reason)
     store_u16(at + 2, length)
     store_u32(at + 4, count)
-    copy(at + 8, job[SLOT] + first * SLOT_BYTES, length)
+    copy(at + 8, sample, length)
     return at + 8 + length
+
+
+@kernel
+def _write_row(job: Job, at: int, reason: int, count: int, first: int) -> int:
+    """Write a discard row, with the first bytes of the datagram in slot `first`; the address behind it."""
+    length = load_u32(job[HEADERS] + first * MSGHDR_BYTES + 56)
+    return write_row(at, reason, count, job[SLOT] + first * SLOT_BYTES, length)
 
 
 @kernel
@@ -265,7 +292,7 @@ def _write_over_quota(job: Job, at: int, verdicts: Column, used: int) -> int:
 
 
 @kernel
-def _announce(job: Job, tail: Tail) -> None:
+def announce(job: Job, tail: Tail) -> None:
     """Publish the end of the log, and wake the keeper if it sleeps."""
     publish_i64(job[PAGE] + _WRITTEN_SEQUENCE, tail[SEQUENCE])
     publish_i64(job[PAGE] + _WRITTEN, (job[NUMBER] << 32) | (tail[POSITION] >> 3))
@@ -273,6 +300,14 @@ def _announce(job: Job, tail: Tail) -> None:
     if load_i64(job[PAGE] + _KEEPER_WAITS) != 0:
         store_i64(job[SCRATCH] + MAX_DATAGRAM_BYTES, 1)
         call(job[WRITE], job[BELL], job[SCRATCH] + MAX_DATAGRAM_BYTES, 8)
+
+
+@kernel
+def has_room(job: Job, tail: Tail, room: int) -> bool:
+    """Whether the live segment takes a frame with a body of `room` bytes."""
+    if job[BASE] == 0 or tail[POSITION] + HEAD_BYTES + padded(room) > job[CAPACITY]:
+        return False
+    return load_i64(job[PAGE] + _SUSPECT) != job[NUMBER]
 
 
 @kernel
@@ -295,7 +330,7 @@ def store(job: Job, tail: Tail, verdicts: Column, flags: int) -> int:
         if reason == 0:
             count += 1
             room += 12 + load_u32(job[HEADERS] + i * MSGHDR_BYTES + 56)
-    if load_i64(job[PAGE] + _QUOTAS) != 0 and not flags & POISON:
+    if any_over_quota(job[PAGE]) and not flags & POISON:
         over, freed = _refuse_over_quota(job, verdicts, used)
         counts[_OVER_QUOTA] = over
         count -= over
@@ -304,18 +339,16 @@ def store(job: Job, tail: Tail, verdicts: Column, flags: int) -> int:
     for reason in range(1, REASONS):
         if counts[reason] > 0:
             room += 8 + SAMPLE_BYTES
-    if job[BASE] == 0 or tail[POSITION] + HEAD_BYTES + padded(room) > job[CAPACITY]:
-        return NEEDS_SEGMENT
-    if load_i64(job[PAGE] + _SUSPECT) == job[NUMBER]:
+    if not has_room(job, tail, room):
         return NEEDS_SEGMENT
     start = job[BASE] + tail[POSITION] + HEAD_BYTES
     rows = _write_body(job, tail, verdicts, used, count)
     end = _write_refused(job, rows, verdicts, counts, used)
-    burst, now, refused = tail[BURST] + 1, _clock_ns(job, _CLOCK_REALTIME), used - count
+    burst, now, refused = tail[BURST] + 1, now_ns(job), used - count
     finish(
         job[BASE], tail, count, refused, end - start, end - rows, flags | UIDS | PIDS, burst, now, job[DIGEST]
     )
-    _announce(job, tail)
+    announce(job, tail)
     return STORED
 
 
@@ -328,7 +361,7 @@ def discard(job: Job, bank: int, flags: int) -> None:
     """
     if job[USED] == 0:
         return
-    now = _clock_ns(job, _CLOCK_REALTIME)
+    now = now_ns(job)
     for i in range(job[USED]):
         reason = _POISONED if flags & POISON else _judge(job, i)
         if reason != 0:
@@ -337,5 +370,11 @@ def discard(job: Job, bank: int, flags: int) -> None:
         at = job[SLOT] + i * SLOT_BYTES
         if load_u32(job[HEADERS] + i * MSGHDR_BYTES + 56) > SLOT_BYTES:
             at = job[SCRATCH]
-        topic = at + 10 + 4 * load_u8(at + 5)
-        add(bank, topic + 2, load_be16(topic), _SPOOL_FULL, now, job[DIGEST])
+        add_without_room(job, bank, at, now)
+
+
+@kernel
+def add_without_room(job: Job, bank: int, message: int, now: int) -> None:
+    """Count the well-formed message at an address as one that there was no room for."""
+    topic = message + 10 + 4 * load_u8(message + 5)
+    add(bank, topic + 2, load_be16(topic), _SPOOL_FULL, now, job[DIGEST])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 from pathlib import Path
@@ -13,7 +14,10 @@ LISTEN_FDS_START = 3
 RECEIVE_TIMEOUT_S = 1
 
 
-def open_socket(path: Path, mode: int = 0o666) -> socket.socket:
+EVERYBODY = 0o666
+
+
+def open_socket(path: Path, mode: int = EVERYBODY, group: str | None = None) -> socket.socket:
     """A bound datagram socket at `path`, ready to tell who sent what.
 
     A path left behind by a daemon that was killed is taken over. Raises BadSocket.
@@ -23,9 +27,9 @@ def open_socket(path: Path, mode: int = 0o666) -> socket.socket:
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _make_way(path)
+        make_way(path)
         receiver.bind(str(path))
-        path.chmod(mode)
+        open_to(path, mode, group)
     except OSError as error:
         receiver.close()
         raise BadSocket(f"cannot make the datagram socket {path}: {error.strerror or error}") from error
@@ -35,7 +39,22 @@ def open_socket(path: Path, mode: int = 0o666) -> socket.socket:
     return receiver
 
 
-def _make_way(path: Path) -> None:
+def open_to(path: Path, mode: int, group: str | None) -> None:
+    """Let these write to a socket that was just bound. Raises BadSocket, OSError."""
+    if group:
+        try:
+            shutil.chown(path, group=group)
+        except LookupError:
+            raise BadSocket(f"{path}: there is no group {group!r}; see [ingest] socket_group") from None
+        except PermissionError:
+            raise BadSocket(
+                f"{path} cannot be given to group {group!r}: make bruce a member; see [ingest] socket_group"
+            ) from None
+    path.chmod(mode)
+
+
+def make_way(path: Path) -> None:
+    """Take a path over from a socket that was left behind. Raises BadSocket when something else is there."""
     if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
         raise BadSocket(f"{path} exists and is no socket; choose another path in [ingest]")
     path.unlink(missing_ok=True)

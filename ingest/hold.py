@@ -27,6 +27,12 @@ from spool.page import HOLD_NS, Field, Page, read_page
 RENEW_S = 0.5
 
 
+def held_until(page: Page) -> int:
+    """Until when nothing is to be received, in ns of CLOCK_MONOTONIC; 0 without a hold."""
+    until, now = int(page.words[Field.HOLD]), time.monotonic_ns()
+    return until if now < until <= now + HOLD_NS else 0
+
+
 class Hold:
     """A hold on the intake of one daemon; a context manager."""
 
@@ -64,7 +70,10 @@ class Hold:
     def stands(self) -> bool:
         """Whether the daemon has received nothing since this was last false, or not yet known."""
         page, since = self._page, self._since
-        return page is not None and 0 < since <= int(page.words[Field.HELD]) and self._is_current()
+        if page is None or not since or not self._is_current():
+            return False
+        datagrams, streams = page.words[[Field.HELD, Field.STREAMS_HELD]].tolist()
+        return since <= datagrams and (not streams or since <= streams)
 
     def _is_current(self) -> bool:
         """Whether the page is still the daemon's: another one has a page of its own, made anew."""

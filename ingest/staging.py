@@ -227,11 +227,16 @@ def _reserve(path: Path, slots: int, wanted: int) -> int:
 
 def _check(path: Path, spool: bytes) -> int:
     """The number of slots of a staging file that is ours."""
-    status = path.lstat()
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise BadStaging(f"{path} belongs to another user or is open to others; remove it and start again")
+    check_owner(path)
     with path.open("rb") as file:
         head = file.read(32)
     if head[:8] != MAGIC or head[8:12] != LAYOUT_VERSION.to_bytes(4, "little") or head[16:32] != spool:
         raise BadStaging(f"{path} is no staging file of this spool; move it away and start again")
     return int.from_bytes(head[12:16], "little")
+
+
+def check_owner(path: Path) -> None:
+    """Whether a file in a directory of everybody's is ours alone. Raises BadStaging."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise BadStaging(f"{path} belongs to another user or is open to others; remove it and start again")

@@ -50,6 +50,16 @@ class Stoppable(Protocol):
     stopping: bool
 
 
+class Attended(Protocol):
+    """What the supervisor looks after beside signals. Neither call may wait, or raise."""
+
+    def fileno(self) -> int:
+        """Readable when there is something to attend to."""
+
+    def attend(self) -> None:
+        """Do it."""
+
+
 @dataclass(slots=True)
 class Role:
     """One worker process: its name, and what it runs. `run` returns when told to END."""
@@ -79,12 +89,19 @@ class Supervisor:
     """Keeps one process a role alive until told to stop."""
 
     def __init__(
-        self, roles: list[Role], page: Page, *, reload: Callable[[], Collection[str]] = tuple
+        self,
+        roles: list[Role],
+        page: Page,
+        *,
+        reload: Callable[[], Collection[str]] = tuple,
+        beside: Attended | None = None,
     ) -> None:
         """`roles` are started in order, and stopped in that order but for who ends first.
 
         `reload` takes over new settings, and returns the names of the roles that are to be replaced.
+        `beside` is attended to while workers run, and before each fork.
         """
+        self._beside = beside
         self.roles, self.page, self._reload = roles, page, reload
         self._stops: list[float] = []
         """When it was told to stop."""
@@ -140,11 +157,17 @@ class Supervisor:
         now = time.monotonic()
         waits = [role.due - now for role in self.roles if not role.pid]
         waits += [role.asked + ASK_S - now for role in self.roles if role.pid and role.replaced_by]
-        select.select([wake], [], [], max(0.0, min(waits)) if waits else None)
+        heard: list[int | Attended] = [wake, self._beside] if self._beside else [wake]
+        select.select(heard, [], [], max(0.0, min(waits)) if waits else None)
+        self._attend()
         try:
             os.read(wake, 512)
         except BlockingIOError:
             return
+
+    def _attend(self) -> None:
+        if self._beside:
+            self._beside.attend()
 
     def _renew(self) -> None:
         """Reload, if told to, and have those replaced who work with old settings."""
@@ -184,6 +207,7 @@ class Supervisor:
 
     def _fork(self, role: Role) -> None:
         parent = os.getpid()
+        self._attend()
         sys.stdout.flush()
         role.started = time.monotonic()
         # A signal between fork and the worker's own handlers would be taken by ours, and be lost.

@@ -30,6 +30,11 @@ class Turn:
         self._words = np.zeros(8, np.int64)
         self.address = address_of(self._words)
 
+    def begin_storing(self) -> None:
+        """The worker has something to store; the socket is its own."""
+        self.publish(BEAT, self.load(BEAT) + 1)
+        self.publish(STATE, STORING)
+
     def finish_storing(self) -> bool:
         """The worker's burst is stored; whether the socket is still its own."""
         return bool(finish_storing(self.address))

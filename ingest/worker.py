@@ -15,13 +15,14 @@ import time
 
 import numpy as np
 
-from ingest import bank, burst, guard, turn
+from ingest import bank, burst, guard, lines, run, turn
 from ingest.guard import Guard
+from ingest.lines import Lines
 from ingest.staging import Staging
 from ingest.turn import CLOSED, DONE, GUARDED, HOLD, RECEIVING, STATE, Turn
 from spool import ledger, refused, scan
 from spool.crash_point import reach
-from spool.format import POISON, SALVAGED
+from spool.format import MAX_BURST, POISON, SALVAGED
 from spool.frame import BURST
 from spool.fullness import WhenFull
 from spool.kernel import address_of, function_address
@@ -41,6 +42,10 @@ _WAIT_S = 0.001
 """Between two looks for what another process or thread owes us."""
 _BLOCKED_S = 0.01
 _HELD_S = 0.01
+_IDLE_MS = 200
+"""Beside streams: between two looks for what nobody rings for."""
+_ROUNDS = 16
+"""Beside streams: bursts of datagrams between two looks at them."""
 
 
 class Blocked(Exception):
@@ -65,8 +70,12 @@ class IngestWorker:
         self.stopping, self._last_reader = False, last_reader
         self._held = False
         self._guard: Guard | None = None
+        self._streams: Lines | None = None
+        self._rounds = burst.ROUNDS
+        self._runs = 0
+        """Messages of the burst that is to be stored, when it is made of runs."""
         self._scratch = np.zeros(MAX_DATAGRAM_BYTES + 64, np.uint8)
-        self._verdicts = np.zeros(staging.slots + REASONS, np.int64)
+        self._verdicts = np.zeros(max(staging.slots, MAX_BURST) + REASONS, np.int64)
         self.job = np.zeros(burst.JOB_FIELDS, np.int64)
         libc = ctypes.CDLL(None)
         self.job[burst.FD] = receiver.fileno()
@@ -86,6 +95,12 @@ class IngestWorker:
         writer.tail[BURST] = max(int(writer.tail[BURST]), ledger.burst)
         self._use(0)
         self._point()
+
+    def serve(self, streams: Lines) -> None:
+        """Store what connections offer, too."""
+        self._streams, self._rounds = streams, _ROUNDS
+        # Who has two things to wait for waits for both at once.
+        self.job[burst.FLAGS] |= MSG_DONTWAIT
 
     def _use(self, number: int) -> None:
         """Let the kernels work on a bank of staging."""
@@ -118,16 +133,27 @@ class IngestWorker:
 
     @property
     def waits(self) -> int | None:
-        """The bank whose burst is the next to be appended; None when nothing waits in staging."""
-        return self.staging.holder(int(self.writer.tail[BURST]) + 1)
+        """The bank whose burst is the next to be appended; None when no bank has it."""
+        return self.staging.holder(self._next)
+
+    @property
+    def _next(self) -> int:
+        """The number of the next burst."""
+        return int(self.writer.tail[BURST]) + 1
 
     def salvage_next(self) -> int:
         """Append the next burst that waits in staging; how many datagrams it has, 0 when none waits."""
         number = self.waits
-        if number is None:
+        noted = self._streams.noted if self._streams else 0
+        if number is not None:
+            used = self._take_from(number, SALVAGED)
+        elif noted == self._next:
+            used = self._take_runs(SALVAGED)
+        else:
+            if self._streams and 0 < noted < self._next:
+                self._streams.settle()
             self.staging.settle()
             return 0
-        used = self._take_from(number, SALVAGED)
         reach("recover.salvaged")
         self.staging.settle()
         return used
@@ -139,6 +165,15 @@ class IngestWorker:
         self._store(flags)
         return used
 
+    def _take_runs(self, flags: int) -> int:
+        """Store the burst of runs that is noted; how many messages."""
+        assert self._streams
+        self._runs = used = self._streams.list_messages()
+        self._store(flags)
+        self._runs = 0
+        self._streams.settle()
+        return used
+
     def _take_up(self) -> None:
         """Receive into bank 0 from here on; the reserve is empty."""
         if self.staging.reserve_in_use:
@@ -148,9 +183,13 @@ class IngestWorker:
 
     def _give_up(self) -> int:
         """Keep the burst that waits in staging in quarantine; the flag to store it with, as discarded."""
-        used, name = int(self.job[burst.USED]), f"burst-{int(self.writer.tail[BURST]) + 1}.poison"
-        log.error("%d datagrams cannot be stored; they are discarded, and kept as quarantine/%s", used, name)
-        keep(self.writer.layout, name, self.staging.image(self._bank, used))
+        used, name = self._runs or int(self.job[burst.USED]), f"burst-{self._next}.poison"
+        log.error("%d messages cannot be stored; they are discarded, and kept as quarantine/%s", used, name)
+        if self._runs:
+            assert self._streams
+            keep(self.writer.layout, name, self._streams.image(used))
+        else:
+            keep(self.writer.layout, name, self.staging.image(self._bank, used))
         return POISON
 
     def run(self) -> None:
@@ -165,7 +204,9 @@ class IngestWorker:
         self._guard = Guard(self.receiver.fileno(), self.staging, self.turn)
         self._guard.start()
         while not self.stopping:
-            self._round()
+            busy = self._round()
+            if self._streams and not self._round_of_runs() and not busy:
+                self._streams.await_runs(self.receiver.fileno(), _IDLE_MS)
         self._guard.leave()
         self._guard = None
         if not self._last_reader:
@@ -173,7 +214,10 @@ class IngestWorker:
         # Senders are refused from here on; what they sent before stays readable.
         self.receiver.shutdown(socket.SHUT_RD)
         self.job[burst.FLAGS] |= MSG_DONTWAIT
+        self.job[burst.EMPTYING] = 1
         while self._round():
+            continue
+        while self._streams and self._round_of_runs():
             continue
 
     def _leave_in_staging(self) -> None:
@@ -191,7 +235,7 @@ class IngestWorker:
 
     def _round(self) -> bool:
         """Receive until Python is needed; False when there was nothing to receive."""
-        outcome = burst.receive(self.job, self.writer.tail, self._verdicts, burst.ROUNDS)
+        outcome = burst.receive(self.job, self.writer.tail, self._verdicts, self._rounds)
         self._tell_hold(held=outcome == burst.HELD)
         if outcome == burst.NEEDS_SEGMENT:
             self._store(0)
@@ -216,6 +260,21 @@ class IngestWorker:
                 if held
                 else "the intake goes on"
             )
+
+    def _round_of_runs(self) -> bool:
+        """Store what connections offer, one burst; False when nothing is offered."""
+        assert self._streams
+        # Bank 0 holds nothing under the number that the runs get.
+        bank.reset(int(self.job[burst.HEADERS]), int(self.job[burst.USED]))
+        self.job[burst.USED] = 0
+        bank.store_word(self.staging.armed_at, self._next)
+        if not self._streams.gather(self._next):
+            return False
+        self.turn.begin_storing()
+        self._take_runs(0)
+        if not self.turn.finish_storing():
+            self._catch_up()
+        return True
 
     def _catch_up(self) -> None:
         """The guard has the socket: store what it received, until it gives the socket back."""
@@ -242,7 +301,7 @@ class IngestWorker:
                 flags |= self._give_up()
             if flags & SALVAGED:
                 reach("recover.salvaging")
-            if burst.store(self.job, self.writer.tail, self._verdicts, flags) == burst.STORED:
+            if self._append(flags) == burst.STORED:
                 return
             if fresh and not self.writer.is_suspect:
                 # Received when segments were larger.
@@ -252,6 +311,14 @@ class IngestWorker:
                 fresh = True
             elif self._is_discarded(flags):
                 return
+
+    def _append(self, flags: int) -> int:
+        if self._streams and self._runs:
+            messages = self._streams.messages
+            outcome = run.store(self.job, self.writer.tail, messages, self._runs, self._verdicts, flags)
+        else:
+            outcome = burst.store(self.job, self.writer.tail, self._verdicts, flags)
+        return int(outcome)
 
     def _is_discarded(self, flags: int) -> bool:
         """No segment is ready. Wait for one, or discard the burst; whether it was. Raises Blocked."""
@@ -280,9 +347,12 @@ class IngestWorker:
 
     def _discard(self, flags: int) -> None:
         bank = self.ledger.begin()
-        burst.discard(self.job, bank, flags)
+        if self._streams and self._runs:
+            run.discard(self.job, bank, self._streams.messages, self._runs, flags)
+        else:
+            burst.discard(self.job, bank, flags)
         reach("discard.added")
-        number = int(self.writer.tail[BURST]) + 1
+        number = self._next
         self.ledger.commit(number)
         reach("discard.committed")
         self.writer.tail[BURST] = number
@@ -303,6 +373,8 @@ def compile_kernels() -> None:
     bank.compile_kernels()
     turn.compile_kernels()
     guard.compile_kernels()
+    lines.compile_kernels()
+    run.compile_kernels()
     ledger.compile_kernels()
     refused.compile_kernels()
     scan.compile_kernels()

@@ -23,7 +23,7 @@ import numpy as np
 from spool.digest import digest
 from spool.disk import read_at, sync_directory, write_at
 from spool.errors import BadSpool
-from spool.wire import MAX_DATAGRAM_BYTES
+from spool.format import MAX_BODY_BYTES
 
 HEAD = b"brucedis" + (1).to_bytes(4, "little") + bytes(4)
 RECORD_MAGIC = b"bdis"
@@ -71,7 +71,7 @@ def decode_record(data: bytes, at: int) -> tuple[GivenUp, int] | None:
     record = np.frombuffer(data, _RECORD, 1, at)[0]
     length = int(record["bytes"])
     end = at + _RECORD.itemsize + length
-    if length > MAX_DATAGRAM_BYTES or end > len(data):
+    if length > MAX_BODY_BYTES or end > len(data):
         return None
     if digest(data[at + _CHECKED_FROM : end]) != int(record["check"]):
         return None

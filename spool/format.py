@@ -94,6 +94,13 @@ MAX_BURST = 512
 MAX_BODY_BYTES = MAX_BURST * (12 + MAX_DATAGRAM_BYTES) + REASONS * (8 + SAMPLE_BYTES)
 """No frame's body is longer."""
 
+
+def largest_message(segment_bytes: int) -> int:
+    """Bytes of the largest message that an empty segment takes, its size field not counted."""
+    room = segment_bytes - HEADER_BYTES - HEAD_BYTES - REASONS * (8 + SAMPLE_BYTES)
+    return min(room, MAX_BODY_BYTES) - 12 - 4 - 8
+
+
 UIDS, PIDS, SALVAGED, POISON = 1, 2, 4, 8
 
 HEADER = np.dtype(

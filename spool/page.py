@@ -91,6 +91,8 @@ class Field(IntEnum):
     """who has the flock on SPOOL/hold: until when nothing is to be received, ns of CLOCK_MONOTONIC."""
     HELD = 3944
     """ingest: the HOLD by which it receives nothing at the moment; 0 when it does."""
+    STREAMS_HELD = 3952
+    """stream worker: the same; 1 when it receives, 0 when there is none."""
 
     BROKERS = 4096
     """delivery: count, then rows of BROKER_WORDS: id, state, offset, messages in flight, acknowledged."""

@@ -75,6 +75,16 @@ class Reason(IntEnum):
     """Beyond the rate that its topic may have."""
     UNCONFIRMED = 20
     """At most once: handed over, and not heard of again; it may be in Kafka."""
+    BAD_SIZE = 21
+    """On a stream, a size field below 4; it ended the connection."""
+    TOO_LONG = 22
+    """On a stream, a size field above the limit; it ended the connection."""
+    UNCLEAN = 23
+    """A stream ended inside this message."""
+    TLS = 24
+    """Somebody spoke TLS to the TCP input; it ended the connection."""
+    HTTP = 25
+    """Somebody spoke HTTP to the TCP input; it ended the connection."""
 
 
 REASONS = 32

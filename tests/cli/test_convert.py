@@ -46,8 +46,10 @@ DORY = """<?xml version="1.0" encoding="US-ASCII"?>
   </topicRateLimiting>
   <inputSources>
     <unixDatagram enable="true"><path value="/var/run/dory.sock"/><mode value="0222"/></unixDatagram>
+    <unixStream enable="true"><path value="/var/run/dory.stream"/><mode value="0220"/></unixStream>
     <tcp enable="true"><port value="3000"/></tcp>
   </inputSources>
+  <inputConfig><maxBuffer value="128m"/><maxStreamMsgSize value="16m"/></inputConfig>
   <msgDelivery>
     <shutdownMaxDelay value="30500"/>
     <metadataRefreshInterval value="15"/>
@@ -93,7 +95,13 @@ def test_what_is_taken_over(dory: Path) -> None:
         "topics.archive": {"compression.type": "gzip", "compression.level": "3"},
         "topics.loud": {"rate": 409, "rate_excess": "discard"},
         "topics.shut": {"rate": 1, "rate_excess": "discard"},
-        "ingest": {"datagram_socket": "/var/run/dory.sock"},
+        "ingest": {
+            "datagram_socket": "/var/run/dory.sock",
+            "socket_mode": "0222",
+            "stream_socket": "/var/run/dory.stream",
+            "tcp_port": 3000,
+            "max_stream_message_bytes": 16 << 20,
+        },
         "dispatch": {
             "drain_seconds": 31,
             "discard_file": "/var/log/dory/discards",
@@ -112,8 +120,8 @@ def test_what_is_noted(dory: Path) -> None:
         "compression, quick",
         "compression/sizeThresholdPercent",
         "topicRateLimiting, shut",
-        "inputSources/unixDatagram/mode",
-        "inputSources/tcp",
+        "inputSources/unixStream/mode",
+        "inputConfig/maxBuffer",
         "msgDelivery/maxFailedDeliveryAttempts",
         "discardLogging",
         "initialBrokers",
@@ -133,7 +141,7 @@ def test_bruce_takes_it(dory: Path, tmp_path: Path) -> None:
     assert (checked.returncode, checked.stdout) == (0, f"fine: {made}\n")
     document = json.loads(run("config", "convert", "--json", dory).stdout)
     assert document["version"] == 1
-    assert document["tables"]["ingest"] == {"datagram_socket": "/var/run/dory.sock"}
+    assert document["tables"]["ingest"]["datagram_socket"] == "/var/run/dory.sock"
     assert all(note in done.stdout.replace("\n#  ", "") for note in document["notes"])
 
 
@@ -185,7 +193,7 @@ def test_show(tmp_path: Path) -> None:
     path = tmp_path / "bruce.toml"
     path.write_text(
         '[spool]\nmax_bytes = "1GiB"\n[kafka]\n"bootstrap.servers" = "a:1"\n"sasl.password" = "xyzzy"\n'
-        '[topics."a.b"]\nquota = "20%"\n'
+        '[topics."a.b"]\nquota = "20%"\n[ingest]\nsocket_mode = "0660"\n'
     )
     variable = {"BRUCE_SPOOL_MAX_BYTES": "2GiB"}
     done = run("config", "show", "--config", path, environ=variable)
@@ -196,6 +204,9 @@ def test_show(tmp_path: Path) -> None:
     made.write_text(done.stdout)
     assert load_config(made, environ={}).spool.max_bytes == 2 << 30
     document = json.loads(run("config", "show", "--json", "--config", path, environ=variable).stdout)
+    assert {"table": "ingest", "key": "socket_mode", "value": "0660", "where": str(path)} in document[
+        "settings"
+    ]
     assert {"table": "topics.a.b", "key": "quota", "value": "20%", "where": str(path)} in document["settings"]
     assert {
         "table": "kafka",

@@ -14,7 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ingest.datagram import open_socket, set_timeout
+from ingest.fd_store import FdStore
+from ingest.lines import Lines, make_bells
+from ingest.listener import listen_tcp, listen_unix
 from ingest.staging import Staging
+from ingest.stream_worker import StreamWorker
 from ingest.worker import IngestWorker, compile_kernels
 from spool.keeper import Keeper
 from spool.ledger import Ledger, read_ledger
@@ -77,7 +81,8 @@ def end_children() -> None:
 class Processes:
     """The processes of one intake, by role."""
 
-    def __init__(self, directory: Path, slots: int = 16, **options: Any) -> None:
+    def __init__(self, directory: Path, slots: int = 16, *, stream_limit: int = 0, **options: Any) -> None:
+        """`stream_limit`: with a stream worker, too, for messages of so many bytes."""
         self.options = SpoolOptions(directory=directory / "spool", **{"min_free_bytes": 0, **options})
         self.directory, self.slots = directory, slots
         self.path = directory / "socket"
@@ -86,11 +91,17 @@ class Processes:
         self.page = Page(directory / "page")
         self.open_socket()
         self.bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self.stream_limit, self.stream_path = stream_limit, directory / "stream"
+        self.bells, self.store = make_bells(), FdStore()
+        self.listeners = [listen_unix(self.stream_path), listen_tcp(0)] if stream_limit else []
         Ledger(self.layout.ledger)
         compile_kernels()
         self.pids: dict[str, int] = {}
-        self.start("keeper")
-        self.start("ingest")
+        # As the daemon does: two workers that make it at once would each map their own.
+        if lines := self._lines():
+            lines.close()
+        for role in ("keeper", "ingest", "stream")[: 3 if stream_limit else 2]:
+            self.start(role)
 
     def open_socket(self) -> None:
         """A socket, as every start makes one of its own."""
@@ -101,9 +112,33 @@ class Processes:
 
     def start(self, role: str) -> None:
         """Fork a role."""
-        self.pids[role] = fork({"ingest": self._ingest, "keeper": self._keep}[role])
+        # What the supervisor does beside waiting.
+        self.store.attend()
+        self.pids[role] = fork({"ingest": self._ingest, "keeper": self._keep, "stream": self._stream}[role])
+
+    @property
+    def tcp(self) -> tuple[str, int]:
+        """Where the TCP input listens."""
+        host, port = self.listeners[1].getsockname()
+        return host, port
+
+    def _lines(self) -> Lines | None:
+        path = self.directory / "lines"
+        return (
+            Lines(path, self.spool.identity.spool, self.stream_limit, self.bells)
+            if self.stream_limit
+            else None
+        )
+
+    def _stream(self) -> None:
+        lines = self._lines()
+        assert lines
+        worker = StreamWorker(self.listeners, lines, self.store, self.page)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "stopping", True))
+        worker.run()
 
     def _ingest(self) -> None:
+        self.store.forget()
         worker = IngestWorker(
             self.receiver,
             Staging(self.directory / "staging", self.spool.identity.spool, self.slots),
@@ -112,10 +147,13 @@ class Processes:
             bell=self.bell,
             last_reader=True,
         )
+        if lines := self._lines():
+            worker.serve(lines)
         signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "stopping", True))
         worker.run()
 
     def _keep(self) -> None:
+        self.store.forget()
         keeper = Keeper(
             self.layout, self.spool.identity, self.options, self.page, bell=self.bell, announce=lambda: None
         )
@@ -131,8 +169,9 @@ class Processes:
         return code
 
     def stop(self) -> list[int]:
-        """A clean end of both, the intake first; their exit codes."""
-        return [await_end(self.pids.pop(role), asking=True) for role in ("ingest", "keeper")]
+        """A clean end of all, the intake before the keeper; their exit codes."""
+        roles = ("stream", "ingest", "keeper")
+        return [await_end(self.pids.pop(role), asking=True) for role in roles if role in self.pids]
 
     def close(self) -> None:
         """Leave no process and no descriptor."""
@@ -140,6 +179,11 @@ class Processes:
             os.kill(pid, signal.SIGKILL)
             await_end(pid)
         self.receiver.close()
+        self.store.close()
+        for listener in self.listeners:
+            listener.close()
+        for bell in (self.bells.offered, self.bells.taken):
+            os.close(bell)
         self.spool.lock.release()
         os.close(self.bell)
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import socket
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ingest.datagram import activated_socket, open_socket, set_timeout
 from ingest.errors import BadSocket
+from ingest.listener import listen_unix
 
 
 def test_anybody_may_send(memory: Path) -> None:
@@ -88,6 +92,7 @@ os.dup2(int(sys.argv[1]), 3)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
 from ingest.datagram import activated_socket
 from ingest.errors import BadSocket
+from ingest.listener import listen_unix
 try:
     received = activated_socket()
     print(received.recv(20).decode(), os.get_inheritable(3))
@@ -121,3 +126,14 @@ def test_a_socket_that_was_handed_over_is_used(memory: Path, kind: socket.Socket
     )
     assert said in done.stdout.decode()
     made.close()
+
+
+@pytest.mark.parametrize("make", [open_socket, listen_unix])
+def test_mode_and_group(make: Callable[..., socket.socket], memory: Path) -> None:
+    """A socket has the mode and group that were chosen; a group that is not there is named."""
+    path, group = memory / "socket", grp.getgrgid(os.getgid()).gr_name
+    make(path, 0o620, group).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o620
+    assert path.stat().st_gid == os.getgid()
+    with pytest.raises(BadSocket, match="no group 'nobody-has-it'"):
+        make(path, 0o620, "nobody-has-it")

@@ -1,0 +1,149 @@
+"""Storing what came by streams: as `ingest.burst` does with datagrams, from messages that lie in lines.
+
+`messages` int64[n, MESSAGE_FIELDS] says where they lie (ingest.lines). `job` and what is returned are those
+of `ingest.burst`. Messages have any size that fits into a segment.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ingest.burst import (
+    BASE,
+    DIGEST,
+    JOB_FIELDS,
+    NEEDS_SEGMENT,
+    PAGE,
+    STORED,
+    Column,
+    Job,
+    add_without_room,
+    announce,
+    any_over_quota,
+    has_room,
+    now_ns,
+    over_quota,
+    write_row,
+)
+from ingest.lines import AT, LENGTH, MESSAGE_FIELDS, REFUSED, SENDER_PID, SENDER_UID, Messages
+from spool.format import HEAD_BYTES, PIDS, POISON, SAMPLE_BYTES, UIDS
+from spool.frame import BURST, POSITION, Tail, finish
+from spool.kernel import address_of, copy, kernel, store_u32
+from spool.ledger import add
+from spool.page import WORDS
+from spool.wire import REASONS, Reason, check
+
+_POISONED, _OVER_QUOTA = int(Reason.POISON), int(Reason.OVER_QUOTA)
+
+
+@kernel
+def _judge(page: int, message: Messages, flags: int) -> int:
+    """The Reason to refuse a message; REASONS and more for the topics over their quota; 0 accepts it."""
+    if flags & POISON:
+        return _POISONED
+    if message[REFUSED] != 0:
+        return message[REFUSED]
+    reason = check(message[AT], message[LENGTH])
+    if reason == 0 and any_over_quota(page):
+        topic = over_quota(page, message[AT])
+        if topic >= 0:
+            return REASONS + topic
+    return reason
+
+
+@kernel
+def store(job: Job, tail: Tail, messages: Messages, used: int, verdicts: Column, flags: int) -> int:
+    """Append the first `used` messages to the live segment as one frame. `verdicts`: int64[used], to work in.
+
+    Returns STORED; or NEEDS_SEGMENT, with nothing changed, when the frame has no room or a sync of the
+    segment has failed.
+    """
+    count = room = 0
+    for i in range(used):
+        verdicts[i] = _judge(job[PAGE], messages[i], flags)
+        count += 1 if verdicts[i] == 0 else 0
+        # Each that is refused may need a row of its own.
+        room += 12 + messages[i, LENGTH] if verdicts[i] == 0 else 8 + SAMPLE_BYTES
+    if not has_room(job, tail, room):
+        return NEEDS_SEGMENT
+    start = job[BASE] + tail[POSITION] + HEAD_BYTES
+    rows = _write_body(start, messages, verdicts, used, count)
+    end = _write_refused(rows, messages, verdicts, used)
+    finish(
+        job[BASE],
+        tail,
+        count,
+        used - count,
+        end - start,
+        end - rows,
+        flags | UIDS | PIDS,
+        tail[BURST] + 1,
+        now_ns(job),
+        job[DIGEST],
+    )
+    announce(job, tail)
+    return STORED
+
+
+@kernel
+def _write_body(column: int, messages: Messages, verdicts: Column, used: int, count: int) -> int:
+    """Write lengths, uids, pids and messages of the accepted ones; the address behind them."""
+    at = column + 12 * count
+    for i in range(used):
+        if verdicts[i] != 0:
+            continue
+        length = messages[i, LENGTH]
+        store_u32(column, length)
+        store_u32(column + 4 * count, messages[i, SENDER_UID])
+        store_u32(column + 8 * count, messages[i, SENDER_PID])
+        copy(at, messages[i, AT], length)
+        column += 4
+        at += length
+    return at
+
+
+@kernel
+def _write_refused(at: int, messages: Messages, verdicts: Column, used: int) -> int:
+    """Write a discard row for each reason, and for each topic over its quota; the address behind them."""
+    for i in range(used):
+        reason = verdicts[i]
+        if reason == 0:
+            continue
+        count = 0
+        for other in range(i, used):
+            if verdicts[other] == reason:
+                count += 1
+                verdicts[other] = 0
+        reason = reason if reason < REASONS else _OVER_QUOTA
+        at = write_row(at, reason, count, messages[i, AT], messages[i, LENGTH])
+    return at
+
+
+@kernel
+def discard(job: Job, bank: int, messages: Messages, used: int, flags: int) -> None:
+    """Count the first `used` messages in a bank of the ledger: there is no room to store them.
+
+    One that would have been refused anyway keeps its own reason, but for its topic's quota.
+    """
+    if used == 0:
+        return
+    now = now_ns(job)
+    for i in range(used):
+        reason = _judge(job[PAGE], messages[i], flags)
+        if reason == 0 or reason >= REASONS:
+            add_without_room(job, bank, messages[i, AT], now)
+        else:
+            add(bank, 0, 0, reason, now, job[DIGEST])
+
+
+def compile_kernels() -> None:
+    """Compile, or load from the cache."""
+    job, tail, page = (
+        np.zeros(JOB_FIELDS, np.int64),
+        np.zeros(5 + REASONS, np.int64),
+        np.zeros(WORDS, np.int64),
+    )
+    job[PAGE] = address_of(page)
+    nothing = np.zeros((0, MESSAGE_FIELDS), np.int64)
+    store(job, tail, nothing, 0, np.zeros(0, np.int64), 0)
+    discard(job, 0, nothing, 0, 0)

@@ -1,0 +1,129 @@
+"""A stream worker in this process, which a test can kill between two steps, and who stores what it offers."""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from ingest.fd_store import FdStore
+from ingest.lines import Lines, make_bells
+from ingest.listener import listen_tcp, listen_unix
+from ingest.stream_worker import StreamWorker
+from spool.page import Page
+from spool.wire import check, reason_name
+
+LIMIT = 100_000
+SPOOL = bytes(16)
+
+
+class Killed(BaseException):
+    """The process is gone, at this instant."""
+
+
+class Kill:
+    """Ends a process at the n-th step, before it or after it."""
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        self.left, self._after = at, after
+
+    def wrap(self, step: Any) -> Any:
+        """A step that may be the last."""
+
+        def call(*arguments: Any) -> Any:
+            self.left -= 1
+            if self.left == 0 and not self._after:
+                raise Killed
+            found = step(*arguments)
+            if self.left == 0:
+                raise Killed
+            return found
+
+        return call
+
+
+class PromptStore(FdStore):
+    """One that is attended to at once."""
+
+    def keep(self, number: int, connection: socket.socket) -> None:
+        super().keep(number, connection)
+        self.attend()
+
+    def drop(self, number: int) -> None:
+        super().drop(number)
+        self.attend()
+
+
+class Streams:
+    """Listeners, lines and connections as the supervisor has them, and a worker at a time."""
+
+    def __init__(self, directory: Path, limit: int = LIMIT) -> None:
+        self.path, self.lines_path = directory / "stream", directory / "lines"
+        self.bells, self.store = make_bells(), PromptStore()
+        self.lines = Lines(self.lines_path, SPOOL, limit, self.bells)
+        self.page = Page(directory / "stream-page")
+        self.listeners = [listen_unix(self.path), listen_tcp(0)]
+        self.worker = StreamWorker(self.listeners, self.lines, self.store, self.page)
+        self._peers: list[socket.socket] = []
+        self.stored: list[bytes] = []
+        self.refused: Counter[str] = Counter()
+        self.samples: list[bytes] = []
+        self.uids: set[int] = set()
+
+    def connect(self, *, tcp: bool = False) -> socket.socket:
+        """A sender."""
+        stream = socket.socket(socket.AF_INET if tcp else socket.AF_UNIX)
+        stream.connect(self.listeners[1].getsockname() if tcp else str(self.path))
+        self._peers.append(stream)
+        return stream
+
+    def step(self) -> None:
+        """Let the worker do what there is to do."""
+        self.worker._step(0)
+
+    def take(self) -> int:
+        """Store what is offered, as the ingest worker would; how many messages."""
+        if not self.lines.gather(1):
+            return 0
+        used = self.lines.list_messages()
+        for at, length, uid, _pid, reason in self.lines.messages[:used].tolist():
+            data = ctypes.string_at(at, length)
+            reason = reason or int(check(at, length))  # noqa: PLW2901
+            self.uids.add(uid)
+            if reason:
+                self.refused[reason_name(reason)] += 1
+                self.samples.append(data)
+            else:
+                self.stored.append(data)
+        self.lines.settle()
+        return used
+
+    def settle(self) -> None:
+        """Step and take until nothing more happens."""
+        quiet = 0
+        while quiet < 2:
+            self.step()
+            quiet = 0 if self.take() else quiet + 1
+
+    def succeed(self) -> None:
+        """The worker is dead; the next one takes over."""
+        dead = self.worker
+        dead._poll.close()
+        for connection in dead._connections.values():
+            if connection.sock:
+                connection.sock.close()
+        self.store.attend()
+        self.worker = StreamWorker(self.listeners, self.lines, self.store, self.page)
+
+    def close(self) -> None:
+        """Leave no descriptor."""
+        self.succeed()
+        for connection in list(self.worker._connections.values()):
+            self.worker._disconnect(connection)
+        self.worker._poll.close()
+        for one in (*self.listeners, *self._peers):
+            one.close()
+        self.store.close()
+        self.lines.close()

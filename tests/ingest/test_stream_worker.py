@@ -1,0 +1,283 @@
+"""Streams: framing, what ends a connection, who takes over, and an accept loop that nothing upsets."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from ingest import line, stream_worker
+from ingest.fd_store import FdStore, allow_descriptors
+from ingest.lines import Lines, holds_anything, read_lines
+from spool.page import HOLD_NS, Field
+from spool.wire import encode
+from tests.ingest.streams import LIMIT, Kill, Killed, Streams
+
+PEERS = 1000
+"""Each has two ends in this process."""
+
+
+@pytest.fixture
+def streams(memory: Path) -> Iterator[Streams]:
+    """A stream worker in this process."""
+    made = Streams(memory)
+    yield made
+    made.close()
+
+
+def messages(count: int, size: int = 20) -> list[bytes]:
+    """Different ones."""
+    return [encode(b"t", b"%*d" % (size, number), timestamp=number) for number in range(count)]
+
+
+def ended(stream: socket.socket) -> bool:
+    """Whether the other side has ended the connection, as far as one can see now."""
+    stream.setblocking(False)
+    try:
+        return stream.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_messages_back_to_back(streams: Streams, *, tcp: bool) -> None:
+    """More than a burst of messages in one write, and one message a byte at a time, are stored in order."""
+    sender, sent = streams.connect(tcp=tcp), messages(1300)
+    sender.sendall(b"".join(sent))
+    streams.settle()
+    for byte in sent[0]:
+        sender.sendall(bytes([byte]))
+        streams.settle()
+    assert streams.stored == [*sent, sent[0]]
+    assert streams.uids == {0xFFFFFFFF if tcp else os.getuid()}
+    assert not streams.refused
+
+
+def test_a_message_of_the_limit(streams: Streams) -> None:
+    """The size may be the limit and its field; one more ends the connection, as too long."""
+    sender = streams.connect()
+    largest = encode(b"t", bytes(LIMIT + 4 - 29))
+    assert len(largest) == LIMIT + 4
+    for at in range(0, len(largest), 30_000):
+        sender.sendall(largest[at : at + 30_000])
+        streams.settle()
+    assert streams.stored == [largest]
+    sender.sendall((LIMIT + 5).to_bytes(4, "big") + b"lost")
+    streams.settle()
+    assert streams.refused == {"too_long": 1}
+    assert ended(sender)
+
+
+@pytest.mark.parametrize("size", [3, 0, -1])
+def test_a_bad_size_ends_the_connection(streams: Streams, size: int) -> None:
+    """What came before is stored; what comes behind is lost, and counted once, with a sample."""
+    sender, good = streams.connect(), messages(2)
+    bad = struct.pack(">i", size) + b"and so on"
+    sender.sendall(b"".join(good) + bad)
+    streams.settle()
+    assert (streams.stored, streams.refused, streams.samples) == (good, {"bad_size": 1}, [bad])
+    assert ended(sender)
+
+
+def test_malformed_inside_its_frame(streams: Streams) -> None:
+    """A message that is malformed inside is refused by its reason, and the next one is fine."""
+    sender, good = streams.connect(), messages(2)
+    flagged = good[0][:8] + b"\x00\x01" + good[0][10:]
+    odd = good[0][:4] + b"\x01\x07" + good[0][6:]
+    sender.sendall(good[0] + struct.pack(">i", 4) + flagged + odd + good[1])
+    streams.settle()
+    assert streams.stored == good
+    assert streams.refused == {"short": 1, "flags": 1, "api_key": 1}
+    assert not ended(sender)
+
+
+@pytest.mark.parametrize("left", [1, 3, 4, 30])
+def test_an_end_inside_a_message(streams: Streams, left: int) -> None:
+    """It is counted as unclean, with what there was of the message; an end between two is no discard."""
+    good = messages(2)
+    for rest in (good[1][:left], b""):
+        with streams.connect() as sender:
+            sender.sendall(good[0] + rest)
+        streams.settle()
+    assert (streams.stored, streams.samples) == ([good[0]] * 2, [good[1][:left]])
+    assert streams.refused == {"unclean": 1}
+    assert not holds_anything(streams.lines_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [(b"GET / HTTP/1.1\r\n", "http"), (b"POST /a", "http"), (b"\x16\x03\x01\x02\x00\x01", "tls")],
+)
+def test_other_protocols_on_tcp(
+    streams: Streams, said: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TLS and HTTP on the TCP input are counted, and logged, by their names."""
+    with streams.connect(tcp=True) as sender:
+        sender.sendall(said)
+        streams.settle()
+        assert streams.refused == {reason: 1}
+        assert f"speaks {reason.upper()}" in caplog.text
+        assert ended(sender)
+
+
+STEPS = [
+    (line, "open_line"),
+    (line, "receive"),
+    (line, "offer"),
+    (line, "turn_over"),
+    (line, "free_line"),
+    (Lines, "reserve"),
+    (Lines, "give_back"),
+    (FdStore, "drop"),
+    (stream_worker, "_end"),
+]
+"""All that changes what a successor finds."""
+
+
+def live(streams: Streams, kill: Kill) -> None:
+    """Three connections: one that splits messages, one with a burst and a half, one that ends badly."""
+    senders = [streams.connect() for _ in range(3)]
+    # Held from here on: between accept and that, a connection is reset.
+    streams.step()
+    sent = messages(700)
+    large = encode(b"t", bytes(80_000))
+    with pytest.MonkeyPatch.context() as patch:
+        for home, name in STEPS:
+            patch.setattr(home, name, kill.wrap(getattr(home, name)))
+        parts = (sent[0] + sent[1][:7], sent[1][7:] + large[:50_000], large[50_000:] + sent[2] + sent[3][:5])
+        writes = [(0, part) for part in parts] + [(1, b"".join(sent)), (2, sent[0] + bytes(8))]
+        for who, data in writes:
+            senders[who].sendall(data)
+            settle(streams)
+        for sender in senders:
+            sender.close()
+        settle(streams)
+
+
+def settle(streams: Streams) -> None:
+    """As Streams.settle, with a successor for who is killed."""
+    while True:
+        try:
+            streams.settle()
+        except Killed:
+            while True:
+                try:
+                    streams.succeed()
+                except Killed:
+                    continue
+                break
+        else:
+            return
+
+
+# What a process leaves when it is gone the kernel closes; of this one it is Python's to complain.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.crash
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_at_each_step(memory: Path, *, after: bool) -> None:
+    """Whichever step the worker dies before or after, the same is stored and counted, and no line is left."""
+    expected = None
+    for at in range(1, 1000):
+        directory = memory / f"{after}-{at}"
+        directory.mkdir()
+        streams, kill = Streams(directory), Kill(at, after=after)
+        live(streams, kill)
+        found = (sorted(streams.stored), streams.refused)
+        expected = expected or found
+        assert found == expected
+        assert streams.refused == {"unclean": 1, "bad_size": 1}
+        assert len(streams.stored) == 3 + 1 + 700 + 1
+        assert not holds_anything(streams.lines_path)
+        streams.close()
+        if kill.left > 0:
+            assert at > 30
+            return
+    pytest.fail("it never ends")
+
+
+def test_a_daemon_that_is_gone_as_a_whole(streams: Streams) -> None:
+    """The connections are gone; whole messages in their lines are offered, and the rest is unclean."""
+    sender, sent = streams.connect(), messages(3)
+    sender.sendall(sent[0] + sent[1] + sent[2][:9])
+    # Once to accept it, once to receive.
+    streams.step()
+    streams.step()
+    assert sum(count for _, count in read_lines(streams.lines_path)) == 2
+    streams.store.forget()
+    streams.succeed()
+    streams.settle()
+    assert (streams.stored, streams.refused) == (sent[:2], {"unclean": 1})
+    assert ended(sender)
+
+
+def test_no_descriptors(streams: Streams) -> None:
+    """Without descriptors nothing is accepted, and nothing spins; who waits is accepted later."""
+    listener = streams.listeners[0]
+    refusing = mock.Mock(wraps=listener, family=listener.family)
+    refusing.accept.side_effect = [OSError(errno.ECONNABORTED, ""), OSError(errno.EMFILE, "")]
+    streams.worker._listeners[listener.fileno()] = refusing
+    sender = streams.connect()
+    streams.step()
+    # Aborted ones are passed over. The listener stays readable, and nobody is woken by it for a while.
+    assert refusing.accept.call_count == 2
+    assert streams.worker._poll.poll(0) == []
+    refusing.accept.side_effect = listener.accept
+    sender.sendall(messages(1)[0])
+    while not streams.stored:
+        streams.settle()
+    assert streams.stored == messages(1)
+
+
+def test_half_open_peers(streams: Streams) -> None:
+    """A thousand peers that say nothing, or claim much and send little, cost no memory and no turns."""
+    allow_descriptors()
+    peers = [streams.connect() for _ in range(PEERS)]
+    while len(streams.worker._connections) < len(peers):
+        streams.step()
+    for peer in peers[::2]:
+        peer.sendall(LIMIT.to_bytes(4, "big"))
+    streams.settle()
+    with mock.patch.object(line, "receive") as receive:
+        for _ in range(50):
+            streams.step()
+    receive.assert_not_called()
+    # Of sides, 32 KiB for each that began, beside the heads.
+    assert streams.lines_path.stat().st_blocks * 512 < (2 << 20) + PEERS // 2 * (32 << 10)
+    with streams.connect() as sender:
+        sender.sendall(messages(1)[0])
+        streams.settle()
+    assert streams.stored == messages(1)
+    for peer in peers:
+        peer.close()
+    streams.settle()
+    assert streams.refused == {"unclean": PEERS // 2}
+
+
+def test_no_memory(streams: Streams) -> None:
+    """Without memory to receive into senders wait; nothing is lost."""
+    sender, sent = streams.connect(), messages(3)
+    with mock.patch.object(Lines, "reserve", return_value=False):
+        sender.sendall(b"".join(sent))
+        streams.settle()
+        assert not streams.stored
+    streams.settle()
+    assert streams.stored == sent
+
+
+def test_held(streams: Streams) -> None:
+    """While an operator holds the intake nothing is received, and the page says so; then it goes on."""
+    streams.page.words[Field.HOLD] = until = time.monotonic_ns() + HOLD_NS
+    assert streams.worker._is_held()
+    assert streams.page.words[Field.STREAMS_HELD] == until
+    streams.page.words[Field.HOLD] = 0
+    assert not streams.worker._is_held()
+    assert streams.page.words[Field.STREAMS_HELD] == 1
