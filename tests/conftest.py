@@ -50,6 +50,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in stats.get("rerun", []):
         terminalreporter.section(f"failed at first, tried again: {report.nodeid}", "_")
         terminalreporter.write_line(report.longreprtext)
+        for name, said in report.sections:
+            terminalreporter.section(name, "-")
+            terminalreporter.write_line(said)
     reasons = [reason for report in stats.get("skipped", []) if (reason := missing_kafka(report))]
     if reasons:
         line = f"real Kafka: {len(reasons)} tests skipped ({reasons[0]})"
