@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,19 @@ def test_every_key(tmp_path: Path) -> None:
     assert config.partitioners == {"clicks": "murmur2", "my.own": "my.module:choose"}
     assert config.file == tmp_path / "bruce.toml"
     assert not config.first_try
+
+
+def test_a_key_of_thousands_of_parts(tmp_path: Path) -> None:
+    """It is refused, and does not take memory by the square of its parts; a long list is no such key."""
+    tracemalloc.start()
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        load(tmp_path, ".".join(["a"] * 6000) + " = 1")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 32 << 20
+    brokers = ",".join(f"kafka-{number}.example.com:9092" for number in range(500))
+    config = load(tmp_path, f'[kafka]\n"bootstrap.servers" = "{brokers}"')
+    assert config.dispatch.kafka["bootstrap.servers"] == brokers
 
 
 def test_dotted_keys_without_quotes(tmp_path: Path) -> None:
