@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib.metadata import version
 from typing import Annotated, NoReturn
 
@@ -10,8 +9,6 @@ import typer
 
 from cli.commands import config, discards, doctor, drain, inspect, replay, run, send, spark, status, top
 from cli.entry import enter
-
-_LOWEST_PRIORITY = 19
 
 
 def _new_app(help_text: str) -> typer.Typer:
@@ -55,13 +52,6 @@ inspection.command("verify", epilog=inspect.verify.EXAMPLES)(inspect.verify.veri
 inspection.command("repair", epilog=inspect.repair.EXAMPLES)(inspect.repair.repair)
 inspection.command("reindex", epilog=inspect.repair.REINDEX_EXAMPLES)(inspect.repair.reindex)
 control.add_typer(inspection, name="inspect")
-
-
-@inspection.callback()
-def _step_aside() -> None:
-    # Whoever looks into a spool may take long over it, on the cores that senders and the daemon run on.
-    os.nice(_LOWEST_PRIORITY)
-
 
 jobs = _new_app(spark.HELP)
 jobs.command("audit", epilog=spark.audit.EXAMPLES)(spark.audit.audit)

@@ -31,7 +31,6 @@ def run(
     with (
         mock.patch.object(sys, "argv", [program.__name__, *map(str, arguments)]),
         mock.patch.dict(os.environ, environ or {}),
-        mock.patch.object(os, "nice"),  # there is no way back from it
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         pytest.raises(SystemExit) as ended,
