@@ -26,11 +26,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begin with the long files; within a file nothing changes.
 
     Where several work, what waits for processes, brokers and clocks has a second try, which is reported: the
-    first may have failed because all had to wait. What judges the fate of messages has none.
+    first may have failed because all had to wait. What judges the fate of messages has one only when it
+    waited too long, before it came to a verdict.
     """
     items.sort(key=lambda item: place_of(item.path.parent.name))
     for item in items if hasattr(config, "workerinput") else ():
-        if place_of(item.path.parent.name) < len(LONG) and not item.get_closest_marker("final"):
+        if item.get_closest_marker("final"):
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=["waited in vain", "TookTooLong"]))
+        elif place_of(item.path.parent.name) < len(LONG):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 

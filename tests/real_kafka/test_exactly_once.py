@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
@@ -129,8 +129,15 @@ def test_the_progress_topic_is_compacted(kafka1: KafkaCluster, tmp_path: Path, t
     assert found[resource].result(30)["cleanup.policy"].value == "compact"
 
 
+def records_in(cluster: KafkaCluster, topic: str) -> int:
+    """How many records all partitions of a topic have got by now, ends of transactions among them."""
+    with contextlib.closing(Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "test"})) as reader:
+        partitions = reader.list_topics(topic, PATIENCE_S).topics[topic].partitions
+        return sum(reader.get_watermark_offsets(TopicPartition(topic, p), PATIENCE_S)[1] for p in partitions)
+
+
 def test_a_copied_spool_fences_the_other(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
-    """Two daemons with one identity: one delivers, the other stops and says so; nothing comes twice."""
+    """Two daemons with one identity: who began last delivers, the other says so and stops."""
     create(kafka1, topic)
     one, other = tmp_path / "one", tmp_path / "other"
     one.mkdir()
@@ -139,16 +146,39 @@ def test_a_copied_spool_fences_the_other(kafka1: KafkaCluster, tmp_path: Path, t
         first.await_status(lambda s: s.delivered == sent, PATIENCE_S)
         assert first.stop() == 0
         shutil.copytree(one, other)
+        before = records_in(kafka1, "bruce-progress")
         first.start()
+        # A claim is a record and the end of its transaction: the other begins when both are there.
+        first.await_true(lambda: records_in(kafka1, "bruce-progress") >= before + 2, PATIENCE_S)
         with RunningBruce(other, kafka1.bootstrap, settings=EXACTLY_ONCE) as second:
             more = second.send(keyed(100, topic=topic, first=sent))
             second.await_status(lambda s: s.delivered == sent + more, PATIENCE_S)
             first.send(keyed(100, topic=topic, first=1000))
-            first.await_true(
-                lambda: b"with this spool's identity delivers" in first.log.read_bytes(), PATIENCE_S
-            )
+            first.await_true(lambda: first.logged("with this spool's identity delivers") > 0, PATIENCE_S)
             assert first.status().backlog == 100
             check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, 200, PATIENCE_S), 200)
+
+
+def test_a_copied_spool_that_begins_later(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
+    """What the other delivered under the same sequences is not taken for its own: all of it is delivered."""
+    create(kafka1, topic)
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    with RunningBruce(one, kafka1.bootstrap, settings=EXACTLY_ONCE) as first:
+        sent = first.send(keyed(100, topic=topic))
+        first.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        assert first.stop() == 0
+        shutil.copytree(one, other)
+        with RunningBruce(other, kafka1.bootstrap, settings=EXACTLY_ONCE) as second:
+            sent += second.send(keyed(100, topic=topic, first=sent))
+            second.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+            first.start()
+            first.send(keyed(100, topic=topic, first=sent))
+            first.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+            second.send(keyed(100, topic=topic, first=1000))
+            second.await_true(lambda: second.logged("with this spool's identity delivers") > 0, PATIENCE_S)
+            assert second.status().backlog == 100
+            check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, 300, PATIENCE_S), 300)
 
 
 def test_older_marks_stop_delivery(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
