@@ -5,7 +5,8 @@ one after the other. Files are dropped from the page cache before each. The star
 an operator waits for, so it counts.
 
 Then senders send as fast as they are let, in rounds, by turns with and without somebody who looks into the
-spool all the time: `status` and every kind of `inspect`, one command after the other. All must succeed.
+spool all the time: every kind of `inspect`, one command after the other, and `status` every ten seconds, as a
+check does. All must succeed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import xxhash
@@ -32,8 +34,9 @@ READ_RATIO, STATUS_S, INTAKE_RATIO = 0.7, 1.0, 0.95
 ABSENT = "a text that no message holds"
 BLOCK_BYTES = 64 << 10
 TIMEOUT_S = 600.0
+STATUS = ("status",)
+STATUS_EVERY_S = 10.0
 LOOKS = (
-    ("status",),
     ("inspect", "segments"),
     ("inspect", "records", "--limit", "1000"),
     ("inspect", "timeline"),
@@ -41,7 +44,7 @@ LOOKS = (
     ("inspect", "frames", "--limit", "1000"),
     ("inspect", "export", "--limit", "1000"),
 )
-"""What somebody looks at. Of a spool in use each exits with 0, or status with 1: Kafka is away."""
+"""What somebody looks at; of a spool in use each exits with 0."""
 _GIB = 1 << 30
 
 
@@ -74,7 +77,7 @@ def measure_reading(bench: Bench, options: argparse.Namespace) -> Iterator[Figur
             hashing.append(size / hash_files(segments))
             verifying.append(size / cold(bruce, ("inspect", "verify")))
             finding.append(size / cold(bruce, ("inspect", "find", ABSENT), 1))
-            asking.append(cold(bruce, ("status",), 0, 1))
+            asking.append(cold(bruce, STATUS, 0, 1))
             first.append(cold(bruce, ("inspect", "records", "--limit", "10")))
     remark = f"{size / 1e3:.1f} GB of segments, not in the page cache"
     yield Figure("inspect verify", verifying, "MB/s", at_least=READ_RATIO, baseline=hashing, remark=remark)
@@ -100,21 +103,18 @@ def measure_intake(bench: Bench, options: argparse.Namespace) -> Figure:
 
 def intake(bench: Bench, seconds: float, *, watch: bool) -> tuple[float, int]:
     """(messages a second, commands that were run meanwhile)."""
-    with bench.bruce() as bruce:
+    with bench.bruce() as bruce, ThreadPoolExecutor() as watchers:
         bruce.start()
         warm_up(bruce)
         done = threading.Event()
-        looks: list[int] = []
-        watcher = threading.Thread(target=lambda: looks.append(look_on(bruce, done)))
-        if watch:
-            watcher.start()
-        report = run_load(LoadOptions(bruce.socket, seconds=seconds), TIMEOUT_S)
-        done.set()
-        if watch:
-            watcher.join()
-            assert looks, "a command has failed"
+        looks = [watchers.submit(look, bruce, done) for look in (look_on, check)] if watch else []
+        try:
+            report = run_load(LoadOptions(bruce.socket, seconds=seconds), TIMEOUT_S)
+        finally:
+            done.set()
+        commands = sum(look.result() for look in looks)
         bruce.kill_all()
-    return report["sent"] / report["seconds"], sum(looks)
+    return report["sent"] / report["seconds"], commands
 
 
 def look_on(bruce: Bruce, done: threading.Event) -> int:
@@ -122,7 +122,16 @@ def look_on(bruce: Bruce, done: threading.Event) -> int:
     for number, arguments in enumerate(itertools.cycle(LOOKS)):
         if done.is_set():
             return number
-        ask(bruce, arguments, *(0, 1)[: 1 + (arguments == ("status",))])
+        ask(bruce, arguments)
+    raise AssertionError
+
+
+def check(bruce: Bruce, done: threading.Event) -> int:
+    """Ask for the status again and again, as a check does: how often. It exits with 1: Kafka is away."""
+    for number in itertools.count(1):
+        ask(bruce, STATUS, 0, 1)
+        if done.wait(STATUS_EVERY_S):
+            return number
     raise AssertionError
 
 
