@@ -114,10 +114,11 @@ def test_intake_resumes_when_room_returns(processes: Processes) -> None:
     sender, words = connect(processes.path), processes.page.words
     number = 0
     deadline = time.monotonic() + PATIENCE_S
-    while not processes.ledger_by_topic() and time.monotonic() < deadline:
+    # What a segment gives back when it is cut at its end may be room for one more.
+    while not (processes.ledger_by_topic() and words[Field.FULL]):
+        assert time.monotonic() < deadline, "it was never full"
         sender.send(message(0, number, 40000))
         number += 1
-    assert words[Field.FULL] == 1
     words[Field.FLOOR] = words[Field.SYNCED_SEQUENCE]
     while words[Field.FULL] and time.monotonic() < deadline:
         time.sleep(0.01)
