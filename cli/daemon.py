@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import signal
@@ -21,6 +22,7 @@ from cli.delivery_worker import DeliveryWorker
 from cli.errors import ConfigError
 from cli.exits import KNOWN
 from cli.snapshot import ROLES
+from cli.standing import describe
 from dispatch.client import check
 from dispatch.embedded import EmbeddedKafka
 from ingest.acknowledger import Acknowledger
@@ -28,9 +30,12 @@ from ingest.datagram import activated_socket, open_socket, set_timeout
 from ingest.fd_store import FdStore, allow_descriptors
 from ingest.lines import Lines, holds_anything, lines_path, make_bells, read_lines
 from ingest.listener import listen_tcp, listen_unix
+from ingest.notify import ServiceManager
+from ingest.role import Role
 from ingest.staging import Staging, read_staging, staging_path
 from ingest.stream_worker import StreamWorker
-from ingest.supervisor import GIVE_WAY, Role, Supervisor, end_when_told, hold_signals
+from ingest.supervisor import GIVE_WAY, Supervisor, Worker, end_when_told, hold_signals
+from ingest.watch import Watch
 from ingest.worker import IngestWorker, compile_kernels
 from router.partition import Partitioners
 from spool import filesystem
@@ -66,6 +71,7 @@ class Daemon:
 
         A signal to stop raises KeyboardInterrupt, as Python has it, up to the moment when there is a socket.
         """
+        self._manager = ServiceManager()
         self._embedded: EmbeddedKafka | None = None
         if config.dispatch.kafka.get("bootstrap.servers") == EMBEDDED:
             self._embedded = EmbeddedKafka()
@@ -133,28 +139,36 @@ class Daemon:
 
     def run(self) -> None:
         """Run the workers until SIGTERM or SIGINT."""
-        self._delivery = Role("delivery", self._deliver)
+        self._delivery = Role("delivery", self._deliver, watched=True)
         roles = [
-            Role("ingest", self._ingest, hasty_stop_s=HASTE_S),
-            Role("keeper", self._keep),
+            Role("ingest", self._ingest, hasty_stop_s=HASTE_S, watched=True, awaited=True),
+            Role("keeper", self._keep, watched=True, awaited=True),
             self._delivery,
         ]
         if self._ack_receiver:
-            roles.append(
-                Role("ack", self._acknowledge, hasty_stop_s=HASTE_S, ends_first=True, row=ROLES.index("ack"))
-            )
+            roles.append(self._feeding("ack", self._acknowledge))
         if self.config.status.port:
             roles.append(Role("status", self._show, stop_s=SHOW_STOP_S, row=ROLES.index("status")))
         if self._has_streams:
-            roles.append(
-                Role("stream", self._stream, hasty_stop_s=HASTE_S, ends_first=True, row=ROLES.index("stream"))
-            )
+            roles.append(self._feeding("stream", self._stream))
         self._allow_time()
+        watch = Watch(self.page, self._manager, lambda: describe(self.page.words))
         try:
-            Supervisor(roles, self.page, reload=self._reload, beside=self._connections).run()
+            Supervisor(roles, self.page, reload=self._reload, beside=self._connections, watch=watch).run()
             self._say_what_is_left()
         finally:
             self._leave()
+
+    @staticmethod
+    def _feeding(name: str, work: Callable[[], None]) -> Role:
+        """A worker that takes in for others."""
+        row = ROLES.index(name)
+        return Role(name, work, hasty_stop_s=HASTE_S, ends_first=True, row=row, watched=True, awaited=True)
+
+    def _join(self, worker: Worker, name: str) -> None:
+        """Let the supervisor end a worker, and see that it works."""
+        end_when_told(worker)
+        worker.beat = functools.partial(self.page.beat, ROLES.index(name))
 
     def _allow_time(self) -> None:
         """Give the delivery worker the time that it may take."""
@@ -215,12 +229,12 @@ class Daemon:
         )
         if self._has_streams:
             worker.serve(self._map_lines())
-        end_when_told(worker)
+        self._join(worker, "ingest")
         worker.run()
 
     def _stream(self) -> None:
         worker = StreamWorker(self._listeners, self._map_lines(), self._connections, self.page)
-        end_when_told(worker)
+        self._join(worker, "stream")
         worker.run()
 
     def _keep(self) -> None:
@@ -233,7 +247,7 @@ class Daemon:
             bell=self._keeper_bell,
             announce=self._announce,
         )
-        end_when_told(keeper)
+        self._join(keeper, "keeper")
         keeper.run()
 
     def _announce(self) -> None:
@@ -253,7 +267,7 @@ class Daemon:
             bell=self._ack_bell,
             knows_delivery=self.config.dispatch.mode != "at_most_once",
         )
-        end_when_told(worker)
+        self._join(worker, "ack")
         worker.run()
 
     def _show(self) -> None:
@@ -287,7 +301,8 @@ class Daemon:
         worker.run(lambda: int(self.page.words[Field.SYNCED_SEQUENCE]))
 
     def _report(self, progress: Progress) -> None:
-        """Publish what only the deliverer knows."""
+        """Publish what only the deliverer knows; it tells it again and again."""
+        self.page.beat(ROLES.index("delivery"))
         self._say_trouble(progress.trouble)
         words = self.page.words
         words[Field.FLOOR] = progress.floor

@@ -97,8 +97,8 @@ class DispatchOptions:
     """
     drain_seconds: int = 5
     """At a stop, how long what is in the spool is still delivered, in seconds; what is left then waits there
-    for the next start. 0 delivers nothing more, and waits for acknowledgements only. Danger: the service
-    manager must wait longer (systemd: TimeoutStopSec), or it kills bruce in the middle."""
+    for the next start. 0 delivers nothing more, and waits for acknowledgements only. systemd is asked for
+    that time. Danger: another service manager must wait longer, or it kills bruce in the middle."""
     unknown_topic_seconds: int = 60
     """How long messages wait for a topic that Kafka says it does not have, or does not have any more; then
     they are dead-lettered, or discarded. Danger: with a short time a topic that is made late loses its first.

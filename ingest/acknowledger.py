@@ -23,6 +23,7 @@ import socket
 import time
 import zlib
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +39,7 @@ from spool.fates import DELIVERED, OPEN, UNTOLD, Fates, open_fates
 from spool.fullness import WhenFull
 from spool.kernel import address_of
 from spool.layout import Layout
-from spool.page import Field, Page
+from spool.page import Field, Page, no_beat
 from spool.reader import Reader
 from spool.record import Topics
 from spool.wire import MAX_DATAGRAM_BYTES, Reason, check
@@ -100,6 +101,7 @@ class Acknowledger:
         `knows_delivery`: that marks say what the broker has acknowledged. Raises BadSocket.
         """
         self.stopping = False
+        self.beat: Callable[[], None] = no_beat
         self._receiver, self._layout, self._page, self._bell = receiver, layout, page, bell
         self._knows_delivery = knows_delivery
         self._onward = _connect(datagram_socket)
@@ -122,6 +124,7 @@ class Acknowledger:
     def run(self) -> None:
         """Take, pass on and answer until told to stop; then refuse senders, and finish what was taken."""
         while not self.stopping:
+            self.beat()
             self.step()
             self._wait()
         self._receiver.shutdown(socket.SHUT_RD)

@@ -21,7 +21,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ingest import line
 from ingest.burst import SENDER_UNKNOWN
@@ -30,7 +30,7 @@ from ingest.hold import held_until
 from ingest.line import TCP, UNIX
 from ingest.lines import MOST_LINES, Lines
 from spool.kernel import function_address
-from spool.page import Field, Page
+from spool.page import Field, Page, no_beat
 from spool.wire import Reason, reason_name
 
 log = logging.getLogger("bruce.stream")
@@ -72,6 +72,7 @@ class StreamWorker:
 
     def __init__(self, listeners: Sequence[socket.socket], lines: Lines, store: FdStore, page: Page) -> None:
         self.stopping, self._page = False, page
+        self.beat: Callable[[], None] = no_beat
         self._listeners, self._lines, self._store = {one.fileno(): one for one in listeners}, lines, store
         libc = ctypes.CDLL(None)
         self._recvmmsg = function_address(libc.recvmmsg)
@@ -95,6 +96,7 @@ class StreamWorker:
     def run(self) -> None:
         """Receive until told to stop; then take what is there, and end each connection."""
         while not self.stopping:
+            self.beat()
             if not self._is_held():
                 self._step(_IDLE_S)
         for listener in self._listeners.values():

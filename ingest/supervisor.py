@@ -25,11 +25,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
-from spool.page import WORKER_WORDS, Field, Page
+from ingest.role import Role
+from ingest.watch import Watch
+from spool.page import BEAT, WORKER_WORDS, Field, Page
 
 log = logging.getLogger("bruce.supervisor")
 
@@ -50,6 +51,12 @@ class Stoppable(Protocol):
     stopping: bool
 
 
+class Worker(Stoppable, Protocol):
+    """One that says when its loop has turned."""
+
+    beat: Callable[[], None]
+
+
 class Attended(Protocol):
     """What the supervisor looks after beside signals. Neither call may wait, or raise."""
 
@@ -58,31 +65,6 @@ class Attended(Protocol):
 
     def attend(self) -> None:
         """Do it."""
-
-
-@dataclass(slots=True)
-class Role:
-    """One worker process: its name, and what it runs. `run` returns when told to END."""
-
-    name: str
-    run: Callable[[], None]
-    stop_s: float = 30.0
-    """Given to it to end in order, in seconds."""
-    hasty_stop_s: float = 0.0
-    """The same when the supervisor was told twice to stop."""
-    row: int = 0
-    """Of WORKERS in the shared page; 0: that of its place among the roles."""
-    ends_first: bool = False
-    """It feeds the others: it ends before them, whenever it was started."""
-    pid: int = 0
-    restarts: int = 0
-    started: float = 0.0
-    hasty: int = 0
-    due: float = 0.0
-    asked: float = 0.0
-    """When it was last asked to give way."""
-    replaced_by: float = 0.0
-    """When it must have given way; 0 while nobody asks it to."""
 
 
 class Supervisor:
@@ -95,14 +77,17 @@ class Supervisor:
         *,
         reload: Callable[[], Collection[str]] = tuple,
         beside: Attended | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """`roles` are started in order, and stopped in that order but for who ends first.
 
         `reload` takes over new settings, and returns the names of the roles that are to be replaced.
-        `beside` is attended to while workers run, and before each fork.
+        `beside` is attended to while workers run, and before each fork. `watch` speaks with who started us.
         """
-        self._beside = beside
+        self._beside, self._watch = beside, watch
         self.roles, self.page, self._reload = roles, page, reload
+        for row, role in enumerate(roles, 1):
+            role.row = role.row or row
         self._stops: list[float] = []
         """When it was told to stop."""
         self._hung_up = False
@@ -126,6 +111,8 @@ class Supervisor:
 
     def _end_all(self) -> None:
         """Let each role do what it does at the end, one after the other; also those between two lives."""
+        if self._watch:
+            self._watch.stop()
         for role in self.roles:
             role.due = 0.0
         self._start_due()
@@ -157,8 +144,11 @@ class Supervisor:
         now = time.monotonic()
         waits = [role.due - now for role in self.roles if not role.pid]
         waits += [role.asked + ASK_S - now for role in self.roles if role.pid and role.replaced_by]
+        if self._watch:
+            waits.append(self._watch.look(self.roles))
+        wait = min(waits, default=math.inf)
         heard: list[int | Attended] = [wake, self._beside] if self._beside else [wake]
-        select.select(heard, [], [], max(0.0, min(waits)) if waits else None)
+        select.select(heard, [], [], None if wait == math.inf else max(0.0, wait))
         self._attend()
         try:
             os.read(wake, 512)
@@ -174,6 +164,8 @@ class Supervisor:
         if not self._hung_up:
             return
         self._hung_up = False
+        if self._watch:
+            self._watch.reload()
         try:
             names = self._reload()
         except Exception:
@@ -199,10 +191,11 @@ class Supervisor:
 
     def _start_due(self) -> None:
         now = time.monotonic()
-        for row, role in enumerate(self.roles, 1):
+        for role in self.roles:
             if not role.pid and role.due <= now:
+                at = Field.WORKERS + WORKER_WORDS * role.row
+                self.page.words[at + BEAT] = 0
                 self._fork(role)
-                at = Field.WORKERS + WORKER_WORDS * (role.row or row)
                 self.page.words[at : at + 2] = (role.pid, role.restarts)
 
     def _fork(self, role: Role) -> None:
@@ -265,6 +258,8 @@ class Supervisor:
                 # Again and again: one that has just been forked does not hear it yet.
                 os.kill(role.pid, END)
                 asked += 1
+            if self._watch:
+                self._watch.wait()
             time.sleep(0.005)
 
     def _latest(self, role: Role, started: float) -> float:

@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from spool.frame import BURST
 from spool.fullness import WhenFull
 from spool.kernel import address_of, function_address
 from spool.ledger import Ledger
-from spool.page import WORDS, Field
+from spool.page import WORDS, Field, no_beat
 from spool.quarantine import keep
 from spool.scan import digest_address
 from spool.wire import MAX_DATAGRAM_BYTES, REASONS
@@ -68,6 +69,7 @@ class IngestWorker:
         """`bell`: the keeper's eventfd. `last_reader`: nobody else keeps the socket when we stop."""
         self.receiver, self.staging, self.writer, self.ledger = receiver, staging, writer, ledger
         self.stopping, self._last_reader = False, last_reader
+        self.beat: Callable[[], None] = no_beat
         self._held = False
         self._guard: Guard | None = None
         self._streams: Lines | None = None
@@ -204,6 +206,7 @@ class IngestWorker:
         self._guard = Guard(self.receiver.fileno(), self.staging, self.turn)
         self._guard.start()
         while not self.stopping:
+            self.beat()
             busy = self._round()
             if self._streams and not self._round_of_runs() and not busy:
                 self._streams.await_runs(self.receiver.fileno(), _IDLE_MS)
@@ -322,6 +325,7 @@ class IngestWorker:
 
     def _is_discarded(self, flags: int) -> bool:
         """No segment is ready. Wait for one, or discard the burst; whether it was. Raises Blocked."""
+        self.beat()
         words = self.writer.page.words
         if words[Field.FULL] and words[Field.WHEN_FULL] != WhenFull.BLOCK:
             self._discard(flags)
@@ -340,6 +344,7 @@ class IngestWorker:
         """Let the burst, and senders, wait; the guard receives nothing meanwhile. Raises Blocked."""
         self.turn.publish(HOLD, 1)
         while self.writer.page.words[Field.FULL] and not self.stopping:
+            self.beat()
             time.sleep(_BLOCKED_S)
         if self.stopping:
             raise Blocked

@@ -26,7 +26,7 @@ from spool.layout import Layout
 from spool.ledger import LedgerCopy, read_ledger
 from spool.options import ALWAYS, SpoolOptions
 from spool.packer import Packer
-from spool.page import Field, Page
+from spool.page import Field, Page, no_beat
 from spool.provision import Provision
 from spool.quotas import Quotas
 from spool.retention import Stock, expired, undelivered
@@ -60,6 +60,7 @@ class Keeper:
     ) -> None:
         """`bell`: the eventfd that the appender rings. `announce`: called when the watermark has moved."""
         self.stopping = False
+        self.beat: Callable[[], None] = no_beat
         self._layout, self._options, self._page = layout, options, page
         self._bell, self._announce = bell, announce
         self._index = Index(layout.index, identity)
@@ -89,6 +90,7 @@ class Keeper:
     def run(self) -> None:
         """Keep until told to stop; then commit what is left, and seal."""
         while not self.stopping:
+            self.beat()
             self.step()
             self._wait()
         # Whoever appends was stopped before.

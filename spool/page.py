@@ -10,6 +10,7 @@ Fields are int64; a place in the log is `place(number, position)`, one word, so 
 from __future__ import annotations
 
 import os
+import time
 from enum import IntEnum
 from pathlib import Path
 
@@ -57,7 +58,7 @@ class Field(IntEnum):
     """delivery: every message below this sequence was read, and is counted where its topic has a quota."""
 
     WORKERS = 32
-    """supervisor: 8 rows of WORKER_WORDS: pid, restarts."""
+    """supervisor: 8 rows of WORKER_WORDS: pid, restarts, and from the worker itself its BEAT."""
     DELIVERED = 64
     """delivery: messages delivered since the page was made."""
     DISCARDED = 65
@@ -103,6 +104,8 @@ class Field(IntEnum):
 
 
 WORKER_WORDS = 4
+BEAT = 2
+"""In a row of WORKERS: when the worker's loop last turned, ns of CLOCK_MONOTONIC; 0 before it has."""
 BROKER_WORDS = 5
 BROKER_ROWS = 200
 QUOTA_ROW = 48
@@ -144,6 +147,10 @@ class Page:
         """(segment number, offset) that a field holds."""
         return split_place(int(self.words[field]))
 
+    def beat(self, row: int) -> None:
+        """Say that the loop of the worker with this row of WORKERS has turned."""
+        self.words[Field.WORKERS + WORKER_WORDS * row + BEAT] = time.monotonic_ns()
+
     def write_text(self, field: Field, text: str) -> None:
         """Put a text, cut to TEXT_BYTES, at a field; who reads it half-written finds no text."""
         data = text.encode()[:TEXT_BYTES]
@@ -153,6 +160,10 @@ class Page:
         room[: len(data)] = np.frombuffer(data, np.uint8)
         self.words[at + 1] = np.uint64(digest(data)).astype(np.int64)
         self.words[at] = len(data)
+
+
+def no_beat() -> None:
+    """Of a worker that nobody watches."""
 
 
 def read_text(words: np.ndarray, field: Field) -> str | None:

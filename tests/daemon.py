@@ -47,12 +47,14 @@ class RunningBruce:
         segment_bytes: int = 256 << 10,
         settings: Mapping[str, Mapping[str, object]] | None = None,
         prefix: Sequence[str] = (),
+        passed: Sequence[int] = (),
     ) -> None:
         """`directory`: for spool, configuration and log. `settings`: more of bruce.toml, by table and key.
 
         `prefix`: what the daemon is started by, such as unshare; it must become the daemon.
+        `passed`: descriptors that it inherits.
         """
-        self._prefix = prefix
+        self._prefix, self._passed = prefix, tuple(passed)
         self.spool = directory / "spool"
         self.config = directory / "bruce.toml"
         self.log = directory / "bruce.log"
@@ -112,6 +114,7 @@ class RunningBruce:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                pass_fds=self._passed,
             )
 
     def _runs(self) -> bool:

@@ -28,12 +28,16 @@ def run(config: ConfigFile = None) -> None:
 
     SIGTERM or SIGINT: senders are refused, what they sent is synced, and what is in the spool is delivered
     for at most drain_seconds, whether or not Kafka is there; the rest waits for the next start. A second one
-    ends it at once; nothing is lost, and what was in flight is sent again. Under systemd:
-    a TimeoutStopSec some 30 seconds above drain_seconds, and any KillMode.
+    ends it at once; nothing is lost, and what was in flight is sent again.
 
     SIGHUP: read the configuration again. Messages are taken in meanwhile, and stay in order. A file with an
     error changes nothing; what takes a restart is named in the log: datagram_socket, directory,
     segment_bytes, mode. A module with a partitioner is not loaded again.
+
+    Under systemd (Type=notify) it says when messages are taken in, how things stand, when a reload is over,
+    and asks for the time that a stop takes. WATCHDOG=1 is sent only while every worker works: one whose loop
+    has not turned for half of WatchdogSec is named in the status, and nothing more is sent until it does. Any
+    KillMode will do. A socket that systemd holds is taken over, and keeps what is sent while bruce is down.
     """
     logging.basicConfig(
         level=logging.INFO,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.supervisor import BACKOFF_S, END, GIVE_WAY, Role, Supervisor, hold_signals
+from ingest.role import Role
+from ingest.supervisor import BACKOFF_S, END, GIVE_WAY, Supervisor, hold_signals
 from spool.page import WORKER_WORDS, Field, Page
 from tests.ingest.processes import PATIENCE_S, await_end, fork
 

@@ -1,0 +1,205 @@
+"""What the service manager is told of the workers' health, and how it is told."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingest.notify import ServiceManager
+from ingest.role import Role
+from ingest.watch import BEGIN_S, Watch
+from spool.page import Page
+from tests.ingest.test_supervisor import until
+
+WATCHDOG_S = 60
+
+
+class Listener:
+    """The service manager's end of the conversation."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._socket.setblocking(False)
+        self.environ = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": str(WATCHDOG_S * 1_000_000)}
+
+    def heard(self) -> list[str]:
+        """What came since the last time."""
+        lines: list[str] = []
+        while True:
+            try:
+                lines += self._socket.recv(4096).decode().split("\n")
+            except BlockingIOError:
+                return lines
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._socket.close()
+
+
+@pytest.fixture
+def listener(memory: Path) -> Iterator[Listener]:
+    """Somebody who listens."""
+    made = Listener(memory / "notify")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def page(memory: Path) -> Page:
+    """Of a daemon whose workers have said nothing."""
+    return Page(memory / "page")
+
+
+def working(**changes: object) -> Role:
+    """A worker that is watched, this process."""
+    given = {"row": 1, "watched": True, "awaited": True, "pid": os.getpid(), "started": time.monotonic()}
+    return Role("keeper", lambda: None, **{**given, **changes})
+
+
+def make_silent(page: Page, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let that much time go by since the last beat."""
+    page.beat(1)
+    now = time.monotonic_ns() / 1e9
+    monkeypatch.setattr(time, "monotonic", lambda: now + seconds)
+
+
+def test_who_is_told_takes_the_variables_along(listener: Listener) -> None:
+    """A worker, or what it starts, does not speak for the daemon."""
+    environ = {**listener.environ, "WATCHDOG_PID": str(os.getpid()), "HOME": "/"}
+    manager = ServiceManager(environ)
+    assert environ == {"HOME": "/"}
+    assert manager.watchdog_s == WATCHDOG_S
+    assert ServiceManager({**listener.environ, "WATCHDOG_PID": "1"}).watchdog_s == 0
+    assert not ServiceManager({}).listens
+
+
+@pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
+def test_a_word_reaches_the_manager(memory: Path, *, abstract: bool) -> None:
+    """At a path, and in the abstract namespace, as systemd and container runtimes use it."""
+    name = f"bruce-test-{os.getpid()}" if abstract else str(memory / "other")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(f"\0{name}" if abstract else name)
+        ServiceManager({"NOTIFY_SOCKET": f"@{name}" if abstract else name}).tell("READY=1", "STATUS=well")
+        assert receiver.recv(100) == b"READY=1\nSTATUS=well"
+
+
+def test_a_manager_that_is_gone_is_no_error(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One line in the log, and the daemon goes on."""
+    manager = ServiceManager({"NOTIFY_SOCKET": str(memory / "nobody")})
+    manager.tell("READY=1")
+    manager.tell("WATCHDOG=1")
+    assert len(caplog.messages) == 1
+
+
+def test_ready_when_those_awaited_work(listener: Listener, page: Page) -> None:
+    """Not when they were only started; and nobody waits for who is not awaited."""
+    watch = Watch(page, ServiceManager(listener.environ), lambda: "well")
+    roles = [working(), working(row=2, awaited=False, pid=0)]
+    assert watch.look(roles) < 1
+    assert "READY=1" not in listener.heard()
+    page.beat(1)
+    assert watch.look(roles) > 1
+    assert listener.heard().count("READY=1") == 1
+
+
+def test_a_reload_is_over_when_all_work_with_it(listener: Listener, page: Page) -> None:
+    """RELOADING with the time at which it began, then READY once nobody has old settings any more."""
+    watch, role = Watch(page, ServiceManager(listener.environ), lambda: "well"), working()
+    page.beat(1)
+    watch.look([role])
+    listener.heard()
+    before = time.monotonic_ns() // 1000
+    watch.reload()
+    reloading, since = listener.heard()
+    assert reloading == "RELOADING=1"
+    assert before <= int(since.removeprefix("MONOTONIC_USEC=")) <= time.monotonic_ns() // 1000
+    role.replaced_by = time.monotonic() + 10
+    watch.look([role])
+    assert "READY=1" not in listener.heard()
+    role.replaced_by = 0.0
+    watch.look([role])
+    assert "READY=1" in listener.heard()
+
+
+def test_the_watchdog_hears_of_workers_that_work(
+    listener: Listener, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is silent for half of the watchdog's time is named, and nothing is sent in its name."""
+    watch = Watch(page, ServiceManager(listener.environ), lambda: "well")
+    make_silent(page, monkeypatch, WATCHDOG_S / 2 - 1)
+    watch.look([working()])
+    assert {"WATCHDOG=1", "STATUS=well"} <= set(listener.heard())
+    make_silent(page, monkeypatch, WATCHDOG_S / 2 + 6)
+    watch.look([working()])
+    heard = listener.heard()
+    assert heard == [f"STATUS=the keeper worker ({os.getpid()}) has done nothing for 36 s"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"watched": False}, {"pid": 0}, {"replaced_by": 1.0}],
+    ids=["not watched", "between two lives", "gives way"],
+)
+def test_who_is_not_watched(
+    listener: Listener, page: Page, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+) -> None:
+    """Their silence keeps nobody from sending WATCHDOG=1."""
+    watch = Watch(page, ServiceManager(listener.environ), lambda: "well")
+    make_silent(page, monkeypatch, 3600)
+    assert watch.hung([working()])
+    assert not watch.hung([working(**changes)])
+
+
+def test_a_first_turn_may_take_longer(
+    listener: Listener, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has not begun is given BEGIN_S, and not for ever."""
+    watch, began = Watch(page, ServiceManager(listener.environ), lambda: "well"), time.monotonic()
+    for seconds, hung in ((BEGIN_S - 1, False), (BEGIN_S + 1, True)):
+        monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: began + seconds)
+        assert bool(watch.hung([working(started=began)])) == hung
+
+
+WAITING = """
+import ctypes, time
+CLONE, CLONE_VFORK, SIGCHLD = 56, 0x4000, 17
+ctypes.CDLL(None).syscall(CLONE, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0)  # the parent waits, in state D
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the number of clone(2) is that of x86_64")
+def test_who_waits_for_the_disk_does_not_hang(
+    listener: Listener, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process in state D is not restarted by any signal; one that was stopped is told from it."""
+    watch = Watch(page, ServiceManager(listener.environ), lambda: "well")
+    waiting = subprocess.Popen([sys.executable, "-c", WAITING], start_new_session=True)
+    stopped = subprocess.Popen(["sleep", "600"])
+    try:
+        until(lambda: state_of(waiting.pid) == "D", "it does not wait")
+        stopped.send_signal(signal.SIGSTOP)
+        until(lambda: state_of(stopped.pid) == "T", "it does not stop")
+        make_silent(page, monkeypatch, 3600)
+        assert not watch.hung([working(pid=waiting.pid)])
+        assert watch.hung([working(pid=stopped.pid)])
+    finally:
+        os.killpg(waiting.pid, signal.SIGKILL)
+        stopped.kill()
+        waiting.wait()
+        stopped.wait()
+
+
+def state_of(pid: int) -> str:
+    """As proc(5) has it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
