@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cli.credentials import resolve
 from cli.errors import ConfigError
 from cli.kinds import Property
 from cli.settings import TOPIC_KEYS, Settings, read_environment, read_file
 from dispatch.errors import BadProperty
-from dispatch.options import SPARK, DispatchOptions, properties
+from dispatch.options import CREDENTIAL, SPARK, DispatchOptions, properties
 from router.limits import Rate
 from spool.format import largest_message
 from spool.options import MIB, SpoolOptions
@@ -97,7 +98,7 @@ def load_config(
     file = find_file(named, environ)
     settings = given_settings(named, environ=environ)
     place = str(file or "bruce.toml")
-    kafka = _values(settings, "kafka")
+    kafka = _kafka_properties(settings, environ)
     first_try = not file and not ({"bootstrap.servers", "metadata.broker.list"} & kafka.keys())
     if first_try:
         kafka["bootstrap.servers"] = EMBEDDED
@@ -126,7 +127,8 @@ def config_for(named: Path | None, spool: Path | None, kafka: Path | None = None
     if kafka is None:
         return config
     settings = read_file(kafka)
-    if not {"bootstrap.servers", "metadata.broker.list"} & (table := _values(settings, "kafka")).keys():
+    table = _kafka_properties(settings, os.environ)
+    if not {"bootstrap.servers", "metadata.broker.list"} & table.keys():
         raise ConfigError(str(kafka), 'names no brokers: expected [kafka] with "bootstrap.servers"')
     return replace(config, dispatch=replace(config.dispatch, kafka=table), first_try=False)
 
@@ -157,6 +159,17 @@ def default_paths(environ: Mapping[str, str], uid: int) -> tuple[Path, Path]:
 
 def _values(settings: Settings, table: str) -> dict[str, Any]:
     return {path[1]: setting.value for path, setting in settings.items() if path[0] == table}
+
+
+def _kafka_properties(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """The [kafka] table with its secrets. Raises ConfigError."""
+    given = _values(settings, "kafka")
+    for key in given:
+        if key.endswith(CREDENTIAL) and (value := key.removesuffix(CREDENTIAL)) in given:
+            raise ConfigError(
+                settings["kafka", key].where, f"[kafka] has both {value} and {key}: give one of them"
+            )
+    return resolve(given, environ)
 
 
 def _where(settings: Settings, place: str, *paths: tuple[str, ...]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from cli.settings import Setting, Settings
 from cli.toml import write_tables
+from dispatch.options import CREDENTIAL
 
 _SECRET = re.compile(r"password|secret|token|private|\.key\.pem|\.key$|credential|oauthbearer\.config|jaas")
 HIDDEN = "(hidden)"
@@ -40,7 +41,8 @@ def as_document(settings: Settings) -> dict[str, Any]:
 
 def is_secret(path: tuple[str, ...]) -> bool:
     """Whether the value of this setting is not to be shown."""
-    return path[0] == "kafka" and bool(_SECRET.search(path[-1]))
+    key = path[-1]
+    return path[0] == "kafka" and bool(_SECRET.search(key)) and not key.endswith(CREDENTIAL)
 
 
 def _shown(path: tuple[str, ...], setting: Setting) -> object:

@@ -220,6 +220,18 @@ class Property(_Text):
         return str(value)
 
 
+@dataclass(frozen=True, slots=True)
+class CredentialName(_Text):
+    """The name of a credential of systemd: that of a file, without any folder."""
+
+    accepts: str = "the name of a credential, without a slash"
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(r"(?!\.\.?$)[^/\0]{1,255}", value):
+            raise ValueError(value)
+        return value
+
+
 def _whole(value: object) -> int:
     # bool is an int to Python, and not to a reader of the file.
     if not isinstance(value, int) or isinstance(value, bool):

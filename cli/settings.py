@@ -20,6 +20,7 @@ from cli.kinds import (
     AbsolutePath,
     Address,
     Choice,
+    CredentialName,
     GroupName,
     Kind,
     Mode,
@@ -31,7 +32,7 @@ from cli.kinds import (
     TopicName,
     Whole,
 )
-from dispatch.options import ENGINES, MODES
+from dispatch.options import CREDENTIAL, ENGINES, MODES
 from spool.options import ALWAYS, INTERVAL
 
 KIB = 1 << 10
@@ -93,7 +94,7 @@ TOPIC_KEYS: dict[str, Kind] = {
         Property(),
     ),
 }
-KAFKA_KEY = Property()
+_KAFKA_KEY, _CREDENTIAL_KEY = Property(), CredentialName()
 
 _MOST_SHOWN = 200
 """Characters of a value that is refused."""
@@ -186,12 +187,16 @@ def _read_table(
 ) -> Iterator[tuple[tuple[str, ...], Setting]]:
     """Each setting of one table; without `kinds` every key is librdkafka's to judge."""
     for key, value in _flat(table):
-        kind = KAFKA_KEY if kinds is None else kinds.get(key)
+        kind = _kafka_kind(key) if kinds is None else kinds.get(key)
         if kind is None:
             raise ConfigError(
                 where, f"{_bracketed(path)} has no key {key!r}{_nearest(key, kinds or (), 'keys')}"
             )
         yield (*path, key), _check((*path, key), kind, value, where)
+
+
+def _kafka_kind(key: str) -> Kind:
+    return _CREDENTIAL_KEY if key.endswith(CREDENTIAL) else _KAFKA_KEY
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -210,7 +215,7 @@ def _find_variable(name: str, table: str, key: str) -> tuple[tuple[str, ...], Ki
         )
     if table == "kafka":
         dotted = key.replace("_", ".")
-        return (table, _UNDERSCORED.get(dotted, dotted)), KAFKA_KEY
+        return (table, _UNDERSCORED.get(dotted, dotted)), _kafka_kind(dotted)
     kind = TABLES[table].get(key)
     if kind is None:
         raise ConfigError(name, f"[{table}] has no key {key!r}{_nearest(key, TABLES[table], 'keys')}")

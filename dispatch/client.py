@@ -26,7 +26,7 @@ from dispatch.cluster import NO_LEADER, Cluster
 from dispatch.codes import Code
 from dispatch.errors import BadProperty, DispatchError, Unreachable
 from dispatch.librdkafka import Event, Library, MetadataStruct, set_properties
-from dispatch.options import DispatchOptions, properties, topic_properties
+from dispatch.options import DispatchOptions, demand_credentials, properties, topic_properties
 
 _log = logging.getLogger("dispatch.librdkafka")
 _SYSLOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
@@ -284,6 +284,7 @@ def set_topic_properties(library: Library, conf: int, own: dict[str, str]) -> No
 
 
 def _new_conf(library: Library, options: DispatchOptions) -> int:
+    demand_credentials(options.kafka)
     wanted = properties(options)
     conf: int = library.conf_new()
     try:

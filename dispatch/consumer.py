@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from confluent_kafka import Consumer, KafkaException
 
 from dispatch.errors import BadProperty
+from dispatch.options import demand_credentials
 
 _SETTINGS = {
     "group.id": "bruce-reader",  # never joined: partitions are assigned
@@ -22,6 +23,7 @@ _SETTINGS = {
 
 def open_consumer(properties: Mapping[str, str]) -> Consumer:
     """With librdkafka's properties for the way to the brokers, which go before ours. Raises BadProperty."""
+    demand_credentials(properties)
     try:
         return Consumer({**_SETTINGS, **properties})
     except KafkaException as error:

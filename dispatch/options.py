@@ -52,6 +52,8 @@ _ALIASES = {
     "queue.buffering.max.ms": "linger.ms",
     "max.in.flight": "max.in.flight.requests.per.connection",
 }
+CREDENTIAL = ".credential"
+"""Behind a property: the name of the file that has its value, and could not be read."""
 LIVE, SPARK = "live", "spark"
 ENGINES = (LIVE, SPARK)
 MODES = ("at_least_once", "exactly_once", "at_most_once")
@@ -71,6 +73,10 @@ class DispatchOptions:
 
     kafka: Mapping[str, str] = field(default_factory=dict)
     """librdkafka properties, as they stand in its CONFIGURATION.md: TLS, SASL, batching, compression.
+
+    A secret need not stand here: `"sasl.password.credential" = "kafka-password"` takes the value from a
+    credential of that name, which systemd hands over (`LoadCredential=`), and so for any property; keys and
+    certificates by `ssl.key.pem.credential` and its like.
 
     Danger: `acks` of 0 or 1 loses messages when a broker fails, and turns idempotence off unless it is set.
     """
@@ -155,6 +161,18 @@ def properties(options: DispatchOptions) -> dict[str, str]:
     if effective["enable.idempotence"] != "true":
         effective = {**_SINGLE_FILE, **effective}
     return effective
+
+
+def demand_credentials(kafka: Mapping[str, str]) -> None:
+    """Raises BadProperty when the value of a property lies where it could not be read."""
+    for key, name in kafka.items():
+        if key.endswith(CREDENTIAL):
+            wanted = key.removesuffix(CREDENTIAL)
+            raise BadProperty(
+                key,
+                f"Kafka property {wanted!r}: there is no credential {name!r} that can be read; have systemd "
+                f"hand it over (LoadCredential={name}:FILE), or set CREDENTIALS_DIRECTORY",
+            )
 
 
 def topic_properties(options: DispatchOptions, topic: str) -> dict[str, str]:

@@ -41,10 +41,12 @@ def spool_paths(named: list[str] | None, settings: Config) -> list[str]:
 
 
 def kafka_properties(settings: Config, bootstrap_servers: str | None) -> dict[str, str]:
-    """librdkafka's properties, as configured but for the address. Raises BadArgument."""
+    """librdkafka's properties, as configured but for the address. Raises BadArgument, BadProperty."""
     from cli.config import EMBEDDED
+    from dispatch.options import demand_credentials
 
     properties = dict(settings.dispatch.kafka)
+    demand_credentials(properties)
     if bootstrap_servers:
         properties.pop("metadata.broker.list", None)  # librdkafka's other name for it
         properties["bootstrap.servers"] = bootstrap_servers
