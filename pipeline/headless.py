@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from pipeline.segments import DamagedFile
 from spool.errors import NoSpool
-from spool.examination import Footer
 from spool.identity import read_identity
 from spool.layout import Layout
+from spool.live import Footer
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,12 @@ from pathlib import Path
 from pipeline.headless import Bare, Headless, place_headless
 from pipeline.segments import Part, SegmentReading, open_segment, topic_name
 from spool.errors import BadSpool, NoSpool, UnknownVersion
-from spool.examination import Footer
 from spool.format import Record
 from spool.frame import POSITION, SEQUENCE, STORED, Tail
 from spool.identity import read_host
 from spool.index import read_index
 from spool.layout import SEGMENT, SENT, SPARE, Layout
-from spool.live import LiveSegment, empty_tail, end_of, read_footer, tail_of_footer
+from spool.live import Footer, LiveSegment, empty_tail, end_of, read_footer, tail_of_footer
 from spool.packed import header_of, is_packed
 from spool.recovery import boot_id
 from spool.segment import bound_spares
@@ -102,7 +101,7 @@ def plan_spool(layout: Layout, host: str | None = None, since: Mapping[str, int]
     """
     # Before the directory: the segment that it speaks of is then listed, or sent and gone.
     found = list(_segments(layout, _Index(layout), since or {}))
-    segments = [one for one in found if isinstance(one, Segment)]
+    segments = _believed([one for one in found if isinstance(one, Segment)])
     host = host or read_host(layout)
     if segments and host is None and bytes(segments[-1].header["boot"]) == boot_id():
         host = socket.gethostname()
@@ -186,6 +185,15 @@ def _segments(layout: Layout, index: _Index, since: Mapping[str, int]) -> Iterat
     if index.committed is None:
         for _, header in bound_spares(layout):
             yield Segment(header, None, None, packed=False, marks=[])
+
+
+def _believed(segments: list[Segment]) -> list[Segment]:
+    """Without the footers after which the next segment would have to begin elsewhere (Catalogue.leads_on)."""
+    for at, (one, behind) in enumerate(pairwise(segments)):
+        follows = int(behind.header["number"]) == int(one.header["number"]) + 1
+        if one.footer and follows and one.footer[0]["next_sequence"] != behind.header["first_sequence"]:
+            segments[at] = Segment(one.header, None, None, packed=one.packed, marks=[])
+    return segments
 
 
 def _needed(layout: Layout, names: list[int], since: Mapping[str, int]) -> int:

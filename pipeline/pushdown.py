@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pipeline.segments import topic_name
-from spool.examination import Footer
 from spool.files import CLOCK_NS, FOR_EVER
+from spool.live import Footer
 
 Interval = tuple[Any, Any]
 """Least and most, both of them among the values."""

@@ -27,6 +27,7 @@ from spool.disk import write_at
 from spool.errors import BadSpool, NoSpool
 from spool.format import FOOTER_TAIL, HEADER_BYTES, footer_bytes
 from spool.layout import SEGMENT, SENT, SPARE, Layout, parse_name, segment_name
+from spool.live import read_footer
 from spool.packed import header_of, is_packed, open_plain
 from spool.segment import UNBOUND
 
@@ -130,7 +131,7 @@ def _mirror(source: Remote, name: str, path: Path) -> None:
         with source.open(name) as file, path.open("wb", buffering=0) as copy:
             size = file.size()
             _bring(file, copy.fileno(), [(0, min(size, _EDGE_BYTES)), (max(0, size - _EDGE_BYTES), size)])
-            if (path.suffix == SPARE and _is_unbound(path)) or _is_whole(file, path):
+            if (path.suffix == SPARE and _is_unbound(path)) or _is_sealed(file, path):
                 return
             _bring(file, copy.fileno(), [(0, size)])
     except FileNotFoundError:
@@ -145,15 +146,15 @@ def _is_unbound(path: Path) -> bool:
             return True
 
 
-def _is_whole(file: pa.NativeFile, path: Path) -> bool:
-    """Bring the footer of a sealed segment; False when there is none."""
+def _is_sealed(file: pa.NativeFile, path: Path) -> bool:
+    """Bring the footer of a sealed segment; False when there is none to be believed."""
     with path.open("r+b", buffering=0) as copy:
         size = file.size()
         end = os.pread(copy.fileno(), FOOTER_TAIL.itemsize, max(0, size - FOOTER_TAIL.itemsize))
         length = footer_bytes(end)
         if _EDGE_BYTES < length <= size:
             _bring(file, copy.fileno(), [(size - length, size)])
-        return 0 < length <= size
+        return read_footer(copy.fileno()) is not None
 
 
 def open_remote(address: str, first_sequence: int, number: int, wanted: tuple[int, int | None]) -> int | None:

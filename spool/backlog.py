@@ -195,7 +195,9 @@ class Backlog:
     def _footer_counts(self, info: SegmentInfo) -> Counts | None:
         with open(self._catalogue.open_file(info), "rb", buffering=0) as file:
             footer = read_footer(file.fileno())
-        return Counter({name: count for name, count, *_ in footer[2]}) if footer else None
+        if footer is None or not self._catalogue.leads_on(info, footer):
+            return None
+        return Counter({name: count for name, count, *_ in footer[2]})
 
     # -- of which topics --------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from spool.errors import BadSpool
 from spool.format import HEADER_BYTES, Record, decode_header
 from spool.frame import POSITION, SEQUENCE, Tail, tail_at_start
 from spool.layout import SEGMENT, SENT, Layout
-from spool.live import EPOCH, read_footer
+from spool.live import EPOCH, Footer, read_footer
 from spool.packed import open_plain
 from spool.scan import Scan, read_header
 
@@ -84,6 +84,11 @@ class Catalogue:
         at = bisect.bisect_left(self.segments, number, key=lambda s: s.number)
         found = self.segments[at] if at < len(self.segments) else None
         return found if found and found.number == number else None
+
+    def leads_on(self, info: SegmentInfo, footer: Footer) -> bool:
+        """Whether the segment behind this one, if it is there, begins where a footer says."""
+        behind = self.by_number(info.number + 1)
+        return behind is None or behind.first_sequence == int(footer[0]["next_sequence"])
 
     def open(self, info: SegmentInfo) -> int:
         """A descriptor to read a segment's frames, under whichever name it has. Raises FileNotFoundError."""

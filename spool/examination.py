@@ -35,7 +35,7 @@ from spool.format import (
 from spool.frame import POSITION, SEQUENCE, STORED, TAIL_FIELDS, Tail, skip_to, tail_at_start
 from spool.gap import read_gap
 from spool.kernel import address_of, kernel, load_u16, load_u32
-from spool.live import EPOCH, read_footer, tail_of_footer
+from spool.live import EPOCH, Footer, last_footer, read_footer, tail_of_footer
 from spool.packed import has_damaged_head, open_plain
 from spool.scan import CHUNK_BYTES, Scan, find_frame
 from spool.segment import following
@@ -44,9 +44,6 @@ from spool.wire import check
 WRITTEN = -1
 _PATIENCE_S = 0.02
 """What looks torn may be a frame that is being written at this moment: look again after so long."""
-
-Footer = tuple[Record, Record, list[tuple[bytes, int, int, int]]]
-"""A footer as spool.format.decode_footer has it: fields, marks, topics."""
 
 
 @dataclass(slots=True)
@@ -246,20 +243,26 @@ class Examination:
                 )
             elif self.whole:
                 yield from self._compare(footer, scan.tail)
-        elif self._had_footer(scan.fd):
+        elif wrong := self._wrong_footer(scan.fd):
             self.whole = False
-            yield damage(self.path, self.end, Kind.FOOTER, "the footer is damaged")
+            yield damage(self.path, self.end, Kind.FOOTER, wrong)
         elif self._last and self._residue(scan.fd) and not self._moves_on(scan):
             sentence = (
                 "it ends in a frame that was never finished; whoever opens the spool puts that in order"
             )
             yield Finding(self.path, self.end, Severity.NOTE, Kind.TORN, sentence)
 
-    def _had_footer(self, fd: int) -> bool:
-        """Whether a footer, or a part of one, stands behind the last good frame."""
+    def _wrong_footer(self, fd: int) -> str:
+        """What is wrong with the footer, or the part of one, behind the last good frame; "": none."""
+        if other := last_footer(fd):
+            at, fields = other[0], other[1][0]
+            if at == fields["end"]:
+                return f"the footer is another segment's, behind which {fields['next_sequence']} follows"
+            return f"the footer stands at byte {at}, and says that the frames end at byte {fields['end']}"
         size = os.fstat(fd).st_size
         ends = read_at(fd, len(FOOTER_END), max(0, size - len(FOOTER_END))) == FOOTER_END
-        return ends or read_at(fd, len(FOOTER_MAGIC), self.end) == FOOTER_MAGIC
+        had = ends or read_at(fd, len(FOOTER_MAGIC), self.end) == FOOTER_MAGIC
+        return "the footer is damaged" if had else ""
 
     def _residue(self, fd: int) -> bool:
         """Whether anything but zeros stands behind the last good frame."""

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.decode import decode
-from spool.examination import WRITTEN, Footer, malformed, skip_damage
+from spool.examination import WRITTEN, malformed, skip_damage
 from spool.format import Record
 from spool.frame import POSITION, SEQUENCE, tail_at_start
 from spool.kernel import address_of
 from spool.layout import SPARE, Layout
-from spool.live import read_footer
+from spool.live import Footer, read_footer
 from spool.packed import header_of, open_plain
 from spool.record import Batch, Topics
 from spool.scan import Scan, digest_address

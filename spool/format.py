@@ -55,8 +55,10 @@ Footer, written when a segment is sealed, behind the last frame; the file then e
               topic:(name_bytes:u16 count:u64 first_timestamp:i64 last_timestamp:i64 name)[topics]
               check:u64 footer_bytes:u64 magic:"brucefin"
 
-`end` is the offset behind the last frame. A mark names a frame; the first frame has one, and so has the
-first after every 64 KiB. `check` is the xxh3 of the footer before it. Timestamps are the senders' (ms).
+`end` is the offset behind the last frame, at which the footer begins: one that stands elsewhere is another
+segment's, or this one's when it ended sooner, and is not believed. A mark names a frame; the first frame
+has one, and so has the first after every 64 KiB. `check` is the xxh3 of the footer before it. Timestamps
+are the senders' (ms).
 
 Versions: a reader refuses a version above its own (UnknownVersion) and reads every one below. Every
 version keeps the first 12 bytes of the header and its check, so that a later one is told from a damaged one.

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from spool.disk import read_at
+from spool.errors import BadSpool, UnknownVersion
 from spool.format import FOOTER_TAIL, Record, decode_footer, footer_bytes
 from spool.frame import (
     BURST,
@@ -23,7 +24,7 @@ from spool.frame import (
 )
 from spool.frame import END as ZEROS
 from spool.layout import Layout
-from spool.packed import open_plain
+from spool.packed import header_of, is_packed, open_plain
 from spool.scan import Scan, read_header
 from spool.segment import bound_spares
 
@@ -62,11 +63,43 @@ def live_segment(layout: Layout) -> LiveSegment | None:
     return LiveSegment(path, read_header(path))
 
 
-def read_footer(fd: int) -> tuple[Record, Record, list[tuple[bytes, int, int, int]]] | None:
-    """The footer of a sealed segment (spool.format.decode_footer); None when it has none."""
+Footer = tuple[Record, Record, list[tuple[bytes, int, int, int]]]
+"""A footer as spool.format.decode_footer has it: fields, marks, topics."""
+
+
+def last_footer(fd: int) -> tuple[int, Footer] | None:
+    """(offset, the whole footer with which a file ends), whatever it is of; None when there is none."""
     size = os.fstat(fd).st_size
     length = footer_bytes(read_at(fd, FOOTER_TAIL.itemsize, max(0, size - FOOTER_TAIL.itemsize)))
-    return decode_footer(read_at(fd, length, size - length)) if 0 < length <= size else None
+    footer = decode_footer(read_at(fd, length, size - length)) if 0 < length <= size else None
+    return (size - length, footer) if footer else None
+
+
+def read_footer(fd: int) -> Footer | None:
+    """The footer of a sealed segment; None when it has none, or one that is not its own.
+
+    A footer stands where it says that the frames end. One of the same segment when it ended sooner is whole,
+    too, and would hide all that came later. Of a packed file that cannot be seen without unpacking it: there
+    the segment behind tells (Catalogue.leads_on). Raises UnknownVersion.
+    """
+    found = last_footer(fd)
+    if not found:
+        return None
+    offset, footer = found
+    in_place = offset == footer[0]["end"] or is_packed(fd)
+    return footer if in_place and _can_belong(fd, footer[0]) else None
+
+
+def _can_belong(fd: int, footer: Record) -> bool:
+    """Whether a footer ends behind the place where this segment begins; so when its header is damaged."""
+    try:
+        header = header_of(fd, "")
+    except UnknownVersion:
+        raise
+    except BadSpool:
+        return True
+    behind = int(header["first_sequence"]) + int(footer["count"])
+    return behind <= int(footer["next_sequence"]) and bool(header["burst"] <= footer["burst"])
 
 
 def empty_tail() -> Tail:
@@ -91,7 +124,8 @@ def end_of(segment: LiveSegment, *, written: int = 0) -> End:
 
     A torn frame is what a crash leaves, and is written over. Good frames behind a damaged one mean rot:
     nothing is appended behind rot. `written`: up to this offset frames are known to have been there; when
-    they are not, nobody knows which numbers they had, and the next segment begins a new epoch.
+    they are not, nobody knows which numbers they had, and the next segment begins a new epoch. A footer that
+    stands elsewhere than it says is believed where it knows of more than is left.
     """
     fd = open_plain(segment.path)
     try:
@@ -108,6 +142,9 @@ def end_of(segment: LiveSegment, *, written: int = 0) -> End:
             if scan.skip() is None:
                 break
             whole = False
+        if displaced := last_footer(fd):
+            known = tail_of_footer(segment.header, displaced[1][0])
+            return End(known if known[BURST] > tail[BURST] else tail, appendable=False, damaged=True)
     finally:
         os.close(fd)
     if int(tail[POSITION]) < written:

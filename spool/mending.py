@@ -13,13 +13,12 @@ from typing import NamedTuple
 
 from spool.contents import Contents
 from spool.crash_point import reach
-from spool.disk import read_at, sync_directory, write_at
-from spool.examination import Footer
-from spool.format import FOOTER_MAGIC, Record
+from spool.disk import sync_directory, write_at
+from spool.format import Record
 from spool.frame import DIGEST, POSITION, SEQUENCE, STORED, Tail, tail_at_start
 from spool.gap import GAP_BYTES, encode_gap, read_gap
 from spool.layout import Layout
-from spool.live import read_footer
+from spool.live import Footer, read_footer
 from spool.packed import open_plain
 from spool.quarantine import free_place
 from spool.renewal import copy_readable
@@ -60,18 +59,11 @@ def look_into(fd: int, header: Record, behind: Record | None) -> State:
     Raises OSError.
     """
     footer = read_footer(fd)
-    if footer and not _is_in_place(fd, footer[0]):
-        footer = None
     state = _read(fd, header, behind, footer)
     if footer and not state.holes and int(footer[0]["digest"]) != int(state.tail[DIGEST]) & _U64:
         # Another segment's, perhaps; what it says of the end is not believed.
         return _read(fd, header, behind, None)
     return state
-
-
-def _is_in_place(fd: int, footer: Record) -> bool:
-    """Whether a footer begins where it says that the frames end."""
-    return read_at(fd, len(FOOTER_MAGIC), int(footer["end"])) == FOOTER_MAGIC
 
 
 def _read(fd: int, header: Record, behind: Record | None, footer: Footer | None) -> State:

@@ -104,8 +104,8 @@ def _unpack(fd: int, name: str) -> int:
             at += size
         footer = _footer(fd)
         if (fields := decode_footer(footer)) and fields[0]["end"] <= _most_plain(fd):
-            # Also behind a length that is damaged, and hides what follows.
-            at = int(fields[0]["end"])
+            # Also behind a length that is damaged, and hides what follows; but over no frames.
+            at = max(at, int(fields[0]["end"]))
         os.ftruncate(plain, at)
         write_at(plain, footer, at)
     except BaseException:

@@ -103,7 +103,8 @@ class Reader:
         if self._info is None or self._scan is None or self._info.number >= self._limit[0]:
             return False
         if self._inside is None and (footer := read_footer(self._scan.fd)):
-            self._inside = frozenset(name for name, *_ in footer[2])
+            if self.catalogue.leads_on(self._info, footer):
+                self._inside = frozenset(name for name, *_ in footer[2])
         if self._inside is None or not self._inside.issubset(topics):
             return False
         following = self._following(self._info)

@@ -327,7 +327,7 @@ def _segment(path: Path, state: State, behind: Record | None) -> Iterator[Step]:
         sentence = f"{size} bytes hold no good frame" if size else "it has no footer that is whole"
         yield Step(path, Action.REWRITE, mode, sentence, state.messages, lost)
     elif behind is None and not state.sealed and (torn := _torn(path, state)):
-        sentence = f"it ends in {torn} bytes of a frame that was never finished"
+        sentence = f"it ends in {torn} bytes that are no whole frame"
         yield Step(path, Action.CUT, Mode.STRICT, sentence, state.messages)
 
 

@@ -11,12 +11,11 @@ from collections.abc import Collection, Iterator
 
 from spool.catalogue import Catalogue, SegmentInfo
 from spool.errors import SegmentsGone
-from spool.examination import Footer
 from spool.files import Span
 from spool.format import Record
 from spool.frame import POSITION
 from spool.index import read_committed
-from spool.live import read_footer
+from spool.live import Footer, read_footer
 from spool.packed import header_of
 from spool.reader import Reader
 from spool.record import Batch, Topics
@@ -74,7 +73,7 @@ class Selection(Reader):
             try:
                 footer = read_footer(fd)
                 header = header_of(fd, info.first_sequence)
-                yield info, header, footer
+                yield info, header, footer if footer and self.catalogue.leads_on(info, footer) else None
             finally:
                 os.close(fd)
 

@@ -39,9 +39,7 @@ a few behind it.
 - **start**: what its log says, in the boot in which the daemon was killed; how many of the messages are
   read from there on, and at which number the log goes on. After a reboot it goes on at a multiple of 2^32.
 
-Two things a start does not mend: a footer that is good in itself and of a segment that ended sooner hides
-the frames behind it until a repair; and a frame that was cut out leaves no room for a gap, so that verify
-goes on telling of it.
+A frame that was cut out leaves no room for a gap: verify goes on telling of it.
 
 | damage | verify | repair | start |
 |---|---|---|---|

@@ -24,6 +24,7 @@ from spool.wire import encode
 from tests.gallery.good import Good
 from tests.spool import plain
 from tests.spool.rig import Rig
+from tests.spool.stored import pack_file, shorten
 
 SENT_ONE, PACKED, SEALED, LATER, LIVE = range(5)
 """Places of segments in the good spool."""
@@ -456,8 +457,17 @@ def footer_gone(copy: Copy) -> frozenset[int]:
 
 
 def footer_of_another(copy: Copy) -> frozenset[int]:
-    """The footer of another segment."""
+    """The footer of the segment behind it."""
     one, other = copy.path(SEALED), copy.path(LATER)
+    data, strange = one.read_bytes(), other.read_bytes()
+    at = data.index(b"bruceftr")
+    one.write_bytes(data[:at] + strange[strange.index(b"bruceftr") :])
+    return NOTHING
+
+
+def footer_of_earlier(copy: Copy) -> frozenset[int]:
+    """The footer of the segment before it."""
+    one, other = copy.path(LATER), copy.path(SEALED)
     data, strange = one.read_bytes(), other.read_bytes()
     at = data.index(b"bruceftr")
     one.write_bytes(data[:at] + strange[strange.index(b"bruceftr") :])
@@ -466,12 +476,22 @@ def footer_of_another(copy: Copy) -> frozenset[int]:
 
 def shorter_footer(copy: Copy) -> frozenset[int]:
     """The footer of a segment that ended sooner."""
-    one, other = copy.path(SEALED), copy.layout.directory.parent / "sooner"
-    data, frame = one.read_bytes(), copy.frames(SEALED, 10)[0]
-    other.write_bytes(data[: frame.offset])
-    seal(other)
-    one.write_bytes(data[: data.index(b"bruceftr")] + other.read_bytes()[frame.offset :])
-    return sequences(*(f for f in copy.good.frames[SEALED] if f.offset >= frame.offset))
+    shorten(copy.path(SEALED), copy.frames(SEALED, 10)[0].offset)
+    return NOTHING
+
+
+def shorter_footer_packed(copy: Copy) -> frozenset[int]:
+    """The same in a packed segment."""
+    shorten(copy.path(SEALED), copy.frames(SEALED, 10)[0].offset)
+    pack_file(copy.path(SEALED))
+    return NOTHING
+
+
+def shorter_footer_last(copy: Copy) -> frozenset[int]:
+    """The same in the last segment, which was sealed."""
+    seal(copy.path(LIVE))
+    shorten(copy.path(LIVE), copy.frames(LIVE, 3)[0].offset)
+    return NOTHING
 
 
 def packed_flipped(copy: Copy) -> frozenset[int]:

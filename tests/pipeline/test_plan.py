@@ -17,6 +17,7 @@ from spool.frame import POSITION
 from spool.layout import SEGMENT, SENT
 from spool.marks import Marks
 from tests.spool.rig import Rig
+from tests.spool.stored import pack_file, shorten
 
 
 def sequences(rig: Rig) -> list[int]:
@@ -53,6 +54,24 @@ def test_a_segment_may_be_renamed_and_removed(rig: Rig) -> None:
     rig.layout.segment(0, SENT).unlink()
     with pytest.raises(JobFailed, match=r"segment 1 of .* was removed while the job ran"):
         list(SegmentReading(parts[0]).pieces())
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_footer_of_a_segment_that_ended_sooner(rig: Rig, at: int) -> None:
+    """What stands behind the end that it names is read and counted, also in a packed segment and the last."""
+    while len(rig.layout.list_segments()) < 3:
+        rig.fill(3)
+        rig.step()
+    rig.stop()
+    path = rig.layout.segment(*rig.layout.list_segments()[at])
+    frames, count = rig.segments()[at].frames, len(rig.records())
+    shorten(path, frames[len(frames) // 2].offset)
+    if at == 1:
+        pack_file(path)
+    assert sequences(rig) == list(range(count))
+    plan = plan_spool(rig.layout)
+    assert (plan.stored, plan.next_sequence) == (count, count)
+    assert (plan.segments[at].footer, plan.segments[at - 1].footer is None) == (None, False)
 
 
 @pytest.mark.parametrize("last", [False, True])

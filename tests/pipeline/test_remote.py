@@ -17,7 +17,7 @@ from pipeline.segments import SegmentReading
 from spool.errors import NoSpool
 from tests.pipeline.object_store import object_store
 from tests.spool.rig import Rig
-from tests.spool.stored import pack_file
+from tests.spool.stored import pack_file, shorten
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,6 +66,21 @@ def test_a_fleet_in_an_object_store(fleet: dict[str, Rig], tmp_path: Path) -> No
             read(f"s3://me:secret@bucket/fleet/*?{query}")
     with pytest.raises(BadOption, match="nowhere://x is no address that pyarrow knows"):
         read("nowhere://x?password=secret")
+
+
+def test_a_footer_that_is_not_the_segments_own(tmp_path: Path) -> None:
+    """The whole segment is brought, and read to its end."""
+    place = tmp_path / "bucket/host"
+    place.mkdir(parents=True)
+    rig = Rig(place)
+    rig.fill(60)
+    rig.stop()
+    last = rig.layout.segment(*rig.layout.list_segments()[-1])
+    shorten(last, rig.segments()[-1].frames[1].offset)
+    with object_store(tmp_path) as (query, _):
+        assert read(f"s3://me:secret@bucket/host/spool?{query}") == {
+            rig.identity.spool.hex(): list(range(180))
+        }
 
 
 def test_the_host_of_a_collected_spool(fleet: dict[str, Rig], tmp_path: Path) -> None:

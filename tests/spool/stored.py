@@ -6,10 +6,12 @@ import os
 from pathlib import Path
 
 from spool.files import Span, list_files, read_file
+from spool.format import FOOTER_MAGIC
 from spool.layout import Layout
 from spool.marks import Marks
 from spool.packed import pack
 from spool.record import Batch, Topics
+from spool.segment import seal
 
 
 def messages(layout: Layout) -> list[bytes]:
@@ -31,6 +33,15 @@ def pack_file(path: Path) -> None:
     os.close(source)
     os.close(target)
     os.replace(path.with_suffix(".new"), path)
+
+
+def shorten(path: Path, end: int) -> None:
+    """Give a sealed segment the footer that it would have if it had ended at an offset."""
+    data, sooner = path.read_bytes(), path.with_suffix(".sooner")
+    sooner.write_bytes(data[:end])
+    seal(sooner)
+    path.write_bytes(data[: data.rindex(FOOTER_MAGIC)] + sooner.read_bytes()[end:])
+    sooner.unlink()
 
 
 def lost_of(marks: Marks) -> dict[int, int]:
