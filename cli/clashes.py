@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import PathFinder
 from typing import NamedTuple
 
-PACKAGES = ("cli", "dispatch", "ingest", "pipeline", "router", "spool", "status")
+PACKAGES = ("bruce_client", "cli", "dispatch", "ingest", "pipeline", "router", "spool", "status")
 DISTRIBUTION = "bruce-spool"
 HOME = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir))
 """The folder that holds our packages."""

@@ -22,15 +22,24 @@ from __future__ import annotations
 import struct
 from enum import IntEnum
 
+from bruce_client.message import MAX_DATAGRAM_BYTES, encode
 from spool.kernel import kernel, load_u8, load_u16
 
-ANY_PARTITION = 256
-PARTITION_KEY = 257
-MAX_DATAGRAM_BYTES = 65536
-"""Bruce's limit; a longer datagram is counted as truncated."""
-
-_ANY = struct.Struct(">ihhhh")
-_KEYED = struct.Struct(">ihhhih")
+__all__ = [
+    "DEAD_LETTERED",
+    "MAX_DATAGRAM_BYTES",
+    "REASONS",
+    "Reason",
+    "check",
+    "encode",
+    "load_be16",
+    "load_be32",
+    "load_be64",
+    "reason_name",
+    "sampled_topic",
+    "split_topic",
+    "with_topic",
+]
 
 
 class Reason(IntEnum):
@@ -183,19 +192,3 @@ def with_topic(datagram: bytes, topic: bytes) -> bytes:
     head, _, rest = split_topic(datagram)
     size = len(head) + 2 + len(topic) + len(rest)
     return struct.pack(">i", size) + head[4:] + struct.pack(">h", len(topic)) + topic + rest
-
-
-def encode(
-    topic: bytes, value: bytes, *, key: bytes = b"", timestamp: int = 0, partition_key: int | None = None
-) -> bytes:
-    """One datagram. `timestamp` is in ms since the epoch; a `partition_key` makes it a PartitionKey message.
-
-    Raises ValueError when the topic is empty or longer than 32,767 bytes.
-    """
-    if not 0 < len(topic) <= 32767:
-        raise ValueError("a topic has 1 to 32767 bytes")
-    rest = topic + struct.pack(">qi", timestamp, len(key)) + key + struct.pack(">i", len(value)) + value
-    if partition_key is None:
-        return _ANY.pack(_ANY.size + len(rest), ANY_PARTITION, 0, 0, len(topic)) + rest
-    size = _KEYED.size + len(rest)
-    return _KEYED.pack(size, PARTITION_KEY, 0, 0, partition_key, len(topic)) + rest

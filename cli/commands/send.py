@@ -99,7 +99,7 @@ def _lines() -> Iterator[bytes]:
 
 def _exported(stream: BinaryIO) -> Iterator[bytes]:
     """Datagrams that lie one behind the other, each beginning with its length. Raises BadArgument."""
-    from spool.wire import MAX_DATAGRAM_BYTES
+    from bruce_client.message import MAX_DATAGRAM_BYTES
 
     place = 0
     while length := stream.read(_LENGTH.size):
@@ -116,7 +116,7 @@ def _exported(stream: BinaryIO) -> Iterator[bytes]:
 def _datagrams(
     values: Iterable[bytes], topic: str, key: str, timestamp: int | None, partition_key: int | None
 ) -> Iterator[bytes]:
-    from spool.wire import MAX_DATAGRAM_BYTES, encode
+    from bruce_client.message import MAX_DATAGRAM_BYTES, encode
 
     name, key_bytes = topic.encode(errors="surrogateescape"), key.encode(errors="surrogateescape")
     for value in values:

@@ -1,0 +1,287 @@
+"""The client against a real daemon: what it says is sent arrives, whatever becomes of the daemon."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from bruce_client import (
+    BadMessage,
+    Client,
+    ClientError,
+    NobodyListens,
+    NotPermitted,
+    QueueFull,
+    TooLarge,
+    Unconfirmed,
+    encode,
+)
+from tests.bruce_client.doors import Doors, free_port
+from tests.daemon import ROOT
+
+NOBODY = 65534
+LARGE = 300_000
+
+
+def test_it_needs_python_and_nothing_else() -> None:
+    """A program that sends imports no library, ours among them, but the client itself."""
+    code = (
+        "import sys; before = set(sys.modules); import bruce_client;"
+        "new = {name.split('.')[0] for name in set(sys.modules) - before};"
+        "print(sorted(new - set(sys.stdlib_module_names)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "['bruce_client']\n"
+
+
+def test_every_field_arrives(doors: Doors) -> None:
+    """Topic, key, value and time, as bytes or as text, of both kinds of message."""
+    with Client(doors.datagrams) as client:
+        client.send("orders", "grüße", key="k", timestamp_ms=1_700_000_000_123)
+        before = time.time_ns() // 1_000_000
+        client.send(b"orders", b"\xff\x00", key=b"\xfe", partition_key=7)
+        client.send("orders", "")
+    first, second, third = doors.records(3)
+    assert (first.key(), first.value(), first.timestamp()[1]) == (b"k", "grüße".encode(), 1_700_000_000_123)
+    assert (second.key(), second.value()) == (b"\xfe", b"\xff\x00")
+    assert before <= second.timestamp()[1] <= time.time_ns() // 1_000_000
+    assert (third.key(), third.value()) == (None, b"")
+
+
+def test_a_large_message_goes_by_stream(doors: Doors) -> None:
+    """Beyond a datagram's 65,536 bytes, by UNIX socket or TCP; small ones beside it are datagrams still."""
+    room = 65_536 - len(encode(b"orders", b""))
+    for stream in (doors.stream, ("127.0.0.1", doors.port)):
+        with Client(doors.datagrams, stream=stream) as client:
+            client.send("orders", bytes(room))
+            client.send("orders", b"x" * (room + 1))
+            client.send("orders", b"y" * LARGE)
+    got = doors.values(6)
+    assert Counter(got) == {bytes(room): 2, b"x" * (room + 1): 2, b"y" * LARGE: 2}
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_without_a_datagram_socket(doors: Doors, tcp: bool) -> None:  # noqa: FBT001
+    """Everything goes by stream, in order, and is stored when `send` returns."""
+    with Client(None, stream=("127.0.0.1", doors.port) if tcp else doors.stream) as client:
+        for number in range(5):
+            client.send("orders", str(number))
+            assert doors.bruce.status().received == number + 1
+    assert doors.values(5) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_what_makes_no_message_is_said(tmp_path: Path) -> None:
+    """By kind, before anything is sent: no topic, numbers too large, too many bytes for either way."""
+    client = Client(tmp_path / "nobody")
+    for arguments in (
+        {"topic": ""},
+        {"topic": "t" * 32_768},
+        {"partition_key": 1 << 31},
+        {"timestamp_ms": 1 << 63},
+    ):
+        with pytest.raises(BadMessage, match="no message for topic"):
+            client.send(**{"topic": "t", "value": "", **arguments})  # type: ignore[arg-type]
+    with pytest.raises(TooLarge, match=r"takes 70029 bytes; a datagram has 65536: .*stream_socket"):
+        client.send("t", bytes(70_000))
+    client = Client(tmp_path / "nobody", stream=tmp_path / "nobody", stream_limit_bytes=100_000)
+    with pytest.raises(TooLarge, match=r"the daemon's limit is 100004: raise .*max_stream_message_bytes"):
+        client.send("t", bytes(100_000))
+    with pytest.raises(ValueError, match="name a socket, or a stream"):
+        Client(None)
+
+
+def test_more_than_the_daemon_takes(doors: Doors) -> None:
+    """Where the client was told another limit: the daemon ends the connection, and the sentence says so."""
+    client = Client(doors.datagrams, stream=doors.stream, stream_limit_bytes=8 << 20)
+    with pytest.raises(NobodyListens, match=r"ended the connection .* max_stream_message_bytes"):
+        client.send("orders", bytes(3 << 20))
+    doors.bruce.await_status(lambda s: s.received == s.discarded.get("too_long") == 3)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_nobody_listens(tmp_path: Path, stream: bool) -> None:  # noqa: FBT001
+    """No daemon: one sentence, after the time that was given and not before."""
+    way = {"socket": None, "stream": ("127.0.0.1", free_port())} if stream else {"socket": tmp_path / "no"}
+    client = Client(**way, timeout_s=0.3)  # type: ignore[arg-type]
+    for timeout_s in (None, 0):
+        start = time.monotonic()
+        with pytest.raises(NobodyListens, match=r"nobody listens at .*: is bruce up\?"):
+            client.send("orders", "x", timeout_s=timeout_s)
+        assert (time.monotonic() - start >= 0.3) == (timeout_s is None)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_socket_that_is_not_for_us(doors: Doors, stream: bool) -> None:  # noqa: FBT001
+    """Another user is told which settings decide, at once."""
+    if os.geteuid():
+        pytest.skip("becoming another user needs root")
+    path = doors.stream if stream else doors.datagrams
+    os.chmod(doors.bruce.runtime, 0o755)
+    os.chmod(path, 0o600)
+    code = (
+        f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); import bruce_client as b; os.setuid({NOBODY})\n"
+        f"try: b.Client({None if stream else str(path)!r}, stream={str(path)!r}).send('orders', 'x')\n"
+        "except b.NotPermitted as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == (
+        f"this user may not write to {path}: [ingest] socket_mode and socket_group of bruce decide\n"
+    )
+
+
+def test_a_full_queue(doors: Doors) -> None:
+    """Nobody reads: `send` waits as long as it was told, says so, and what it had taken arrives in order."""
+    doors.halt_intake()
+    client = Client(doors.datagrams, timeout_s=0)
+    taken = fill(client)
+    with pytest.raises(QueueFull, match="is full: is bruce busy, or held"):
+        client.send("orders", "none")
+    start = time.monotonic()
+    with pytest.raises(QueueFull):
+        client.send("orders", "later", timeout_s=0.3)
+    assert time.monotonic() - start >= 0.3
+    with pytest.raises(Unconfirmed, match="nobody has read in time"):
+        client.flush(timeout_s=0.1)
+    (pid,) = [w.pid for w in doors.bruce.status().workers if w.role == "ingest"]
+    os.kill(pid, signal.SIGCONT)
+    client.flush(timeout_s=60)
+    client.close()
+    assert doors.values(taken) == [b"%d" % number for number in range(taken)]
+
+
+def fill(client: Client) -> int:
+    """Send numbers until there is no room; how many were taken."""
+    for taken in itertools.count():
+        try:
+            client.send("orders", str(taken), timeout_s=0)
+        except QueueFull:
+            break
+    return taken
+
+
+@pytest.mark.crash
+@pytest.mark.final
+def test_what_a_killed_daemon_had_not_read_goes_to_the_next(doors: Doors) -> None:
+    """SIGKILL of every process with messages in the socket's queue: the next `send` brings them along."""
+    with Client(doors.datagrams, timeout_s=60) as client:
+        client.send("orders", "read")
+        client.flush()
+        doors.halt_intake()
+        for number in range(5):
+            client.send("orders", f"unread {number}")
+        doors.kill()
+        with pytest.raises(NobodyListens):
+            client.send("orders", "refused", timeout_s=0.05)
+        doors.restart_dead()
+        client.send("orders", "after")
+    assert doors.values(7) == [b"read", *(b"unread %d" % n for n in range(5)), b"after"]
+
+
+@pytest.mark.crash
+@pytest.mark.final
+def test_flush_notices_that_the_daemon_died(doors: Doors) -> None:
+    """An empty queue of a dead daemon is none that was read: `flush` sends its messages to the next one."""
+    client = Client(doors.datagrams, timeout_s=60)
+    doors.halt_intake()
+    client.send("orders", "unread")
+    doors.kill()
+    with pytest.raises(NobodyListens):
+        client.flush(timeout_s=0.05)
+    doors.restart_dead()
+    client.close()
+    assert doors.values(1) == [b"unread"]
+
+
+@pytest.mark.crash
+@pytest.mark.final
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kill", [True, False])
+def test_restarts_while_many_threads_send(doors: Doors, stream: bool, kill: bool) -> None:  # noqa: FBT001
+    """One client, four threads, the daemon killed or stopped three times: what was told sent is stored.
+
+    By stream, or at an orderly stop, none of it twice.
+    """
+    client = Client(None if stream else doors.datagrams, stream=doors.stream, timeout_s=60)
+    sent, stopping = Counter[bytes](), threading.Event()
+    threads = [threading.Thread(target=keep_sending, args=(client, n, sent, stopping)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        before = len(sent)
+        doors.bruce.await_true(lambda before=before: len(sent) > before + 50)  # type: ignore[misc]
+        if kill:
+            doors.kill()
+        else:
+            assert doors.bruce.stop() in (0, 1)
+        doors.restart_dead()
+    stopping.set()
+    for thread in threads:
+        thread.join()
+    client.close()
+    stored = doors.bruce.await_status(lambda s: s.received >= len(sent) and s.backlog == 0).received
+    assert stored == len(sent) if stream or not kill else stored >= len(sent)
+    assert set(sent) <= set(doors.values(len(sent)))
+
+
+def keep_sending(client: Client, thread: int, sent: Counter[bytes], stopping: threading.Event) -> None:
+    """Note each message that is sent."""
+    number = 0
+    while not stopping.is_set():
+        value = b"%d-%d" % (thread, number)
+        client.send("orders", value)
+        sent[value] += 1
+        number += 1
+        time.sleep(0.002)
+
+
+def test_a_forked_child_sends_nothing_again(doors: Doors) -> None:
+    """It has a connection of its own; a lock that was held and messages that were unread are the parent's."""
+    client = Client(doors.datagrams, timeout_s=60)
+    doors.halt_intake()
+    client.send("orders", "parent")
+    with client._lock:
+        child = os.fork()
+        if child == 0:
+            with suppress(BaseException):
+                client.send("orders", "child", timeout_s=10)
+                os._exit(0)
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    doors.kill()
+    doors.restart_dead()
+    client.send("orders", "later")
+    client.close()
+    # What stood in the queue for the child died with the daemon: its own client had ended.
+    assert doors.values(2) == [b"parent", b"later"]
+
+
+def test_to_wait_for_ever(doors: Doors) -> None:
+    """With infinity, a full queue is waited for until there is room."""
+    doors.halt_intake()
+    client = Client(doors.datagrams, timeout_s=math.inf)
+    fill(client)
+    waiting = threading.Thread(target=client.send, args=("orders", "last"))
+    waiting.start()
+    (pid,) = [w.pid for w in doors.bruce.status().workers if w.role == "ingest"]
+    os.kill(pid, signal.SIGCONT)
+    waiting.join(60)
+    assert not waiting.is_alive()
+    client.close()
+
+
+@pytest.mark.parametrize("error", [BadMessage, TooLarge, NotPermitted, NobodyListens, QueueFull, Unconfirmed])
+def test_every_error_is_a_client_error(error: Callable[[], Exception]) -> None:
+    """One `except` is enough."""
+    assert isinstance(error(), ClientError)

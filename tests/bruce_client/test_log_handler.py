@@ -1,0 +1,143 @@
+"""Log records become messages, and no trouble of bruce's becomes one of the program that logs."""
+
+from __future__ import annotations
+
+import io
+import logging
+import logging.config
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bruce_client import BruceHandler
+from tests.bruce_client.doors import Doors
+from tests.daemon import ROOT
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    """One that tells nobody else."""
+    # Not `getLogger`: pytest puts a handler of its own on every logger that one has.
+    logger = logging.Logger("shop")  # noqa: LOG001
+    yield logger
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def test_a_record_is_a_message(doors: Doors, logger: logging.Logger) -> None:
+    """Formatted, with the record's time, and its key from the attribute that was named; none without it."""
+    handler = BruceHandler("orders", doors.datagrams, key="customer")
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s %(message)s"))
+    logger.addHandler(handler)
+    before = time.time_ns() // 1_000_000
+    logger.info("sold %d", 3, extra={"customer": 4711})
+    after = time.time_ns() // 1_000_000
+    logger.error("none left \udc80")
+    first, second = doors.records(2)
+    assert (first.key(), first.value()) == (b"4711", b"INFO shop sold 3")
+    assert before <= first.timestamp()[1] <= after
+    assert (second.key(), second.value()) == (None, b"ERROR shop none left \\udc80")
+    assert handler.dropped == 0
+
+
+def test_as_a_dictionary(doors: Doors) -> None:
+    """`logging.config.dictConfig` makes one, level and formatter included."""
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "formatters": {"short": {"format": "<%(message)s>"}},
+            "handlers": {
+                "bruce": {
+                    "class": "bruce_client.BruceHandler",
+                    "topic": "orders",
+                    "socket": str(doors.datagrams),
+                    "key": "name",
+                    "level": "WARNING",
+                    "formatter": "short",
+                }
+            },
+            "loggers": {"bruce-test": {"handlers": ["bruce"], "level": "DEBUG"}},
+        }
+    )
+    logger = logging.getLogger("bruce-test")
+    logger.info("not this")
+    logger.warning("this")
+    (handler,) = logger.handlers
+    logger.removeHandler(handler)
+    handler.close()
+    (record,) = doors.records(1)
+    assert (record.key(), record.value()) == (b"bruce-test", b"<this>")
+
+
+def test_without_a_daemon(tmp_path: Path, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are dropped, counted, and told on stderr; only the first one holds up the program."""
+    handler = BruceHandler("orders", tmp_path / "nobody", timeout_s=0.2)
+    logger.addHandler(handler)
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    start = time.monotonic()
+    logger.info("one")
+    assert time.monotonic() - start >= 0.2
+    start = time.monotonic()
+    for _ in range(20):
+        logger.info("more")
+    assert time.monotonic() - start < 20 * 0.2
+    assert handler.dropped == 21
+    assert said.getvalue().count("nobody listens at") == 21
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    logger.info("in silence")
+    assert (handler.dropped, said.getvalue().count("nobody listens at")) == (22, 21)
+
+
+@pytest.mark.crash
+def test_a_daemon_that_comes_back(
+    doors: Doors, logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records arrive again, the unread ones of before included, and the handler waits again where it must."""
+    handler = BruceHandler("orders", doors.datagrams, timeout_s=0.2)
+    logger.addHandler(handler)
+    doors.halt_intake()
+    logger.info("unread")
+    doors.kill()
+    logger.info("dropped")
+    doors.restart_dead()
+    logger.info("back")
+    assert (handler.dropped, handler._failing) == (1, False)
+    assert doors.values(2) == [b"unread", b"back"]
+
+
+def test_what_a_program_gets_wrong_is_not_raised(
+    tmp_path: Path, logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Arguments that do not fit the format, a record beyond a datagram, a stack that is used up."""
+    handler = BruceHandler("orders", tmp_path / "nobody", timeout_s=0)
+    logger.addHandler(handler)
+    logger.info("%d", "no number")
+    logger.info("x" * 70_000)
+
+    class Deep:
+        def __str__(self) -> str:
+            return str(self)
+
+    logger.info("%s", Deep())
+    assert handler.dropped == 3
+    said = capsys.readouterr().err
+    assert "a datagram has 65536" in said
+    assert said.count("--- Logging error ---") == 2
+
+
+def test_the_end_of_a_program(doors: Doors) -> None:
+    """What it logged is sent when it ends, by logging's own shutdown, and that says nothing."""
+    code = (
+        "import logging; from bruce_client import BruceHandler;"
+        f"logging.basicConfig(handlers=[BruceHandler('orders', {str(doors.datagrams)!r})], level='INFO');"
+        "logging.info('last words')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+    assert doors.values(1) == [b"INFO:root:last words"]
