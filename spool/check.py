@@ -30,6 +30,8 @@ class Check:
     def __init__(self, progress: Callable[[Totals], None] = lambda _: None) -> None:
         """`progress` is called after each segment."""
         self.totals = Totals()
+        self.examined: list[Examination] = []
+        """The segments of a spool that belong to it, once the findings were taken."""
         self._progress = progress
 
     def spool(self, layout: Layout) -> Iterator[Finding]:
@@ -38,7 +40,6 @@ class Check:
         yield from _identity(layout)
         books = Books(layout, spool)
         yield from books.unreadable()
-        examined: list[Examination] = []
         before: Examination | None = None
         paths = [layout.segment(*pair) for pair in layout.list_segments()]
         paths += [layout.segment(number, SPARE) for number in layout.list_spares()]
@@ -56,9 +57,9 @@ class Check:
                     continue
                 yield from _name(one)
                 yield from _link(before, one)
-            examined.append(one)
+            self.examined.append(one)
             before = one
-        yield from books.against(examined)
+        yield from books.against(self.examined)
 
     def files(self, paths: Sequence[Path]) -> Iterator[Finding]:
         """Segment files, each by itself; where one continues another, that too. Raises FileNotFoundError."""

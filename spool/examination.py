@@ -33,7 +33,7 @@ from spool.format import (
     decode_header,
 )
 from spool.frame import POSITION, SEQUENCE, STORED, TAIL_FIELDS, Tail, skip_to, tail_at_start
-from spool.gap import read_gap
+from spool.holes import Hole, State, conclude, hole_at
 from spool.kernel import address_of, kernel, load_u16, load_u32
 from spool.live import EPOCH, Footer, last_footer, read_footer, tail_of_footer
 from spool.packed import has_damaged_head, open_plain
@@ -108,6 +108,9 @@ class Examination:
         self.end = HEADER_BYTES
         """The offset behind the last good frame."""
         self._contents = Contents()
+        self._footer: Footer | None = None
+        self._holes: list[Hole] = []
+        self._reached, self._messages = self.tail, 0
 
     def findings(self) -> Iterator[Finding]:
         """Look at all of it. Raises FileNotFoundError."""
@@ -146,14 +149,14 @@ class Examination:
         except BadSpool as error:
             self.whole = False
             yield damage(self.path, 0, Kind.HEADER, f"{error}".partition(";")[0])
-        footer = read_footer(fd)
+        self._footer = footer = read_footer(fd)
         self._totals.segments += 1
         tail = self._start(fd)
         if tail is not None:
             limit = int(footer[0]["end"]) if footer else os.fstat(fd).st_size
             scan = Scan(fd, tail, limit)
             yield from self._frames(scan)
-            self.tail, self.end = tail, int(tail[POSITION])
+            self.tail, self._reached, self.end = tail, tail, int(tail[POSITION])
             yield from self._end(scan, footer or read_footer(fd))
         self._totals.bytes += os.fstat(fd).st_size
 
@@ -175,7 +178,9 @@ class Examination:
         while True:
             while chunk := scan.next():
                 self._totals.frames += len(chunk.frames)
-                self._totals.messages += int(chunk.frames[:, 2].sum())
+                messages = int(chunk.frames[:, 2].sum())
+                self._messages += messages
+                self._totals.messages += messages
                 row = malformed(address_of(chunk.data) - chunk.offset, chunk.frames)
                 if row < 0:
                     self._contents.add(chunk)
@@ -199,6 +204,13 @@ class Examination:
             if missing is None:
                 return
 
+    def state(self, behind: Record | None) -> State:
+        """What it holds, its header being good; `behind`: the header of the segment that follows it."""
+        assert self.header is not None
+        footer, holes = self._footer, tuple(self._holes)
+        found = State(self.header, holes, self._reached, self._contents, footer is not None, self._messages)
+        return conclude(found, behind, footer)
+
     def _known(self, position: int, sequence: int, messages: int) -> Finding:
         sentence = f"a repair left a gap: {messages} messages from {sequence} on are lost"
         return Finding(self.path, position, Severity.NOTE, Kind.GAP, sentence)
@@ -207,8 +219,10 @@ class Examination:
         self, scan: Scan, position: int, sequence: int, missing: int | None, *, stray: bool
     ) -> Finding:
         behind = int(scan.tail[POSITION])
-        if missing is not None and read_gap(scan.fd, position) == (behind - position, missing):
-            return self._known(position, sequence, missing)
+        if missing is not None:
+            self._holes.append(hole_at(scan.fd, position, behind, sequence, missing))
+            if self._holes[-1].known:
+                return self._known(position, sequence, missing)
         if missing is None:
             lost = "nothing behind it does either"
         else:
@@ -231,8 +245,10 @@ class Examination:
             if self.end < int(footer[0]["end"]):
                 self.whole = False
                 lost = int(self.tail[STORED]) - int(scan.tail[STORED])
-                if read_gap(scan.fd, self.end) == (int(footer[0]["end"]) - self.end, lost):
-                    yield self._known(self.end, int(scan.tail[SEQUENCE]), lost)
+                end, first = int(footer[0]["end"]), int(scan.tail[SEQUENCE])
+                self._holes.append(hole_at(scan.fd, self.end, end, first, lost))
+                if self._holes[-1].known:
+                    yield self._known(self.end, first, lost)
                     return
                 yield damage(
                     self.path,

@@ -9,48 +9,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 from spool.contents import Contents
 from spool.crash_point import reach
 from spool.disk import sync_directory, write_at
 from spool.format import Record
-from spool.frame import DIGEST, POSITION, SEQUENCE, STORED, Tail, tail_at_start
-from spool.gap import GAP_BYTES, encode_gap, read_gap
+from spool.frame import POSITION, SEQUENCE, STORED, tail_at_start
+from spool.gap import GAP_BYTES, encode_gap
+from spool.holes import Hole, State, conclude, hole_at
 from spool.layout import Layout
-from spool.live import Footer, read_footer
+from spool.live import read_footer
 from spool.packed import open_plain
 from spool.quarantine import free_place
 from spool.renewal import copy_readable
 from spool.scan import Scan
 from spool.segment import following
-
-_U64 = (1 << 64) - 1
-
-
-class Hole(NamedTuple):
-    """Bytes [offset, end) of a segment without a good frame: so many messages are lost, from `first` on."""
-
-    offset: int
-    end: int
-    first: int
-    messages: int
-    known: bool
-    """A gap says so already."""
-
-
-class State(NamedTuple):
-    """What a segment holds."""
-
-    header: Record
-    holes: tuple[Hole, ...]
-    tail: Tail
-    """Behind the last good frame."""
-    contents: Contents
-    sealed: bool
-    """It has a footer that is whole."""
-    messages: int
-    """That can be read."""
 
 
 def look_into(fd: int, header: Record, behind: Record | None) -> State:
@@ -59,14 +32,6 @@ def look_into(fd: int, header: Record, behind: Record | None) -> State:
     Raises OSError.
     """
     footer = read_footer(fd)
-    state = _read(fd, header, behind, footer)
-    if footer and not state.holes and int(footer[0]["digest"]) != int(state.tail[DIGEST]) & _U64:
-        # Another segment's, perhaps; what it says of the end is not believed.
-        return _read(fd, header, behind, None)
-    return state
-
-
-def _read(fd: int, header: Record, behind: Record | None, footer: Footer | None) -> State:
     tail, contents, holes, messages = tail_at_start(header), Contents(), list[Hole](), 0
     scan = Scan(fd, tail, int(footer[0]["end"]) if footer else None)
     while True:
@@ -76,19 +41,12 @@ def _read(fd: int, header: Record, behind: Record | None, footer: Footer | None)
         position, first = int(tail[POSITION]), int(tail[SEQUENCE])
         if position >= scan.limit or (missing := scan.skip()) is None:
             break
-        holes.append(_hole(fd, position, int(tail[POSITION]), first, missing))
-    position, first, stored = int(tail[POSITION]), int(tail[SEQUENCE]), int(tail[STORED])
+        holes.append(hole_at(fd, position, int(tail[POSITION]), first, missing))
     if footer and position < scan.limit:
-        lost = int(header["stored"]) + int(footer[0]["count"]) - stored
-        holes.append(_hole(fd, position, scan.limit, first, lost))
-    elif not footer and behind is not None and (lost := int(behind["stored"]) - stored) > 0:
-        # The segment ends too early; the gap goes where it ends.
-        holes.append(Hole(position, position + GAP_BYTES, first, lost, known=False))
-    return State(header, tuple(holes), tail, contents, footer is not None, messages)
-
-
-def _hole(fd: int, offset: int, end: int, first: int, messages: int) -> Hole:
-    return Hole(offset, end, first, messages, known=read_gap(fd, offset) == (end - offset, messages))
+        lost = int(header["stored"]) + int(footer[0]["count"]) - int(tail[STORED])
+        holes.append(hole_at(fd, position, scan.limit, first, lost))
+    found = State(header, tuple(holes), tail, contents, footer is not None, messages)
+    return conclude(found, behind, footer)
 
 
 def write_copy(path: Path, target: Path, header: Record, behind: Record | None, *, inside: bool) -> None:

@@ -12,8 +12,7 @@ Nothing is thrown away: what is replaced goes to quarantine.
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -22,29 +21,29 @@ from pathlib import Path
 from spool.books import Books
 from spool.catalogue import Catalogue
 from spool.check import Check
-from spool.committer import Committer
 from spool.crash_point import reach
-from spool.disk import make_directory, read_at, sync_directory
+from spool.disk import make_directory, read_at
 from spool.environment import UNREADABLE
 from spool.errors import BadSpool, NoSpool, UnknownVersion
-from spool.finding import Kind, Severity
+from spool.examination import Examination
+from spool.finding import Finding, Kind, Severity
 from spool.format import Record, decode_header
 from spool.frame import BURST, POSITION, SEQUENCE, STORED
 from spool.gap import GAP_BYTES
 from spool.headers import damaged_headers, header_by_frames, header_for
+from spool.holes import Hole, State
 from spool.identity import agreed_identity, read_identity
-from spool.index import Index
 from spool.layout import Layout
 from spool.lock import Lock
 from spool.marks import Marks
-from spool.mending import Hole, State, look_into, write_anew, write_copy
+from spool.mending import look_into, write_anew, write_copy
 from spool.packed import open_plain
-from spool.page import Page
 from spool.placement import list_misplaced
-from spool.quarantine import free_place, set_aside
+from spool.quarantine import set_aside
 from spool.recovery import boot_id, known_end, put_in_order
+from spool.reindex import build_index
 from spool.scan import read_header
-from spool.segment import Identity, bound_spares
+from spool.segment import bound_spares
 from spool.unadopted import read_unadopted
 
 
@@ -115,14 +114,16 @@ def plan(layout: Layout) -> list[Step]:
     spool = agreed_identity(layout)
     if spool is None:
         raise NoSpool(f"{layout.directory} holds no spool; see [spool] directory")
+    check = Check()
+    findings = list(check.spool(layout))
     steps = [
         *_identity(layout, spool),
         *_placement(layout, spool),
         *_headers(layout),
-        *_segments(layout, spool),
+        *_segments(layout, spool, check.examined),
         *_books(layout, spool),
     ]
-    return steps + list(_others(layout, steps))
+    return steps + list(_others(findings, steps))
 
 
 def refused(steps: list[Step], mode: Mode) -> list[Step]:
@@ -165,38 +166,6 @@ def _apply(layout: Layout, mode: Mode) -> None:
             if step.path.parent == layout.delivery:
                 (layout.delivery / "lock.mdb").unlink(missing_ok=True)
     build_index(layout, identity)
-
-
-def reindex(layout: Layout) -> tuple[int, int]:
-    """Build the index of a spool that nobody has open; the old one goes to quarantine.
-
-    (segment number, sequence) of the committed end. Raises SpoolBusy, NoSpool, BadSpool, OSError.
-    """
-    spool = read_identity(layout)
-    make_directory(layout.quarantine)
-    lock = Lock(layout.lock, "in use", note="repairing")
-    try:
-        if damaged := damaged_headers(layout):
-            path = layout.segment(*damaged[0])
-            raise BadSpool(f"{path} has a damaged segment header; see `brucectl inspect repair`")
-        return build_index(layout, Identity(spool, boot_id()))
-    finally:
-        lock.release()
-
-
-def build_index(layout: Layout, identity: Identity) -> tuple[int, int]:
-    """The same for whoever has the lock: what the keeper does at a start."""
-    if layout.index.exists():
-        os.rename(layout.index, free_place(layout, "index"))
-        sync_directory(layout.directory)
-    index = Index(layout.index, identity)
-    try:
-        with tempfile.TemporaryDirectory() as name:
-            committer = Committer(layout, index, Page(Path(name) / "page"))
-            committer.commit_all()
-            return committer.number, int(committer.tail[SEQUENCE])
-    finally:
-        index.close()
 
 
 def plan_file(path: Path) -> list[Step]:
@@ -254,9 +223,9 @@ def _headers(layout: Layout) -> Iterator[Step]:
             yield Step(path, Action.HEADER, Mode.TRUNCATE_TAIL, "its header is damaged")
 
 
-def _segments(layout: Layout, spool: bytes) -> Iterator[Step]:
+def _segments(layout: Layout, spool: bytes, examined: list[Examination]) -> Iterator[Step]:
     """Of each segment what is lost; what is missing between two; and behind the last."""
-    found = list(_states(layout, spool))
+    found = list(_states(layout, spool, examined))
     for path, _, behind, state in found:
         yield from _segment(path, state, behind)
     for (earlier, before, _, state), (path, header, _, _) in pairwise(found):
@@ -278,12 +247,21 @@ Found = tuple[Path, Record, Record | None, State]
 """A segment, its header, that of the segment which follows it, and what it holds."""
 
 
-def _states(layout: Layout, spool: bytes | None = None) -> Iterator[Found]:
-    """The segments that belong here, by number. `spool`: also those whose header is still to be mended."""
+def _states(
+    layout: Layout, spool: bytes | None = None, examined: Iterable[Examination] = ()
+) -> Iterator[Found]:
+    """The segments that belong here, by number. `spool`: also those whose header is still to be mended.
+
+    `examined`: these are not read again.
+    """
+    read = {one.path: one for one in examined if one.header is not None}
     headers = list(_good_headers(layout, spool))
     following = {int(header["number"]): header for _, header in headers}
     for path, header in headers:
         behind = following.get(int(header["number"]) + 1)
+        if path in read:
+            yield path, header, behind, read[path].state(behind)
+            continue
         fd = open_plain(path)
         try:
             yield path, header, behind, look_into(fd, header, behind)
@@ -366,11 +344,11 @@ def _books(layout: Layout, spool: bytes) -> Iterator[Step]:
             yield Step(finding.path, Action.SET_ASIDE, Mode.SKIP_DAMAGED, finding.sentence)
 
 
-def _others(layout: Layout, steps: list[Step]) -> Iterator[Step]:
+def _others(findings: list[Finding], steps: list[Step]) -> Iterator[Step]:
     """What else a check calls damage: the index, which is derived, and what nothing is done about."""
     known = {one.path for one in steps}
     ordered = not any(one.action in _ORDERING for one in steps)
-    for finding in Check().spool(layout):
+    for finding in findings:
         if finding.severity is Severity.NOTE or finding.path in known:
             continue
         if finding.kind in _CONSEQUENCES and not ordered:

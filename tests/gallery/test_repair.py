@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from spool.finding import Kind, Severity
 from spool.index import read_committed
 from spool.layout import Layout
 from spool.lock import Lock
-from spool.repair import Action, Mode, apply, copy_file, plan, plan_file, reindex
+from spool.reindex import reindex
+from spool.repair import Action, Mode, apply, copy_file, plan, plan_file
 from spool.scan import read_header
 from tests.gallery import kinds
 from tests.gallery.good import Good
@@ -57,6 +59,28 @@ def test_a_repair_that_is_killed_is_done_again(good: Good, home: Path, point: st
         assert [one for one in plan(copy.layout) if one.action is not Action.NONE] == []
     assert (copy.layout.quarantine / "data.mdb").stat().st_size == 8192
     judge(good, kinds.flipped_value, hit, start(home, NEXT))
+
+
+@pytest.mark.parametrize("spoil", [kinds.leftovers, kinds.cut_at_frame])
+def test_a_plan_reads_a_spool_once(
+    good: Good, home: Path, spoil: kinds.Spoil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frames of each segment are read once, those of a packed one, too."""
+    layout, _ = damaged(good, spoil, home)
+    counts, real = dict[str, int](), os.preadv
+
+    def preadv(fd: int, buffers: Sequence[memoryview], offset: int) -> int:
+        got = real(fd, buffers, offset)
+        name = Path(os.readlink(f"/proc/self/fd/{fd}")).name
+        counts[name] = counts.get(name, 0) + got
+        return got
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    plan(layout)
+    # Behind the frames of the one in use it is looked for more.
+    for name, frames in zip(good.names[:-1], good.frames[:-1], strict=True):
+        read = counts.get(name, counts.get(f"memfd:{name} (deleted)", 0))
+        assert 1000 < read < 1.5 * frames[-1].offset, counts
 
 
 @pytest.mark.parametrize("name", ["lock", "owner"])

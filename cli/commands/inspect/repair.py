@@ -107,7 +107,7 @@ def reindex(*, spool: SpoolDirectory = None, as_json: AsJson = False, config: Co
     from cli.output import say, show_json
     from cli.provenance import provenance
     from spool.layout import Layout
-    from spool.repair import reindex as build
+    from spool.reindex import reindex as build
 
     directory = configured_spool(spool, config)
     with file_errors():

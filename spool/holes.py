@@ -1,0 +1,59 @@
+"""What a segment holds and what it lacks, once its frames were read: for whoever plans to write it anew."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spool.contents import Contents
+from spool.format import Record
+from spool.frame import DIGEST, POSITION, SEQUENCE, STORED, Tail
+from spool.gap import GAP_BYTES, read_gap
+from spool.live import Footer
+
+_U64 = (1 << 64) - 1
+
+
+class Hole(NamedTuple):
+    """Bytes [offset, end) of a segment without a good frame: so many messages are lost, from `first` on."""
+
+    offset: int
+    end: int
+    first: int
+    messages: int
+    known: bool
+    """A gap says so already."""
+
+
+class State(NamedTuple):
+    """What a segment holds."""
+
+    header: Record
+    holes: tuple[Hole, ...]
+    tail: Tail
+    """Behind the last good frame."""
+    contents: Contents
+    sealed: bool
+    """It has a footer that is whole."""
+    messages: int
+    """That can be read."""
+
+
+def hole_at(fd: int, offset: int, end: int, first: int, messages: int) -> Hole:
+    """A hole of the plain segment `fd`."""
+    return Hole(offset, end, first, messages, known=read_gap(fd, offset) == (end - offset, messages))
+
+
+def conclude(found: State, behind: Record | None, footer: Footer | None) -> State:
+    """What follows from a segment that was read up to its footer, or its end.
+
+    `behind`: the header of the segment which follows it, if it is there: it says when frames are missing.
+    """
+    if footer and not found.holes and int(footer[0]["digest"]) != int(found.tail[DIGEST]) & _U64:
+        # Another segment's, perhaps; what it says of the end is not believed.
+        footer = None
+    holes, lost = found.holes, 0 if behind is None else int(behind["stored"]) - int(found.tail[STORED])
+    if footer is None and lost > 0:
+        # The segment ends too early; the gap goes where it ends.
+        position = int(found.tail[POSITION])
+        holes += (Hole(position, position + GAP_BYTES, int(found.tail[SEQUENCE]), lost, known=False),)
+    return found._replace(holes=holes, sealed=footer is not None)

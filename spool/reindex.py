@@ -1,0 +1,53 @@
+"""Building the index of a spool by hand: it is derived, and what it replaces goes to quarantine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from spool.committer import Committer
+from spool.disk import make_directory, sync_directory
+from spool.errors import BadSpool
+from spool.frame import SEQUENCE
+from spool.headers import damaged_headers
+from spool.identity import read_identity
+from spool.index import Index
+from spool.layout import Layout
+from spool.lock import Lock
+from spool.page import Page
+from spool.quarantine import free_place
+from spool.recovery import boot_id
+from spool.segment import Identity
+
+
+def reindex(layout: Layout) -> tuple[int, int]:
+    """Build the index of a spool that nobody has open; the old one goes to quarantine.
+
+    (segment number, sequence) of the committed end. Raises SpoolBusy, NoSpool, BadSpool, OSError.
+    """
+    spool = read_identity(layout)
+    make_directory(layout.quarantine)
+    lock = Lock(layout.lock, "in use", note="repairing")
+    try:
+        if damaged := damaged_headers(layout):
+            path = layout.segment(*damaged[0])
+            raise BadSpool(f"{path} has a damaged segment header; see `brucectl inspect repair`")
+        return build_index(layout, Identity(spool, boot_id()))
+    finally:
+        lock.release()
+
+
+def build_index(layout: Layout, identity: Identity) -> tuple[int, int]:
+    """The same for whoever has the lock: what the keeper does at a start."""
+    if layout.index.exists():
+        os.rename(layout.index, free_place(layout, "index"))
+        sync_directory(layout.directory)
+    index = Index(layout.index, identity)
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            committer = Committer(layout, index, Page(Path(name) / "page"))
+            committer.commit_all()
+            return committer.number, int(committer.tail[SEQUENCE])
+    finally:
+        index.close()
