@@ -42,6 +42,7 @@ from spool import filesystem
 from spool.account import take_account
 from spool.errors import SpoolError
 from spool.format import HEADER_BYTES, MAX_BURST, SAMPLE_BYTES
+from spool.histogram import LATENCY_WORDS
 from spool.keeper import Keeper
 from spool.ledger import Ledger
 from spool.page import BROKER_ROWS, BROKER_WORDS, Field, Page, page_path, runtime_directory
@@ -281,7 +282,7 @@ class Daemon:
         self._connections.forget()
         # Of a worker before this one nothing may stay.
         self.page.write_text(Field.TROUBLE, "")
-        self._trouble = ""
+        self._trouble, self._metadata_asked = "", int(self.page.words[Field.METADATA_WANTED])
         worker = DeliveryWorker(
             self._spool.layout,
             self._spool.identity,
@@ -291,6 +292,8 @@ class Daemon:
             report=self._report,
             give_up=lambda: int(self.page.words[Field.EVICT]),
             share=lambda place, counts: publish_open(self.page, place, counts),
+            latency=self.page.words[Field.LATENCY :][:LATENCY_WORDS],
+            wants_metadata=self._wants_metadata,
         )
         end_when_told(worker.orders)
 
@@ -311,6 +314,16 @@ class Daemon:
         if rows:
             words[Field.BROKERS + 1 :][: BROKER_WORDS * len(rows)] = np.array(rows, np.int64).ravel()
         words[Field.BROKERS] = len(rows)
+        if progress.times is not None:
+            times = progress.times[:BROKER_ROWS].ravel()
+            words[Field.BROKER_TIMES :][: len(times)] = times
+        words[Field.HANDED_OVER] += progress.handed_over
+        words[[Field.METADATA_NS, Field.METADATA_CHANGED_NS]] = progress.metadata
+
+    def _wants_metadata(self) -> bool:
+        """Whether the status worker was asked for a fetch since the last call."""
+        before, self._metadata_asked = self._metadata_asked, int(self.page.words[Field.METADATA_WANTED])
+        return self._metadata_asked != before
 
     def _say_trouble(self, trouble: str) -> None:
         """Publish why nothing can be sent; the last reason stays there to be read when it is over."""

@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from cli.config import Config
 from dispatch.modes import make_pool
 from dispatch.options import DispatchOptions
@@ -55,13 +58,19 @@ class Progress:
     """Why nothing can be sent; empty when it can."""
     counts: tuple[int, int]
     """Messages delivered, and discarded, since the last report."""
+    handed_over: int = 0
+    """Messages given to the producer since the last report, those sent again included."""
+    times: npt.NDArray[np.int64] | None = None
+    """dispatch.timings rows of these brokers."""
+    metadata: tuple[int, int] = 0, 0
+    """When Kafka's metadata came last, and when they changed last, ns since the epoch; 0: never yet."""
 
 
 Report = Callable[[Progress], None]
 
 
 def nobody_asks() -> bool:
-    """Where no job can."""
+    """Where nobody can."""
     return False
 
 
@@ -75,6 +84,8 @@ class Orders:
     """To end at once, for a successor."""
     asked: Callable[[], bool] = nobody_asks
     """Whether a job wants to deliver."""
+    wants_metadata: Callable[[], bool] = nobody_asks
+    """Whether somebody has asked for Kafka's metadata to be fetched now; told once."""
 
     def end(self) -> bool:
         """Whether delivery is to come to an end here."""
@@ -97,21 +108,25 @@ class Delivery:
         share: ShareReport | None = None,
         orders: Orders | None = None,
         only: frozenset[bytes] = frozenset(),
+        latency: npt.NDArray[np.int64] | None = None,
     ) -> None:
         """`committed`: up to where the log may be read. `bell`: an eventfd that rings when that moves.
 
         `report` is told now and then. `give_up`: below which sequence the spool has no room for messages
         any more. `share` is told what is open of topics with a quota. `orders`: when to end. `only`: these
-        topics; the messages of others stay. None: all.
+        topics; the messages of others stay. None: all. `latency` int64[LATENCY_WORDS]:
+        added to as messages are acknowledged (spool.histogram).
         """
         self._orders = orders or Orders()
         self._drain_s = config.dispatch.drain_seconds
         self._bell, self._wake = bell, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._report, self._told = report, 0.0
+        self._report, self._told, self._handed_over = report, 0.0, 0
         self._catalogue = catalogue = Catalogue(layout)
         topics = Topics()
         self._marks = Marks(layout.delivery, Catalogue(layout))
         self._acks = Acks(self._marks, catalogue, marks_first=config.dispatch.mode == "at_most_once")
+        if latency is not None:
+            self._acks.latency = latency
         self._client, self._pool = make_pool(
             config.dispatch, topics, ProgressBook(self._acks, catalogue, layout), spool, self._wake
         )
@@ -182,8 +197,14 @@ class Delivery:
             self._tell()
 
     def _tell(self) -> None:
+        brokers, handed_over = self.router.brokers(), self.router.handed_over
+        fresh, self._handed_over = handed_over - self._handed_over, handed_over
+        times = self._client.timings.table([broker.id for broker in brokers])
+        fetched = self._metadata.fetched_ns, self._metadata.changed_ns
         counts = self._acks.take_counts()
-        self._report(Progress(self.floor, self.router.brokers(), self.router.trouble(), counts))
+        self._report(Progress(self.floor, brokers, self.router.trouble(), counts, fresh, times, fetched))
+        if self._orders.wants_metadata():
+            self._metadata.want([])
 
     def _sleep(self) -> None:
         ready, _, _ = select.select([self._wake, self._bell], [], [], IDLE_S)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from cli.config import Config
 from cli.delivery import Delivery, Orders, Place, Progress, Report
@@ -51,12 +52,14 @@ class DeliveryWorker:
         report: Report,
         give_up: Callable[[], int],
         share: ShareReport,
+        latency: npt.NDArray[np.int64],
+        wants_metadata: Callable[[], bool],
     ) -> None:
         """The arguments are those of Delivery. Raises SpoolBusy when somebody else owns the marks."""
-        self.orders = Orders(asked=self._is_asked)
+        self.orders = Orders(asked=self._is_asked, wants_metadata=wants_metadata)
         self._layout, self._identity, self._config = layout, identity, config
         self._committed, self._bell, self._report = committed, bell, report
-        self._give_up, self._share = give_up, share
+        self._give_up, self._share, self._latency = give_up, share, latency
         self._owner = Lock(layout.owner, "delivering")
         self._claims, self._looked_at = Claims(layout, identity.boot), 0.0
 
@@ -86,6 +89,7 @@ class DeliveryWorker:
             give_up=self._give_up,
             share=self._share,
             orders=self.orders,
+            latency=self._latency,
         ).run(end)
 
     def _lend(self) -> None:

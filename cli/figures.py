@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
+from cli.recent import Recent
 from cli.stages import cpu_seconds
 from cli.top import Flow, Top, Watcher
+from spool.histogram import read_latency, read_sizes
 from spool.history import STEP_S, Sample, samples
 from spool.identity import read_identity
 from spool.layout import Layout
 from spool.page import Field, page_path, read_page, runtime_directory
 from spool.recovery import boot_id
 from spool.wire import Reason, reason_name
-from status.figures import Figures, Point, Stage, TopicFlow
+from status.figures import Counted, Figures, Latency, Point, Stage, TopicFlow
 from status.health import Limits, complaints
 from status.snapshot import Snapshot
 
@@ -32,6 +36,7 @@ class Looks:
         self._watcher = Watcher(directory, None)
         self._top = Top()
         self._inputs, self._busy = Meter(clock), Meter(clock)
+        self._recent = Recent(clock)
 
     def look(self) -> Figures:
         """Look. Raises NoSpool, BadSpool, OSError."""
@@ -41,6 +46,8 @@ class Looks:
         snapshot, waiting = report.snapshot, dict(report.topics)
         spent = cpu_seconds(snapshot.workers)
         busy = self._busy.rates(spent)
+        page = self._read_page()
+        counted = None if page is None else _counted(page)
         return Figures(
             report=report,
             unhealthy=complaints(report, Limits()),
@@ -49,21 +56,32 @@ class Looks:
             out_per_second=_out(top.all),
             topics=[_topic(top, name, waiting.get(name, 0)) for name in top.sorted_topics()],
             brokers={broker.id: _out(top.brokers.get(broker.id)) for broker in snapshot.brokers},
-            points=self._points(snapshot),
+            points=[] if page is None else _history(page, snapshot),
             step_s=STEP_S,
             reasons=REASONS,
+            latency=self._recent.note(counted.latency) if counted else Latency(None, None),
+            counted=counted,
         )
 
-    def _points(self, snapshot: Snapshot) -> list[Point]:
+    def _read_page(self) -> np.ndarray | None:
         spool = read_identity(Layout(self._directory))
-        page = read_page(page_path(runtime_directory(), spool, boot_id()))
-        found = [] if page is None else samples(page)
-        if page is None or not found:
-            return []
-        # What came and went since the newest sample, but for discards.
-        came = snapshot.received - found[-1].received
-        went = int(page[Field.DELIVERED]) - found[-1].delivered
-        return list(_points(found, snapshot.backlog - came + went))
+        return read_page(page_path(runtime_directory(), spool, boot_id()))
+
+
+def _history(page: np.ndarray, snapshot: Snapshot) -> list[Point]:
+    found = samples(page)
+    if not found:
+        return []
+    # What came and went since the newest sample, but for discards.
+    came = snapshot.received - found[-1].received
+    went = int(page[Field.DELIVERED]) - found[-1].delivered
+    return list(_points(found, snapshot.backlog - came + went))
+
+
+def _counted(page: np.ndarray) -> Counted:
+    handed_over, fetched, changed = page[Field.HANDED_OVER :][:3].tolist()
+    sizes, latency = read_sizes(page[Field.SIZES :]), read_latency(page[Field.LATENCY :])
+    return Counted(sizes, latency, handed_over, fetched, changed)
 
 
 class Meter:

@@ -19,11 +19,29 @@ from spool.identity import read_identity
 from spool.index import read_committed
 from spool.layout import Layout
 from spool.lease import lent_to
-from spool.page import BROKER_WORDS, WORKER_WORDS, Field, page_path, read_page, read_text, runtime_directory
+from spool.page import (
+    BROKER_TIME_WORDS,
+    BROKER_WORDS,
+    WORKER_WORDS,
+    Field,
+    page_path,
+    read_page,
+    read_text,
+    runtime_directory,
+)
 from spool.recovery import boot_id
 from spool.unadopted import count_unadopted
 from spool.wire import reason_name
-from status.snapshot import AckView, BrokerView, LentView, Snapshot, SpoolView, Watermarks, WorkerView
+from status.snapshot import (
+    AckView,
+    BrokerView,
+    LentView,
+    Snapshot,
+    SpoolView,
+    TimesView,
+    Watermarks,
+    WorkerView,
+)
 
 _LOOKS = 5
 """At a text that may be being written."""
@@ -147,4 +165,14 @@ def _trouble(path: Path) -> str | None:
 def _brokers(page: np.ndarray) -> list[BrokerView]:
     words = page[Field.BROKERS + 1 :][: BROKER_WORDS * int(page[Field.BROKERS])]
     rows = words.reshape(-1, BROKER_WORDS).tolist()
-    return [BrokerView(number, State(state).name.lower(), *rest) for number, state, *rest in rows]
+    times = page[Field.BROKER_TIMES :][: BROKER_TIME_WORDS * len(rows)].reshape(-1, 3, 4).tolist()
+    return [
+        BrokerView(number, State(state).name.lower(), *rest, *(_times(*row) for row in three))
+        for (number, state, *rest), three in zip(rows, times, strict=True)
+    ]
+
+
+def _times(count: int, total: int, median: int, p99: int) -> TimesView:
+    """Of µs; a quantile below 0 is none."""
+    quantiles = (None if value < 0 else value / 1e6 for value in (median, p99))
+    return TimesView(count, total / 1e6, *quantiles)

@@ -18,7 +18,7 @@ from cli.room import list_full
 from cli.snapshot import list_workers
 from ingest.supervisor import END
 from spool.errors import SpoolError
-from spool.page import Field, read_page
+from spool.page import Field, bump, read_page
 from status.access import open_access
 from status.errors import NothingToTell
 from status.figures import Figures
@@ -65,6 +65,10 @@ class Source:
             int(page[Field.STARTED_NS]),
             held=bool(page[Field.HELD]),
         )
+
+    def refresh_metadata(self) -> None:
+        """Let the delivery worker know. Raises NothingToTell."""
+        _told(lambda: bump(self._page, Field.METADATA_WANTED))
 
 
 def _told(look: Callable[[], Found]) -> Found:

@@ -27,6 +27,7 @@ from dispatch.codes import Code
 from dispatch.errors import BadProperty, DispatchError, Unreachable
 from dispatch.librdkafka import Event, Library, MetadataStruct, set_properties
 from dispatch.options import DispatchOptions, demand_credentials, properties, topic_properties
+from dispatch.timings import Timings
 
 _log = logging.getLogger("dispatch.librdkafka")
 _SYSLOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
@@ -84,6 +85,8 @@ class KafkaClient:
         self._topics_lock, self._asking = threading.Lock(), threading.Lock()
         self._logged: dict[tuple[str, str], float] = {}
         self._stats: bytes | dict[str, Any] = {}
+        self.timings = Timings()
+        """What the statistics that were looked at said of brokers."""
         self.last_errors: collections.deque[KafkaError] = collections.deque(maxlen=64)
         self.fatal: KafkaError | None = None
         """Why the producer is finished: it takes nothing more, though reports still come."""
@@ -163,6 +166,7 @@ class KafkaClient:
         if isinstance(self._stats, bytes):
             # They come every second, asked for or not: parsed when somebody wants to know, and once.
             self._stats = dict[str, Any](json.loads(self._stats))
+            self.timings.note(self._stats)
         return self._stats
 
     def note_events(self) -> None:

@@ -24,3 +24,11 @@ class Cluster:
     """
     errors: Mapping[bytes, int] = field(default_factory=dict)
     """Topic -> Kafka's error code, such as UNKNOWN_TOPIC_OR_PART."""
+
+    def is_like(self, other: Cluster) -> bool:
+        """Whether both say the same."""
+        return (self.brokers, self.errors, self.topics.keys()) == (
+            other.brokers,
+            other.errors,
+            other.topics.keys(),
+        ) and all(np.array_equal(leaders, other.topics[name]) for name, leaders in self.topics.items())

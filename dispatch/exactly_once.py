@@ -194,14 +194,14 @@ class ExactlyOnce(Pool):
         """What became known: refusals at once, deliveries when their transaction is committed."""
         told = super().collect()
         good = told.code == 0
-        self._reported = _join(self._reported, _only(told, good))
+        self._reported = _join(self._reported, told.only(good))
         if self.phase is Phase.OPEN and self._is_due(failed=not good.all()):
             self._end(Phase.ENDING)
         if self._book.epoch is not None and time.monotonic() - self._ended_at > KEEP_S:
             self.claim()
         result = self._lane.take()
         settled = _nothing() if result is None else self._go_on(result)
-        return _join(_only(told, ~good), settled)._replace(more=told.more)
+        return _join(told.only(~good), settled)._replace(more=told.more)
 
     def rebuild(self) -> Outcomes:
         """Go on with another producer. What became of the last transaction is told when that has begun."""
@@ -340,13 +340,7 @@ class ExactlyOnce(Pool):
 
 def _nothing() -> Outcomes:
     none = np.zeros(0, np.int64)
-    return Outcomes(none, none.astype(np.int32), none.astype(np.int32), more=False)
-
-
-def _only(outcomes: Outcomes, rows: npt.NDArray[np.bool_]) -> Outcomes:
-    return outcomes._replace(
-        sequence=outcomes.sequence[rows], code=outcomes.code[rows], flat=outcomes.flat[rows]
-    )
+    return Outcomes(none, none.astype(np.int32), none.astype(np.int32), none, none, more=False)
 
 
 def _join(one: Outcomes, other: Outcomes) -> Outcomes:
@@ -354,5 +348,7 @@ def _join(one: Outcomes, other: Outcomes) -> Outcomes:
         np.concatenate([one.sequence, other.sequence]),
         np.concatenate([one.code, other.code]),
         np.concatenate([one.flat, other.flat]),
+        np.concatenate([one.offset, other.offset]),
+        np.concatenate([one.received_ns, other.received_ns]),
         more=one.more or other.more,
     )

@@ -25,6 +25,7 @@ ROW = np.dtype(
             ("sequence", np.int64),
             ("flat_number", np.int32),  # of its partition; -1: the row is free
             ("bytes", np.int32),  # key and value
+            ("received_ns", np.int64),  # since the epoch; 0: a record of our own
         ],
     )
 )
@@ -68,7 +69,7 @@ class Flight:
 
     def _grow(self, more: int) -> None:
         first, before = int(self.free_count[0]), len(self.rows)
-        added = np.full(more, np.array((0, _FREE, 0), ROW))
+        added = np.full(more, np.array((0, _FREE, 0, 0), ROW))
         self.rows = np.concatenate([self.rows, added])
         # Low numbers on top: a table that is hardly used stays in the processor's cache.
         new = np.arange(before + more - 1, before - 1, -1, dtype=np.int32)

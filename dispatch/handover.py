@@ -87,6 +87,7 @@ class Rows(NamedTuple):
     key_bytes: npt.NDArray[np.int32]
     value_at: npt.NDArray[np.int64]
     value_bytes: npt.NDArray[np.int32]
+    received_ns: npt.NDArray[np.int64]
     flat: npt.NDArray[np.int32]
 
 
@@ -156,7 +157,7 @@ def hand_over(
     sent = held = refusals = error = 0
     blocked = -1
     # Once for all rows: taking an array out of a tuple counts a reference.
-    flats, sequences, timestamps = rows.flat, rows.sequence, rows.timestamp
+    flats, sequences, timestamps, received_ns = rows.flat, rows.sequence, rows.timestamp, rows.received_ns
     key_at, key_bytes, value_at, value_bytes = rows.key_at, rows.key_bytes, rows.value_at, rows.value_bytes
     for row in order:
         flat, sequence = flats[row], sequences[row]
@@ -181,11 +182,13 @@ def hand_over(
             code = produce(producer)
         if code == 0:
             free_count[0] -= 1
+            flight[number].received_ns = received_ns[row]
             charge(flight[number], flat, sequence, size, partition, brokers, now_ns)
             sent += 1
         elif code == _TOO_LARGE:
             refusal = refused[refusals]
             refusal.sequence, refusal.code, refusal.flat_number = sequence, code, flat
+            refusal.offset, refusal.received_ns = -1, received_ns[row]
             refusals += 1
         else:
             partition.held_from = sequence

@@ -59,7 +59,7 @@ def charge(
     row: Any, letter: Letter, flat: int, partitions: PartitionTable, brokers: npt.NDArray[Any]
 ) -> None:
     """Note in `row` (a dispatch.flight.ROW) that a letter is in flight."""
-    row.sequence, row.flat_number, row.bytes = letter.sequence, flat, letter.size
+    row.sequence, row.flat_number, row.bytes, row.received_ns = letter.sequence, flat, letter.size, 0
     partition = partitions.rows[flat]
     broker = brokers[int(partition.charged)]
     if broker.messages == 0:

@@ -62,8 +62,22 @@ class Outcomes(NamedTuple):
     """0: acknowledged; else an error for `dispatch.retry.decide`."""
     flat: npt.NDArray[np.int32]
     """Partition."""
+    offset: npt.NDArray[np.int64]
+    """In it, of what was acknowledged; -1 when it is not known."""
+    received_ns: npt.NDArray[np.int64]
+    """When bruce had the message, ns since the epoch; 0: the record is not the message itself."""
     more: bool
     """The queue was not read to its end, and no wake-up will come for the rest: collect again."""
+
+    def only(self, rows: npt.NDArray[np.bool_]) -> Outcomes:
+        """Some of the rows."""
+        return self._replace(
+            sequence=self.sequence[rows],
+            code=self.code[rows],
+            flat=self.flat[rows],
+            offset=self.offset[rows],
+            received_ns=self.received_ns[rows],
+        )
 
 
 class Pool:
@@ -243,8 +257,11 @@ class Pool:
         for topic in np.flatnonzero(self.partitions.partitions_of).tolist():
             known = int(self.partitions.partitions_of[topic])
             self.partitions.extend(topic, known, client.topic_handle(self._topics.names[topic]))
-        codes = np.full(len(lost), Code.PURGE_INFLIGHT, np.int32)
-        return Outcomes(lost["sequence"].copy(), codes, lost["flat_number"].copy(), more=False)
+        told = np.zeros(len(lost), ROW)
+        for name in ("sequence", "flat_number", "received_ns"):
+            told[name] = lost[name]
+        told["code"], told["offset"] = Code.PURGE_INFLIGHT, -1
+        return _outcomes(told, more=False)
 
     def serve(self, spool_uuid: bytes) -> None:
         """Go on with the messages of another spool. Nothing may be in flight: its numbers begin anew."""
@@ -282,7 +299,14 @@ class Pool:
 
 
 def _outcomes(found: npt.NDArray[Any], *, more: bool) -> Outcomes:
-    return Outcomes(found["sequence"].copy(), found["code"].copy(), found["flat_number"].copy(), more)
+    return Outcomes(
+        found["sequence"].copy(),
+        found["code"].copy(),
+        found["flat_number"].copy(),
+        found["offset"].copy(),
+        found["received_ns"].copy(),
+        more,
+    )
 
 
 def _rows(batch: Batch, flat: npt.NDArray[np.int32]) -> Rows:
@@ -294,5 +318,6 @@ def _rows(batch: Batch, flat: npt.NDArray[np.int32]) -> Rows:
         batch.key_bytes,
         batch.value_at,
         batch.value_bytes,
+        batch.received_ns,
         flat,
     )

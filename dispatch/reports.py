@@ -37,8 +37,19 @@ class Reader(NamedTuple):
     """int64[1]: the offset of the last UNLISTED record that was acknowledged."""
 
 
-ROW = np.dtype((np.record, [("sequence", np.int64), ("code", np.int32), ("flat_number", np.int32)]))
-"""What became of one message: 0, or an error code; and its partition."""
+ROW = np.dtype(
+    (
+        np.record,
+        [
+            ("sequence", np.int64),
+            ("code", np.int32),  # 0, or an error
+            ("flat_number", np.int32),  # of its partition
+            ("offset", np.int64),  # there; -1 when it is not known
+            ("received_ns", np.int64),  # since the epoch; 0: a record of our own
+        ],
+    )
+)
+"""What became of one message."""
 
 
 def reader(library: Library, queue: int, open_event: npt.NDArray[np.int64]) -> Reader:
@@ -97,6 +108,7 @@ def collect(
         report.sequence = row.sequence
         report.code = load_i32(message)
         report.flat_number = row.flat_number
+        report.offset, report.received_ns = load_i64(message + _OFFSET_AT), row.received_ns
         filled += 1
         discharge(row, report.code, partitions, brokers, now_ns)
         free[free_count[0]] = number

@@ -24,6 +24,7 @@ from ingest.bank import CONTROL_BYTES, MSGHDR_BYTES, OVERFLOW_BYTES, SLOT_BYTES,
 from ingest.turn import BEAT, RECEIVING, STORING
 from spool.format import HEAD_BYTES, PIDS, POISON, SAMPLE_BYTES, UIDS
 from spool.frame import BURST, POSITION, SEQUENCE, Tail, finish, padded
+from spool.histogram import add_size, begin_sizes, commit_sizes, prepare_sizes
 from spool.kernel import (
     call,
     copy,
@@ -90,6 +91,7 @@ _QUOTAS = 8 * int(Field.QUOTAS)
 _QUOTA_TOPICS = 8 * int(Field.QUOTA_TOPICS)
 _QUOTA_ROWS = 8 * int(Field.QUOTA_ROWS)
 _QUOTA_ROW_BYTES = 8 * QUOTA_ROW
+SIZES = 8 * int(Field.SIZES)
 _HOLD, _HELD = 8 * int(Field.HOLD), 8 * int(Field.HELD)
 _KEEPER_WAITS = 8 * int(Field.KEEPER_WAITS)
 _WRITTEN = 8 * int(Field.WRITTEN)
@@ -221,8 +223,11 @@ def now_ns(job: Job) -> int:
 
 
 @kernel
-def _write_body(job: Job, tail: Tail, verdicts: Column, used: int, count: int) -> int:
-    """Write lengths, uids, pids and datagrams of the accepted slots; the address behind them."""
+def _write_body(job: Job, tail: Tail, verdicts: Column, used: int, count: int, sizes: int) -> int:
+    """Write lengths, uids, pids and datagrams of the accepted slots; the address behind them.
+
+    They are counted in the bank at address `sizes`.
+    """
     column = job[BASE] + tail[POSITION] + HEAD_BYTES
     at = column + 12 * count
     for i in range(used):
@@ -237,6 +242,7 @@ def _write_body(job: Job, tail: Tail, verdicts: Column, used: int, count: int) -
         store_u32(column + 4 * count, uid)
         store_u32(column + 8 * count, pid)
         _assemble(job, i, length, at)
+        add_size(sizes, length)
         column += 4
         at += length
     return at
@@ -293,7 +299,8 @@ def _write_over_quota(job: Job, at: int, verdicts: Column, used: int) -> int:
 
 @kernel
 def announce(job: Job, tail: Tail) -> None:
-    """Publish the end of the log, and wake the keeper if it sleeps."""
+    """A frame is in the log: count its sizes, publish the log's end, and wake the keeper if it sleeps."""
+    commit_sizes(job[PAGE] + SIZES, tail[BURST])
     publish_i64(job[PAGE] + _WRITTEN_SEQUENCE, tail[SEQUENCE])
     publish_i64(job[PAGE] + _WRITTEN, (job[NUMBER] << 32) | (tail[POSITION] >> 3))
     fence()
@@ -342,9 +349,11 @@ def store(job: Job, tail: Tail, verdicts: Column, flags: int) -> int:
     if not has_room(job, tail, room):
         return NEEDS_SEGMENT
     start = job[BASE] + tail[POSITION] + HEAD_BYTES
-    rows = _write_body(job, tail, verdicts, used, count)
+    sizes = begin_sizes(job[PAGE] + SIZES)
+    rows = _write_body(job, tail, verdicts, used, count, sizes)
     end = _write_refused(job, rows, verdicts, counts, used)
     burst, now, refused = tail[BURST] + 1, now_ns(job), used - count
+    prepare_sizes(job[PAGE] + SIZES, sizes, rows - start - 12 * count, burst)
     finish(
         job[BASE], tail, count, refused, end - start, end - rows, flags | UIDS | PIDS, burst, now, job[DIGEST]
     )

@@ -14,6 +14,7 @@ from ingest.burst import (
     JOB_FIELDS,
     NEEDS_SEGMENT,
     PAGE,
+    SIZES,
     STORED,
     Column,
     Job,
@@ -28,6 +29,7 @@ from ingest.burst import (
 from ingest.lines import AT, LENGTH, MESSAGE_FIELDS, REFUSED, SENDER_PID, SENDER_UID, Messages
 from spool.format import HEAD_BYTES, PIDS, POISON, SAMPLE_BYTES, UIDS
 from spool.frame import BURST, POSITION, Tail, finish
+from spool.histogram import add_size, begin_sizes, prepare_sizes
 from spool.kernel import address_of, copy, kernel, store_u32
 from spool.ledger import add
 from spool.page import WORDS
@@ -67,8 +69,10 @@ def store(job: Job, tail: Tail, messages: Messages, used: int, verdicts: Column,
     if not has_room(job, tail, room):
         return NEEDS_SEGMENT
     start = job[BASE] + tail[POSITION] + HEAD_BYTES
-    rows = _write_body(start, messages, verdicts, used, count)
+    sizes = begin_sizes(job[PAGE] + SIZES)
+    rows = _write_body(start, messages, verdicts, used, count, sizes)
     end = _write_refused(rows, messages, verdicts, used)
+    prepare_sizes(job[PAGE] + SIZES, sizes, rows - start - 12 * count, tail[BURST] + 1)
     finish(
         job[BASE],
         tail,
@@ -86,8 +90,11 @@ def store(job: Job, tail: Tail, messages: Messages, used: int, verdicts: Column,
 
 
 @kernel
-def _write_body(column: int, messages: Messages, verdicts: Column, used: int, count: int) -> int:
-    """Write lengths, uids, pids and messages of the accepted ones; the address behind them."""
+def _write_body(column: int, messages: Messages, verdicts: Column, used: int, count: int, sizes: int) -> int:
+    """Write lengths, uids, pids and messages of the accepted ones; the address behind them.
+
+    They are counted in the bank at address `sizes`.
+    """
     at = column + 12 * count
     for i in range(used):
         if verdicts[i] != 0:
@@ -97,6 +104,7 @@ def _write_body(column: int, messages: Messages, verdicts: Column, used: int, co
         store_u32(column + 4 * count, messages[i, SENDER_UID])
         store_u32(column + 8 * count, messages[i, SENDER_PID])
         copy(at, messages[i, AT], length)
+        add_size(sizes, length)
         column += 4
         at += length
     return at

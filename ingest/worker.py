@@ -21,7 +21,7 @@ from ingest.guard import Guard
 from ingest.lines import Lines
 from ingest.staging import Staging
 from ingest.turn import CLOSED, DONE, GUARDED, HOLD, RECEIVING, STATE, Turn
-from spool import ledger, refused, scan
+from spool import histogram, ledger, refused, scan
 from spool.crash_point import reach
 from spool.format import MAX_BURST, POISON, SALVAGED
 from spool.frame import BURST
@@ -94,6 +94,8 @@ class IngestWorker:
         self.job[burst.CLOCK] = function_address(libc.clock_gettime)
         self.job[burst.WRITE] = function_address(libc.write)
         self.job[burst.DIGEST] = digest_address()
+        sizes = writer.page.words[Field.SIZES :][: histogram.SIZE_WORDS]
+        histogram.settle(sizes, int(writer.tail[BURST]))
         writer.tail[BURST] = max(int(writer.tail[BURST]), ledger.burst)
         self._use(0)
         self._point()

@@ -63,10 +63,7 @@ class DeadLetters:
 
     def take_out(self, outcomes: Outcomes) -> Outcomes:
         """Take note of what became of letters; the outcomes of messages."""
-        others = ~self._rejects.settle(outcomes)
-        return outcomes._replace(
-            sequence=outcomes.sequence[others], code=outcomes.code[others], flat=outcomes.flat[others]
-        )
+        return outcomes.only(~self._rejects.settle(outcomes))
 
     def step(self) -> bool:
         """Send what can be sent; False when there was nothing. Raises JobFailed when nobody takes them."""

@@ -27,6 +27,7 @@ from spool.catalogue import Catalogue, SegmentInfo
 from spool.changes import CHUNK_BYTES, CHUNK_MESSAGES, Changes, Discard
 from spool.discarded import SAMPLE_BYTES, Sample
 from spool.errors import MarksFailed
+from spool.histogram import LATENCY_WORDS, add_latencies
 from spool.kernel import kernel
 from spool.marks import Marks
 
@@ -140,6 +141,8 @@ class Acks:
         self._left_out = _NOTHING
         """The lowest that was left out."""
         self._delivered = self._given_up = 0
+        self.latency = np.zeros(LATENCY_WORDS, np.int64)
+        """How long messages took (spool.histogram)."""
         self.generation = marks.generation()
         """Of the marks that are durable: how often they were written."""
         self.progress = marks.progress()
@@ -248,6 +251,10 @@ class Acks:
             fresh = set_bits(bits.resolved, bits.info.first_sequence, above[which], bits.dirty)
             self._delivered += fresh
         self._changed |= len(above) > 0
+
+    def note_ages(self, received_ns: npt.NDArray[np.int64]) -> None:
+        """Messages received at these times, ns since the epoch, are acknowledged now."""
+        add_latencies(self.latency, received_ns, time.time_ns())
 
     def discard(self, sequences: npt.NDArray[np.int64], reason: int, topic: bytes) -> int:
         """These are done with, undelivered, for a reason; how many were not done with before.

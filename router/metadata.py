@@ -32,6 +32,9 @@ class Metadata:
         self._stopping = False
         self.error = ""
         """Why the last attempt failed, in words; empty after a good one."""
+        self.fetched_ns = self.changed_ns = 0
+        """When an answer came last, and when it was not like the one before; ns since the epoch."""
+        self._last: Cluster | None = None
         self._failing_since = 0.0
         self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
         self._thread.start()
@@ -58,6 +61,13 @@ class Metadata:
         self._asked.set()
         self._thread.join(TIMEOUT_S + 1)
 
+    def _note(self, found: Cluster) -> None:
+        self._newest.append(found)
+        self.fetched_ns = time.time_ns()
+        if self._last is None or not found.is_like(self._last):
+            self.changed_ns = self.fetched_ns
+        self._last = found
+
     def _run(self) -> None:
         while not self._stopping:
             self._asked.wait(REFRESH_S)
@@ -65,7 +75,7 @@ class Metadata:
             if self._stopping or not self._topics:
                 continue
             try:
-                self._newest.append(self._fetch(sorted(self._topics), TIMEOUT_S))
+                self._note(self._fetch(sorted(self._topics), TIMEOUT_S))
                 self.error = ""
                 self._wake()
             except DispatchError as error:

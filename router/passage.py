@@ -49,6 +49,8 @@ class Passage:
         """When catching up."""
         self.backlog_end = 0, 0
         """Segment number and offset: what lies before was received while Kafka was away."""
+        self.handed_over = 0
+        """Messages given to the producer, those sent again included."""
 
     def route(self, reader: Reader, catch_up: CatchUp | None) -> bool:
         """Read one batch and hand over what may go; False when nothing is committed."""
@@ -119,6 +121,7 @@ class Passage:
         before = rows["held_from"][flat]
         may = self._may_go(batch, flat, before, catching_up=catch_up is not None)
         handed = self._pool.send(batch, flat, catching_up=catch_up is not None)
+        self.handed_over += handed.sent
         after = rows["held_from"][flat]
         sent = may & ((after == NOT_HELD) | (batch.sequence < after))
         self._limits.charge(batch, sent, backlog=backlog)

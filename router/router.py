@@ -86,6 +86,11 @@ class Router:
         """Everything below was handed over, is covered, or is resolved."""
         return self._live.sequence
 
+    @property
+    def handed_over(self) -> int:
+        """Messages given to the producer since the start, those sent again included."""
+        return self._passage.handed_over
+
     def step(self) -> bool:
         """Do what can be done without waiting; False when there was nothing."""
         self._take_cluster()
@@ -132,6 +137,7 @@ class Router:
         good = outcomes.code == 0
         reach("mark.acknowledged")
         self._acks.resolve(outcomes.sequence[good])
+        self._acks.note_ages(outcomes.received_ns[good])
         if self._shares:
             self._shares.note_resolved(self._pool.partitions.rows["topic"][outcomes.flat[good]])
         if good.any():
@@ -390,7 +396,4 @@ class Router:
 
 def _without(outcomes: Outcomes, rows: npt.NDArray[np.bool_]) -> Outcomes:
     """Outcomes less some of their rows."""
-    if not rows.any():
-        return outcomes
-    kept = ~rows
-    return Outcomes(outcomes.sequence[kept], outcomes.code[kept], outcomes.flat[kept], outcomes.more)
+    return outcomes.only(~rows) if rows.any() else outcomes

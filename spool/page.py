@@ -20,8 +20,8 @@ from spool.digest import digest
 from spool.disk import write_file
 from spool.mapping import Mapping
 
-WORDS = 9216
-MAGIC = int.from_bytes(b"brucepg3", "little")
+WORDS = 12288
+MAGIC = int.from_bytes(b"brucepg4", "little")
 
 
 class Field(IntEnum):
@@ -101,12 +101,27 @@ class Field(IntEnum):
     """delivery: the newest text that TROUBLE had."""
     HISTORY = 5376
     """keeper: how many samples there were, then rows of them; see spool.history."""
+    SIZES = 9216
+    """ingest: how large messages are; see spool.histogram."""
+    LATENCY = 9280
+    """delivery: how long messages took; see spool.histogram."""
+    HANDED_OVER = 9312
+    """delivery: messages handed to the producer since the page was made, those sent again included."""
+    METADATA_NS = 9313
+    """delivery: when Kafka's metadata came last, ns since the epoch."""
+    METADATA_CHANGED_NS = 9314
+    """delivery: when they were others than before."""
+    METADATA_WANTED = 9320
+    """status: how often somebody has asked for them to be fetched now."""
+    BROKER_TIMES = 9344
+    """delivery: rows of BROKER_TIME_WORDS, in the order of BROKERS; see dispatch.timings."""
 
 
 WORKER_WORDS = 4
 BEAT = 2
 """In a row of WORKERS: when the worker's loop last turned, ns of CLOCK_MONOTONIC; 0 before it has."""
 BROKER_WORDS = 5
+BROKER_TIME_WORDS = 12
 BROKER_ROWS = 200
 QUOTA_ROW = 48
 HOLD_NS = 5_000_000_000
@@ -185,6 +200,15 @@ def read_page(path: Path) -> np.ndarray | None:
         return None
     words = np.frombuffer(data, np.int64) if len(data) == 8 * WORDS else np.zeros(1, np.int64)
     return words if words[Field.MAGIC] == MAGIC else None
+
+
+def bump(path: Path, field: Field) -> None:
+    """Add one to a word of the page at `path`, for its one writer. Raises OSError when there is no page."""
+    with path.open("r+b", buffering=0) as file:
+        file.seek(8 * field)
+        count = int.from_bytes(file.read(8), "little")
+        file.seek(8 * field)
+        file.write((count + 1).to_bytes(8, "little"))
 
 
 def runtime_directory() -> Path:

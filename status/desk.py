@@ -31,6 +31,9 @@ class Source(Protocol):
     def vital(self) -> Vital:
         """What can be told at once."""
 
+    def refresh_metadata(self) -> None:
+        """Have Kafka's metadata fetched soon. Raises NothingToTell."""
+
 
 class Kept(Generic[Found]):
     """The newest result of a call that takes its time; nobody asks, nobody calls."""
@@ -59,4 +62,4 @@ class Desk:
     def __init__(self, source: Source) -> None:
         self.figures = Kept(source.figures, FRESH_S)
         self.discards = Kept(source.discards, DISCARDS_FRESH_S)
-        self.vital = source.vital
+        self.vital, self.refresh_metadata = source.vital, source.refresh_metadata

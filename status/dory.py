@@ -1,6 +1,7 @@
 """The paths and fields of Dory's status server, for the monitoring scripts that read them.
 
-    /server_info /counters /queues /discards, each with /json or /plain behind it
+    /server_info /counters /queues /discards /metadata_fetch_time, each with /json or /plain behind it
+    POST /metadata_update: ask Kafka for its metadata now
 
 A counter is here under Dory's name where it means the same. It counts over the spool's life, not since the
 start: what a script takes as a difference between two polls is right over a restart, too. In /queues all that
@@ -9,7 +10,8 @@ and not answered is known by broker only; `new` are messages that are not synced
 what came since the report before it; the first begins with the first question.
 
 Absent: counters that nothing here corresponds to (of threads, batches, connections, requests and acks by set,
-and Dory's own web server), /metadata_fetch_time, POST /metadata_update, /msg_debug. An unknown path is 404.
+and Dory's own web server). /msg_debug/... : a GET that starts something could be sent by any page in a
+browser of this host, so `brucectl trace` does what it did. An unknown path is 404.
 """
 
 from __future__ import annotations
@@ -66,6 +68,17 @@ def queues(figures: Figures) -> Document:
             for topic, count in figures.report.topics
         ],
         "new": marks.accepted - marks.synced,
+    }
+
+
+def metadata_fetch_time(figures: Figures) -> Document:
+    """When Kafka's metadata came last, and changed last: ms, as `now` here; 0 for never."""
+    counted = figures.counted
+    fetched, changed = (counted.metadata_ns, counted.metadata_changed_ns) if counted else (0, 0)
+    return {
+        "now": time.time_ns() // 1_000_000,
+        "last_updated": fetched // 1_000_000,
+        "last_modified": changed // 1_000_000,
     }
 
 

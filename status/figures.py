@@ -5,6 +5,7 @@ The shape of /api/v1/flow:
     {"version": 1, "taken": TIME,
      "stages": [{"stage", "cpu_seconds", "busy"}],
      "inputs": [{"input", "messages_per_second"}], "out_per_second",
+     "latency": {"median", "p99"},
      "topics": [{"topic", "in_per_second", "out_per_second", "backlog"}],
      "brokers": [{"id", "out_per_second"}]}
 
@@ -13,8 +14,10 @@ and of /api/v1/history:
     {"version": 1, "step_seconds": 5, "points": [[TIME in s, received, delivered, discarded, backlog]]}
 
 Rates are messages a second since the look before; what no rate is known of has null. `busy` is the share of
-one processor that a stage took. A point's rates are those of the `step_seconds` before it, its backlog is in
-messages; there is an hour of them at most. A topic that is not UTF-8 stands in base64 under `topic_base64`.
+one processor that a stage took. `latency` is the time from reception to acknowledgement, in seconds, of what
+was acknowledged in the last minute; null when nothing was. A point's rates are those of the `step_seconds`
+before it, its backlog is in messages; there is an hour of them at most. A topic that is not UTF-8 stands in
+base64 under `topic_base64`.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from spool.histogram import Histogram
 from status.report import Complaint, Report, named
 
 VERSION = 1
@@ -37,6 +41,29 @@ class Stage:
     """Since it was started."""
     busy: float | None
     """Share of a processor, of late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """From reception to acknowledgement, in seconds, of late; None when nothing was acknowledged."""
+
+    median: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What is counted in the shared page, since that was made."""
+
+    sizes: Histogram
+    """Of messages that were stored, in bytes."""
+    latency: Histogram
+    """From reception to acknowledgement, in seconds."""
+    handed_over: int
+    """Messages given to the producer."""
+    metadata_ns: int
+    """When Kafka's metadata came last, ns since the epoch; 0: never yet."""
+    metadata_changed_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +106,9 @@ class Figures:
     """Between two points, in seconds."""
     reasons: tuple[str, ...]
     """All for which messages can be discarded, whether some were or not."""
+    latency: Latency = Latency(None, None)
+    counted: Counted | None = None
+    """None without a daemon."""
 
     def status(self) -> dict[str, Any]:
         """As `brucectl status --json` prints it."""
@@ -92,6 +122,7 @@ class Figures:
             "stages": [asdict(stage) for stage in self.stages],
             "inputs": [{"input": name, "messages_per_second": rate} for name, rate in self.inputs.items()],
             "out_per_second": self.out_per_second,
+            "latency": asdict(self.latency),
             "topics": [
                 {
                     **named(flow.topic),

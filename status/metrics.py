@@ -6,21 +6,38 @@ anew (restarts, processor time, acknowledgements by broker) is a counter all the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import accumulate
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-from status.figures import Figures
+from spool.histogram import Histogram
+from status.figures import Counted, Figures
 from status.report import shown_name
+from status.snapshot import TimesView
 from status.vital import Vital
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 """The format that every scraper knows."""
 CONDITIONS = ("stopped", "worker", "trouble", "old", "full", "filling", "discards", "disk", "marks")
 """Those of status.health: each has a series, so that an alert sees 0 and not nothing."""
+_TIMES = {
+    "round_trip": "How long a broker took to answer a request.",
+    "queue": "How long messages waited in the producer before they went into a request to a broker.",
+    "throttle": "How long a broker asked to be left alone.",
+}
 STATES = ("healthy", "stalled", "backing_off", "paused", "draining")
 
 
@@ -43,6 +60,9 @@ class _Look(Collector):
         yield from _room(self._figures)
         yield from _topics(self._figures)
         yield from _brokers(self._figures)
+        yield from _times(self._figures)
+        if self._figures.counted:
+            yield from _counted(self._figures.counted)
         yield from _processes(self._figures)
 
 
@@ -135,6 +155,46 @@ def _brokers(figures: Figures) -> Iterator[Metric]:
         acked.add_metric([number], broker.acknowledged)
         flying.add_metric([number], broker.in_flight)
     yield from (state, acked, flying)
+
+
+def _times(figures: Figures) -> Iterator[Metric]:
+    """What librdkafka measured; a quantile of nothing is NaN, as Prometheus' own clients have it."""
+    for field, text in _TIMES.items():
+        family = SummaryMetricFamily(f"bruce_broker_{field}_seconds", text, labels=["broker"])
+        for broker in figures.report.snapshot.brokers:
+            times: TimesView = getattr(broker, field)
+            number = str(broker.id)
+            for quantile, value in (("0.5", times.median), ("0.99", times.p99)):
+                shown = math.nan if value is None else value
+                family.add_sample(family.name, {"broker": number, "quantile": quantile}, shown)
+            family.add_metric([number], times.count, times.seconds)
+        yield family
+
+
+def _counted(counted: Counted) -> Iterator[Metric]:
+    yield _histogram("bruce_message_size_bytes", "Size of the messages that were stored.", counted.sizes)
+    yield _histogram(
+        "bruce_delivery_latency_seconds",
+        "From the reception of a message to its acknowledgement by Kafka.",
+        counted.latency,
+    )
+    yield CounterMetricFamily(
+        "bruce_router_messages",
+        "Messages that the router has given to the producer, those sent again included.",
+        counted.handed_over,
+    )
+    fetched = GaugeMetricFamily(
+        "bruce_metadata_timestamp_seconds", "When Kafka's metadata came, and changed, last.", labels=["event"]
+    )
+    fetched.add_metric(["fetched"], counted.metadata_ns / 1e9)
+    fetched.add_metric(["changed"], counted.metadata_changed_ns / 1e9)
+    yield fetched
+
+
+def _histogram(name: str, text: str, found: Histogram) -> HistogramMetricFamily:
+    bounds = [*map(floatToGoString, found.bounds), "+Inf"]
+    buckets = list(zip(bounds, accumulate(found.counts), strict=True))
+    return HistogramMetricFamily(name, text, buckets, found.total)
 
 
 def _processes(figures: Figures) -> Iterator[Metric]:

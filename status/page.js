@@ -25,6 +25,7 @@ function time(seconds) {
   if (seconds < 7200) return Math.round(seconds / 60) + " min";
   return seconds < 172800 ? (seconds / 3600).toFixed(1) + " h" : Math.round(seconds / 86400) + " d";
 }
+const brief = s => s === null ? "–" : s < 1 ? (1000 * s).toPrecision(2).replace(/\.0$/, "") + " ms" : time(s);
 const called = one => one.topic ?? (one.topic_base64 ? "base64 " + one.topic_base64 : "–");
 
 // -- parts ---------------------------------------------------------------------------------------------
@@ -84,12 +85,18 @@ function showBrokers() {
   const rows = status.brokers.map(one => {
     const well = one.state === "healthy";
     return make("div", "row", make("span", "dot" + (well ? "" : " bad")), "broker " + one.id,
-      well ? make("span", "dim", one.in_flight ? short(one.in_flight) + " in flight" : "")
-        : make("span", "state", one.state.replace("_", " ")), make("b", "", rate(out.get(one.id))));
+      well ? make("span", "dim", [one.in_flight ? short(one.in_flight) + " in flight" : "",
+        one.round_trip.median === null ? "" : "round trip " + brief(one.round_trip.median)].filter(Boolean).join(", "))
+        : make("span", "state", one.state.replace("_", " ")),
+      one.throttle.p99 ? make("span", "state", "throttled " + brief(one.throttle.p99)) : "",
+      make("b", "", rate(out.get(one.id))));
   });
   if (status.lent) rows.push(make("div", "dim", "a job on " + status.lent.host + " delivers"));
   if (!rows.length) rows.push(make("div", "dim", "none is known yet"));
   rows.push(make("div", "dim", short(status.delivered) + " delivered in all"));
+  const took = flow.latency;
+  if (took.median !== null) rows.push(make("div", "dim", "acknowledged after " + brief(took.median) + ", 99 % within "
+    + brief(took.p99)));
   fill("brokers", ...rows);
 }
 

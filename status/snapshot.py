@@ -5,7 +5,8 @@
      "received", "delivered", "discarded": {REASON: n}, "backlog",
      "full": [{"what", "topic", "since", "sentence"}], "disk": null or a sentence,
      "workers": [{"role", "pid", "restarts", "alive"}],
-     "brokers": [{"id", "state", "offset", "in_flight", "acknowledged"}],
+     "brokers": [{"id", "state", "offset", "in_flight", "acknowledged",
+                  "round_trip", "queue", "throttle": {"count", "seconds", "median", "p99"}}],
      "trouble": null or a sentence, "dead_lettered": n,
      "acknowledgements": null or {"taken", "replied", "dropped", "waiting", "refused"},
      "lent": null or {"pid", "host", "since", "until"}, "unadopted": n, "held": bool}
@@ -17,6 +18,11 @@ the discarded are in the dead-letter topic. `acknowledgements` are those of [ing
 ack_socket, since the daemon was started. `lent` is the job on Spark that delivers in the daemon's stead.
 `unadopted`: of how many messages jobs have written down what became of them, and nobody has taken that over
 into the counts yet. `held`: nothing is received at the moment, since `brucectl drain --stop-intake` wants it.
+
+What librdkafka measured at a broker: `round_trip` of requests; `queue`, how long messages waited before they
+went into a request, lingering included; `throttle`, how long the broker asked to be left alone. `count` and
+`seconds` (their sum) are since the delivery worker was started; `median` and `p99`, in seconds, are of the
+last second, null when there was nothing.
 """
 
 from __future__ import annotations
@@ -58,6 +64,17 @@ class WorkerView:
 
 
 @dataclass(frozen=True, slots=True)
+class TimesView:
+    """How long something took at a broker, in seconds."""
+
+    count: int = 0
+    seconds: float = 0.0
+    """The sum of all."""
+    median: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerView:
     """A broker, as the delivery worker has it."""
 
@@ -68,6 +85,9 @@ class BrokerView:
     in_flight: int
     acknowledged: int
     """Messages, since the delivery worker was started."""
+    round_trip: TimesView = TimesView()
+    queue: TimesView = TimesView()
+    throttle: TimesView = TimesView()
 
 
 @dataclass(frozen=True, slots=True)

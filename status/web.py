@@ -4,8 +4,8 @@
     /healthz /readyz     for probes, without a token    /api/v1/...    JSON; /api/v1/schema says of what shape
     /counters/json ...   as Dory had them, see status.dory
 
-Nothing here changes anything, so a request that is forged in a browser does nothing; without a token only
-names of this host are answered.
+Nothing here changes anything but POST /metadata_update, which has Kafka asked for its metadata; so a request
+that is forged in a browser does nothing. Without a token only names of this host are answered.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EACH_S = 1.0
 """Between two events of a stream."""
 PATIENCE_S = 30.0
 """For who reads a stream, and for headers to come."""
-DORY_PATHS = r"/(server_info|counters|queues|discards)/(plain|json)"
+DORY_PATHS = r"/(server_info|counters|queues|discards|metadata_fetch_time)/(plain|json)"
 MOST_STREAMS = 32
 """Open at a time: each costs some memory, and a look a second serves all."""
 _AGAIN_S = 5.0
@@ -126,6 +126,8 @@ def application(access: Access, desk: Desk) -> Application:
                 Dory,
                 {**shared, "reports": DiscardReports()},
             ),
+            (r"/metadata_update", MetadataUpdate, shared),
+            (r"/msg_debug(/.*)?", MessageDebug, shared),
             (r"/api/v1/stream", Stream, {**shared, "streams": set()}),
         ],
         default_handler_class=Unknown,
@@ -294,7 +296,30 @@ class Dory(Handler):
             return {"counters": dory.counters((await self.desk.figures.get()).report.snapshot)}
         if what == "queues":
             return dory.queues(await self.desk.figures.get())
+        if what == "metadata_fetch_time":
+            return dory.metadata_fetch_time(await self.desk.figures.get())
         return self._reports.take(await self.desk.discards.get()) if what == "discards" else {}
+
+
+class MetadataUpdate(Handler):
+    """Asks Kafka for its metadata now, as Dory did; the answer is not waited for."""
+
+    def post(self) -> None:
+        if "Origin" in self.request.headers:
+            self.refuse(403, "a page in a browser has no business here")
+            return
+        self.desk.refresh_metadata()
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish("metadata update requested; /metadata_fetch_time tells when it came\n")
+
+
+class MessageDebug(Handler):
+    """What Dory started by a GET."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not self._finished:
+            self.refuse(404, "`brucectl trace` follows single messages; see man brucectl-trace")
 
 
 class Stream(Handler):

@@ -84,7 +84,7 @@ def check_shape(report: dict[str, Any]) -> None:
     assert list(report["spool"]) == ["uuid", "directory", "bytes", "segments"]
     assert list(report["watermarks"]) == ["accepted", "written", "synced", "delivered"]
     assert all(list(worker) == ["role", "pid", "restarts", "alive"] for worker in report["workers"])
-    broker_keys = ["id", "state", "offset", "in_flight", "acknowledged"]
+    broker_keys = ["id", "state", "offset", "in_flight", "acknowledged", "round_trip", "queue", "throttle"]
     assert all(list(broker) == broker_keys for broker in report["brokers"])
     settled = report["delivered"] + sum(report["discarded"].values()) + report["backlog"]
     assert report["received"] == settled

@@ -83,7 +83,7 @@ def test_lowest_in_flight_is_by_partition() -> None:
     flight = Flight()
     capacity = len(flight.rows)
     for row, (sequence, flat) in enumerate([(9, 0), (4, 2), (7, 2)]):
-        flight.rows[row] = (sequence, flat, 1)
+        flight.rows[row] = (sequence, flat, 1, 0)
         flight.free_count[0] -= 1
     assert flight.lowest(4).tolist() == [9, NOBODY, 4, NOBODY]
     assert flight.clear()["sequence"].tolist() == [4, 7, 9]

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ingest.datagram import open_socket, set_timeout
 from ingest.fd_store import FdStore
 from ingest.lines import Lines, make_bells
@@ -20,10 +22,11 @@ from ingest.listener import listen_tcp, listen_unix
 from ingest.staging import Staging
 from ingest.stream_worker import StreamWorker
 from ingest.worker import IngestWorker, compile_kernels
+from spool.histogram import SIZE_WORDS, read_sizes
 from spool.keeper import Keeper
 from spool.ledger import Ledger, read_ledger
 from spool.options import SpoolOptions
-from spool.page import Page
+from spool.page import Field, Page
 from spool.recovery import open_spool
 from spool.wire import Reason, encode, reason_name
 from spool.writer import Writer
@@ -201,6 +204,14 @@ class Processes:
         for row in read_ledger(self.layout.ledger):
             found[reason_name(row.reason)] += row.count
         return found
+
+    def has_exact_sizes(self) -> bool:
+        """Whether the page counts each stored message's size, once."""
+        stored = [len(data) for segment in self.segments() for _, data in segment.messages()]
+        found = read_sizes(self.page.words[Field.SIZES :][:SIZE_WORDS])
+        at = np.searchsorted(found.bounds, stored)
+        counts = tuple(np.bincount(at, minlength=len(found.counts)).tolist())
+        return (found.counts, found.total) == (counts, sum(stored))
 
     def ledger_by_topic(self) -> Counter[bytes]:
         """Messages discarded without room, by topic."""

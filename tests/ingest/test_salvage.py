@@ -13,6 +13,7 @@ from ingest.staging import read_staging
 from ingest.worker import ATTEMPTS
 from spool.format import HEAD_BYTES, POISON, SALVAGED
 from spool.frame import BURST, POSITION
+from spool.histogram import SIZE_WORDS, read_sizes
 from spool.ledger import read_ledger
 from spool.page import Field
 from spool.wire import Reason, encode
@@ -50,6 +51,20 @@ def test_received_but_not_stored(intake: Intake) -> None:
     assert intake.frames()[0].flags & SALVAGED
     assert intake.restart() == 0
     is_mixed(intake)
+
+
+def test_stored_but_its_sizes_not_counted(intake: Intake) -> None:
+    """Killed between the frame and the count of its sizes: the successor counts them, once."""
+    words = intake.rig.page.words[Field.SIZES :][:SIZE_WORDS]
+    intake.take([sized(40, 1)])
+    before = words[:1].copy()
+    intake.take([sized(5000, 2), sized(100, 3)])
+    burst_number = int(intake.worker.writer.tail[BURST])
+    words[0], words[1] = before[0], burst_number
+    assert sum(read_sizes(words).counts) == 1
+    for _ in range(2):
+        assert intake.restart() == 0
+        assert (sum(read_sizes(words).counts), read_sizes(words).total) == (3, 5140)
 
 
 def test_part_of_the_slots_received(intake: Intake) -> None:

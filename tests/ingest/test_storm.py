@@ -86,6 +86,7 @@ def test_nothing_is_lost_doubled_altered_or_reordered(processes: Processes) -> N
     )
     assert sum(map(len, found.values())) == sent.pop("right")
     assert processes.discarded() == sent
+    assert processes.has_exact_sizes()
     chain = [f.sequence for s in processes.segments() for f in s.frames]
     assert chain == sorted(chain)
 
@@ -105,6 +106,7 @@ def test_a_full_spool_counts_what_it_discards_exactly(processes: Processes) -> N
     discarded = processes.discarded()
     assert discarded.pop("spool_full") == sum(ledger.values()) == sent.pop("right") - stored
     assert sum(ledger.values()) > 0
+    assert processes.has_exact_sizes()
     assert discarded == sent
 
 

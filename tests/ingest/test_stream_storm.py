@@ -117,6 +117,7 @@ def test_nothing_is_lost_doubled_or_altered(processes: Processes) -> None:
             over.touch()
     assert [await_end(pid) for pid in pids] == [0] * SENDERS
     assert processes.stop() == [0, 0, 0]
+    assert processes.has_exact_sizes()
     sent = [int(out.read_text()) for out in outs]
     for who, found in by_sender(processes).items():
         assert found == list(range(sent[who]))

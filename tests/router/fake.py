@@ -209,7 +209,12 @@ class FakePool(Pool):
         done, self._done = self._done, []
         columns = np.array(done, np.int64).reshape(-1, 3)
         return Outcomes(
-            columns[:, 0].copy(), columns[:, 1].astype(np.int32), columns[:, 2].astype(np.int32), more=False
+            columns[:, 0].copy(),
+            columns[:, 1].astype(np.int32),
+            columns[:, 2].astype(np.int32),
+            np.full(len(columns), -1),
+            np.zeros(len(columns), np.int64),
+            more=False,
         )
 
     def rebuild(self) -> Outcomes:

@@ -52,7 +52,11 @@ class Served:
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
         """Ask once."""
-        request = urllib.request.Request(self.url + path, headers=dict(headers or {}))
+        return self.ask(path, None, headers)
+
+    def ask(self, path: str, body: bytes | None, headers: Mapping[str, str] | None = None) -> Answer:
+        """Ask once; with a body, by POST."""
+        request = urllib.request.Request(self.url + path, body, dict(headers or {}))
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE_S, context=self._tls) as found:
                 return Answer(found.status, found.headers, found.read())

@@ -1,7 +1,8 @@
 """As much of PromQL as our alert rules are written in, over two scrapes that span every range.
 
-comparison := vector ("==" | ">") number
+comparison := vector ("==" | ">") (number | number " * " vector)
 vector     := selector | "increase(" selector "[" range "])" | "sum by (labels) (" vector ")"
+            | vector " - " vector
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 Labels = frozenset[tuple[str, str]]
 Scrape = Mapping[str, Mapping[Labels, float]]
 
-_COMPARISON = re.compile(r"(?P<vector>.+) (?P<how>==|>) (?P<number>[\d.]+)")
+_COMPARISON = re.compile(r"(?P<vector>.+) (?P<how>==|>) (?P<number>[\d.]+)(?: \* (?P<times>.+))?")
 _SUM = re.compile(r"sum by \((?P<labels>[\w, ]+)\) \((?P<vector>.+)\)")
 _INCREASE = re.compile(r"increase\((?P<selector>.+)\[\w+\]\)")
 _SELECTOR = re.compile(r"(?P<name>\w+)(?:\{(?P<matchers>[^}]*)\})?")
@@ -35,16 +36,21 @@ def holds(expression: str, before: Scrape, now: Scrape) -> list[dict[str, str]]:
     """The labels of what the expression finds."""
     found = _COMPARISON.fullmatch(expression)
     assert found, expression
-    limit = float(found["number"])
-    values = _vector(found["vector"], before, now)
+    limit, values = float(found["number"]), _vector(found["vector"], before, now)
+    of = _vector(found["times"], before, now) if found["times"] else dict.fromkeys(values, 1.0)
     return [
         dict(at)
         for at, value in values.items()
-        if (value == limit if found["how"] == "==" else value > limit)
+        # What has no counterpart is not compared.
+        if at in of and (value == limit * of[at] if found["how"] == "==" else value > limit * of[at])
     ]
 
 
 def _vector(text: str, before: Scrape, now: Scrape) -> dict[Labels, float]:
+    first, minus, second = text.partition(" - ")
+    if minus:
+        less = _vector(second, before, now)
+        return {at: value - less[at] for at, value in _vector(first, before, now).items() if at in less}
     if found := _SUM.fullmatch(text):
         kept = set(found["labels"].split(", "))
         total: dict[Labels, float] = defaultdict(float)

@@ -105,6 +105,36 @@ def test_reports() -> None:
     assert (found["unfinished_report"]["id"], found["unfinished_report"]["malformed_msg_count"]) == (1, 0)
 
 
+def test_metadata(served: Served) -> None:
+    """When metadata came and changed, in ms; a POST has them fetched, and what did not change says so."""
+    before = served.get("/metadata_fetch_time/json").json()
+    assert list(before) == [*HEAD, "last_updated", "last_modified"]
+    assert 0 < before["last_modified"] <= before["last_updated"] <= before["now"]
+    times = [before["last_updated"]]
+
+    def fetched() -> bool:
+        return served.get("/metadata_fetch_time/json").json()["last_updated"] > times[-1]
+
+    for _ in range(3):
+        asked = served.ask("/metadata_update", b"")
+        assert (asked.status, asked.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+        served.bruce.await_true(fetched)
+        after = served.get("/metadata_fetch_time/json").json()
+        assert after["last_modified"] == before["last_modified"]
+        times.append(after["last_updated"])
+    # Three of the worker's own accord would take 20 s from the first to the last.
+    assert times[-1] - times[1] < 19_000
+    assert served.get("/metadata_update").status == 405
+
+
+def test_what_a_browser_may_not(served: Served) -> None:
+    """A page of another site starts nothing here, neither by a form nor by an image."""
+    assert served.ask("/metadata_update", b"", {"Origin": "http://evil.example"}).status == 403
+    found = served.get("/msg_debug/add_all_topics")
+    assert found.status == 404
+    assert "brucectl trace" in found.json()["error"]
+
+
 def test_a_name_that_would_break_json(served: Served) -> None:
     """A topic with quotes is a string like any other."""
     row = next(row for row in served.get("/api/v1/discards").json()["discards"] if row["topic"])

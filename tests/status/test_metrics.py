@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,17 +17,22 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from status.figures import Figures, Stage
+from spool.histogram import LATENCY_SECONDS, SIZE_BYTES, Histogram
+from spool.wire import encode
+from status.figures import Counted, Figures, Stage
 from status.health import Limits, complaints
 from status.metrics import CONDITIONS, STATES, exposition
 from status.report import OldestView, Report, RoomView
-from status.snapshot import WorkerView
+from status.snapshot import TimesView, WorkerView
 from status.vital import Vital
-from tests.status.conftest import Served
+from tests.daemon import PATIENCE_S
+from tests.status.conftest import EVIL, Served
 from tests.status.promql import Labels, holds, read
 from tests.status.test_health import FULL, HEALTHY, WELL, but
 
+TIMES = ("round_trip", "queue", "throttle")
 ROOT = Path(__file__).resolve().parents[2]
+METRICS = ROOT / "docs/monitoring/metrics.md"
 RULES = ROOT / "docs/monitoring/alerts.yml"
 ALERTS = {
     rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
@@ -33,7 +40,18 @@ ALERTS = {
 FINE = but(brokers=[replace(WELL.brokers[0], state="healthy")])
 
 
-def scrape(report: Report, *, up: int = 1) -> dict[str, dict[Labels, float]]:
+def counted(quick: int, slow: int) -> Counted:
+    """So many messages acknowledged within 5 s, and so many later."""
+    counts = [0] * (len(LATENCY_SECONDS) + 1)
+    counts[LATENCY_SECONDS.index(5.0)], counts[LATENCY_SECONDS.index(10.0)] = quick, slow
+    sizes = Histogram(tuple(map(float, SIZE_BYTES)), (*[0] * len(SIZE_BYTES), 0), 0)
+    return Counted(sizes, Histogram(LATENCY_SECONDS, tuple(counts), 1.0), quick + slow, 0, 0)
+
+
+WELL_COUNTED = counted(199, 1)
+
+
+def scrape(report: Report, *, up: int = 1, counts: Counted = WELL_COUNTED) -> dict[str, dict[Labels, float]]:
     """What Prometheus has of a bruce in this state."""
     figures = Figures(
         report=report,
@@ -46,6 +64,7 @@ def scrape(report: Report, *, up: int = 1) -> dict[str, dict[Labels, float]]:
         points=[],
         step_s=5,
         reasons=("short", "too_large"),
+        counted=counts,
     )
     found = read(exposition(figures, Vital([], [], 0, held=False)), instance="h", job="bruce") if up else {}
     return {**found, "up": {frozenset({"instance": "h", "job": "bruce"}.items()): float(up)}}
@@ -70,8 +89,17 @@ CASES: dict[str, Report | None] = {
     "BruceDiscards": replace(FINE, snapshot=replace(FINE.snapshot, discarded={"short": 1, "too_large": 1})),
     "BruceDisk": replace(FINE, snapshot=replace(FINE.snapshot, disk="the disk refuses")),
     "BruceMarksUnreadable": replace(FINE, marked=False),
+    "BruceSlow": FINE,
+    "BruceThrottled": replace(
+        FINE,
+        snapshot=replace(
+            FINE.snapshot, brokers=[replace(FINE.snapshot.brokers[0], throttle=TimesView(1, 0.2))]
+        ),
+    ),
     "BruceBrokerAway": HEALTHY,
 }
+LATE = {"BruceSlow": counted(299, 3)}
+"""What was counted by then, where that is the matter."""
 
 
 def firing(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
@@ -89,7 +117,7 @@ def test_nothing_fires_when_all_is_well() -> None:
 def test_each_alert_fires(name: str) -> None:
     """In the state that it is for, and no other with it; it names the host."""
     report = CASES[name]
-    now = scrape(FINE, up=0) if report is None else scrape(report)
+    now = scrape(report or FINE, up=int(report is not None), counts=LATE.get(name, WELL_COUNTED))
     found = firing(scrape(restarted(0)), now)
     assert set(found) == {name}
     assert all(labels["instance"] == "h" for labels in found[name])
@@ -124,6 +152,8 @@ def test_figures(served: Served) -> None:
         assert not family.name.endswith("_total")
         if family.type == "counter":
             assert {sample.name for sample in family.samples} <= {f"{family.name}_total"}
+        if family.type in ("histogram", "summary"):
+            assert family.name.endswith(("_seconds", "_bytes"))
     seen = read(answer.body)
     assert seen["bruce_messages_received_total"][frozenset()] == 43
     assert seen["bruce_messages_delivered_total"][frozenset()] == 40
@@ -133,7 +163,72 @@ def test_figures(served: Served) -> None:
     stages = {dict(labels)["stage"] for labels in seen["bruce_stage_cpu_seconds_total"]}
     assert stages >= {"datagram", "keeper", "router", "status"}
     assert sum(seen["bruce_broker_messages_acknowledged_total"].values()) == 40
+    assert seen["bruce_router_messages_total"][frozenset()] == 40
+    assert seen["bruce_delivery_latency_seconds_count"][frozenset()] == 40
+    assert 0 < seen["bruce_delivery_latency_seconds_sum"][frozenset()] < 40 * PATIENCE_S
+    # The one of an unknown topic was stored, too; the malformed ones were not.
+    assert seen["bruce_message_size_bytes_count"][frozenset()] == 41
+    sizes = [len(encode(b"t", b"%d" % n)) for n in range(40)] + [len(encode(EVIL, b"v"))]
+    assert seen["bruce_message_size_bytes_sum"][frozenset()] == sum(sizes)
+    within = seen["bruce_message_size_bytes_bucket"][frozenset({("le", "64.0")})]
+    assert within == sum(size <= 64 for size in sizes)
+    metadata = seen["bruce_metadata_timestamp_seconds"]
+    assert 0 < metadata[frozenset({("event", "changed")})] <= metadata[frozenset({("event", "fetched")})]
     assert abs(seen["bruce_start_time_seconds"][frozenset()] - served.bruce.config.stat().st_mtime) < 600
+
+
+def test_bounds_are_documented() -> None:
+    """docs/monitoring/metrics.md has each bound of the latency, and the ends of the sizes."""
+    row = next(line for line in METRICS.read_text().splitlines() if "bruce_delivery_latency_seconds" in line)
+    units = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
+    bounds, waiting = [], list[float]()
+    for word in row.split("|")[3].replace(",", "").split():
+        if word in units:
+            bounds += [units[word] * number for number in waiting]
+            waiting = []
+        else:
+            waiting.append(float(word))
+    assert tuple(bounds) == pytest.approx(LATENCY_SECONDS)
+    assert (SIZE_BYTES[0], SIZE_BYTES[1], SIZE_BYTES[-1]) == (64, 128, 16 << 20)
+
+
+def test_what_brokers_took(served: Served) -> None:
+    """Round trip, queue and throttle time of each broker, in seconds, from librdkafka's statistics."""
+
+    def told() -> bool:
+        seen = read(served.get("/metrics").body)
+        counts = {name: sum(seen[f"bruce_broker_{name}_seconds_count"].values()) for name in TIMES}
+        return counts["round_trip"] > 0 and counts["queue"] == 40
+
+    served.bruce.await_true(told)
+    seen = read(served.get("/metrics").body)
+    brokers = {dict(labels)["broker"] for labels in seen["bruce_broker_state"]}
+    for name in TIMES:
+        quantiles = {
+            (dict(at)["broker"], dict(at)["quantile"]) for at in seen[f"bruce_broker_{name}_seconds"]
+        }
+        assert quantiles == {(broker, quantile) for broker in brokers for quantile in ("0.5", "0.99")}
+    # Messages linger for 20 ms; were it another unit, it would be off by a thousand.
+    mean = sum(seen["bruce_broker_queue_seconds_sum"].values()) / 40
+    assert 0.001 < mean < 20
+    assert sum(seen["bruce_broker_throttle_seconds_sum"].values()) == 0
+
+
+def test_a_crash_loses_no_counts(served: Served) -> None:
+    """SIGKILL of the workers that count: what they had counted is there, and more is added to it."""
+    before = served.bruce.status()
+    for role in ("ingest", "delivery"):
+        pid = next(worker.pid for worker in before.workers if worker.role == role)
+        os.kill(pid, signal.SIGKILL)
+    served.bruce.send(encode(b"t", b"later") for _ in range(5))
+    served.bruce.await_status(lambda s: s.delivered == before.delivered + 5)
+
+    def counts() -> list[float]:
+        seen = read(served.get("/metrics").body)
+        names = ("bruce_delivery_latency_seconds_count", "bruce_message_size_bytes_count")
+        return [seen[name][frozenset()] for name in names]
+
+    served.bruce.await_true(lambda: counts() == [45, 46])
 
 
 def test_the_dashboard_asks_for_what_is_there(served: Served) -> None:

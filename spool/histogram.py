@@ -1,0 +1,126 @@
+"""Two histograms in the shared page, filled by compiled loops: how large messages are, how long they took.
+
+Sizes are those of datagrams as they were sent, in bytes; a message counts when it is stored. Bounds, each
+included in its bucket: 64, 128, 256, ... 16,777,216, and whatever is larger.
+
+    sizes := state:i64 prepared:i64 bank[2]
+    bank  := messages:i64[SIZE_BUCKETS] bytes:i64
+
+`state` is the last burst that is counted, times two, plus the number of the bank that counts it. A burst is
+added to a copy of that bank, `prepared` says which, and `state` follows when its frame is in the log. So a
+burst counts once, whatever is killed in between: `settle` knows by the log.
+
+Latency is the time from a message's `received_ns` to its acknowledgement: by a broker, or of the transaction
+that it went in. Bounds in seconds, each included: LATENCY_SECONDS. A clock that was set back counts as 0.
+
+    latency := messages:i64[LATENCY_BUCKETS] microseconds:i64
+
+Both begin anew with the page. A SIGKILL of the delivery worker can leave the sum one message behind.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spool.kernel import copy, kernel, load_i64, publish_i64, store_i64
+
+SIZE_BYTES = tuple(1 << power for power in range(6, 25))
+SIZE_BUCKETS = len(SIZE_BYTES) + 1
+_SMALLEST = SIZE_BYTES[0]
+_BANKS = 16
+_BANK_BYTES = 8 * (SIZE_BUCKETS + 1)
+SIZE_WORDS = 2 + 2 * (SIZE_BUCKETS + 1)
+
+LATENCY_SECONDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    *(60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0),
+)
+LATENCY_BUCKETS = len(LATENCY_SECONDS) + 1
+LATENCY_WORDS = LATENCY_BUCKETS + 1
+_LATENCY_NS = np.array([round(1e9 * bound) for bound in LATENCY_SECONDS], np.int64)
+
+
+class Histogram(NamedTuple):
+    """One as it stands."""
+
+    bounds: tuple[float, ...]
+    """Of all buckets but the last, which has none; in base units, ascending."""
+    counts: tuple[int, ...]
+    """By bucket, not cumulated."""
+    total: float
+    """Sum of all values, in base units."""
+
+
+@kernel
+def begin_sizes(sizes: int) -> int:
+    """The address of a bank that a burst's messages may be added to."""
+    right = load_i64(sizes) & 1
+    other = sizes + _BANKS + (1 - right) * _BANK_BYTES
+    copy(other, sizes + _BANKS + right * _BANK_BYTES, _BANK_BYTES)
+    return other
+
+
+@kernel
+def add_size(bank: int, size: int) -> None:
+    """Count a message of `size` bytes; `prepare_sizes` adds the bytes."""
+    at, bound = bank, _SMALLEST
+    while size > bound and at < bank + 8 * (SIZE_BUCKETS - 1):
+        at += 8
+        bound <<= 1
+    store_i64(at, load_i64(at) + 1)
+
+
+@kernel
+def prepare_sizes(sizes: int, bank: int, total: int, burst: int) -> None:
+    """All messages of a burst, `total` bytes, are in the bank; its frame comes next."""
+    store_i64(bank + 8 * SIZE_BUCKETS, load_i64(bank + 8 * SIZE_BUCKETS) + total)
+    publish_i64(sizes + 8, burst)
+
+
+@kernel
+def commit_sizes(sizes: int, burst: int) -> None:
+    """The frame of the burst that was prepared is in the log."""
+    publish_i64(sizes, 2 * burst + 1 - (load_i64(sizes) & 1))
+
+
+def settle(sizes: npt.NDArray[np.int64], burst: int) -> None:
+    """Count what a predecessor had prepared, when its frame is the log's last, of number `burst`."""
+    state, prepared = sizes[:2].tolist()
+    if prepared == burst and state >> 1 != burst:
+        sizes[0] = 2 * burst + 1 - (state & 1)
+    sizes[1] = 0
+
+
+@kernel
+def add_latencies(latency: npt.NDArray[np.int64], received_ns: npt.NDArray[np.int64], now_ns: int) -> None:
+    """Count messages received at these times, ns since the epoch, that are acknowledged now."""
+    total = 0
+    for received in received_ns:
+        age = max(0, now_ns - received)
+        at = 0
+        while at < LATENCY_BUCKETS - 1 and age > _LATENCY_NS[at]:
+            at += 1
+        latency[at] += 1
+        total += age // 1000
+    latency[LATENCY_BUCKETS] += total
+
+
+def read_sizes(words: npt.NDArray[np.int64]) -> Histogram:
+    """Of SIZE_WORDS words of a copied page; bytes."""
+    bank = words[2 + (SIZE_BUCKETS + 1) * (int(words[0]) & 1) :][: SIZE_BUCKETS + 1].tolist()
+    return Histogram(tuple(map(float, SIZE_BYTES)), tuple(bank[:-1]), bank[-1])
+
+
+def read_latency(words: npt.NDArray[np.int64]) -> Histogram:
+    """Of LATENCY_WORDS words of a copied page; seconds."""
+    found = words[:LATENCY_WORDS].tolist()
+    return Histogram(LATENCY_SECONDS, tuple(found[:-1]), found[-1] / 1e6)
+
+
+def compile_kernels() -> None:
+    """Compile, or load from the cache, what delivery takes; what intake takes is compiled into its loops."""
+    nothing = np.zeros(0, np.int64)
+    add_latencies(np.zeros(LATENCY_WORDS, np.int64), nothing, 0)

@@ -1,0 +1,90 @@
+"""The histograms of the shared page: each value in its bucket, and a burst counts when its frame is there."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spool.histogram import (
+    LATENCY_SECONDS,
+    LATENCY_WORDS,
+    SIZE_BYTES,
+    SIZE_WORDS,
+    add_latencies,
+    add_size,
+    begin_sizes,
+    commit_sizes,
+    prepare_sizes,
+    read_latency,
+    read_sizes,
+    settle,
+)
+from spool.kernel import address_of
+
+NOW_NS = 1_800_000_000_000_000_000
+
+
+def by_bound(values: list[float], bounds: tuple[float, ...]) -> tuple[int, ...]:
+    """How many values lie in each bucket, its upper bound included."""
+    at = np.searchsorted(bounds, values, side="left")
+    return tuple(np.bincount(at, minlength=len(bounds) + 1).tolist())
+
+
+def prepare(words: np.ndarray, sizes: list[int], burst: int) -> None:
+    """What the intake does before the frame."""
+    bank = begin_sizes(address_of(words))
+    for size in sizes:
+        add_size(bank, size)
+    prepare_sizes(address_of(words), bank, sum(sizes), burst)
+
+
+@given(st.lists(st.lists(st.one_of(st.integers(0, 300), st.integers(0, 40 << 20)), max_size=20), max_size=5))
+def test_sizes(bursts: list[list[int]]) -> None:
+    """After each burst, the counts and the sum are those of all messages so far."""
+    words, seen = np.zeros(SIZE_WORDS, np.int64), list[int]()
+    for burst, sizes in enumerate(bursts, 1):
+        prepare(words, sizes, burst)
+        # Not before the frame is there.
+        assert read_sizes(words).total == sum(seen)
+        commit_sizes(address_of(words), burst)
+        seen += sizes
+        found = read_sizes(words)
+        assert found.counts == by_bound(list(map(float, seen)), found.bounds)
+        assert found.total == sum(seen)
+
+
+def test_a_kill_between_frame_and_count() -> None:
+    """The successor counts the burst when it is the log's last, once; and not when it never came there."""
+    words = np.zeros(SIZE_WORDS, np.int64)
+    prepare(words, [100], 7)
+    settle(words, 7)
+    assert sum(read_sizes(words).counts) == 1
+    settle(words, 7)
+    assert sum(read_sizes(words).counts) == 1
+    prepare(words, [100, 100], 8)
+    # Torn: the log still ends with 7. What is stored as 8 then is something else.
+    settle(words, 7)
+    settle(words, 8)
+    assert sum(read_sizes(words).counts) == 1
+
+
+def test_the_bounds() -> None:
+    """A value that is a bound lies in the bucket below it."""
+    words = np.zeros(SIZE_WORDS, np.int64)
+    prepare(words, [64, 65, 1 << 24, (1 << 24) + 1], 1)
+    commit_sizes(address_of(words), 1)
+    counts = read_sizes(words).counts
+    assert (counts[0], counts[1], counts[-2], counts[-1]) == (1, 1, 1, 1)
+    assert SIZE_BYTES[0] == 64
+
+
+@given(st.lists(st.one_of(st.integers(-(10**9), 10**9), st.integers(0, 10**15)), max_size=50))
+def test_latencies(ages_ns: list[int]) -> None:
+    """Each age in its bucket; one below zero, since a clock was set back, counts as nothing."""
+    words = np.zeros(LATENCY_WORDS, np.int64)
+    add_latencies(words, NOW_NS - np.array(ages_ns, np.int64), NOW_NS)
+    found = read_latency(words)
+    bounds_ns = tuple(round(1e9 * bound) for bound in LATENCY_SECONDS)
+    assert found.counts == by_bound([max(0, age) for age in ages_ns], bounds_ns)
+    assert round(1e6 * found.total) == sum(max(0, age) // 1000 for age in ages_ns)
