@@ -1,9 +1,15 @@
-"""How a program begins and ends: what it cannot do is one sentence on standard error, and an exit code."""
+"""How a program begins and ends: what it cannot do is one sentence on standard error, and an exit code.
+
+A program whose output nobody reads any more dies of SIGPIPE, as cat and grep do: a shell calls that 141, and
+none counts it as an error of the program. It gets there by way of the exception, so that what it holds is
+let go first.
+"""
 
 from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from contextlib import suppress
 from typing import NoReturn
@@ -19,7 +25,16 @@ def enter(app: typer.Typer, name: str) -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal without Unicode, and names of files that are no text.
         sys.stdout.reconfigure(errors="backslashreplace")
-    raise SystemExit(_run(app, name))
+    code = _run(app, name)
+    if code == exits.NO_READER:
+        end_without_reader()
+    raise SystemExit(code)
+
+
+def end_without_reader() -> None:
+    """Die of SIGPIPE. Returns only where that is blocked."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGPIPE)
 
 
 def _run(app: typer.Typer, name: str) -> int:
@@ -37,6 +52,7 @@ def _run(app: typer.Typer, name: str) -> int:
     except SystemExit as ended:
         if ended.code == exits.FOUND:  # typer's word for a pipe that nobody reads any more
             _drop_output()
+            return exits.NO_READER
         raise
     return code or exits.FINE
 
@@ -58,8 +74,9 @@ def _refused(error: OSError) -> int:
     if not is_of_output(error):
         raise error
     _drop_output()
-    if not isinstance(error, BrokenPipeError):  # whoever has seen enough needs no word about it
-        complain(f"standard output cannot be written: {error.strerror}")
+    if isinstance(error, BrokenPipeError):
+        return exits.NO_READER
+    complain(f"standard output cannot be written: {error.strerror}")
     return exits.FOUND
 
 

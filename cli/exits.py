@@ -4,9 +4,13 @@
 1   found something wrong
 2   bad usage or configuration
 3   not reachable
+
+And 141 where a shell says that SIGPIPE ended it.
 """
 
 from __future__ import annotations
+
+import signal
 
 from cli.errors import BadArgument, CliError, ConfigError, NobodyListens
 from dispatch.errors import BadProperty, DispatchError, EmbeddedFailed, NoLibrary, Unreachable
@@ -20,12 +24,15 @@ FINE = 0
 FOUND = 1
 USAGE = 2
 UNREACHABLE = 3
+NO_READER = 128 + signal.SIGPIPE
+"""As shells count it: nobody reads the output any more (cli.entry)."""
 
 MEANINGS = {
     FINE: "Fine.",
     FOUND: "Found something wrong.",
     USAGE: "Bad usage or configuration.",
     UNREACHABLE: "Not reachable: no daemon, no spool, or no Kafka.",
+    NO_READER: "Ended by SIGPIPE, as others are: what reads its output (head, a pager) has seen enough.",
 }
 
 KNOWN = (CliError, SpoolError, IngestError, DispatchError, RouterError, PipelineError, StatusError)

@@ -17,6 +17,7 @@ EXAMPLES = examples(
     "brucectl status",
     "brucectl status --json | jq -r '.unhealthy[].sentence'",
     "brucectl status --max-age 1h --full-within 4h    # as a check of Nagios, or of a systemd timer",
+    "sh -c 'brucectl status || exit 2'                # the same, CRITICAL and not WARNING to Nagios",
     "brucectl status --spool /mnt/dead-host/var/lib/bruce",
 )
 
@@ -49,6 +50,9 @@ def status(
     longer than --max-age), full (no room, or a quota is used up), filling (full within --full-within at this
     rate), discards (messages were discarded in the last quarter of an hour), disk (the disk has refused
     something), marks (they cannot be read). A broker that is away is none; what waits for it becomes old.
+
+    Unhealthy is exit code 1, which Nagios and its kin call WARNING: sh -c 'brucectl status || exit 2' makes
+    it CRITICAL.
 
     With --json one document of version 1: taken, healthy, unhealthy (condition, sentence), spool, watermarks,
     received, delivered, discarded, backlog, full, disk, workers, brokers, trouble, dead_lettered,

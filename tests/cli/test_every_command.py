@@ -235,7 +235,9 @@ def test_an_output_that_takes_nothing(called: str, spool: Path, *, buffered: boo
     assert (code, said[-1]) == (exits.FOUND, "standard output cannot be written: No space left on device")
     reader, closed = os.pipe()
     os.close(reader)
-    assert printing_to(closed, called, *more, buffered=buffered) == (exits.FOUND, said[:-1])
+    with mock.patch("cli.entry.end_without_reader") as died:
+        assert printing_to(closed, called, *more, buffered=buffered) == (exits.NO_READER, said[:-1])
+    died.assert_called_once_with()
 
 
 def printing_to(fd: int, called: str, *more: object, buffered: bool) -> tuple[int, list[str]]:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -235,11 +236,26 @@ def test_nothing_is_written(layout: Layout) -> None:
 
 
 def test_a_closed_pipe_is_no_error(layout: Layout) -> None:
-    """`records | head` ends quietly when head has seen enough."""
+    """`records | head` ends quietly when head has seen enough: by SIGPIPE, as cat would."""
     shell = f"{' '.join(map(repr, PROGRAM))} inspect records --spool {layout.directory} | head -1"
     many = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, check=False, timeout=60)
     assert many.stdout.startswith(b"0\t")
     assert many.stderr == b""
+    # Buffered, the error comes at the end; else at the first line.
+    for environ in (os.environ, {**os.environ, "PYTHONUNBUFFERED": "1"}):
+        reader, closed = os.pipe()
+        os.close(reader)
+        done = subprocess.run(
+            [*PROGRAM, "inspect", "records", "--spool", layout.directory],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env=environ,
+            check=False,
+            timeout=60,
+        )
+        os.close(closed)
+        assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")
 
 
 def test_beside_a_daemon_at_work(bruce: RunningBruce) -> None:
