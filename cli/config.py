@@ -9,7 +9,7 @@ brokers bruce starts for a first try, on an embedded Kafka that forgets everythi
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,8 @@ class IngestOptions:
     """Where messages come in. The `[ingest]` table of bruce.toml."""
 
     datagram_socket: Path
-    """The UNIX datagram socket that programs write to. Danger: who may write to it writes to any topic."""
+    """The UNIX datagram socket that programs write to. Danger: who may write to it writes to any topic, as
+    far as [access] does not say otherwise."""
 
     ack_socket: Path | None = None
     """A second one, which tells a program when its message is synced, or delivered; bruce-ack(7) has its
@@ -85,6 +86,13 @@ class Config:
     is not given. What is beyond waits in the spool (`rate_excess = "delay"`, the default), or is discarded
     (`"discard"`); what is discarded is judged by when it was received, so that a backlog loses nothing.
     Danger: a topic that is sent more than its rate for good fills the spool, or loses the rest."""
+    access: Mapping[str, Sequence[str]]
+    """By pattern of topics (`*` stands for any characters, `?` for one), in order, who may write to them: the
+    first pattern that fits a topic decides, and a topic that none fits is everybody's. `user:NAME` and
+    `uid:NUMBER` name who runs a program; `group:NAME` and `gid:NUMBER` those whose program runs in the group,
+    and the group's members as the host knows them when the rules are read, since of a program's other groups
+    the kernel says nothing. `tcp` stands for whoever comes to tcp_port, `everybody` for all. What is refused
+    is counted as not_permitted, by its sender. bruce's own user may write to every topic."""
     file: Path | None
     """The file that was read."""
     first_try: bool
@@ -111,6 +119,7 @@ def load_config(
         status=_status_options(settings, place),
         partitioners={path[1]: s.value for path, s in settings.items() if path[2:] == ("partitioner",)},
         rates=_rates(settings),
+        access=_values(settings, "access"),
         file=file,
         first_try=first_try,
     )

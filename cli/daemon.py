@@ -25,6 +25,7 @@ from cli.snapshot import ROLES
 from cli.standing import describe
 from dispatch.client import check
 from dispatch.embedded import EmbeddedKafka
+from ingest.access import Rules
 from ingest.acknowledger import Acknowledger
 from ingest.datagram import activated_socket, open_socket, set_timeout
 from ingest.fd_store import FdStore, allow_descriptors
@@ -34,14 +35,14 @@ from ingest.notify import ServiceManager
 from ingest.role import Role
 from ingest.staging import Staging, read_staging, staging_path
 from ingest.stream_worker import StreamWorker
-from ingest.supervisor import GIVE_WAY, Supervisor, Worker, end_when_told, hold_signals
+from ingest.supervisor import GIVE_WAY, Supervisor, Worker, end_when_told, give_way_when_told, hold_signals
 from ingest.watch import Watch
 from ingest.worker import IngestWorker, compile_kernels
 from router.partition import Partitioners
 from spool import filesystem
 from spool.account import take_account
 from spool.errors import SpoolError
-from spool.format import HEADER_BYTES, MAX_BURST, SAMPLE_BYTES
+from spool.format import HEADER_BYTES, MAX_BURST, ROW_BYTES
 from spool.histogram import LATENCY_WORDS
 from spool.keeper import Keeper
 from spool.ledger import Ledger
@@ -78,6 +79,7 @@ class Daemon:
             self._embedded = EmbeddedKafka()
         self.config = self._placed(config)
         _try(self.config)
+        self._rules = Rules(self.config.access)
         self._spool = open_spool(config.spool)
         for found in filesystem.weaknesses(self._spool.layout.segments):
             log.warning("%s; %s", *found)
@@ -180,15 +182,20 @@ class Daemon:
         try:
             change = reloading.compare(self.config, self._placed(load_config(self.config.file)))
             _try(change.config)
+            rules = Rules(change.config.access)
         except KNOWN as error:
             log.error("not reloaded: %s; the settings stay as they were", error)
             return []
         self.config = change.config
         self._allow_time()
+        # Names may have come to mean others, with the file as it was.
+        named = ["ingest", "ack"] if rules.senders != self._rules.senders else []
+        self._rules = rules
+        roles = [*change.roles, *named]
         for name in change.kept:
             log.warning("%s is not reloaded; it takes effect at the next start", name)
-        log.info("reloaded %s: %s", change.config.file, ", ".join(change.roles) or "nothing has changed")
-        return change.roles
+        log.info("reloaded %s: %s", change.config.file, ", ".join(roles) or "nothing has changed")
+        return roles
 
     def _say_what_is_left(self) -> None:
         try:
@@ -227,10 +234,12 @@ class Daemon:
             Ledger(self._spool.layout.ledger),
             bell=self._keeper_bell,
             last_reader=not self._activated,
+            rules=self._rules,
         )
         if self._has_streams:
             worker.serve(self._map_lines())
         self._join(worker, "ingest")
+        give_way_when_told(worker)
         worker.run()
 
     def _stream(self) -> None:
@@ -267,8 +276,10 @@ class Daemon:
             self.page,
             bell=self._ack_bell,
             knows_delivery=self.config.dispatch.mode != "at_most_once",
+            rules=self._rules,
         )
         self._join(worker, "ack")
+        give_way_when_told(worker)
         worker.run()
 
     def _show(self) -> None:
@@ -342,7 +353,7 @@ class Daemon:
 
 def slots_for(segment_bytes: int) -> int:
     """Datagrams in a burst, at most: the largest burst must fit an empty segment."""
-    room = segment_bytes - HEADER_BYTES - REASONS * (SAMPLE_BYTES + 8) - 4096
+    room = segment_bytes - HEADER_BYTES - REASONS * ROW_BYTES - 4096
     return max(1, min(MAX_BURST, room // (MAX_DATAGRAM_BYTES + 12)))
 
 

@@ -7,13 +7,15 @@ first bytes).
 
 from __future__ import annotations
 
+import pwd
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from cli.records import as_text, as_utc
-from cli.snapshot import account_of
+from cli.snapshot import account_of, list_senders
 from spool.catalogue import Catalogue
 from spool.discarded import Sample
 from spool.environment import UNREADABLE
@@ -44,6 +46,16 @@ class Discarded:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """Messages of one sender, discarded at intake for one reason."""
+
+    sender: str
+    """As in status.snapshot."""
+    reason: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
     """One of them."""
 
@@ -61,6 +73,7 @@ class Listing:
     """All of it."""
 
     discards: list[Discarded]
+    senders: list[Refused]
     examples: list[Example]
 
 
@@ -95,8 +108,17 @@ def list_discards(
 
     return Listing(
         sorted(filter(wanted, rows), key=lambda row: (row.topic, row.reason)),
+        # Of a sender neither topics nor times are known.
+        []
+        if topics or from_ns
+        else [row for row in _by_sender(layout) if not reasons or row.reason in reasons],
         sorted(filter(wanted, examples), key=lambda one: (one.topic, one.reason, one.time_ns)),
     )
+
+
+def _by_sender(layout: Layout) -> Iterator[Refused]:
+    for one in list_senders(layout):
+        yield from (Refused(one.sender, reason, count) for reason, count in one.discarded.items())
 
 
 def _merged(rows: list[Discards]) -> list[Discarded]:
@@ -134,6 +156,14 @@ def _marked(layout: Layout) -> tuple[list[Discards], list[Sample]]:
         marks.close()
 
 
+def user_name(sender: str) -> str:
+    """Who has this uid on this host; "-" where nobody is known."""
+    try:
+        return pwd.getpwuid(int(sender)).pw_name
+    except (KeyError, ValueError, OverflowError):
+        return "-"
+
+
 def newest(found: list[Example], most: int) -> list[Example]:
     """The newest of each topic and reason."""
     chosen: list[Example] = []
@@ -163,6 +193,7 @@ def as_document(found: Listing, samples: int) -> dict[str, Any]:
             }
             for row in found.discards
         ],
+        "senders": [asdict(row) for row in found.senders],
         "samples": [
             {
                 "sequence": one.sequence,

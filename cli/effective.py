@@ -17,7 +17,7 @@ HIDDEN = "(hidden)"
 def as_toml(settings: Settings) -> str:
     """As a bruce.toml, which begins by saying where it comes from."""
     tables: dict[str, dict[str, object]] = {}
-    for path, setting in sorted(settings.items()):
+    for path, setting in _sorted(settings):
         tables.setdefault(".".join(path[:-1]), {})[path[-1]] = _shown(path, setting)
     places = sorted({setting.where for setting in settings.values()})
     said = "".join(f"# from {place}\n" for place in places) or "# nothing is set\n"
@@ -34,7 +34,7 @@ def as_document(settings: Settings) -> dict[str, Any]:
                 "value": _shown(path, setting),
                 "where": setting.where,
             }
-            for path, setting in sorted(settings.items())
+            for path, setting in _sorted(settings)
         ]
     }
 
@@ -43,6 +43,11 @@ def is_secret(path: tuple[str, ...]) -> bool:
     """Whether the value of this setting is not to be shown."""
     key = path[-1]
     return path[0] == "kafka" and bool(_SECRET.search(key)) and not key.endswith(CREDENTIAL)
+
+
+def _sorted(settings: Settings) -> list[tuple[tuple[str, ...], Setting]]:
+    """By name; the rules of [access] in the order in which they are asked."""
+    return sorted(settings.items(), key=lambda pair: pair[0][:1] if pair[0][0] == "access" else pair[0])
 
 
 def _shown(path: tuple[str, ...], setting: Setting) -> object:

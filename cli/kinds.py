@@ -168,6 +168,29 @@ class GroupName(_Text):
 
 
 @dataclass(frozen=True, slots=True)
+class SenderNames:
+    """Who may write. Whether this host knows them is seen when it is needed."""
+
+    accepts: str = (
+        'a list of "user:NAME", "uid:NUMBER", "group:NAME", "gid:NUMBER", "tcp", "everybody"; [] for nobody'
+    )
+
+    def from_text(self, text: str) -> object:
+        return text
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            raise ValueError(value)  # noqa: TRY004  (to the caller every refusal is one)
+        for name in value:
+            if not isinstance(name, str) or not re.fullmatch(
+                r"(user|group):[A-Za-z0-9_][A-Za-z0-9_.@-]*[$]?|[ug]id:(0|[1-9][0-9]{0,8})|tcp|everybody",
+                name,
+            ):
+                raise ValueError(value)
+        return tuple(value)
+
+
+@dataclass(frozen=True, slots=True)
 class Share(_Text):
     """A part of a whole, in percent."""
 

@@ -1,8 +1,8 @@
 """What a reload changes: which settings take effect, and which workers get new ones.
 
 A worker has its settings from the moment it was forked. So those whose settings changed make way for a
-successor: the keeper at any moment, as after a SIGKILL; the delivery worker when what it has in flight is
-acknowledged; the status worker at once.
+successor: the keeper at any moment, as after a SIGKILL; the ingest worker between two bursts; the delivery
+worker when what it has in flight is acknowledged; the status worker at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _delivery(config: Config) -> object:
     return [*chosen, config.spool.quotas]
 
 
-_OTHERS = ("ingest", "spool", "status")
+_OTHERS = ("access", "ingest", "spool", "status")
 _SETTINGS: dict[str, Callable[[Config], object]] = {
     "keeper": lambda config: config.spool,
     "delivery": _delivery,

@@ -26,6 +26,7 @@ from cli.kinds import (
     Mode,
     Partitioner,
     Property,
+    SenderNames,
     Share,
     Size,
     Switch,
@@ -95,14 +96,16 @@ TOPIC_KEYS: dict[str, Kind] = {
     ),
 }
 _KAFKA_KEY, _CREDENTIAL_KEY = Property(), CredentialName()
+ACCESS_KEY = SenderNames()
 
 _MOST_SHOWN = 200
 """Characters of a value that is refused."""
 _TOO_DEEP = "has tables or lists that are nested too deeply"
 _MOST_DOTS = 2000
 """In one line: of several hundred brokers in bootstrap.servers there are fewer."""
-_TABLE_NAMES = (*TABLES, "kafka", "topics")
+_TABLE_NAMES = (*TABLES, "access", "kafka", "topics")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_PATTERN = re.compile(r"[A-Za-z0-9._*?-]{1,249}")
 _UNDERSCORED = {"log.level": "log_level", "enabled.events": "enabled_events"}
 """librdkafka's few properties that have an underscore, which a variable's name cannot tell from a dot."""
 
@@ -166,6 +169,8 @@ def _read_tables(tables: dict[str, Any], where: str) -> Iterator[tuple[tuple[str
             raise ConfigError(where, f"{name!r} is a table, [{name}], and no value")
         if name == "topics":
             yield from _read_topics(table, where)
+        elif name == "access":
+            yield from _read_access(table, where)
         else:
             yield from _read_table((name,), TABLES.get(name), table, where)
 
@@ -180,6 +185,17 @@ def _read_topics(topics: dict[str, Any], where: str) -> Iterator[tuple[tuple[str
                 f"[topics.{name!r}] is no name of a topic: letters, digits, '.', '_' and '-', at most 249",
             )
         yield from _read_table(("topics", name), TOPIC_KEYS, table, where)
+
+
+def _read_access(rules: dict[str, Any], where: str) -> Iterator[tuple[tuple[str, ...], Setting]]:
+    for pattern, names in _flat(rules):
+        if not _PATTERN.fullmatch(pattern):
+            raise ConfigError(
+                where,
+                f"[access] {pattern!r} is no pattern of topics: letters, digits, '.', '_', '-', "
+                "'*' for any of them and '?' for one",
+            )
+        yield ("access", pattern), _check(("access", pattern), ACCESS_KEY, names, where)
 
 
 def _read_table(
@@ -209,7 +225,7 @@ def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object
 
 
 def _find_variable(name: str, table: str, key: str) -> tuple[tuple[str, ...], Kind]:
-    if table == "topics":
+    if table in ("access", "topics"):
         raise ConfigError(
             name, "a topic is set in the file only; a variable's name cannot tell its dots and case"
         )

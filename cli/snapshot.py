@@ -30,12 +30,14 @@ from spool.page import (
     runtime_directory,
 )
 from spool.recovery import boot_id
+from spool.senders import UNKNOWN, read_senders
 from spool.unadopted import count_unadopted
 from spool.wire import reason_name
 from status.snapshot import (
     AckView,
     BrokerView,
     LentView,
+    SenderView,
     Snapshot,
     SpoolView,
     TimesView,
@@ -89,7 +91,26 @@ def take_snapshot(directory: Path) -> Snapshot:
         lent=_lent(layout, boot),
         unadopted=unadopted,
         held=page is not None and bool(workers) and bool(page[Field.HELD]),
+        senders=list_senders(layout),
     )
+
+
+def list_senders(layout: Layout) -> list[SenderView]:
+    """Who sent how much. Raises OSError."""
+    return [
+        SenderView(
+            sender=_sender_name(one.uid),
+            received=one.received,
+            discarded={reason_name(reason): count for reason, count in sorted(one.refused.items())},
+        )
+        for one in read_senders(layout)
+    ]
+
+
+def _sender_name(uid: int | None) -> str:
+    if uid is None:
+        return "other"
+    return "unknown" if uid == UNKNOWN else str(uid)
 
 
 def account_of(layout: Layout) -> Account:

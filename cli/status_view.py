@@ -12,7 +12,7 @@ from cli.output import NOTHING, show_rows
 from cli.records import printable
 from status.health import in_words
 from status.report import Complaint, RateView, Report, RoomView
-from status.snapshot import BrokerView, Snapshot
+from status.snapshot import BrokerView, SenderView, Snapshot
 
 MOST_ROWS = 8
 """Topics, and brokers, on a screen; in a pipe there are all."""
@@ -55,6 +55,8 @@ def _lines(report: Report, unhealthy: Sequence[Complaint]) -> Iterator[Sequence[
     for broker in snapshot.brokers:
         yield "broker", broker.id, broker.state, broker.offset, broker.in_flight, behind(broker, snapshot)
     yield from (("discards", *pair) for pair in snapshot.discarded.items())
+    for sender in snapshot.senders:
+        yield "sender", sender.sender, sender.received, sum(sender.discarded.values())
     yield from (("worker", worker.role, worker.pid, worker.restarts) for worker in snapshot.workers)
     yield from (("note", sentence) for sentence in _notes(report))
 
@@ -116,6 +118,7 @@ def _facts(report: Report) -> Table:
         "disk": f"{snapshot.spool.bytes / _MIB:,.1f} MiB, delivered segments and spares included",
         "discards": ", ".join(f"{reason} {count:,}" for reason, count in snapshot.discarded.items())
         or "none",
+        "senders": ", ".join(_sender(one) for one in snapshot.senders[:MOST_ROWS]) or "none",
         "workers": ", ".join(
             f"{worker.role} {worker.pid}" + (f" ({worker.restarts} restarts)" if worker.restarts else "")
             for worker in snapshot.workers
@@ -128,6 +131,12 @@ def _facts(report: Report) -> Table:
     for name, fact in facts.items():
         table.add_row(name, Text(fact))
     return table
+
+
+def _sender(one: SenderView) -> str:
+    refused = sum(one.discarded.values())
+    named = f"uid {one.sender}" if one.sender.isdigit() else one.sender
+    return f"{named} {one.received:,}" + (f" ({refused:,} refused)" if refused else "")
 
 
 def room_in_words(room: RoomView | None) -> str:

@@ -20,6 +20,7 @@ import logging
 import os
 import select
 import socket
+import struct
 import time
 import zlib
 from collections import deque
@@ -30,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest import reply
+from ingest.access import NO_ID, Rules, is_permitted
 from ingest.errors import BadSocket
 from ingest.outbox import Outbox
 from ingest.reply import WHEN_DELIVERED, WHEN_SYNCED, Status
@@ -65,7 +67,9 @@ _FAR = 1 << 20
 ACK_WORDS = 5
 TAKEN, REPLIED, DROPPED, WAITING, REFUSED = range(ACK_WORDS)
 """Words of Field.ACK: messages taken, replies, replies that found no room or nobody, messages waited for now,
-messages refused while the spool was full."""
+messages refused while the spool was full, or by a rule of [access]."""
+_CREDENTIALS = struct.Struct("3I")
+_TOLD_BYTES = socket.CMSG_SPACE(_CREDENTIALS.size)
 
 
 @dataclass(slots=True)
@@ -86,7 +90,7 @@ class Request:
 class Acknowledger:
     """One process's hold of the acknowledgement socket. Make it after forking."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (each is another part's)
         self,
         receiver: socket.socket,
         datagram_socket: str | bytes,
@@ -95,13 +99,15 @@ class Acknowledger:
         *,
         bell: int,
         knows_delivery: bool,
+        rules: Rules | None = None,
     ) -> None:
         """`datagram_socket`: its address. `bell`: an eventfd that rings when more is committed.
 
         `knows_delivery`: that marks say what the broker has acknowledged. Raises BadSocket.
         """
-        self.stopping = False
+        self.stopping = self.giving_way = False
         self.beat: Callable[[], None] = no_beat
+        self._rules = rules or Rules({})
         self._receiver, self._layout, self._page, self._bell = receiver, layout, page, bell
         self._knows_delivery = knows_delivery
         self._onward = _connect(datagram_socket)
@@ -122,14 +128,18 @@ class Acknowledger:
         self._counted = self._words()[REPLIED : DROPPED + 1].copy()
 
     def run(self) -> None:
-        """Take, pass on and answer until told to stop; then refuse senders, and finish what was taken."""
+        """Take, pass on and answer until told to stop; then refuse senders, and finish what was taken.
+
+        Who gives way refuses nobody, and takes no more.
+        """
         while not self.stopping:
             self.beat()
             self.step()
             self._wait()
-        self._receiver.shutdown(socket.SHUT_RD)
+        if not self.giving_way:
+            self._receiver.shutdown(socket.SHUT_RD)
         latest = time.monotonic() + FINISH_S
-        while (self._take() or self._held) and time.monotonic() < latest:
+        while (self._held or (not self.giving_way and self._take())) and time.monotonic() < latest:
             self._follow()
             self._pass_on_held()
             if self._held:
@@ -180,13 +190,20 @@ class Acknowledger:
             if self._held or len(self._passed) >= MOST:
                 return taken > 0
             try:
-                size, client = self._receiver.recvfrom_into(self._view, 0, socket.MSG_DONTWAIT)
+                size, client, sender = self._receive()
             except BlockingIOError:
                 return taken > 0
-            self._accept(self._view[:size], client)
+            self._accept(self._view[:size], client, sender)
         return True
 
-    def _accept(self, datagram: memoryview, client: str | bytes | None) -> None:
+    def _receive(self) -> tuple[int, str | bytes | None, tuple[int, int]]:
+        """(bytes, client, its uid and gid, where there are rules to ask)."""
+        if not self._rules.address:
+            return *self._receiver.recvfrom_into(self._view, 0, socket.MSG_DONTWAIT), (NO_ID, NO_ID)
+        size, told, _, client = self._receiver.recvmsg_into([self._view], _TOLD_BYTES, socket.MSG_DONTWAIT)
+        return size, client, _sender_in(told)
+
+    def _accept(self, datagram: memoryview, client: str | bytes | None, sender: tuple[int, int]) -> None:
         """Pass a message on, and refuse what will not be stored. Malformed ones are counted where all are."""
         self._count(TAKEN)
         wants, crc32 = reply.read_flags(datagram), zlib.crc32(datagram)
@@ -197,6 +214,10 @@ class Acknowledger:
         if reason:
             self._answer(request, Status.DISCARDED, reason=reason)
             self._pass_on(datagram, None)
+        elif self._rules.address and not is_permitted(self._rules.address, address_of(self._buffer), *sender):
+            # It would be let in with our name.
+            self._count(REFUSED)
+            self._answer(request, Status.DISCARDED, reason=Reason.NOT_PERMITTED)
         elif self._page.words[Field.FULL] and self._page.words[Field.WHEN_FULL] != WhenFull.BLOCK:
             self._count(REFUSED)
             self._answer(request, Status.DISCARDED, reason=Reason.SPOOL_FULL)
@@ -344,6 +365,15 @@ def _connect(address: str | bytes) -> socket.socket:
         raise BadSocket(f"messages cannot be passed on to {address!r}: {error.strerror or error}") from error
     onward.setblocking(False)
     return onward
+
+
+def _sender_in(told: list[tuple[int, int, bytes]]) -> tuple[int, int]:
+    """(uid, gid) of who sent a datagram, in what the kernel tells beside it."""
+    for level, kind, data in told:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) == _CREDENTIALS.size:
+            _, uid, gid = _CREDENTIALS.unpack(data)
+            return uid, gid
+    return NO_ID, NO_ID
 
 
 def _answerable(client: str | bytes | None) -> str | bytes | None:

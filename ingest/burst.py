@@ -13,6 +13,7 @@ works on is in one int64 array, so that a call costs one argument:
     job[SCRATCH]     address of 64 KiB to put a large datagram together in, then 16 bytes for small words
     job[TURN]        address of the words that say who receives (ingest.turn)
     job[EMPTYING]    1 while the socket is emptied at the end
+    job[RULES]       address of the rules of [access] (ingest.access), 0: none
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ingest.access import NO_ID, is_permitted
 from ingest.bank import CONTROL_BYTES, MSGHDR_BYTES, OVERFLOW_BYTES, SLOT_BYTES, reset
 from ingest.turn import BEAT, RECEIVING, STORING
-from spool.format import HEAD_BYTES, PIDS, POISON, SAMPLE_BYTES, UIDS
+from spool.format import HEAD_BYTES, PIDS, POISON, ROW_BYTES, SAMPLE_BYTES, SENDERS, UIDS
 from spool.frame import BURST, POSITION, SEQUENCE, Tail, finish, padded
 from spool.histogram import add_size, begin_sizes, commit_sizes, prepare_sizes
 from spool.kernel import (
@@ -66,8 +68,9 @@ from spool.wire import MAX_DATAGRAM_BYTES, REASONS, Reason, check, load_be16
     DIGEST,
     TURN,
     EMPTYING,
-) = range(22)
-JOB_FIELDS = 22
+    RULES,
+) = range(23)
+JOB_FIELDS = 23
 
 STORED, NEEDS_SEGMENT, RELIEVED, HELD = 0, -1, -2, -3
 """What `store` and `receive` return; a positive number is an errno."""
@@ -75,13 +78,14 @@ STORED, NEEDS_SEGMENT, RELIEVED, HELD = 0, -1, -2, -3
 ROUNDS = 1024
 """Bursts between two looks at Python's signals."""
 
-SENDER_UNKNOWN = 0xFFFFFFFF
+SENDER_UNKNOWN = NO_ID
 Job = npt.NDArray[np.int64]
 Column = npt.NDArray[np.int64]
 
 _TRUNCATED = int(Reason.TRUNCATED)
 _POISONED = int(Reason.POISON)
 _SPOOL_FULL = int(Reason.SPOOL_FULL)
+_NOT_PERMITTED = int(Reason.NOT_PERMITTED)
 _MSG_TRUNC = 0x20
 _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
 _CREDENTIALS = (2 << 32) | 1  # cmsg_level SOL_SOCKET, cmsg_type SCM_CREDENTIALS, as one word
@@ -151,14 +155,37 @@ def _judge(job: Job, i: int) -> int:
 
 
 @kernel
-def _topic_over_quota(job: Job, i: int) -> int:
-    """Which of the topics that are over their quota the well-formed datagram in slot i is of; -1: of none."""
-    at = job[SLOT] + i * SLOT_BYTES
+def _message_at(job: Job, i: int) -> int:
+    """Where the datagram in slot i lies in one piece."""
     length = load_u32(job[HEADERS] + i * MSGHDR_BYTES + 56)
-    if length > SLOT_BYTES:
-        _assemble(job, i, length, job[SCRATCH])
-        at = job[SCRATCH]
-    return over_quota(job[PAGE], at)
+    if length <= SLOT_BYTES:
+        return job[SLOT] + i * SLOT_BYTES
+    _assemble(job, i, length, job[SCRATCH])
+    return job[SCRATCH]
+
+
+@kernel
+def _sender(job: Job, i: int) -> tuple[int, int, int]:
+    """(pid, uid, gid) of who sent the datagram in slot i, as the kernel says."""
+    control = job[CONTROL] + i * CONTROL_BYTES
+    if load_i64(control) == 28 and load_i64(control + 8) == _CREDENTIALS:
+        return load_u32(control + 16), load_u32(control + 20), load_u32(control + 24)
+    return SENDER_UNKNOWN, SENDER_UNKNOWN, SENDER_UNKNOWN
+
+
+@kernel
+def _may_write(job: Job, i: int) -> bool:
+    """Whether the sender of the well-formed datagram in slot i may write to its topic."""
+    _, uid, gid = _sender(job, i)
+    return is_permitted(job[RULES], _message_at(job, i), uid, gid)
+
+
+@kernel
+def _refuse_forbidden(job: Job, verdicts: Column, used: int) -> None:
+    """Refuse what its sender may not write."""
+    for i in range(used):
+        if verdicts[i] == 0 and not _may_write(job, i):
+            verdicts[i] = _NOT_PERMITTED
 
 
 @kernel
@@ -185,19 +212,13 @@ def over_quota(page: int, message: int) -> int:
 
 
 @kernel
-def _refuse_over_quota(job: Job, verdicts: Column, used: int) -> tuple[int, int]:
-    """Refuse what is of a topic over its quota: (messages, the room that they would have taken)."""
-    refused = 0
-    freed = 0
+def _refuse_over_quota(job: Job, verdicts: Column, used: int) -> None:
+    """Refuse what is of a topic over its quota; the verdict says which."""
     for i in range(used):
-        if verdicts[i] != 0:
-            continue
-        number = _topic_over_quota(job, i)
-        if number >= 0:
-            verdicts[i] = REASONS + number
-            refused += 1
-            freed += 12 + load_u32(job[HEADERS] + i * MSGHDR_BYTES + 56)
-    return refused, freed
+        if verdicts[i] == 0:
+            number = over_quota(job[PAGE], _message_at(job, i))
+            if number >= 0:
+                verdicts[i] = REASONS + number
 
 
 @kernel
@@ -234,10 +255,7 @@ def _write_body(job: Job, tail: Tail, verdicts: Column, used: int, count: int, s
         if verdicts[i] != 0:
             continue
         length = load_u32(job[HEADERS] + i * MSGHDR_BYTES + 56)
-        control = job[CONTROL] + i * CONTROL_BYTES
-        uid = pid = SENDER_UNKNOWN
-        if load_i64(control) == 28 and load_i64(control + 8) == _CREDENTIALS:
-            pid, uid = load_u32(control + 16), load_u32(control + 20)
+        pid, uid, _ = _sender(job, i)
         store_u32(column, length)
         store_u32(column + 4 * count, uid)
         store_u32(column + 8 * count, pid)
@@ -249,51 +267,33 @@ def _write_body(job: Job, tail: Tail, verdicts: Column, used: int, count: int, s
 
 
 @kernel
-def write_row(at: int, reason: int, count: int, sample: int, length: int) -> int:
+def write_row(at: int, reason: int, count: int, uid: int, sample: int, length: int) -> int:
     """Write a discard row, with the first of `length` bytes at address `sample`; the address behind it."""
     length = min(length, SAMPLE_BYTES)
     store_u16(at, reason)
-    store_u16(at + 2, length)
+    store_u16(at + 2, 4 + length)
     store_u32(at + 4, count)
-    copy(at + 8, sample, length)
-    return at + 8 + length
+    store_u32(at + 8, uid)
+    copy(at + 12, sample, length)
+    return at + 12 + length
 
 
 @kernel
-def _write_row(job: Job, at: int, reason: int, count: int, first: int) -> int:
-    """Write a discard row, with the first bytes of the datagram in slot `first`; the address behind it."""
-    length = load_u32(job[HEADERS] + first * MSGHDR_BYTES + 56)
-    return write_row(at, reason, count, job[SLOT] + first * SLOT_BYTES, length)
-
-
-@kernel
-def _write_refused(job: Job, at: int, verdicts: Column, counts: Column, used: int) -> int:
-    """Write a discard row a reason, for over quota one a topic; the address behind them."""
-    for reason in range(1, REASONS):
-        if counts[reason] == 0 or reason == _OVER_QUOTA:
-            continue
-        first = 0
-        while first < used and verdicts[first] != reason:
-            first += 1
-        at = _write_row(job, at, reason, counts[reason], first)
-    if counts[_OVER_QUOTA] > 0:
-        at = _write_over_quota(job, at, verdicts, used)
-    return at
-
-
-@kernel
-def _write_over_quota(job: Job, at: int, verdicts: Column, used: int) -> int:
-    """Write a discard row a topic; the address behind them."""
+def _write_refused(job: Job, at: int, verdicts: Column, used: int) -> int:
+    """Write a discard row for each reason and sender, over quota for each topic; the address behind them."""
     for i in range(used):
-        topic = verdicts[i]
-        if topic < REASONS:
+        reason = verdicts[i]
+        if reason == 0:
             continue
+        _, uid, _ = _sender(job, i)
         count = 0
         for other in range(i, used):
-            if verdicts[other] == topic:
+            if verdicts[other] == reason and _sender(job, other)[1] == uid:
                 count += 1
-                verdicts[other] = _OVER_QUOTA
-        at = _write_row(job, at, _OVER_QUOTA, count, i)
+                verdicts[other] = 0
+        length = load_u32(job[HEADERS] + i * MSGHDR_BYTES + 56)
+        reason = reason if reason < REASONS else _OVER_QUOTA
+        at = write_row(at, reason, count, uid, job[SLOT] + i * SLOT_BYTES, length)
     return at
 
 
@@ -321,42 +321,37 @@ def has_room(job: Job, tail: Tail, room: int) -> bool:
 def store(job: Job, tail: Tail, verdicts: Column, flags: int) -> int:
     """Append the burst in the first job[USED] slots to the live segment as one frame.
 
-    `verdicts` int64[at least slots + 32] is room to work in. Returns STORED; or NEEDS_SEGMENT, with nothing
+    `verdicts` int64[at least slots] is room to work in. Returns STORED; or NEEDS_SEGMENT, with nothing
     changed, when the frame has no room or a sync of the segment has failed. `flags` go into the frame; POISON
-    refuses every slot without a look at it. Topics over their quota are refused (spool.quotas).
+    refuses every slot without a look at it. What its sender may not write is refused, and topics over their
+    quota are (spool.quotas).
     """
     used = job[USED]
-    counts = verdicts[verdicts.shape[0] - REASONS :]
-    counts[:] = 0
+    for i in range(used):
+        verdicts[i] = _POISONED if flags & POISON else _judge(job, i)
+    if job[RULES] != 0:
+        _refuse_forbidden(job, verdicts, used)
+    if any_over_quota(job[PAGE]):
+        _refuse_over_quota(job, verdicts, used)
     count = 0
     room = 0
     for i in range(used):
-        reason = _POISONED if flags & POISON else _judge(job, i)
-        verdicts[i] = reason
-        counts[reason] += 1
-        if reason == 0:
+        if verdicts[i] == 0:
             count += 1
             room += 12 + load_u32(job[HEADERS] + i * MSGHDR_BYTES + 56)
-    if any_over_quota(job[PAGE]) and not flags & POISON:
-        over, freed = _refuse_over_quota(job, verdicts, used)
-        counts[_OVER_QUOTA] = over
-        count -= over
-        # Each may need a row of its own.
-        room += over * (8 + SAMPLE_BYTES) - freed
-    for reason in range(1, REASONS):
-        if counts[reason] > 0:
-            room += 8 + SAMPLE_BYTES
+        else:
+            # Each may need a row of its own.
+            room += ROW_BYTES
     if not has_room(job, tail, room):
         return NEEDS_SEGMENT
     start = job[BASE] + tail[POSITION] + HEAD_BYTES
     sizes = begin_sizes(job[PAGE] + SIZES)
     rows = _write_body(job, tail, verdicts, used, count, sizes)
-    end = _write_refused(job, rows, verdicts, counts, used)
+    end = _write_refused(job, rows, verdicts, used) if count < used else rows
     burst, now, refused = tail[BURST] + 1, now_ns(job), used - count
     prepare_sizes(job[PAGE] + SIZES, sizes, rows - start - 12 * count, burst)
-    finish(
-        job[BASE], tail, count, refused, end - start, end - rows, flags | UIDS | PIDS, burst, now, job[DIGEST]
-    )
+    flags |= UIDS | PIDS | SENDERS
+    finish(job[BASE], tail, count, refused, end - start, end - rows, flags, burst, now, job[DIGEST])
     announce(job, tail)
     return STORED
 
@@ -373,13 +368,12 @@ def discard(job: Job, bank: int, flags: int) -> None:
     now = now_ns(job)
     for i in range(job[USED]):
         reason = _POISONED if flags & POISON else _judge(job, i)
+        if reason == 0 and job[RULES] != 0 and not _may_write(job, i):
+            reason = _NOT_PERMITTED
         if reason != 0:
             add(bank, 0, 0, reason, now, job[DIGEST])
             continue
-        at = job[SLOT] + i * SLOT_BYTES
-        if load_u32(job[HEADERS] + i * MSGHDR_BYTES + 56) > SLOT_BYTES:
-            at = job[SCRATCH]
-        add_without_room(job, bank, at, now)
+        add_without_room(job, bank, _message_at(job, i), now)
 
 
 @kernel

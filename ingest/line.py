@@ -9,7 +9,7 @@ A line has two sides of the same size; bytes are received into one of them. Its 
     152  side:u64    which is received into
     160  offered:u64 counts runs
     168  taken:u64   the last run that is in the log; equal to `offered` when none waits
-    176  uid:u32 pid:u32
+    176  uid:u32 pid:u32 gid:u32, which is one more than it: 0 where none is known
     192  run[2]      24 bytes each: from:u32 until:u32 tail:u32 reason:u32 count:u32 side:u32
 
 What was received is start + msg_len bytes, where msg_len 0xFFFFFFFF is none: the kernel stores msg_len when
@@ -44,7 +44,7 @@ from spool.kernel import (
 from spool.wire import Reason, load_be32
 
 HEAD_BYTES = 256
-KIND, SIDE, OFFERED, TAKEN, UID, PID = 144, 152, 160, 168, 176, 180
+KIND, SIDE, OFFERED, TAKEN, UID, PID, GID = 144, 152, 160, 168, 176, 180, 184
 FREE, UNIX, TCP = range(3)
 FROM, UNTIL, TAIL, REASON, COUNT, RUN_SIDE = 0, 4, 8, 12, 16, 20
 SIZE_BYTES = 4
@@ -64,7 +64,7 @@ _METHODS = tuple(
 
 
 @kernel
-def open_line(head: int, kind: int, uid: int, pid: int) -> None:
+def open_line(head: int, kind: int, uid: int, pid: int, gid: int) -> None:
     """Make a free line that of a new connection. Runs go on being counted."""
     for side in range(2):
         store_i64(head + side * _MSGHDR_BYTES + _LENGTH, NOT_RECEIVED)
@@ -72,6 +72,7 @@ def open_line(head: int, kind: int, uid: int, pid: int) -> None:
     store_i64(head + SIDE, 0)
     store_u32(head + UID, uid)
     store_u32(head + PID, pid)
+    store_u32(head + GID, gid + 1)
     publish_i64(head + KIND, kind)
 
 
@@ -225,7 +226,7 @@ def compile_kernels() -> None:
     """Compile, or load from the cache, what is done with lines."""
     memory = np.zeros(HEAD_BYTES // 8, np.int64)
     head = address_of(memory)
-    open_line(head, UNIX, 0, 0)
+    open_line(head, UNIX, 0, 0, 0)
     cut(head, 0, 0, 0, kind_of(head))
     offer(head, 0, 0, 0, 0, 0)
     take(head, 1)

@@ -35,9 +35,23 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest import line
+from ingest.access import NO_ID, TCP_GID
 from ingest.bank import load_word, store_word
 from ingest.errors import BadStaging
-from ingest.line import COUNT, FROM, HEAD_BYTES, OFFERED, PID, REASON, SIZE_BYTES, TAIL, UID, UNTIL
+from ingest.line import (
+    COUNT,
+    FROM,
+    GID,
+    HEAD_BYTES,
+    OFFERED,
+    PID,
+    REASON,
+    SIZE_BYTES,
+    TAIL,
+    TCP,
+    UID,
+    UNTIL,
+)
 from ingest.staging import PUNCH, check_owner
 from spool.format import MAX_BURST
 from spool.kernel import address_of, kernel, load_i64, load_u32
@@ -55,9 +69,10 @@ _LIMIT, _USED, _BURST, _RUNS, _ROWS, _HEADS = 32, 40, 64, 72, 128, 4096
 _SIDES = _HEADS + MOST_LINES * HEAD_BYTES
 _NOTED_LATER = 1 << 62
 
-MESSAGE_FIELDS = 5
-AT, LENGTH, SENDER_UID, SENDER_PID, REFUSED = range(MESSAGE_FIELDS)
-"""Columns of a message: its address, bytes, sender, and the Reason for which it is refused already."""
+MESSAGE_FIELDS = 6
+AT, LENGTH, SENDER_UID, SENDER_PID, SENDER_GID, REFUSED = range(MESSAGE_FIELDS)
+"""Columns of a message: its address, bytes, sender (by TCP the gid is TCP_GID), and the Reason for which
+it is refused already."""
 
 Messages = npt.NDArray[np.int64]
 
@@ -244,6 +259,8 @@ def list_messages(address: int, side: int, rows: npt.NDArray[np.int64], out: Mes
 def _add(out: Messages, used: int, at: int, length: int, head: int, reason: int) -> int:
     out[used, AT], out[used, LENGTH], out[used, REFUSED] = at, length, reason
     out[used, SENDER_UID], out[used, SENDER_PID] = load_u32(head + UID), load_u32(head + PID)
+    gid = (load_u32(head + GID) - 1) & NO_ID
+    out[used, SENDER_GID] = TCP_GID if line.kind_of(head) == TCP else gid
     return used + 1
 
 

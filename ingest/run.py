@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from ingest.access import is_permitted
 from ingest.burst import (
     BASE,
     DIGEST,
     JOB_FIELDS,
     NEEDS_SEGMENT,
     PAGE,
+    RULES,
     SIZES,
     STORED,
     Column,
@@ -26,8 +28,17 @@ from ingest.burst import (
     over_quota,
     write_row,
 )
-from ingest.lines import AT, LENGTH, MESSAGE_FIELDS, REFUSED, SENDER_PID, SENDER_UID, Messages
-from spool.format import HEAD_BYTES, PIDS, POISON, SAMPLE_BYTES, UIDS
+from ingest.lines import (
+    AT,
+    LENGTH,
+    MESSAGE_FIELDS,
+    REFUSED,
+    SENDER_GID,
+    SENDER_PID,
+    SENDER_UID,
+    Messages,
+)
+from spool.format import HEAD_BYTES, PIDS, POISON, ROW_BYTES, SENDERS, UIDS
 from spool.frame import BURST, POSITION, Tail, finish
 from spool.histogram import add_size, begin_sizes, prepare_sizes
 from spool.kernel import address_of, copy, kernel, store_u32
@@ -36,18 +47,22 @@ from spool.page import WORDS
 from spool.wire import REASONS, Reason, check
 
 _POISONED, _OVER_QUOTA = int(Reason.POISON), int(Reason.OVER_QUOTA)
+_NOT_PERMITTED = int(Reason.NOT_PERMITTED)
 
 
 @kernel
-def _judge(page: int, message: Messages, flags: int) -> int:
+def _judge(job: Job, message: Messages, flags: int) -> int:
     """The Reason to refuse a message; REASONS and more for the topics over their quota; 0 accepts it."""
     if flags & POISON:
         return _POISONED
     if message[REFUSED] != 0:
         return message[REFUSED]
     reason = check(message[AT], message[LENGTH])
-    if reason == 0 and any_over_quota(page):
-        topic = over_quota(page, message[AT])
+    if reason == 0 and job[RULES] != 0:
+        uid, gid = message[SENDER_UID], message[SENDER_GID]
+        reason = 0 if is_permitted(job[RULES], message[AT], uid, gid) else _NOT_PERMITTED
+    if reason == 0 and any_over_quota(job[PAGE]):
+        topic = over_quota(job[PAGE], message[AT])
         if topic >= 0:
             return REASONS + topic
     return reason
@@ -62,10 +77,10 @@ def store(job: Job, tail: Tail, messages: Messages, used: int, verdicts: Column,
     """
     count = room = 0
     for i in range(used):
-        verdicts[i] = _judge(job[PAGE], messages[i], flags)
+        verdicts[i] = _judge(job, messages[i], flags)
         count += 1 if verdicts[i] == 0 else 0
         # Each that is refused may need a row of its own.
-        room += 12 + messages[i, LENGTH] if verdicts[i] == 0 else 8 + SAMPLE_BYTES
+        room += 12 + messages[i, LENGTH] if verdicts[i] == 0 else ROW_BYTES
     if not has_room(job, tail, room):
         return NEEDS_SEGMENT
     start = job[BASE] + tail[POSITION] + HEAD_BYTES
@@ -80,7 +95,7 @@ def store(job: Job, tail: Tail, messages: Messages, used: int, verdicts: Column,
         used - count,
         end - start,
         end - rows,
-        flags | UIDS | PIDS,
+        flags | UIDS | PIDS | SENDERS,
         tail[BURST] + 1,
         now_ns(job),
         job[DIGEST],
@@ -112,18 +127,18 @@ def _write_body(column: int, messages: Messages, verdicts: Column, used: int, co
 
 @kernel
 def _write_refused(at: int, messages: Messages, verdicts: Column, used: int) -> int:
-    """Write a discard row for each reason, and for each topic over its quota; the address behind them."""
+    """Write a discard row for each reason and sender, over quota for each topic; the address behind them."""
     for i in range(used):
         reason = verdicts[i]
         if reason == 0:
             continue
         count = 0
         for other in range(i, used):
-            if verdicts[other] == reason:
+            if verdicts[other] == reason and messages[other, SENDER_UID] == messages[i, SENDER_UID]:
                 count += 1
                 verdicts[other] = 0
         reason = reason if reason < REASONS else _OVER_QUOTA
-        at = write_row(at, reason, count, messages[i, AT], messages[i, LENGTH])
+        at = write_row(at, reason, count, messages[i, SENDER_UID], messages[i, AT], messages[i, LENGTH])
     return at
 
 
@@ -137,7 +152,7 @@ def discard(job: Job, bank: int, messages: Messages, used: int, flags: int) -> N
         return
     now = now_ns(job)
     for i in range(used):
-        reason = _judge(job[PAGE], messages[i], flags)
+        reason = _judge(job, messages[i], flags)
         if reason == 0 or reason >= REASONS:
             add_without_room(job, bank, messages[i, AT], now)
         else:

@@ -49,7 +49,7 @@ _LINGER_S = 0.3
 """So long nothing comes by TCP before its connections are ended."""
 _QUIET_S = 30.0
 """Between two lines in the log about the same thing."""
-_CREDENTIALS = struct.Struct("3i")
+_CREDENTIALS = struct.Struct("3I")
 _PASSING = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH)
 """What accept says when it is the connection that failed, or there is none."""
 
@@ -349,13 +349,13 @@ class StreamWorker:
             log.warning("%s", what)
 
 
-def _sender_of(sock: socket.socket) -> tuple[int, int, int]:
-    """(kind, uid, pid) of who connected; a stream has no other sender: its bytes may be of several writes."""
+def _sender_of(sock: socket.socket) -> tuple[int, int, int, int]:
+    """(kind, uid, pid, gid) of who connected; a stream has no other sender: its bytes may be of several."""
     if sock.family != socket.AF_UNIX:
-        return TCP, SENDER_UNKNOWN, SENDER_UNKNOWN
+        return TCP, SENDER_UNKNOWN, SENDER_UNKNOWN, SENDER_UNKNOWN
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _gid = _CREDENTIALS.unpack(data)
-    return UNIX, uid & SENDER_UNKNOWN, pid
+    pid, uid, gid = _CREDENTIALS.unpack(data)
+    return UNIX, uid, pid, gid
 
 
 def _end(sock: socket.socket) -> None:

@@ -57,6 +57,12 @@ class Worker(Stoppable, Protocol):
     beat: Callable[[], None]
 
 
+class Replaceable(Stoppable, Protocol):
+    """One that can also leave all to a successor."""
+
+    giving_way: bool
+
+
 class Attended(Protocol):
     """What the supervisor looks after beside signals. Neither call may wait, or raise."""
 
@@ -282,6 +288,15 @@ def end_when_told(worker: Stoppable) -> None:
         worker.stopping = True
 
     signal.signal(END, end)
+
+
+def give_way_when_told(worker: Replaceable) -> None:
+    """Let GIVE_WAY set both flags of a worker."""
+
+    def give_way(_number: int, _frame: FrameType | None) -> None:
+        worker.giving_way = worker.stopping = True
+
+    signal.signal(GIVE_WAY, give_way)
 
 
 def _become_worker(parent: int) -> None:

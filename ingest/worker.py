@@ -16,12 +16,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ingest import bank, burst, guard, lines, run, turn
+from ingest import access, bank, burst, guard, lines, run, turn
+from ingest.access import Rules
 from ingest.guard import Guard
 from ingest.lines import Lines
 from ingest.staging import Staging
 from ingest.turn import CLOSED, DONE, GUARDED, HOLD, RECEIVING, STATE, Turn
-from spool import histogram, ledger, refused, scan
+from spool import histogram, ledger, refused, scan, senders
 from spool.crash_point import reach
 from spool.format import MAX_BURST, POISON, SALVAGED
 from spool.frame import BURST
@@ -56,7 +57,7 @@ class Blocked(Exception):
 class IngestWorker:
     """One process's hold of socket, staging and log."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (each is another part's)
         self,
         receiver: socket.socket,
         staging: Staging,
@@ -65,10 +66,11 @@ class IngestWorker:
         *,
         bell: int,
         last_reader: bool,
+        rules: Rules | None = None,
     ) -> None:
         """`bell`: the keeper's eventfd. `last_reader`: nobody else keeps the socket when we stop."""
         self.receiver, self.staging, self.writer, self.ledger = receiver, staging, writer, ledger
-        self.stopping, self._last_reader = False, last_reader
+        self.stopping, self.giving_way, self._last_reader = False, False, last_reader
         self.beat: Callable[[], None] = no_beat
         self._held = False
         self._guard: Guard | None = None
@@ -77,7 +79,7 @@ class IngestWorker:
         self._runs = 0
         """Messages of the burst that is to be stored, when it is made of runs."""
         self._scratch = np.zeros(MAX_DATAGRAM_BYTES + 64, np.uint8)
-        self._verdicts = np.zeros(max(staging.slots, MAX_BURST) + REASONS, np.int64)
+        self._verdicts = np.zeros(max(staging.slots, MAX_BURST), np.int64)
         self.job = np.zeros(burst.JOB_FIELDS, np.int64)
         libc = ctypes.CDLL(None)
         self.job[burst.FD] = receiver.fileno()
@@ -96,6 +98,8 @@ class IngestWorker:
         self.job[burst.DIGEST] = digest_address()
         sizes = writer.page.words[Field.SIZES :][: histogram.SIZE_WORDS]
         histogram.settle(sizes, int(writer.tail[BURST]))
+        self._rules = rules or Rules({})
+        self.job[burst.RULES] = self._rules.address
         writer.tail[BURST] = max(int(writer.tail[BURST]), ledger.burst)
         self._use(0)
         self._point()
@@ -214,7 +218,7 @@ class IngestWorker:
                 self._streams.await_runs(self.receiver.fileno(), _IDLE_MS)
         self._guard.leave()
         self._guard = None
-        if not self._last_reader:
+        if self.giving_way or not self._last_reader:
             return
         # Senders are refused from here on; what they sent before stays readable.
         self.receiver.shutdown(socket.SHUT_RD)
@@ -233,7 +237,7 @@ class IngestWorker:
             time.sleep(_WAIT_S)
         if self._guard:
             self._guard.leave()
-        if self._last_reader:
+        if self._last_reader and not self.giving_way:
             self.receiver.shutdown(socket.SHUT_RD)
             Guard(self.receiver.fileno(), self.staging, self.turn).take_rest()
         log.warning("the spool is full; what was received stays in %s for the next start", self.staging.path)
@@ -374,9 +378,10 @@ def compile_kernels() -> None:
     empty, tail = np.zeros(burst.JOB_FIELDS, np.int64), np.zeros(5 + REASONS, np.int64)
     page = np.zeros(WORDS, np.int64)
     empty[burst.PAGE] = address_of(page)
-    burst.store(empty, tail, np.zeros(REASONS, np.int64), 0)
-    burst.receive(empty, tail, np.zeros(REASONS, np.int64), 0)
+    burst.store(empty, tail, np.zeros(0, np.int64), 0)
+    burst.receive(empty, tail, np.zeros(0, np.int64), 0)
     burst.discard(empty, 0, 0)
+    access.compile_kernels()
     bank.compile_kernels()
     turn.compile_kernels()
     guard.compile_kernels()
@@ -385,3 +390,4 @@ def compile_kernels() -> None:
     ledger.compile_kernels()
     refused.compile_kernels()
     scan.compile_kernels()
+    senders.compile_kernels()

@@ -28,7 +28,8 @@ Frame head, 64 bytes, at a multiple of 8. One frame holds one burst of the intak
     0    digest          u64       xxh3 of bytes 8 of the head to the end of the body, seeded with `previous`
     8    magic           u32       "bfrm"
     12   head_bytes      u16       64
-    14   flags           u16       1: uids, 2: pids, 4: salvaged after a crash, 8: a burst given up as poison
+    14   flags           u16       1: uids, 2: pids, 4: salvaged after a crash, 8: a burst given up as poison,
+                                   16: the sample of a discard row begins with the sender's uid:u32
     16   count           u32       messages stored
     20   discarded       u32       datagrams refused
     24   body_bytes      u32       without the padding
@@ -39,8 +40,9 @@ Frame head, 64 bytes, at a multiple of 8. One frame holds one burst of the intak
     56   previous        u64       digest of the frame before it; of the header's `previous` for the first
 
     body := length:u32[count] [uid:u32[count]] [pid:u32[count]] datagrams discard_row*
-    discard_row := reason:u16 sample_bytes:u16 count:u32 sample     one a reason, of over_quota one a topic;
-                                                                    sample: its first bytes
+    discard_row := reason:u16 sample_bytes:u16 count:u32 sample     one a reason and sender, of over_quota
+                                                                    one a topic, too; sample: first bytes
+                                                                    of the first datagram
 
 The digest is stored last: a frame whose digest is right was written whole. Eight zero bytes where a
 frame could begin end the log. A datagram's own bytes are specified in spool.wire.
@@ -59,6 +61,9 @@ Footer, written when a segment is sealed, behind the last frame; the file then e
 segment's, or this one's when it ended sooner, and is not believed. A mark names a frame; the first frame
 has one, and so has the first after every 64 KiB. `check` is the xxh3 of the footer before it. Timestamps
 are the senders' (ms).
+
+Flag 16 came later than version 1, and raised none: who does not know it counts right, and shows four bytes
+more of a sample. Before it there was one row a reason, of all senders.
 
 Versions: a reader refuses a version above its own (UnknownVersion) and reads every one below. Every
 version keeps the first 12 bytes of the header and its check, so that a later one is told from a damaged one.
@@ -90,20 +95,22 @@ HEAD_BYTES = 64
 MARK_BYTES = 64 * 1024
 """Distance of the footer's marks."""
 SAMPLE_BYTES = 256
-"""Bytes kept of one refused datagram, a burst and a reason."""
+"""Bytes kept of one refused datagram, a burst, a reason and a sender."""
+ROW_BYTES = 8 + 4 + SAMPLE_BYTES
+"""Of a discard row, at most."""
 MAX_BURST = 512
 """Most datagrams in a frame."""
-MAX_BODY_BYTES = MAX_BURST * (12 + MAX_DATAGRAM_BYTES) + REASONS * (8 + SAMPLE_BYTES)
+MAX_BODY_BYTES = MAX_BURST * (12 + MAX_DATAGRAM_BYTES) + REASONS * ROW_BYTES
 """No frame's body is longer."""
 
 
 def largest_message(segment_bytes: int) -> int:
     """Bytes of the largest message that an empty segment takes, its size field not counted."""
-    room = segment_bytes - HEADER_BYTES - HEAD_BYTES - REASONS * (8 + SAMPLE_BYTES)
+    room = segment_bytes - HEADER_BYTES - HEAD_BYTES - REASONS * ROW_BYTES
     return min(room, MAX_BODY_BYTES) - 12 - 4 - 8
 
 
-UIDS, PIDS, SALVAGED, POISON = 1, 2, 4, 8
+UIDS, PIDS, SALVAGED, POISON, SENDERS = 1, 2, 4, 8, 16
 
 HEADER = np.dtype(
     [

@@ -19,7 +19,7 @@ from spool.banks import make_banks
 from spool.committer import Committer
 from spool.crash_point import reach
 from spool.errors import SpoolFull
-from spool.frame import DISCARDED, POSITION, SEQUENCE, STORED
+from spool.frame import BURST, DISCARDED, POSITION, SEQUENCE, STORED
 from spool.history import History
 from spool.index import Index
 from spool.layout import Layout
@@ -31,14 +31,16 @@ from spool.provision import Provision
 from spool.quotas import Quotas
 from spool.retention import Stock, expired, undelivered
 from spool.room import waiting_bytes
+from spool.scan import Chunk
 from spool.segment import Identity
+from spool.senders import SenderTable
 
 log = logging.getLogger("bruce.keeper")
 
 IDLE_S = 0.2
 """Longest sleep without a bell: spares and retention are looked after at least this often."""
 COPY_S = 1.0
-"""Between two copies of the ledger."""
+"""Between two copies of the ledger, and of who sent how much."""
 STANDS_S = 0.02
 """Between two attempts to commit, while the watermark stands: before damage, or a suspect segment."""
 EXPIRE_S = 1.0
@@ -68,10 +70,13 @@ class Keeper:
             # While there is room for it.
             make_banks(layout.refused)
         self._stock = Stock(layout, identity, options)
+        self._stock.leaving = self._save_senders
         self._quotas = Quotas(layout, page, options.quotas, options.max_bytes)
         self._committer = Committer(layout, self._index, page)
-        self._committer.seen = self._quotas.add
-        self._committer.commit_all()
+        self._senders = SenderTable(layout)
+        self._committer.seen = self._see
+        if self._committer.commit_all():
+            self._senders.begin(self._committed())
         reach("recover.walked")
         # Behind the last one in use, however far it can be committed.
         self._provision = Provision(self._stock, page, max(self._committer.number, self._committer.last))
@@ -104,7 +109,8 @@ class Keeper:
         if self._options.keep_delivered_hours is not None:
             self._ages.save()
         self._copied_at = -math.inf
-        self._copy_ledger()
+        self._copy_books()
+        self._senders.close()
         if self._ledger:
             self._ledger.close()
             self._ledger = None
@@ -121,7 +127,7 @@ class Keeper:
             self._committer.seal_one()
             if self._packer:
                 self._packer.step()
-            self._copy_ledger()
+            self._copy_books()
             if self._history.due():
                 self._note_history()
         except OSError as error:
@@ -140,11 +146,27 @@ class Keeper:
         self._stands = before == int(self._page.words[Field.SYNCED])
         self._announce()
 
-    def _copy_ledger(self) -> None:
-        """Sync what was discarded without room, so that power loss takes COPY_S of it at most."""
+    def _see(self, first: int, chunk: Chunk) -> None:
+        """These frames are about to be committed."""
+        self._quotas.add(first, chunk)
+        self._senders.add(chunk)
+
+    def _committed(self) -> int:
+        """The last burst that is."""
+        return int(self._committer.tail[BURST])
+
+    def _save_senders(self) -> None:
+        self._senders.save(self._committed())
+
+    def _copy_books(self) -> None:
+        """Sync what is counted beside the log, so that power loss takes COPY_S of it at most."""
         if time.monotonic() - self._copied_at < COPY_S:
             return
         self._copied_at = time.monotonic()
+        self._save_senders()
+        self._copy_ledger()
+
+    def _copy_ledger(self) -> None:
         try:
             self._ledger = self._ledger or LedgerCopy(self._layout.ledger)
             self._ledger.update()

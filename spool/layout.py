@@ -6,6 +6,7 @@
     SPOOL/ledger              datagrams discarded while the spool was full
     SPOOL/ledger.synced       the same, as of its last sync
     SPOOL/refused             datagrams refused at intake, of segments that are gone
+    SPOOL/senders             who sent how much, as of the last second in which something came
     SPOOL/ages                since when segments are delivered, where they are kept for a time
     SPOOL/segments/           NUMBER.spare   allocated, not yet in use, or so lately that it has no name yet
                               SEQUENCE.seg   named by the sequence number of its first message
@@ -75,6 +76,10 @@ class Layout:
     @property
     def refused(self) -> Path:
         return self.directory / "refused"
+
+    @property
+    def senders(self) -> Path:
+        return self.directory / "senders"
 
     @property
     def ages(self) -> Path:

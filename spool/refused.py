@@ -1,10 +1,10 @@
 """What was refused at intake, by topic where that is known, and reason: frames have it, and then the book.
 
-The frames of a segment have a row for each reason, of what is over its quota one for each topic. When the
-keeper lets a segment go, these rows are carried into the *book*, SPOOL/refused: a file of two banks, with the
-rows of a ledger (spool.banks, spool.ledger). The book is synced, then the segment is unlinked. A bank names
-the last burst that it counts, and what frames have up to that burst counts no more: whatever is killed in
-between, a row counts once, in the one place or in the other.
+The frames of a segment have a row for each reason and sender, of what is over its quota one for each topic.
+When the keeper lets a segment go, these rows are carried into the *book*, SPOOL/refused: a file of two banks,
+with the rows of a ledger (spool.banks, spool.ledger). The book is synced, then the segment is unlinked. A
+bank names the last burst that it counts, and what frames have up to that burst counts no more: whatever is
+killed in between, a row counts once, in the one place or in the other.
 
 Headers carry totals by reason. What these have and the rows do not, since a frame is damaged or the book is
 gone, is known by reason alone.
@@ -29,6 +29,7 @@ from spool.errors import BadSpool, SpoolFull
 from spool.examination import skip_damage
 from spool.files import list_files
 from spool.format import HEAD_BYTES as FRAME_HEAD_BYTES
+from spool.format import SENDERS
 from spool.frame import BURST, ROW, tail_at_start
 from spool.kernel import address_of, kernel, load_i64, load_u8, load_u16, load_u32
 from spool.layout import SENT, SPARE, Layout
@@ -45,14 +46,16 @@ MOST_SAMPLES = 16
 HOUR_NS = 3_600_000_000_000
 READS = 4
 """Segments with anything refused in them that are carried over at a time: each is read, and unpacked."""
-_NOTHING = np.empty((0, 6), np.int64)
+_NOTHING = np.empty((0, 7), np.int64)
 _TRIES = 5
 _OVER_QUOTA = int(Reason.OVER_QUOTA)
 _LEAST_BYTES = 29
 """Of a well-formed datagram."""
 
 Rows = npt.NDArray[np.int64]
-"""int64[n, 6]: reason, messages, burst, received (ns), offset in the segment and length of the sample."""
+"""int64[n, 7]: reason, messages, burst, received (ns), offset in the segment and length of the sample, uid of
+the sender."""
+UID_UNKNOWN = 0xFFFFFFFF
 
 
 @kernel
@@ -69,11 +72,13 @@ def list_refused(base: int, frames: npt.NDArray[np.int64], after: int, out: Rows
             continue
         end = at + FRAME_HEAD_BYTES + load_u32(at + 24)
         row = end - load_u32(at + 28)
-        while row + 8 <= end:
+        named = 4 if load_u16(at + 14) & SENDERS else 0
+        while row + 8 + named <= end:
             if count < out.shape[0]:
                 out[count, 0], out[count, 1], out[count, 2] = load_u16(row), load_u32(row + 4), burst
                 out[count, 3] = frames[frame, 3]
-                out[count, 4], out[count, 5] = row + 8 - base, load_u16(row + 2)
+                out[count, 4], out[count, 5] = row + 8 + named - base, max(0, load_u16(row + 2) - named)
+                out[count, 6] = load_u32(row + 8) if named else UID_UNKNOWN
             count += 1
             row += 8 + load_u16(row + 2)
     return count
@@ -134,14 +139,14 @@ class Refusals:
     def _add(self, chunk: Chunk) -> None:
         base = address_of(chunk.data) - chunk.offset
         count = list_refused(base, chunk.frames, self._counted, _NOTHING)
-        rows = np.empty((count, 6), np.int64)
+        rows = np.empty((count, _NOTHING.shape[1]), np.int64)
         list_refused(base, chunk.frames, self._counted, rows)
         add_refused(address_of(self.bank), base, rows, digest_address())
         pairs, at = np.unique(rows[:, [0, 3]] // [1, HOUR_NS], axis=0, return_inverse=True)
         counts = np.bincount(at.ravel(), rows[:, 1], len(pairs)).astype(np.int64)
         self.hours.update(dict(zip(map(tuple, pairs.tolist()), counts.tolist(), strict=True)))
         for reason in np.unique(rows[:, 0]).tolist():
-            newest = rows[rows[:, 0] == reason][-MOST_SAMPLES:, 3:]
+            newest = rows[rows[:, 0] == reason][-MOST_SAMPLES:, 3:6]
             found = [
                 (received, chunk.data[at - chunk.offset :][:length].tobytes())
                 for received, at, length in newest.tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -67,6 +67,8 @@ class Stock:
 
     def __init__(self, layout: Layout, identity: Identity, options: SpoolOptions) -> None:
         self.layout, self.identity, self.options = layout, identity, options
+        self.leaving: Callable[[], None] = lambda: None
+        """Is called before segments are removed."""
 
     def used_bytes(self) -> int:
         """Bytes of disk that all segments and spares take."""
@@ -102,6 +104,7 @@ class Stock:
 
     def remove(self, sent: Iterable[int]) -> None:
         """Remove delivered segments by their first sequences, or the first of them (spool.refused)."""
+        self.leaving()
         for first in carry_over(self.layout, list(sent)):
             self.layout.segment(first, SENT).unlink(missing_ok=True)
             reach("retire.removed")

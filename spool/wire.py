@@ -94,6 +94,8 @@ class Reason(IntEnum):
     """Somebody spoke TLS to the TCP input; it ended the connection."""
     HTTP = 25
     """Somebody spoke HTTP to the TCP input; it ended the connection."""
+    NOT_PERMITTED = 26
+    """By a rule of [access] its sender may not write to its topic."""
 
 
 REASONS = 32
@@ -181,10 +183,10 @@ def split_topic(datagram: bytes) -> tuple[bytes, bytes, bytes]:
 
 def sampled_topic(reason: int, sample: bytes) -> bytes:
     """The topic in the first bytes of a datagram refused at intake, as far as they go; empty: not known."""
-    if reason != Reason.OVER_QUOTA:
-        return b""
-    # The only ones that are well-formed.
-    return split_topic(sample)[1]
+    if reason in (Reason.OVER_QUOTA, Reason.NOT_PERMITTED):
+        # The only ones that are well-formed.
+        return split_topic(sample)[1]
+    return b""
 
 
 def with_topic(datagram: bytes, topic: bytes) -> bytes:

@@ -40,7 +40,11 @@ _COUNTERS: dict[str, tuple[str, ...]] = {
     "DiscardDueToRateLimit": ("rate_limited",),
 }
 """Which reasons a counter of Dory's takes together."""
-_AT_INTAKE = {*_MALFORMED, "api_key", "api_version", "spool_full", "over_quota"}
+_AT_INTAKE = {
+    *_MALFORMED,
+    *("api_key", "api_version", "spool_full", "over_quota", "not_permitted"),
+    *("bad_size", "too_long", "unclean", "tls", "http"),
+}
 
 Document = dict[str, Any]
 

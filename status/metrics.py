@@ -56,6 +56,7 @@ class _Look(Collector):
         yield InfoMetricFamily("bruce_build", "The release.", {"version": version("bruce-spool")})
         yield _gauge("bruce_start_time_seconds", "When the daemon was started.", self._vital.started_ns / 1e9)
         yield from _books(self._figures)
+        yield from _senders(self._figures)
         yield from _health(self._figures)
         yield from _room(self._figures)
         yield from _topics(self._figures)
@@ -102,6 +103,24 @@ def _books(figures: Figures) -> Iterator[Metric]:
         for event in ("taken", "replied", "dropped", "refused"):
             replies.add_metric([event], getattr(acks, event))
         yield replies
+
+
+def _senders(figures: Figures) -> Iterator[Metric]:
+    received = CounterMetricFamily(
+        "bruce_sender_messages_received",
+        "Messages by the uid that sent them, refused ones too.",
+        labels=["uid"],
+    )
+    discarded = CounterMetricFamily(
+        "bruce_sender_messages_discarded",
+        "Messages refused at intake, by the uid that sent them.",
+        labels=["uid", "reason"],
+    )
+    for sender in figures.report.snapshot.senders:
+        received.add_metric([sender.sender], sender.received)
+        for reason, count in sender.discarded.items():
+            discarded.add_metric([sender.sender, reason], count)
+    yield from (received, discarded)
 
 
 def _health(figures: Figures) -> Iterator[Metric]:

@@ -9,7 +9,8 @@
                   "round_trip", "queue", "throttle": {"count", "seconds", "median", "p99"}}],
      "trouble": null or a sentence, "dead_lettered": n,
      "acknowledgements": null or {"taken", "replied", "dropped", "waiting", "refused"},
-     "lent": null or {"pid", "host", "since", "until"}, "unadopted": n, "held": bool}
+     "lent": null or {"pid", "host", "since", "until"}, "unadopted": n, "held": bool,
+     "senders": [{"sender", "received", "discarded": {REASON: n}}]}
 
 Watermarks are the next sequence number that is not yet at the level. Counts are those of the spool's whole
 life; `received = delivered + discarded + backlog` always holds. `trouble` says why nothing can be sent, or
@@ -18,6 +19,8 @@ the discarded are in the dead-letter topic. `acknowledgements` are those of [ing
 ack_socket, since the daemon was started. `lent` is the job on Spark that delivers in the daemon's stead.
 `unadopted`: of how many messages jobs have written down what became of them, and nobody has taken that over
 into the counts yet. `held`: nothing is received at the moment, since `brucectl drain --stop-intake` wants it.
+`senders` counts by uid what was received, and discarded at intake: "1001", or "unknown" for who came by TCP,
+or "other" for those beyond some 200. What was discarded without room is in none of them.
 
 What librdkafka measured at a broker: `round_trip` of requests; `queue`, how long messages waited before they
 went into a request, lingering included; `throttle`, how long the broker asked to be left alone. `count` and
@@ -102,7 +105,7 @@ class AckView:
     waiting: int
     """Messages that are not yet where their senders want to hear of."""
     refused: int
-    """Messages that were not taken, the spool being full; they count as received nowhere."""
+    """Messages that were not taken, the spool being full or by a rule; they count as received nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,17 @@ class LentView:
     """When it got delivery, as 2026-11-21T17:00:00Z."""
     until: int
     """The next sequence number that was not committed then."""
+
+
+@dataclass(frozen=True, slots=True)
+class SenderView:
+    """What a user sent."""
+
+    sender: str
+    """The uid; unknown, or other."""
+    received: int
+    discarded: dict[str, int]
+    """At intake, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +174,8 @@ class Snapshot:
     """Messages that jobs have told of, and that still count as backlog."""
     held: bool
     """Senders wait, because an operator wants it."""
+    senders: list[SenderView]
+    """Those with most first; empty before anything was counted."""
 
     def as_json(self) -> dict[str, Any]:
         """The documented shape."""

@@ -70,6 +70,9 @@ _EXAMPLE = """
     "bootstrap.servers" = "kafka1:9092,kafka2:9092,kafka3:9092"
     "compression.type" = "lz4"
 
+    [access]
+    "payments.*" = ["user:shop", "group:billing"]
+
     [topics."clicks"]
     partitioner = "murmur2"
     rate = 20000
@@ -97,6 +100,7 @@ def configuration() -> str:
             section("NAME", "bruce.toml \\- what can be set about bruce\n"),
             section("DESCRIPTION", document(introduction)),
             *(section(escape(f"[{table}]"), items(_keys(table))) for table in _OPTIONS),
+            section("[access]", document(f"{described['access']} Accepts: {settings.ACCESS_KEY.accepts}.")),
             section("[kafka]", document(kafka["kafka"])),
             section(
                 '[topics."NAME"]',

@@ -51,13 +51,16 @@ def discards(
     was malformed has no topic. Samples are first bytes of datagrams, as they were received. `brucectl replay
     --discards` sends again what the discard file has.
 
+    Then who sent what was discarded at intake: uid, user, reason, messages. It is not told with --topic or
+    --from: by sender neither is kept.
+
     With --json one document: version (1), discards (topic, reason, messages, dead_lettered, first, last),
-    samples (sequence, topic, reason, time, data); times are UTC, null: not known; what is not UTF-8 stands in
-    base64 under topic_base64, data_base64.
+    senders (sender, reason, messages; see brucectl-status), samples (sequence, topic, reason, time, data);
+    times are UTC, null: not known; what is not UTF-8 stands in base64 under topic_base64, data_base64.
 
     Counts are those since the spool began, with --from, too: when each message was discarded is not kept.
     """
-    from cli.discards import as_document, list_discards, newest
+    from cli.discards import as_document, list_discards, newest, user_name
     from cli.output import show_json, show_rows
     from cli.span import parse_place
     from spool.wire import Reason, reason_name
@@ -77,6 +80,10 @@ def discards(
         return
     heads = ("topic", "reason", "messages", "dead-lettered", "first", "last")
     show_rows(heads, [_columns(row) for row in found.discards])
+    if found.senders:
+        typer.echo()
+        rows = [(row.sender, user_name(row.sender), row.reason, row.messages) for row in found.senders]
+        show_rows(("uid", "user", "reason", "messages"), rows)
     if shown := newest(found.examples, samples):
         typer.echo()
         show_rows(("topic", "reason", "time", "sequence", "first bytes"), [_example(one) for one in shown])

@@ -72,6 +72,7 @@ def check_shape(report: dict[str, Any]) -> None:
         "lent",
         "unadopted",
         "held",
+        "senders",
         "rates",
         "topics",
         "topics_estimated",

@@ -88,7 +88,7 @@ class Streams:
         if not self.lines.gather(1):
             return 0
         used = self.lines.list_messages()
-        for at, length, uid, _pid, reason in self.lines.messages[:used].tolist():
+        for at, length, uid, _pid, _gid, reason in self.lines.messages[:used].tolist():
             data = ctypes.string_at(at, length)
             reason = reason or int(check(at, length))  # noqa: PLW2901
             self.uids.add(uid)

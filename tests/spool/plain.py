@@ -26,7 +26,7 @@ class Message:
 
 @dataclass
 class Frame:
-    """One frame. `rows`: (reason, count, sample)."""
+    """One frame. `rows`: (reason, count, sample); `row_uids`: whose they are."""
 
     offset: int
     flags: int
@@ -40,6 +40,7 @@ class Frame:
     uids: list[int]
     pids: list[int]
     rows: list[tuple[int, int, bytes]]
+    row_uids: list[int | None]
 
 
 @dataclass
@@ -161,14 +162,27 @@ def _read_frame(data: bytes, at: int, previous: int) -> Frame | None:
         datagrams.append(data[at_body : at_body + length])
         at_body += length
     assert at_body == end - discard_bytes
-    rows = []
+    rows, row_uids = [], []
     while at_body < end:
         reason, length, number = struct.unpack_from("<HHI", data, at_body)
-        rows.append((reason, number, data[at_body + 8 : at_body + 8 + length]))
+        sample = data[at_body + 8 : at_body + 8 + length]
+        row_uids.append(int.from_bytes(sample[:4], "little") if flags & 16 else None)
+        rows.append((reason, number, sample[4:] if flags & 16 else sample))
         at_body += 8 + length
     assert at_body == end
     return Frame(
-        at, flags, sequence, burst, received, before, digest, discarded, datagrams, *columns[1:], rows
+        at,
+        flags,
+        sequence,
+        burst,
+        received,
+        before,
+        digest,
+        discarded,
+        datagrams,
+        *columns[1:],
+        rows,
+        row_uids,
     )
 
 

@@ -70,6 +70,7 @@ class Rig:
         if self._spool:
             self.writer.close()
             self.keeper._index.close()
+            self.keeper._senders.close()
             if self.keeper._ledger:
                 self.keeper._ledger.close()
                 self.keeper._ledger = None

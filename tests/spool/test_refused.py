@@ -189,6 +189,8 @@ def test_a_failed_sync_of_the_book_keeps_the_segments(
 ) -> None:
     """What it says is in memory, and perhaps only there: nothing goes before a sync of it has succeeded."""
     sent, real, calls = books.deliver(), os.fdatasync, 0
+    # The table of senders has syncs of its own.
+    books.rig.keeper._stock.leaving = lambda: None
 
     def fail(fd: int) -> None:
         nonlocal calls

@@ -28,6 +28,7 @@ WELL = Snapshot(
     lent=None,
     unadopted=0,
     held=False,
+    senders=[],
 )
 HEALTHY = Report(
     taken="2026-11-21T17:00:00Z",

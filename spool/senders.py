@@ -1,0 +1,212 @@
+"""Who sent how much: messages stored and refused, by uid, counted from the frames that are committed.
+
+The *table*, SPOOL/senders, is a file of two banks with the rows of a ledger (spool.banks, spool.ledger), in
+which a uid of four bytes stands in the place of the topic, and reason 0 counts what was stored. It names the
+last burst that it counts, and is synced every second in which something came, and before a segment goes. So
+whoever wants to know reads it, and the frames behind it: a frame counts once, whatever is killed in between.
+
+A bank has 223 rows; who finds none is counted among the others, by reason. Not in here: what was discarded
+while the spool had no room (the ledger knows topics, not senders), and what came before the table was begun.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from spool.banks import BANK_BYTES, HEAD_BYTES, SyncedBanks, read_bank
+from spool.errors import BadSpool, SpoolFull
+from spool.files import list_files
+from spool.format import HEAD_BYTES as FRAME_HEAD_BYTES
+from spool.format import SENDERS, UIDS
+from spool.frame import END, ROW, tail_at_start
+from spool.kernel import address_of, kernel, load_i64, load_u16, load_u32, store_u32
+from spool.layout import Layout
+from spool.ledger import add, list_rows
+from spool.live import read_footer
+from spool.packed import header_of, open_plain
+from spool.scan import Chunk, Scan, digest_address
+from spool.wire import REASONS
+
+log = logging.getLogger("bruce.keeper")
+
+UNKNOWN = 0xFFFFFFFF
+"""In the place of a uid: by TCP there is none."""
+_UID_BYTES = 4
+
+
+@dataclass(slots=True)
+class Sender:
+    """What one uid sent."""
+
+    uid: int | None
+    """None: all who found no row of their own."""
+    stored: int = 0
+    refused: Counter[int] = field(default_factory=Counter)
+    """By reason."""
+
+    @property
+    def received(self) -> int:
+        """Messages and what was refused."""
+        return self.stored + self.refused.total()
+
+
+@kernel
+def count_senders(
+    bank: int, base: int, frames: npt.NDArray[np.int64], after: int, scratch: int, digest: int
+) -> int:
+    """Count good frames behind burst `after` in the bank at address `bank`; the last burst counted.
+
+    `base` is where offset 0 of the segment would lie, `scratch` the address of four bytes to work in.
+    """
+    for i in range(frames.shape[0]):
+        at = base + frames[i, 0]
+        burst, count, flags = load_i64(at + 40), load_u32(at + 16), load_u16(at + 14)
+        if burst <= after:
+            continue
+        after = burst
+        first, begin = at + FRAME_HEAD_BYTES + 4 * count, 0
+        while begin < count:
+            uid, end = load_u32(first + 4 * begin) if flags & UIDS else UNKNOWN, begin + 1
+            while end < count and (not flags & UIDS or load_u32(first + 4 * end) == uid):
+                end += 1
+            store_u32(scratch, uid)
+            add(bank, scratch, 4, 0, frames[i, 3], digest, end - begin)
+            begin = end
+        end = at + FRAME_HEAD_BYTES + load_u32(at + 24)
+        row = end - load_u32(at + 28)
+        while row + 8 <= end:
+            store_u32(scratch, load_u32(row + 8) if flags & SENDERS else UNKNOWN)
+            if load_u16(row) < REASONS:
+                add(bank, scratch, 4, load_u16(row), frames[i, 3], digest, load_u32(row + 4))
+            row += 8 + load_u16(row + 2)
+    return after
+
+
+class Count:
+    """A table in memory, to be added to."""
+
+    def __init__(self, burst: int, bank: bytes) -> None:
+        self.burst = burst
+        """The last one that is counted."""
+        self.bank = np.frombuffer(bank or bytes(BANK_BYTES), np.uint8).copy()
+        self._scratch = np.zeros(_UID_BYTES, np.uint8)
+
+    def add(self, chunk: Chunk) -> None:
+        """Count a run of good frames; those that are counted already are passed over."""
+        base = address_of(chunk.data) - chunk.offset
+        bank, scratch = address_of(self.bank), address_of(self._scratch)
+        self.burst = int(count_senders(bank, base, chunk.frames, self.burst, scratch, digest_address()))
+
+    def read(self, path: Path) -> None:
+        """Count what a segment holds behind the last burst. Raises BadSpool, OSError."""
+        fd = open_plain(path)
+        try:
+            footer = read_footer(fd)
+            scan = Scan(fd, tail_at_start(header_of(fd, path)), int(footer[0]["end"]) if footer else None)
+            while True:
+                while chunk := scan.next():
+                    self.add(chunk)
+                if scan.stopped == END or scan.skip() is None:
+                    return
+        finally:
+            os.close(fd)
+
+
+class SenderTable:
+    """The keeper's side: it counts what is committed as it reads it."""
+
+    def __init__(self, layout: Layout) -> None:
+        """Read the table, and what sealed segments hold behind it; a new one begins with the unsealed."""
+        self._path = layout.senders
+        self._banks: SyncedBanks | None = None
+        self._saved, bank = read_bank(layout.senders)
+        self._count = Count(self._saved, bank)
+        self._fails = False
+        if self._saved:
+            _read_behind(layout, self._count, sealed=True)
+
+    def add(self, chunk: Chunk) -> None:
+        """These frames were read, to be committed."""
+        self._count.add(chunk)
+
+    def begin(self, burst: int) -> None:
+        """All that there is was counted, and the log ends with `burst`."""
+        if self._count.burst > burst:
+            # What it counts did not survive: those numbers will be given again.
+            log.warning("%s counts messages that are gone", self._path)
+            self._path.unlink(missing_ok=True)
+            self._count.burst, self._saved = burst, 0
+
+    def save(self, committed: int) -> None:
+        """Sync the table, when all that it counts is committed, up to burst `committed`."""
+        if self._count.burst == self._saved or self._count.burst > committed:
+            return
+        try:
+            self._banks = self._banks or SyncedBanks(self._path)
+            self._banks.put(self._count.bank[HEAD_BYTES:].tobytes(), self._count.burst)
+            self._saved, self._fails = self._count.burst, False
+        except (OSError, SpoolFull) as error:
+            if not self._fails:
+                log.warning("who sent how much cannot be written down: %s", error)
+            self._fails = True
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._banks:
+            self._banks.close()
+            self._banks = None
+
+
+def _read_behind(layout: Layout, count: Count, *, sealed: bool) -> None:
+    """Count what segments hold behind the last burst, all or the sealed ones."""
+    behind = []
+    for path in reversed(list(list_files(layout))):
+        try:
+            with path.open("rb", buffering=0) as file:
+                footer = read_footer(file.fileno())
+        except FileNotFoundError:
+            continue
+        if footer and int(footer[0]["burst"]) <= count.burst:
+            break
+        if footer or not sealed:
+            behind.append(path)
+    for path in reversed(behind):
+        try:
+            count.read(path)
+        except (BadSpool, FileNotFoundError) as error:
+            log.debug("%s is not counted by sender: %s", path, error)
+
+
+def read_senders(layout: Layout) -> list[Sender]:
+    """Who sent how much, those with most first; nothing without a table. Raises OSError."""
+    burst, bank = read_bank(layout.senders)
+    if not burst:
+        return []
+    count = Count(burst, bank)
+    _read_behind(layout, count, sealed=False)
+    return list_senders(count)
+
+
+def list_senders(count: Count) -> list[Sender]:
+    """What a table says."""
+    found: dict[int | None, Sender] = {}
+    for row in list_rows(count.bank):
+        uid = int.from_bytes(row.topic, "little") if row.topic else None
+        sender = found.setdefault(uid, Sender(uid))
+        if row.reason:
+            sender.refused[row.reason] += row.count
+        else:
+            sender.stored += row.count
+    return sorted(found.values(), key=lambda one: -one.received)
+
+
+def compile_kernels() -> None:
+    """Compile, or load from the cache, what counting takes."""
+    count_senders(0, 0, np.empty((0, ROW), np.int64), 0, 0, digest_address())
