@@ -11,6 +11,7 @@ from spool.files import FOR_EVER, Span
 from spool.layout import Layout
 from spool.record import Topics
 from spool.selection import Selection
+from spool.wire import encode
 from tests.spool.rig import Rig
 
 
@@ -20,7 +21,7 @@ def spool(rig: Rig) -> Layout:
     for _ in range(30):
         rig.fill(3)
         rig.step()
-    rig.append([b"not committed"])
+    rig.append([encode(b"t0", b"not committed")])
     rig.crash()
     return rig.layout
 
