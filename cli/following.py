@@ -21,7 +21,7 @@ LOOK_S = 0.2
 def follow(
     layout: Layout, span: Span, pattern: Pattern | None, damaged: Callable[[str], None]
 ) -> Iterator[tuple[Batch, int]]:
-    """(batch, row) of what is asked for, from now on or from where the span begins; ends with Control-C.
+    """(batch, row) of what is asked for, from now on or from where the span begins, without an end.
 
     `damaged` is told a sentence of what cannot be read.
     """
@@ -48,7 +48,5 @@ def follow(
                 wanted &= pattern.rows(batch)
             for row in wanted.nonzero()[0].tolist():
                 yield batch, row
-    except KeyboardInterrupt:
-        return
     finally:
         reader.close()

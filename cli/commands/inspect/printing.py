@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -57,7 +58,8 @@ def print_records(
             return follow(layout, span, pattern, note)
         return select(paths, span, note, pattern=pattern, fleeting=not files)
 
-    with file_errors():
+    # At whatever place Control-C comes: who follows has no other end.
+    with file_errors(), suppress(*([KeyboardInterrupt] if on_and_on else [])):
         lines = map(_shape(committed, values=values, as_json=as_json), itertools.islice(found(), limit))
         show_lines(_counted(lines, printed), cut=not as_json)
     missed = pattern is not None and not next(printed)
