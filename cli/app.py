@@ -7,7 +7,20 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli.commands import config, discards, doctor, drain, inspect, replay, run, send, spark, status, top
+from cli.commands import (
+    config,
+    discards,
+    doctor,
+    drain,
+    inspect,
+    replay,
+    run,
+    send,
+    spark,
+    status,
+    top,
+    trace,
+)
 from cli.entry import enter
 
 
@@ -27,6 +40,7 @@ control = _new_app("Look into, feed and steer bruce, the durable way into Kafka.
 daemon.command("run", epilog=run.EXAMPLES)(run.run)
 control.command("status", epilog=status.EXAMPLES)(status.status)
 control.command("top", epilog=top.EXAMPLES)(top.top)
+control.command("trace", epilog=trace.EXAMPLES)(trace.trace)
 control.command("send", epilog=send.EXAMPLES)(send.send)
 control.command("drain", epilog=drain.EXAMPLES)(drain.drain)
 control.command("replay", epilog=replay.EXAMPLES)(replay.replay)

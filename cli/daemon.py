@@ -39,6 +39,7 @@ from ingest.supervisor import GIVE_WAY, Supervisor, Worker, end_when_told, give_
 from ingest.watch import Watch
 from ingest.worker import IngestWorker, compile_kernels
 from router.partition import Partitioners
+from router.trace_ask import ask_path, events_path
 from spool import filesystem
 from spool.account import take_account
 from spool.errors import SpoolError
@@ -220,7 +221,8 @@ class Daemon:
             self._lines.unlink(missing_ok=True)
         if not read_staging(self._staging) and not self.page.words[Field.SUSPECT]:
             self._staging.unlink(missing_ok=True)
-            self._page_path.unlink(missing_ok=True)
+            for path in (self._page_path, ask_path(self._page_path), events_path(self._page_path)):
+                path.unlink(missing_ok=True)
         if self._embedded:
             self._embedded.close()
         self._spool.lock.release()
@@ -305,6 +307,7 @@ class Daemon:
             share=lambda place, counts: publish_open(self.page, place, counts),
             latency=self.page.words[Field.LATENCY :][:LATENCY_WORDS],
             wants_metadata=self._wants_metadata,
+            page=self._page_path,
         )
         end_when_told(worker.orders)
 

@@ -8,6 +8,7 @@ import select
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ from router.rejects import Rejection
 from router.room import Room
 from router.router import Router
 from router.topic_reader import TopicReader
+from router.tracing import Tracing
 from spool.catalogue import Catalogue
 from spool.discard_file import DiscardFile
 from spool.layout import Layout
@@ -109,13 +111,15 @@ class Delivery:
         orders: Orders | None = None,
         only: frozenset[bytes] = frozenset(),
         latency: npt.NDArray[np.int64] | None = None,
+        page: Path | None = None,
     ) -> None:
         """`committed`: up to where the log may be read. `bell`: an eventfd that rings when that moves.
 
         `report` is told now and then. `give_up`: below which sequence the spool has no room for messages
         any more. `share` is told what is open of topics with a quota. `orders`: when to end. `only`: these
         topics; the messages of others stay. None: all. `latency` int64[LATENCY_WORDS]:
-        added to as messages are acknowledged (spool.histogram).
+        added to as messages are acknowledged (spool.histogram). `page`: beside the one that lies there
+        somebody may ask for a trace.
         """
         self._orders = orders or Orders()
         self._drain_s = config.dispatch.drain_seconds
@@ -130,6 +134,7 @@ class Delivery:
         self._client, self._pool = make_pool(
             config.dispatch, topics, ProgressBook(self._acks, catalogue, layout), spool, self._wake
         )
+        self._tracing = Tracing(page, topics, self._pool) if page else None
         self._metadata = Metadata(self._client.fetch_cluster, lambda: os.eventfd_write(self._wake, 1))
         window = config.dispatch.window_messages, config.dispatch.window_bytes
         shares = (
@@ -205,6 +210,9 @@ class Delivery:
         self._report(Progress(self.floor, brokers, self.router.trouble(), counts, fresh, times, fetched))
         if self._orders.wants_metadata():
             self._metadata.want([])
+        if self._tracing:
+            self._tracing.look()
+            self.router.follow(self._tracing.current)
 
     def _sleep(self) -> None:
         ready, _, _ = select.select([self._wake, self._bell], [], [], IDLE_S)
@@ -225,6 +233,8 @@ class Delivery:
             self._client.flush(IDLE_S)
         self.router.commit()
         self._tell()
+        if self._tracing:
+            self._tracing.leave()
         self._metadata.stop()
         self.router.close()
         if self._pool.close():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -54,12 +55,14 @@ class DeliveryWorker:
         share: ShareReport,
         latency: npt.NDArray[np.int64],
         wants_metadata: Callable[[], bool],
+        page: Path,
     ) -> None:
         """The arguments are those of Delivery. Raises SpoolBusy when somebody else owns the marks."""
         self.orders = Orders(asked=self._is_asked, wants_metadata=wants_metadata)
         self._layout, self._identity, self._config = layout, identity, config
         self._committed, self._bell, self._report = committed, bell, report
         self._give_up, self._share, self._latency = give_up, share, latency
+        self._page = page
         self._owner = Lock(layout.owner, "delivering")
         self._claims, self._looked_at = Claims(layout, identity.boot), 0.0
 
@@ -90,6 +93,7 @@ class DeliveryWorker:
             share=self._share,
             orders=self.orders,
             latency=self._latency,
+            page=self._page,
         ).run(end)
 
     def _lend(self) -> None:

@@ -35,6 +35,6 @@ class NotFound(CliError):
 class NobodyListens(CliError):
     """No daemon behind the socket. `sent` messages had been taken before."""
 
-    def __init__(self, reason: str, sent: int) -> None:
+    def __init__(self, reason: str, sent: int = 0) -> None:
         super().__init__(reason)
         self.sent = sent

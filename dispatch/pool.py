@@ -71,6 +71,8 @@ class Outcomes(NamedTuple):
 
     def only(self, rows: npt.NDArray[np.bool_]) -> Outcomes:
         """Some of the rows."""
+        if rows.all():
+            return self
         return self._replace(
             sequence=self.sequence[rows],
             code=self.code[rows],

@@ -23,6 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
+from router.tracing import Trace
 from spool.catalogue import Catalogue, SegmentInfo
 from spool.changes import CHUNK_BYTES, CHUNK_MESSAGES, Changes, Discard
 from spool.discarded import SAMPLE_BYTES, Sample
@@ -143,6 +144,7 @@ class Acks:
         self._delivered = self._given_up = 0
         self.latency = np.zeros(LATENCY_WORDS, np.int64)
         """How long messages took (spool.histogram)."""
+        self.trace: Trace | None = None
         self.generation = marks.generation()
         """Of the marks that are durable: how often they were written."""
         self.progress = marks.progress()
@@ -244,17 +246,17 @@ class Acks:
             bits.dirty[chunks] = 1
         self._changed |= len(sequences) > 0
 
-    def resolve(self, sequences: npt.NDArray[np.int64]) -> None:
-        """These are done with."""
+    def resolve(
+        self, sequences: npt.NDArray[np.int64], received_ns: npt.NDArray[np.int64] | None = None
+    ) -> None:
+        """These are done with; those that were acknowledged just now with when they were received."""
+        if received_ns is not None:
+            add_latencies(self.latency, received_ns, time.time_ns())
         above = sequences[sequences >= self.floor]
         for bits, which in self._by_segment(above):
             fresh = set_bits(bits.resolved, bits.info.first_sequence, above[which], bits.dirty)
             self._delivered += fresh
         self._changed |= len(above) > 0
-
-    def note_ages(self, received_ns: npt.NDArray[np.int64]) -> None:
-        """Messages received at these times, ns since the epoch, are acknowledged now."""
-        add_latencies(self.latency, received_ns, time.time_ns())
 
     def discard(self, sequences: npt.NDArray[np.int64], reason: int, topic: bytes) -> int:
         """These are done with, undelivered, for a reason; how many were not done with before.
@@ -262,6 +264,8 @@ class Acks:
         Both readers come by the same damage, and do so again after a restart: a message counts once.
         """
         fresh = sequences[self._without(sequences, taken_too=False)]
+        if self.trace:
+            self.trace.note_discarded(fresh, reason)
         if len(fresh):
             self._discarded.append(Discard(fresh, reason, topic, time.time_ns()))
             self.resolve(fresh)

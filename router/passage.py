@@ -20,6 +20,7 @@ from router.failures import Failures
 from router.growth import Growth
 from router.rejects import Rejects
 from router.room import Mask
+from router.tracing import Trace
 from router.unknown import UnknownTopics
 from spool.reader import Reader
 from spool.record import Batch, by_topic
@@ -51,6 +52,8 @@ class Passage:
         """Segment number and offset: what lies before was received while Kafka was away."""
         self.handed_over = 0
         """Messages given to the producer, those sent again included."""
+        self.trace: Trace | None = None
+        """Follows some of them."""
 
     def route(self, reader: Reader, catch_up: CatchUp | None) -> bool:
         """Read one batch and hand over what may go; False when nothing is committed."""
@@ -63,6 +66,8 @@ class Passage:
         reader.damage.clear()
         if batch is None:
             return False
+        if self.trace:
+            self.trace.note_read(batch)
         wanted = self._acks.open(batch.sequence)
         if catch_up is None:
             wanted &= ~self._discard_excess(batch, wanted)
@@ -128,6 +133,8 @@ class Passage:
         self._acks.take(batch.sequence[sent])
         if self._acks.marks_first:
             self._acks.unmark(batch.sequence[may & ~sent])
+        if self.trace:
+            self.trace.note_placed(batch, chosen, sent, wanted)
         left = wanted & ~sent
         if left.any():
             loose = self._cover(batch, left, chosen)

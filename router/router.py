@@ -33,6 +33,7 @@ from router.passage import Passage
 from router.rejects import Rejection, Rejects
 from router.renewal import Renewal
 from router.shares import BEHIND_BYTES, floods
+from router.tracing import Trace
 from router.trouble import Trouble
 from router.unknown import Learnt, UnknownTopics
 from spool.crash_point import reach
@@ -91,6 +92,10 @@ class Router:
         """Messages given to the producer since the start, those sent again included."""
         return self._passage.handed_over
 
+    def follow(self, trace: Trace | None) -> None:
+        """Tell this trace what happens to its messages."""
+        self._passage.trace = self._acks.trace = trace
+
     def step(self) -> bool:
         """Do what can be done without waiting; False when there was nothing."""
         self._take_cluster()
@@ -133,11 +138,12 @@ class Router:
         if count == 0:
             return 0
         self._catch_ups.fruitless = False
-        outcomes = _without(outcomes, self._rejects.settle(outcomes))
+        outcomes = outcomes.only(~self._rejects.settle(outcomes))
+        if self._passage.trace:
+            self._passage.trace.note_outcomes(outcomes)
         good = outcomes.code == 0
         reach("mark.acknowledged")
-        self._acks.resolve(outcomes.sequence[good])
-        self._acks.note_ages(outcomes.received_ns[good])
+        self._acks.resolve(outcomes.sequence[good], outcomes.received_ns[good])
         if self._shares:
             self._shares.note_resolved(self._pool.partitions.rows["topic"][outcomes.flat[good]])
         if good.any():
@@ -392,8 +398,3 @@ class Router:
     def close(self) -> None:
         """Wait for what is being written."""
         self._rejects.close()
-
-
-def _without(outcomes: Outcomes, rows: npt.NDArray[np.bool_]) -> Outcomes:
-    """Outcomes less some of their rows."""
-    return outcomes.only(~rows) if rows.any() else outcomes

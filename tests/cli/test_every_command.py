@@ -39,7 +39,7 @@ WITHOUT_JSON = {
     "brucectl top": "is for people; programs have status",
 }
 """Why."""
-LINES = ("brucectl inspect frames", "brucectl inspect records", "brucectl inspect find")
+LINES = ("brucectl inspect frames", "brucectl inspect records", "brucectl inspect find", "brucectl trace")
 """They print an object a line, which has no version."""
 MAPS = ("topics", "refused", "discarded", "dropped", "spools")
 """By name, uuid or reason: their keys are data."""
@@ -47,6 +47,7 @@ NEEDED = {
     "brucectl send": ["--topic", "t", "v"],
     "brucectl replay": ["--from", "0"],
     "brucectl drain": ["--timeout", "0"],
+    "brucectl trace": ["--topic", "t"],
     "brucectl inspect show": ["0"],
     "brucectl inspect find": ["v"],
     "brucectl inspect carve": ["/dev/null"],
@@ -64,7 +65,10 @@ ON_SPOOLS = [
     for called, command in COMMANDS.items()
     if any("--spool" in p.opts for p in command.params) and called not in ON_TERMINALS
 ]
-SHOWN = [called for called in ON_SPOOLS if called != "brucectl drain"] + ["brucectl config show"]
+ON_DAEMONS = ("brucectl trace",)
+"""Without one they end at once."""
+SHOWN = [called for called in ON_SPOOLS if called not in ("brucectl drain", *ON_DAEMONS)]
+SHOWN += ["brucectl config show"]
 """What prints something of a spool that has messages, without a Kafka."""
 NOBODY = 65534
 
@@ -126,7 +130,7 @@ def section(called: str) -> str:
     return page.partition(f".SH {called}\n")[2].partition("\n.SH ")[0]
 
 
-@pytest.mark.parametrize("called", [called for called in ON_SPOOLS if called not in WITHOUT_JSON])
+@pytest.mark.parametrize("called", [c for c in ON_SPOOLS if c not in (*WITHOUT_JSON, *ON_DAEMONS)])
 def test_json_is_what_is_described(called: str, spool: Path) -> None:
     """Every key that is printed stands in the page; a document has its version."""
     done = call(called, "--json", "--spool", spool)

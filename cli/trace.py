@@ -1,0 +1,122 @@
+"""Following single messages through a daemon that lives: asking for a trace, and reading what it tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from cli.errors import CliError, NobodyListens
+from cli.snapshot import list_workers
+from router.trace_ask import Ask, ask_path, events_path, read_ask
+from spool.identity import read_identity
+from spool.layout import Layout
+from spool.page import page_path, read_page, runtime_directory
+from spool.recovery import boot_id
+
+ANSWER_S = 10.0
+"""In which a delivery worker answers, one that is being started again included."""
+LATE_S = 5.0
+"""Behind the end of its time, until a trace is told by nobody."""
+LOOK_S = 0.1
+_NOBODY = (
+    "the delivery worker follows nothing: it is not running, or delivery is lent to a job on Spark; see "
+    "brucectl status"
+)
+
+
+class Asking:
+    """A trace that was asked for; a context manager, which stops it."""
+
+    def __init__(self, spool: Path, ask: Ask) -> None:
+        """Ask the daemon of this spool. Raises NobodyListens, CliError when a trace runs, OSError."""
+        self.page, self.ask = page_of(spool), ask
+        if not _daemon(self.page):
+            raise NobodyListens(f"no daemon is running on {spool}; only one that lives can be followed")
+        running = read_ask(self.page)
+        if running is not None and not running.is_over():
+            left = (running.until_ns - time.monotonic_ns()) / 1e9
+            raise CliError(
+                f"another trace runs, for {left:.0f} s at most; `brucectl trace --stop` ends it sooner"
+            )
+        self._at = 0
+        try:
+            events_path(self.page).unlink(missing_ok=True)
+            self._put()
+        except PermissionError:
+            raise CliError(
+                f"{self.page.parent} may not be written: only bruce's own user, or root, can follow messages"
+            ) from None
+
+    def _put(self) -> None:
+        """Put the ask where the worker looks, as a file of the worker's own user."""
+        owner = self.page.stat()
+        temporary = ask_path(self.page).with_suffix(".trace-asking")
+        temporary.unlink(missing_ok=True)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            if owner.st_uid != os.geteuid():
+                os.fchown(fd, owner.st_uid, owner.st_gid)
+            file.write(self.ask.encode())
+        temporary.rename(ask_path(self.page))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(FileNotFoundError):
+            if (now := read_ask(self.page)) and now.token == self.ask.token:
+                ask_path(self.page).unlink()
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """What happens, as it happens, up to the end of the trace. Raises NobodyListens."""
+        deadline, began = time.monotonic() + ANSWER_S, False
+        while True:
+            for event in self._news():
+                mine = event.get("token", self.ask.token) == self.ask.token
+                began |= mine
+                if mine:
+                    yield event
+                if mine and event["event"] == "ended":
+                    return
+            if not began and time.monotonic() > deadline:
+                raise NobodyListens(_NOBODY)
+            if not _daemon(self.page):
+                raise NobodyListens("the daemon has ended, and the trace with it")
+            if time.monotonic_ns() > self.ask.until_ns + LATE_S * 1e9:
+                raise NobodyListens("the time is over, and no delivery worker is there to say so")
+            time.sleep(LOOK_S)
+
+    def _news(self) -> Iterator[dict[str, Any]]:
+        try:
+            with events_path(self.page).open("rb") as file:
+                file.seek(self._at)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        whole = data[: data.rfind(b"\n") + 1]
+        self._at += len(whole)
+        for line in whole.splitlines():
+            yield json.loads(line)
+
+
+def stop(spool: Path) -> bool:
+    """End the trace that runs; whether there was one. Raises OSError."""
+    page = page_of(spool)
+    running = read_ask(page)
+    ask_path(page).unlink(missing_ok=True)
+    return running is not None and not running.is_over()
+
+
+def page_of(spool: Path) -> Path:
+    """The shared page of a spool, in this boot. Raises NoSpool."""
+    return page_path(runtime_directory(), read_identity(Layout(spool)), boot_id())
+
+
+def _daemon(page: Path) -> bool:
+    words = read_page(page)
+    return words is not None and bool(list_workers(words))

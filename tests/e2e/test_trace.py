@@ -1,0 +1,220 @@
+"""`brucectl trace` on daemons: what happens to single messages is told, and to others nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.trace import page_of
+from dispatch.embedded import EmbeddedKafka
+from router.trace_ask import Ask, ask_path, events_path
+from spool.wire import encode
+from tests.daemon import PATIENCE_S, ROOT, RunningBruce, consume
+
+SECRET = b"payload-4711"
+KEY = b"customer-7"
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    """A cluster for all tests of this file."""
+    with EmbeddedKafka(brokers=3, topics=[("t", 4), ("u", 2)]) as running:
+        yield running
+
+
+class Tracing:
+    """A `brucectl trace` that runs."""
+
+    def __init__(self, bruce: RunningBruce, out: Path, *arguments: str) -> None:
+        self.out, self._bruce = out, bruce
+        with out.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", "from cli.app import brucectl; brucectl()", "trace", *arguments],
+                cwd=ROOT,
+                env=bruce.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+            )
+
+    def events(self) -> list[dict[str, Any]]:
+        """What it has told so far."""
+        lines = self.out.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
+
+    def names(self, sequence: int | None = None) -> list[str]:
+        """The names of events, of one message or of all."""
+        return [e["event"] for e in self.events() if sequence is None or e.get("sequence") == sequence]
+
+    def has(self, event: str, count: int = 1) -> bool:
+        """Whether it has told of so many."""
+        assert self.process.poll() is None or event in self.names(), self.out.read_text()
+        return self.names().count(event) >= count
+
+
+@contextmanager
+def trace(bruce: RunningBruce, out: Path, *arguments: str) -> Iterator[Tracing]:
+    """One that has begun."""
+    found = Tracing(bruce, out, "--json", *arguments)
+    try:
+        bruce.await_true(lambda: found.has("began"))
+        yield found
+    finally:
+        found.process.send_signal(signal.SIGTERM)
+        found.process.wait(PATIENCE_S)
+
+
+def message(topic: bytes, number: int, key: bytes = b"") -> bytes:
+    """One that says which it is."""
+    return encode(topic, SECRET + b" %d" % number, key=key, partition_key=number)
+
+
+def test_the_way_of_a_message(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Received, routed, sent, acknowledged, in time's order; partition and offset are where Kafka has it."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        bruce.send(message(b"t", n) for n in range(5))
+        bruce.await_status(lambda s: s.delivered == 5)
+        with trace(bruce, tmp_path / "out", "--topic", "t", "--key", KEY.decode()) as found:
+            bruce.send(
+                [
+                    message(b"t", 5),
+                    message(b"u", 6, KEY),
+                    message(b"t", 7, KEY),
+                    message(b"t", 8, b"customer-8"),
+                ]
+            )
+            bruce.await_true(lambda: found.has("acknowledged"))
+            bruce.await_status(lambda s: s.delivered == 9)
+            events = [event for event in found.events() if "sequence" in event]
+            # Nobody but us has a way to what was told.
+            assert events_path(bruce_page(bruce)).stat().st_mode & 0o077 == 0
+        assert [event["event"] for event in events] == ["received", "routed", "sent", "acknowledged"]
+        assert len({event["sequence"] for event in events}) == 1
+        assert [event["time"] for event in events] == sorted(event["time"] for event in events)
+        received, routed, sent, acknowledged = events
+        assert (received["topic"], received["key_bytes"]) == ("t", len(KEY))
+        assert received["pid"] == os.getpid()
+        place = acknowledged["partition"], acknowledged["offset"]
+        assert routed["partition"] == sent["partition"] == place[0]
+        record = next(r for r in consume(kafka.bootstrap_servers, "t", 4, 8) if r.key() == KEY)
+        assert (record.partition(), record.offset()) == place
+        assert sent["broker"] in {broker.id for broker in bruce.status().brokers}
+        assert 0 < acknowledged["after_ms"] < 1000 * PATIENCE_S
+        assert SECRET.decode() not in found.out.read_text()
+        assert not ask_path(bruce_page(bruce)).exists()
+
+
+def bruce_page(bruce: RunningBruce) -> Path:
+    """The daemon's shared page."""
+    found = page_of(bruce.spool)
+    return bruce.runtime / found.name
+
+
+def test_payload_only_when_asked_for(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """With --payload key and value are told; bytes that are no text, in base64."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        with trace(bruce, tmp_path / "out", "--topic", "u", "--payload") as found:
+            bruce.send([message(b"u", 1, b"\xff"), message(b"u", 2)])
+            bruce.await_true(lambda: found.has("acknowledged", 2))
+        first, second = [event for event in found.events() if event["event"] == "received"]
+        assert (first["key_base64"], first["value"]) == ("/w==", SECRET.decode() + " 1")
+        assert (second["key"], second["value"]) == (None, SECRET.decode() + " 2")
+        bruce.await_status(lambda s: s.delivered == 2)
+        assert SECRET.decode() not in bruce.log.read_text()
+
+
+def test_it_outlives_the_delivery_worker(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """SIGKILL: the successor goes on with the same trace, and says so."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        with trace(bruce, tmp_path / "out", "--topic", "t") as found:
+            bruce.send([message(b"t", 1)])
+            bruce.await_true(lambda: found.has("acknowledged"))
+            delivery = next(w.pid for w in bruce.status().workers if w.role == "delivery")
+            os.kill(delivery, signal.SIGKILL)
+            bruce.await_true(lambda: found.has("resumed"))
+            bruce.send([message(b"t", 2)])
+            bruce.await_true(lambda: found.has("acknowledged", 2))
+        assert found.process.returncode == 0
+        assert "began" not in found.names()[1:]
+
+
+def test_it_ends_by_itself(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """When its time is over, and when its bytes are used up: each says so, with exit code 0."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        brief = bruce.brucectl("trace", "--topic", "t", "--for", "1s", "--json")
+        assert brief.returncode == 0
+        assert json.loads(brief.stdout.splitlines()[-1])["why"] == "its time is over"
+        with trace(bruce, tmp_path / "out", "--topic", "t", "--bytes", "2000") as found:
+            bruce.send(message(b"t", n) for n in range(500))
+            assert found.process.wait(PATIENCE_S) == 0
+        assert found.events()[-1]["why"] == "its bytes are used up"
+        assert found.out.stat().st_size < 3000
+        bruce.await_status(lambda s: s.delivered == 500)
+        assert bruce.logged("the trace has ended: its bytes are used up") == 1
+
+
+def test_one_at_a_time(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """A second one is refused in a sentence; --stop ends the first; without a daemon there is none."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        with trace(bruce, tmp_path / "out", "--topic", "t") as found:
+            second = bruce.brucectl("trace", "--topic", "u")
+            assert (second.returncode, b"another trace runs" in second.stderr) == (1, True)
+            assert bruce.brucectl("trace", "--stop").returncode == 0
+            assert found.process.wait(PATIENCE_S) == 0
+        assert found.events()[-1]["why"] == "it was stopped"
+        assert bruce.brucectl("trace").returncode == 2
+        assert bruce.brucectl("trace", "--topic", "t", "--for", "2h").returncode == 2
+        assert bruce.brucectl("trace", "--topic", "t", "--bytes", "many").returncode == 2
+        bruce.stop()
+        dead = bruce.brucectl("trace", "--topic", "t")
+        assert (dead.returncode, b"no daemon is running" in dead.stderr) == (3, True)
+
+
+def test_what_waits_and_what_is_discarded(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Beyond its topic's rate a message waits, once, and is sent later; one of no topic is discarded."""
+    settings = {"dispatch": {"unknown_topic_seconds": 0}, 'topics."u"': {"rate": 2}}
+    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings) as bruce:
+        with trace(bruce, tmp_path / "out", "--topic", "u", "--topic", "no topic") as found:
+            bruce.send([message(b"no topic", 0), *(message(b"u", n) for n in range(1, 7))])
+            bruce.await_true(lambda: found.has("acknowledged", 6) and found.has("discarded"))
+        told = {event["sequence"] for event in found.events() if "sequence" in event}
+        ways = [found.names(sequence) for sequence in sorted(told)]
+        assert ["received", "discarded"] in ways
+        assert next(e["reason"] for e in found.events() if e["event"] == "discarded") == "unknown_topic"
+        waited = ["received", "routed", "waits", "sent", "acknowledged"]
+        assert waited in ways
+        assert all(
+            way in (waited, ["received", "routed", "sent", "acknowledged"]) for way in ways if len(way) > 2
+        )
+
+
+def test_a_file_of_somebody_else_is_not_believed(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Where everybody may make files: what another user asks for starts nothing, what root asks for does."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a file of somebody else")
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        page = bruce_page(bruce)
+        until = time.monotonic_ns() + 60 * 10**9
+        for token, owner in (("theirs", 65534), ("ours", 0)):
+            made = page.with_suffix(".made")
+            made.write_bytes(Ask((b"t",), None, until, 1000, payload=False, token=token).encode())
+            os.chown(made, owner, owner)
+            made.rename(ask_path(page))
+            bruce.send([message(b"t", 1)])
+            delivered = 1 if token == "theirs" else 2
+            bruce.await_status(lambda s, n=delivered: s.delivered == n)
+            if token == "ours":
+                bruce.await_true(
+                    lambda: events_path(page).exists() and b"ours" in events_path(page).read_bytes()
+                )
+        assert b"theirs" not in events_path(page).read_bytes()

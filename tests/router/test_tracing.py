@@ -1,0 +1,52 @@
+"""Which messages a trace means, by compiled loops; and what may be asked for."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.trace_ask import MOST_BYTES, MOST_SECONDS, Ask, decode
+from router.tracing import of_topics, with_key
+from tests.dispatch.batches import Message, build_batch, name_topics
+
+keys = st.binary(max_size=4)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), keys), max_size=30), st.sets(st.integers(0, 3)), keys)
+def test_which_are_meant(rows: list[tuple[int, bytes]], topics: set[int], key: bytes) -> None:
+    """Those of the topics, none meaning any, whose key is this one and no longer or shorter."""
+    batch = build_batch(
+        name_topics(b"a", b"b", b"c", b"d"),
+        [Message(number, topic, b"value", one) for number, (topic, one) in enumerate(rows)],
+    )
+    found = np.zeros(len(rows), np.bool_)
+    count = of_topics(batch.topic, np.array(sorted(topics), np.int64), found)
+    meant = [not topics or topic in topics for topic, _ in rows]
+    assert (found.tolist(), count) == (meant, sum(meant))
+    count = with_key(batch.data, batch.key_at, batch.key_bytes, np.frombuffer(key, np.uint8), found)
+    meant = [one and mine == key for one, (_, mine) in zip(meant, rows, strict=True)]
+    assert (found.tolist(), count) == (meant, sum(meant))
+
+
+def test_an_ask_as_it_stands_in_its_file() -> None:
+    """What was encoded is decoded; another release's, or rubbish, asks for nothing; bytes are bounded."""
+    ask = Ask((b"t", b"\xff"), b"\x00", time.monotonic_ns() + 10**9, 1000, payload=True)
+    assert decode(ask.encode()) == ask
+    assert decode(ask.encode().replace(b'"version": 1', b'"version": 2')) is None
+    large = Ask((), b"k", 1, 10 * MOST_BYTES, payload=False)
+    found = decode(large.encode())
+    assert found is not None
+    assert found.most_bytes == MOST_BYTES
+    for rubbish in (b"", b"[]", b"{}", b"\xff", ask.encode()[:-1]):
+        assert decode(rubbish) is None
+
+
+@pytest.mark.parametrize(("seconds", "over"), [(-1.0, True), (10.0, False), (MOST_SECONDS + 60, True)])
+def test_when_it_is_over(seconds: float, over: bool) -> None:  # noqa: FBT001
+    """When its time has come; and when that is farther away than anybody may ask for."""
+    ask = Ask((), b"k", time.monotonic_ns() + int(1e9 * seconds), 1000, payload=False)
+    assert ask.is_over() == over
