@@ -20,6 +20,7 @@ from router.acks import Acks
 from router.brokers import BrokerView
 from router.ends import Kafka, Log, Rules
 from router.eviction import Eviction
+from router.job_discards import discard_file_of
 from router.limits import Limits
 from router.metadata import Metadata
 from router.open_counts import OpenCounts
@@ -32,7 +33,6 @@ from router.router import Router
 from router.topic_reader import TopicReader
 from router.tracing import Tracing
 from spool.catalogue import Catalogue
-from spool.discard_file import DiscardFile
 from spool.layout import Layout
 from spool.marks import Marks
 from spool.reader import Reader
@@ -245,10 +245,9 @@ class Delivery:
 
 def _rejection(options: DispatchOptions, spool: bytes) -> Rejection:
     """What becomes of messages that Kafka will not take."""
-    path = options.discard_file
     return Rejection(
         options.dead_letter_topic.encode(),
-        DiscardFile(path, options.discard_file_bytes) if path else None,
+        discard_file_of(options),
         spool,
         options.unknown_topic_seconds,
     )

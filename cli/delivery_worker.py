@@ -19,6 +19,7 @@ from cli.delivery import Delivery, Orders, Place, Progress, Report
 from dispatch.options import SPARK
 from router.adoption import Adoption
 from router.eviction import Eviction
+from router.job_discards import discard_file_of
 from router.lending import Lender, has_work
 from router.open_counts import Report as ShareReport
 from spool.catalogue import Catalogue
@@ -103,7 +104,8 @@ class DeliveryWorker:
             return
         catalogue, topics = Catalogue(self._layout), Topics()
         eviction = Eviction(Reader(catalogue, topics), self._committed, self._give_up)
-        adoption = Adoption(self._layout, self._identity.spool, eviction)
+        file = discard_file_of(self._config.dispatch)
+        adoption = Adoption(self._layout, self._identity.spool, eviction, file=file)
         lender, before = Lender(self._layout, self._claims, adoption), None
         while not (self.orders.stopping or self.orders.leaving):
             job = lender.step()
@@ -111,7 +113,7 @@ class DeliveryWorker:
             before = job
             if job is None and not spark:
                 break
-            trouble = "" if job else _NO_JOB
+            trouble = adoption.trouble or ("" if job else _NO_JOB)
             self._report(Progress(adoption.floor, [], trouble, adoption.take_counts()))
             # Whatever lies above the floor counts as open.
             self._share(adoption.floor, np.zeros(len(self._config.spool.quotas), np.int64))

@@ -21,6 +21,7 @@ from ingest.staging import Staging, staging_path
 from ingest.worker import IngestWorker
 from router.adoption import Adoption
 from router.brokers import BrokerView
+from router.job_discards import discard_file_of
 from router.lending import Lender
 from spool.account import Account, take_account
 from spool.catalogue import Catalogue
@@ -129,7 +130,8 @@ class Alone:
 
     def _settle_jobs(self) -> None:
         """Take over what jobs on Spark have delivered. Raises SpoolBusy while one is at it."""
-        adoption = Adoption(self._layout, self._identity.spool)
+        file = discard_file_of(self._config.dispatch)
+        adoption = Adoption(self._layout, self._identity.spool, file=file)
         lender = Lender(self._layout, Claims(self._layout, self._identity.boot), adoption)
         try:
             job = lender.step()

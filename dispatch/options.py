@@ -120,8 +120,9 @@ class DispatchOptions:
     discard_file: Path | None = None
     """A file for messages that are discarded though they were accepted, for `brucectl replay --discards`.
 
-    Synced before a message counts as discarded. With this name and .1 behind it, it takes up to twice
-    discard_file_bytes. Danger: with its disk full, such messages wait, and hold their segments.
+    Synced before a message counts as discarded, by bruce or by a job on Spark. With this name and .1 behind
+    it, it takes up to twice discard_file_bytes. Danger: with its disk full, such messages wait, and hold
+    their segments.
     """
     discard_file_bytes: int = 64 << 20
     """Bytes after which the discard file is called .1, in place of the one before, and begun anew."""

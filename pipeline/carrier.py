@@ -71,8 +71,6 @@ class Carrier:
         self._known: Settled | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._book = lane.book if lane else None
-        self.spares = False
-        """Whether something that was settled here is written down nowhere, and left to others."""
         if lane:
             self._client = KafkaClient(options, self._wake, transactional_id=lane.name)
             self._pool: Pool = ExactlyOnce(
@@ -193,7 +191,7 @@ class Carrier:
 
     def close_lane(self) -> None:
         """Once all is done and written down, have other attempts know: who is one sends nothing any more."""
-        if self._book is None or self._book.epoch is None or self.spares or self._loads:
+        if self._book is None or self._book.epoch is None or self._loads:
             return
         assert isinstance(self._pool, ExactlyOnce)
         self._book.close()

@@ -43,8 +43,6 @@ class Batches:
         self._session, self._leases, self._options = session, leases, options
         self._routing, self._told = routing, told
         self._backlog = {lease.spool.hex(): open_runs(lease, options).and_from(lease.end) for lease in leases}
-        # Spared, they would be read again for ever.
-        self._spares = Delivery(options).spares_refused and not options.dead_letter_topic
         self._waiting = Waiting(options.unknown_topic_seconds)
         self._turn = threading.Lock()
         """Spark carries batches in a thread of its own."""
@@ -96,7 +94,7 @@ class Batches:
             started, spans = time.monotonic(), self._waiting.spans(topic)
             if usable(cluster, topic):
                 self._send(self._read_again(topic), cluster, spans, spans, started)
-            elif self._waiting.given_up(topic) and not self._spares:
+            elif self._waiting.given_up(topic):
                 self._give_up(topic, spans, started)
             else:
                 continue

@@ -26,6 +26,7 @@ from pipeline.route_plan import note_counts, plan_routes
 from pipeline.sending import Sent, check_mode, count_outcomes, count_topics, read_stored, send, tell
 from pipeline.sink import Delivery
 from pipeline.unrecorded import announce, find_starts, read_segments, recover
+from router.job_discards import discard_file_of
 
 
 def drain(stored: DataFrame, backlog: Mapping[str, Runs], routes: Routes, delivery: Delivery) -> DataFrame:
@@ -50,8 +51,9 @@ def run_drain(
     started = time.monotonic()
     deadline = float("inf") if timeout_s is None else time.time() + timeout_s
     layouts = find_spools(paths)
+    file = discard_file_of(options)
     with ExitStack() as stack:
-        leases = [stack.enter_context(delivery_lease(layout)) for layout in layouts]
+        leases = [stack.enter_context(delivery_lease(layout, file=file)) for layout in layouts]
         backlog = {lease.spool.hex(): open_runs(lease, options) for lease in leases}
         stored = read_stored(session, layouts)
         topics = count_topics(undelivered(stored, backlog))

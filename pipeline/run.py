@@ -31,6 +31,7 @@ from pipeline.routing import Routing
 from pipeline.schema import SCHEMA
 from pipeline.sending import Sent, check_mode
 from pipeline.sink import COLUMNS
+from router.job_discards import discard_file_of
 
 BATCH_BYTES = 256 << 20
 """Read for one batch, about: it is delivered as a whole before the next one."""
@@ -55,8 +56,9 @@ def run_stream(
     """
     check_mode(options)
     layouts = find_spools(paths)
+    file = discard_file_of(options)
     with ExitStack() as stack:
-        leases = [stack.enter_context(delivery_lease(layout)) for layout in layouts]
+        leases = [stack.enter_context(delivery_lease(layout, file=file)) for layout in layouts]
         routing = stack.enter_context(closing(Routing(options, partitioners, leases)))
         batches = Batches(session, leases, options, routing, told)
         checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bruce-run-"))).as_uri()

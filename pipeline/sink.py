@@ -33,7 +33,6 @@ from pipeline.task_book import WHOLE, Segments, TaskBook
 from pipeline.worker import freeze_imports
 from spool.crash_point import reach
 from spool.outcome_file import read_task, settle, write_outcomes
-from spool.wire import DEAD_LETTERED
 
 COLUMNS = ("spool", "sequence", "topic", "partition", "partition_key", "timestamp_ms", "key", "value")
 """What is delivered: the columns of `pipeline.schema`, and where to."""
@@ -65,11 +64,6 @@ class Delivery:
     """When these messages were asked for again, ms since the epoch; 0: they were not."""
     transactional_id: str = ""
     """For exactly_once without a lease: names the job, whose records are no others' business."""
-
-    @property
-    def spares_refused(self) -> bool:
-        """Whether what would be discarded is left to the daemon, which keeps it in a file of its own."""
-        return self.options.discard_file is not None
 
     @property
     def in_transactions(self) -> bool:
@@ -235,13 +229,8 @@ class Record:
         settled = carrier.settled()
         if len(settled.sequences) == 0:
             return
-        kept = settled
-        if self._delivery.spares_refused:
-            settles = (settled.reasons == 0) | (settled.reasons >= DEAD_LETTERED)
-            kept = Settled(settled.sequences[settles], settled.reasons[settles])
-            carrier.spares |= not settles.all()
         if directory := self._delivery.outcomes.get(spool):
             reach("task.settled")
-            write_outcomes(Path(directory), self._name, bytes.fromhex(spool), *kept)
+            write_outcomes(Path(directory), self._name, bytes.fromhex(spool), *settled)
             carrier.recorded()
         yield spool, settled

@@ -6,6 +6,10 @@ changes nothing: a message is resolved once, and a discard counts with its first
 
 What is damaged, of another spool, or speaks of messages that were never stored goes to quarantine, and is not
 believed: what it called delivered is sent again.
+
+Where there is a discard file, what tasks discarded goes there first (`router.job_discards`). While it cannot
+be written their outcome files stay, as long as their job delivers; then what they called discarded is open
+again, and left to who delivers next.
 """
 
 from __future__ import annotations
@@ -13,8 +17,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -22,32 +26,27 @@ import numpy as np
 import numpy.typing as npt
 
 from router.acks import UNROUTED, Acks
-from router.discard_log import DiscardLog
 from router.eviction import Eviction
+from router.job_discards import JobDiscards
 from spool.catalogue import Catalogue
 from spool.counts_file import SUFFIX as COUNTS
 from spool.counts_file import CountsFile, read_counts
 from spool.crash_point import reach
-from spool.discarded import SAMPLE_SLOTS
+from spool.discard_file import DiscardFile
 from spool.disk import make_directory
 from spool.errors import BadSpool
 from spool.layout import Layout
 from spool.marks import Marks
 from spool.outcome_file import SUFFIX, TAKEN, OutcomeFile, read_outcomes, settle
-from spool.reader import Reader
-from spool.record import Batch, Topics
 from spool.unadopted import Judge, list_unadopted
 
 AT_ONCE = 1 << 22
 """Outcomes taken over in one transaction, beyond those of one file: 12 bytes of memory each."""
-_EVERYTHING = 1 << 62
-_TOPIC_BITS = 32
-_UNKNOWN = -1
-"""The topic of a message that the log cannot give any more."""
+STOP_S = 5.0
+"""Before the discard file is tried again."""
 _log = logging.getLogger("bruce.router")
 
 Sequences = npt.NDArray[np.int64]
-Rows = npt.NDArray[np.intp]
 File = TypeVar("File", OutcomeFile, CountsFile)
 
 
@@ -69,8 +68,18 @@ class Nothing:
 class Adoption:
     """The marks of a spool, and the files that go into them. It starts a thread: make it after forking."""
 
-    def __init__(self, layout: Layout, spool: bytes, eviction: Eviction | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        spool: bytes,
+        eviction: Eviction | None = None,
+        *,
+        file: DiscardFile | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`spool`: its uuid. `eviction` gives up what the spool has no room for, delivered by a job or not.
+
+        `file`: where discards go, beside being counted.
 
         Raises lmdb.Error when the marks cannot be made.
         """
@@ -79,9 +88,10 @@ class Adoption:
         self._judge = Judge(layout, spool, self._catalogue)
         self._marks = Marks(layout.delivery, Catalogue(layout))
         self._acks = Acks(self._marks, self._catalogue)
-        self._topics = Topics()
-        self._reader = Reader(Catalogue(layout), self._topics)
-        self._discard_log = DiscardLog()
+        self._discards = JobDiscards(layout, spool, self._acks, file)
+        self._clock, self._file_at = clock, 0.0
+        self._unfiled: set[Path] = set()
+        """Files whose discards wait for the discard file, which is tried again at `_file_at`."""
         self._refused: set[Path] = set()
         """Files that are passed over: they could not be read, moved or removed."""
 
@@ -100,23 +110,43 @@ class Adoption:
         Their directories go too, but for that of the job that delivers now: `keep`. Who is late, and writes
         into one that is gone, is told by an error. Raises OSError.
         """
+        if self._clock() >= self._file_at or any(path.parent.name != keep for path in self._unfiled):
+            self._unfiled.clear()
         while found := self._read_some():
             if not self._take_over(*found):
                 return False
-            for path in found.outcomes:
-                self._put_away(path, keep)
+            for path, file in found.outcomes.items():
+                if not self._waits(path, file, keep):
+                    self._put_away(path, keep)
             for path in found.counts:
                 self._put_away(path)
             reach("adopt.removed")
         self._remove_directories(keep)
-        self._discard_log.flush()
+        self._discards.flush()
         while self._eviction and self._eviction.step(self._acks, Nothing(), self._acks.floor):
             continue
         return not self._acks.due() or self._write_down()
 
+    @property
+    def trouble(self) -> str:
+        """Why discards wait, in one sentence; empty when none do."""
+        return self._discards.trouble if self._unfiled else ""
+
+    def _waits(self, path: Path, file: OutcomeFile, keep: str) -> bool:
+        """Whether a file must stay, since the discard file did not take what it calls discarded."""
+        count = int(self._acks.open(file.sequences[file.sequences >= self._acks.floor]).sum())
+        if not count:
+            return False
+        if path.parent.name == keep:
+            self._unfiled.add(path)
+            self._file_at = self._clock() + STOP_S
+            return True
+        _log.error("%s; the job is over, and %d of them are open again", self._discards.trouble, count)
+        return False
+
     def close(self) -> None:
         """Let go of the marks."""
-        self._reader.close()
+        self._discards.close()
         self._acks.close()
         self._marks.close()
 
@@ -127,7 +157,7 @@ class Adoption:
         self._catalogue.refresh()
         found = Found({}, {})
         count = 0
-        for path in sorted(set(list_unadopted(self._layout)) - self._refused):
+        for path in sorted(set(list_unadopted(self._layout)) - self._refused - self._unfiled):
             if file := self._believe(path, read_outcomes, self._judge.judge):
                 found.outcomes[path] = file
                 count += len(file.sequences)
@@ -209,12 +239,11 @@ class Adoption:
         starts = [info.first_sequence for info in self._catalogue.segments[1:]]
         for part in np.split(settled.delivered, np.searchsorted(settled.delivered, starts)):
             self._acks.resolve(part)
-        if len(settled.discarded):
-            self._discard(settled.discarded, settled.reasons)
-        durable = self._write_down()
-        if durable:
-            reach("adopt.marked")
-        return durable
+        for _ in self._discards.take_over(settled.discarded, settled.reasons):
+            if not self._write_down():
+                return False
+        reach("adopt.marked")
+        return True
 
     def _learn(self, file: CountsFile) -> None:
         """Remember counts that the marks do not have; they may have been taken over before, and gone on."""
@@ -229,49 +258,3 @@ class Adoption:
         self._acks.write_down({UNROUTED: self._acks.floor})
         self._acks.wait()
         return self._acks.generation > before
-
-    def _discard(self, sequences: Sequences, reasons: npt.NDArray[np.int32]) -> None:
-        """Count these, in ascending order, as discarded: by reason and topic, with samples."""
-        topics = np.full(len(sequences), _UNKNOWN, np.int64)
-        samples: Counter[tuple[int, int]] = Counter()
-        for rows, batch, found in self._look_up(sequences):
-            topics[rows] = batch.topic[found]
-            for key, same in _groups(reasons[rows], topics[rows]):
-                for i in same[: SAMPLE_SLOTS - samples[key]].tolist():
-                    name = batch.topics.names[key[1]]
-                    datagram = batch.datagram(int(found[i]))
-                    self._acks.keep_sample(int(sequences[rows[i]]), key[0], name, datagram)
-                samples[key] = min(SAMPLE_SLOTS, samples[key] + len(same))
-        for (reason, topic), rows in _groups(reasons, topics):
-            name = b"" if topic == _UNKNOWN else self._topics.names[topic]
-            if fresh := self._acks.discard(sequences[rows], reason, name):
-                self._discard_log.note(reason, name, int(sequences[rows[0]]), fresh)
-
-    def _look_up(self, sequences: Sequences) -> Iterator[tuple[Rows, Batch, Rows]]:
-        """(rows of `sequences`, a batch, rows of the batch) of those that the log can give."""
-        self._reader.allow(_EVERYTHING, 0)
-        at = 0
-        with contextlib.suppress(FileNotFoundError):
-            while at < len(sequences):
-                if sequences[at] != self._reader.sequence:
-                    self._reader.seek(int(sequences[at]))
-                batch = self._reader.next()
-                self._reader.damage.clear()
-                if batch is None:
-                    return
-                end = int(np.searchsorted(sequences, batch.sequence[-1], side="right"))
-                found = np.searchsorted(batch.sequence, sequences[at:end])
-                there = np.flatnonzero(batch.sequence[found] == sequences[at:end])
-                yield at + there, batch, found[there]
-                at = end
-
-
-def _groups(
-    reasons: npt.NDArray[np.int32], topics: npt.NDArray[np.int64]
-) -> Iterator[tuple[tuple[int, int], Rows]]:
-    """(reason, topic number), and the rows of each such pair, in order."""
-    pairs = reasons.astype(np.int64) << _TOPIC_BITS | topics - _UNKNOWN
-    kinds, which, counts = np.unique(pairs, return_inverse=True, return_counts=True)
-    parts = np.split(np.argsort(which, kind="stable"), np.cumsum(counts)[:-1])
-    for kind, rows in zip(kinds.tolist(), parts, strict=False):
-        yield (kind >> _TOPIC_BITS, (kind & (1 << _TOPIC_BITS) - 1) + _UNKNOWN), rows

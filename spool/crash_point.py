@@ -69,6 +69,7 @@ POINTS = {
     "lend.settled": "a job asks for delivery; nothing is in flight here, and nobody was told",
     "lend.granted": "delivery is lent, durably; the worker has not gone on",
     "lend.ended": "delivery is taken back, durably; what the job delivered is not taken over",
+    "adopt.filed": "what a job discarded is in the discard file, durably; the marks do not have it",
     "adopt.marked": "outcomes of a job are in the marks, durably; their files are there",
     "adopt.removed": "their files are gone; the directory is there",
 }

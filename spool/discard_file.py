@@ -7,13 +7,20 @@
 
 Little-endian. `check` is the xxh3 of the record behind it, without the padding; `bytes` counts the
 datagram; `reason` is a spool.wire.Reason; `time` is when it was given up, in ns since the epoch. What was
-half written when the host died is cut off at the next start, and passed over by readers: they go on at the
+half written when the host died is cut off by the next writer, and passed over by readers: they go on at the
 next record that is whole. A message can be in it twice: its sequence number tells.
+
+Who writes holds a flock on FILE: the daemon, and a job's driver on the same host for spools whose daemon is
+dead, take turns.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +47,9 @@ _RECORD = np.dtype(
     ]
 )
 _CHECKED_FROM = 8
+PATIENCE_S = 5.0
+"""So long another writer is waited for: he syncs some MiB."""
+PAUSE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,31 +141,26 @@ def read_discard_file(path: Path) -> Iterator[GivenUp]:
 
 
 class DiscardFile:
-    """The file of one delivery worker, its only writer."""
+    """The file, for one of its writers."""
 
     def __init__(self, path: Path, most_bytes: int) -> None:
         """A generation grows to `most_bytes`, or to one record."""
         self.path, self._most = path, most_bytes
-        self._end: int | None = None
-        """Where the next record begins; None: to be found out."""
+        self._known: tuple[int, int] | None = None
+        """Inode and size as we left them; where others wrote, the end is to be found out."""
 
     def append(self, messages: Sequence[GivenUp]) -> None:
         """Write these, durably. Raises BadSpool, OSError: then some are in it; all can be written again."""
         records = [encode_record(message) for message in messages]
-        try:
-            while records := self._fill(records):
-                os.rename(self.path, older(self.path))
-                self._end = None
-        except OSError:
-            # After a failed write or sync nobody knows what is there.
-            self._end = None
-            raise
+        while records:
+            records = self._fill(records)
 
     def _fill(self, records: list[bytes]) -> list[bytes]:
-        """Write what this generation has room for, one record at least; the rest."""
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
-        try:
-            end = self._end if self._end is not None else self._find_end(fd)
+        """Write what this generation has room for, one record at least; the rest, for the next one."""
+        known, self._known = self._known, None
+        with self._turn() as fd:
+            found = os.fstat(fd)
+            end = found.st_size if (found.st_ino, found.st_size) == known else self._find_end(fd)
             first, taken = end, 0
             for record in records:
                 if end > len(HEAD) and end + len(record) > self._most:
@@ -163,10 +168,36 @@ class DiscardFile:
                 end, taken = end + len(record), taken + 1
             write_at(fd, b"".join(records[:taken]), first)
             os.fdatasync(fd)
-            self._end = end
-        finally:
-            os.close(fd)
+            if taken < len(records):
+                os.rename(self.path, older(self.path))
+            else:
+                # After a failed write or sync nobody knows what is there.
+                self._known = found.st_ino, end
         return records[taken:]
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[int]:
+        """A descriptor of the younger generation, while no other process writes to it. Raises OSError."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+            try:
+                if self._is_ours(fd):
+                    yield fd
+                    return
+            finally:
+                os.close(fd)
+            if time.monotonic() > end:
+                raise OSError(errno.EWOULDBLOCK, "another process has been writing to it for some seconds")
+            time.sleep(PAUSE_S)
+
+    def _is_ours(self, fd: int) -> bool:
+        """Whether nobody else writes to it now, and it is the younger one still."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.fstat(fd).st_ino == self.path.stat().st_ino
+        except (BlockingIOError, FileNotFoundError):
+            return False
 
     def _find_end(self, fd: int) -> int:
         """Behind the last whole record, where the file is cut; of a new file, behind its head."""

@@ -151,18 +151,6 @@ def test_an_attempt_that_comes_too_late_sends_nothing(transactions: DispatchOpti
     assert sorted(int(record.value() or b"") for record in sent) == [*range(6), 8]
 
 
-def test_what_is_left_to_others_keeps_the_lane_open(transactions: DispatchOptions) -> None:
-    """Something is written down nowhere, such as what only a daemon may discard: others try it again."""
-    for number in range(2):
-        carrier = attempt(transactions, 1)
-        with closing(carrier):
-            load(carrier, number, number + 1)
-            carrier.finish()
-            carrier.spares = True
-            carrier.close_lane()
-            assert carrier.settled().sequences.tolist() == [number]
-
-
 def test_a_task_with_nothing_to_send_leaves_no_transaction_open(
     transactions: DispatchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

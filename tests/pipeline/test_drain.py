@@ -20,8 +20,9 @@ from pipeline.backlog import Runs, undelivered
 from spool.account import take_account
 from spool.catalogue import Catalogue
 from spool.changes import Changes
+from spool.discard_file import read_discard_file
 from spool.marks import Marks
-from spool.wire import encode
+from spool.wire import Reason, encode
 from tests.spool.rig import Rig
 
 if TYPE_CHECKING:
@@ -155,16 +156,20 @@ def test_what_cannot_be_delivered_stays(spark: SparkSession, kafka: EmbeddedKafk
 def test_what_kafka_refuses(
     spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, tmp_path: Path, *, keeps: bool
 ) -> None:
-    """It is discarded with its reason; where a daemon has a file for such messages, it is left to that."""
-    rig.append([encode(b"clicks", bytes(5000 if i == 3 else 5), partition_key=1) for i in range(10)])
+    """It is discarded with its reason, and in the discard file, where there is one."""
+    sent = [encode(b"clicks", bytes(5000 if i == 3 else 5), partition_key=1) for i in range(10)]
+    rig.append(sent)
     rig.step()
     rig.crash()
     kafka_properties = {"bootstrap.servers": kafka.bootstrap_servers, "message.max.bytes": "4000"}
-    more = {"discard_file": tmp_path / "discards"} if keeps else {}
+    path = tmp_path / "discards"
+    more = {"discard_file": path} if keeps else {}
     done = run_with(spark, rig, DispatchOptions(kafka=kafka_properties, **more))
     assert (done.delivered, done.refused, done.left) == (9, {"too_large": 1}, 0)
     account = take_account(rig.layout, list)
-    assert (account.backlog, account.delivered) == ((1, 9) if keeps else (0, 9))
+    assert (account.backlog, account.delivered, account.by_reason()) == (0, 9, {Reason.TOO_LARGE: 1})
+    kept = [(one.sequence, one.reason, one.datagram) for one in read_discard_file(path)]
+    assert kept == ([(3, Reason.TOO_LARGE, sent[3])] if keeps else [])
 
 
 def run_with(spark: SparkSession, rig: Rig, options: DispatchOptions) -> Any:

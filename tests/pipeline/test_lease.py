@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.errors import LeaseLost, NotLent
+from pipeline.errors import JobFailed, LeaseLost, NotLent
 from pipeline.lease import DeliveryLease, delivery_lease
 from spool.account import take_account
+from spool.discard_file import DiscardFile, read_discard_file
 from spool.errors import NoSpool, SpoolBusy
 from spool.layout import Layout
 from spool.lease import read_ask, read_grant, write_grant
 from spool.lock import Lock
 from spool.outcome_file import write_outcomes
-from spool.wire import encode
+from spool.wire import Reason, encode
 from tests.spool.rig import Rig
 
 
@@ -102,6 +103,32 @@ def test_nobody_takes_over(rig: Rig) -> None:
     assert take_account(rig.layout, list).floor == 0
     with delivery_lease(rig.layout):
         assert take_account(rig.layout, list).floor == 40
+
+
+@pytest.mark.parametrize("settles", [True, False])
+def test_a_discard_file_that_cannot_be_written(rig: Rig, tmp_path: Path, *, settles: bool) -> None:
+    """The job says so, and nothing is counted that nobody kept; the next owner has it."""
+    fill(rig)
+    path = tmp_path / "missing" / "discards"
+    file = DiscardFile(path, 1 << 20)
+
+    def end_in_vain() -> None:
+        with delivery_lease(rig.layout, file=file) as lease:
+            deliver(lease, 0, 30)
+            reasons = np.full(10, Reason.TOO_LARGE, np.int32)
+            write_outcomes(lease.outcomes, "task", lease.spool, np.arange(30, 40), reasons)
+            if settles:
+                lease.settle()
+
+    with pytest.raises(JobFailed, match=r"missing/discards cannot be written \(No such file or directory\)"):
+        end_in_vain()
+    account = take_account(rig.layout, list)
+    assert (account.delivered, account.backlog, account.by_reason()) == (30, 10, {})
+    path.parent.mkdir()
+    with delivery_lease(rig.layout, file=file):
+        account = take_account(rig.layout, list)
+    assert (account.backlog, account.by_reason()) == (0, {Reason.TOO_LARGE: 10})
+    assert [one.sequence for one in read_discard_file(path)] == list(range(30, 40))
 
 
 def test_it_is_taken_back(rig: Rig) -> None:

@@ -22,6 +22,7 @@ from spool import crash_point
 from spool.account import Account, take_account
 from spool.catalogue import Catalogue
 from spool.counts_file import write_counts
+from spool.discard_file import DiscardFile
 from spool.marks import Marks
 from spool.outcome_file import list_outcomes, read_task, write_outcomes
 from spool.retention import Stock
@@ -55,9 +56,9 @@ class Desk:
         self.outcomes.mkdir(exist_ok=True)
         return write_outcomes(self.outcomes, "task", self.rig.identity.spool, sequences, reasons)
 
-    def adopt(self, keep: str = "job") -> Account:
+    def adopt(self, keep: str = "job", file: DiscardFile | None = None) -> Account:
         """The owner takes over what there is; the books then."""
-        adoption = Adoption(self.layout, self.rig.identity.spool)
+        adoption = Adoption(self.layout, self.rig.identity.spool, file=file)
         assert adoption.step(keep)
         floor = adoption.floor
         adoption.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import tempfile
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spool import discard_file
 from spool.discard_file import (
     HEAD,
     DiscardFile,
@@ -17,6 +21,7 @@ from spool.discard_file import (
     encode_record,
     older,
     read_discard_file,
+    read_file,
 )
 from spool.errors import BadSpool
 from spool.wire import Reason, encode
@@ -137,3 +142,60 @@ def test_another_file_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(BadSpool):
         list(read_discard_file(path))
     assert path.read_bytes().startswith(b"root:x")
+
+
+def test_writers_take_turns(tmp_path: Path) -> None:
+    """Two processes with one file: each record of both is whole, through each change of generation."""
+    path, rounds, each = tmp_path / "discards", 40, 5
+    size = len(encode_record(message(0)))
+    children = []
+    for writer in range(2):
+        pid = os.fork()
+        if pid == 0:
+            file = DiscardFile(path, len(HEAD) + rounds * each * size)
+            for n in range(rounds):
+                file.append([message(1000 * writer + each * n + i) for i in range(each)])
+            os._exit(0)
+        children.append(pid)
+    for pid in children:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    # Together they fill both generations to the last record.
+    found = [one.sequence for one in read_discard_file(path)]
+    assert sorted(found) == [1000 * writer + n for writer in range(2) for n in range(rounds * each)]
+    for writer in range(2):
+        assert [n for n in found if n // 1000 == writer] == sorted(n for n in found if n // 1000 == writer)
+
+
+def test_a_writer_that_stands_still_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an error that passes: written again when he is gone, the messages are there."""
+    monkeypatch.setattr(discard_file, "PATIENCE_S", 0.1)
+    path = tmp_path / "discards"
+    file = DiscardFile(path, 1 << 20)
+    file.append([message(1)])
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(OSError, match="another process has been writing") as refused:
+            file.append([message(2)])
+        assert refused.value.errno == errno.EWOULDBLOCK
+    file.append([message(2)])
+    assert [one.sequence for one in read_discard_file(path)] == [1, 2]
+
+
+def test_a_generation_that_another_writer_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between being opened and being locked the file becomes the older one: nothing is added to that."""
+    path = tmp_path / "discards"
+    file = DiscardFile(path, 1 << 20)
+    file.append([message(1)])
+    lock = fcntl.flock
+
+    def late(fd: int, how: int) -> None:
+        if not older(path).exists():
+            path.rename(older(path))
+        lock(fd, how)
+
+    monkeypatch.setattr(discard_file.fcntl, "flock", late)
+    file.append([message(2)])
+    assert [one.sequence for one in read_file(path)] == [2]
+    assert [one.sequence for one in read_discard_file(path)] == [1, 2]

@@ -46,9 +46,9 @@ def drain(
     A daemon that lives goes on taking messages in, and lends delivery for as long as this runs. Messages
     keep the order of their partition key; each task writes down what it delivered, so that no daemon sends
     it again. It can be interrupted at any time: run it again, or leave the rest to the daemon. Messages that
-    Kafka will never take go to dead_letter_topic, or are discarded with their reason; where there is a
-    discard_file, what would be discarded is left to the daemon. Executors write to the spools'
-    `delivery/outcomes`.
+    Kafka will never take go to dead_letter_topic, or are discarded with their reason, and kept in the
+    discard_file of the daemon that lives, or of this configuration where none does. Executors write to the
+    spools' `delivery/outcomes`.
 
     With --json one document of version 1: messages, topics (messages by name), delivered, refused (by
     reason), left, unknown (topics that Kafka does not have), seconds. Exits with 1 when messages are left, or
