@@ -47,7 +47,7 @@ from spool.format import HEADER_BYTES, MAX_BURST, ROW_BYTES
 from spool.histogram import LATENCY_WORDS
 from spool.keeper import Keeper
 from spool.ledger import Ledger
-from spool.page import BROKER_ROWS, BROKER_WORDS, Field, Page, page_path, runtime_directory
+from spool.page import BROKER_ROWS, BROKER_WORDS, Field, Page, directory_word, page_path, runtime_directory
 from spool.quotas import publish_open
 from spool.recovery import open_spool
 from spool.wire import MAX_DATAGRAM_BYTES, REASONS
@@ -92,6 +92,7 @@ class Daemon:
         spool, boot = self._spool.identity.spool, self._spool.identity.boot
         self._page_path = page_path(runtime_directory(), spool, boot)
         self.page = Page(self._page_path)
+        self.page.words[Field.DIRECTORY] = directory_word(self._spool.layout.directory)
         # What a keeper before ours said of room: there may be other spares now, and another limit.
         self.page.words[[Field.SPARE, Field.FULL, Field.STREAMS_HELD]] = 0
         self._staging = staging_path(runtime_directory(), spool, boot)

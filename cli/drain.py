@@ -11,7 +11,7 @@ from cli.drain_watch import Watch
 from cli.drained import Drained
 from cli.errors import BadArgument
 from cli.progress import Show
-from cli.snapshot import take_snapshot
+from cli.snapshot import list_workers, take_snapshot
 from dispatch.client import check
 from ingest.hold import Hold
 from router.partition import Partitioners
@@ -19,9 +19,8 @@ from spool.errors import SpoolBusy
 from spool.identity import read_identity
 from spool.layout import Layout
 from spool.lock import Lock, read_holder
-from spool.page import page_path, runtime_directory
+from spool.page import page_path, read_page, runtime_directory
 from spool.recovery import OpenSpool, boot_id, open_spool
-from status.snapshot import Snapshot
 
 _DRAINING = "(brucectl drain)"
 
@@ -53,7 +52,7 @@ def drain(
             hold = stack.enter_context(Hold(layout, page)) if stop_intake else None
             return Watch(layout, show, deadline, topics, hold).run(before)
     try:
-        _refuse_copy(layout, take_snapshot(layout.directory))
+        _refuse_copy(layout, spool)
         return Alone(config, own, show, deadline, topics).run()
     finally:
         own.lock.release()
@@ -78,10 +77,11 @@ def _refuse_second(layout: Layout) -> None:
         raise SpoolBusy(f"process {holder} drains {layout.directory} already: wait for it")
 
 
-def _refuse_copy(layout: Layout, seen: Snapshot) -> None:
-    """Raises SpoolBusy beside the daemon of the original, whose memory is found by the spool's identity."""
-    if seen.workers:
+def _refuse_copy(layout: Layout, spool: bytes) -> None:
+    """Raises SpoolBusy beside the daemon of the original, whose page is found by the spool's identity."""
+    page = read_page(page_path(runtime_directory(), spool, boot_id()))
+    if page is not None and (workers := list_workers(page)):
         raise SpoolBusy(
             f"{layout.directory} is a copy of a spool whose daemon lives on this host (process "
-            f"{seen.workers[0].pid}), which delivers the same: stop that first, or drain the original"
+            f"{workers[0].pid}), which delivers the same: stop that first, or drain the original"
         )

@@ -17,7 +17,7 @@ from cli.drain_watch import seek
 from cli.drained import Drained
 from cli.progress import Show
 from dispatch.brokers import State
-from ingest.staging import Staging, staging_path
+from ingest.staging import SUFFIX, Staging
 from ingest.worker import IngestWorker
 from router.adoption import Adoption
 from router.brokers import BrokerView
@@ -33,7 +33,7 @@ from spool.layout import SPARE
 from spool.lease import Claims
 from spool.ledger import Ledger
 from spool.lock import Lock
-from spool.page import Field, Page, page_path, runtime_directory
+from spool.page import Field, Page, own_page_path, runtime_directory
 from spool.recovery import OpenSpool
 from spool.retention import Stock
 from spool.segment import create_spare
@@ -49,7 +49,9 @@ class Alone:
         self._config, self._show, self._deadline, self._topics = config, show, deadline, topics
         self._layout, self._identity = own.layout, own.identity
         runtime, spool, boot = runtime_directory(), own.identity.spool, own.identity.boot
-        self._page_path, self._staging = page_path(runtime, spool, boot), staging_path(runtime, spool, boot)
+        self._page_path = own_page_path(runtime, own.layout.directory, spool, boot)
+        # Of a copy there is none: what waits in that of its original is not the copy's to take.
+        self._staging = self._page_path.with_suffix(SUFFIX)
         self._page = Page(self._page_path)
         self._stock = Stock(own.layout, own.identity, config.spool)
         self._brokers: list[BrokerView] = []

@@ -11,7 +11,7 @@ import numpy as np
 from cli.room import list_full, utc
 from dispatch.brokers import State
 from ingest.lines import lines_path, read_lines
-from ingest.staging import read_staging, staging_path
+from ingest.staging import SUFFIX, read_staging
 from spool.account import Account, take_account
 from spool.disk import allocated_bytes
 from spool.frame import SEQUENCE
@@ -24,7 +24,7 @@ from spool.page import (
     BROKER_WORDS,
     WORKER_WORDS,
     Field,
-    page_path,
+    own_page_path,
     read_page,
     read_text,
     runtime_directory,
@@ -60,7 +60,8 @@ def take_snapshot(directory: Path) -> Snapshot:
     runtime, boot = runtime_directory(), boot_id()
     unadopted = count_unadopted(layout)
     account = account_of(layout)
-    page = read_page(page_path(runtime, spool, boot))
+    path = own_page_path(runtime, directory, spool, boot)
+    page = read_page(path)
     workers = [] if page is None else list_workers(page)
     roles = {worker.role for worker in workers}
     written = int(account.tail[SEQUENCE])
@@ -85,7 +86,7 @@ def take_snapshot(directory: Path) -> Snapshot:
         disk=_disk(page) if page is not None else None,
         workers=workers,
         brokers=_brokers(page) if page is not None and workers else [],
-        trouble=_trouble(page_path(runtime, spool, boot)) if workers else None,
+        trouble=_trouble(path) if workers else None,
         dead_lettered=account.dead_lettered,
         acknowledgements=_acknowledgements(page) if page is not None and "ack" in roles else None,
         lent=_lent(layout, boot),
@@ -115,7 +116,8 @@ def _sender_name(uid: int | None) -> str:
 
 def account_of(layout: Layout) -> Account:
     """The books of a spool, what waits in staging included. Raises NoSpool, BadSpool."""
-    path = staging_path(runtime_directory(), read_identity(layout), boot_id())
+    spool = read_identity(layout)
+    path = own_page_path(runtime_directory(), layout.directory, spool, boot_id()).with_suffix(SUFFIX)
     return take_account(layout, lambda: read_staging(path) + read_lines(lines_path(path)))
 
 

@@ -154,9 +154,13 @@ class Staging:
             os.close(fd)
 
 
+SUFFIX = ".staging"
+"""Of its file, which is called as the spool's page is."""
+
+
 def staging_path(directory: Path, spool: bytes, boot: bytes) -> Path:
     """Where the staging of a spool lies, in this boot of the host."""
-    return directory / f"bruce-{spool.hex()}-{boot.hex()}.staging"
+    return directory / f"bruce-{spool.hex()}-{boot.hex()}{SUFFIX}"
 
 
 def read_staging(path: Path) -> list[tuple[int, int]]:

@@ -30,6 +30,8 @@ class Field(IntEnum):
     MAGIC = 0
     STARTED_NS = 1
     """When the supervisor started, ns since the epoch."""
+    DIRECTORY = 2
+    """supervisor: which directory the spool is (directory_word); 0: not known."""
 
     WRITTEN = 8
     """ingest: the place behind the last frame."""
@@ -233,3 +235,21 @@ def _is_memory(path: Path) -> bool:
 def page_path(directory: Path, spool: bytes, boot: bytes) -> Path:
     """Where the page of a spool lies, in this boot of the host."""
     return directory / f"bruce-{spool.hex()}-{boot.hex()}.page"
+
+
+def directory_word(directory: Path) -> int:
+    """Tells a spool's directory from its copies, wherever it is mounted or moved to on its filesystem."""
+    status = directory.stat()
+    return int(np.uint64(digest(f"{status.st_dev}:{status.st_ino}".encode())).astype(np.int64))
+
+
+def own_page_path(runtime: Path, directory: Path, spool: bytes, boot: bytes) -> Path:
+    """Where the page of the spool in `directory` lies: of a copy not where that of its original does.
+
+    A copy has the uuid of its original, and on the same host the boot. Raises FileNotFoundError.
+    """
+    path, own = page_path(runtime, spool, boot), directory_word(directory)
+    words = read_page(path)
+    if words is None or int(words[Field.DIRECTORY]) in (0, own):
+        return path
+    return path.with_name(f"{path.stem}-{own & 0xFFFFFFFFFFFFFFFF:016x}{path.suffix}")

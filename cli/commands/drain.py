@@ -47,7 +47,9 @@ def drain(
     Where none runs, this command takes its place, locks included: what was received and not yet written when
     the daemon was killed is delivered too, by the topics and partitioners of its configuration. So a copy of
     a dead host's spool is delivered (--spool; --config or --kafka say where to), by one process at a time. It
-    can be interrupted at any time, by SIGKILL as well, and goes on where it was.
+    can be interrupted at any time, by SIGKILL as well, and goes on where it was. Of a copy on the host of its
+    original only what the copy has is delivered: what waits in the memory of the original's dead daemon is
+    the original's.
 
     With --topic only messages of these topics are waited for; without a daemon only they are delivered.
 

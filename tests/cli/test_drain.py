@@ -137,6 +137,29 @@ def test_what_waits_in_staging(bruce: RunningBruce, kafka: EmbeddedKafka) -> Non
     assert values(kafka, accepted) == list(range(accepted))
 
 
+def test_a_copy_takes_nothing_of_its_original(
+    bruce: RunningBruce, kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """On the host of its dead original a copy is drained of what it has; staging stays for the original."""
+    assert stage(bruce, 200) > 0
+    before, memory = bruce.status(), sorted(os.listdir(bruce.runtime))
+    written, open_before = before.watermarks.written, before.watermarks.written - before.delivered
+    copy = tmp_path / "copy"
+    shutil.copytree(bruce.spool, copy)
+    seen = json.loads(run("status", "--json", "--spool", copy, environ=bruce.environ).stdout)
+    assert (seen["received"], seen["watermarks"]["accepted"], seen["workers"]) == (written, written, [])
+    report = drained(bruce, "--spool", copy)
+    assert (report["drained"], report["delivered"], report["backlog"]) == (True, open_before, 0)
+    assert sorted(os.listdir(bruce.runtime)) == memory
+    assert bruce.status() == before
+    # A spool that was moved is itself, whatever its path.
+    moved = bruce.spool.rename(bruce.spool.with_name("moved"))
+    assert drained(bruce, "--spool", moved)["left"] == 0
+    after = json.loads(run("status", "--json", "--spool", moved, environ=bruce.environ).stdout)
+    assert (after["received"], after["backlog"]) == (before.received, 0)
+    assert set(values(kafka, before.received + open_before)) == set(range(before.received))
+
+
 def test_after_a_clean_stop(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     """Sealed segments are delivered as well as open ones."""
     kafka.down()

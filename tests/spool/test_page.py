@@ -65,7 +65,7 @@ def test_what_is_no_page_is_none(tmp_path: Path, data: bytes | None) -> None:
 def test_each_writer_has_cache_lines_of_its_own() -> None:
     """No two processes store to one line: the appender's word is not slowed by the keeper's."""
     writers = {
-        "supervisor": [Field.MAGIC, Field.STARTED_NS],
+        "supervisor": [Field.MAGIC, Field.STARTED_NS, Field.DIRECTORY],
         "ingest": [Field.WRITTEN, Field.WRITTEN_SEQUENCE],
         "keeper": [
             *(Field.SYNCED, Field.SYNCED_SEQUENCE, Field.SPARE, Field.FULL, Field.KEEPER_WAITS),
