@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,16 @@ LOOK_S = 0.2
 FRUGAL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For JVMs that live for seconds: to compile well costs more than it saves."""
 
+COPIES = {
+    "spark.speculation": "true",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1",
+    "spark.speculation.interval": "100ms",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",
+}
+"""A copy of each task that takes longer than half of its stage."""
+
 
 class Attempt(NamedTuple):
     """At a task; all as Spark writes them."""
@@ -42,6 +52,7 @@ class Executor:
 
     def __init__(self, process: psutil.Process) -> None:
         self._process, self._log = process, Path(process.cwd()) / "stderr"
+        self.pid: int = process.pid
 
     @property
     def is_registered(self) -> bool:
@@ -53,16 +64,21 @@ class Executor:
         return len(re.findall(words, self._read()))
 
     def _read(self) -> str:
-        return self._log.read_text(errors="replace")
+        # At first there is none.
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def last_attempt(self) -> Attempt | None:
         """What it was given last."""
         given = re.findall(r"Running task (\d+)\.(\d+) in stage (\S+)", self._read())
         return Attempt(given[-1][2], given[-1][0], given[-1][1]) if given else None
 
-    def sends_to(self, ports: Iterable[int]) -> bool:
+    def senders(self, ports: Collection[int]) -> list[psutil.Process]:
+        """Those of its Python workers that are connected to one of these."""
+        return [worker for worker in _below(self._process) if not _peers(worker).isdisjoint(ports)]
+
+    def sends_to(self, ports: Collection[int]) -> bool:
         """Whether one of its Python workers is connected to one of these."""
-        return any(port in ports for worker in _below(self._process) for port in _peers(worker))
+        return bool(self.senders(ports))
 
     def freeze(self) -> None:
         """It stands still, and nobody notices for minutes."""
@@ -156,6 +172,13 @@ class StandaloneCluster:
         wait_until(look, PATIENCE_S, f"{count} executors", pause_s=LOOK_S)
         return found
 
+    def copied(self) -> tuple[str, str] | None:
+        """The stage and task that both executors work at; None: each has its own."""
+        match [executor.last_attempt() for executor in self.executors()]:
+            case [Attempt(stage, task, one), Attempt(same_stage, same_task, other)]:
+                return (stage, task) if (stage, task) == (same_stage, same_task) and one != other else None
+        return None
+
     def await_idle(self) -> None:
         """Wait until no job has executors any more."""
         wait_until(lambda: not self._jvms(), PATIENCE_S, "executors to end", pause_s=LOOK_S)
@@ -197,11 +220,11 @@ def _below(process: psutil.Process) -> list[psutil.Process]:
     return []
 
 
-def _peers(process: psutil.Process) -> list[int]:
+def _peers(process: psutil.Process) -> set[int]:
     """The ports that a process is connected to."""
     with suppress(psutil.NoSuchProcess):
-        return [found.raddr.port for found in process.net_connections() if found.raddr]
-    return []
+        return {found.raddr.port for found in process.net_connections() if found.raddr}
+    return set()
 
 
 class ClusterJob:

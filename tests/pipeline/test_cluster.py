@@ -19,7 +19,7 @@ from dispatch.embedded import EmbeddedKafka
 from spool.layout import Layout
 from spool.wire import encode
 from tests.daemon import RunningBruce, consume
-from tests.pipeline.standalone import LOOK_S, PATIENCE_S, Attempt, Executor, StandaloneCluster
+from tests.pipeline.standalone import COPIES, LOOK_S, PATIENCE_S, Executor, StandaloneCluster
 from tests.router.outlet import check_order, keyed, numbers
 from tests.spool.rig import Rig
 from tools.fleets.records import Recorded, read_recorded
@@ -114,17 +114,6 @@ def test_an_executor_dies_in_a_drain(
     assert len(records) == len(drained) + 10
 
 
-COPIES = {
-    "spark.speculation": "true",
-    "spark.speculation.quantile": "0.5",
-    "spark.speculation.multiplier": "1",
-    "spark.speculation.interval": "100ms",
-    "spark.sql.shuffle.partitions": "4",
-    "spark.sql.adaptive.coalescePartitions.enabled": "false",
-}
-"""A copy of each task that takes longer than half of its stage."""
-
-
 def test_a_run_whose_tasks_are_copied_and_whose_processes_die(
     cluster: StandaloneCluster, kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -178,27 +167,19 @@ class Story:
 
     def send_and_await_copies(self) -> list[Executor]:
         """With the second broker away: the two executors that then wait with the same messages."""
-        old, before = self._copied(), [read_recorded(self._layout)]
+        old, before = self._cluster.copied(), [read_recorded(self._layout)]
         self._kafka.down(2)
         # The first one is of a partition that has to wait: a batch need not have them all.
         self.sent += self._bruce.send(keyed(COUNT, first=self.sent))
 
         def look() -> bool:
             before.append(read_recorded(self._layout))
-            return self._copied() not in {None, old}
+            return self._cluster.copied() not in {None, old}
 
         wait_until(look, PATIENCE_S, "a copy of a task", pause_s=LOOK_S)
         # The last look was behind the copy's beginning, the one before it was not.
         self.note(before[-2])
         return self._cluster.await_executors(2, lambda one: one.sends_to(ports(self._kafka)))
-
-    def _copied(self) -> tuple[str, str] | None:
-        """The stage and task that both executors work at."""
-        last = [executor.last_attempt() for executor in self._cluster.executors()]
-        match last:
-            case [Attempt(stage, task, one), Attempt(same_stage, same_task, other)]:
-                return (stage, task) if (stage, task) == (same_stage, same_task) and one != other else None
-        return None
 
 
 def test_an_executor_dies_in_an_archive(cluster: StandaloneCluster, rig: Rig, tmp_path: Path) -> None:
