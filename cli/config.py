@@ -17,6 +17,7 @@ from typing import Any
 from cli.credentials import resolve
 from cli.errors import ConfigError
 from cli.kinds import Property
+from cli.log_options import LogOptions
 from cli.settings import TOPIC_KEYS, Settings, read_environment, read_file
 from dispatch.errors import BadProperty
 from dispatch.options import CREDENTIAL, SPARK, DispatchOptions, properties
@@ -76,6 +77,7 @@ class Config:
     spool: SpoolOptions
     dispatch: DispatchOptions
     status: StatusOptions
+    log: LogOptions
     partitioners: Mapping[str, str]
     """By topic, how the partition of a message is chosen. Where it is not given, a message with a partition
     key goes by that number (`partition_key`), and others in runs to any partition that is there (`any`).
@@ -117,6 +119,7 @@ def load_config(
         spool=spool,
         dispatch=_dispatch_options(kafka, settings, place),
         status=_status_options(settings, place),
+        log=LogOptions(**_values(settings, "log")),
         partitioners={path[1]: s.value for path, s in settings.items() if path[2:] == ("partitioner",)},
         rates=_rates(settings),
         access=_values(settings, "access"),

@@ -21,6 +21,7 @@ from cli.delivery import FLUSH_S, Progress
 from cli.delivery_worker import DeliveryWorker
 from cli.errors import ConfigError
 from cli.exits import KNOWN
+from cli.logs import to_the_end
 from cli.snapshot import ROLES
 from cli.standing import describe
 from dispatch.client import check
@@ -159,6 +160,8 @@ class Daemon:
         self._allow_time()
         watch = Watch(self.page, self._manager, lambda: describe(self.page.words))
         try:
+            for role in roles:
+                role.run = to_the_end(role.run)
             Supervisor(roles, self.page, reload=self._reload, beside=self._connections, watch=watch).run()
             self._say_what_is_left()
         finally:

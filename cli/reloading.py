@@ -26,6 +26,7 @@ FIXED = (
     ("spool", "segment_bytes"),
     ("dispatch", "mode"),
     ("status", "port"),
+    ("log", "format"),
 )
 """Table and key of what is decided when bruce starts."""
 
@@ -37,7 +38,7 @@ def _delivery(config: Config) -> object:
     return [*chosen, config.spool.quotas]
 
 
-_OTHERS = ("access", "ingest", "spool", "status")
+_OTHERS = ("access", "ingest", "spool", "status", "log")
 _SETTINGS: dict[str, Callable[[Config], object]] = {
     "keeper": lambda config: config.spool,
     "delivery": _delivery,

@@ -33,6 +33,7 @@ from cli.kinds import (
     TopicName,
     Whole,
 )
+from cli.log_options import FORMATS
 from dispatch.options import CREDENTIAL, ENGINES, MODES
 from spool.options import ALWAYS, INTERVAL
 
@@ -82,6 +83,9 @@ TABLES: dict[str, dict[str, Kind]] = {
         "token_file": AbsolutePath(),
         "tls_certificate": AbsolutePath(),
         "tls_key": AbsolutePath(),
+    },
+    "log": {
+        "format": Choice(FORMATS),
     },
 }
 TOPIC_KEYS: dict[str, Kind] = {

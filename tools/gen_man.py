@@ -18,6 +18,7 @@ from typing import Any
 import typer.main
 
 from cli import app, config, exits, output, settings
+from cli.log_options import LogOptions
 from cli.sizes import format_size
 from dispatch.options import DispatchOptions
 from spool.options import SpoolOptions
@@ -39,6 +40,7 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "spool": ("spool/options.py", SpoolOptions),
     "dispatch": ("dispatch/options.py", DispatchOptions),
     "status": ("status/options.py", StatusOptions),
+    "log": ("cli/log_options.py", LogOptions),
 }
 _DEFAULTS = {
     "directory": "/var/lib/bruce for root, for others $XDG_STATE_HOME/bruce or ~/.local/state/bruce",
@@ -203,6 +205,7 @@ def json_shapes() -> str:
             section("NAME", "bruce\\-json \\- what brucectl prints with \\-\\-json\n"),
             section("DESCRIPTION", document(output.__doc__.partition("\n\n")[2])),
             *shapes,
+            section("THE LOG", document(docstrings.of_module(ROOT / "cli/logs.py").partition("\n\n")[2])),
             section("SEE ALSO", "brucectl(1), bruce(7)\n"),
         ]
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,11 +38,9 @@ def run(config: ConfigFile = None) -> None:
     has not turned for half of WatchdogSec is named in the status, and nothing more is sent until it does. Any
     KillMode will do. A socket that systemd holds is taken over, and keeps what is sent while bruce is down.
     """
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(name)s[%(process)d] %(levelname)s: %(message)s",
-    )
+    from cli import logs
+
+    logs.begin()
     log = logging.getLogger("bruce")
     # As SIGINT does it; a reload waits until there is somebody who can.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -56,14 +53,17 @@ def run(config: ConfigFile = None) -> None:
         return
     daemon.run()
     log.info("stopped")
+    logs.end()
 
 
 def _start(config: Path | None, log: logging.Logger) -> Daemon:
+    from cli import logs
     from cli.config import load_config
     from cli.daemon import Daemon
     from dispatch.options import properties
 
     chosen = load_config(config)
+    logs.begin(chosen.log.format)
     if chosen.first_try:
         log.warning("no configuration: delivering to an EMBEDDED Kafka, which forgets everything at the end")
     daemon = Daemon(chosen)

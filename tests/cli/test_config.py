@@ -139,12 +139,12 @@ def test_dotted_keys_without_quotes(tmp_path: Path) -> None:
         ("[spol]\n", "there is no table 'spol'; did you mean 'spool'?"),
         (
             "[x]\n",
-            "there is no table 'x'; the tables are ingest, spool, dispatch, status, access, kafka, topics",
+            "there is no table 'x'; the tables are ingest, spool, dispatch, status, log, access, kafka, topics",
         ),
         (
             "directory = '/x'",
             "outside of a table there is no key 'directory'; "
-            "the tables are ingest, spool, dispatch, status, access, kafka, topics",
+            "the tables are ingest, spool, dispatch, status, log, access, kafka, topics",
         ),
         ("spool = 1", "'spool' is a table, [spool], and no value"),
         (

@@ -1,0 +1,186 @@
+"""The daemon's log: objects a line, the journal's fields, few lines of each cause, and never a payload."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.journal import JournalHandler, encode, is_journal
+from cli.logs import MOST, WINDOW_S, JsonLines, Sparing
+from dispatch.embedded import EmbeddedKafka
+from spool.wire import encode as datagram
+from tests.daemon import RunningBruce
+
+SECRET = b"payload-4711"
+KEYS = ["version", "time", "level", "logger", "pid", "message"]
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    """A cluster for all tests of this file."""
+    with EmbeddedKafka(topics=[("t", 1)]) as running:
+        yield running
+
+
+def record(message: str, *values: object, level: int = logging.WARNING, **more: Any) -> logging.LogRecord:
+    """One that a place in the code has made."""
+    return logging.LogRecord("bruce.test", level, __file__, 1, message, values, more.get("exc_info"))
+
+
+class Written:
+    """What went through, and the time."""
+
+    def __init__(self) -> None:
+        self.now, self.lines = 0.0, list[str]()
+        self.sparing = Sparing(self.write, lambda: self.now)
+
+    def write(self, found: logging.LogRecord) -> None:
+        """As a handler does."""
+        if self.sparing.filter(found):
+            self.lines.append(found.getMessage())
+
+
+def test_few_of_each_cause() -> None:
+    """MOST a window; other causes are written meanwhile; then it is said how many were left out."""
+    written = Written()
+    for number in range(MOST + 30):
+        written.write(record("disk %d refuses", number))
+    written.write(record("something else"))
+    assert written.lines == [*(f"disk {n} refuses" for n in range(MOST)), "something else"]
+    written.now = WINDOW_S
+    written.write(record("disk %d refuses", 99))
+    told = f"30 more lines like this were left out; the last: disk {MOST + 29} refuses"
+    assert written.lines[-2:] == [told, "disk 99 refuses"]
+
+
+def test_what_was_left_out_is_said_at_the_end() -> None:
+    """Also when nothing more is logged; a text that is nothing but a value is a cause by its value."""
+    written = Written()
+    for number in range(MOST + 1):
+        written.write(record("%s", "the same sentence"))
+        written.write(record("%s", f"sentence {number}"))
+    assert len(written.lines) == 2 * MOST + 1
+    written.sparing.flush()
+    assert written.lines[-1] == "1 more line like this was left out; the last: the same sentence"
+    written.sparing.flush()
+    assert len(written.lines) == 2 * MOST + 2
+
+
+def test_an_object_a_line() -> None:
+    """With the documented keys, in order; a traceback has its own, and no line break leaves the line."""
+    error = ValueError("two\nlines")
+    found = record("it %s", "failed\nbadly", exc_info=(type(error), error, None))
+    line = JsonLines().format(found)
+    assert "\n" not in line
+    document = json.loads(line)
+    assert list(document) == [*KEYS, "traceback"]
+    assert (document["version"], document["level"]) == (1, "warning")
+    assert (document["logger"], document["message"]) == ("bruce.test", "it failed\nbadly")
+    assert "ValueError: two\nlines" in document["traceback"]
+
+
+def parsed(data: bytes) -> dict[str, str]:
+    """Fields as the journal reads them."""
+    found = {}
+    while data:
+        name, _, rest = data.partition(b"\n")
+        if b"=" in name:
+            name, _, value = name.partition(b"=")
+        else:
+            length = int.from_bytes(rest[:8], "little")
+            value, rest = rest[8 : 8 + length], rest[8 + length + 1 :]
+        found[name.decode()] = value.decode()
+        data = rest
+    return found
+
+
+def test_the_journal_gets_fields(tmp_path: Path) -> None:
+    """Values with line breaks go whole; what the journal does not take is a line on the stream."""
+    stream = io.StringIO()
+    handler = JournalHandler(stream, tmp_path / "socket")
+    handler.emit(record("nobody listens"))
+    assert stream.getvalue() == "nobody listens\n"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
+        journal.bind(str(tmp_path / "socket"))
+        handler.emit(record("first\nsecond = %d", 2, level=logging.ERROR))
+        found = parsed(journal.recv(1 << 16))
+        assert found == {
+            "MESSAGE": "first\nsecond = 2",
+            "PRIORITY": "3",
+            "SYSLOG_IDENTIFIER": "bruce",
+            "BRUCE_LOGGER": "bruce.test",
+        }
+        # A journal that stands still keeps nobody waiting.
+        for _ in range(2000):
+            handler.emit(record("again"))
+    handler.close()
+    assert stream.getvalue().endswith("again\n")
+    assert len(encode(record("%s", "x" * 10**6))) < 1 << 16
+
+
+def test_whose_stream_it_is(tmp_path: Path) -> None:
+    """$JOURNAL_STREAM must name the very stream that standard error is."""
+    with (tmp_path / "file").open("w") as file:
+        found = os.fstat(file.fileno())
+        right = f"{found.st_dev}:{found.st_ino}"
+        assert is_journal(file.fileno(), {"JOURNAL_STREAM": right})
+        for wrong in ({}, {"JOURNAL_STREAM": ""}, {"JOURNAL_STREAM": right + "0"}, {"JOURNAL_STREAM": "x"}):
+            assert not is_journal(file.fileno(), wrong)
+    assert not is_journal(-1, {"JOURNAL_STREAM": right})
+
+
+def test_a_daemon_logs_objects(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Every line of a daemon and its workers, when messages fail at each stage; none has a payload."""
+    settings = {"log": {"format": "json"}, "dispatch": {"unknown_topic_seconds": 0}}
+    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings, prefix=["env"]) as bruce:
+        bruce.send(
+            [
+                datagram(b"t", SECRET, key=SECRET),
+                datagram(b"no topic", SECRET),
+                SECRET,
+                datagram(b"t", SECRET * 5000)[:-1],
+            ]
+        )
+        bruce.await_status(lambda s: s.delivered == 1 and sum(s.discarded.values()) == 3)
+        assert bruce.stop() == 0
+        lines = bruce.log.read_text().splitlines()
+    documents = [json.loads(line) for line in lines]
+    assert all(list(document)[: len(KEYS)] == KEYS for document in documents)
+    assert {"bruce", "bruce.router"} <= {document["logger"] for document in documents}
+    assert any("no topic" in document["message"] for document in documents)
+    assert SECRET.decode() not in "".join(lines)
+
+
+def test_a_daemon_under_a_journal(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Where standard error is the journal's stream, records go to its socket, in a mount of our own."""
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("a socket at the journal's place needs root")
+    run = tmp_path / "run"
+    (run / "systemd/journal").mkdir(parents=True)
+    place = ["unshare", "-m", "sh", "-c", f'mount --bind {run} /run && exec "$0" "$@"']
+    if subprocess.run([*place, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mounts can be made here")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
+        journal.bind(str(run / "systemd/journal/socket"))
+        journal.settimeout(60)
+        bruce = RunningBruce(tmp_path, kafka.bootstrap_servers, prefix=place)
+        bruce.log.touch()
+        stream = bruce.log.stat()
+        bruce.environ["JOURNAL_STREAM"] = f"{stream.st_dev}:{stream.st_ino}"
+        with bruce:
+            messages = []
+            while not any(m.get("MESSAGE", "").startswith("listening on") for m in messages):
+                messages.append(parsed(journal.recv(1 << 17)))
+        assert all(message["SYSLOG_IDENTIFIER"] == "bruce" for message in messages)
+        assert messages[-1]["PRIORITY"] == "6"
+        assert bruce.logged("listening on") == 0
