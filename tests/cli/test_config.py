@@ -139,7 +139,8 @@ def test_dotted_keys_without_quotes(tmp_path: Path) -> None:
         ("[spol]\n", "there is no table 'spol'; did you mean 'spool'?"),
         (
             "[x]\n",
-            "there is no table 'x'; the tables are ingest, spool, dispatch, status, log, access, kafka, topics",
+            "there is no table 'x'; "
+            "the tables are ingest, spool, dispatch, status, log, access, kafka, topics",
         ),
         (
             "directory = '/x'",
