@@ -14,8 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cli.config import Config
+from dispatch.client import KafkaClient
+from dispatch.errors import DispatchError
 from dispatch.modes import make_pool
 from dispatch.options import DispatchOptions
+from dispatch.pool import Pool
 from router.acks import Acks
 from router.brokers import BrokerView
 from router.ends import Kafka, Log, Rules
@@ -131,9 +134,8 @@ class Delivery:
         self._acks = Acks(self._marks, catalogue, marks_first=config.dispatch.mode == "at_most_once")
         if latency is not None:
             self._acks.latency = latency
-        self._client, self._pool = make_pool(
-            config.dispatch, topics, ProgressBook(self._acks, catalogue, layout), spool, self._wake
-        )
+        book = ProgressBook(self._acks, catalogue, layout)
+        self._client, self._pool = self._make_pool(config.dispatch, topics, book, spool)
         self._tracing = Tracing(page, topics, self._pool) if page else None
         self._metadata = Metadata(self._client.fetch_cluster, lambda: os.eventfd_write(self._wake, 1))
         window = config.dispatch.window_messages, config.dispatch.window_bytes
@@ -151,6 +153,19 @@ class Delivery:
             ),
             rejection=_rejection(config.dispatch, spool),
         )
+
+    def _make_pool(
+        self, options: DispatchOptions, topics: Topics, book: ProgressBook, spool: bytes
+    ) -> tuple[KafkaClient, Pool]:
+        """Raises DispatchError, with everything closed and the trouble told."""
+        try:
+            return make_pool(options, topics, book, spool, self._wake)
+        except DispatchError as error:
+            self._report(Progress(self.floor, [], str(error), self._acks.take_counts()))
+            self._acks.close()
+            self._marks.close()
+            os.close(self._wake)
+            raise
 
     def _reader(self, topics: Topics, only: frozenset[bytes]) -> Reader:
         if not only:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from cli.config import Config
 from cli.delivery import Delivery, Orders, Place, Progress, Report
+from dispatch.errors import DispatchError
 from dispatch.options import SPARK
 from router.adoption import Adoption
 from router.eviction import Eviction
@@ -32,6 +33,8 @@ from spool.segment import Identity
 
 log = logging.getLogger("bruce.delivery")
 
+RETRY_S = 2.0
+"""Until a producer is tried again that could not be made."""
 LOOK_S = 0.1
 """Between two looks for a job that asks, or for what one has delivered."""
 _NO_JOB = (
@@ -83,7 +86,18 @@ class DeliveryWorker:
         return self._claims.current() is not None
 
     def _deliver(self, end: Callable[[], int]) -> None:
-        Delivery(
+        try:
+            delivery = self._begin()
+        except DispatchError:
+            # It is told as a trouble. What is missing may be a file that comes: another try in a while.
+            deadline = time.monotonic() + RETRY_S
+            while time.monotonic() < deadline and not self.orders.end():
+                time.sleep(LOOK_S)
+        else:
+            delivery.run(end)
+
+    def _begin(self) -> Delivery:
+        return Delivery(
             self._layout,
             self._identity.spool,
             self._config,
@@ -95,7 +109,7 @@ class DeliveryWorker:
             orders=self.orders,
             latency=self._latency,
             page=self._page,
-        ).run(end)
+        )
 
     def _lend(self) -> None:
         """Take over what jobs have left, and lend while one asks, or for ever where only jobs deliver."""

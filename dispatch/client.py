@@ -24,10 +24,12 @@ import numpy.typing as npt
 from dispatch import librdkafka
 from dispatch.cluster import NO_LEADER, Cluster
 from dispatch.codes import Code
+from dispatch.diagnosis import KafkaError, explain_endings, explain_refusal
 from dispatch.errors import BadProperty, DispatchError, Unreachable
 from dispatch.librdkafka import Event, Library, MetadataStruct, set_properties
 from dispatch.options import DispatchOptions, demand_credentials, properties, topic_properties
 from dispatch.timings import Timings
+from dispatch.verdicts import listen, verdict_of
 
 _log = logging.getLogger("dispatch.librdkafka")
 _SYSLOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
@@ -36,16 +38,6 @@ _QUIET_S = 30.0
 """Between two lines of librdkafka's log for the same cause."""
 _WAKE = (1).to_bytes(8, "little")
 """What an eventfd takes."""
-
-
-class KafkaError(NamedTuple):
-    """An error that concerns no single message."""
-
-    at: float
-    """Seconds since the epoch."""
-    name: str
-    """Such as `_ALL_BROKERS_DOWN`."""
-    text: str
 
 
 class Refusal(NamedTuple):
@@ -211,6 +203,10 @@ class KafkaClient:
         library.error_destroy(error)
         return refusal
 
+    def explain_endings(self) -> str:
+        """What it means that brokers end each connection without a word; empty when none does."""
+        return explain_endings(self.statistics(), self._options.kafka.get("security.protocol", "plaintext"))
+
     @property
     def fenced(self) -> bool:
         """Whether the producer is finished because another one has its transactional id."""
@@ -246,7 +242,10 @@ class KafkaClient:
     def _note_error(self, event: int) -> None:
         library = self.library
         code = library.event_error(event)
-        error = KafkaError(time.time(), library.error_name(code), _text(library.event_error_string(event)))
+        text = _text(library.event_error_string(event))
+        if verdict := verdict_of(text) if "certificate verify failed" in text else "":
+            text = text.replace("certificate verify failed", verdict)
+        error = KafkaError(time.time(), library.error_name(code), text)
         # A name that does not resolve comes hundreds of times a second, and would push out all others.
         if self.last_errors and self.last_errors[-1][1:] == error[1:]:
             self.last_errors.pop()
@@ -296,6 +295,7 @@ def _new_conf(library: Library, options: DispatchOptions) -> int:
     except BadProperty:
         library.conf_destroy(conf)
         raise
+    listen(library, conf)
     library.conf_set_events(conf, Event.DELIVERY | Event.ERROR | Event.STATS | Event.LOG)
     return conf
 
@@ -308,7 +308,7 @@ def _new_producer(library: Library, options: DispatchOptions, transactional_id: 
     handle: int | None = library.new(librdkafka.PRODUCER, conf, said, len(said))
     if not handle:
         library.conf_destroy(conf)
-        raise DispatchError(f"librdkafka refuses the Kafka properties: {_text(said.value)}")
+        raise DispatchError(explain_refusal(_text(said.value)))
     return handle
 
 

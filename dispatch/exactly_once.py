@@ -36,9 +36,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.client import KafkaClient, KafkaError
+from dispatch.client import KafkaClient
 from dispatch.closing import Closing
 from dispatch.codes import Code
+from dispatch.diagnosis import KafkaError
 from dispatch.lane import STILL_S, Aborted, Begun, Broken, Committed, Fenced, Lane, Result, Silent
 from dispatch.letters import Letter
 from dispatch.options import DispatchOptions

@@ -114,6 +114,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "conf_get": (c_int, c_void_p, c_char_p, c_char_p, POINTER(c_size_t)),
     "conf_set": (c_int, c_void_p, c_char_p, c_char_p, c_char_p, c_size_t),
     "conf_set_events": (None, c_void_p, c_int),
+    "conf_set_ssl_cert_verify_cb": (c_int, c_void_p, c_void_p),
     "topic_conf_new": (c_void_p,),
     "topic_conf_destroy": (None, c_void_p),
     "topic_conf_set": (c_int, c_void_p, c_char_p, c_char_p, c_char_p, c_size_t),

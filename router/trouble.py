@@ -6,13 +6,13 @@ then what concerns topics. A broker that is away while others are there is none:
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dispatch.client import KafkaClient, KafkaError
+from dispatch.client import KafkaClient
 from dispatch.codes import Code, name_of
+from dispatch.diagnosis import KafkaError, explain_errors
 from dispatch.retry import decide, needs_people
 from router.metadata import Metadata
 
@@ -25,44 +25,25 @@ PATIENCE_S = 5.0
 MOST_NAMES = 5
 """Of topics, or brokers, in a sentence."""
 
-_ALL = "_ALL_BROKERS_DOWN"
-_HANDSHAKE = "in state SSL_HANDSHAKE"
-_MEND = {
-    "_AUTHENTICATION": (
-        "Kafka refuses who we are ({}): correct sasl.username, sasl.password or sasl.mechanism in [kafka] "
-        "and restart bruce, or mend the user on the brokers"
-    ),
-    "_SSL": "the TLS handshake with Kafka fails ({}): correct ssl.* in [kafka] and restart bruce",
-    "_RESOLVE": "a broker's name does not resolve ({}): correct bootstrap.servers in [kafka], or the DNS",
-}
-"""What to say by the name of the error, the worst first: what only people mend goes before what may pass."""
-_UNREACHABLE = "no broker can be reached ({}): start Kafka, or correct bootstrap.servers in [kafka]"
 _SILENT = (
     "no broker can be reached (nothing comes back from {}): look at the network between, or at the brokers"
 )
 _NO_RIGHT = "Kafka gives bruce's user no right to write ({}): grant it WRITE and DESCRIBE on its topics"
 _FINISHED = "the producer is finished ({}), and another is tried: look at the brokers if this stays"
-_NOISE = re.compile(r"^(\w+://)?(?P<broker>\S+?)/(bootstrap|\d+): |\s*\(after \d+ms in state .*\)$")
 
 
-def explain_connections(states: Iterable[str], errors: Iterable[KafkaError], since: float) -> str:
+def explain_connections(
+    states: Iterable[str], errors: Iterable[KafkaError], since: float, ended: str = ""
+) -> str:
     """The sentence when no broker is connected; empty when one is, or nothing is known.
 
-    `states`: of all brokers, in librdkafka's words; `since`: errors before it do not count.
+    `states`: of all brokers, in librdkafka's words; `since`: errors before it do not count; `ended`: what is
+    said when there are none (KafkaClient.explain_endings).
     """
     known = set(states)
     if not known or "UP" in known:
         return ""
-    fresh = [error for error in errors if error.at >= since and error.name != _ALL]
-    for name, words in _MEND.items():
-        if found := [error for error in fresh if _name_of(error) == name]:
-            return words.format(_plain(found[-1].text))
-    return _UNREACHABLE.format(_plain(fresh[-1].text)) if fresh else ""
-
-
-def _name_of(error: KafkaError) -> str:
-    """Of the cause: a broker without TLS ends the connection, which librdkafka calls a transport error."""
-    return "_SSL" if _HANDSHAKE in error.text else error.name
+    return explain_errors(error for error in errors if error.at >= since) or ended
 
 
 def explain_silence(brokers: Sequence[tuple[str, str]], error: str) -> str:
@@ -101,13 +82,6 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + more
 
 
-def _plain(text: str) -> str:
-    """librdkafka's words without its own state; the broker's name in front stays."""
-    found = _NOISE.match(text)
-    where = f"{found['broker']}: " if found and found["broker"] else ""
-    return where + _NOISE.sub("", text).strip()
-
-
 class Trouble:
     """What is known of troubles."""
 
@@ -115,8 +89,8 @@ class Trouble:
         self, client: KafkaClient, metadata: Metadata, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._client, self._metadata, self._clock = client, metadata, clock
-        self._connected_at = self._finished_at = 0.0
-        self._finished = ""
+        self._connected_at = self._finished_at = self._ended_at = 0.0
+        self._finished = self._ended = ""
         self.noted: dict[str, str] = {}
         """By whoever says it, a sentence about what is wrong while Kafka is well, until it is taken back."""
         self.denied: dict[bytes, int] = {}
@@ -140,16 +114,23 @@ class Trouble:
 
     def note_delivered(self) -> None:
         """Something was acknowledged."""
-        self._finished = ""
+        self._finished = self._ended = ""
 
     def _connections(self) -> str:
         states = [state for _, state in states_of(self._client)]
         if "UP" in states:
             self._connected_at = self._clock()
         since = max(self._connected_at - SLACK_S, self._clock() - FRESH_S)
-        return explain_connections(states, self._client.last_errors, since)
+        errors = self._client.last_errors
+        return explain_connections(states, errors, since, self._endings())
 
     def _answers(self) -> str:
         if not self._metadata.error or self._metadata.failing_s() < PATIENCE_S:
             return ""
-        return explain_silence(states_of(self._client), self._metadata.error)
+        return self._endings() or explain_silence(states_of(self._client), self._metadata.error)
+
+    def _endings(self) -> str:
+        # librdkafka begins its counts anew with each round of brokers.
+        if ended := self._client.explain_endings():
+            self._ended, self._ended_at = ended, self._clock()
+        return self._ended if self._clock() - self._ended_at < FRESH_S else ""

@@ -16,8 +16,8 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -44,6 +44,8 @@ class Broker:
     """Where a proxy finds the broker; 0 for no such listener."""
     proxy_port: int = 0
     """Where clients that come through the proxy are told to find it."""
+    tls_ports: Mapping[str, int] = field(default_factory=dict)
+    """By listener, where clients come by TLS."""
 
     @property
     def address(self) -> str:

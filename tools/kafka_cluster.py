@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools.kafka_broker import HOST, Broker
+from tools.kafka_certificates import make_certificates
 from tools.kafka_cut import cut, mend
 from tools.kafka_install import CACHE, KafkaError, KafkaMissing, fetch_jars, jars_available
 
@@ -45,7 +46,8 @@ process.roles=broker,controller
 listeners={listeners}
 advertised.listeners={advertised}
 listener.security.protocol.map=\
-PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,PROXIED:PLAINTEXT
+PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,PROXIED:PLAINTEXT,\
+SASL_SSL:SASL_SSL,MTLS:SSL,EXPIRED:SSL,ELSEWHERE:SSL
 controller.listener.names=CONTROLLER
 controller.quorum.voters={voters}
 log.dirs={directory}/data
@@ -66,13 +68,26 @@ share.coordinator.state.topic.min.isr={in_sync}
 group.initial.rebalance.delay.ms=0
 """
 _SECURED = """\
-sasl.enabled.mechanisms=SCRAM-SHA-256
-listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=\
-org.apache.kafka.common.security.scram.ScramLoginModule required;
+sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
-super.users=User:ANONYMOUS
-"""
-"""Beside the plain listener, whose clients may do everything, one for users with passwords and ACLs."""
+super.users=User:ANONYMOUS;User:CN=bruce
+ssl.keystore.type=PEM
+listener.name.sasl_ssl.ssl.keystore.location={tls}/broker.pem
+listener.name.mtls.ssl.keystore.location={tls}/broker.pem
+listener.name.expired.ssl.keystore.location={tls}/expired.pem
+listener.name.elsewhere.ssl.keystore.location={tls}/elsewhere.pem
+listener.name.mtls.ssl.client.auth=required
+listener.name.mtls.ssl.truststore.type=PEM
+listener.name.mtls.ssl.truststore.location={tls}/ca.pem
+""" + "".join(
+    f"listener.name.{listener}.{mechanism}.sasl.jaas.config="
+    "org.apache.kafka.common.security.scram.ScramLoginModule required;\n"
+    for listener in ("sasl_plaintext", "sasl_ssl")
+    for mechanism in ("scram-sha-256", "scram-sha-512")
+)
+"""Beside the plain listener, whose clients may do everything: two for users with passwords and ACLs, and
+three by TLS, whose certificates are good (clients must show one), expired, and for another host."""
+TLS_LISTENERS = ("SASL_SSL", "MTLS", "EXPIRED", "ELSEWHERE")
 
 
 class KafkaCluster:
@@ -81,7 +96,7 @@ class KafkaCluster:
     def __init__(
         self, directory: Path, brokers: int, *, secured: bool = False, proxied: bool = False
     ) -> None:
-        """`secured`: with a listener where users have SCRAM passwords and need ACLs.
+        """`secured`: with listeners where users have SCRAM passwords and need ACLs, and others by TLS.
 
         `proxied`: with a listener for a proxy, whose address it advertises.
         """
@@ -106,6 +121,15 @@ class KafkaCluster:
     def sasl_bootstrap(self) -> str:
         """The same, of the listener for users with passwords."""
         return ",".join(broker.sasl_address for broker in self.brokers)
+
+    def tls_bootstrap(self, listener: str) -> str:
+        """The same, of one of TLS_LISTENERS."""
+        return ",".join(f"{HOST}:{broker.tls_ports[listener]}" for broker in self.brokers)
+
+    @property
+    def certificates(self) -> Path:
+        """Where `make_certificates` put them, when secured."""
+        return self.directory / "tls"
 
     @property
     def proxy_bootstrap(self) -> str:
@@ -199,8 +223,14 @@ class KafkaCluster:
         for broker in self.brokers:
             shutil.rmtree(broker.directory, ignore_errors=True)
         wanted = (True, True, self.secured, self.proxied, self.proxied)
-        ports = iter(_free_ports(self.size * len(wanted)))
-        plan = [[next(ports) if there else 0 for there in wanted] for _ in range(self.size)]
+        listeners = TLS_LISTENERS if self.secured else ()
+        ports = iter(_free_ports(self.size * (len(wanted) + len(listeners))))
+        plan = [
+            [*(next(ports) if there else 0 for there in wanted), dict(zip(listeners, ports, strict=False))]
+            for _ in range(self.size)
+        ]
+        if self.secured:
+            make_certificates(self.certificates)
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "cluster.json").write_text(json.dumps(plan))
         self.brokers = _read_plan(self.directory)
@@ -215,10 +245,15 @@ class KafkaCluster:
                 CONTROLLER=broker.controller_port,
                 SASL_PLAINTEXT=broker.sasl_port,
                 PROXIED=broker.proxied_port,
+                **broker.tls_ports,
             ),
             advertised=_addresses(
-                PLAINTEXT=broker.port, SASL_PLAINTEXT=broker.sasl_port, PROXIED=broker.proxy_port
+                PLAINTEXT=broker.port,
+                SASL_PLAINTEXT=broker.sasl_port,
+                PROXIED=broker.proxy_port,
+                **broker.tls_ports,
             ),
+            tls=self.certificates,
             voters=",".join(f"{b.id}@{HOST}:{b.controller_port}" for b in self.brokers),
             directory=broker.directory,
             copies=min(3, self.size),

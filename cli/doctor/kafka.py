@@ -46,22 +46,24 @@ def check_library() -> Finding:
 
 def ask(config: Config, seconds: float) -> Cluster:
     """Every topic that Kafka shows. Raises Unreachable, whose text says why and what to do; DispatchError."""
-    start = time.monotonic()
+    start, ended = time.monotonic(), ""
     with closing(KafkaClient(config.dispatch)) as client:
         while True:
             try:
                 return client.fetch_all(_SLICE_S)
             except Unreachable as error:
                 client.note_events()
-                why, elapsed = _why(client), time.monotonic() - start
+                ended = client.explain_endings() or ended
+                why, elapsed = _why(client, ended), time.monotonic() - start
                 if (why and elapsed > HASTE_S) or elapsed > seconds:
-                    why = why or explain_silence(states_of(client), str(error))
+                    why = why or ended or explain_silence(states_of(client), str(error))
                     raise Unreachable(error.code, why) from None
 
 
-def _why(client: KafkaClient) -> str:
+def _why(client: KafkaClient, ended: str) -> str:
     """What librdkafka has said of the brokers by now; empty when one is connected, or nothing is known."""
-    return explain_connections((state for _, state in states_of(client)), client.last_errors, 0)
+    states = [state for _, state in states_of(client)]
+    return explain_connections(states, client.last_errors, 0, ended)
 
 
 def expected(config: Config) -> dict[str, Finding]:

@@ -25,7 +25,10 @@ def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="session")
 def kafka_secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One broker; who comes by `sasl_bootstrap` needs a password and rights, who by `bootstrap` does not."""
+    """One broker; who comes by `sasl_bootstrap` needs a password and rights, who by `bootstrap` does not.
+
+    `tls_bootstrap` has those by TLS; needs openssl.
+    """
     yield from running(KafkaCluster(tmp_path_factory.mktemp("kafka-secured"), 1, secured=True))
 
 

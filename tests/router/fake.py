@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch.brokers import BrokerTable, State
-from dispatch.client import KafkaError
 from dispatch.cluster import NO_LEADER, Cluster
 from dispatch.codes import Code
+from dispatch.diagnosis import KafkaError
 from dispatch.flight import NOBODY
 from dispatch.letters import Letter
 from dispatch.partitions import NONE, NOT_HELD, PartitionTable

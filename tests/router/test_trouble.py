@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.client import KafkaError
 from dispatch.codes import Code
+from dispatch.diagnosis import KafkaError
 from router.trouble import FRESH_S, MOST_NAMES, Trouble, explain_connections, explain_topics
 
 REFUSED = KafkaError(
@@ -50,8 +50,9 @@ SERVERS = "correct bootstrap.servers in [kafka]"
         ),
         (
             [REFUSED, NO_TLS, ALL_DOWN],
-            "the TLS handshake with Kafka fails (k1:9093: Disconnected)",
-            "correct ssl.* in [kafka] and restart bruce",
+            "the listener at k1:9093 ends the TLS handshake, as one without TLS does",
+            "set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or correct the port in bootstrap.servers "
+            "in [kafka] and restart bruce",
         ),
         (
             [PASSWORD, TLS, REFUSED],
@@ -88,6 +89,10 @@ class Client:
     def __init__(self) -> None:
         self.last_errors = [PASSWORD]
         self.states = ["DOWN"]
+        self.ended = ""
+
+    def explain_endings(self) -> str:
+        return self.ended
 
     def statistics(self) -> dict[str, object]:
         return {
@@ -138,3 +143,19 @@ def test_it_passes() -> None:
     assert trouble.sentence() == "the disk is full"
     del trouble.noted["discards"]
     assert trouble.sentence().startswith("no right to write to t: ")
+
+
+def test_connections_that_end_without_a_word() -> None:
+    """What is said of them stands while librdkafka counts anew, behind what has words, until a delivery."""
+    client, metadata, now = Client(), Metadata(), [101.0]
+    trouble = Trouble(client, metadata, clock=lambda: now[0])  # type: ignore[arg-type]
+    client.ended = "k0 ends every connection"
+    assert trouble.sentence().startswith("Kafka refuses who we are")
+    client.last_errors = [ALL_DOWN]
+    assert trouble.sentence() == "k0 ends every connection"
+    client.ended, client.states = "", ["UP"]
+    assert trouble.sentence() == ""
+    metadata.error, metadata.since = "transport failure", 60.0
+    assert trouble.sentence() == "k0 ends every connection"
+    trouble.note_delivered()
+    assert trouble.sentence().startswith("Kafka is connected and does not answer")
