@@ -12,7 +12,7 @@ from status.snapshot import WorkerView
 _TICKS = os.sysconf("SC_CLK_TCK")
 _BROKER = "rdk:broker"
 """librdkafka calls the thread of broker 7 rdk:broker7, and those of no broker yet rdk:broker-1."""
-_STAGES = {"ingest": "datagram", "ack": "ack", "keeper": "keeper", "status": "status"}
+STAGES = {"ingest": "datagram", "stream": "stream", "ack": "ack", "keeper": "keeper", "status": "status"}
 """By role, whose process is one stage."""
 
 
@@ -25,8 +25,8 @@ def cpu_seconds(workers: Iterable[WorkerView]) -> dict[str, float]:
     found = {}
     for worker in workers:
         with suppress(OSError):
-            if worker.role in _STAGES:
-                found[_STAGES[worker.role]] = _spent(Path(f"/proc/{worker.pid}"))
+            if worker.role in STAGES:
+                found[STAGES[worker.role]] = _spent(Path(f"/proc/{worker.pid}"))
             elif worker.role == "delivery":
                 found |= dict(_delivery(worker.pid))
     return found

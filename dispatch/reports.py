@@ -108,7 +108,8 @@ def collect(
         report.sequence = row.sequence
         report.code = load_i32(message)
         report.flat_number = row.flat_number
-        report.offset, report.received_ns = load_i64(message + _OFFSET_AT), row.received_ns
+        # Where brokers acknowledge nothing librdkafka says -1001.
+        report.offset, report.received_ns = max(-1, load_i64(message + _OFFSET_AT)), row.received_ns
         filled += 1
         discharge(row, report.code, partitions, brokers, now_ns)
         free[free_count[0]] = number

@@ -6,7 +6,8 @@ A line has `time`, `event`, and `sequence`; what more it has depends on the even
     routed        partition: where it is to go
     sent          partition, broker: handed to the producer
     waits         partition, or null: it may not go yet; comes once, until it goes or is placed elsewhere
-    acknowledged  partition, offset, after_ms: since it was received; the offset is -1 when it is not known
+    acknowledged  partition, offset, after_ms: since it was received; without acknowledgements (acks = 0) the
+                  offset is -1
     failed        partition, error: it is sent again, or given up
     discarded     reason, dead_lettered
     began, resumed, ended   of the trace itself: token, and why it ended

@@ -36,7 +36,7 @@ class Stage:
     """A process or thread on the way of a message."""
 
     stage: str
-    """datagram, ack, keeper, router, broker-N, status."""
+    """datagram, stream, ack, keeper, router, broker-N, status."""
     cpu_seconds: float
     """Since it was started."""
     busy: float | None

@@ -18,6 +18,8 @@ import pytest
 from cli.trace import page_of
 from dispatch.embedded import EmbeddedKafka
 from router.trace_ask import Ask, ask_path, events_path
+from spool.histogram import read_latency
+from spool.page import Field, read_page
 from spool.wire import encode
 from tests.daemon import PATIENCE_S, ROOT, RunningBruce, consume
 
@@ -79,9 +81,13 @@ def message(topic: bytes, number: int, key: bytes = b"") -> bytes:
     return encode(topic, SECRET + b" %d" % number, key=key, partition_key=number)
 
 
-def test_the_way_of_a_message(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["at_least_once", "exactly_once", "at_most_once"])
+def test_the_way_of_a_message(tmp_path: Path, mode: str) -> None:
     """Received, routed, sent, acknowledged, in time's order; partition and offset are where Kafka has it."""
-    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+    with (
+        EmbeddedKafka(brokers=3, topics=[("t", 4), ("u", 2)]) as kafka,
+        RunningBruce(tmp_path, kafka.bootstrap_servers, settings={"dispatch": {"mode": mode}}) as bruce,
+    ):
         bruce.send(message(b"t", n) for n in range(5))
         bruce.await_status(lambda s: s.delivered == 5)
         with trace(bruce, tmp_path / "out", "--topic", "t", "--key", KEY.decode()) as found:
@@ -96,6 +102,9 @@ def test_the_way_of_a_message(kafka: EmbeddedKafka, tmp_path: Path) -> None:
             bruce.await_true(lambda: found.has("acknowledged"))
             bruce.await_status(lambda s: s.delivered == 9)
             events = [event for event in found.events() if "sequence" in event]
+            page = read_page(bruce_page(bruce))
+            assert page is not None
+            assert sum(read_latency(page[Field.LATENCY :]).counts) == 9
             # Nobody but us has a way to what was told.
             assert events_path(bruce_page(bruce)).stat().st_mode & 0o077 == 0
         assert [event["event"] for event in events] == ["received", "routed", "sent", "acknowledged"]
@@ -105,6 +114,10 @@ def test_the_way_of_a_message(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         assert (received["topic"], received["key_bytes"]) == ("t", len(KEY))
         assert received["pid"] == os.getpid()
         place = acknowledged["partition"], acknowledged["offset"]
+        if mode == "at_most_once":
+            # Nobody acknowledges there.
+            assert place[1] == -1
+            return
         assert routed["partition"] == sent["partition"] == place[0]
         record = next(r for r in consume(kafka.bootstrap_servers, "t", 4, 8) if r.key() == KEY)
         assert (record.partition(), record.offset()) == place
