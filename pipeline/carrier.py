@@ -191,7 +191,7 @@ class Carrier:
 
     def close_lane(self) -> None:
         """Once all is done and written down, have other attempts know: who is one sends nothing any more."""
-        if self._book is None or self._book.epoch is None or self._loads:
+        if self._book is None or self._loads:
             return
         assert isinstance(self._pool, ExactlyOnce)
         self._book.close()

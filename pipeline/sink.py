@@ -28,6 +28,7 @@ from dispatch.options import DispatchOptions
 from dispatch.progress_topic import Place, home_of
 from pipeline.batches import integers, to_batch
 from pipeline.carrier import Carrier
+from pipeline.errors import JobFailed
 from pipeline.loads import Lane, Settled, nothing_earlier
 from pipeline.task_book import WHOLE, Segments, TaskBook
 from pipeline.worker import freeze_imports
@@ -39,6 +40,16 @@ COLUMNS = ("spool", "sequence", "topic", "partition", "partition_key", "timestam
 OUTCOMES = "spool string, sequence long, reason int"
 RECORD_S = 2.0
 """Between two outcome files of one task: what a job that dies has sent since the last one goes twice."""
+
+_UNSORTED = (
+    "messages reach Kafka out of order: for transactions the rows must be sorted by spool, partition and "
+    "sequence, as pipeline.sink.arrange does with in_transactions=True"
+)
+_LATE = (
+    "nothing is sent: under the transactional.id {} a later batch, another job, or another task with rows of "
+    "the same partition has delivered; each job and each checkpoint needs an id of its own, and the rows "
+    "must be arranged with in_transactions=True"
+)
 
 _SCHEMA = pa.schema([("spool", pa.string()), ("sequence", pa.int64()), ("reason", pa.int32())])
 
@@ -64,6 +75,8 @@ class Delivery:
     """When these messages were asked for again, ms since the epoch; 0: they were not."""
     transactional_id: str = ""
     """For exactly_once without a lease: names the job, whose records are no others' business."""
+    epoch: int = 0
+    """With `transactional_id`: of this batch or job; it is 2 more, or above, for one that comes behind it."""
 
     @property
     def in_transactions(self) -> bool:
@@ -169,7 +182,8 @@ def _carrier(delivery: Delivery, group: Group, rows: pa.RecordBatch, record: Rec
     spool, lane = bytes.fromhex(group.spool), None
     if group.partition is not None and delivery.transactional_id:
         # Rows before these belong to batches that are done with.
-        book = TaskBook(WHOLE, None, since=rows.column("sequence")[0].as_py())
+        since, late = rows.column("sequence")[0].as_py(), _LATE.format(delivery.transactional_id)
+        book = TaskBook(WHOLE, delivery.epoch, since=since, late=late)
         lane = Lane(f"{delivery.transactional_id}-{group.spool}-{group.partition}", book)
     elif group.partition is not None:
         # What has no place may be dead-lettered; of the lanes that were announced the first is always there.
@@ -189,7 +203,11 @@ def _carrier(delivery: Delivery, group: Group, rows: pa.RecordBatch, record: Rec
 def _groups(
     batches: Iterator[pa.RecordBatch], *, by_partition: bool
 ) -> Iterator[tuple[Group, pa.RecordBatch]]:
-    """The batches, cut where another group begins."""
+    """The batches, cut where another group begins.
+
+    Raises JobFailed when the partitions are not in order: a lane that is closed cannot be gone on with.
+    """
+    last = Group("", None)
     for batch in batches:
         changes = np.diff(np.asarray(batch.column("spool").dictionary_encode().indices), prepend=-1) != 0
         if by_partition:
@@ -197,7 +215,11 @@ def _groups(
         starts = np.flatnonzero(changes).tolist()
         for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
             partition = batch.column("partition")[start].as_py() if by_partition else None
-            yield Group(batch.column("spool")[start].as_py(), partition), batch.slice(start, end - start)
+            group = Group(batch.column("spool")[start].as_py(), partition)
+            if by_partition and group < last:
+                raise JobFailed(_UNSORTED)
+            last = group
+            yield group, batch.slice(start, end - start)
 
 
 class Record:

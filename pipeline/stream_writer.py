@@ -2,22 +2,28 @@
 
 Spark does not sort a stream, so each task sorts its share of a batch, which it holds in memory. A query that
 starts again from its checkpoint loses none. Its last batch comes once more, if that was not finished: with
-`transactional.id` nothing of it is sent twice.
+`transactional.id` nothing of it is sent twice, nor by copies of tasks that speculation makes. A checkpoint
+that is made anew counts its batches anew, and needs another `transactional.id`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pipeline.errors import JobFailed
 from pipeline.sink import sort_columns
 from pipeline.writer import plan_delivery, write_rows
 
 ROWS = 20_000
 """Handed over at a time."""
+_BATCH = "streaming.sql.batchId"
+"""Spark's property of each task of a batch."""
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
@@ -31,8 +37,20 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task of a batch. Raises JobFailed when Kafka will never take one of them."""
-        columns = sort_columns(in_transactions=self._delivery.in_transactions)
-        return write_rows(in_order(iterator, columns), self._delivery)
+        delivery = self._delivery
+        if delivery.in_transactions:
+            delivery = replace(delivery, epoch=_epoch())
+        columns = sort_columns(in_transactions=delivery.in_transactions)
+        return write_rows(in_order(iterator, columns), delivery)
+
+
+def _epoch() -> int:
+    """That of the batch; an attempt that begins when the next one has its own finds that out."""
+    task = TaskContext.get()
+    number = task.getLocalProperty(_BATCH) if task else None
+    if number is None:
+        raise JobFailed("Spark does not tell which batch of the stream this is: leave transactional.id away")
+    return 2 * int(number)
 
 
 def in_order(batches: Iterable[pa.RecordBatch], columns: Iterable[str]) -> Iterator[pa.RecordBatch]:

@@ -25,6 +25,10 @@ Segments = Sequence[tuple[int, int, int]]
 """(first sequence, number, identity) of each segment of a spool, in order."""
 WHOLE: Segments = [(0, 0, 0)]
 """For jobs that name themselves: their records speak of sequence numbers, whichever segments those are in."""
+TAKEN_BACK = (
+    "delivery from this spool was taken back since this job began, and others deliver what it has not: run "
+    "it again for what is left"
+)
 MOST_RUNS = 300_000
 """Of a record: it takes some 2 bytes for each, and Kafka a message of 1 MB by default."""
 
@@ -43,14 +47,20 @@ class TaskBook:
     """A task closes none."""
 
     def __init__(
-        self, segments: Segments, epoch: int | None = 0, *, since: int = 0, place: Place | None = None
+        self,
+        segments: Segments,
+        epoch: int = 0,
+        *,
+        since: int = 0,
+        place: Place | None = None,
+        late: str = TAKEN_BACK,
     ) -> None:
-        """`epoch`: of the job (spool.lanes); None: nobody says when a job is over.
+        """`epoch`: of the job (spool.lanes), or of the batch of a job that names itself.
 
         `since`: nobody asks for messages below this any more. `place`: where records of this epoch are, or
-        later ones.
+        later ones. `late`: why nothing is sent any more, when records of a later epoch are found.
         """
-        self.place, self.epoch = place, epoch
+        self.place, self.epoch, self._late = place, epoch, late
         self.begun = False
         """Whether it is known what need not be sent."""
         self.closed = False
@@ -78,12 +88,9 @@ class TaskBook:
             self._found = begun.last.letters
             self._unrecorded += self._runs(found)
             self._letters += self._found
-        if begun.last and self.epoch is not None and begun.last.generation > self.epoch:
+        if begun.last and begun.last.generation > self.epoch:
             self.closed = True
-            return (
-                "delivery from this spool was taken back since this job began, and others deliver what it "
-                "has not: run it again for what is left"
-            )
+            return self._late
         return ""
 
     def close(self) -> None:
@@ -114,8 +121,7 @@ class TaskBook:
                 "(maxBytesPerTrigger), or `brucectl spark drain`"
             )
         self._was_closing = self._closing
-        generation = (self.epoch or 0) + self._closing
-        return Progress(number, generation, by, delivered, [*self._letters, *letters])
+        return Progress(number, self.epoch + self._closing, by, delivered, [*self._letters, *letters])
 
     def committed(self, sequences: npt.NDArray[np.int64], letters: Sequence[Letters], offset: int) -> None:
         """They are in Kafka."""

@@ -6,15 +6,12 @@ tasks will use.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from typing import TypeVar
+from collections.abc import Sequence
+from contextlib import closing, suppress
 
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.client import KafkaClient
 from dispatch.closing import Closing, epoch_of
 from dispatch.errors import Unreachable
 from dispatch.names import transactional_id
@@ -23,6 +20,7 @@ from dispatch.progress import Progress, deliverer
 from dispatch.progress_topic import Found, ProgressTopic
 from pipeline.errors import JobFailed
 from pipeline.lease import DeliveryLease
+from pipeline.records import open_topic, patiently
 from pipeline.route import Routes
 from pipeline.task_book import Segments, present
 from spool.catalogue import Catalogue
@@ -31,11 +29,6 @@ from spool.layout import Layout
 from spool.marks import Marks
 from spool.outcome_file import write_outcomes
 from spool.wire import DEAD_LETTERED
-
-PATIENCE_S = 60.0
-"""How long Kafka may be away: where the leader of a partition has died, others must find out first."""
-PAUSE_S = 1.0
-T = TypeVar("T")
 
 
 def read_segments(layout: Layout) -> Segments:
@@ -57,8 +50,8 @@ def recover(options: DispatchOptions, lease: DeliveryLease, segments: Segments) 
             return Closing(options, topic, lease.spool, deliverer(), lanes).run()
         return topic.read_family()[0]
 
-    with _open_topic(options, name) as topic:
-        family = _patiently(lambda: ask(topic))
+    with open_topic(options, name) as topic:
+        family = patiently(lambda: ask(topic))
     if name in family:
         _compare(lease.layout, family[name].progress)
     records = [found.progress for found in family.values()]
@@ -88,27 +81,9 @@ def announce(lease: DeliveryLease, routes: Routes) -> int:
 
 def find_starts(options: DispatchOptions) -> Sequence[int]:
     """By partition of the progress topic, where it ends before tasks begin; nothing if nobody answers."""
-    with suppress(Unreachable), _open_topic(options) as topic:
+    with suppress(Unreachable), open_topic(options) as topic:
         return topic.ends()
     return ()
-
-
-@contextmanager
-def _open_topic(options: DispatchOptions, name: str = "") -> Iterator[ProgressTopic]:
-    with closing(KafkaClient(options)) as client:
-        yield ProgressTopic(options.kafka, options.progress_topic, name.encode(), client.fetch_cluster)
-
-
-def _patiently(ask: Callable[[], T]) -> T:
-    """An answer of Kafka. Raises Unreachable when there is none for PATIENCE_S."""
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return ask()
-        except Unreachable:
-            if time.monotonic() > end:
-                raise
-            time.sleep(PAUSE_S)
 
 
 def _compare(layout: Layout, last: Progress) -> None:

@@ -9,22 +9,26 @@ fails the task. Options are properties of librdkafka. A task or a batch that is 
 again, unless there is
 
     transactional.id   names this job, and no other: each (spool, partition) goes in transactions of its own,
-           under this name and its own. Who tries again finds in their progress records what he need not send.
-           The rows must be arranged with `in_transactions=True`, and get the same partitions again
+           under this name and its own. Who tries again, and a copy that speculation makes, finds in their
+           progress records what he need not send. Who comes behind a later batch or job sends nothing, and
+           fails. The rows must be arranged with `in_transactions=True`, and get the same partitions again
     bruce.progress.topic   where those records are; `bruce-progress` by default
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from dispatch.closing import epoch_of
 from dispatch.options import DispatchOptions
 from pipeline.errors import BadSchema, JobFailed
+from pipeline.records import open_topic, patiently
 from pipeline.sink import COLUMNS, Delivery, carry_all
 from spool.wire import reason_name
 
@@ -47,14 +51,28 @@ def plan_delivery(options: Mapping[str, str], schema: StructType) -> Delivery:
 
 
 class KafkaWriter(DataSourceArrowWriter):
-    """Writes the rows of one DataFrame, which are in order. Raises BadSchema when it lacks a column."""
+    """Writes the rows of one DataFrame, which are in order.
+
+    Raises BadSchema when it lacks a column, Unreachable when Kafka must be asked for records and is away.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._delivery = plan_delivery(options, schema)
+        delivery = plan_delivery(options, schema)
+        self._delivery = (
+            replace(delivery, epoch=_next_epoch(delivery)) if delivery.in_transactions else delivery
+        )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task. Raises JobFailed when Kafka will never take one of them."""
         return write_rows(iterator, self._delivery)
+
+
+def _next_epoch(delivery: Delivery) -> int:
+    """One that no job of this name has had. Raises Unreachable."""
+    name = f"{delivery.transactional_id}-"
+    with open_topic(delivery.options, name) as topic:
+        family, _ = patiently(topic.read_family)
+    return 1 + epoch_of(family.values(), "", None)
 
 
 def write_rows(batches: Iterator[pa.RecordBatch], delivery: Delivery) -> WriterCommitMessage:

@@ -114,7 +114,7 @@ def transactions() -> Iterator[DispatchOptions]:
         yield DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers}, mode="exactly_once")
 
 
-def attempt(options: DispatchOptions, epoch: int | None, earlier: Settled | None = None) -> Carrier:
+def attempt(options: DispatchOptions, epoch: int, earlier: Settled | None = None) -> Carrier:
     """An attempt at the task of one lane, which knows what others have written down."""
     known = earlier or nothing_earlier(SPOOL)
     book = TaskBook([(0, 1, 77)], epoch)
@@ -155,7 +155,7 @@ def test_a_task_with_nothing_to_send_leaves_no_transaction_open(
     transactions: DispatchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would hide what others commit from who begins next, until it times out."""
-    carrier = attempt(transactions, None, Settled(np.arange(6), np.zeros(6, np.int32)))
+    carrier = attempt(transactions, 1, Settled(np.arange(6), np.zeros(6, np.int32)))
     waited_for = threading.Event()
     commit, flush = lane.Lane._commit, carrier._client.flush
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from confluent_kafka import Producer
 
+from dispatch.closing import epoch_of
 from dispatch.embedded import EmbeddedKafka
 from dispatch.lane import Begun
 from dispatch.names import lane_id, transactional_id
@@ -17,6 +18,7 @@ from dispatch.progress import Deliverer, decode, encode, letters_of
 from dispatch.progress_topic import Place
 from pipeline.backlog import Runs
 from pipeline.errors import JobFailed
+from pipeline.records import open_topic
 from pipeline.task_book import MOST_RUNS, WHOLE, TaskBook
 from pipeline.unrecorded import read_segments
 from spool.account import take_account
@@ -202,6 +204,8 @@ def test_a_stream_that_starts_again(
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         batches = sorted((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+        # The next epoch of each lane: an attempt of this batch that begins now finds that it is over.
+        assert not name or newest_epoch(kafka, name) == 2 * int(batches[-1].name) + 1
         batches[-1].unlink()
         (batches[-1].parent / f".{batches[-1].name}.crc").unlink(missing_ok=True)
     frame = spark.read.format("bruce-kafka").option("bootstrap.servers", kafka.bootstrap_servers)
@@ -214,12 +218,39 @@ def test_a_stream_that_starts_again(
         assert firsts == sorted(firsts)
 
 
+@pytest.mark.spark
+def test_a_write_that_is_run_again(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+    """A job of the same name finds what the first one has sent, and those before it send nothing any more."""
+    from pipeline.route import Routes, route
+    from pipeline.sink import arrange
+
+    properties = {"bootstrap.servers": kafka.bootstrap_servers}
+    fill(rig, 200)
+    for epoch in (1, 3):
+        stored = spark.read.format("bruce").load(str(rig.options.directory))
+        placed = arrange(route(stored, Routes({"clicks": np.ones(3, np.bool_)})), in_transactions=True)
+        writer = placed.write.format("bruce-kafka").mode("append").options(**properties)
+        writer.option("transactional.id", "weekly").save()
+        assert newest_epoch(kafka, "weekly") == epoch + 1
+        fill(rig, 100)
+    rows = spark.read.format("bruce-kafka").options(**properties).option("topics", "clicks").load().collect()
+    assert sorted(row.bruce_sequence for row in rows) == list(range(300))
+
+
+def newest_epoch(kafka: EmbeddedKafka, name: str) -> int:
+    """Of the records under a transactional.id."""
+    properties = {"bootstrap.servers": kafka.bootstrap_servers}
+    with open_topic(DispatchOptions(kafka=properties), name) as topic:
+        family, _ = topic.read_family()
+    return epoch_of(family.values(), "", None)
+
+
 def test_a_book_forgets_what_nobody_asks_for() -> None:
     """A batch asks for nothing below its first message; what one record cannot tell ends the task."""
-    book = TaskBook(WHOLE, None)
+    book = TaskBook(WHOLE)
     book.recover(Begun(None, Place(0, 0)))
     record = book.progress(1, BY, numbers(1, 2, 2**40), ())
-    later = TaskBook(WHOLE, None, since=2)
+    later = TaskBook(WHOLE, 2, since=2)
     later.recover(Begun(decode(encode(record)), Place(0, 1)))
     assert later.delivered.tolist() == [2, 2**40]
     assert later.progress(2, BY, numbers(), ()).delivered[0].sequences().tolist() == [2, 2**40]
