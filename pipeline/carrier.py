@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -70,6 +71,7 @@ class Carrier:
         self._spool = spool
         self._known: Settled | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._ringing, self._closed = threading.Lock(), False
         self._book = lane.book if lane else None
         if lane:
             self._client = KafkaClient(options, self._wake, transactional_id=lane.name)
@@ -96,7 +98,10 @@ class Carrier:
         self._observed_at = 0.0
 
     def _ring(self) -> None:
-        os.eventfd_write(self._wake, 1)
+        # Threads come by late: the number of a descriptor that is closed is somebody else's.
+        with self._ringing:
+            if not self._closed:
+                os.eventfd_write(self._wake, 1)
 
     def load(self, batch: Batch, partition: npt.NDArray[np.int32]) -> None:
         """Take in a batch with its partitions, and send what may go; while `is_full`, give it turns first.
@@ -215,9 +220,12 @@ class Carrier:
         self._metadata.stop()
         if self._dead:
             self._dead.close()
-        if self._pool.close():
-            self._client.close()
-        os.close(self._wake)
+        if not self._pool.close():
+            return  # librdkafka goes on, and rings
+        self._client.close()
+        with self._ringing:
+            self._closed = True
+            os.close(self._wake)
 
     # -- one turn ---------------------------------------------------------------------------------------
 

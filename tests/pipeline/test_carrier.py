@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -105,6 +106,21 @@ def test_what_another_attempt_wrote_down_is_told_and_not_sent(kafka: EmbeddedKaf
     assert told == [(0, 0), (1, 0), (2, 15), (3, 0), (4, 0), (4, 0), (5, 0), (5, 0), (6, 0), (7, 0)]
     sent = sorted(int(record.value() or b"") for record in consume(kafka.bootstrap_servers, "t", 3, 6))
     assert sent == [0, 3, 5, 5, 6, 7]
+
+
+def test_who_rings_late_rings_nobody(kafka: EmbeddedKafka) -> None:
+    """A thread that ends behind `close` does not write into the file that has the bell's number by then."""
+    carrier = Carrier(DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers}), SPOOL)
+    carrier.close()
+    others = [os.eventfd(0, os.EFD_NONBLOCK)]
+    while others[-1] < carrier._wake:
+        others.append(os.eventfd(0, os.EFD_NONBLOCK))
+    assert carrier._wake in others
+    carrier._ring()
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(carrier._wake)
+    for other in others:
+        os.close(other)
 
 
 @pytest.fixture
