@@ -112,9 +112,6 @@ class Watch:
 
 def _waits_for_disk(pid: int) -> bool:
     try:
-        return (
-            Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(") ")[2][0]
-            == "D"
-        )
-    except (OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].startswith(b"D")
+    except OSError:
         return False

@@ -6,10 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 from tools.gen_man import ROOT
@@ -117,3 +119,25 @@ def shell(command: list[str]) -> list[str]:
     )
     assert done.stderr == ""
     return done.stdout.splitlines()
+
+
+def test_the_source_distribution_builds_the_same(tmp_path: Path) -> None:
+    """A wheel made of nothing but what the sdist has is the wheel that the tree makes, file by file."""
+    (sdist,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.glob("bruce_spool-*/")
+    wheels = [
+        WheelBuilder(str(root)).build(directory=str(tmp_path / name), versions=["standard"])
+        for root, name in ((ROOT, "tree"), (unpacked, "sdist"))
+    ]
+    of_tree, of_sdist = (contents(Path(wheel)) for (wheel,) in wheels)
+    assert of_sdist == of_tree
+    assert any(name.endswith("/share/man/man8/bruce.8") for name in of_sdist)
+    assert (unpacked / "install/systemd/bruce.service").exists(), "units are for who packages bruce anew"
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """By name, what a wheel has."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
