@@ -161,9 +161,11 @@ def find_file(named: Path | None, environ: Mapping[str, str]) -> Path | None:
 
 
 def default_paths(environ: Mapping[str, str], uid: int) -> tuple[Path, Path]:
-    """(spool directory, datagram socket): the system's for root, for others their own."""
+    """(spool directory, datagram socket): the system's for root and for a service, for others their own."""
     if uid == 0:
         return Path("/var/lib/bruce"), Path("/run/bruce/bruce.sock")
+    if "STATE_DIRECTORY" in environ and "RUNTIME_DIRECTORY" in environ:  # as systemd has made them
+        return Path(environ["STATE_DIRECTORY"]), Path(environ["RUNTIME_DIRECTORY"], "bruce.sock")
     state = environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
     runtime = environ.get("XDG_RUNTIME_DIR")
     return Path(state) / "bruce", Path(runtime, "bruce.sock") if runtime else Path(f"/tmp/bruce-{uid}.sock")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-LONG = ("real_kafka", "tools", "e2e", "pipeline", "forgetful", "cli", "ingest", "router")
+LONG = ("real_kafka", "install", "tools", "e2e", "pipeline", "forgetful", "cli", "ingest", "router")
 """Folders whose files take longest, in this order: begun last, one would keep the other workers waiting."""
 
 

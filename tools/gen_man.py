@@ -43,14 +43,15 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "log": ("cli/log_options.py", LogOptions),
 }
 _DEFAULTS = {
-    "directory": "/var/lib/bruce for root, for others $XDG_STATE_HOME/bruce or ~/.local/state/bruce",
+    "directory": "/var/lib/bruce for root and in bruce.service, for others $XDG_STATE_HOME/bruce "
+    "or ~/.local/state/bruce",
     "ack_socket": "none",
     "stream_socket": "none",
     "tcp_port": "none",
     "socket_mode": '"0666"',
     "socket_group": "that of bruce",
-    "datagram_socket": "/run/bruce/bruce.sock for root, for others $XDG_RUNTIME_DIR/bruce.sock "
-    "or /tmp/bruce-UID.sock",
+    "datagram_socket": "/run/bruce/bruce.sock for root and in bruce.service, for others "
+    "$XDG_RUNTIME_DIR/bruce.sock or /tmp/bruce-UID.sock",
     "min_free_bytes": "256MiB, or a twentieth of a filesystem smaller than 5GiB",
     "keep_delivered_bytes": "as many as max_bytes and min_free_bytes leave",
     "keep_delivered_hours": "until the room is needed",

@@ -337,6 +337,8 @@ def test_default_paths() -> None:
     assert default_paths({}, 0) == (Path("/var/lib/bruce"), Path("/run/bruce/bruce.sock"))
     xdg = {"XDG_STATE_HOME": "/state", "XDG_RUNTIME_DIR": "/runtime"}
     assert default_paths(xdg, 1000) == (Path("/state/bruce"), Path("/runtime/bruce.sock"))
+    service = {"STATE_DIRECTORY": "/var/lib/bruce", "RUNTIME_DIRECTORY": "/run/bruce", **xdg}
+    assert default_paths(service, 995) == default_paths({}, 0)
     assert default_paths({}, 1000) == (Path.home() / ".local/state/bruce", Path("/tmp/bruce-1000.sock"))
 
 

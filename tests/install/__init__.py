@@ -1,0 +1,1 @@
+"""What is installed: packages, units, containers."""

@@ -1,0 +1,126 @@
+"""The image and the compose file, as far as they can be tried without an engine."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hatchling.builders.wheel import WheelBuilder
+
+from cli.config import load_config
+from tests.install.machine import Machine, demand
+from tests.test_wheel import contents
+from tools.debian import INSTALL, ROOT
+
+CONTAINER = INSTALL / "container"
+USER = "10001"
+
+
+@pytest.fixture(scope="module")
+def image() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions: name, and the rest of the line."""
+    text = re.sub(r"^#.*\n", "", (CONTAINER / "Dockerfile").read_text(), flags=re.MULTILINE)
+    lines = text.replace("\\\n", " ").strip().splitlines()
+    return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in lines if line)]
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    """The compose file."""
+    found: dict[str, Any] = yaml.safe_load((CONTAINER / "compose.yaml").read_text())
+    return found
+
+
+def given(image: list[tuple[str, str]], name: str) -> list[str]:
+    """All instructions of this name."""
+    return [rest for instruction, rest in image if instruction == name]
+
+
+def test_the_image_runs_bruce_as_nobody_special(image: list[tuple[str, str]]) -> None:
+    """A fixed release of its base, a user with a number, programs that get their signals themselves."""
+    assert all(re.fullmatch(r"python:3\.\d+-slim( AS \w+)?", base) for base in given(image, "FROM"))
+    assert given(image, "USER")[-1] == f"{USER}:{USER}"
+    for name in ("ENTRYPOINT", "CMD", "VOLUME"):
+        assert json.loads(given(image, name)[-1])
+    usual = {"FROM", "COPY", "RUN", "ENV", "USER", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
+    assert {name for name, _ in image} <= usual
+    (check,) = given(image, "HEALTHCHECK")
+    program = json.loads(check.partition("CMD ")[2])
+    assert program[:2] == ["python", "-c"]
+    compile(program[2], "HEALTHCHECK", "exec")
+
+
+def test_what_is_sent_to_the_engine_is_enough(tmp_path: Path) -> None:
+    """The wheel made of what Dockerfile.dockerignore lets through is the one that the tree makes."""
+    for line in (CONTAINER / "Dockerfile.dockerignore").read_text().splitlines():
+        if line.startswith("!"):
+            source, target = ROOT / line[1:], tmp_path / "context" / line[1:]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            copy(source, target)
+    assert (tmp_path / "context/install/container/bruce.toml").exists()
+    of_context, of_tree = (
+        contents(
+            Path(next(WheelBuilder(str(root)).build(directory=str(tmp_path / name), versions=["standard"])))
+        )
+        for root, name in ((tmp_path / "context", "one"), (ROOT, "other"))
+    )
+    assert of_context == of_tree
+
+
+def test_the_image_has_its_user_and_folders(image: list[tuple[str, str]]) -> None:
+    """The steps that make them, run on a Debian: bruce owns what it writes to, by the promised number."""
+    demand()
+    with Machine(systemd=False) as machine:
+        for step in given(image, "RUN"):
+            if "groupadd" in step:
+                machine.run("sh", "-ec", step)
+        assert machine.run("id", "-u", "bruce") == machine.run("id", "-g", "bruce") == USER
+        for folder in ("/var/lib/bruce", "/var/cache/bruce", "/run/bruce"):
+            assert machine.run("stat", "-c", "%u:%g", folder) == f"{USER}:{USER}"
+
+
+def test_the_image_is_configured(compose: dict[str, Any]) -> None:
+    """Its bruce.toml is one, and names the folders and the Kafka that the compose file has."""
+    config = load_config(CONTAINER / "bruce.toml", environ={})
+    mounted = [mount_of(volume) for volume in compose["services"]["bruce"]["volumes"]]
+    assert str(config.ingest.datagram_socket.parent) in mounted
+    assert str(config.spool.directory) in mounted
+    host, _, port = config.dispatch.kafka["bootstrap.servers"].partition(":")
+    kafka = compose["services"][host]["environment"]
+    assert kafka["KAFKA_ADVERTISED_LISTENERS"] == f"PLAINTEXT://{host}:{port}"
+
+
+def mount_of(volume: Any) -> str:
+    """Where a volume is mounted, in either of the two ways to write it."""
+    return str(volume["target"]) if isinstance(volume, dict) else volume.split(":")[1]
+
+
+def test_the_socket_is_shared(compose: dict[str, Any]) -> None:
+    """By who listens and who sends, in the host's memory: not in a tmpfs that ends with its container."""
+    services = compose["services"]
+    for name in ("prepare", "bruce", "sender"):
+        (mount,) = (v for v in services[name]["volumes"] if mount_of(v) == "/run/bruce")
+        assert (mount["type"], mount["source"]) == ("bind", "/run/bruce")
+    assert "/run/bruce" not in services["bruce"]["tmpfs"]
+    assert int(services["bruce"]["sysctls"]["net.unix.max_dgram_qlen"]) >= 512
+    assert services["prepare"]["entrypoint"][-1] == "/run/bruce"
+    assert f"--owner={USER}" in services["prepare"]["entrypoint"]
+
+
+def test_the_parts_refer_to_one_another(compose: dict[str, Any]) -> None:
+    """Each volume is declared, each service waited for is there, and waited for until it can be relied on."""
+    services, volumes = compose["services"], set(compose["volumes"])
+    named = {v.split(":")[0] for s in services.values() for v in s.get("volumes", []) if isinstance(v, str)}
+    assert named == volumes
+    for service in services.values():
+        for other, wanted in service.get("depends_on", {}).items():
+            assert other in services
+            assert wanted["condition"] in ("service_healthy", "service_completed_successfully")
+        build = service.get("build")
+        assert not build or (CONTAINER / build["context"] / build["dockerfile"]).resolve().exists()
