@@ -6,6 +6,7 @@ and processes are out of reach. Needs root, a Debian with the Python that packag
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -189,12 +190,22 @@ class Machine:
             self._process.kill()
             self._process.wait(PATIENCE_S)
         for group in self._groups:
-            self.await_true(lambda group=group: not any(p.read_text() for p in group.rglob("cgroup.procs")))
-            for folder in sorted(group.rglob("*/"), reverse=True):
-                folder.rmdir()
-            if group.exists():
-                group.rmdir()
+            # Who was killed is in its group until the kernel has let go of it.
+            self.await_true(lambda group=group: is_removed(group))
         shutil.rmtree(self._place)
+
+
+def is_removed(group: Path) -> bool:
+    """Whether a control group, with all below it, is gone; if not, nobody may be left in it the next time."""
+    try:
+        for folder in [*sorted(group.rglob("*/"), reverse=True), group]:
+            if folder.is_dir():
+                folder.rmdir()
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 def hierarchies() -> list[Path]:

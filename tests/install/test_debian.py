@@ -188,6 +188,7 @@ def test_what_a_user_calls_is_there(machine: Machine) -> None:
 
 @pytest.mark.crash
 @pytest.mark.final
+@pytest.mark.slow
 def test_nothing_is_lost_by_restarts_of_all_kinds(machine: Machine, packages: tuple[Path, Path]) -> None:
     """Started by a datagram; restarted, killed, hung, and upgraded under load: every message is in Kafka.
 
