@@ -46,6 +46,19 @@ Topics = Annotated[
     list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic; repeatable.")
 ]
 
+Keys = Annotated[list[str] | None, typer.Option("--key", metavar="K", help="Only with this key; repeatable.")]
+PartitionKeys = Annotated[
+    list[int] | None,
+    typer.Option("--partition-key", metavar="N", help="Only with this partition key; repeatable."),
+]
+Uids = Annotated[
+    list[int] | None, typer.Option("--uid", metavar="N", help="Only of this sender; repeatable.")
+]
+ToTopic = Annotated[
+    str | None, typer.Option("--to-topic", metavar="T", help="Send all of them to this topic instead.")
+]
+SendThem = Annotated[bool, typer.Option("--yes", help="Send them; else they are only counted.")]
+
 
 @contextmanager
 def file_errors() -> Iterator[None]:

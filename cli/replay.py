@@ -27,6 +27,7 @@ from router.limits import Rate
 from router.partition import Partitioners
 from spool.catalogue import Catalogue
 from spool.environment import LMDB_REFUSES
+from spool.errors import SegmentsGone
 from spool.identity import read_identity
 from spool.layout import Layout
 from spool.record import Topics
@@ -71,6 +72,8 @@ class Replayed:
     """When it began, ms since the epoch, where one was begun that is not finished."""
     trouble: str | None = None
     """At the end, why nothing could be sent."""
+    gone: int = 0
+    """Removed to make room, while they were being replayed."""
 
 
 class Count:
@@ -162,12 +165,21 @@ class Replay:
                 state.finish()
                 return _result(count, state.begun, started, left=0)
             begun = state.begun or state.begin(_settled(wanted, count), count.sought.total)
-            with self._line(state, begun, count, rate) as line:
-                self._carry(line, count.sought, begun.messages, show, deadline)
-                result = _result(count, begun, started, left=line.left(count.sought), line=line)
-            if not result.left:
-                state.finish()
-        return result
+            while True:
+                with self._line(state, begun, count, rate) as line:
+                    if not self._carry(line, count.sought, begun, show, deadline):
+                        begun = self._pass_over(line, count.sought, begun, state)
+                        continue
+                    result = _result(count, begun, started, left=line.left(count.sought), line=line)
+                if not result.left:
+                    state.finish()
+                return result
+
+    def _pass_over(self, line: Line, sought: Sought, begun: Begun, state: State) -> Begun:
+        """Leave out what was removed to make room, and was not sent. Raises SegmentsGone when nothing was."""
+        segments = Catalogue(self._layout).segments
+        first = segments[0].first_sequence if segments else begun.wanted.end
+        return state.pass_over(begun, first, line.left_below(sought, first))
 
     def _line(self, state: State, begun: Begun, count: Count, rate: float | None) -> Line:
         return Line(
@@ -180,9 +192,13 @@ class Replay:
             rates=self._rates(count, rate),
         )
 
-    def _carry(self, line: Line, sought: Sought, total: int, show: Show, deadline: float) -> None:
-        """Until all is done, or the time is over, or Ctrl-C; what is in flight then is waited for."""
-        shown = 0.0
+    def _carry(self, line: Line, sought: Sought, begun: Begun, show: Show, deadline: float) -> bool:
+        """Until all is done, or the time is over, or Ctrl-C; what is in flight then is waited for.
+
+        False when segments were removed that it had not done with.
+        """
+        shown, total = 0.0, begun.messages - begun.gone
+        whole = True
         try:
             while not line.done() and time.monotonic() < deadline:
                 if time.monotonic() - shown >= SHOW_S:
@@ -191,7 +207,10 @@ class Replay:
                 line.turn()
         except KeyboardInterrupt:
             pass
+        except SegmentsGone:
+            whole = False
         line.settle()
+        return whole
 
     def _rates(self, count: Count, rate: float | None) -> Mapping[str, Rate]:
         """Those of the daemon, nothing being discarded; and each topic's share of `rate`."""
@@ -228,13 +247,14 @@ def _result(
     """`line`: what they went by, if any went."""
     # Of a replay that was begun, some may be kept no longer.
     total = begun.messages if begun else count.sought.total
+    gone = begun.gone if begun else 0
     refused = {reason_name(reason): n for reason, n in line.refused().items()} if line else {}
     # What is damaged could not be counted either.
     lost = sum(n for reason, n in refused.items() if reason != _DAMAGED)
     return Replayed(
         topics=count.topics,
         messages=total,
-        sent=total - left - lost,
+        sent=total - left - lost - gone,
         refused=refused,
         left=left,
         seconds=time.monotonic() - started,
@@ -242,4 +262,5 @@ def _result(
         kept_from=count.kept_from,
         begun_ms=begun.since_ms if begun else None,
         trouble=line.trouble or None if line else None,
+        gone=gone,
     )

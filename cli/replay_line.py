@@ -29,7 +29,7 @@ from router.progress_book import ProgressBook
 from router.rejects import Rejection
 from router.room import Room
 from router.router import Router
-from spool.catalogue import Catalogue
+from spool.catalogue import Catalogue, Lasting
 from spool.errors import SegmentsGone
 from spool.layout import Layout
 from spool.record import Batch, Topics
@@ -77,15 +77,17 @@ class Line:
         catalogue, topics = Catalogue(layout), Topics()
         self._live, again = (_Turned(catalogue, topics, begun.wanted) for _ in range(2))
         self._live.target = again.target = topics.add(to_topic) if to_topic is not None else None
-        self._marks = ReplayMarks(state.marks, Catalogue(layout), self._live.start)
+        # Its segments last: what goes without having been sent is not resolved.
+        known = Lasting(layout)
+        self._marks = ReplayMarks(state.marks, Lasting(layout), self._live.start)
         self._refuse_gap(begun.wanted.first, state)
-        self._acks = self._live.acks = Acks(self._marks, catalogue)
+        self._acks = self._live.acks = Acks(self._marks, known)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._client, self._pool = make_pool(
             config.dispatch,
             topics,
             # Lanes of jobs would stand in the spool's own directory, and are no business of ours.
-            ProgressBook(self._acks, catalogue, Layout(state.directory)),
+            ProgressBook(self._acks, known, Layout(state.directory)),
             spool,
             self._wake,
             name=replay_id(begun.name),
@@ -130,6 +132,10 @@ class Line:
     def left(self, sought: Sought) -> int:
         """How many of these messages have not come to an end."""
         return sought.left(self._acks.resolved)
+
+    def left_below(self, sought: Sought, sequence: int) -> int:
+        """How many of those in segments that begin below a sequence."""
+        return sought.left_below(self._acks.resolved, sequence)
 
     def refused(self) -> dict[int, int]:
         """Messages that Kafka will never take, by reason, since the replay began; as last written down."""

@@ -28,9 +28,12 @@ class Order:
     uids: Sequence[int] = ()
     to_topic: str | None = None
 
-    def says_nothing(self) -> bool:
-        """Whether it would be everything, without anybody having said so."""
-        return not any((self.since, self.until, self.topics, self.keys, self.partition_keys, self.uids))
+    def check_says_something(self) -> None:
+        """Raise BadArgument when it would be everything, without anybody having said so."""
+        if not any((self.since, self.until, self.topics, self.keys, self.partition_keys, self.uids)):
+            raise BadArgument(
+                "say what to send again, with --from, --to, --topic, ...; --from 0 is everything"
+            )
 
     def wanted(self) -> Wanted:
         """The messages that are meant, "-2h" being reckoned from now. Raises BadArgument."""

@@ -70,6 +70,8 @@ class Begun:
     """How many there were then."""
     wanted: Wanted
     """With an end, and times that do not move."""
+    gone: int = 0
+    """How many of them were removed before they were sent; `wanted` begins behind those."""
 
 
 def read_begun(directory: Path) -> Begun | None:
@@ -83,7 +85,8 @@ def read_begun(directory: Path) -> Begun | None:
         found = {}
     if not isinstance(found, dict) or found.get("version") != _VERSION:
         raise BadArgument(f"{path} is damaged, or of another release: remove {directory} to begin anew")
-    return Begun(found["name"], found["since_ms"], found["messages"], _decode(found["wanted"]))
+    wanted = _decode(found["wanted"])
+    return Begun(found["name"], found["since_ms"], found["messages"], wanted, found.get("gone", 0))
 
 
 def _encode(wanted: Wanted) -> dict[str, object]:
@@ -119,8 +122,15 @@ class State:
     def begin(self, wanted: Wanted, messages: int) -> Begun:
         """Keep in mind what is to be sent from here on. Raises OSError."""
         shutil.rmtree(self.marks, ignore_errors=True)
-        begun = Begun(secrets.token_hex(16), time.time_ns() // 1_000_000, messages, wanted)
-        shown = {"version": _VERSION, **dataclasses.asdict(begun), "wanted": _encode(wanted)}
+        return self._keep(Begun(secrets.token_hex(16), time.time_ns() // 1_000_000, messages, wanted))
+
+    def pass_over(self, begun: Begun, first: int, gone: int) -> Begun:
+        """Go on from the sequence `first`: below it `gone` messages were removed. Raises OSError."""
+        wanted = dataclasses.replace(begun.wanted, first=first)
+        return self._keep(dataclasses.replace(begun, wanted=wanted, gone=begun.gone + gone))
+
+    def _keep(self, begun: Begun) -> Begun:
+        shown = {"version": _VERSION, **dataclasses.asdict(begun), "wanted": _encode(begun.wanted)}
         write_file(self.directory / "replay.json", json.dumps(shown).encode())
         self.begun = begun
         return begun

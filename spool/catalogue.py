@@ -169,3 +169,15 @@ class Catalogue:
         finally:
             os.close(fd)
         return int(footer[0]["count"]) if footer else None
+
+
+class Lasting(Catalogue):
+    """The same, with segments that were removed since: for who has still to say what became of them."""
+
+    def refresh(self) -> None:
+        """Look at the directory again."""
+        before = self.segments
+        super().refresh()
+        kept = {info.number for info in self.segments}
+        gone = [info for info in before if info.number not in kept]
+        self.segments = sorted([*gone, *self.segments], key=lambda info: info.number)

@@ -53,6 +53,15 @@ class Sought:
             for number, (info, bits) in self._segments.items()
         )
 
+    def left_below(self, resolved: Resolved, sequence: int) -> int:
+        """How many of those in segments that begin below `sequence`."""
+        floor, by_segment = resolved
+        return sum(
+            _count_open(bits, floor - info.first_sequence, by_segment.get(number))
+            for number, (info, bits) in self._segments.items()
+            if info.first_sequence < sequence and _end(info, bits) > floor
+        )
+
 
 def _end(info: SegmentInfo, bits: Bits) -> int:
     return info.first_sequence + 8 * len(bits)

@@ -12,10 +12,15 @@ from cli import exits
 from cli.arguments import (
     AsJson,
     ConfigFile,
+    Keys,
     OtherKafka,
+    PartitionKeys,
+    SendThem,
     Since,
     SpoolDirectory,
     Topics,
+    ToTopic,
+    Uids,
     Until,
     examples,
     file_errors,
@@ -44,21 +49,12 @@ def replay(
     since: Since = None,
     until: Until = None,
     topic: Topics = None,
-    key: Annotated[
-        list[str] | None, typer.Option("--key", metavar="K", help="Only with this key; repeatable.")
-    ] = None,
-    partition_key: Annotated[
-        list[int] | None,
-        typer.Option("--partition-key", metavar="N", help="Only with this partition key; repeatable."),
-    ] = None,
-    uid: Annotated[
-        list[int] | None, typer.Option("--uid", metavar="N", help="Only of this sender; repeatable.")
-    ] = None,
-    to_topic: Annotated[
-        str | None, typer.Option("--to-topic", metavar="T", help="Send all of them to this topic instead.")
-    ] = None,
+    key: Keys = None,
+    partition_key: PartitionKeys = None,
+    uid: Uids = None,
+    to_topic: ToTopic = None,
     kafka: OtherKafka = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Send them; else they are only counted.")] = False,
+    yes: SendThem = False,
     rate: Annotated[
         float | None, typer.Option("--rate", min=0.001, metavar="N", help="Send so many a second, at most.")
     ] = None,
@@ -103,14 +99,17 @@ def replay(
     the messages that were meant at first, and without sending again what was sent. They go in transactions
     for that: a consumer with isolation.level=read_committed sees each of them once.
 
+    Nothing is held back for it: room for new messages comes first. What is removed to make room while it is
+    being replayed is counted (gone), and the rest is sent.
+
     With --discards, what [dispatch] discard_file has is handed to the daemon as new messages: --from and --to
     then mean sequence numbers, or times of the discard. The file stays as it is.
 
     Prints the messages by topic, with the times of the first and the last. With --json one document of
     version 1: dry_run, topics (topic, messages, first, last: times in UTC), messages, sent, refused (by
     reason), left, seconds, reachable, kept_from (the first sequence number that is kept), begun (when this
-    replay began, if it is not finished, or null), trouble (why nothing could be sent, or null). Exits with 1
-    when Kafka refused some for good, or some are left; with 3 when no broker was reachable.
+    replay began, if it is not finished, or null), trouble (why nothing could be sent, or null), gone. Exits
+    with 1 when Kafka refused some for good, some are left, or gone; with 3 when no broker was reachable.
     """
     from cli.config import config_for
     from cli.output import show_json
@@ -118,8 +117,8 @@ def replay(
     from cli.replay_order import Order
 
     order = Order(since, until, topic or (), key or (), partition_key or (), uid or (), to_topic)
-    if yes and order.says_nothing():
-        raise BadArgument("say what to send again, with --from, --to, --topic, ...; --from 0 is everything")
+    if yes:
+        order.check_says_something()
     chosen = config_for(config, spool, kafka)
     with file_errors(), Progress("replaying" if yes else "counting") as progress:
         if discards:
@@ -136,7 +135,7 @@ def replay(
         _show(result, order, dry_run=not yes)
     if result.left and yes:
         raise typer.Exit(exits.FOUND if result.reachable else exits.UNREACHABLE)
-    raise typer.Exit(exits.FOUND if result.refused else exits.FINE)
+    raise typer.Exit(exits.FOUND if result.refused or result.gone else exits.FINE)
 
 
 def _again(config: Config, order: Order, progress: Progress, timeout: float | None, *, yes: bool) -> Replayed:
@@ -192,6 +191,11 @@ def _show(result: Replayed, order: Order, *, dry_run: bool) -> None:
     show_rows(("topic", "messages", "first received", "last received"), map(_row, result.topics))
     for reason, count in result.refused.items():
         complain(f"{count:,} messages were refused for good: {reason}")
+    if result.gone:
+        complain(
+            f"{result.gone:,} of {result.messages:,} messages were removed to make room before they could be "
+            "sent"
+        )
     if dry_run:
         where = f"to topic {order.to_topic}" if order.to_topic else "to the topics they were sent to at first"
         goes_on = ""

@@ -159,6 +159,25 @@ def test_what_went_meanwhile(stored: RunningBruce) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_what_goes_while_it_is_sent(stored: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """Segments go under a replay: what was not sent of them is counted, with code 1, and the rest goes."""
+    stored.stop()
+    layout = Layout(stored.spool)
+    *older, (kept, _) = layout.list_segments()[:3]
+    with running(stored, "--rate", 100, "--json") as process:
+        for pair in older:
+            layout.segment(*pair).unlink()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    done = json.loads(out)
+    arrived = found(kafka, done["sent"])
+    missing = set(range(MESSAGES)) - set(arrived)
+    assert (len(missing), arrived.total()) == (done["gone"], done["sent"])
+    assert max(missing) < kept
+    assert (done["messages"], done["sent"] + done["gone"], done["left"]) == (MESSAGES, MESSAGES, 0)
+    assert report(stored)["begun"] is None
+
+
 def test_at_a_rate(stored: RunningBruce, kafka: EmbeddedKafka) -> None:
     """A second's worth goes at once, and then so many a second; rates below one a second, too."""
     done = report(stored, "--yes", "--to", 300, "--rate", 200)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spool.catalogue import Catalogue
+from spool.catalogue import Catalogue, Lasting
 from spool.errors import BadSpool
 from spool.layout import SEGMENT, SENT
 from spool.page import Field
@@ -137,3 +137,21 @@ def test_sent_or_not_a_header_must_be_one(rig: Rig) -> None:
     assert catalogue.damaged == {5}
     with pytest.raises(BadSpool):
         catalogue._header(5, SENT)
+
+
+def test_segments_that_last(rig: Rig) -> None:
+    """Those that were removed stay known, in order, and new ones come behind them; a plain one forgets."""
+    rig.fill(60)
+    rig.step()
+    lasting, plain = Lasting(rig.layout), Catalogue(rig.layout)
+    before = plain.segments
+    assert len(before) > 2
+    for pair in rig.layout.list_segments()[:2]:
+        rig.layout.segment(*pair).unlink()
+    rig.fill(60)
+    rig.step()
+    rig.crash()
+    for catalogue in (lasting, plain):
+        catalogue.refresh()
+    assert lasting.segments == [*before[:2], *plain.segments]
+    assert plain.segments[: len(before) - 2] == before[2:]

@@ -35,4 +35,8 @@ def test_left_is_what_is_sought_and_not_resolved(
         bits[info.number] = np.packbits(flags, bitorder="little")
     assert kept.total == len(sought)
     for floor in sorted(floors):
-        assert kept.left((floor, bits)) == sum(s >= floor and s not in resolved for s in sought)
+        left = [s for s in sought if s >= floor and s not in resolved]
+        for info in SEGMENTS:
+            below = sum(s < info.first_sequence for s in left)
+            assert kept.left_below((floor, bits), info.first_sequence) == below
+        assert kept.left((floor, bits)) == len(left)
