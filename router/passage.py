@@ -66,9 +66,9 @@ class Passage:
         reader.damage.clear()
         if batch is None:
             return False
-        if self.trace:
-            self.trace.note_read(batch)
         wanted = self._acks.open(batch.sequence)
+        if self.trace:
+            self.trace.note_read(batch, wanted)
         if catch_up is None:
             wanted &= ~self._discard_excess(batch, wanted)
         if self._rejects.shares and catch_up is None:

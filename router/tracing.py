@@ -103,8 +103,8 @@ class Trace:
         """Whether its bytes are used up."""
         return self._left <= 0
 
-    def note_read(self, batch: Batch) -> None:
-        """A batch was read from the log."""
+    def note_read(self, batch: Batch, wanted: Mask) -> None:
+        """A batch was read from the log; the rows that are `wanted` are neither resolved nor in flight."""
         rows, self._batch = np.zeros(len(batch), np.bool_), None
         if not of_topics(batch.topic, self._topics, rows):
             return
@@ -113,7 +113,8 @@ class Trace:
         ):
             return
         self._batch = batch, rows
-        for row in np.flatnonzero(rows).tolist():
+        # The second reader comes by again at what was acknowledged long ago.
+        for row in np.flatnonzero(rows & wanted).tolist():
             if int(batch.sequence[row]) not in self._followed and not self.full:
                 self._followed[int(batch.sequence[row])] = -1
                 self._tell_received(batch, row)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatch.pool import Pool
 from router.trace_ask import MOST_BYTES, MOST_SECONDS, Ask, decode
-from router.tracing import of_topics, with_key
+from router.tracing import Trace, of_topics, with_key
 from tests.dispatch.batches import Message, build_batch, name_topics
 
 keys = st.binary(max_size=4)
@@ -30,6 +34,19 @@ def test_which_are_meant(rows: list[tuple[int, bytes]], topics: set[int], key: b
     count = with_key(batch.data, batch.key_at, batch.key_bytes, np.frombuffer(key, np.uint8), found)
     meant = [one and mine == key for one, (_, mine) in zip(meant, rows, strict=True)]
     assert (found.tolist(), count) == (meant, sum(meant))
+
+
+def test_what_is_done_with_is_not_received_again(tmp_path: Path) -> None:
+    """Of messages in flight or resolved that a reader comes by nothing is told; of others once."""
+    topics = name_topics(b"t")
+    ask = Ask((b"t",), None, time.monotonic_ns() + 10**10, 10_000, payload=False)
+    found = Trace(ask, tmp_path / "events", topics, cast(Pool, None))
+    batch = build_batch(topics, [Message(number, 0, b"v") for number in range(3)])
+    for _ in range(2):
+        found.note_read(batch, np.array([False, True, False]))
+    found.leave()
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [(event["event"], event.get("sequence")) for event in events] == [("began", None), ("received", 1)]
 
 
 def test_an_ask_as_it_stands_in_its_file() -> None:
