@@ -25,7 +25,7 @@ function time(seconds) {
   if (seconds < 7200) return Math.round(seconds / 60) + " min";
   return seconds < 172800 ? (seconds / 3600).toFixed(1) + " h" : Math.round(seconds / 86400) + " d";
 }
-const brief = s => s === null ? "–" : s < 1 ? (1000 * s).toPrecision(2).replace(/\.0$/, "") + " ms" : time(s);
+const brief = s => s === null ? "–" : s < 1 ? Number((1000 * s).toPrecision(2)) + " ms" : time(s);
 const called = one => one.topic ?? (one.topic_base64 ? "base64 " + one.topic_base64 : "–");
 
 // -- parts ---------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ function showBrokers() {
   const out = new Map(flow.brokers.map(one => [one.id, one.out_per_second]));
   const rows = status.brokers.map(one => {
     const well = one.state === "healthy";
-    return make("div", "row", make("span", "dot" + (well ? "" : " bad")), "broker " + one.id,
+    return make("div", "row", make("span", "dot" + (well ? "" : " bad")), make("span", "name", "broker " + one.id),
       well ? make("span", "dim", [one.in_flight ? short(one.in_flight) + " in flight" : "",
         one.round_trip.median === null ? "" : "round trip " + brief(one.round_trip.median)].filter(Boolean).join(", "))
         : make("span", "state", one.state.replace("_", " ")),
