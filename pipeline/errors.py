@@ -7,7 +7,8 @@
       NotLent            delivery could not be had: its owner does not answer
       LeaseLost          delivery was taken back from a job that had it
       BadQuery           SQL that says nothing Spark could do
-      JobFailed          a job that began and could not end: a segment gone, a topic lost on the way
+      JobFailed          a job that began and could not end: a topic lost on the way
+        SegmentGone      of a job that reads: a segment was removed meanwhile
 
 What Kafka refuses is said by the errors of dispatch. Each message is one sentence for the terminal;
 `cli.exits` says which exit code goes with it.
@@ -46,3 +47,7 @@ class BadQuery(PipelineError):
 
 class JobFailed(PipelineError):
     """A job that began and could not end."""
+
+
+class SegmentGone(JobFailed):
+    """A segment that was planned to be read is not there any more."""

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pipeline.columns import damage_to_arrow, to_arrow
-from pipeline.errors import JobFailed
+from pipeline.errors import JobFailed, SegmentGone
 from pipeline.schema import to_arrow_schema
 from pipeline.segments import DamagedFile, Part, SegmentReading
 from pipeline.worker import freeze_imports
@@ -25,11 +25,11 @@ Planner = Callable[[Sequence[Any]], list[Part | DamagedFile]]
 class SegmentReader(DataSourceReader):
     """Reads parts into Arrow batches."""
 
-    def __init__(self, plan: Planner, schema: StructType, mode: str) -> None:
+    def __init__(self, plan: Planner, schema: StructType, mode: str, *, fail_on_loss: bool = True) -> None:
         self._plan: Planner | None = plan
         self._filters: list[Any] = []
         self._schema = schema
-        self._mode = mode
+        self._mode, self._fail_on_loss = mode, fail_on_loss
 
     def __getstate__(self) -> dict[str, Any]:
         """What an executor needs: not the plan, which needs the spool's index."""
@@ -40,7 +40,11 @@ class SegmentReader(DataSourceReader):
         return self._plan(self._filters)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield from read_part(partition, self._schema, self._mode)
+        try:
+            yield from read_part(partition, self._schema, self._mode)
+        except SegmentGone:
+            if self._fail_on_loss:
+                raise
         freeze_imports("read")
 
 
@@ -61,7 +65,7 @@ def read_part(partition: InputPartition, schema: StructType, mode: str) -> Itera
     """The messages of a part, and what of it is damaged, as `mode` (MODES) wants it.
 
     A damaged range is a row only where the schema has `damaged` to tell it by: who does not ask for it wants
-    messages. Raises JobFailed when the segment is not there any more, and with FAILFAST when it is damaged.
+    messages. Raises SegmentGone when it is not there any more, JobFailed with FAILFAST when it is damaged.
     """
     arrow = to_arrow_schema(schema)
     if isinstance(partition, DamagedFile):

@@ -3,84 +3,216 @@
     stored ─► asked ─► route ─► arrange ─► deliver
 
 Each record has a header `bruce-replay` beside its own, the time of the replay in ms since the epoch.
+
+No segment is held back for it: room for new messages comes first. Messages are counted before they are sent,
+by segment, so that it can be told how many went with segments that were removed in between.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from dispatch.options import DispatchOptions
 from pipeline.archive import NO_TOPIC
 from pipeline.archive_files import read_archive
+from pipeline.failure import explained
 from pipeline.plan import find_spools
 from pipeline.route_plan import plan_routes
+from pipeline.schema import SCHEMA
 from pipeline.segments import topic_name
-from pipeline.sending import Sent, count_outcomes, count_topics, read_stored, send, tell
-from pipeline.sink import Delivery
-from spool.files import FOR_EVER, Span
-from spool.layout import Layout
+from pipeline.sending import count_outcomes, count_refused, send
+from pipeline.sink import COLUMNS, Delivery
+from spool.catalogue import Catalogue
+from spool.files import FOR_EVER
+from spool.identity import read_identity
+from spool.wanted import Wanted
 
 _LAST_NS = 253_402_300_799 * 10**9
 """The end of the year 9999, behind which SQL has no times."""
+_SEGMENT = ("spool", "segment", "topic")
 
 
-def asked(stored: DataFrame, span: Span, to_topic: str | None = None) -> DataFrame:
-    """The rows of `stored` that are asked for, perhaps for another topic."""
-    wanted = stored.where((f.col("sequence") >= span.first) & (f.col("sequence") < span.end))
-    if span.from_ns:
-        wanted = wanted.where(f.col("received_at") >= _at(span.from_ns))
-    if span.to_ns != FOR_EVER:
-        wanted = wanted.where(f.col("received_at") < _at(span.to_ns))
-    if span.topics:
-        wanted = wanted.where(f.col("topic").isin(*map(topic_name, span.topics)))
-    return wanted if to_topic is None else wanted.withColumn("topic", f.lit(to_topic))
+@dataclass(frozen=True, slots=True)
+class TopicCount:
+    """Messages of the topic that they were sent to at first."""
+
+    topic: str
+    messages: int
+    first_ns: int
+    """When the first of them was received, ns since the epoch, and the last."""
+    last_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What came of it, or would."""
+
+    topics: list[TopicCount]
+    messages: int
+    sent: int
+    refused: dict[str, int]
+    """Messages that Kafka will never take, by reason."""
+    left: int
+    """Not sent in time, unreadable, or of topics that Kafka does not have."""
+    gone: int
+    """Removed to make room, between being counted and being sent."""
+    unknown: list[str]
+    """Topics that Kafka does not have."""
+    seconds: float
+
+
+class Kept:
+    """What is kept at some places: of spools, or in archives."""
+
+    def __init__(self, session: SparkSession, paths: Iterable[str], *, archive: bool) -> None:
+        """Raises NoSpool."""
+        self._session, self._paths = session, list(paths)
+        self.layouts = [] if archive else find_spools(self._paths)
+        self._archive = archive
+
+    def read(self, wanted: Wanted, columns: Sequence[str]) -> DataFrame:
+        """These columns of what is asked for. Raises JobFailed."""
+        # A Python source reads every column of its schema.
+        names = list(dict.fromkeys([*columns, *_asked_by(wanted)]))
+        return asked(self._read_archives() if self._archive else self._read_spools(names), wanted)
+
+    def _read_spools(self, columns: Sequence[str]) -> DataFrame:
+        schema = StructType([SCHEMA[name] for name in columns])
+        # What goes between being planned and being read is counted, and ends nothing.
+        reader = self._session.read.format("bruce").schema(schema).option("failOnDataLoss", "false")
+        return reader.load([str(layout.directory) for layout in self.layouts])
+
+    def _read_archives(self) -> DataFrame:
+        with explained():
+            found = [read_archive(self._session, path) for path in self._paths]
+        return reduce(DataFrame.unionByName, found).where(f.col("topic") != NO_TOPIC)
+
+    def numbers(self) -> dict[str, set[int]]:
+        """By spool, the numbers of the segments that are kept now."""
+        found: dict[str, set[int]] = {}
+        for catalogue in map(Catalogue, self.layouts):
+            found[read_identity(catalogue.layout).hex()] = {info.number for info in catalogue.segments}
+        return found
+
+
+def _asked_by(wanted: Wanted) -> list[str]:
+    given = {"key": wanted.keys, "partition_key": wanted.partition_keys, "uid": wanted.uids}
+    return ["sequence", "topic", "received_at", *(name for name, values in given.items() if values)]
+
+
+def asked(stored: DataFrame, wanted: Wanted) -> DataFrame:
+    """The rows of `stored` that are asked for."""
+    tests = [f.col("sequence") >= wanted.first, f.col("sequence") < wanted.end]
+    if wanted.from_ns:
+        tests.append(f.col("received_at") >= _at(wanted.from_ns))
+    if wanted.to_ns != FOR_EVER:
+        tests.append(f.col("received_at") < _at(wanted.to_ns))
+    if wanted.topics:
+        tests.append(f.col("topic").isin(*map(topic_name, wanted.topics)))
+    if wanted.keys:
+        tests.append(reduce(or_, map(_has_key, sorted(wanted.keys))))
+    if wanted.partition_keys:
+        tests.append(f.col("partition_key").isin(*wanted.partition_keys))
+    if wanted.uids:
+        tests.append(f.col("uid").isin(*wanted.uids))
+    return reduce(DataFrame.where, tests, stored)
+
+
+def _has_key(key: bytes) -> Column:
+    return f.col("key") == f.lit(key) if key else f.col("key").isNull()
 
 
 def _at(ns: int) -> Column:
     return f.lit(datetime.fromtimestamp(min(max(ns, 0), _LAST_NS) / 1e9, UTC))
 
 
-def read_again(
-    session: SparkSession, paths: Iterable[str], *, archive: bool
-) -> tuple[DataFrame, list[Layout]]:
-    """What is kept at these paths; and of spools, where they are. Raises NoSpool, JobFailed."""
-    if not archive:
-        layouts = find_spools(paths)
-        return read_stored(session, layouts, "received_at"), layouts
-    frames = [read_archive(session, path).where(f.col("topic") != NO_TOPIC) for path in paths]
-    whole = frames[0]
-    for frame in frames[1:]:
-        whole = whole.unionByName(frame)
-    return whole, []
+class Count:
+    """What is asked for, counted. No value is read for it."""
+
+    def __init__(self, kept: Kept, wanted: Wanted) -> None:
+        """Raises JobFailed."""
+        place = _SEGMENT if kept.layouts else ("topic",)
+        rows = kept.read(wanted, place)
+        time_ns = f.unix_micros("received_at") * 1000
+        counts = rows.groupBy(*place).agg(
+            f.count("*").alias("n"), f.min(time_ns).alias("first"), f.max(time_ns).alias("last")
+        )
+        with explained():
+            self._rows = counts.collect()
+        self.messages = sum(row.n for row in self._rows)
+
+    @property
+    def topics(self) -> list[TopicCount]:
+        """By name."""
+        found: dict[str, TopicCount] = {}
+        for row in self._rows:
+            before = found.get(row.topic) or TopicCount(row.topic, 0, row["first"], row["last"])
+            found[row.topic] = TopicCount(
+                row.topic,
+                before.messages + row.n,
+                min(before.first_ns, row["first"]),
+                max(before.last_ns, row["last"]),
+            )
+        return [found[topic] for topic in sorted(found)]
+
+    def outside(self, kept: Mapping[str, set[int]], topics: Iterable[str]) -> int:
+        """Messages of these topics in segments that are kept no more."""
+        known = set(topics)
+        return sum(
+            row.n
+            for row in self._rows
+            if kept and row.topic in known and row.segment not in kept.get(row.spool, ())
+        )
+
+
+def dry(kept: Kept, wanted: Wanted) -> Replayed:
+    """What would be sent. Raises JobFailed."""
+    started = time.monotonic()
+    count = Count(kept, wanted)
+    return Replayed(count.topics, count.messages, 0, {}, count.messages, 0, [], time.monotonic() - started)
 
 
 def run_replay(
-    stored: DataFrame,
-    layouts: Iterable[Layout],
+    kept: Kept,
+    wanted: Wanted,
     options: DispatchOptions,
     partitioners: Mapping[str, str],
     *,
+    to_topic: str | None = None,
     timeout_s: float | None = None,
-) -> Sent:
-    """Send all rows of `stored`. Raises Unreachable, BadProperty, BadPartitioner, JobFailed."""
+) -> Replayed:
+    """Send it, perhaps all to another topic. Raises Unreachable, BadProperty, BadPartitioner, JobFailed."""
     started = time.monotonic()
     deadline = float("inf") if timeout_s is None else time.time() + timeout_s
-    topics = count_topics(stored)
-    routes = plan_routes(options, list(topics), partitioners, layouts, deadline)
+    count = Count(kept, wanted)
+    names = [to_topic] if to_topic is not None else [one.topic for one in count.topics]
+    routes = plan_routes(options, names if count.messages else [], partitioners, kept.layouts, deadline)
     delivery = Delivery(options, "replay", deadline=deadline, replayed_ms=time.time_ns() // 1_000_000)
-    reasons = count_outcomes(send(stored, routes, delivery))
-    return tell(topics.total(), topics, routes, reasons, started)
-
-
-def dry(stored: DataFrame) -> Sent:
-    """What would be sent. Raises JobFailed."""
-    started = time.monotonic()
-    topics = count_topics(stored)
-    return Sent(
-        topics.total(), dict(sorted(topics.items())), 0, {}, topics.total(), [], time.monotonic() - started
+    rows = kept.read(wanted, [name for name in COLUMNS if name != "partition"])
+    if to_topic is not None:
+        rows = rows.withColumn("topic", f.lit(to_topic))
+    reasons = count_outcomes(send(rows, routes, delivery))
+    there = [one for one in count.topics if (to_topic or one.topic) in routes.available]
+    absent = count.messages - sum(one.messages for one in there)
+    left = count.messages - sum(reasons.values())
+    # What came to no end is of a topic that is not there, is gone, or stays for want of time.
+    gone = min(max(0, left - absent), count.outside(kept.numbers(), (one.topic for one in there)))
+    return Replayed(
+        count.topics,
+        count.messages,
+        reasons.get(0, 0),
+        count_refused(reasons),
+        left - gone,
+        gone,
+        sorted(set(names) - routes.available.keys()) if count.messages else [],
+        time.monotonic() - started,
     )

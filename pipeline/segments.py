@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pyspark.sql.datasource import InputPartition
 
-from pipeline.errors import JobFailed
+from pipeline.errors import JobFailed, SegmentGone
 from pipeline.remote import is_address, open_remote, shown
 from spool.decode import decode
 from spool.disk import read_at
@@ -71,14 +71,14 @@ class Part(InputPartition):
         return shown(self.directory)
 
     def open(self) -> int:
-        """A descriptor of the segment. Raises JobFailed when it is not there any more."""
+        """A descriptor of the segment. Raises SegmentGone when it is not there any more."""
         if is_address(self.directory):
             wanted = (self.start[0] if self.start else HEADER_BYTES, self.end)
             fd = open_remote(self.directory, self.first_sequence, self.number, wanted)
         else:
             fd = open_segment(Layout(Path(self.directory)), self.first_sequence, self.number, plain=True)
         if fd is None:
-            raise JobFailed(
+            raise SegmentGone(
                 f"segment {self.number} of {self.place} was removed while the job ran; start it again"
             )
         return fd
@@ -134,7 +134,7 @@ class SegmentReading:
         self._chunk_bytes = chunk_bytes
 
     def pieces(self) -> Iterator[Piece]:
-        """Read the part. Raises JobFailed when it is not there, or not what was planned."""
+        """Read the part. Raises SegmentGone when it is not there, JobFailed when it is another."""
         fd = self.part.open()
         try:
             end = os.fstat(fd).st_size if self.part.end is None else self.part.end

@@ -23,7 +23,7 @@ from spool.layout import Layout
 from spool.wire import reason_name
 
 VERSION = 1
-"""Of what `brucectl spark drain`, `run` and `replay` print."""
+"""Of what `brucectl spark drain` and `run` print."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +98,24 @@ def tell(
     messages: int, topics: Mapping[str, int], routes: Routes, reasons: Mapping[int, int], started: float
 ) -> Sent:
     """What came of it; `started` by the monotonic clock."""
-    refused: Counter[str] = Counter()
-    for reason, count in sorted(reasons.items()):
-        if reason:
-            # In the dead-letter topic or not.
-            refused[reason_name(reason)] += count
     return Sent(
         messages,
         dict(sorted(topics.items())),
         reasons.get(0, 0),
-        dict(refused),
+        count_refused(reasons),
         messages - sum(reasons.values()),
         sorted(topics.keys() - routes.available.keys()),
         time.monotonic() - started,
     )
+
+
+def count_refused(reasons: Mapping[int, int]) -> dict[str, int]:
+    """Messages that Kafka will never take, by name of the reason, dead letters or not."""
+    refused: Counter[str] = Counter()
+    for reason, count in sorted(reasons.items()):
+        if reason:
+            refused[reason_name(reason)] += count
+    return dict(refused)
 
 
 def check_mode(options: DispatchOptions) -> None:

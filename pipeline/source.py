@@ -18,6 +18,9 @@ Options:
            place of one query: PySpark 4.3 gives each later use the segments of the first. It needs Spark's
            setting `spark.sql.python.filterPushdown.enabled`, and says so
 
+    failOnDataLoss   `true` (default): a segment that is removed between being planned and being read ends the
+           query; `false`: it is passed over
+
 As a stream (`spark.readStream`, its offsets in `pipeline.places`) it follows what is committed:
 
     maxBytesPerTrigger   of all spools together, about; by default all there is
@@ -55,7 +58,8 @@ class BruceSource(DataSource):
         check_schema(schema, SCHEMA)
         prunes = _choice(self.options, "pushFilters", ("false", "true")) == "true"
         kind = PruningReader if prunes else SegmentReader
-        return kind(partial(_plan, **self._spools(schema)), schema, _mode(self.options))
+        plan = partial(_plan, **self._spools(schema))
+        return kind(plan, schema, _mode(self.options), fail_on_loss=_fails_on_loss(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
         check_schema(schema, SCHEMA)
@@ -66,8 +70,7 @@ class BruceSource(DataSource):
             from pipeline.stream import SpoolStream  # noqa: PLC0415
         except ImportError as error:
             raise MissingSpark("a stream of spools needs pyspark 4.2 or newer") from error
-        loss = _choice(self.options, "failOnDataLoss", ("true", "false")) == "true"
-        places = Places(**self._spools(schema), fail_on_loss=loss)
+        places = Places(**self._spools(schema), fail_on_loss=_fails_on_loss(self.options))
         return SpoolStream(places, schema, _mode(self.options), _bytes(self.options))
 
     def _spools(self, schema: StructType) -> dict[str, Any]:
@@ -97,6 +100,10 @@ def _paths(options: dict[str, str]) -> list[str]:
 
 def _mode(options: Mapping[str, str]) -> str:
     return _choice(options, "mode", MODES)
+
+
+def _fails_on_loss(options: Mapping[str, str]) -> bool:
+    return _choice(options, "failOnDataLoss", ("true", "false")) == "true"
 
 
 def _choice(options: Mapping[str, str], name: str, values: Sequence[str]) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
-from spool.files import Span
+from spool.wanted import Wanted
 from spool.wire import encode
 from tests.daemon import consume
 from tests.spool.rig import Rig
@@ -47,16 +47,22 @@ def fill(rig: Rig, count: int) -> None:
 
 def test_what_is_asked_for_goes_again(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
     """By time, number and topic, to another topic: as stored, both headers, in order; without marks."""
-    from pipeline.replay import asked, dry, read_again, run_replay
+    from pipeline.replay import Kept, TopicCount, dry, run_replay
 
     fill(rig, 200)
     options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers})
-    stored, layouts = read_again(spark, [str(rig.options.directory)], archive=False)
-    span = Span(end=155, from_ns=START + 5 * SECOND, to_ns=START + 17 * SECOND, topics=frozenset([b"clicks"]))
+    kept = Kept(spark, [str(rig.options.directory)], archive=False)
+    topics = frozenset([b"clicks"])
+    wanted = Wanted(end=155, from_ns=START + 5 * SECOND, to_ns=START + 17 * SECOND, topics=topics)
     expected = list(range(50, 155, 2))
-    assert dry(asked(stored, span)).topics == {"clicks": len(expected)}
-    done = run_replay(asked(stored, span, "again"), layouts, options, {})
-    assert (done.messages, done.delivered, done.left) == (len(expected), len(expected), 0)
+    counted = dry(kept, wanted)
+    assert counted.topics == [
+        TopicCount("clicks", len(expected), START + 5 * SECOND, START + 15 * SECOND),
+    ]
+    assert (counted.messages, counted.sent, counted.left) == (len(expected), 0, len(expected))
+    done = run_replay(kept, wanted, options, {}, to_topic="again")
+    assert (done.messages, done.sent, done.left, done.gone) == (len(expected), len(expected), 0, 0)
+    assert (done.topics, done.unknown, done.refused) == (counted.topics, [], {})
     records = consume(kafka.bootstrap_servers, "again", 3, len(expected))
     assert sorted(int(record.value() or b"") for record in records) == expected
     last: dict[int | None, int] = {}
@@ -74,18 +80,97 @@ def test_what_is_asked_for_goes_again(spark: SparkSession, kafka: EmbeddedKafka,
 def test_an_archive_goes_again(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, tmp_path: Path) -> None:
     """The same from an archive, whose spool is gone: each message once, with the header of its spool."""
     from pipeline.archive import READ, shelve
-    from pipeline.replay import asked, read_again, run_replay
+    from pipeline.replay import Kept, run_replay
 
     fill(rig, 100)
     spool = spark.read.format("bruce").schema(READ).load(str(rig.options.directory))
     shelve(spool).write.partitionBy("topic", "date").parquet(str(tmp_path / "archive"))
     options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers})
-    stored, layouts = read_again(spark, [str(tmp_path / "archive")], archive=True)
-    done = run_replay(asked(stored, Span(first=10)), layouts, options, {"clicks": "murmur2"})
-    assert (done.messages, done.delivered, done.left) == (90, 90, 0)
+    kept = Kept(spark, [str(tmp_path / "archive")], archive=True)
+    done = run_replay(kept, Wanted(first=10), options, {"clicks": "murmur2"})
+    assert (done.messages, done.sent, done.left, done.gone) == (90, 90, 0, 0)
     found = [
         *consume(kafka.bootstrap_servers, "clicks", 3, 45),
         *consume(kafka.bootstrap_servers, "views", 3, 45),
     ]
     ids = sorted(dict(record.headers() or [])["bruce-id"] for record in found)
     assert ids == [rig.identity.spool + number.to_bytes(8, "big") for number in range(10, 100)]
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_by_whose_they_are(spark: SparkSession, rig: Rig, tmp_path: Path, *, archive: bool) -> None:
+    """By key, an empty one too, by partition key and by sender, as `brucectl replay` has it."""
+    from pipeline.archive import READ, shelve
+    from pipeline.replay import Kept, dry
+
+    for uid in (0, 1000):
+        rig.append(
+            [
+                encode(
+                    b"clicks",
+                    b"v",
+                    key=(b"", b"k\xff", b"k2")[i % 3],
+                    partition_key=(None, -3, 7)[i // 3 % 3],
+                )
+                for i in range(18)
+            ],
+            sender=(uid, 1),
+        )
+    rig.step()
+    rig.crash()
+    path = str(rig.options.directory)
+    if archive:
+        spool = spark.read.format("bruce").schema(READ).load(path)
+        path = str(tmp_path / "archive")
+        shelve(spool).write.partitionBy("topic", "date").parquet(path)
+    kept = Kept(spark, [path], archive=archive)
+    for wanted, expected in (
+        (Wanted(keys=frozenset([b"k\xff"])), 12),
+        (Wanted(keys=frozenset([b"", b"k2"])), 24),
+        (Wanted(partition_keys=frozenset([-3])), 12),
+        (Wanted(partition_keys=frozenset([-3, 7]), keys=frozenset([b"k2"])), 8),
+        (Wanted(uids=frozenset([1000])), 18),
+        (Wanted(uids=frozenset([1000, 0]), first=35), 1),
+        (Wanted(uids=frozenset([5])), 0),
+    ):
+        assert dry(kept, wanted).messages == expected
+
+
+def test_what_goes_before_it_is_sent(
+    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments that retention takes behind the count: their messages are counted as gone, the others sent.
+
+    What is left for another reason is told apart.
+    """
+    from pipeline import replay
+
+    for first in range(0, 120, 4):
+        rig.append(
+            [
+                encode((b"clicks", b"no such topic")[i % 2], b"%d" % i + bytes(900))
+                for i in range(first, first + 4)
+            ]
+        )
+        rig.step()
+    rig.crash()
+    starts = [first for first, _ in rig.layout.list_segments()]
+    assert len(starts) > 3
+    send = replay.send
+
+    def late(*arguments: Any) -> Any:
+        for pair in rig.layout.list_segments()[:2]:
+            rig.layout.segment(*pair).unlink()
+        return send(*arguments)
+
+    monkeypatch.setattr(replay, "send", late)
+    options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers}, unknown_topic_seconds=0)
+    kept = replay.Kept(spark, [str(rig.options.directory)], archive=False)
+    done = replay.run_replay(kept, Wanted(), options, {})
+    gone = starts[2] // 2
+    assert (done.messages, done.sent, done.gone, done.left) == (120, 60 - gone, gone, 60)
+    assert done.unknown == ["no such topic"]
+    found = consume(kafka.bootstrap_servers, "clicks", 3, done.sent)
+    assert sorted(int((record.value() or b"").rstrip(b"\0")) for record in found) == list(
+        range(starts[2], 120, 2)
+    )

@@ -319,3 +319,28 @@ def test_packed_segments_are_rows_too(spark: SparkSession, rig: Rig) -> None:
         pack_file(rig.layout.segment(*pair))
     assert load(spark, rig.layout.directory).orderBy("sequence").collect() == before
     assert len(before) == 180
+
+
+def test_a_segment_that_goes_before_it_is_read(rig: Rig) -> None:
+    """It ends the query, or, where that was asked for, is passed over."""
+    from pipeline.errors import SegmentGone
+    from pipeline.schema import SCHEMA
+    from pipeline.segments import Part
+    from pipeline.source import BruceSource
+
+    rig.append([encode(b"t", b"v")] * 3)
+    rig.step()
+    rig.crash()
+    path = str(rig.options.directory)
+    readers = {
+        answer: BruceSource({"path": path, "failOnDataLoss": answer}).reader(SCHEMA)
+        for answer in ("true", "false")
+    }
+    (part,) = readers["true"].partitions()
+    assert isinstance(part, Part)
+    for reader in readers.values():
+        assert [batch.num_rows for batch in reader.read(part)] == [3]
+    rig.layout.segment(*rig.layout.list_segments()[0]).unlink()
+    with pytest.raises(SegmentGone, match=r"segment 1 of .* was removed while the job ran; start it again"):
+        list(readers["true"].read(part))
+    assert list(readers["false"].read(part)) == []

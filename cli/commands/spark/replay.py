@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import exits
-from cli.arguments import ConfigFile, Since, Topics, Until, examples
+from cli.arguments import (
+    ConfigFile,
+    Keys,
+    PartitionKeys,
+    SendThem,
+    Since,
+    Topics,
+    ToTopic,
+    Uids,
+    Until,
+    examples,
+)
 from cli.commands.spark.options import (
     BootstrapServers,
     Conf,
@@ -22,12 +33,14 @@ from cli.commands.spark.options import (
 from cli.errors import BadArgument
 
 if TYPE_CHECKING:
-    from pipeline.sending import Sent
+    from pipeline.replay import Replayed
 
 EXAMPLES = examples(
-    "brucectl spark replay '/mnt/fleet/*/bruce' --from -2h --dry-run",
-    "brucectl spark replay --archive /srv/archive --from 2026-03-01 --to 2026-03-02 --topic clicks",
+    "brucectl spark replay '/mnt/fleet/*/bruce' --from -2h",
+    "brucectl spark replay '/mnt/fleet/*/bruce' --from -2h --key customer-4711 --yes",
+    "brucectl spark replay --archive /srv/archive --from 2026-03-01 --topic clicks --yes",
 )
+VERSION = 2
 
 
 def replay(
@@ -39,12 +52,11 @@ def replay(
     since: Since = None,
     until: Until = None,
     topic: Topics = None,
-    to_topic: Annotated[
-        str | None, typer.Option("--to-topic", metavar="T", help="Send all of them to this topic instead.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count what would be sent; send nothing.")
-    ] = False,
+    key: Keys = None,
+    partition_key: PartitionKeys = None,
+    uid: Uids = None,
+    to_topic: ToTopic = None,
+    yes: SendThem = False,
     bootstrap_servers: BootstrapServers = None,
     timeout: Annotated[
         float | None, typer.Option(min=0, metavar="S", help="Give up after so many seconds; else never.")
@@ -56,51 +68,83 @@ def replay(
 ) -> None:
     """Send messages to Kafka again, from any number of spools or from an archive, delivered or not.
 
-    They go as they went at first: key, value, timestamp, header, and order within a partition; a header
-    bruce-replay says when this was, in ms since the epoch. Daemons may be at work beside it: to them these
-    are no new messages, and what they have delivered stays so. --from 0 sends everything that is kept.
+    Without --yes they are counted, by topic, and nothing is sent. --from 0 means everything that is kept.
 
-    Prints the messages by topic. With --json one document of version 1: dry_run, messages, topics (messages
-    by name), delivered, refused (by reason), left, unknown (topics that Kafka does not have), seconds. Exits
-    with 1 when Kafka refused some for good, some are left, or a segment's header is damaged.
+    They go as they went at first: key, value, timestamp, header bruce-id, and order within a partition; a
+    header bruce-replay says when this was, in ms since the epoch, in digits. Daemons may be at work beside
+    it: to them these are no new messages, and what they have delivered stays so. Nothing is written down: the
+    same command sends all of it once more.
+
+    Nothing is held back for it either: room for new messages comes first. What is removed to make room,
+    between being counted and being sent, is counted (gone), and the rest is sent.
+
+    Prints the messages by topic, with the times of the first and the last. With --json one document of
+    version 2: dry_run, topics (topic, messages, first, last: times in UTC), messages, sent, refused (by
+    reason), left, gone, unknown (topics that Kafka does not have), seconds. Exits with 1 when Kafka refused
+    some for good, some are left, or gone, or a segment's header is damaged.
     """
     from cli.config import load_config
     from cli.output import show_json
-    from cli.span import parse_span
+    from cli.replay_order import Order
 
-    if since is None and until is None and not topic and not dry_run:
-        raise BadArgument("say what to send again, with --from, --to or --topic; --from 0 is everything")
+    order = Order(since, until, topic or (), key or (), partition_key or (), uid or (), to_topic)
+    if yes:
+        order.check_says_something()
     if archive and not spools:
         raise BadArgument("name the archive")
-    span = parse_span(since, until, topic or ())
+    wanted = order.wanted()
     settings = load_config(config)
     options = dataclasses.replace(settings.dispatch, mode="at_least_once")
-    if not dry_run:
+    if yes:
         options = dataclasses.replace(options, kafka=kafka_properties(settings, bootstrap_servers))
     paths = spool_paths(spools, settings)
     with job_session(master, conf) as session:
-        from pipeline.replay import asked, dry, read_again, run_replay
+        from pipeline.replay import Kept, dry, run_replay
 
-        stored, layouts = read_again(session, paths, archive=archive)
-        wanted = asked(stored, span, to_topic)
-        if dry_run:
-            result = dry(wanted)
-        else:
-            result = run_replay(wanted, layouts, options, settings.partitioners, timeout_s=timeout)
+        kept = Kept(session, paths, archive=archive)
+        result = (
+            run_replay(kept, wanted, options, settings.partitioners, to_topic=to_topic, timeout_s=timeout)
+            if yes
+            else dry(kept, wanted)
+        )
     if as_json:
-        show_json({**result.as_json(), "dry_run": dry_run})
+        show_json(_document(result, dry_run=not yes))
     else:
-        _show(result, dry_run=dry_run)
+        _show(result, to_topic, dry_run=not yes)
     damaged = not archive and complain_of_damage(paths)
-    if damaged or (not dry_run and (result.left or result.refused)):
+    if damaged or (yes and (result.left or result.gone or result.refused)):
         raise typer.Exit(exits.FOUND)
 
 
-def _show(result: Sent, *, dry_run: bool) -> None:
-    from cli.output import complain, show_rows
+def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
+    from cli.room import utc
 
-    show_rows(("topic", "messages"), result.topics.items())
+    shown = dataclasses.asdict(result)
+    shown["topics"] = [
+        {"topic": c.topic, "messages": c.messages, "first": utc(c.first_ns), "last": utc(c.last_ns)}
+        for c in result.topics
+    ]
+    return {"version": VERSION, "dry_run": dry_run, **shown}
+
+
+def _show(result: Replayed, to_topic: str | None, *, dry_run: bool) -> None:
+    from cli.output import complain, show_rows
+    from cli.room import utc
+
+    show_rows(
+        ("topic", "messages", "first received", "last received"),
+        ((c.topic, c.messages, utc(c.first_ns), utc(c.last_ns)) for c in result.topics),
+    )
     for reason, count in result.refused.items():
         complain(f"{count:,} messages were refused for good: {reason}")
-    if result.left and not dry_run:
-        complain(f"{result.left:,} messages are left; {result.delivered:,} were sent")
+    of = f"of {result.messages:,} messages"
+    if result.gone:
+        complain(f"{result.gone:,} {of} were removed to make room before they could be sent")
+    if dry_run:
+        where = f"to topic {to_topic}" if to_topic else "to the topics they were sent to at first"
+        complain(f"nothing was sent; --yes sends {result.messages:,} messages {where}")
+    elif result.left:
+        why = f"; Kafka does not have the topic {', '.join(result.unknown[:5])}" if result.unknown else ""
+        complain(f"{result.left:,} {of} are left, {result.sent:,} were sent{why}")
+    else:
+        complain(f"{result.sent:,} messages sent in {result.seconds:.1f} s")
