@@ -9,8 +9,16 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 from cli.output import error_console
 
@@ -24,6 +32,14 @@ class Show(Protocol):
     def __call__(self, done: int, total: int, trouble: str = "") -> None: ...
 
 
+class _Elapsed(ProgressColumn):
+    """How long it takes by now. Rich's own stands still whenever all that is known is done."""
+
+    def render(self, task: Task) -> Text:
+        minutes, seconds = divmod(int(task.elapsed or 0), 60)
+        return Text(f"{minutes // 60}:{minutes % 60:02}:{seconds:02}", style="progress.elapsed")
+
+
 class Progress:
     """The progress of one piece of work; a context manager."""
 
@@ -34,16 +50,21 @@ class Progress:
         *,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
+        paced: bool = True,
     ) -> None:
+        """`paced`: what is done and how fast tells how long it will take. Else the time so far is shown."""
         self._unit, self._console, self._clock = unit, console or error_console(), clock
         self._started = self._told = clock()
         self._before: int | None = None
+        ahead = (
+            (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+            if paced
+            # More may become known: all that is known being done is not the end.
+            else (BarColumn(finished_style="bar.complete"), TextColumn("{task.fields[count]}"), _Elapsed())
+        )
         self._bar = Bar(
             TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
+            *ahead,
             TextColumn("{task.fields[trouble]}", style="red"),
             console=self._console,
             transient=True,
@@ -51,7 +72,7 @@ class Progress:
             redirect_stdout=sys.stdout.isatty(),
             disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task(what, total=None, rate="", trouble="")
+        self._task = self._bar.add_task(what, total=None, rate="", count="", trouble="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -71,7 +92,12 @@ class Progress:
         elapsed = now - self._started
         rate = (done - self._before) / elapsed if elapsed > 0 else 0.0
         self._bar.update(
-            self._task, completed=done, total=total, rate=f"{rate:,.0f} {self._unit}/s", trouble=trouble
+            self._task,
+            completed=done,
+            total=total,
+            rate=f"{rate:,.0f} {self._unit}/s",
+            count=f"{done:,} of {total:,} {self._unit}",
+            trouble=trouble,
         )
         if not self._console.is_terminal and now - self._told >= LINE_S:
             self._told = now

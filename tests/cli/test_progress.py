@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import pytest
@@ -53,6 +54,26 @@ def test_a_bar_on_a_terminal() -> None:
     text = shown(terminal=True, seconds=20)
     for part in ("delivering", "10000/10000", "messages/s"):
         assert part in text
+
+
+def test_where_no_rate_tells_the_end() -> None:
+    """What is done of what is known, and a clock that goes on when that is all; whole in 40 columns."""
+    file, now = io.StringIO(), [100.0]
+    console = Console(file=file, force_terminal=True, width=40, get_time=lambda: now[0])
+    with Progress("Spark", "tasks", console=console, clock=lambda: now[0], paced=False) as progress:
+        for done, total in ((0, 4), (4, 4), (4, 4), (4, 9)):
+            progress.show(done, total)
+            now[0] += 61
+            progress._bar.refresh()
+    lines = [line for line in file.getvalue().split("\r") if "tasks" in line]
+    for part in ("0 of 4 tasks", "4 of 4 tasks 0:02:02", "4 of 4 tasks 0:03:03", "4 of 9 tasks 0:04:04"):
+        assert any(part in _plain(line) for line in lines), lines
+    assert "tasks/s" not in file.getvalue()
+
+
+def _plain(line: str) -> str:
+    """Without colours."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line)
 
 
 def test_results_go_where_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:

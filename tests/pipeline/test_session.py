@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 from typing import TYPE_CHECKING
 
 import pytest
@@ -83,7 +87,10 @@ def test_progress_is_told_to_the_last_task(spark: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_a_terminal_gets_a_bar_and_the_link(spark: SparkSession) -> None:
-    """On a terminal Spark's page is named and tasks are counted, and Spark itself says nothing."""
+    """On a terminal, a narrow one too, Spark's page is named and stays so; tasks are counted, and that goes.
+
+    Spark itself says nothing.
+    """
     code = (
         "from urllib.request import urlopen\n"
         "from cli.commands.spark.options import job_session\n"
@@ -92,6 +99,7 @@ def test_a_terminal_gets_a_bar_and_the_link(spark: SparkSession) -> None:
         "    session.range(0, 4, 1, 4).repartition(3).collect()\n"
     )
     parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=child, text=True)
     os.close(child)
     seen = b""
@@ -100,7 +108,12 @@ def test_a_terminal_gets_a_bar_and_the_link(spark: SparkSession) -> None:
     os.close(parent)
     assert process.communicate(timeout=120) == ("", None)
     assert process.returncode == 0, seen
-    assert b"Spark, http://127.0.0.1:" in seen
+    page, bar = seen.split(b"\n", 1)
+    assert re.fullmatch(rb"Spark's own page, while this runs: http://127\.0\.0\.1:\d+\r", page), seen
+    assert b" of 7 tasks" in bar
+    assert b"tasks/s" not in bar
+    # The line of the bar is erased.
+    assert bar.endswith(b"\x1b[2K"), seen
     assert b"WARN" not in seen
 
 

@@ -103,7 +103,7 @@ def job_session(
 
 @contextmanager
 def task_bar(session: Session) -> Iterator[None]:
-    """On a terminal, show how many tasks are done, and where Spark's own page is, until the context ends.
+    """On a terminal, say where Spark's own page is, and show how many tasks are done until the context ends.
 
     What is written to the same terminal meanwhile is mixed up with it.
     """
@@ -115,18 +115,16 @@ def task_bar(session: Session) -> Iterator[None]:
     if not console.is_terminal:
         yield
         return
-    with Progress(_page(session), "tasks", console=console) as bar, watch(session, bar.show):
+    name_page(session)
+    # Tasks are of all sizes, and become known stage by stage: no rate tells when the last one is done.
+    with Progress("Spark", "tasks", console=console, paced=False) as bar, watch(session, bar.show):
         yield
 
 
 def name_page(session: Session) -> None:
-    """On a terminal, say where Spark's own page is: for jobs that tell of their doings line by line."""
+    """On a terminal, say where Spark's own page is, on a line that stays, and is whole on narrow ones."""
     from cli.output import complain, error_console
 
-    if error_console().is_terminal:
-        complain(_page(session))
-
-
-def _page(session: Session) -> str:
     url = session.sparkContext.uiWebUrl
-    return f"Spark, {url}" if url else "Spark"
+    if url and error_console().is_terminal:
+        complain(f"Spark's own page, while this runs: {url}")
