@@ -79,7 +79,9 @@ def open_spool(options: SpoolOptions, note: str = "") -> OpenSpool:
     OSError.
     """
     layout = Layout(options.directory)
-    for path in (layout.directory, layout.segments, layout.delivery, layout.quarantine):
+    # Whoever is to read it besides is let in here, and nowhere else: chmod of this one directory.
+    make_directory(layout.directory, 0o700)
+    for path in (layout.segments, layout.delivery, layout.quarantine):
         make_directory(path)
     lock = Lock(layout.lock, "in use", note=note)
     try:

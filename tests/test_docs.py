@@ -81,6 +81,18 @@ def test_the_traps_name_tests_that_exist() -> None:
         assert not name or f"def {name}(" in source, f"{path}::{name}"
 
 
+def test_the_threat_model_names_tests_that_exist() -> None:
+    """Each defence has a test beside it, and each of them is there."""
+    text = (ROOT / "docs/threat-model.md").read_text(encoding="utf-8")
+    _, _, defences = text.partition("| defence | test |\n|---|---|\n")
+    rows = [row for row in defences.splitlines() if row.startswith("|")]
+    assert len(rows) > 10
+    for row in rows:
+        tests = re.findall(r"`(tests/[\w/]+\.py)`", row.split("|")[2])
+        assert tests, row
+        assert [test for test in tests if not (ROOT / test).exists()] == [], row
+
+
 def test_help_starts_without_the_heavy_libraries() -> None:
     """`brucectl --help` imports none of the libraries that take long to load."""
     code = (
