@@ -63,6 +63,18 @@ def test_a_users_java_options_come_beside_ours() -> None:
 
 
 @pytest.mark.spark
+def test_arrow_is_read_without_a_check_at_each_value(spark: SparkSession) -> None:
+    """Arrow in the session's JVM looks at no bounds and no nulls again; executors get the same options."""
+    arrow = spark._jvm.org.apache.arrow  # type: ignore[union-attr]
+    assert arrow.memory.BoundsChecking.BOUNDS_CHECKING_ENABLED is False
+    assert arrow.vector.NullCheckingForGet.NULL_CHECKING_ENABLED is False
+    conf = spark.sparkContext.getConf()
+    ours, executors = (conf.get(f"spark.{who}.defaultJavaOptions", "") for who in ("driver", "executor"))
+    assert executors
+    assert (ours or "").startswith(executors)
+
+
+@pytest.mark.spark
 def test_all_cores_by_default(spark: SparkSession) -> None:
     """Without a master Spark runs here, on every core, and its page is open to this host only."""
     from pipeline.session import LOCAL
