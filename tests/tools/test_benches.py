@@ -10,12 +10,15 @@ import subprocess
 import sys
 import threading
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
+from tools.benches.bench import Bench
+from tools.benches.drain import LOOK_S, drain
 from tools.benches.endtoend import judge
 from tools.benches.machine import Skipped, compile_c, librdkafka_path
 from tools.benches.probe import await_intake
@@ -144,6 +147,15 @@ def test_the_producing_program_has_a_report_of_each_message(tmp_path: Path) -> N
     said = json.loads(done.stdout)
     assert (said["reported"], said["failed"]) == (20_000, 0)
     assert said["seconds"] > 0
+
+
+def test_a_drain_of_few_messages_has_a_rate(tmp_path: Path) -> None:
+    """Delivered between two looks: it took time and CPU all the same, no less than the worker's start."""
+    bench = Bench(tmp_path)
+    with bench.kafka("embedded", brokers=1, partitions=1) as kafka:
+        rate, cpu_us = drain(bench, kafka, Namespace(count=20, bytes=120))
+    assert 0 < rate < 20 / LOOK_S
+    assert cpu_us > 0
 
 
 @needs_compiler

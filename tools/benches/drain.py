@@ -85,14 +85,18 @@ def drain(bench: Bench, kafka: Target, options: argparse.Namespace) -> tuple[flo
         accept(bruce, LoadOptions(bruce.socket, count=count, sizes=(size, size)), TIMEOUT_S)
         bruce.stop()
         bruce.configure(kafka.bootstrap)
+        began = time.monotonic()
         bruce.start()
-        seconds, used = follow_floor(bruce, count)
+        seconds, used = follow_floor(bruce, count, began)
         bruce.stop()
     return count / seconds, 1e6 * used / count
 
 
-def follow_floor(bruce: Bruce, count: int) -> tuple[float, float]:
-    """(seconds, CPU seconds of the worker) of `count` messages, from those after the first tenth."""
+def follow_floor(bruce: Bruce, count: int, began: float) -> tuple[float, float]:
+    """(seconds, CPU seconds of the worker) of `count` messages, from those after the first tenth.
+
+    Of too few to be told apart from one look to the next: with the worker's start, from when it `began`.
+    """
     pid = bruce.workers()["delivery"]
     end = time.monotonic() + TIMEOUT_S
     seen: tuple[float, float, int] | None = None
@@ -101,8 +105,11 @@ def follow_floor(bruce: Bruce, count: int) -> tuple[float, float]:
         if seen is None and floor >= count // 10:
             seen = now, cpu_seconds(pid), floor
         if seen and floor >= count:
+            used = cpu_seconds(pid)
+            # The kernel counts CPU in ticks: within one, nothing was used.
+            at, before, done = seen if seen[2] < count and used > seen[1] else (began, 0.0, 0)
             # The floor moves in steps: what counts is from where it was seen.
-            share = max(1, count - seen[2]) / count
-            return max(1e-9, now - seen[0]) / share, (cpu_seconds(pid) - seen[1]) / share
+            share = 1 - done / count
+            return (now - at) / share, (used - before) / share
         time.sleep(LOOK_S)
     raise TookTooLong(f"{count} messages were not delivered within {TIMEOUT_S:.0f} s")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,11 +25,14 @@ import psutil
 
 from dispatch.options import DispatchOptions
 from spool.layout import Layout
+from spool.page import Field
+from spool.wire import encode
 from tools.benches import drain as live
-from tools.benches.bench import Bench, accept
+from tools.benches.bench import TOPIC, Bench, accept
 from tools.benches.report import Figure
 from tools.bruce_process import NOWHERE, Bruce
 from tools.load import LoadOptions
+from tools.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
 REQUIRED = 0.5
 TIMEOUT_S = 900.0
 _ROOM = {"spool": {"max_bytes": 64 << 30, "recompress": False}}
+_NOISE_BYTES = 64 << 20
+"""A compressor of Parquet's pages does not look so far back."""
 Cost = tuple[float, float]
 """Seconds by the clock, and of CPU."""
 
@@ -45,15 +51,21 @@ Cost = tuple[float, float]
 def add_options(parser: argparse.ArgumentParser) -> None:
     """How much."""
     parser.add_argument("--count", type=int, default=10_000_000, help="messages to read; default 10,000,000")
-    parser.add_argument("--drain-count", type=int, default=2_000_000, help="to deliver; default 2,000,000")
+    parser.add_argument(
+        "--drain-count", type=int, default=2_000_000, help="to deliver; default 2,000,000; 0: no drain"
+    )
     parser.add_argument("--bytes", type=int, default=120, help="of key and value together; default 120")
+    parser.add_argument(
+        "--random", action="store_true", help="read messages of random bytes, which Parquet cannot compress"
+    )
     parser.add_argument("--partitions", type=int, default=12)
 
 
 def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
     """Read, then drain."""
     yield from measure_reading(bench, options)
-    yield from measure_drain(bench, options)
+    if options.drain_count:
+        yield from measure_drain(bench, options)
 
 
 def measure_reading(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
@@ -61,7 +73,7 @@ def measure_reading(bench: Bench, options: argparse.Namespace) -> Iterator[Figur
     count = bench.scaled(options.count)
     parquet = bench.directory / "parquet"
     with bench.bruce(NOWHERE, settings=_ROOM) as bruce:
-        fill(bruce, count, options.bytes)
+        (fill_randomly if options.random else fill)(bruce, count, options.bytes)
         try:
             source, other, plain = read_by_turns(bench, bruce.spool, parquet)
         finally:
@@ -120,6 +132,19 @@ def fill(bruce: Bruce, count: int, size: int) -> None:
     size += live.OVERHEAD_BYTES
     bruce.start()
     accept(bruce, LoadOptions(bruce.socket, count=count, sizes=(size, size)), TIMEOUT_S)
+    bruce.stop()
+
+
+def fill_randomly(bruce: Bruce, count: int, size: int) -> None:
+    """The same, of random values; one sender, since Python makes each datagram."""
+    noise = os.urandom(_NOISE_BYTES)
+    bruce.start()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(str(bruce.socket))
+        for number in range(count):
+            at = number * size % (_NOISE_BYTES - size)
+            sender.send(encode(TOPIC.encode(), noise[at : at + size], timestamp=number))
+    wait_until(lambda: bruce.word(Field.WRITTEN_SEQUENCE) >= count, TIMEOUT_S, "what was sent to be written")
     bruce.stop()
 
 
