@@ -18,6 +18,7 @@ from tests.daemon import ROOT
 from tests.router.outlet import NOW_MS
 from tests.spool.rig import Rig
 from tools.kafka_cluster import KafkaCluster
+from tools.maven_jars import JarsMissing, MavenJars
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.spark, pytest.mark.final]
 
@@ -27,10 +28,27 @@ DOUBLED = range(500, 505)
 SWAPPED = (1000, 1500, 2000)
 """Each with the next message of its partition key."""
 TIMEOUT_S = 600
+CONNECTOR = MavenJars(
+    "Spark's Kafka connector", ROOT / "tools/connector_jars/pom.xml", ROOT / ".cache/spark-connector/4.2.0"
+)
 
 
-def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path) -> None:
-    """Seven losses, whose messages stand in an aborted transaction, five duplicates and three swaps."""
+@pytest.fixture(params=["bruce-kafka", "kafka"])
+def source(request: pytest.FixtureRequest) -> str:
+    """By which of Spark's formats Kafka is read: ours, or its own where its jars can be had."""
+    if request.param == "kafka":
+        try:
+            CONNECTOR.fetch()
+        except JarsMissing as error:
+            pytest.skip(f"no connector: {error}")
+    return str(request.param)
+
+
+def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path, source: str) -> None:
+    """Seven losses, whose messages stand in an aborted transaction, five duplicates and three swaps.
+
+    They are found with Spark's own connector in the session, and without.
+    """
     topic = f"bruce-{uuid.uuid4().hex}"
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap})
     admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(60)
@@ -51,7 +69,7 @@ def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path) -> None:
         order[a], order[b] = order[b], order[a]
     produce(kafka3.bootstrap, topic, rig.identity.spool, [*order, *DOUBLED])
     produce(kafka3.bootstrap, topic, rig.identity.spool, [*LOST], aborted=True)
-    report = audit(kafka3.bootstrap, rig)
+    report = audit(kafka3.bootstrap, rig, source)
     wanted = dict.fromkeys(("altered", "discarded", "backlog", "foreign"), 0)
     wanted |= {"stored": MESSAGES, "once": MESSAGES - 12, "lost": 7, "duplicated": 5}
     assert report["total"] == {**wanted, "reordered": 3}
@@ -78,12 +96,14 @@ def produce(bootstrap: str, topic: str, spool: bytes, numbers: list[int], *, abo
         producer.abort_transaction(TIMEOUT_S)
 
 
-def audit(bootstrap: str, rig: Rig) -> dict[str, dict[str, int]]:
-    """What `brucectl spark audit` says, which exits 1."""
+def audit(bootstrap: str, rig: Rig, source: str) -> dict[str, dict[str, int]]:
+    """What `brucectl spark audit` says, which exits 1; for `kafka` the session has the connector."""
     brucectl = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
     command = ["spark", "audit", str(rig.options.directory), "--bootstrap-servers", bootstrap, "--json"]
+    jars = ",".join(map(str, CONNECTOR.directory.glob("*.jar")))
+    conf = ["--conf", f"spark.jars={jars}"] if source == "kafka" else []
     done = subprocess.run(
-        [*brucectl, *command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        [*brucectl, *command, *conf], cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
     )
     assert done.returncode == 1, done.stderr
     found: dict[str, dict[str, int]] = json.loads(done.stdout)
