@@ -54,6 +54,11 @@ class Executor:
         self._process, self._log = process, Path(process.cwd()) / "stderr"
         self.pid: int = process.pid
 
+    def loaded(self, ports: Collection[int]) -> set[Path]:
+        """The libraries of Python packages that those have in memory which are connected to one of these."""
+        maps = [Path(found.path) for worker in self.senders(ports) for found in worker.memory_maps()]
+        return {path for path in maps if "site-packages" in path.parts}
+
     @property
     def is_registered(self) -> bool:
         """Whether its driver gives it tasks."""
@@ -184,11 +189,15 @@ class StandaloneCluster:
         wait_until(lambda: not self._jvms(), PATIENCE_S, "executors to end", pause_s=LOOK_S)
 
     def job(
-        self, *arguments: object, environ: Mapping[str, str], conf: Mapping[str, str] | None = None
+        self,
+        *arguments: object,
+        environ: Mapping[str, str],
+        conf: Mapping[str, str] | None = None,
+        cwd: Path = ROOT,
     ) -> ClusterJob:
         """`brucectl spark` with these arguments; it has the cluster to itself, and begins with all of it."""
         self.await_idle()
-        return ClusterJob(self, arguments, conf or {}, environ)
+        return ClusterJob(self, arguments, conf or {}, environ, cwd)
 
     def _jvms(self) -> list[psutil.Process]:
         below = [child for process in self._processes for child in _below(psutil.Process(process.pid))]
@@ -236,6 +245,7 @@ class ClusterJob:
         arguments: Iterable[object],
         conf: Mapping[str, str],
         environ: Mapping[str, str],
+        cwd: Path,
     ) -> None:
         """Start it; what it says lies in a file, which nobody has to read for it to go on."""
         said = {
@@ -255,7 +265,7 @@ class ClusterJob:
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 [*BRUCECTL, "spark", *map(str, arguments), "--master", cluster.master, *options],
-                cwd=ROOT,
+                cwd=cwd,
                 env={**environ, "SPARK_LOCAL_IP": HOSTS[0]},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -19,6 +19,7 @@ from dispatch.embedded import EmbeddedKafka
 from spool.layout import Layout
 from spool.wire import encode
 from tests.daemon import RunningBruce, consume
+from tests.pipeline.packed import pack
 from tests.pipeline.standalone import COPIES, LOOK_S, PATIENCE_S, Executor, StandaloneCluster
 from tests.router.outlet import check_order, keyed, numbers
 from tests.spool.rig import Rig
@@ -203,6 +204,42 @@ def test_an_executor_dies_in_an_archive(cluster: StandaloneCluster, rig: Rig, tm
     assert (done["messages"], done["unreadable"]) == (count, 0)
     rows = parquet.read_table(target, columns=["sequence"])
     assert sorted(rows["sequence"].to_pylist()) == list(range(count))
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    """A folder with an environment as an archive, and unpacked, for the driver."""
+    archive = pack(tmp_path)
+    (tmp_path / "bruce").mkdir()
+    subprocess.run(["tar", "-xzf", archive, "-C", tmp_path / "bruce"], check=True)
+    return tmp_path
+
+
+def test_an_environment_that_goes_along(
+    cluster: StandaloneCluster, kafka: EmbeddedKafka, packed: Path, tmp_path: Path
+) -> None:
+    """Executors deliver whose hosts have no bruce: what their Python loads lies where Spark unpacked it."""
+    with RunningBruce(tmp_path, NOWHERE) as bruce:
+        bruce.send(keyed(COUNT))
+        bruce.await_status(lambda seen: seen.watermarks.synced == COUNT)
+        bruce.kill9()
+        bruce.configure({"kafka": {"bootstrap.servers": kafka.bootstrap_servers}})
+        kafka.down(2)
+        along = {
+            "spark.archives": f"{packed}/bruce.tar.gz#bruce",
+            "spark.pyspark.python": "./bruce/bin/python",
+        }
+        conf = {"spark.sql.shuffle.partitions": "1", "spark.cores.max": "1", **along}
+        with cluster.job("drain", "--json", conf=conf, environ=bruce.environ, cwd=packed) as job:
+            (sender,) = cluster.await_executors(1, lambda one: one.sends_to(ports(kafka)))
+            loaded = sender.loaded(ports(kafka))
+            kafka.up(2)
+            done = json.loads(job.result())
+    assert (done["messages"], done["delivered"], done["left"]) == (COUNT, COUNT, 0)
+    assert "librdkafka" in str(loaded)
+    assert [path for path in loaded if not path.is_relative_to(cluster.directory)] == []
+    records = consume(kafka.bootstrap_servers, "t", PARTITIONS, COUNT)
+    assert sorted(numbers(records)) == list(range(COUNT))
 
 
 def test_spark_submit(requirements: None, rig: Rig, tmp_path: Path) -> None:
