@@ -16,11 +16,13 @@ from typing import Any
 
 from cli.credentials import resolve
 from cli.errors import ConfigError
+from cli.inputs import check_inputs, read_inputs
 from cli.kinds import Property
 from cli.log_options import LogOptions
 from cli.settings import TOPIC_KEYS, Settings, read_environment, read_file
 from dispatch.errors import BadProperty
 from dispatch.options import CREDENTIAL, SPARK, DispatchOptions, properties
+from ingest.inputs import DATAGRAM, Input
 from router.limits import Rate
 from spool.format import largest_message
 from spool.options import MIB, SpoolOptions
@@ -63,6 +65,11 @@ class IngestOptions:
     tcp_port: int | None = None
     """A port of 127.0.0.1 that takes the same as stream_socket. Danger: every user of this host may write to
     it, and nobody is told from another."""
+
+    inputs: tuple[Input, ...] = ()
+    """More places, each a table: `datagram` or `stream`, the path of a UNIX socket, with a `mode` and a
+    `group` of its own (those of [ingest], where they are not given); or `tcp`, a port of 127.0.0.1. SIGHUP
+    adds and removes them, without touching the others."""
 
     max_stream_message_bytes: int = 2 * MIB
     """Bytes of a message on stream_socket and tcp_port, its size field not counted. A larger one ends the
@@ -195,8 +202,11 @@ def _ingest_options(
     datagram_socket: Path, spool: SpoolOptions, settings: Settings, place: str
 ) -> IngestOptions:
     options = IngestOptions(**{"datagram_socket": datagram_socket, **_values(settings, "ingest")})
+    options = replace(options, inputs=read_inputs(settings, options.socket_mode, options.socket_group))
+    check_inputs(options, settings)
     most, size = largest_message(spool.segment_bytes), options.max_stream_message_bytes
-    if (options.stream_socket or options.tcp_port) and size > most:
+    streams = options.stream_socket or options.tcp_port or any(one.kind != DATAGRAM for one in options.inputs)
+    if streams and size > most:
         raise ConfigError(
             _where(settings, place, ("ingest", "max_stream_message_bytes"), ("spool", "segment_bytes")),
             f"[ingest] max_stream_message_bytes = {size}: expected at most {most}, which a segment of "

@@ -187,16 +187,15 @@ class Conversion:
             return
         self._put("ingest", key, self._text(path, "value"))
         if mode is not None:
-            self._take_mode(f"inputSources/{element.tag}/mode", self._text(mode, "value"))
+            self._take_mode(key, f"inputSources/{element.tag}/mode", self._text(mode, "value"))
 
-    def _take_mode(self, path: str, mode: str) -> None:
-        """Bruce has one for all sockets."""
-        chosen = self.tables["ingest"].setdefault("socket_mode", mode)
+    def _take_mode(self, key: str, path: str, mode: str) -> None:
+        """The first socket's stands in [ingest]; a second one with another mode is an input of its own."""
         if not re.fullmatch("0?[0-7]{3}", mode):
-            del self.tables["ingest"]["socket_mode"]
             self._note(path, "the sockets are open to everybody; see [ingest] socket_mode")
-        elif chosen != mode:
-            self._note(path, f"the sockets share a mode, which is {chosen}; see [ingest] socket_mode")
+        elif self.tables["ingest"].setdefault("socket_mode", mode) != mode:
+            kind = key.partition("_")[0]
+            self.tables["input.1"] = {kind: self.tables["ingest"].pop(key), "mode": mode}
 
     def tcp(self, element: Element) -> None:
         """The port for programs without UNIX sockets."""

@@ -7,16 +7,14 @@ import functools
 import logging
 import os
 import signal
-import socket
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 import numpy as np
 
 from cli import reloading
-from cli.config import EMBEDDED, Config, load_config
+from cli.config import EMBEDDED, Config, IngestOptions, load_config
 from cli.delivery import FLUSH_S, Progress
 from cli.delivery_worker import DeliveryWorker
 from cli.errors import ConfigError
@@ -28,17 +26,20 @@ from dispatch.client import check
 from dispatch.embedded import EmbeddedKafka
 from ingest.access import Rules
 from ingest.acknowledger import Acknowledger
-from ingest.datagram import activated_socket, open_socket, set_timeout
+from ingest.activation import activated_doors
+from ingest.datagram import open_socket
+from ingest.errors import BadSocket
 from ingest.fd_store import FdStore, allow_descriptors
+from ingest.inputs import DATAGRAM, STREAM, TCP, Door, Input, Inputs
+from ingest.kernels import compile_kernels
 from ingest.lines import Lines, holds_anything, lines_path, make_bells, read_lines
-from ingest.listener import listen_tcp, listen_unix
 from ingest.notify import ServiceManager
 from ingest.role import Role
 from ingest.staging import Staging, read_staging, staging_path
 from ingest.stream_worker import StreamWorker
 from ingest.supervisor import GIVE_WAY, Supervisor, Worker, end_when_told, give_way_when_told, hold_signals
 from ingest.watch import Watch
-from ingest.worker import IngestWorker, compile_kernels
+from ingest.worker import IngestWorker
 from router.partition import Partitioners
 from router.trace_ask import ask_path, events_path
 from spool import filesystem
@@ -86,10 +87,15 @@ class Daemon:
         for found in filesystem.weaknesses(self._spool.layout.segments):
             log.warning("%s; %s", *found)
         hold_signals()
-        self._receiver, self._activated = self._open_socket()
-        chosen = self.config.ingest.ack_socket
-        self._ack_receiver = self._open(open_socket, chosen) if chosen else None
-        self._listeners = self._listen()
+        handed, self._handed_ack = activated_doors()
+        self._wanted = wanted_inputs(self.config.ingest, handed)
+        self._inputs = Inputs(handed, self._wanted)
+        chosen = self.config.ingest
+        self._ack_receiver = self._handed_ack or (
+            open_socket(chosen.ack_socket, chosen.socket_mode, chosen.socket_group)
+            if chosen.ack_socket
+            else None
+        )
         spool, boot = self._spool.identity.spool, self._spool.identity.boot
         self._page_path = page_path(runtime_directory(), spool, boot)
         self.page = Page(self._page_path)
@@ -106,26 +112,15 @@ class Daemon:
         self._ack_bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._lines, self._stream_bells = lines_path(self._staging), make_bells()
         self._connections = FdStore()
-        self._has_streams = bool(self._listeners) or holds_anything(self._lines)
-        if self._has_streams:
-            allow_descriptors()
-            self._map_lines().close()
+        self._has_streams = False
+        if self._inputs.of(STREAM, TCP) or holds_anything(self._lines):
+            self._begin_streams()
         compile_kernels()
 
-    def _open_socket(self) -> tuple[socket.socket, bool]:
-        activated = activated_socket()
-        receiver = activated or self._open(open_socket, self.config.ingest.datagram_socket)
-        set_timeout(receiver)
-        return receiver, activated is not None
-
-    def _open(self, make: Callable[..., socket.socket], path: Path) -> socket.socket:
-        return make(path, self.config.ingest.socket_mode, self.config.ingest.socket_group)
-
-    def _listen(self) -> list[socket.socket]:
-        """The sockets that connections come to. Raises BadSocket."""
-        chosen = self.config.ingest
-        listeners = [self._open(listen_unix, chosen.stream_socket)] if chosen.stream_socket else []
-        return [*listeners, listen_tcp(chosen.tcp_port)] if chosen.tcp_port else listeners
+    def _begin_streams(self) -> None:
+        self._has_streams = True
+        allow_descriptors()
+        self._map_lines().close()
 
     def _map_lines(self) -> Lines:
         """What connections send into; also when there is nothing but what is left of some."""
@@ -146,7 +141,7 @@ class Daemon:
     def run(self) -> None:
         """Run the workers until SIGTERM or SIGINT."""
         self._delivery = Role("delivery", self._deliver, watched=True)
-        roles = [
+        self._roles = roles = [
             Role("ingest", self._ingest, hasty_stop_s=HASTE_S, watched=True, awaited=True),
             Role("keeper", self._keep, watched=True, awaited=True),
             self._delivery,
@@ -188,19 +183,38 @@ class Daemon:
             change = reloading.compare(self.config, self._placed(load_config(self.config.file)))
             _try(change.config)
             rules = Rules(change.config.access)
+            replaced = self._change_inputs(change.config)
         except KNOWN as error:
             log.error("not reloaded: %s; the settings stay as they were", error)
             return []
         self.config = change.config
         self._allow_time()
         # Names may have come to mean others, with the file as it was.
-        named = ["ingest", "ack"] if rules.senders != self._rules.senders else []
+        if rules.senders != self._rules.senders:
+            replaced |= {"ingest", "ack"}
         self._rules = rules
-        roles = [*change.roles, *named]
+        roles = [*change.roles, *sorted(replaced)]
         for name in change.kept:
             log.warning("%s is not reloaded; it takes effect at the next start", name)
         log.info("reloaded %s: %s", change.config.file, ", ".join(roles) or "nothing has changed")
         return roles
+
+    def _change_inputs(self, config: Config) -> set[str]:
+        """Have the inputs that are configured now; who is to be replaced for it. Raises BadSocket."""
+        before, self._wanted = self._wanted, wanted_inputs(config.ingest, self._inputs.of(DATAGRAM))
+        try:
+            changed = self._inputs.change(before, self._wanted)
+        except BadSocket:
+            self._wanted = before
+            raise
+        replaced = {"ingest"} if DATAGRAM in changed else set()
+        if changed - {DATAGRAM}:
+            replaced.add("stream")
+            if not self._has_streams:
+                self._begin_streams()
+                self._roles.append(self._feeding("stream", self._stream))
+                replaced.add("ingest")
+        return replaced
 
     def _say_what_is_left(self) -> None:
         try:
@@ -215,12 +229,9 @@ class Daemon:
 
     def _leave(self) -> None:
         """Take along what only a running daemon needs."""
-        chosen = self.config.ingest
-        if not self._activated:
-            chosen.datagram_socket.unlink(missing_ok=True)
-        for path in (chosen.ack_socket, chosen.stream_socket):
-            if path:
-                path.unlink(missing_ok=True)
+        self._inputs.close()
+        if self.config.ingest.ack_socket and not self._handed_ack:
+            self.config.ingest.ack_socket.unlink(missing_ok=True)
         if not holds_anything(self._lines):
             self._lines.unlink(missing_ok=True)
         if not read_staging(self._staging) and not self.page.words[Field.SUSPECT]:
@@ -233,15 +244,19 @@ class Daemon:
 
     def _ingest(self) -> None:
         self._connections.forget()
+        first, *others = self._inputs.of(DATAGRAM)
         worker = IngestWorker(
-            self._receiver,
+            first.socket,
             Staging(self._staging, self._spool.identity.spool, slots_for(self.config.spool.segment_bytes)),
             Writer(self._spool.layout, self._spool.identity, self.page),
             Ledger(self._spool.layout.ledger),
             bell=self._keeper_bell,
-            last_reader=not self._activated,
+            last_reader=not first.activated,
             rules=self._rules,
         )
+        for door in others:
+            worker.receivers.join(door.socket, last_reader=not door.activated)
+        worker.receivers.leaving = self._inputs.leaving(DATAGRAM)
         if self._has_streams:
             worker.serve(self._map_lines())
         self._join(worker, "ingest")
@@ -249,8 +264,17 @@ class Daemon:
         worker.run()
 
     def _stream(self) -> None:
-        worker = StreamWorker(self._listeners, self._map_lines(), self._connections, self.page)
+        doors = self._inputs.of(STREAM, TCP)
+        worker = StreamWorker(
+            [door.socket for door in doors],
+            self._map_lines(),
+            self._connections,
+            self.page,
+            kept={door.socket.fileno() for door in doors if door.activated},
+        )
         self._join(worker, "stream")
+        give_way_when_told(worker)
+        worker.finish(self._inputs.leaving(STREAM, TCP))
         worker.run()
 
     def _keep(self) -> None:
@@ -277,7 +301,7 @@ class Daemon:
         self._connections.forget()
         worker = Acknowledger(
             self._ack_receiver,
-            self._receiver.getsockname(),
+            self._inputs.of(DATAGRAM)[0].socket.getsockname(),
             self._spool.layout,
             self.page,
             bell=self._ack_bell,
@@ -356,6 +380,18 @@ class Daemon:
             log.error("%s", trouble)
         else:
             log.warning("messages can be sent again")
+
+
+def wanted_inputs(options: IngestOptions, handed: Sequence[Door]) -> list[Input]:
+    """Those to be made. With a datagram socket of the service manager's [ingest] datagram_socket is not."""
+    mode, group = options.socket_mode, options.socket_group
+    given = any(door.activated and door.input.kind == DATAGRAM for door in handed)
+    found = [] if given else [Input(DATAGRAM, options.datagram_socket, mode, group)]
+    if options.stream_socket:
+        found.append(Input(STREAM, options.stream_socket, mode, group))
+    if options.tcp_port:
+        found.append(Input(TCP, options.tcp_port))
+    return [*found, *options.inputs]
 
 
 def slots_for(segment_bytes: int) -> int:

@@ -46,8 +46,9 @@ def is_secret(path: tuple[str, ...]) -> bool:
 
 
 def _sorted(settings: Settings) -> list[tuple[tuple[str, ...], Setting]]:
-    """By name; the rules of [access] in the order in which they are asked."""
-    return sorted(settings.items(), key=lambda pair: pair[0][:1] if pair[0][0] == "access" else pair[0])
+    """By name; but rules and inputs in the order in which they stand."""
+    in_order = ("access", "input")
+    return sorted(settings.items(), key=lambda pair: pair[0][:1] if pair[0][0] in in_order else pair[0])
 
 
 def _shown(path: tuple[str, ...], setting: Setting) -> object:
@@ -55,6 +56,6 @@ def _shown(path: tuple[str, ...], setting: Setting) -> object:
         return HIDDEN
     if path[-1] == "quota":
         return f"{setting.value:.0%}"
-    if path[-1] == "socket_mode":
+    if path[-1] == "socket_mode" or (path[0] == "input" and path[-1] == "mode"):
         return f"{setting.value:04o}"
     return str(setting.value) if isinstance(setting.value, Path) else setting.value

@@ -88,6 +88,13 @@ TABLES: dict[str, dict[str, Kind]] = {
         "format": Choice(FORMATS),
     },
 }
+INPUT_KEYS: dict[str, Kind] = {
+    "datagram": AbsolutePath(most_bytes=107),
+    "stream": AbsolutePath(most_bytes=107),
+    "tcp": Whole(1, 65535, "a TCP port"),
+    "mode": Mode(),
+    "group": GroupName(),
+}
 TOPIC_KEYS: dict[str, Kind] = {
     "partitioner": Partitioner(("any", "round_robin", "partition_key", "murmur2", "crc32")),
     "rate": Whole(1, 1_000_000_000, "messages a second"),
@@ -107,7 +114,7 @@ _MOST_SHOWN = 200
 _TOO_DEEP = "has tables or lists that are nested too deeply"
 _MOST_DOTS = 2000
 """In one line: of several hundred brokers in bootstrap.servers there are fewer."""
-_TABLE_NAMES = (*TABLES, "access", "kafka", "topics")
+_TABLE_NAMES = (*TABLES, "access", "input", "kafka", "topics")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PATTERN = re.compile(r"[A-Za-z0-9._*?-]{1,249}")
 _UNDERSCORED = {"log.level": "log_level", "enabled.events": "enabled_events"}
@@ -169,6 +176,9 @@ def _read_tables(tables: dict[str, Any], where: str) -> Iterator[tuple[tuple[str
         if name not in _TABLE_NAMES:
             what = "there is no table" if isinstance(table, dict) else "outside of a table there is no key"
             raise ConfigError(where, f"{what} {name!r}{_nearest(name, _TABLE_NAMES, 'tables')}")
+        if name == "input":
+            yield from _read_inputs(table, where)
+            continue
         if not isinstance(table, dict):
             raise ConfigError(where, f"{name!r} is a table, [{name}], and no value")
         if name == "topics":
@@ -177,6 +187,13 @@ def _read_tables(tables: dict[str, Any], where: str) -> Iterator[tuple[tuple[str
             yield from _read_access(table, where)
         else:
             yield from _read_table((name,), TABLES.get(name), table, where)
+
+
+def _read_inputs(inputs: object, where: str) -> Iterator[tuple[tuple[str, ...], Setting]]:
+    if not isinstance(inputs, list) or not all(isinstance(table, dict) for table in inputs):
+        raise ConfigError(where, "each input is a table of its own: write [[input]], in two brackets")
+    for number, table in enumerate(inputs, 1):
+        yield from _read_table(("input", str(number)), INPUT_KEYS, table, where)
 
 
 def _read_topics(topics: dict[str, Any], where: str) -> Iterator[tuple[tuple[str, ...], Setting]]:
@@ -233,6 +250,8 @@ def _find_variable(name: str, table: str, key: str) -> tuple[tuple[str, ...], Ki
         raise ConfigError(
             name, "a topic is set in the file only; a variable's name cannot tell its dots and case"
         )
+    if table == "input":
+        raise ConfigError(name, "an input is set in the file only: [[input]]")
     if table == "kafka":
         dotted = key.replace("_", ".")
         return (table, _UNDERSCORED.get(dotted, dotted)), _kafka_kind(dotted)
@@ -264,6 +283,8 @@ def _shown(value: object) -> str:
 
 def _bracketed(path: tuple[str, ...]) -> str:
     """A table's name as TOML heads it."""
+    if path[0] == "input":
+        return f"[[input]] no. {path[1]}:"
     return f'[topics."{path[1]}"]' if len(path) > 1 else f"[{path[0]}]"
 
 

@@ -10,11 +10,13 @@ _WIDTH = 100
 
 
 def write_tables(tables: Mapping[str, Mapping[str, object]]) -> str:
-    """A head for each table, in order; `topics.NAME` heads a topic's."""
+    """A head for each table, in order; `topics.NAME` heads a topic's, `input.NUMBER` one of several."""
     parts = []
     for name, keys in tables.items():
         table, _, topic = name.partition(".")
         lines = [f"[{table}.{json.dumps(topic)}]" if topic else f"[{table}]"]
+        if table == "input":
+            lines = ["[[input]]"]
         lines += [f"{_key(key)} = {json.dumps(value)}" for key, value in keys.items()]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)

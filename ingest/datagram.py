@@ -1,8 +1,7 @@
-"""The UNIX datagram socket: made here, or handed over by the service manager."""
+"""UNIX datagram sockets."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 import stat
@@ -10,7 +9,6 @@ from pathlib import Path
 
 from ingest.errors import BadSocket
 
-LISTEN_FDS_START = 3
 RECEIVE_TIMEOUT_S = 1
 
 
@@ -58,18 +56,6 @@ def make_way(path: Path) -> None:
     if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
         raise BadSocket(f"{path} exists and is no socket; choose another path in [ingest]")
     path.unlink(missing_ok=True)
-
-
-def activated_socket() -> socket.socket | None:
-    """The datagram socket that the service manager opened for us (sd_listen_fds); None when there is none."""
-    if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS", "0") == "0":
-        return None
-    receiver = socket.socket(fileno=LISTEN_FDS_START)
-    if receiver.family != socket.AF_UNIX or receiver.type != socket.SOCK_DGRAM:
-        raise BadSocket("the service manager handed over a socket that is no UNIX datagram socket")
-    os.set_inheritable(LISTEN_FDS_START, False)
-    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    return receiver
 
 
 def set_timeout(receiver: socket.socket) -> None:

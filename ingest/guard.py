@@ -9,13 +9,14 @@ a host that is well it never receives anything, and its looks become rare while 
 It is one kernel, without the interpreter's lock; see ingest.turn for how the two agree. All that it works on
 is in one int64 array:
 
-    guard[FD]        the socket                      guard[RECVMMSG]    address of recvmmsg
+    guard[FDS]       address of the sockets          guard[RECVMMSG]    address of recvmmsg
     guard[FILE]      the staging file                guard[FALLOCATE]   address of fallocate
     guard[RESERVE_AT], [BANK_BYTES], [OFFSET]        guard[SLEEP]       address of nanosleep
                      of bank 1: address, length,     guard[TURN]        address of the words of the turn
                      place in the file               guard[ARMED]       address of the armed burst
     guard[SLOTS]     of a bank; in [BURST] of them   guard[FIRST], [OPENED]  addresses of those words
                      is received                     guard[TIME]        address of 16 bytes, for SLEEP
+    guard[FD_COUNT]  how many sockets
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import ctypes
 import os
 import signal
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +45,7 @@ from spool.kernel import (
 )
 
 (
-    FD,
+    FDS,
     FILE,
     RESERVE_AT,
     BANK_BYTES,
@@ -58,8 +60,9 @@ from spool.kernel import (
     FIRST,
     OPENED,
     TIME,
-) = range(15)
-FIELDS = 15
+    FD_COUNT,
+) = range(16)
+FIELDS = 16
 LOOK_NS, IDLE_NS, SHORT_NS = 3_000_000, 48_000_000, 200_000
 """Between two looks: at work, at rest, and while the worker is about to catch up."""
 _PATIENCE = 10
@@ -80,14 +83,16 @@ Job = npt.NDArray[np.int64]
 class Guard:
     """The thread. It ends with its process, or when told to leave."""
 
-    def __init__(self, receiver: int, staging: Staging, turn: Turn) -> None:
-        """`receiver`: the socket's descriptor, whose receive timeout bounds how long `leave` takes."""
+    def __init__(self, receivers: Sequence[int], staging: Staging, turn: Turn) -> None:
+        """`receivers`: the sockets; the timeout of a single one bounds how long `leave` takes."""
         self._turn, self._staging = turn, staging
         self._file = os.open(staging.path, os.O_RDWR | os.O_CLOEXEC)
         self._time = np.zeros(2, np.int64)
         libc = ctypes.CDLL(None)
         job = self._job = np.zeros(FIELDS, np.int64)
-        job[FD], job[FILE] = receiver, self._file
+        self._receivers = np.array(receivers, np.int64)
+        job[FDS], job[FD_COUNT] = address_of(self._receivers), len(receivers)
+        job[FILE] = self._file
         job[RESERVE_AT], job[BANK_BYTES] = staging.reserve_at, staging.bank_bytes
         job[OFFSET] = staging.reserve_at - staging.address
         job[SLOTS], job[BURST] = staging.slots, staging.burst
@@ -187,7 +192,15 @@ def _receive_some(guard: Job, number: int, first: int, flags: int) -> int:
         return _NO_MEMORY
     bank = guard[RESERVE_AT] + number * guard[BANK_BYTES]
     room = min(AT_ONCE, guard[BURST] - first)
-    got = call(guard[RECVMMSG], guard[FD], bank + first * MSGHDR_BYTES, room, flags, 0) & 0xFFFFFFFF
+    got = _FAILED + 1
+    if guard[FD_COUNT] > 1:
+        # Who has several to wait for waits for none of them.
+        flags |= _MSG_DONTWAIT
+    for which in range(guard[FD_COUNT]):
+        fd = load_i64(guard[FDS] + 8 * which)
+        got = call(guard[RECVMMSG], fd, bank + first * MSGHDR_BYTES, room, flags, 0) & 0xFFFFFFFF
+        if got < _FAILED:
+            break
     if got < _FAILED and not is_large(bank, first, first + got):
         _large(guard, number, first, PUNCH)
     return got

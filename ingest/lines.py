@@ -26,7 +26,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import select
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,12 +194,8 @@ class Lines:
         os.eventfd_write(self.bells.taken, 1)
         store_word(self.address + _BURST, 0)
 
-    def await_runs(self, receiver: int, most_ms: int) -> None:
-        """Wait until a run is offered, or the descriptor `receiver` is readable."""
-        poll = select.poll()
-        poll.register(receiver, select.POLLIN)
-        poll.register(self.bells.offered, select.POLLIN)
-        poll.poll(most_ms)
+    def hush(self) -> None:
+        """Take up that somebody has offered something."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.bells.offered)
 

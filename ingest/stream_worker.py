@@ -21,7 +21,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ingest import line
 from ingest.burst import SENDER_UNKNOWN
@@ -70,8 +70,17 @@ class Connection:
 class StreamWorker:
     """One process's hold of listeners, connections and lines. Make it after forking."""
 
-    def __init__(self, listeners: Sequence[socket.socket], lines: Lines, store: FdStore, page: Page) -> None:
-        self.stopping, self._page = False, page
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        lines: Lines,
+        store: FdStore,
+        page: Page,
+        *,
+        kept: Collection[int] = (),
+    ) -> None:
+        """`kept`: descriptors of the listeners that somebody else keeps, too, when we stop."""
+        self.stopping, self.giving_way, self._page, self._kept = False, False, page, kept
         self.beat: Callable[[], None] = no_beat
         self._listeners, self._lines, self._store = {one.fileno(): one for one in listeners}, lines, store
         libc = ctypes.CDLL(None)
@@ -99,7 +108,13 @@ class StreamWorker:
             self.beat()
             if not self._is_held():
                 self._step(_IDLE_S)
-        for listener in self._listeners.values():
+        if not self.giving_way:
+            self._take_rest()
+
+    def _take_rest(self) -> None:
+        for fd, listener in self._listeners.items():
+            if fd in self._kept:
+                continue
             if listener.family == socket.AF_UNIX:
                 # Senders are refused from here on; who waits to be accepted still is.
                 listener.shutdown(socket.SHUT_RD)
@@ -107,17 +122,25 @@ class StreamWorker:
                 continue
         deadline = time.monotonic() + FINISH_S
         # What was written to a UNIX stream is with us; by TCP it may still come, until it is quiet.
-        self._end_all(socket.AF_UNIX)
+        self._end_all(tcp=False)
         while self._connections and time.monotonic() < deadline and self._step(_LINGER_S):
             continue
-        self._end_all(socket.AF_INET)
+        self._end_all(tcp=True)
         while (self._connections or self._waiting) and time.monotonic() < deadline:
             self._step(_PAUSE_S)
 
-    def _end_all(self, family: int) -> None:
+    def finish(self, leaving: Sequence[socket.socket]) -> None:
+        """Take the connections that wait at listeners which are no inputs any more, and close these."""
+        for listener in leaving:
+            while self._accept(listener):
+                continue
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RD)
+
+    def _end_all(self, *, tcp: bool) -> None:
         """End streams behind what was received: senders are refused, and what is there stays readable."""
         for connection in list(self._connections.values()):
-            if connection.sock and connection.sock.family == family:
+            if connection.sock and (connection.sock.family != socket.AF_UNIX) == tcp:
                 with contextlib.suppress(OSError):
                     connection.sock.shutdown(socket.SHUT_RD)
                 connection.readable = True

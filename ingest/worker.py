@@ -16,23 +16,24 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ingest import access, bank, burst, guard, lines, run, turn
+from ingest import bank, burst, run
 from ingest.access import Rules
 from ingest.guard import Guard
 from ingest.lines import Lines
+from ingest.receivers import Receivers
 from ingest.staging import Staging
 from ingest.turn import CLOSED, DONE, GUARDED, HOLD, RECEIVING, STATE, Turn
-from spool import histogram, ledger, refused, scan, senders
+from spool import histogram
 from spool.crash_point import reach
 from spool.format import MAX_BURST, POISON, SALVAGED
 from spool.frame import BURST
 from spool.fullness import WhenFull
 from spool.kernel import address_of, function_address
 from spool.ledger import Ledger
-from spool.page import WORDS, Field, no_beat
+from spool.page import Field, no_beat
 from spool.quarantine import keep
 from spool.scan import digest_address
-from spool.wire import MAX_DATAGRAM_BYTES, REASONS
+from spool.wire import MAX_DATAGRAM_BYTES
 from spool.writer import Writer
 
 log = logging.getLogger("bruce.ingest")
@@ -44,10 +45,8 @@ _WAIT_S = 0.001
 """Between two looks for what another process or thread owes us."""
 _BLOCKED_S = 0.01
 _HELD_S = 0.01
-_IDLE_MS = 200
-"""Beside streams: between two looks for what nobody rings for."""
 _ROUNDS = 16
-"""Beside streams: bursts of datagrams between two looks at them."""
+"""Where there are several: bursts of datagrams between two looks at the others."""
 
 
 class Blocked(Exception):
@@ -69,8 +68,9 @@ class IngestWorker:
         rules: Rules | None = None,
     ) -> None:
         """`bell`: the keeper's eventfd. `last_reader`: nobody else keeps the socket when we stop."""
-        self.receiver, self.staging, self.writer, self.ledger = receiver, staging, writer, ledger
-        self.stopping, self.giving_way, self._last_reader = False, False, last_reader
+        self.staging, self.writer, self.ledger = staging, writer, ledger
+        self.receivers = Receivers(receiver, last_reader=last_reader)
+        self.stopping = self.giving_way = False
         self.beat: Callable[[], None] = no_beat
         self._held = False
         self._guard: Guard | None = None
@@ -106,8 +106,13 @@ class IngestWorker:
 
     def serve(self, streams: Lines) -> None:
         """Store what connections offer, too."""
-        self._streams, self._rounds = streams, _ROUNDS
-        # Who has two things to wait for waits for both at once.
+        self._streams = streams
+        self.receivers.take_turns(streams)
+        self._take_turns()
+
+    def _take_turns(self) -> None:
+        """Who has two things to wait for waits in neither."""
+        self._rounds = _ROUNDS
         self.job[burst.FLAGS] |= MSG_DONTWAIT
 
     def _use(self, number: int) -> None:
@@ -209,25 +214,39 @@ class IngestWorker:
 
     def _take_in(self) -> None:
         self.salvage()
-        self._guard = Guard(self.receiver.fileno(), self.staging, self.turn)
+        for one in self.receivers.leaving:
+            self._empty(one)
+        if self.receivers.takes_turns:
+            self._take_turns()
+        self._guard = Guard([one.fileno() for one in self.receivers.all], self.staging, self.turn)
         self._guard.start()
         while not self.stopping:
             self.beat()
-            busy = self._round()
-            if self._streams and not self._round_of_runs() and not busy:
-                self._streams.await_runs(self.receiver.fileno(), _IDLE_MS)
+            busy = [self._round(one) for one in self.receivers.all]
+            if self._streams:
+                busy.append(self._round_of_runs())
+            if not any(busy):
+                self.receivers.wait()
         self._guard.leave()
         self._guard = None
-        if self.giving_way or not self._last_reader:
-            return
-        # Senders are refused from here on; what they sent before stays readable.
-        self.receiver.shutdown(socket.SHUT_RD)
-        self.job[burst.FLAGS] |= MSG_DONTWAIT
-        self.job[burst.EMPTYING] = 1
-        while self._round():
-            continue
+        if not self.giving_way:
+            self._take_rest()
+
+    def _take_rest(self) -> None:
+        """Refuse senders where nobody else will read, and store what they sent before."""
+        self.receivers.shut_down()
+        for one in self.receivers.last_of:
+            self._empty(one)
         while self._streams and self._round_of_runs():
             continue
+
+    def _empty(self, receiver: socket.socket) -> None:
+        """Take what stands in a socket that was shut down for reading."""
+        flags = int(self.job[burst.FLAGS])
+        self.job[burst.FLAGS], self.job[burst.EMPTYING] = flags | MSG_DONTWAIT, 1
+        while self._round(receiver):
+            continue
+        self.job[burst.FLAGS], self.job[burst.EMPTYING] = flags, 0
 
     def _leave_in_staging(self) -> None:
         """Stop without room: what was received, and what is in the socket, is for the next start."""
@@ -237,13 +256,15 @@ class IngestWorker:
             time.sleep(_WAIT_S)
         if self._guard:
             self._guard.leave()
-        if self._last_reader and not self.giving_way:
-            self.receiver.shutdown(socket.SHUT_RD)
-            Guard(self.receiver.fileno(), self.staging, self.turn).take_rest()
+        if self.receivers.last_of and not self.giving_way:
+            self.receivers.shut_down()
+            Guard([one.fileno() for one in self.receivers.last_of], self.staging, self.turn).take_rest()
         log.warning("the spool is full; what was received stays in %s for the next start", self.staging.path)
 
-    def _round(self) -> bool:
-        """Receive until Python is needed; False when there was nothing to receive."""
+    def _round(self, receiver: socket.socket | None = None) -> bool:
+        """Receive from a socket (that of before) until Python is needed; False when there was nothing."""
+        if receiver:
+            self.job[burst.FD] = receiver.fileno()
         outcome = burst.receive(self.job, self.writer.tail, self._verdicts, self._rounds)
         self._tell_hold(held=outcome == burst.HELD)
         if outcome == burst.NEEDS_SEGMENT:
@@ -371,23 +392,3 @@ class IngestWorker:
 
     def _ring(self) -> None:
         os.eventfd_write(int(self.job[burst.BELL]), 1)
-
-
-def compile_kernels() -> None:
-    """Compile, or load from the cache, what every worker runs; before forking, so that they share it."""
-    empty, tail = np.zeros(burst.JOB_FIELDS, np.int64), np.zeros(5 + REASONS, np.int64)
-    page = np.zeros(WORDS, np.int64)
-    empty[burst.PAGE] = address_of(page)
-    burst.store(empty, tail, np.zeros(0, np.int64), 0)
-    burst.receive(empty, tail, np.zeros(0, np.int64), 0)
-    burst.discard(empty, 0, 0)
-    access.compile_kernels()
-    bank.compile_kernels()
-    turn.compile_kernels()
-    guard.compile_kernels()
-    lines.compile_kernels()
-    run.compile_kernels()
-    ledger.compile_kernels()
-    refused.compile_kernels()
-    scan.compile_kernels()
-    senders.compile_kernels()

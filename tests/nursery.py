@@ -31,8 +31,8 @@ from typing import Any
 
 import cli.daemon  # noqa: F401  (the command imports it when it runs)
 from cli.app import bruce
+from ingest.kernels import compile_kernels
 from ingest.supervisor import PR_SET_PDEATHSIG
-from ingest.worker import compile_kernels
 from spool import crash_point
 
 ROOT = Path(__file__).resolve().parent.parent

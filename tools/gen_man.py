@@ -73,6 +73,11 @@ _EXAMPLE = """
     "bootstrap.servers" = "kafka1:9092,kafka2:9092,kafka3:9092"
     "compression.type" = "lz4"
 
+    [[input]]
+    datagram = "/run/shop/bruce.sock"
+    mode = "0660"
+    group = "shop"
+
     [access]
     "payments.*" = ["user:shop", "group:billing"]
 
@@ -88,6 +93,7 @@ def configuration() -> str:
     kafka = docstrings.of_attributes(ROOT / "dispatch/options.py", "DispatchOptions")
     described = docstrings.of_attributes(ROOT / "cli/config.py", "Config")
     quotas = docstrings.of_attributes(ROOT / "spool/options.py", "SpoolOptions")["quotas"]
+    described_inputs = docstrings.of_attributes(ROOT / "cli/config.py", "IngestOptions")["inputs"]
     kinds = settings.TOPIC_KEYS
     own = {
         "partitioner": f"{described['partitioners']} Accepts: {kinds['partitioner'].accepts}.",
@@ -103,6 +109,11 @@ def configuration() -> str:
             section("NAME", "bruce.toml \\- what can be set about bruce\n"),
             section("DESCRIPTION", document(introduction)),
             *(section(escape(f"[{table}]"), items(_keys(table))) for table in _OPTIONS),
+            section(
+                "[[input]]",
+                document(described_inputs),
+                items((key, f"Accepts: {kind.accepts}.") for key, kind in settings.INPUT_KEYS.items()),
+            ),
             section("[access]", document(f"{described['access']} Accepts: {settings.ACCESS_KEY.accepts}.")),
             section("[kafka]", document(kafka["kafka"])),
             section(

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from cli.config import EMBEDDED, Config, default_paths, find_file, load_config
+from cli.config import EMBEDDED, Config, default_paths, find_file, given_settings, load_config
+from cli.effective import as_toml
 from cli.errors import ConfigError
 from cli.exits import USAGE, exit_code
-from cli.settings import TABLES, TOPIC_KEYS
+from cli.settings import ACCESS_KEY, TABLES, TOPIC_KEYS
+from ingest.inputs import Input
 from router.limits import Rate
 
 KAFKA = '[kafka]\n"bootstrap.servers" = "localhost:9092"\n'
@@ -140,12 +142,12 @@ def test_dotted_keys_without_quotes(tmp_path: Path) -> None:
         (
             "[x]\n",
             "there is no table 'x'; "
-            "the tables are ingest, spool, dispatch, status, log, access, kafka, topics",
+            "the tables are ingest, spool, dispatch, status, log, access, input, kafka, topics",
         ),
         (
             "directory = '/x'",
             "outside of a table there is no key 'directory'; "
-            "the tables are ingest, spool, dispatch, status, log, access, kafka, topics",
+            "the tables are ingest, spool, dispatch, status, log, access, input, kafka, topics",
         ),
         ("spool = 1", "'spool' is a table, [spool], and no value"),
         (
@@ -366,3 +368,60 @@ def test_files_that_cannot_be_read(fs: FakeFilesystem) -> None:
         with pytest.raises(ConfigError) as refused:
             load_config(environ={"BRUCE_CONFIG": path})
         assert str(refused.value).startswith(f"{path}: {reason}")
+
+
+def test_inputs_and_rules(tmp_path: Path) -> None:
+    """Tables of [[input]] have modes of their own; `config show` prints them, and rules, in their order."""
+    file = tmp_path / "bruce.toml"
+    file.write_text(
+        "[ingest]\nsocket_mode = '0600'\nsocket_group = 'g'\n"
+        "[[input]]\ndatagram = '/b'\n[[input]]\nstream = '/a'\nmode = '0660'\ngroup = 'h'\n"
+        "[[input]]\ntcp = 7000\n"
+        "[access]\n'z.*' = ['user:u']\n'a' = []\n[kafka]\n'bootstrap.servers' = 'x'\n"
+    )
+    config = load_config(file, environ={}, uid=0)
+    assert config.ingest.inputs == (
+        Input("datagram", Path("/b"), 0o600, "g"),
+        Input("stream", Path("/a"), 0o660, "h"),
+        Input("tcp", 7000),
+    )
+    assert list(config.access.items()) == [("z.*", ("user:u",)), ("a", ())]
+    shown = as_toml(given_settings(file, environ={}))
+    again = tmp_path / "again.toml"
+    again.write_text(shown)
+    other = load_config(again, environ={}, uid=0)
+    assert (other.ingest, list(other.access.items())) == (config.ingest, list(config.access.items()))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[input]\ntcp = 1", "each input is a table of its own: write [[input]], in two brackets"),
+        ("[[input]]\nmode = '0600'", "[[input]] no. 1: expected one of datagram, stream and tcp"),
+        ("[[input]]\ntcp = 1\nmode = '0600'", "[[input]] no. 1: a TCP port has neither mode nor group"),
+        (
+            "[[input]]\ntcp = 1\n[[input]]\ndatagram = 'x'",
+            '[[input]] no. 2: datagram = "x": expected an absolute path of at most 107 bytes',
+        ),
+        (
+            "[[input]]\ntcp = 1\n[[input]]\ntcp = 1",
+            "[[input]] tcp = 1: named twice; each place is one input",
+        ),
+        (
+            "[access]\n't' = 'user:u'",
+            f'[access] t = "user:u": expected {ACCESS_KEY.accepts}',
+        ),
+        (
+            "[access]\n't' = ['alice']",
+            f'[access] t = ["alice"]: expected {ACCESS_KEY.accepts}',
+        ),
+        (
+            "[access]\n'a b' = []",
+            "[access] 'a b' is no pattern of topics: letters, digits, '.', '_', '-', '*' for any of them and "
+            "'?' for one",
+        ),
+    ],
+)
+def test_wrong_inputs_and_rules(tmp_path: Path, text: str, line: str) -> None:
+    """One sentence each, with the table and what would be right."""
+    assert refusal(tmp_path, text) == (str(tmp_path / "bruce.toml"), line)

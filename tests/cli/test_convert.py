@@ -98,10 +98,10 @@ def test_what_is_taken_over(dory: Path) -> None:
         "ingest": {
             "datagram_socket": "/var/run/dory.sock",
             "socket_mode": "0222",
-            "stream_socket": "/var/run/dory.stream",
             "tcp_port": 3000,
             "max_stream_message_bytes": 16 << 20,
         },
+        "input.1": {"stream": "/var/run/dory.stream", "mode": "0220"},
         "dispatch": {
             "drain_seconds": 31,
             "discard_file": "/var/log/dory/discards",
@@ -120,7 +120,6 @@ def test_what_is_noted(dory: Path) -> None:
         "compression, quick",
         "compression/sizeThresholdPercent",
         "topicRateLimiting, shut",
-        "inputSources/unixStream/mode",
         "inputConfig/maxBuffer",
         "msgDelivery/maxFailedDeliveryAttempts",
         "discardLogging",

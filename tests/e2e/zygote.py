@@ -28,7 +28,8 @@ import psutil
 from cli.config import load_config
 from cli.daemon import Daemon
 from ingest import burst, supervisor
-from ingest.worker import IngestWorker, compile_kernels
+from ingest.kernels import compile_kernels
+from ingest.worker import IngestWorker
 from spool import crash_point, packer
 from spool.kernel import address_of, function_address
 from tests.daemon import ROOT, START_S, RunningBruce

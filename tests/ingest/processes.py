@@ -17,11 +17,12 @@ import numpy as np
 
 from ingest.datagram import open_socket, set_timeout
 from ingest.fd_store import FdStore
+from ingest.kernels import compile_kernels
 from ingest.lines import Lines, make_bells
 from ingest.listener import listen_tcp, listen_unix
 from ingest.staging import Staging
 from ingest.stream_worker import StreamWorker
-from ingest.worker import IngestWorker, compile_kernels
+from ingest.worker import IngestWorker
 from spool.histogram import SIZE_WORDS, read_sizes
 from spool.keeper import Keeper
 from spool.ledger import Ledger, read_ledger

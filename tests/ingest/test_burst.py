@@ -132,14 +132,14 @@ LIFE = """
 import sys
 from pathlib import Path
 import numba
-from ingest import worker
+from ingest import kernels
 
 def compiled():
     modules = [m for name, m in sys.modules.items() if name.split(".")[0] in ("spool", "ingest")]
     found = [v for m in modules for v in vars(m).values() if isinstance(v, numba.core.dispatcher.Dispatcher)]
     return {(d.py_func.__module__, d.py_func.__name__): len(d.signatures) for d in found}
 
-worker.compile_kernels()
+kernels.compile_kernels()
 before = compiled()
 from ingest import burst
 from tests.ingest.intake import Intake

@@ -6,14 +6,13 @@ import grp
 import os
 import socket
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ingest.datagram import activated_socket, open_socket, set_timeout
+from ingest.datagram import open_socket, set_timeout
 from ingest.errors import BadSocket
 from ingest.listener import listen_unix
 
@@ -75,57 +74,6 @@ def test_a_quiet_socket_ends_the_wait(memory: Path) -> None:
     with pytest.raises(BlockingIOError):
         receiver.recv(1)
     receiver.close()
-
-
-def test_without_a_service_manager_there_is_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables that are missing, or meant for another process, hand nothing over."""
-    monkeypatch.delenv("LISTEN_PID", raising=False)
-    assert activated_socket() is None
-    monkeypatch.setenv("LISTEN_PID", "1")
-    monkeypatch.setenv("LISTEN_FDS", "1")
-    assert activated_socket() is None
-
-
-ACTIVATED = """
-import os, sys
-os.dup2(int(sys.argv[1]), 3)
-os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
-from ingest.datagram import activated_socket
-from ingest.errors import BadSocket
-from ingest.listener import listen_unix
-try:
-    received = activated_socket()
-    print(received.recv(20).decode(), os.get_inheritable(3))
-except BadSocket as error:
-    print(error)
-"""
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [(socket.SOCK_DGRAM, "waiting False"), (socket.SOCK_STREAM, "no UNIX datagram socket")],
-    ids=["datagram", "stream"],
-)
-def test_a_socket_that_was_handed_over_is_used(memory: Path, kind: socket.SocketKind, said: str) -> None:
-    """What waits in the queue of an activated socket is read; a socket of another kind is refused."""
-    made = socket.socket(socket.AF_UNIX, kind)
-    made.bind(str(memory / "socket"))
-    if kind == socket.SOCK_DGRAM:
-        sender = socket.socket(socket.AF_UNIX, kind)
-        sender.connect(str(memory / "socket"))
-        sender.send(b"waiting")
-        sender.close()
-    command = [sys.executable, "-c", ACTIVATED, str(made.fileno())]
-    done = subprocess.run(
-        command,
-        pass_fds=[made.fileno()],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
-    assert said in done.stdout.decode()
-    made.close()
 
 
 @pytest.mark.parametrize("make", [open_socket, listen_unix])

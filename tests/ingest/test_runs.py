@@ -149,7 +149,7 @@ def test_runs_wait_for_the_guard(both: Both) -> None:
     staging, noted = worker.staging, both.lines.noted
     assert staging.armed == noted
     both.intake.queue([message("datagram", 0)])
-    guard = Guard(both.intake.receiver.fileno(), staging, Turn())
+    guard = Guard([both.intake.receiver.fileno()], staging, Turn())
     assert guard.take_rest() == 1
     both.restart()
     assert both.intake.stored() == [message("stream", 0), message("datagram", 0)]

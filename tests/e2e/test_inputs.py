@@ -1,0 +1,184 @@
+"""Several inputs in a running daemon: added and removed by SIGHUP under load, and handed over by systemd."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dispatch.embedded import EmbeddedKafka
+from spool.wire import encode
+from tests.daemon import ROOT, START_S, RunningBruce, consume
+
+PARTITIONS = 2
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    """A broker and a topic."""
+    with EmbeddedKafka(brokers=1, topics=[("t", PARTITIONS)]) as running:
+        yield running
+
+
+@pytest.fixture
+def bruce(kafka: EmbeddedKafka, tmp_path: Path) -> RunningBruce:
+    """A daemon, not started."""
+    return RunningBruce(tmp_path, kafka.bootstrap_servers, segment_bytes=4 << 20)
+
+
+def set_inputs(bruce: RunningBruce, *inputs: str) -> None:
+    """Write bruce.toml with these tables."""
+    bruce.configure({})
+    text = bruce.config.read_text()
+    bruce.config.write_text(text + "".join(f"[[input]]\n{one}\n" for one in inputs))
+
+
+class Sender(threading.Thread):
+    """Sends datagrams to a path until it is refused, or told to stop; `sent` are those that were taken."""
+
+    def __init__(self, path: Path, name: bytes) -> None:
+        super().__init__(daemon=True)
+        self.path, self.tag, self.sent, self.over = path, name, list[bytes](), False
+        self.start()
+
+    def run(self) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.connect(str(self.path))
+            with suppress(BrokenPipeError, ConnectionRefusedError):
+                while not self.over:
+                    value = b"%s %d" % (self.tag, len(self.sent))
+                    sender.send(encode(b"t", value, timestamp=1))
+                    self.sent.append(value)
+
+    def stop(self) -> list[bytes]:
+        """What was taken."""
+        self.over = True
+        self.join(60)
+        assert not self.is_alive()
+        return self.sent
+
+
+@pytest.mark.final
+def test_inputs_come_and_go_under_load(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """One stays, one goes, one comes, and so does the first stream: what was taken is in Kafka, each once."""
+    a, b, c, stream = (bruce.runtime / name for name in ("a", "b", "c", "stream"))
+    set_inputs(bruce, f'datagram = "{a}"\nmode = "0600"', f'datagram = "{b}"')
+    with bruce:
+        pid = bruce.pid
+        assert (a.stat().st_mode & 0o777, b.stat().st_mode & 0o777) == (0o600, 0o666)
+        senders = [Sender(path, name) for path, name in ((bruce.socket, b"first"), (a, b"a"), (b, b"b"))]
+        bruce.await_true(lambda: all(len(one.sent) > 300 for one in senders))
+        set_inputs(bruce, f'datagram = "{a}"', f'datagram = "{c}"', f'stream = "{stream}"')
+        bruce.tell(signal.SIGHUP)
+        senders[2].join(60)
+        assert not senders[2].is_alive()
+        bruce.await_true(lambda: c.exists() and stream.exists() and not b.exists())
+        assert a.stat().st_mode & 0o777 == 0o666
+        senders.append(Sender(c, b"c"))
+        living = [one for one in senders if one.is_alive()]
+        before = {one: len(one.sent) for one in living}
+        bruce.await_true(lambda: all(len(one.sent) > before[one] + 300 for one in living))
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(stream))
+            connection.sendall(encode(b"t", b"streamed", timestamp=1))
+        sent = [value for one in senders for value in one.stop()] + [b"streamed"]
+        seen = bruce.await_status(lambda s: s.received >= len(sent) and s.backlog == 0)
+        assert (seen.received, seen.discarded) == (len(sent), {})
+        assert bruce.pid == pid
+        found = [record.value() for record in consume(kafka.bootstrap_servers, "t", PARTITIONS, len(sent))]
+        assert sorted(filter(None, found)) == sorted(sent)
+        assert bruce.stop() == 0
+        assert not any(path.exists() for path in (a, b, c, stream, bruce.socket))
+
+
+def test_an_input_that_cannot_be(bruce: RunningBruce) -> None:
+    """A reload that names a file in the way is refused whole; the inputs stay, and messages go on."""
+    set_inputs(bruce, f'datagram = "{bruce.runtime / "a"}"')
+    with bruce:
+        (bruce.runtime / "file").write_text("")
+        set_inputs(bruce, f'datagram = "{bruce.runtime / "file"}"')
+        bruce.tell(signal.SIGHUP)
+        bruce.await_true(lambda: bruce.logged("not reloaded: ") == 1)
+        for path in (bruce.runtime / "a", bruce.socket):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.sendto(encode(b"t", b"v"), str(path))
+        bruce.await_status(lambda seen: seen.delivered == 2)
+
+
+START = """
+import fcntl, os, sys
+kept = [fcntl.fcntl(int(fd), fcntl.F_DUPFD, 64) for fd in sys.argv[1:]]
+for number, fd in enumerate(kept):
+    os.dup2(fd, 3 + number)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(kept)))
+os.execv(sys.executable, [sys.executable, "-c", "from cli.app import bruce; bruce()", "run"])
+"""
+
+
+@pytest.mark.final
+def test_what_is_sent_between_two_daemons(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """Sockets of each kind handed over: what comes while no daemon runs waits in them, for the next one."""
+    made = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
+    made += [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_INET)]
+    paths = [str(bruce.runtime / name) for name in ("one", "two", "stream")]
+    for one, path in zip(made, paths, strict=False):
+        one.bind(path)
+    made[3].bind(("127.0.0.1", 0))
+    for one in made[2:]:
+        one.listen(64)
+    sent = []
+
+    def send(life: int) -> None:
+        for number, path in enumerate(paths[:2]):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.sendto(encode(b"t", b"%d to %d" % (life, number), timestamp=1), path)
+        for number, address in enumerate((paths[2], made[3].getsockname()), 2):
+            stream = socket.socket(made[number].family)
+            stream.connect(address)
+            stream.sendall(encode(b"t", b"%d to %d" % (life, number), timestamp=1))
+            stream.close()
+        sent.extend(b"%d to %d" % (life, number) for number in range(4))
+
+    bruce.configure({"ingest": {"max_stream_message_bytes": 500_000}})
+    for life in range(3):
+        # Before it is there, and while it is.
+        send(2 * life)
+        process = start_with(bruce, made)
+        try:
+            bruce.await_true((bruce.spool / "identity").exists, START_S)
+            bruce.await_status(lambda seen: seen.delivered == len(sent))
+            send(2 * life + 1)
+            bruce.await_status(lambda seen: seen.delivered == len(sent))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(60)
+        assert code == 0, bruce.log.read_text()
+    assert all(Path(path).exists() for path in paths)
+    assert not bruce.socket.exists()
+    found = [record.value() for record in consume(kafka.bootstrap_servers, "t", PARTITIONS, len(sent))]
+    assert sorted(filter(None, found)) == sorted(sent)
+    for one in made:
+        one.close()
+
+
+def start_with(bruce: RunningBruce, sockets: list[socket.socket]) -> subprocess.Popen[bytes]:
+    """A daemon that is handed these."""
+    fds = [one.fileno() for one in sockets]
+    with bruce.log.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-c", START, *map(str, fds)],
+            pass_fds=fds,
+            cwd=ROOT,
+            env={**os.environ, **bruce.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
