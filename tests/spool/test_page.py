@@ -93,7 +93,7 @@ def test_pages_differ_by_spool_and_boot(tmp_path: Path) -> None:
     """Two spools, or two boots, never share a page."""
     paths = {page_path(tmp_path, s, b) for s in (b"a" * 16, b"b" * 16) for b in (b"a" * 16, b"b" * 16)}
     assert len(paths) == 4
-    assert np.dtype(np.int64).itemsize * WORDS == 73728
+    assert np.dtype(np.int64).itemsize * WORDS == 98304
 
 
 def test_no_two_fields_overlap() -> None:
