@@ -7,15 +7,13 @@ import functools
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-import numpy as np
-
 from cli import reloading
 from cli.config import EMBEDDED, Config, IngestOptions, load_config
-from cli.delivery import FLUSH_S, Progress
+from cli.delivery import FLUSH_S
+from cli.delivery_page import DeliveryPage
 from cli.delivery_worker import DeliveryWorker
 from cli.errors import ConfigError
 from cli.exits import KNOWN
@@ -35,7 +33,7 @@ from ingest.kernels import compile_kernels
 from ingest.lines import Lines, holds_anything, lines_path, make_bells, read_lines
 from ingest.notify import ServiceManager
 from ingest.role import Role
-from ingest.staging import Staging, read_staging, staging_path
+from ingest.staging import Staging, read_staging, slots_for, staging_path
 from ingest.stream_worker import StreamWorker
 from ingest.supervisor import GIVE_WAY, Supervisor, Worker, end_when_told, give_way_when_told, hold_signals
 from ingest.watch import Watch
@@ -45,14 +43,11 @@ from router.trace_ask import ask_path, events_path
 from spool import filesystem
 from spool.account import take_account
 from spool.errors import SpoolError
-from spool.format import HEADER_BYTES, MAX_BURST, ROW_BYTES
-from spool.histogram import LATENCY_WORDS
 from spool.keeper import Keeper
 from spool.ledger import Ledger
-from spool.page import BROKER_ROWS, BROKER_WORDS, Field, Page, directory_word, page_path, runtime_directory
+from spool.page import Field, Page, directory_word, page_path, runtime_directory
 from spool.quotas import publish_open
 from spool.recovery import open_spool
-from spool.wire import MAX_DATAGRAM_BYTES, REASONS
 from spool.writer import Writer
 from status.access import open_access
 
@@ -321,20 +316,18 @@ class Daemon:
 
     def _deliver(self) -> None:
         self._connections.forget()
-        # Of a worker before this one nothing may stay.
-        self.page.write_text(Field.TROUBLE, "")
-        self._trouble, self._metadata_asked = "", int(self.page.words[Field.METADATA_WANTED])
+        told = DeliveryPage(self.page)
         worker = DeliveryWorker(
             self._spool.layout,
             self._spool.identity,
             self.config,
             committed=lambda: self.page.place(Field.SYNCED),
             bell=self._delivery_bell,
-            report=self._report,
+            report=told.report,
             give_up=lambda: int(self.page.words[Field.EVICT]),
             share=lambda place, counts: publish_open(self.page, place, counts),
-            latency=self.page.words[Field.LATENCY :][:LATENCY_WORDS],
-            wants_metadata=self._wants_metadata,
+            latency=told.latency,
+            wants_metadata=told.wants_metadata,
             page=self._page_path,
         )
         end_when_told(worker.orders)
@@ -344,42 +337,6 @@ class Daemon:
 
         signal.signal(GIVE_WAY, leave)
         worker.run(lambda: int(self.page.words[Field.SYNCED_SEQUENCE]))
-
-    def _report(self, progress: Progress) -> None:
-        """Publish what only the deliverer knows; it tells it again and again."""
-        self.page.beat(ROLES.index("delivery"))
-        self._say_trouble(progress.trouble)
-        words = self.page.words
-        words[Field.FLOOR] = progress.floor
-        words[[Field.DELIVERED, Field.DISCARDED]] += progress.counts
-        rows = [(b.id, b.state, b.offset, b.in_flight, b.acked) for b in progress.brokers[:BROKER_ROWS]]
-        if rows:
-            words[Field.BROKERS + 1 :][: BROKER_WORDS * len(rows)] = np.array(rows, np.int64).ravel()
-        words[Field.BROKERS] = len(rows)
-        if progress.times is not None:
-            times = progress.times[:BROKER_ROWS].ravel()
-            words[Field.BROKER_TIMES :][: len(times)] = times
-        words[Field.HANDED_OVER] += progress.handed_over
-        words[[Field.METADATA_NS, Field.METADATA_CHANGED_NS]] = progress.metadata
-
-    def _wants_metadata(self) -> bool:
-        """Whether the status worker was asked for a fetch since the last call."""
-        before, self._metadata_asked = self._metadata_asked, int(self.page.words[Field.METADATA_WANTED])
-        return self._metadata_asked != before
-
-    def _say_trouble(self, trouble: str) -> None:
-        """Publish why nothing can be sent; the last reason stays there to be read when it is over."""
-        if trouble:
-            self.page.words[Field.LAST_TROUBLE_NS] = time.time_ns()
-        if trouble == self._trouble:
-            return
-        self._trouble = trouble
-        self.page.write_text(Field.TROUBLE, trouble)
-        if trouble:
-            self.page.write_text(Field.LAST_TROUBLE, trouble)
-            log.error("%s", trouble)
-        else:
-            log.warning("messages can be sent again")
 
 
 def wanted_inputs(options: IngestOptions, handed: Sequence[Door]) -> list[Input]:
@@ -392,12 +349,6 @@ def wanted_inputs(options: IngestOptions, handed: Sequence[Door]) -> list[Input]
     if options.tcp_port:
         found.append(Input(TCP, options.tcp_port))
     return [*found, *options.inputs]
-
-
-def slots_for(segment_bytes: int) -> int:
-    """Datagrams in a burst, at most: the largest burst must fit an empty segment."""
-    room = segment_bytes - HEADER_BYTES - REASONS * ROW_BYTES - 4096
-    return max(1, min(MAX_BURST, room // (MAX_DATAGRAM_BYTES + 12)))
 
 
 def _try(config: Config) -> None:

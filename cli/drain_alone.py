@@ -11,13 +11,12 @@ import socket
 import time
 
 from cli.config import Config
-from cli.daemon import slots_for
 from cli.delivery import Delivery, Progress
 from cli.drain_watch import seek
 from cli.drained import Drained
 from cli.progress import Show
 from dispatch.brokers import State
-from ingest.staging import SUFFIX, Staging
+from ingest.staging import SUFFIX, Staging, slots_for
 from ingest.worker import IngestWorker
 from router.adoption import Adoption
 from router.brokers import BrokerView

@@ -52,8 +52,9 @@ from ingest.bank import (
     store_word,
 )
 from ingest.errors import BadStaging
+from spool.format import HEADER_BYTES, MAX_BURST, ROW_BYTES
 from spool.mapping import Mapping
-from spool.wire import MAX_DATAGRAM_BYTES
+from spool.wire import MAX_DATAGRAM_BYTES, REASONS
 
 MAGIC = b"brucestg"
 LAYOUT_VERSION = 2
@@ -156,6 +157,12 @@ class Staging:
 
 SUFFIX = ".staging"
 """Of its file, which is called as the spool's page is."""
+
+
+def slots_for(segment_bytes: int) -> int:
+    """Datagrams in a burst, at most: the largest burst must fit an empty segment."""
+    room = segment_bytes - HEADER_BYTES - REASONS * ROW_BYTES - 4096
+    return max(1, min(MAX_BURST, room // (MAX_DATAGRAM_BYTES + 12)))
 
 
 def staging_path(directory: Path, spool: bytes, boot: bytes) -> Path:

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cli.daemon import slots_for
 from cli.report import _rate
 from dispatch.embedded import EmbeddedKafka
-from ingest.staging import RESERVE
+from ingest.staging import RESERVE, slots_for
 from spool.history import Change
 from spool.outcome_file import write_outcomes
 from spool.page import Field, Page, page_path, runtime_directory
