@@ -43,6 +43,7 @@ from router.trace_ask import ask_path, events_path
 from spool import filesystem
 from spool.account import take_account
 from spool.errors import SpoolError
+from spool.format import body_room
 from spool.keeper import Keeper
 from spool.ledger import Ledger
 from spool.page import Field, Page, directory_word, page_path, runtime_directory
@@ -120,7 +121,8 @@ class Daemon:
     def _map_lines(self) -> Lines:
         """What connections send into; also when there is nothing but what is left of some."""
         limit = self.config.ingest.max_stream_message_bytes
-        return Lines(self._lines, self._spool.identity.spool, limit, self._stream_bells)
+        room = body_room(self.config.spool.segment_bytes)
+        return Lines(self._lines, self._spool.identity.spool, limit, self._stream_bells, room=room)
 
     def _placed(self, config: Config) -> Config:
         """The configuration with the address of the embedded Kafka, if that is meant. Raises ConfigError."""

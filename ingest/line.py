@@ -28,7 +28,7 @@ from __future__ import annotations
 import numpy as np
 
 from ingest.bank import NOT_RECEIVED
-from spool.format import MAX_BURST
+from spool.format import MAX_BURST, ROW_BYTES
 from spool.kernel import (
     address_of,
     call,
@@ -157,11 +157,18 @@ def receive(head: int, fd: int, buffer: int, room: int, recvmmsg: int, errno: in
 
 
 @kernel
-def cut(buffer: int, begin: int, end: int, limit: int, kind: int) -> tuple[int, int, int, int]:
+def body_bytes(length: int, messages: int) -> int:
+    """Of the body of a frame with so many messages, together so long: at most, if all of them are refused."""
+    return length + messages * ROW_BYTES
+
+
+@kernel
+def cut(buffer: int, begin: int, end: int, limit: int, kind: int, room: int) -> tuple[int, int, int, int]:
     """What lies in [begin, end): (where whole messages end, how many, Reason of what is behind, its size).
 
-    At most MAX_BURST of them. The reason is 0, and the size what the size field there says, when a message
-    has only begun; 0 when not even its size is there. `limit`: of a message, its size field not counted.
+    At most MAX_BURST of them, and no more than a frame's body of `room` bytes takes, whatever becomes of
+    them; one in any case. The reason is 0, and the size what the size field there says, when a message has
+    only begun; 0 when not even its size is there. `limit`: of a message, its size field not counted.
     """
     at, count = begin, 0
     while count < MAX_BURST and end - at >= SIZE_BYTES:
@@ -170,6 +177,9 @@ def cut(buffer: int, begin: int, end: int, limit: int, kind: int) -> tuple[int, 
             return at, count, _refusal(buffer + at, size, kind), 0
         if size > end - at:
             return at, count, 0, size
+        if count > 0 and body_bytes(at + size - begin, count + 2) > room:
+            # One row is for what may end the connection.
+            return at, count, 0, 0
         at += size
         count += 1
     return at, count, 0, 0
@@ -227,7 +237,8 @@ def compile_kernels() -> None:
     memory = np.zeros(HEAD_BYTES // 8, np.int64)
     head = address_of(memory)
     open_line(head, UNIX, 0, 0, 0)
-    cut(head, 0, 0, 0, kind_of(head))
+    cut(head, 0, 0, 0, kind_of(head), 0)
+    body_bytes(0, 0)
     offer(head, 0, 0, 0, 0, 0)
     take(head, 1)
     turn_over(head, head, head)

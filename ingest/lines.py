@@ -63,7 +63,7 @@ MOST_LINES = 4096
 MOST_RUNS = 64
 """In a burst."""
 MOST_BYTES = 1 << 20
-"""In a burst of several runs."""
+"""Of the body of a burst of several runs."""
 _LIMIT, _USED, _BURST, _RUNS, _ROWS, _HEADS = 32, 40, 64, 72, 128, 4096
 _SIDES = _HEADS + MOST_LINES * HEAD_BYTES
 _NOTED_LATER = 1 << 62
@@ -94,12 +94,13 @@ def make_bells() -> Bells:
 class Lines:
     """One mapped file of lines."""
 
-    def __init__(self, path: Path, spool: bytes, limit: int, bells: Bells) -> None:
+    def __init__(self, path: Path, spool: bytes, limit: int, bells: Bells, *, room: int) -> None:
         """Map the lines of spool uuid `spool`, which are made when they are not there.
 
-        Those that hold something keep the limit that they were made with. Raises BadStaging, OSError.
+        Those that hold something keep the limit that they were made with. `room`: bytes of the body of a
+        frame, at most (spool.format.body_room). Raises BadStaging, OSError.
         """
-        self.bells = bells
+        self.bells, self.room = bells, room
         self.path = path
         if path.exists() and not holds_anything(path) and _limit_of(path) != limit:
             path.unlink()
@@ -168,7 +169,7 @@ class Lines:
     def gather(self, burst: int) -> int:
         """Note runs that are offered, those of one line after the other, as this burst; how many."""
         store_word(self.address + _BURST, 0)
-        count, self._next = gather(self.heads, self.used, self._next, self._rows)
+        count, self._next = gather(self.heads, self.used, self._next, self._rows, min(MOST_BYTES, self.room))
         if count:
             store_word(self.address + _RUNS, count)
             store_word(self.address + _BURST, burst)
@@ -207,10 +208,10 @@ def side_bytes(limit: int) -> int:
 
 
 @kernel
-def gather(heads: int, used: int, first: int, rows: npt.NDArray[np.int64]) -> tuple[int, int]:
+def gather(heads: int, used: int, first: int, rows: npt.NDArray[np.int64], most: int) -> tuple[int, int]:
     """Fill `rows` with (line, run) of what is offered, from line `first` on: (how many, where to go on).
 
-    One run always, however long; more while they make a burst of the usual size.
+    One run always, however long; more while a body of `most` bytes takes them.
     """
     count = messages = total = 0
     for step in range(used):
@@ -221,7 +222,8 @@ def gather(heads: int, used: int, first: int, rows: npt.NDArray[np.int64]) -> tu
         run = line.run_at(head)
         more = load_u32(run + COUNT) + (1 if load_u32(run + REASON) != 0 else 0)
         length = load_u32(run + UNTIL) - load_u32(run + FROM)
-        if count > 0 and (messages + more > MAX_BURST or total + length > MOST_BYTES):
+        full = messages + more > MAX_BURST or line.body_bytes(total + length, messages + more) > most
+        if count > 0 and full:
             return count, number
         rows[count, 0], rows[count, 1] = number, load_i64(head + OFFERED)
         count += 1
@@ -330,6 +332,6 @@ def compile_kernels() -> None:
     line.compile_kernels()
     rows = np.zeros((0, 2), np.int64)
     head = np.zeros(HEAD_BYTES, np.uint8)
-    gather(address_of(head), 0, 0, rows)
+    gather(address_of(head), 0, 0, rows, 0)
     list_messages(0, 0, rows, np.zeros((0, MESSAGE_FIELDS), np.int64))
     side_bytes(0)

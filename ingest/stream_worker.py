@@ -293,7 +293,8 @@ class StreamWorker:
         head, begin = connection.head, line.consumed(connection.head)
         end = line.filled(head)
         kind = line.kind_of(head)
-        until, count, reason, _ = line.cut(self._side(connection), begin, end, self._lines.limit, kind)
+        limit, room = self._lines.limit, self._lines.room
+        until, count, reason, _ = line.cut(self._side(connection), begin, end, limit, kind, room)
         if not count and not reason and connection.sock is None and end > begin:
             reason = int(Reason.UNCLEAN)
         if not count and not reason:

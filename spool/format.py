@@ -104,10 +104,14 @@ MAX_BODY_BYTES = MAX_BURST * (12 + MAX_DATAGRAM_BYTES) + REASONS * ROW_BYTES
 """No frame's body is longer."""
 
 
+def body_room(segment_bytes: int) -> int:
+    """Bytes of the largest body that an empty segment takes a frame with."""
+    return min(segment_bytes - HEADER_BYTES - HEAD_BYTES - 8, MAX_BODY_BYTES)
+
+
 def largest_message(segment_bytes: int) -> int:
     """Bytes of the largest message that an empty segment takes, its size field not counted."""
-    room = segment_bytes - HEADER_BYTES - HEAD_BYTES - REASONS * ROW_BYTES
-    return min(room, MAX_BODY_BYTES) - 12 - 4 - 8
+    return body_room(segment_bytes) - REASONS * ROW_BYTES - 12 - 4
 
 
 UIDS, PIDS, SALVAGED, POISON, SENDERS = 1, 2, 4, 8, 16

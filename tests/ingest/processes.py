@@ -23,6 +23,7 @@ from ingest.listener import listen_tcp, listen_unix
 from ingest.staging import Staging
 from ingest.stream_worker import StreamWorker
 from ingest.worker import IngestWorker
+from spool.format import body_room
 from spool.histogram import SIZE_WORDS, read_sizes
 from spool.keeper import Keeper
 from spool.ledger import Ledger, read_ledger
@@ -127,12 +128,10 @@ class Processes:
         return host, port
 
     def _lines(self) -> Lines | None:
-        path = self.directory / "lines"
-        return (
-            Lines(path, self.spool.identity.spool, self.stream_limit, self.bells)
-            if self.stream_limit
-            else None
-        )
+        if not self.stream_limit:
+            return None
+        path, room = self.directory / "lines", body_room(self.options.segment_bytes)
+        return Lines(path, self.spool.identity.spool, self.stream_limit, self.bells, room=room)
 
     def _stream(self) -> None:
         lines = self._lines()

@@ -16,6 +16,8 @@ from spool.page import Page
 from spool.wire import check, reason_name
 
 LIMIT = 100_000
+ROOM_BYTES = 1 << 20
+"""Of the body of a frame."""
 SPOOL = bytes(16)
 
 
@@ -59,10 +61,10 @@ class PromptStore(FdStore):
 class Streams:
     """Listeners, lines and connections as the supervisor has them, and a worker at a time."""
 
-    def __init__(self, directory: Path, limit: int = LIMIT) -> None:
+    def __init__(self, directory: Path, limit: int = LIMIT, *, room: int = ROOM_BYTES) -> None:
         self.path, self.lines_path = directory / "stream", directory / "lines"
         self.bells, self.store = make_bells(), PromptStore()
-        self.lines = Lines(self.lines_path, SPOOL, limit, self.bells)
+        self.lines = Lines(self.lines_path, SPOOL, limit, self.bells, room=room)
         self.page = Page(directory / "stream-page")
         self.listeners = [listen_unix(self.path), listen_tcp(0)]
         self.worker = StreamWorker(self.listeners, self.lines, self.store, self.page)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ingest import bank, line, lines, run
@@ -13,10 +15,12 @@ from ingest.lines import Lines, read_lines
 from ingest.turn import Turn
 from ingest.worker import IngestWorker
 from spool.account import take_account
+from spool.format import ROW_BYTES, body_room, largest_message
+from spool.kernel import address_of
 from spool.ledger import read_ledger
 from spool.page import Field
 from spool.wire import Reason, encode
-from tests.ingest.intake import Intake
+from tests.ingest.intake import SEGMENT_BYTES, Intake
 from tests.ingest.streams import LIMIT, Kill, Killed, Streams
 
 STEPS = [
@@ -32,13 +36,14 @@ STEPS = [
     (Turn, "finish_storing"),
 ]
 """All that changes what a successor of the ingest worker finds."""
+SMALL, BAD = 256 << 10, 400
 
 
 class Both(Streams):
     """A stream worker, and the ingest worker that stores what it offers."""
 
     def __init__(self, directory: Path, limit: int = LIMIT, **options: int) -> None:
-        super().__init__(directory, limit)
+        super().__init__(directory, limit, room=body_room(options.get("segment_bytes", SEGMENT_BYTES)))
         self.intake = Intake(directory, **options)
         self.start(self.intake.worker)
 
@@ -72,6 +77,46 @@ def both(memory: Path) -> Iterator[Both]:
 def message(kind: str, number: int, size: int = 100) -> bytes:
     """One that says where it came from."""
     return encode(kind.encode(), b"%*d" % (size, number), timestamp=number)
+
+
+def test_small_segments(memory: Path) -> None:
+    """What many connections offer at once has room in the smallest segment: nothing is given up.
+
+    Each offers a message nearly as large as a segment, behind many that each need a row to be refused.
+    """
+    both = Both(memory, largest_message(SMALL), segment_bytes=SMALL)
+    senders = [both.connect() for _ in range(4)]
+    large = [message("large", number, largest_message(SMALL) - 100) for number in range(len(senders))]
+    left = [memoryview(b"\0\0\0\5x" * BAD + one) for one in large]
+    for sender in senders:
+        sender.setblocking(False)
+    while any(left):
+        before = sum(map(len, left))
+        for number, sender in enumerate(senders):
+            with suppress(BlockingIOError):
+                left[number] = left[number][sender.send(left[number]) :]
+        both.step()
+        if sum(map(len, left)) == before:
+            both.take()
+    settle(both)
+    assert sorted(both.intake.stored()) == sorted(large)
+    assert both.intake.refused() == {"short": len(senders) * BAD}
+    both.close()
+
+
+def test_a_run_is_cut_to_the_room_of_a_frame() -> None:
+    """Whatever becomes of its messages they have room, with what ends the connection; one always goes."""
+    whole = b"\0\0\0\5x" * BAD + message("large", 0, largest_message(SMALL) - 100)
+    data, room, found, begin = np.frombuffer(whole, np.uint8), body_room(SMALL), list[int](), 0
+    while begin < len(whole):
+        until, count, reason, _ = line.cut(
+            address_of(data), begin, len(whole), largest_message(SMALL), line.UNIX, room
+        )
+        assert count == 1 or until - begin + (count + 1) * ROW_BYTES <= room
+        assert (count > 0, reason) == (True, 0)
+        found.append(count)
+        begin = until
+    assert sum(found) == BAD + 1
 
 
 @pytest.mark.crash
