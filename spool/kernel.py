@@ -33,9 +33,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 INTERPRETED = bool(numba.config.DISABLE_JIT)
 
 
+unkept: list[str] = []
+"""Files of hot loops that are compiled anew at each start."""
+
+
 def kernel(function: F) -> F:
-    """Compile a hot loop: cached on disk, without the interpreter's lock, unchecked indices."""
-    return cast(F, numba.njit(cache=True, nogil=True, boundscheck=False)(function))
+    """Compile a hot loop: cached on disk, without the interpreter's lock, unchecked indices.
+
+    Who may write neither beside our files nor at home compiles it at each start, half a minute for all.
+    """
+    try:
+        return cast(F, numba.njit(cache=True, nogil=True, boundscheck=False)(function))
+    except RuntimeError:  # Numba's word for a cache that has no place
+        unkept.append(function.__code__.co_filename)
+        return cast(F, numba.njit(nogil=True, boundscheck=False)(function))
 
 
 def address_of(array: npt.NDArray[Any]) -> int:

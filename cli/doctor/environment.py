@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from cli.clashes import HOME, find_clashes, find_owners
 from cli.doctor.finding import Finding, Level
 from pipeline.requirements import columns_here, java_here, pyspark_here
+from spool.kernel import unkept
 
 _HIDES = {True: "hides", False: "is hidden by"}
 _OWN = "give bruce an environment of its own"
@@ -19,6 +20,7 @@ def look() -> Iterator[Finding]:
     """All checks of this environment."""
     yield check_owners(packages_distributions())
     yield check_path(sys.path)
+    yield check_loops(unkept)
     if not find_spec("pyspark"):
         yield Finding(
             "pyspark",
@@ -43,6 +45,19 @@ def check_owners(distributions: Mapping[str, Sequence[str]]) -> Finding:
         listed = "; ".join(f"{package} is of {', '.join(others)}, too" for package, others in found.items())
         return Finding("distributions", Level.PROBLEM, f"packages clash: {listed}", _OWN)
     return Finding("distributions", Level.OK, "no other distribution has a package with a name of bruce's")
+
+
+def check_loops(unkept: Sequence[str]) -> Finding:
+    """Whether compiled loops are kept; `unkept`: files of those that are not."""
+    name = "compiled loops"
+    if unkept:
+        return Finding(
+            name,
+            Level.ADVICE,
+            f"nothing can be written beside {unkept[0]}, nor at home: each start compiles for half a minute",
+            "set NUMBA_CACHE_DIR to a directory that who runs bruce may write to",
+        )
+    return Finding(name, Level.OK, "they are compiled once, and kept")
 
 
 def check_path(path: Sequence[str], home: str = HOME) -> Finding:

@@ -12,7 +12,7 @@ import pytest
 
 from cli.clashes import HOME, PACKAGES, find_clashes
 from cli.doctor import environment
-from cli.doctor.environment import check_owners, check_path
+from cli.doctor.environment import check_loops, check_owners, check_path
 from cli.doctor.finding import Level
 
 PYPROJECT = tomllib.loads(Path(HOME, "pyproject.toml").read_text(encoding="utf-8"))
@@ -53,6 +53,13 @@ def test_another_place_on_the_path_is_named(tmp_path: Path, kind: str) -> None:
     assert (found.level, f"router in {other} hides bruce's" in found.sentence) == (Level.PROBLEM, True)
     found = check_path([*clean, str(other)], home)
     assert (found.level, f"router in {other} is hidden by bruce's" in found.sentence) == (Level.PROBLEM, True)
+
+
+def test_loops_that_are_not_kept_are_advised_about() -> None:
+    """By the first of their files."""
+    found = check_loops(["/opt/bruce/spool/scan.py", "/opt/bruce/spool/frame.py"])
+    assert (found.level, "beside /opt/bruce/spool/scan.py" in found.sentence) == (Level.ADVICE, True)
+    assert check_loops([]).level is Level.OK
 
 
 def test_this_environment_has_no_clash() -> None:
