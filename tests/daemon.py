@@ -260,6 +260,13 @@ def _family(pid: int) -> list[psutil.Process]:
         return []
 
 
+def free_port() -> int:
+    """A port of this host that nobody has at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def alive(process: psutil.Process) -> bool:
     """Whether a process runs; a zombie that nobody has reaped holds nothing any more."""
     try:

@@ -9,7 +9,7 @@ import socket
 
 from confluent_kafka import Message
 
-from tests.daemon import RunningBruce, consume
+from tests.daemon import RunningBruce, consume, free_port
 
 
 class Doors:
@@ -50,10 +50,3 @@ class Doors:
     def values(self, count: int) -> list[bytes]:
         """Their values."""
         return [record.value() or b"" for record in self.records(count)]
-
-
-def free_port() -> int:
-    """A port of loopback where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -28,8 +28,8 @@ from bruce_client import (
     Unconfirmed,
     encode,
 )
-from tests.bruce_client.doors import Doors, free_port
-from tests.daemon import ROOT
+from tests.bruce_client.doors import Doors
+from tests.daemon import ROOT, free_port
 
 NOBODY = 65534
 LARGE = 300_000

@@ -18,7 +18,7 @@ from ingest.reply import WHEN_SYNCED, Status
 from spool.wire import Reason, encode
 from tests.ack_client import Client
 from tests.cli.program import run
-from tests.daemon import RunningBruce
+from tests.daemon import RunningBruce, free_port
 from tests.ingest.processes import end_children
 from tests.ingest.test_access import root_only, send_as
 
@@ -52,13 +52,6 @@ def bruce(kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[RunningBruce]:
     with running:
         yield running
     end_children()
-
-
-def free_port() -> int:
-    """Of loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def by_sender(bruce: RunningBruce) -> dict[str, tuple[int, int]]:

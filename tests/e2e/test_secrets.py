@@ -20,8 +20,7 @@ from dispatch.client import KafkaClient
 from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import Unreachable
 from dispatch.options import DispatchOptions
-from tests.bruce_client.doors import free_port
-from tests.daemon import RunningBruce
+from tests.daemon import RunningBruce, free_port
 from tests.router.outlet import keyed
 
 MARK = "s3cr3t"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -17,7 +16,7 @@ import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from spool.wire import encode
-from tests.daemon import PATIENCE_S, RunningBruce
+from tests.daemon import PATIENCE_S, RunningBruce, free_port
 
 EVIL = b'<img src=x onerror="document.title=1">'
 """A topic that would like to be more."""
@@ -34,13 +33,6 @@ class Answer:
 
     def json(self) -> Any:
         return json.loads(self.body)
-
-
-def free_port() -> int:
-    """A port that nobody has at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Served:
