@@ -26,7 +26,7 @@ sys.path.insert(0, os.getcwd())
 for name in ("spool", "ingest", "router", "dispatch", "status", "cli"):
     for module in pkgutil.walk_packages(importlib.import_module(name).__path__, name + "."):
         importlib.import_module(module.name) if ".spark" not in module.name else None
-from ingest.worker import compile_kernels
+from ingest.kernels import compile_kernels
 from cli.app import bruce
 compile_kernels()
 run, sys.argv = sys.argv[-3:], ["bruce", "run", "--help"]
