@@ -32,13 +32,14 @@ VERSION = 1
 MOST = 20
 """Lines of one cause within WINDOW_S."""
 WINDOW_S = 60.0
+_STDERR = 2
 _TEXT = "%(asctime)s %(name)s[%(process)d] %(levelname)s: %(message)s"
 
 
 def begin(chosen: str = AUTO, environ: Mapping[str, str] = os.environ) -> None:
     """Log from here on in one of log_options.FORMATS, in this process and in those that it forks."""
     handler: logging.Handler
-    if chosen == AUTO and is_journal(sys.stderr.fileno(), environ):
+    if chosen == AUTO and is_journal(_STDERR, environ):
         handler = JournalHandler(sys.stderr)
     else:
         handler = logging.StreamHandler(sys.stderr)

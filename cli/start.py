@@ -11,6 +11,8 @@ from typing import NoReturn
 
 from cli.clashes import HOME, find_clashes
 
+POLITE = 12
+"""A fifteenth of what others get of a core that both want (sched(7))."""
 USAGE = 2
 """As in cli.exits, which may be hidden, too."""
 
@@ -34,8 +36,11 @@ def brucectl() -> NoReturn:
 
 
 def step_aside() -> None:
-    """Run when nobody else wants to: who looks into a spool takes the cores of senders and of the daemon."""
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    """Who looks into a spool takes the cores of senders and of the daemon: let them have all but a little.
+
+    Not SCHED_IDLE: on a host that is busy all the time, who looks would wait for minutes.
+    """
+    os.nice(POLITE)
 
 
 def refuse_clashes() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from cli.records import printable
+from cli.start import POLITE
 from dispatch.embedded import EmbeddedKafka
 from spool.layout import Layout
 from spool.options import SpoolOptions
@@ -304,7 +305,8 @@ def test_after_a_kill(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     assert state_of(bruce.spool) == before
     for path in [bruce.spool, *bruce.spool.rglob("*")]:
         os.chmod(path, 0o555 if path.is_dir() else 0o444)
-    assert json.loads(run("inspect", "verify", "--json", environ=bruce.environ).stdout) == report
+    again = json.loads(run("inspect", "verify", "--json", environ=bruce.environ).stdout)
+    assert {**again, "made": report["made"]} == report
     assert state_of(bruce.spool) == before
 
 
@@ -316,12 +318,13 @@ def test_printable() -> None:
 
 
 def test_it_steps_aside(layout: Layout) -> None:
-    """Whoever looks gets what senders and the daemon leave of the cores, from the first moment on."""
+    """Whoever looks leaves most of the cores to senders and the daemon, from the first moment on."""
     program = [sys.executable, "-c", "from cli.start import brucectl; brucectl()"]
     with subprocess.Popen(
         [*program, "inspect", "records", "--follow", "--spool", layout.directory]
     ) as looking:
         try:
-            wait_until(lambda: os.sched_getscheduler(looking.pid) == os.SCHED_IDLE, 60, "it to step aside")
+            polite = os.getpriority(os.PRIO_PROCESS, 0) + POLITE
+            wait_until(lambda: os.getpriority(os.PRIO_PROCESS, looking.pid) == polite, 60, "it to step aside")
         finally:
             looking.kill()

@@ -39,13 +39,16 @@ def test_shape(served: Served, name: str) -> None:
 
 def test_figures(served: Served) -> None:
     """The figures are those of `brucectl status --json` and of `brucectl discards --json`."""
-    status, discards = served.get("/api/v1/status").json(), served.get("/api/v1/discards").json()
+    status = served.get("/api/v1/status").json()
     theirs = json.loads(served.bruce.brucectl("status", "--json").stdout)
     assert list(status) == list(theirs)
     for name in ("watermarks", "received", "delivered", "discarded", "backlog", "workers"):
         assert status[name] == theirs[name]
     assert (status["received"], status["delivered"]) == (43, 40)
     assert [worker["role"] for worker in status["workers"]][-1] == "status"
+    # They are told from the first sync of their table on, and the server keeps an answer for some seconds.
+    served.bruce.await_true(lambda: bool(served.get("/api/v1/discards").json()["senders"]))
+    discards = served.get("/api/v1/discards").json()
     assert discards == json.loads(served.bruce.brucectl("discards", "--json", "--samples", 5).stdout)
     assert {row["topic"] for row in discards["discards"]} == {None, EVIL.decode()}
 
