@@ -9,9 +9,10 @@ from pathlib import Path
 from cli.commands.send import send_all
 from cli.errors import BadArgument
 from cli.progress import Show
-from cli.replay import Replayed, TopicCount
+from cli.replay import Replayed
 from spool.discard_file import GivenUp, older, read_discard_file
 from spool.files import Span
+from spool.sought import TopicCount
 from spool.wire import split_topic, with_topic
 
 

@@ -32,24 +32,13 @@ from spool.identity import read_identity
 from spool.layout import Layout
 from spool.record import Topics
 from spool.selection import Selection
-from spool.sought import Sought, resolved_by
+from spool.sought import Sought, TopicCount, resolved_by
 from spool.wanted import Wanted
 from spool.wire import Reason, reason_name
 
 SHOW_S = 0.2
 """Between two counts of what is left."""
 _DAMAGED = reason_name(Reason.DAMAGED)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicCount:
-    """Messages of the topic that they were sent to at first."""
-
-    topic: str
-    messages: int
-    first_ns: int
-    """When the first of them was received, ns since the epoch, and the last."""
-    last_ns: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,22 +34,12 @@ from pipeline.sink import COLUMNS, Delivery
 from spool.catalogue import Catalogue
 from spool.files import FOR_EVER
 from spool.identity import read_identity
+from spool.sought import TopicCount
 from spool.wanted import Wanted
 
 _LAST_NS = 253_402_300_799 * 10**9
 """The end of the year 9999, behind which SQL has no times."""
 _SEGMENT = ("spool", "segment", "topic")
-
-
-@dataclass(frozen=True, slots=True)
-class TopicCount:
-    """Messages of the topic that they were sent to at first."""
-
-    topic: str
-    messages: int
-    first_ns: int
-    """When the first of them was received, ns since the epoch, and the last."""
-    last_ns: int
 
 
 @dataclass(frozen=True, slots=True)

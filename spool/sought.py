@@ -6,6 +6,7 @@ A bit a message, by segment, so that a hundred million take 12 MB, and a look is
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,17 @@ from spool.marks import Marks
 Bits = npt.NDArray[np.uint8]
 Resolved = tuple[int, Mapping[int, Bits]]
 """The floor, and above it by segment number a bit a message: 1 where it is resolved."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCount:
+    """Messages of the topic that they were sent to at first."""
+
+    topic: str
+    messages: int
+    first_ns: int
+    """When the first of them was received, ns since the epoch, and the last."""
+    last_ns: int
 
 
 class Sought:

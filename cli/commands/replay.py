@@ -30,8 +30,9 @@ from cli.errors import BadArgument
 if TYPE_CHECKING:
     from cli.config import Config
     from cli.progress import Progress
-    from cli.replay import Replayed, TopicCount
+    from cli.replay import Replayed
     from cli.replay_order import Order
+    from spool.sought import TopicCount
 
 EXAMPLES = examples(
     "brucectl replay --from -2h",

@@ -47,7 +47,8 @@ def fill(rig: Rig, count: int) -> None:
 
 def test_what_is_asked_for_goes_again(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
     """By time, number and topic, to another topic: as stored, both headers, in order; without marks."""
-    from pipeline.replay import Kept, TopicCount, dry, run_replay
+    from pipeline.replay import Kept, dry, run_replay
+    from spool.sought import TopicCount
 
     fill(rig, 200)
     options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers})

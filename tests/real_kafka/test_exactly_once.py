@@ -9,7 +9,7 @@ import shutil
 import signal
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -136,16 +136,24 @@ def records_in(cluster: KafkaCluster, topic: str) -> int:
         return sum(reader.get_watermark_offsets(TopicPartition(topic, p), PATIENCE_S)[1] for p in partitions)
 
 
-def test_a_copied_spool_fences_the_other(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
-    """Two daemons with one identity: who began last delivers, the other says so and stops."""
-    create(kafka1, topic)
-    one, other = tmp_path / "one", tmp_path / "other"
+@contextlib.contextmanager
+def copied(cluster: KafkaCluster, directory: Path, topic: bytes) -> Iterator[tuple[RunningBruce, Path]]:
+    """A daemon that has delivered 100 messages and stopped, and the place of a copy of everything."""
+    create(cluster, topic)
+    one, other = directory / "one", directory / "other"
     one.mkdir()
-    with RunningBruce(one, kafka1.bootstrap, settings=EXACTLY_ONCE) as first:
-        sent = first.send(keyed(100, topic=topic))
-        first.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+    with RunningBruce(one, cluster.bootstrap, settings=EXACTLY_ONCE) as first:
+        first.send(keyed(100, topic=topic))
+        first.await_status(lambda s: s.delivered == 100, PATIENCE_S)
         assert first.stop() == 0
         shutil.copytree(one, other)
+        yield first, other
+
+
+def test_a_copied_spool_fences_the_other(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
+    """Two daemons with one identity: who began last delivers, the other says so and stops."""
+    with copied(kafka1, tmp_path, topic) as (first, other):
+        sent = 100
         before = records_in(kafka1, "bruce-progress")
         first.start()
         # A claim is a record and the end of its transaction: the other begins when both are there.
@@ -161,14 +169,8 @@ def test_a_copied_spool_fences_the_other(kafka1: KafkaCluster, tmp_path: Path, t
 
 def test_a_copied_spool_that_begins_later(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
     """What the other delivered under the same sequences is not taken for its own: all of it is delivered."""
-    create(kafka1, topic)
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.mkdir()
-    with RunningBruce(one, kafka1.bootstrap, settings=EXACTLY_ONCE) as first:
-        sent = first.send(keyed(100, topic=topic))
-        first.await_status(lambda s: s.delivered == sent, PATIENCE_S)
-        assert first.stop() == 0
-        shutil.copytree(one, other)
+    with copied(kafka1, tmp_path, topic) as (first, other):
+        sent = 100
         with RunningBruce(other, kafka1.bootstrap, settings=EXACTLY_ONCE) as second:
             sent += second.send(keyed(100, topic=topic, first=sent))
             second.await_status(lambda s: s.delivered == sent, PATIENCE_S)
