@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from pathlib import Path
+from unittest import mock
 
 import psutil
 
 from tests.daemon import RunningBruce, alive
+from tests.e2e.zygote import Daemonised
 from tests.nursery import Nursery, nursery
 
 
@@ -45,3 +48,14 @@ def test_daemons_die_with_it(tmp_path: Path) -> None:
     own.close()
     bruce.await_true(lambda: not any(map(alive, family)))
     bruce.close()
+
+
+def test_one_that_is_gone_is_no_error() -> None:
+    """A daemon that is no child of ours has ended, for `poll`, also when it goes between two questions."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        daemon = Daemonised(process.pid)
+        assert daemon.poll() is None
+        process.kill()
+    assert daemon.poll() == 0
+    with mock.patch.object(daemon, "is_running", return_value=True):
+        assert daemon.poll() == 0

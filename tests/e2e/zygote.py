@@ -32,7 +32,7 @@ from ingest.kernels import compile_kernels
 from ingest.worker import IngestWorker
 from spool import crash_point, packer
 from spool.kernel import address_of, function_address
-from tests.daemon import ROOT, START_S, RunningBruce
+from tests.daemon import ROOT, START_S, RunningBruce, alive
 
 log = logging.getLogger("bruce")
 
@@ -82,7 +82,7 @@ class Daemonised(psutil.Process):
 
     def poll(self) -> int | None:
         """None while it lives."""
-        return None if self.is_running() and self.status() != psutil.STATUS_ZOMBIE else 0
+        return None if alive(self) else 0
 
     def wait(self, timeout: float | None = None) -> int:
         """Return when it is gone; how it ended, only its parent knows."""

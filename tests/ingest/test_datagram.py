@@ -20,9 +20,11 @@ from ingest.listener import listen_unix
 def test_anybody_may_send(memory: Path) -> None:
     """The socket has the mode asked for, 0666 when none is, whatever the umask."""
     before = os.umask(0o077)
-    open_socket(memory / "a").close()
-    open_socket(memory / "b", 0o620).close()
-    os.umask(before)
+    try:
+        open_socket(memory / "a").close()
+        open_socket(memory / "b", 0o620).close()
+    finally:
+        os.umask(before)
     assert (memory / "a").stat().st_mode & 0o777 == 0o666
     assert (memory / "b").stat().st_mode & 0o777 == 0o620
 
