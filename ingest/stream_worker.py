@@ -36,7 +36,7 @@ from spool.wire import Reason, reason_name
 log = logging.getLogger("bruce.stream")
 
 ROOM = 32 << 10
-"""Bytes of a side that are received into; more for a message that is larger, as it comes."""
+"""Bytes of a side that are received into, where it has so many; more for a larger message, as it comes."""
 FINISH_S = 5.0
 """At the end, how long for runs to be taken."""
 _ACCEPTS = 64
@@ -317,19 +317,19 @@ class StreamWorker:
         """Have memory to receive into, behind what is there; False when there is none now."""
         head, lines = connection.head, self._lines
         side, number, begin = int(line.side_of(head)), connection.number, int(line.consumed(head))
-        end = int(line.filled(head))
+        end, least = int(line.filled(head)), min(ROOM, lines.side_bytes)
         if begin:
             left = end - begin
-            if not lines.reserve(number, 1 - side, 0, max(ROOM, left)):
+            if not lines.reserve(number, 1 - side, 0, max(least, left)):
                 return self._starve(connection)
             line.turn_over(head, lines.side(number, side), lines.side(number, 1 - side))
             if connection.room > ROOM:
                 lines.give_back(number, side, ROOM)
-            side, end, connection.room = 1 - side, left, max(ROOM, left)
+            side, end, connection.room = 1 - side, left, max(least, left)
         if connection.room > end:
             return True
         # As it comes: a size field is easily written.
-        room = min(max(ROOM, 2 * end), lines.side_bytes)
+        room = min(max(least, 2 * end), lines.side_bytes)
         if not lines.reserve(number, side, connection.room, room):
             return self._starve(connection)
         connection.room = room

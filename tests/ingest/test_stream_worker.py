@@ -77,6 +77,28 @@ def test_a_message_of_the_limit(streams: Streams) -> None:
     assert ended(sender)
 
 
+def test_a_small_limit(memory: Path) -> None:
+    """Sides that are smaller than what is received at once: no connection writes into the memory of others."""
+    made = Streams(memory, 1024)
+    try:
+        busy, slow = made.connect(), made.connect()
+        sent, other = messages(300), encode(b"t", bytes(900))
+        slow.sendall(other[:500])
+        made.settle()
+        assert made.lines.side_bytes < len(b"".join(sent)) < stream_worker.ROOM
+        # The first turns the line over; then more comes at once than a side takes.
+        busy.sendall(sent[0] + sent[1][:9])
+        made.settle()
+        busy.sendall(b"".join(sent)[len(sent[0]) + 9 :])
+        made.settle()
+        slow.sendall(other[500:])
+        made.settle()
+        assert made.stored == [*sent, other]
+        assert not made.refused
+    finally:
+        made.close()
+
+
 @pytest.mark.parametrize("size", [3, 0, -1])
 def test_a_bad_size_ends_the_connection(streams: Streams, size: int) -> None:
     """What came before is stored; what comes behind is lost, and counted once, with a sample."""
