@@ -41,6 +41,8 @@ BACKOFF_S = (0.0, 0.0, 0.05, 0.2, 1.0, 5.0)
 """Pauses before the next start, by how many starts before it ended within STEADY_S."""
 STEADY_S = 2.0
 ASK_S = 0.1
+NO_FORK_S = 1.0
+"""Until the next try, where the system gives no process."""
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _HEARD = (*_STOPS, signal.SIGHUP)
 
@@ -211,8 +213,14 @@ class Supervisor:
         role.started = time.monotonic()
         # A signal between fork and the worker's own handlers would be taken by ours, and be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
-        role.pid = os.fork()
-        if role.pid:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            # No memory, or as many processes as there may be; with us the sockets would go.
+            log.error("%s cannot be started: %s; it is tried again", role.name, error.strerror)
+            pid, role.due = -1, role.started + NO_FORK_S
+        if pid:
+            role.pid = max(0, pid)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
             return
         try:

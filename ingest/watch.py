@@ -86,7 +86,8 @@ class Watch:
 
     def _tell_health(self, roles: list[Role]) -> None:
         hung = self.hung(roles)
-        status = hung or self._describe()
+        # In one line, whatever a broker has said: a second one would be another assignment.
+        status = hung or " ".join(self._describe().split())
         if status != self._status:
             self._status = status
             self._manager.tell(f"STATUS={status}")

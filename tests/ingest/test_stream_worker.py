@@ -78,7 +78,7 @@ def test_a_message_of_the_limit(streams: Streams) -> None:
 
 
 def test_a_small_limit(memory: Path) -> None:
-    """Sides that are smaller than what is received at once: no connection writes into the memory of others."""
+    """Sides smaller than what is received at once: no connection writes into the memory of others."""
     made = Streams(memory, 1024)
     try:
         busy, slow = made.connect(), made.connect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -88,6 +89,22 @@ class Household:
         if is_alive(self.pid):
             os.kill(self.pid, signal.SIGKILL)
             await_end(self.pid)
+
+
+class Starved(Household):
+    """One whose system has no room for another process while there is a file called full."""
+
+    def _run(self) -> None:
+        fork_it, full = os.fork, self.diary.with_name("full")
+
+        def refuse() -> int:
+            if not full.exists():
+                return fork_it()
+            self.write("refused")
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+        os.fork = refuse
+        super()._run()
 
 
 @pytest.fixture
@@ -314,6 +331,26 @@ def test_a_worker_that_dies_at_once_is_not_started_in_a_frenzy(
     role.started = now - 3600
     supervisor._schedule(role, 9)
     assert role.hasty == 0
+
+
+def test_a_system_that_gives_no_process(memory: Path) -> None:
+    """Without memory for a successor the supervisor stays, with the sockets, and tries until it has one."""
+    household = Starved(memory)
+    try:
+        first, second = household.workers()
+        (memory / "full").touch()
+        os.kill(first, signal.SIGKILL)
+        until(lambda: household.said("refused") >= 2, "it is not tried again")
+        assert is_alive(second)
+        assert household.workers()[0] == 0
+        (memory / "full").unlink()
+        until(lambda: household.said("first began") == 2, "no successor")
+        assert household.workers()[1] == second
+        os.kill(household.pid, signal.SIGTERM)
+        assert await_end(household.pid) == 0
+        assert household.said("ended") == 2
+    finally:
+        household.close()
 
 
 def test_a_worker_that_will_not_end_is_killed(memory: Path) -> None:

@@ -145,6 +145,15 @@ def test_the_watchdog_hears_of_workers_that_work(
     assert heard == [f"STATUS=the keeper worker ({os.getpid()}) has done nothing for 36 s"]
 
 
+def test_a_status_is_one_assignment(listener: Listener, page: Page) -> None:
+    """A broker's words of several lines say nothing else to the manager in the daemon's name."""
+    watch = Watch(page, ServiceManager(listener.environ), lambda: "Kafka says: no\nMAINPID=1\r\n")
+    page.beat(1)
+    watch.look([working()])
+    assert "STATUS=Kafka says: no MAINPID=1" in (heard := listener.heard())
+    assert not any(line.startswith("MAINPID") for line in heard)
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"watched": False}, {"pid": 0}, {"replaced_by": 1.0}],
