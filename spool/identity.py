@@ -85,8 +85,9 @@ def own_identity(layout: Layout, *, uncertain: bool = False) -> bytes:
         spool = uuid.uuid4().bytes
         log.error("the segments of %s are gone; it begins anew, with a new uuid", layout.directory)
     if not used:
-        # What it counts was in segments of another log.
+        # What they count was in segments of another log.
         layout.refused.unlink(missing_ok=True)
+        layout.senders.unlink(missing_ok=True)
     _write(layout, spool, used=used)
     return spool
 

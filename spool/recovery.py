@@ -224,19 +224,29 @@ def _seal_open(layout: Layout, *, epoch: bool) -> None:
         seal_surely(layout, path, next_sequence=behind if epoch and segment is segments[-1] else None)
 
 
+def lost_end(layout: Layout, spool: bytes, committed: Tail) -> tuple[int, Tail] | None:
+    """(segment number, tail) at the end of the log, where that is before what was committed; else None.
+
+    `spool`: the uuid.
+    """
+    live = live_segment(layout)
+    if live is None or bytes(live.header["spool"]) != spool:
+        return None
+    end = end_of(live).tail
+    return (int(live.header["number"]), end) if committed[BURST] > end[BURST] else None
+
+
 def _go_behind(layout: Layout, identity: Identity, number: int, committed: Tail) -> None:
     """Where the log ends before what was committed, go on behind that, and count what is missing."""
-    live = live_segment(layout)
-    if live is None or bytes(live.header["spool"]) != identity.spool:
+    found = lost_end(layout, identity.spool, committed)
+    if found is None:
         return
-    end = end_of(live).tail
-    if committed[BURST] <= end[BURST]:
-        return
+    last, end = found
     missing = int(committed[STORED]) - int(end[STORED])
     log.error("%d messages that were committed are gone from the end of the log", missing)
     _seal_open(layout, epoch=False)
     committed[SEQUENCE] = max(committed[SEQUENCE], end[SEQUENCE])
-    _begin_epoch(layout, identity, committed, max(number, int(live.header["number"])) + 1)
+    _begin_epoch(layout, identity, committed, max(number, last) + 1)
 
 
 def _begin_epoch(layout: Layout, identity: Identity, before: Tail, number: int) -> None:

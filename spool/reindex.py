@@ -17,7 +17,7 @@ from spool.layout import Layout
 from spool.lock import Lock
 from spool.page import Page
 from spool.quarantine import free_place
-from spool.recovery import boot_id
+from spool.recovery import boot_id, known_end, lost_end
 from spool.segment import Identity
 
 
@@ -33,6 +33,12 @@ def reindex(layout: Layout) -> tuple[int, int]:
         if damaged := damaged_headers(layout):
             path = layout.segment(*damaged[0])
             raise BadSpool(f"{path} has a damaged segment header; see `brucectl inspect repair`")
+        if (known := known_end(layout)) and lost_end(layout, spool, known[1]):
+            # Without this index their numbers would be given to others, which the marks call delivered.
+            raise BadSpool(
+                f"messages that were committed are gone from the end of {layout.segments}, and only the index "
+                "says so; see `brucectl inspect repair`"
+            )
         return build_index(layout, Identity(spool, boot_id()))
     finally:
         lock.release()

@@ -51,12 +51,18 @@ class Tally:
         self._unknown = [first for first, _ in layout.list_segments()]
 
     def add(self, first: int, chunk: Chunk) -> None:
-        """Count a run of good frames of the segment that begins with sequence `first`."""
+        """Count a run of good frames of the segment that begins with sequence `first`.
+
+        Those that were counted already, and come again since their sync failed, are passed over.
+        """
         share = self._shares.setdefault(first, Share(first, first, self._zeros(), self._zeros()))
-        messages, size = self._measure(chunk)
+        fresh = chunk.frames[chunk.frames[:, 1] >= share.end]
+        if not len(fresh):
+            return
+        messages, size = self._measure(Chunk(chunk.data, chunk.offset, fresh))
         share.messages += messages
         share.bytes += size
-        share.end = max(share.end, int(chunk.frames[-1, 1] + chunk.frames[-1, 2]))
+        share.end = int(fresh[-1, 1] + fresh[-1, 2])
 
     def above(self, floor: int, place: int) -> tuple[Counts, Counts]:
         """(bytes of messages at or above `place`, mean bytes of a message), of segments not below `floor`."""

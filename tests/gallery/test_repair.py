@@ -13,8 +13,9 @@ import pytest
 from spool import crash_point
 from spool.check import Check
 from spool.crash_point import POINTS
-from spool.errors import SpoolBusy
+from spool.errors import BadSpool, SpoolBusy
 from spool.finding import Kind, Severity
+from spool.frame import SEQUENCE
 from spool.index import read_committed
 from spool.layout import Layout
 from spool.lock import Lock
@@ -133,6 +134,23 @@ def test_an_index_built_by_hand(good: Good, home: Path) -> None:
         path.replace(str(good.directory), str(home)): found
         for path, found in state_of(Layout(good.directory / "spool").segments).items()
     }
+
+
+@pytest.mark.parametrize("spoil", [kinds.removed_last, kinds.cut_live])
+def test_no_index_by_hand_where_only_the_old_one_knows(good: Good, home: Path, spoil: kinds.Spoil) -> None:
+    """Committed messages that are gone from the end: without it their numbers would be given out again."""
+    layout, _ = damaged(good, spoil, home)
+    before = read_committed(layout.index)
+    with pytest.raises(BadSpool, match="gone from the end of .*inspect repair"):
+        reindex(layout)
+    after = read_committed(layout.index)
+    assert before is not None
+    assert after is not None
+    assert (after[0], after[1].tolist()) == (before[0], before[1].tolist())
+    with booted(KILLED_IN):
+        apply(layout, Mode.TRUNCATE_TAIL)
+        reindex(layout)
+        assert layout.list_segments()[-1][0] > before[1][SEQUENCE]
 
 
 @pytest.mark.parametrize("spoil", [kinds.flipped_value, kinds.header_zeroed, kinds.footer_flipped])

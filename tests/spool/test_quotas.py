@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -75,6 +78,20 @@ def test_between_the_thresholds_nothing_changes(held: int, quota: int) -> None:
 def test_the_quota_is_kept_to_the_byte(held: int, *, expected: bool) -> None:
     """One byte less than the quota is no reason to discard."""
     assert over_quota(held, 1000, before=False) is expected
+
+
+def test_what_a_failed_sync_has_committed_twice_counts_once(memory: Path) -> None:
+    """It is read again from the fresh file: nobody is over a quota for that."""
+    rig = made(memory)
+    sent = append(rig, b"b", 3)
+    with mock.patch.object(os, "fdatasync", side_effect=OSError(errno.EIO, os.strerror(errno.EIO))):
+        rig.keeper.commit()
+    assert rig.page.words[Field.SUSPECT] == rig.writer.number
+    assert rig.writer.switch()
+    sent += append(rig, b"b", 1)
+    rig.keeper.commit()
+    assert not rig.page.words[Field.SUSPECT]
+    assert backlog(rig) == [0, total(sent)]
 
 
 def test_one_topic_in_flood_is_over_and_the_others_are_not(memory: Path) -> None:

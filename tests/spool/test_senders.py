@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from spool.banks import BANKS_BYTES
@@ -89,6 +91,20 @@ def test_the_table_is_never_ahead_of_what_is_committed(counting: Rig) -> None:
     senders.save(burst)
     assert counting.layout.senders.read_bytes() != before
     assert told(counting) == {A: (1, 0), B: (5, 0)}
+
+
+def test_another_log_has_another_table(counting: Rig) -> None:
+    """When the segments are gone the spool begins anew: what was sent to the one before is not its own."""
+    append(counting, B, 5)
+    counting.keeper.commit()
+    counting.keeper._save_senders()
+    counting.crash()
+    shutil.rmtree(counting.layout.segments)
+    counting.open()
+    append(counting, A, 2)
+    counting.keeper.commit()
+    counting.keeper._save_senders()
+    assert told(counting) == {A: (2, 0)}
 
 
 def test_senders_beyond_the_rows_are_others(counting: Rig) -> None:
