@@ -30,7 +30,7 @@ from ingest.errors import BadSocket
 from ingest.fd_store import FdStore, allow_descriptors
 from ingest.inputs import DATAGRAM, STREAM, TCP, Door, Input, Inputs
 from ingest.kernels import compile_kernels
-from ingest.lines import Lines, holds_anything, lines_path, make_bells, read_lines
+from ingest.lines import Lines, holds_anything, lines_path, make_bells, make_way, read_lines
 from ingest.notify import ServiceManager
 from ingest.role import Role
 from ingest.staging import Staging, read_staging, slots_for, staging_path
@@ -116,6 +116,7 @@ class Daemon:
     def _begin_streams(self) -> None:
         self._has_streams = True
         allow_descriptors()
+        make_way(self._lines, self.config.ingest.max_stream_message_bytes)
         self._map_lines().close()
 
     def _map_lines(self) -> Lines:

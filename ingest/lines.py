@@ -97,13 +97,11 @@ class Lines:
     def __init__(self, path: Path, spool: bytes, limit: int, bells: Bells, *, room: int) -> None:
         """Map the lines of spool uuid `spool`, which are made when they are not there.
 
-        Those that hold something keep the limit that they were made with. `room`: bytes of the body of a
-        frame, at most (spool.format.body_room). Raises BadStaging, OSError.
+        Those that are there keep the limit that they were made with: other workers may have them mapped.
+        `room`: bytes of the body of a frame, at most (spool.format.body_room). Raises BadStaging, OSError.
         """
         self.bells, self.room = bells, room
         self.path = path
-        if path.exists() and not holds_anything(path) and _limit_of(path) != limit:
-            path.unlink()
         if not path.exists():
             _create(path, spool, limit)
         check_owner(path)
@@ -298,6 +296,12 @@ def holds_anything(path: Path) -> bool:
     except (FileNotFoundError, PermissionError, ValueError):
         return False
     return bool(heads[:, line.KIND // 8].any()) or bool(read_lines(path))
+
+
+def make_way(path: Path, limit: int) -> None:
+    """Before anybody maps them: remove lines that were made for another limit, and hold nothing."""
+    if path.exists() and not holds_anything(path) and _limit_of(path) != limit:
+        path.unlink()
 
 
 def _read(path: Path, length: int) -> bytes:

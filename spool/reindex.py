@@ -36,8 +36,8 @@ def reindex(layout: Layout) -> tuple[int, int]:
         if (known := known_end(layout)) and lost_end(layout, spool, known[1]):
             # Without this index their numbers would be given to others, which the marks call delivered.
             raise BadSpool(
-                f"messages that were committed are gone from the end of {layout.segments}, and only the index "
-                "says so; see `brucectl inspect repair`"
+                f"messages that were committed are gone from the end of {layout.segments}, and only the "
+                "index says so; see `brucectl inspect repair`"
             )
         return build_index(layout, Identity(spool, boot_id()))
     finally:

@@ -30,12 +30,15 @@ def kafka() -> Iterator[EmbeddedKafka]:
 def bruce(kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[RunningBruce]:
     """A daemon with a stream socket."""
     running = RunningBruce(tmp_path, kafka.bootstrap_servers, segment_bytes=1 << 20)
-    running.configure(
-        {"ingest": {"stream_socket": str(running.runtime / "stream"), "max_stream_message_bytes": 500_000}}
-    )
+    running.configure(limit(running, 500_000))
     with running:
         running.await_true(lambda: worker_of(running, "stream") > 0)
         yield running
+
+
+def limit(bruce: RunningBruce, size: int) -> dict[str, dict[str, object]]:
+    """The configuration with messages of so many bytes."""
+    return {"ingest": {"stream_socket": str(bruce.runtime / "stream"), "max_stream_message_bytes": size}}
 
 
 def worker_of(bruce: RunningBruce, role: str) -> int:
@@ -103,6 +106,25 @@ def test_killed_as_a_whole(bruce: RunningBruce) -> None:
     assert (seen.received, seen.discarded) == (3, {"unclean": 1})
     assert bruce.stop() == 0
     assert not list(bruce.runtime.glob("*.lines"))
+
+
+def test_another_limit(bruce: RunningBruce) -> None:
+    """Lines that hold something keep their limit while the daemon lives: all workers have the same."""
+    data = encode(b"t", b"x")
+    with connect(bruce) as sender:
+        sender.sendall(data + data[:9])
+        bruce.await_status(lambda seen: seen.received == 1)
+        bruce.kill9()
+    bruce.configure(limit(bruce, 600_000))
+    bruce.start()
+    # From here on they hold nothing.
+    bruce.await_status(lambda seen: seen.received == 2 and bool(seen.discarded))
+    pid = worker_of(bruce, "ingest")
+    os.kill(pid, signal.SIGKILL)
+    bruce.await_true(lambda: worker_of(bruce, "ingest") not in (0, pid))
+    with connect(bruce) as sender:
+        sender.sendall(data)
+    bruce.await_status(lambda seen: seen.received == 3 and seen.delivered == 2)
 
 
 def test_stopped_in_order(bruce: RunningBruce) -> None:

@@ -141,7 +141,7 @@ def test_no_index_by_hand_where_only_the_old_one_knows(good: Good, home: Path, s
     """Committed messages that are gone from the end: without it their numbers would be given out again."""
     layout, _ = damaged(good, spoil, home)
     before = read_committed(layout.index)
-    with pytest.raises(BadSpool, match="gone from the end of .*inspect repair"):
+    with pytest.raises(BadSpool, match=r"gone from the end of .*inspect repair"):
         reindex(layout)
     after = read_committed(layout.index)
     assert before is not None

@@ -15,10 +15,10 @@ import pytest
 
 from ingest import line, stream_worker
 from ingest.fd_store import FdStore, allow_descriptors
-from ingest.lines import Lines, holds_anything, read_lines
+from ingest.lines import Lines, holds_anything, make_way, read_lines
 from spool.page import HOLD_NS, Field
 from spool.wire import encode
-from tests.ingest.streams import LIMIT, Kill, Killed, Streams
+from tests.ingest.streams import LIMIT, SPOOL, Kill, Killed, Streams
 
 PEERS = 1000
 """Each has two ends in this process."""
@@ -239,6 +239,23 @@ def test_a_daemon_that_is_gone_as_a_whole(streams: Streams) -> None:
     streams.settle()
     assert (streams.stored, streams.refused) == (sent[:2], {"unclean": 1})
     assert ended(sender)
+
+
+def test_lines_for_another_limit(streams: Streams) -> None:
+    """Before they are mapped they go, unless they hold something; who maps them finds them as they are."""
+    sender = streams.connect()
+    sender.sendall(messages(1)[0][:9])
+    streams.settle()
+    make_way(streams.lines_path, 2 * LIMIT)
+    again = Lines(streams.lines_path, SPOOL, 2 * LIMIT, streams.bells, room=1 << 20)
+    assert (again.limit, again.used) == (LIMIT, 1)
+    again.close()
+    sender.close()
+    streams.settle()
+    make_way(streams.lines_path, LIMIT)
+    assert streams.lines_path.exists()
+    make_way(streams.lines_path, 2 * LIMIT)
+    assert not streams.lines_path.exists()
 
 
 def test_no_descriptors(streams: Streams) -> None:
