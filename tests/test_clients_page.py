@@ -150,6 +150,24 @@ def test_a_program_that_is_shown_sends_its_message(
     assert (seen.received, seen.discarded) == (before + 1, {})
 
 
+def test_what_the_readme_shows_of_it() -> None:
+    """Lines of the programs that are run here, of each language."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    _before, _found, rest = readme.partition("sending it is a line or two:\n\n")
+    lines, _end, _after = rest.partition("\n\n")
+    assert set(re.findall(r"^    (\S+)", lines, re.MULTILINE)) == {
+        "C",
+        "Go",
+        "Node.js",
+        "Java",
+        "shell",
+        "bash",
+    }
+    page = PAGE.read_text(encoding="utf-8")
+    for line in lines.splitlines():
+        assert line[13:] in page
+
+
 def test_every_language_is_shown() -> None:
     """C, Go, Node.js, Java, shell and Python; and no program stands there that no test runs."""
     assert {language for language, _ in sending_blocks()} == set(RUNNERS)
