@@ -103,9 +103,10 @@ class Meter:
 
 
 def _taken(snapshot: Snapshot) -> Mapping[str, float]:
-    """Messages by input; what comes to the second socket goes on through the first."""
+    """Messages by input, refused ones too; what comes to the second socket goes on through the first."""
     acks = snapshot.acknowledgements
-    return {"datagram": snapshot.received} | ({} if acks is None else {"ack": acks.taken})
+    found = {one.input: one.stored + one.refused for one in snapshot.inputs}
+    return found | ({} if acks is None else {"ack": acks.taken})
 
 
 def _rounded(rate: float | None, digits: int = 1) -> float | None:

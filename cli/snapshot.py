@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from cli.room import list_full, utc
 from dispatch.brokers import State
+from ingest.connections import read_connections
+from ingest.inputs import DATAGRAM
 from ingest.lines import lines_path, read_lines
 from ingest.staging import SUFFIX, read_staging
 from spool.account import Account, take_account
 from spool.disk import allocated_bytes
 from spool.frame import SEQUENCE
+from spool.histogram import read_by_input
 from spool.identity import read_identity
 from spool.index import read_committed
 from spool.layout import Layout
@@ -36,6 +40,8 @@ from spool.wire import reason_name
 from status.snapshot import (
     AckView,
     BrokerView,
+    ConnectionsView,
+    InputView,
     LentView,
     SenderView,
     Snapshot,
@@ -93,7 +99,19 @@ def take_snapshot(directory: Path) -> Snapshot:
         unadopted=unadopted,
         held=page is not None and bool(workers) and bool(page[Field.HELD]),
         senders=list_senders(layout),
+        inputs=list(_inputs(page, roles)) if page is not None and workers else [],
     )
+
+
+def _inputs(page: np.ndarray, roles: set[str]) -> Iterator[InputView]:
+    """Those that take messages, with what the page has counted."""
+    messages = read_by_input(page[Field.SIZES :])
+    yield InputView(DATAGRAM, *messages[DATAGRAM], None)
+    if "stream" in roles:
+        for name, found in read_connections(page[Field.CONNECTIONS :]).items():
+            still = found.accepted - sum(found.closed.values())
+            view = ConnectionsView(found.accepted, still, found.closed, found.errors)
+            yield InputView(name, *messages[name], view)
 
 
 def list_senders(layout: Layout) -> list[SenderView]:

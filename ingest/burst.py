@@ -26,7 +26,7 @@ from ingest.bank import CONTROL_BYTES, MSGHDR_BYTES, OVERFLOW_BYTES, SLOT_BYTES,
 from ingest.turn import BEAT, RECEIVING, STORING
 from spool.format import HEAD_BYTES, PIDS, POISON, ROW_BYTES, SAMPLE_BYTES, SENDERS, UIDS
 from spool.frame import BURST, POSITION, SEQUENCE, Tail, finish, padded
-from spool.histogram import add_size, begin_sizes, commit_sizes, prepare_sizes
+from spool.histogram import DATAGRAM, add_by_input, add_size, begin_sizes, commit_sizes, prepare_sizes
 from spool.kernel import (
     call,
     copy,
@@ -349,6 +349,7 @@ def store(job: Job, tail: Tail, verdicts: Column, flags: int) -> int:
     rows = _write_body(job, tail, verdicts, used, count, sizes)
     end = _write_refused(job, rows, verdicts, used) if count < used else rows
     burst, now, refused = tail[BURST] + 1, now_ns(job), used - count
+    add_by_input(sizes, DATAGRAM, count, refused)
     prepare_sizes(job[PAGE] + SIZES, sizes, rows - start - 12 * count, burst)
     flags |= UIDS | PIDS | SENDERS
     finish(job[BASE], tail, count, refused, end - start, end - rows, flags, burst, now, job[DIGEST])

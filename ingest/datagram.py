@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import stat
@@ -26,8 +27,7 @@ def open_socket(path: Path, mode: int = EVERYBODY, group: str | None = None) -> 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         make_way(path)
-        receiver.bind(str(path))
-        open_to(path, mode, group)
+        bind(receiver, path, mode, group)
     except OSError as error:
         receiver.close()
         raise BadSocket(f"cannot make the datagram socket {path}: {error.strerror or error}") from error
@@ -37,8 +37,22 @@ def open_socket(path: Path, mode: int = EVERYBODY, group: str | None = None) -> 
     return receiver
 
 
+def bind(one: socket.socket, path: Path, mode: int, group: str | None) -> None:
+    """Bind it to a path that nobody but these can ever write to. For a process without threads.
+
+    Raises BadSocket, OSError.
+    """
+    # Until it has its group, it is nobody's.
+    before = os.umask(0o777 if group else 0o777 & ~mode)
+    try:
+        one.bind(str(path))
+    finally:
+        os.umask(before)
+    open_to(path, mode, group)
+
+
 def open_to(path: Path, mode: int, group: str | None) -> None:
-    """Let these write to a socket that was just bound. Raises BadSocket, OSError."""
+    """Let these write to the socket at a path. Raises BadSocket, OSError."""
     if group:
         try:
             shutil.chown(path, group=group)

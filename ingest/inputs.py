@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ingest.datagram import EVERYBODY, open_socket, open_to, set_timeout
 from ingest.errors import BadSocket
-from ingest.listener import listen_tcp, listen_unix
+from ingest.listener import is_finished, listen_tcp, listen_unix, refuse
 
 DATAGRAM, STREAM, TCP = "datagram", "stream", "tcp"
 
@@ -131,18 +131,21 @@ def _open_to(one: Input) -> None:
 def _refuse(door: Door) -> Door:
     """Be no input any more; what stands in its queue stays. Who is connected is told."""
     _remove(door)
-    if door.input.kind != TCP:
-        # By TCP this would reset those who wait to be accepted.
+    if door.input.kind == DATAGRAM:
         door.socket.shutdown(socket.SHUT_RD)
+    else:
+        refuse(door.socket)
     return door
 
 
 def _holds_any(door: Door) -> bool:
-    """Whether something stands in a socket that was left to the workers; one that is empty is closed."""
+    """Whether something may stand in a socket that was left to the workers; one that is empty is closed."""
     if door.input.kind == DATAGRAM:
         with contextlib.suppress(BlockingIOError):
             door.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
             return True
+    elif not is_finished(door.socket):
+        return True
     door.socket.close()
     return False
 

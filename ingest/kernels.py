@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ingest import access, bank, burst, guard, lines, run, turn
+from ingest import access, bank, burst, connections, guard, lines, run, turn
 from spool import ledger, refused, scan, senders
 from spool.frame import TAIL_FIELDS
 from spool.kernel import address_of
@@ -24,6 +24,7 @@ def compile_kernels() -> None:
     turn.compile_kernels()
     guard.compile_kernels()
     lines.compile_kernels()
+    connections.compile_kernels()
     run.compile_kernels()
     ledger.compile_kernels()
     refused.compile_kernels()

@@ -1,16 +1,30 @@
-"""Sockets that stream connections come to: UNIX at a path, TCP on loopback."""
+"""Sockets that stream connections come to: UNIX at a path, TCP on loopback.
+
+One that is to go is told to `refuse` first: who waits at it is accepted still. Whoever has accepted them all
+says so by `finish`, which everybody who has the socket can see (`is_finished`), whoever ends in between.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import select
 import socket
+import struct
+from contextlib import suppress
 from pathlib import Path
 
-from ingest.datagram import EVERYBODY, make_way, open_to
+from ingest.burst import SENDER_UNKNOWN
+from ingest.datagram import EVERYBODY, bind, make_way
 from ingest.errors import BadSocket
+from ingest.line import TCP, UNIX
 
 BACKLOG = 4096
 """Connections that wait to be accepted; the kernel takes fewer where net.core.somaxconn is lower."""
 LOOPBACK = "127.0.0.1"
+_CREDENTIALS = struct.Struct("3I")
+_SO_ATTACH_FILTER = 26
+_DROP = struct.Struct("HBBI").pack(0x06, 0, 0, 0)
+"""A classic BPF program of one instruction: return 0, which is none of the packet."""
 
 
 def listen_unix(path: Path, mode: int = EVERYBODY, group: str | None = None) -> socket.socket:
@@ -19,8 +33,7 @@ def listen_unix(path: Path, mode: int = EVERYBODY, group: str | None = None) -> 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         make_way(path)
-        listener.bind(str(path))
-        open_to(path, mode, group)
+        bind(listener, path, mode, group)
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
@@ -47,3 +60,41 @@ def listen_tcp(port: int) -> socket.socket:
         ) from error
     listener.setblocking(False)
     return listener
+
+
+def refuse(listener: socket.socket) -> None:
+    """Let nobody else come; who waits to be accepted still is.
+
+    By TCP, closing would reset those who wait; so packets are dropped, and who comes is refused at the end.
+    """
+    if listener.family == socket.AF_UNIX:
+        listener.shutdown(socket.SHUT_RD)
+        return
+    program = ctypes.create_string_buffer(_DROP)
+    # Where the kernel does not have it, who comes in the last moment is reset.
+    with suppress(OSError):
+        listener.setsockopt(
+            socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program))
+        )
+
+
+def finish(listener: socket.socket) -> None:
+    """Nobody waits at it any more."""
+    with suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def is_finished(listener: socket.socket) -> bool:
+    """Whether anybody has called `finish`."""
+    poll = select.poll()
+    poll.register(listener, 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
+
+
+def sender_of(sock: socket.socket) -> tuple[int, int, int, int]:
+    """(kind, uid, pid, gid) of who connected; a stream has no other sender: its bytes may be of several."""
+    if sock.family != socket.AF_UNIX:
+        return TCP, SENDER_UNKNOWN, SENDER_UNKNOWN, SENDER_UNKNOWN
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, gid = _CREDENTIALS.unpack(data)
+    return UNIX, uid, pid, gid

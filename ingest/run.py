@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ingest.access import is_permitted
+from ingest.access import TCP_GID, is_permitted
 from ingest.burst import (
     BASE,
     DIGEST,
@@ -40,7 +40,7 @@ from ingest.lines import (
 )
 from spool.format import HEAD_BYTES, PIDS, POISON, ROW_BYTES, SENDERS, UIDS
 from spool.frame import BURST, POSITION, Tail, finish
-from spool.histogram import add_size, begin_sizes, prepare_sizes
+from spool.histogram import STREAM, TCP, add_by_input, add_size, begin_sizes, prepare_sizes
 from spool.kernel import address_of, copy, kernel, store_u32
 from spool.ledger import add
 from spool.page import WORDS
@@ -108,10 +108,12 @@ def store(job: Job, tail: Tail, messages: Messages, used: int, verdicts: Column,
 def _write_body(column: int, messages: Messages, verdicts: Column, used: int, count: int, sizes: int) -> int:
     """Write lengths, uids, pids and messages of the accepted ones; the address behind them.
 
-    They are counted in the bank at address `sizes`.
+    All are counted in the bank at address `sizes`.
     """
     at = column + 12 * count
     for i in range(used):
+        number = TCP if messages[i, SENDER_GID] == TCP_GID else STREAM
+        add_by_input(sizes, number, 1 if verdicts[i] == 0 else 0, 1 if verdicts[i] != 0 else 0)
         if verdicts[i] != 0:
             continue
         length = messages[i, LENGTH]

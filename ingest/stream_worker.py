@@ -19,16 +19,14 @@ import logging
 import os
 import select
 import socket
-import struct
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from ingest import line
-from ingest.burst import SENDER_UNKNOWN
+from ingest import connections, line
 from ingest.fd_store import FdStore
 from ingest.hold import held_until
-from ingest.line import TCP, UNIX
 from ingest.lines import MOST_LINES, Lines
+from ingest.listener import finish, refuse, sender_of
 from spool.kernel import function_address
 from spool.page import Field, Page, no_beat
 from spool.wire import Reason, reason_name
@@ -49,7 +47,6 @@ _LINGER_S = 0.3
 """So long nothing comes by TCP before its connections are ended."""
 _QUIET_S = 30.0
 """Between two lines in the log about the same thing."""
-_CREDENTIALS = struct.Struct("3I")
 _PASSING = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH)
 """What accept says when it is the connection that failed, or there is none."""
 
@@ -83,6 +80,7 @@ class StreamWorker:
         self.stopping, self.giving_way, self._page, self._kept = False, False, page, kept
         self.beat: Callable[[], None] = no_beat
         self._listeners, self._lines, self._store = {one.fileno(): one for one in listeners}, lines, store
+        self._counts = page.address_of(Field.CONNECTIONS)
         libc = ctypes.CDLL(None)
         self._recvmmsg = function_address(libc.recvmmsg)
         self._errno = function_address(libc["__errno_location"])
@@ -95,6 +93,8 @@ class StreamWorker:
         self._starved: list[Connection] = []
         """Those that found no memory to receive into."""
         self._free = list(range(MOST_LINES))
+        self._leaving: list[socket.socket] = []
+        """Listeners that are no inputs any more, at which connections may wait."""
         self._paused = 0.0
         """When connections are accepted again; 0: they are."""
         self._said: dict[str, float] = {}
@@ -115,9 +115,7 @@ class StreamWorker:
         for fd, listener in self._listeners.items():
             if fd in self._kept:
                 continue
-            if listener.family == socket.AF_UNIX:
-                # Senders are refused from here on; who waits to be accepted still is.
-                listener.shutdown(socket.SHUT_RD)
+            refuse(listener)
             while self._accept(listener):
                 continue
         deadline = time.monotonic() + FINISH_S
@@ -130,12 +128,17 @@ class StreamWorker:
             self._step(_PAUSE_S)
 
     def finish(self, leaving: Sequence[socket.socket]) -> None:
-        """Take the connections that wait at listeners which are no inputs any more, and close these."""
-        for listener in leaving:
-            while self._accept(listener):
+        """Take the connections that wait at listeners which are no inputs any more, now or when one can."""
+        self._leaving = [*leaving]
+        self._finish_leaving()
+
+    def _finish_leaving(self) -> None:
+        while self._leaving:
+            while self._accept(self._leaving[0]):
                 continue
-            with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RD)
+            if self._paused:
+                return
+            finish(self._leaving.pop(0))
 
     def _end_all(self, *, tcp: bool) -> None:
         """End streams behind what was received: senders are refused, and what is there stays readable."""
@@ -197,11 +200,16 @@ class StreamWorker:
             return error.errno != errno.EAGAIN
         number = heapq.heappop(self._free)
         self._lines.use(number)
-        line.open_line(self._lines.head(number), *_sender_of(sock))
-        if not self.stopping:
+        connections.open_counted(self._counts, self._lines.head(number), *sender_of(sock))
+        if self._is_succeeded:
             self._store.keep(number, sock)
         self._begin(number, sock)
         return True
+
+    @property
+    def _is_succeeded(self) -> bool:
+        """Whether somebody goes on with the connections; at the end nobody attends to the store."""
+        return self.giving_way or not self.stopping
 
     def _begin(self, number: int, sock: socket.socket) -> None:
         """Receive from a connection that has a line."""
@@ -222,12 +230,14 @@ class StreamWorker:
         self._paused = 0.0
         for fd in self._listeners:
             self._poll.register(fd, select.EPOLLIN)
+        self._finish_leaving()
 
     def _take_over(self) -> None:
         """Go on with the lines of the one before, and with those connections that are left."""
         held = self._store.take_over()
-        for number in range(self._lines.used):
-            head = self._lines.head(number)
+        heads = [self._lines.head(number) for number in range(self._lines.used)]
+        connections.settle(self._page.words[Field.CONNECTIONS :], heads)
+        for number, head in enumerate(heads):
             if line.kind_of(head) == line.FREE:
                 continue
             self._free.remove(number)
@@ -261,19 +271,19 @@ class StreamWorker:
                 return
             if not connection.readable or not self._make_room(connection):
                 return
-            got = line.receive(
-                connection.head,
-                connection.sock.fileno(),
-                self._side(connection),
-                connection.room,
-                self._recvmmsg,
-                self._errno,
-            )
-            if got == -errno.EAGAIN:
-                connection.readable = False
-            elif got <= 0 and got != -errno.EINTR:
-                # The end of the stream, or an error that is one.
-                self._disconnect(connection)
+            self._take_in(connection, connection.sock.fileno())
+
+    def _take_in(self, connection: Connection, fd: int) -> None:
+        """Receive once, into the room that there is."""
+        head, side = connection.head, self._side(connection)
+        got = line.receive(head, fd, side, connection.room, self._recvmmsg, self._errno)
+        if got == -errno.EAGAIN:
+            connection.readable = False
+        elif got <= 0 and got != -errno.EINTR:
+            # The end of the stream, or an error that is one.
+            if got < 0:
+                connections.count_error(self._counts, head)
+            self._disconnect(connection)
 
     def _is_waiting(self, connection: Connection) -> bool:
         connection.waiting = bool(line.waits(connection.head))
@@ -354,7 +364,7 @@ class StreamWorker:
         del self._connections[connection.sock.fileno()]
         _end(connection.sock)
         connection.sock = None
-        if not self.stopping:
+        if self._is_succeeded:
             self._store.drop(connection.number)
 
     def _close(self, connection: Connection) -> None:
@@ -362,7 +372,7 @@ class StreamWorker:
         self._disconnect(connection)
         for side in range(2):
             self._lines.give_back(connection.number, side, 0)
-        line.free_line(connection.head)
+        connections.free_counted(self._counts, connection.head)
         heapq.heappush(self._free, connection.number)
 
     def _say(self, what: str) -> None:
@@ -371,15 +381,6 @@ class StreamWorker:
         if now - self._said.get(what, -_QUIET_S) >= _QUIET_S:
             self._said[what] = now
             log.warning("%s", what)
-
-
-def _sender_of(sock: socket.socket) -> tuple[int, int, int, int]:
-    """(kind, uid, pid, gid) of who connected; a stream has no other sender: its bytes may be of several."""
-    if sock.family != socket.AF_UNIX:
-        return TCP, SENDER_UNKNOWN, SENDER_UNKNOWN, SENDER_UNKNOWN
-    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, gid = _CREDENTIALS.unpack(data)
-    return UNIX, uid, pid, gid
 
 
 def _end(sock: socket.socket) -> None:

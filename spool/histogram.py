@@ -4,7 +4,9 @@ Sizes are those of datagrams as they were sent, in bytes; a message counts when 
 included in its bucket: 64, 128, 256, ... 16,777,216, and whatever is larger.
 
     sizes := state:i64 prepared:i64 bank[2]
-    bank  := messages:i64[SIZE_BUCKETS] bytes:i64
+    bank  := messages:i64[SIZE_BUCKETS] bytes:i64 stored:i64[3] refused:i64[3]
+
+`stored` and `refused` tell by which input messages came: datagrams, UNIX streams, TCP.
 
 `state` is the last burst that is counted, times two, plus the number of the bank that counts it. A burst is
 added to a copy of that bank, `prepared` says which, and `state` follows when its frame is in the log. So a
@@ -30,9 +32,14 @@ from spool.kernel import copy, kernel, load_i64, publish_i64, store_i64
 SIZE_BYTES = tuple(1 << power for power in range(6, 25))
 SIZE_BUCKETS = len(SIZE_BYTES) + 1
 _SMALLEST = SIZE_BYTES[0]
+INPUTS = ("datagram", "stream", "tcp")
+DATAGRAM, STREAM, TCP = range(len(INPUTS))
 _BANKS = 16
-_BANK_BYTES = 8 * (SIZE_BUCKETS + 1)
-SIZE_WORDS = 2 + 2 * (SIZE_BUCKETS + 1)
+_BY_INPUT = SIZE_BUCKETS + 1
+_BANK_WORDS = _BY_INPUT + 2 * len(INPUTS)
+_REFUSED_BYTES = 8 * len(INPUTS)
+_BANK_BYTES = 8 * _BANK_WORDS
+SIZE_WORDS = 2 + 2 * _BANK_WORDS
 
 LATENCY_SECONDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
@@ -74,6 +81,14 @@ def add_size(bank: int, size: int) -> None:
 
 
 @kernel
+def add_by_input(bank: int, number: int, stored: int, refused: int) -> None:
+    """Count so many messages of an input: DATAGRAM, STREAM or TCP."""
+    at = bank + 8 * (_BY_INPUT + number)
+    store_i64(at, load_i64(at) + stored)
+    store_i64(at + _REFUSED_BYTES, load_i64(at + _REFUSED_BYTES) + refused)
+
+
+@kernel
 def prepare_sizes(sizes: int, bank: int, total: int, burst: int) -> None:
     """All messages of a burst, `total` bytes, are in the bank; its frame comes next."""
     store_i64(bank + 8 * SIZE_BUCKETS, load_i64(bank + 8 * SIZE_BUCKETS) + total)
@@ -110,8 +125,18 @@ def add_latencies(latency: npt.NDArray[np.int64], received_ns: npt.NDArray[np.in
 
 def read_sizes(words: npt.NDArray[np.int64]) -> Histogram:
     """Of SIZE_WORDS words of a copied page; bytes."""
-    bank = words[2 + (SIZE_BUCKETS + 1) * (int(words[0]) & 1) :][: SIZE_BUCKETS + 1].tolist()
-    return Histogram(tuple(map(float, SIZE_BYTES)), tuple(bank[:-1]), bank[-1])
+    *counts, total = _right_bank(words)[: SIZE_BUCKETS + 1].tolist()
+    return Histogram(tuple(map(float, SIZE_BYTES)), tuple(counts), total)
+
+
+def read_by_input(words: npt.NDArray[np.int64]) -> dict[str, tuple[int, int]]:
+    """Of the same words: (messages stored, refused) by INPUTS."""
+    stored, refused = _right_bank(words)[_BY_INPUT:].reshape(2, -1).tolist()
+    return dict(zip(INPUTS, zip(stored, refused, strict=True), strict=True))
+
+
+def _right_bank(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return words[2 + _BANK_WORDS * (int(words[0]) & 1) :][:_BANK_WORDS]
 
 
 def read_latency(words: npt.NDArray[np.int64]) -> Histogram:

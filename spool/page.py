@@ -21,7 +21,7 @@ from spool.disk import write_file
 from spool.mapping import Mapping
 
 WORDS = 12288
-MAGIC = int.from_bytes(b"brucepg4", "little")
+MAGIC = int.from_bytes(b"brucepg5", "little")
 
 
 class Field(IntEnum):
@@ -96,6 +96,8 @@ class Field(IntEnum):
     """ingest: the HOLD by which it receives nothing at the moment; 0 when it does."""
     STREAMS_HELD = 3952
     """stream worker: the same; 1 when it receives, 0 when there is none."""
+    CONNECTIONS = 3960
+    """stream worker: how many connections came and went; see ingest.connections."""
 
     BROKERS = 4096
     """delivery: count, then rows of BROKER_WORDS: id, state, offset, messages in flight, acknowledged."""

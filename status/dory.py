@@ -3,11 +3,14 @@
     /server_info /counters /queues /discards /metadata_fetch_time, each with /json or /plain behind it
     POST /metadata_update: ask Kafka for its metadata now
 
-A counter is here under Dory's name where it means the same. It counts over the spool's life, not since the
-start: what a script takes as a difference between two polls is right over a restart, too. In /queues all that
+A counter is here under Dory's name where it means the same. Discards count over the spool's life, not since
+the start: what a script takes as a difference between two polls is right over a restart, too. What was
+accepted (...ForwardMsg), and connections, count since the daemon was started in order. In /queues all that
 waits of a topic stands under `send_wait`, since it waits in the spool and not in a batch, and what was sent
 and not answered is known by broker only; `new` are messages that are not synced yet. A discard report counts
-what came since the report before it; the first begins with the first question.
+what came since the report before it; the first begins with the first question. Messages that a connection's
+end cut short are told apart by who sent them, as what came by TCP has no uid; their samples are not, and
+stand in the list of each input that has any.
 
 Absent: counters that nothing here corresponds to (of threads, batches, connections, requests and acks by set,
 and Dory's own web server). /msg_debug/... : a GET that starts something could be sent by any page in a
@@ -40,6 +43,16 @@ _COUNTERS: dict[str, tuple[str, ...]] = {
     "DiscardDueToRateLimit": ("rate_limited",),
 }
 """Which reasons a counter of Dory's takes together."""
+_STREAMS = {"stream": ("Unix", "UnixStreamInput"), "tcp": ("Tcp", "TcpInput")}
+"""What an input is called in the names of counters."""
+_ENDS = {
+    "CleanDisconnect": "clean",
+    "UncleanDisconnect": "unclean",
+    "InvalidSizeField": "bad_size",
+    "MsgBodyTooLarge": "too_long",
+}
+_BY_TCP = "unknown"
+"""As a sender."""
 _AT_INTAKE = {
     *_MALFORMED,
     *("api_key", "api_version", "spool_full", "over_quota", "not_permitted"),
@@ -57,10 +70,20 @@ def server_info(pid: int, version: str, started_s: int) -> Document:
 def counters(snapshot: Snapshot) -> list[Document]:
     """Those that mean the same."""
     discarded = snapshot.discarded
-    refused = sum(count for reason, count in discarded.items() if reason in _AT_INTAKE)
-    values = {"UnixDgInputAgentForwardMsg": snapshot.received - refused}
+    values = dict(_of_inputs(snapshot))
     values |= {name: sum(discarded.get(reason, 0) for reason in of) for name, of in _COUNTERS.items()}
     return [{"location": "[bruce, 0]", "name": name, "value": value} for name, value in values.items()]
+
+
+def _of_inputs(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
+    inputs = {one.input: one for one in snapshot.inputs}
+    yield "UnixDgInputAgentForwardMsg", inputs["datagram"].stored if inputs else 0
+    for name, (client, prefix) in _STREAMS.items():
+        if (one := inputs.get(name)) and (found := one.connections):
+            yield f"New{client}Client", found.accepted
+            yield f"{prefix}ForwardMsg", one.stored
+            yield from ((prefix + end, found.closed[how]) for end, how in _ENDS.items())
+            yield f"{prefix}SocketError", found.errors
 
 
 def queues(figures: Figures) -> Document:
@@ -92,7 +115,7 @@ class DiscardReports:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._number, self._began = 0, clock()
-        self._base: dict[tuple[str, str], int] | None = None
+        self._base: dict[tuple[str, str, str], int] | None = None
         self._finished: Document | None = None
 
     def take(self, listing: Mapping[str, Any]) -> Document:
@@ -106,12 +129,17 @@ class DiscardReports:
         found = {"interval": int(REPORT_S), "unfinished_report": self._report(listing, counts)}
         return found | ({"finished_report": self._finished} if self._finished else {})
 
-    def _report(self, listing: Mapping[str, Any], counts: Mapping[tuple[str, str], int]) -> Document:
+    def _report(self, listing: Mapping[str, Any], counts: Mapping[tuple[str, str, str], int]) -> Document:
         assert self._base is not None
         fresh = {key: count - self._base.get(key, 0) for key, count in counts.items()}
         by_reason: dict[str, int] = {}
-        for (reason, _), count in fresh.items():
-            by_reason[reason] = by_reason.get(reason, 0) + count
+        unclean = {True: 0, False: 0}
+        for (reason, _, sender), count in fresh.items():
+            if not sender:
+                by_reason[reason] = by_reason.get(reason, 0) + count
+            elif reason == "unclean":
+                unclean[sender == _BY_TCP] += count
+        cut_short = _recent(listing, self._began, ("unclean",))
         later = [
             row for row in listing["discards"] if row["reason"] not in _AT_INTAKE and fresh[_key(row)] > 0
         ]
@@ -119,14 +147,14 @@ class DiscardReports:
             "id": self._number,
             "start_time": int(self._began),
             "malformed_msg_count": sum(by_reason.get(reason, 0) for reason in _MALFORMED),
-            "unix_stream_unclean_disconnect_count": 0,
-            "tcp_unclean_disconnect_count": 0,
+            "unix_stream_unclean_disconnect_count": unclean[False],
+            "tcp_unclean_disconnect_count": unclean[True],
             "unsupported_api_key_msg_count": by_reason.get("api_key", 0),
             "unsupported_version_msg_count": by_reason.get("api_version", 0),
             "bad_topic_msg_count": by_reason.get("unknown_topic", 0),
             "recent_malformed": _recent(listing, self._began, _MALFORMED),
-            "unix_stream_unclean_disconnect": [],
-            "tcp_unclean_disconnect": [],
+            "unix_stream_unclean_disconnect": cut_short if unclean[False] else [],
+            "tcp_unclean_disconnect": cut_short if unclean[True] else [],
             "unsupported_msg_version": [],
             "recent_bad_topic": [_name(row) for row in later if row["reason"] == "unknown_topic"],
             "recent_too_long_msg": _recent(listing, self._began, ("too_large",)),
@@ -159,8 +187,9 @@ def as_plain(document: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _key(row: Mapping[str, Any]) -> tuple[str, str]:
-    return row["reason"], _name(row)
+def _key(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """(reason, topic, "")."""
+    return row["reason"], _name(row), ""
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -170,9 +199,12 @@ def _name(row: Mapping[str, Any]) -> str:
     return row["topic"] or ""
 
 
-def _counted(listing: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], int]]:
+def _counted(listing: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, str], int]]:
+    """By reason and topic, and once more by reason and sender."""
     for row in listing["discards"]:
         yield _key(row), row["messages"]
+    for row in listing["senders"]:
+        yield (row["reason"], "", row["sender"]), row["messages"]
 
 
 def _recent(listing: Mapping[str, Any], since_s: float, reasons: tuple[str, ...]) -> list[str]:

@@ -57,6 +57,7 @@ class _Look(Collector):
         yield _gauge("bruce_start_time_seconds", "When the daemon was started.", self._vital.started_ns / 1e9)
         yield from _books(self._figures)
         yield from _senders(self._figures)
+        yield from _inputs(self._figures)
         yield from _health(self._figures)
         yield from _room(self._figures)
         yield from _topics(self._figures)
@@ -121,6 +122,34 @@ def _senders(figures: Figures) -> Iterator[Metric]:
         for reason, count in sender.discarded.items():
             discarded.add_metric([sender.sender, reason], count)
     yield from (received, discarded)
+
+
+def _inputs(figures: Figures) -> Iterator[Metric]:
+    messages = CounterMetricFamily(
+        "bruce_input_messages", "Messages by how they came, stored or refused.", labels=["input", "event"]
+    )
+    accepted = CounterMetricFamily(
+        "bruce_connections_accepted", "Connections that came, by input.", labels=["input"]
+    )
+    closed = CounterMetricFamily(
+        "bruce_connections_closed",
+        "Connections that ended: clean, inside a message (unclean), or by bruce for what they sent.",
+        labels=["input", "how"],
+    )
+    failed = CounterMetricFamily(
+        "bruce_connection_errors", "Connections that failed, as by a reset.", labels=["input"]
+    )
+    present = GaugeMetricFamily("bruce_connections_open", "Connections, by input.", labels=["input"])
+    for one in figures.report.snapshot.inputs:
+        messages.add_metric([one.input, "stored"], one.stored)
+        messages.add_metric([one.input, "refused"], one.refused)
+        if found := one.connections:
+            accepted.add_metric([one.input], found.accepted)
+            failed.add_metric([one.input], found.errors)
+            present.add_metric([one.input], found.open)
+            for how, count in found.closed.items():
+                closed.add_metric([one.input, how], count)
+    yield from (messages, accepted, closed, failed, present)
 
 
 def _health(figures: Figures) -> Iterator[Metric]:

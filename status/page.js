@@ -59,13 +59,18 @@ function showVerdict() {
 }
 
 function showFlow() {
-  const names = {datagram: "datagrams", ack: "with acknowledgement"};
+  const names = {datagram: "datagrams", stream: "streams", tcp: "TCP", ack: "with acknowledgement"};
+  const open = new Map(status.inputs.map(one => [one.input, one.connections?.open]));
   fill("inputs", ...flow.inputs.map(one =>
     make("div", "row", make("span", "dot" + (one.messages_per_second ? "" : " idle")),
-      names[one.input] ?? one.input, make("b", "", rate(one.messages_per_second)))),
+      make("span", "name", names[one.input] ?? one.input),
+      make("span", "dim", open.get(one.input) ? short(open.get(one.input)) + " connected" : ""),
+      make("b", "", rate(one.messages_per_second)))),
     make("div", "dim", short(status.received) + " received in all"),
     make("div", "dim", short(Object.values(status.discarded).reduce((a, b) => a + b, 0)) + " discarded"));
-  const into = flow.inputs[0]?.messages_per_second;
+  // What comes with acknowledgement goes on as datagrams, and is among them.
+  const into = flow.inputs.filter(one => one.input !== "ack").reduce((sum, one) =>
+    one.messages_per_second === null ? sum : (sum ?? 0) + one.messages_per_second, null);
   for (const [name, n] of [["in", into], ["out", flow.out_per_second]]) {
     id(name).className = "arrow" + (n ? " moving" : "");
     id(name).firstChild.textContent = rate(n);

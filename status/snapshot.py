@@ -10,7 +10,9 @@
      "trouble": null or a sentence, "dead_lettered": n,
      "acknowledgements": null or {"taken", "replied", "dropped", "waiting", "refused"},
      "lent": null or {"pid", "host", "since", "until"}, "unadopted": n, "held": bool,
-     "senders": [{"sender", "received", "discarded": {REASON: n}}]}
+     "senders": [{"sender", "received", "discarded": {REASON: n}}],
+     "inputs": [{"input", "stored", "refused",
+                 "connections": null or {"accepted", "open", "closed": {HOW: n}, "errors"}}]}
 
 Watermarks are the next sequence number that is not yet at the level. Counts are those of the spool's whole
 life; `received = delivered + discarded + backlog` always holds. `trouble` says why nothing can be sent, or
@@ -20,7 +22,11 @@ ack_socket, since the daemon was started. `lent` is the job on Spark that delive
 `unadopted`: of how many messages jobs have written down what became of them, and nobody has taken that over
 into the counts yet. `held`: nothing is received at the moment, since `brucectl drain --stop-intake` wants it.
 `senders` counts by uid what was received, and discarded at intake: "1001", or "unknown" for who came by TCP,
-or "other" for those beyond some 200. What was discarded without room is in none of them.
+or "other" for those beyond some 200. What was discarded without room is in none of them. `inputs` are those
+that take messages ("datagram", "stream", "tcp"), each with how many of its messages were `stored` and
+`refused`, and of its connections how many came, are open, and ended: "clean" between two messages, "unclean"
+inside one, or closed by bruce for what they sent, by its reason; `errors` of them failed, as by a reset. All
+this counts since the daemon was started in order; one that was killed has a successor that goes on counting.
 
 What librdkafka measured at a broker: `round_trip` of requests; `queue`, how long messages waited before they
 went into a request, lingering included; `throttle`, how long the broker asked to be left alone. `count` and
@@ -146,6 +152,31 @@ class SenderView:
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectionsView:
+    """Those of one input."""
+
+    accepted: int
+    open: int
+    """Those whose messages are not all stored yet included."""
+    closed: dict[str, int]
+    """By how they ended."""
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputView:
+    """A kind of input."""
+
+    input: str
+    """datagram, stream or tcp."""
+    stored: int
+    refused: int
+    """At intake; not for want of room."""
+    connections: ConnectionsView | None
+    """None of datagrams."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything that `status` shows."""
 
@@ -176,6 +207,8 @@ class Snapshot:
     """Senders wait, because an operator wants it."""
     senders: list[SenderView]
     """Those with most first; empty before anything was counted."""
+    inputs: list[InputView]
+    """Empty when no daemon runs."""
 
     def as_json(self) -> dict[str, Any]:
         """The documented shape."""

@@ -72,6 +72,7 @@ def check_shape(report: dict[str, Any]) -> None:
         "unadopted",
         "held",
         "senders",
+        "inputs",
         "rates",
         "topics",
         "topics_estimated",

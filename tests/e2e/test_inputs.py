@@ -16,9 +16,10 @@ import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from spool.wire import encode
-from tests.daemon import ROOT, START_S, RunningBruce, consume
+from tests.daemon import ROOT, START_S, RunningBruce, _toml, consume, free_port
 
 PARTITIONS = 2
+RELOADS = 50
 
 
 @pytest.fixture
@@ -36,15 +37,17 @@ def bruce(kafka: EmbeddedKafka, tmp_path: Path) -> RunningBruce:
 
 def set_inputs(bruce: RunningBruce, *inputs: str) -> None:
     """Write bruce.toml with these tables."""
-    bruce.configure({})
-    text = bruce.config.read_text()
-    bruce.config.write_text(text + "".join(f"[[input]]\n{one}\n" for one in inputs))
+    text = _toml(bruce._tables)
+    # Not there in halves: it may be read at any time.
+    new = bruce.config.with_suffix(".new")
+    new.write_text(text + "".join(f"[[input]]\n{one}\n" for one in inputs))
+    new.rename(bruce.config)
 
 
 class Sender(threading.Thread):
     """Sends datagrams to a path until it is refused, or told to stop; `sent` are those that were taken."""
 
-    def __init__(self, path: Path, name: bytes) -> None:
+    def __init__(self, path: Path | str | tuple[str, int], name: bytes) -> None:
         super().__init__(daemon=True)
         self.path, self.tag, self.sent, self.over = path, name, list[bytes](), False
         self.start()
@@ -64,6 +67,21 @@ class Sender(threading.Thread):
         self.join(60)
         assert not self.is_alive()
         return self.sent
+
+
+class Connecting(Sender):
+    """Connects for each message; where nobody listens it tries again."""
+
+    def run(self) -> None:
+        while not self.over:
+            value = b"%s %d" % (self.tag, len(self.sent))
+            with socket.socket(socket.AF_UNIX if isinstance(self.path, str) else socket.AF_INET) as stream:
+                try:
+                    stream.connect(self.path)
+                except (FileNotFoundError, ConnectionRefusedError):
+                    continue
+                stream.sendall(encode(b"t", value, timestamp=1))
+            self.sent.append(value)
 
 
 @pytest.mark.final
@@ -97,6 +115,30 @@ def test_inputs_come_and_go_under_load(bruce: RunningBruce, kafka: EmbeddedKafka
         assert sorted(filter(None, found)) == sorted(sent)
         assert bruce.stop() == 0
         assert not any(path.exists() for path in (a, b, c, stream, bruce.socket))
+
+
+@pytest.mark.final
+def test_a_storm_of_reloads(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """50 times SIGHUP, as fast as it goes, a stream comes and goes, and senders connect: nothing is lost."""
+    stays, goes, tcp = bruce.runtime / "stays", bruce.runtime / "goes", free_port()
+    always = (f'stream = "{stays}"', f"tcp = {tcp}")
+    set_inputs(bruce, *always)
+    with bruce:
+        addresses = (str(stays), str(goes), ("127.0.0.1", tcp))
+        senders = [Connecting(address, b"%d" % number) for number, address in enumerate(addresses)]
+        bruce.await_true(lambda: bool(senders[0].sent and senders[2].sent))
+        for number in range(RELOADS):
+            set_inputs(bruce, *always, *([f'stream = "{goes}"'] if number % 2 == 0 else []))
+            bruce.tell(signal.SIGHUP)
+            if number % 10 == 0:
+                # It is there for a moment, now and then; the next ones come while it is being taken away.
+                aim = len(senders[1].sent)
+                bruce.await_true(lambda aim=aim: len(senders[1].sent) > aim)
+        sent = [value for one in senders for value in one.stop()]
+        seen = bruce.await_status(lambda s: s.received >= len(sent) and s.backlog == 0)
+        assert (seen.received, seen.discarded) == (len(sent), {})
+        found = [record.value() for record in consume(kafka.bootstrap_servers, "t", PARTITIONS, len(sent))]
+        assert sorted(filter(None, found)) == sorted(sent)
 
 
 def test_an_input_that_cannot_be(bruce: RunningBruce) -> None:

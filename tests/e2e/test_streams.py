@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
+from ingest.connections import CLOSINGS
 from spool.wire import encode
+from status.snapshot import ConnectionsView, Snapshot
 from tests.daemon import RunningBruce, consume
 
 SENDERS = 1000
 PARTITIONS = 2
+NOBODY = dict.fromkeys(CLOSINGS, 0)
 
 
 @pytest.fixture
@@ -46,6 +49,13 @@ def worker_of(bruce: RunningBruce, role: str) -> int:
     return next((w.pid for w in bruce.status().workers if w.role == role), 0)
 
 
+def counted(seen: Snapshot) -> ConnectionsView:
+    """What the daemon counts of its UNIX stream connections."""
+    (found,) = (one.connections for one in seen.inputs if one.input == "stream")
+    assert found
+    return found
+
+
 def connect(bruce: RunningBruce) -> socket.socket:
     """A connection."""
     stream = socket.socket(socket.AF_UNIX)
@@ -73,8 +83,13 @@ def test_a_thousand_senders_at_once(bruce: RunningBruce, kafka: EmbeddedKafka) -
     for sender, data in zip(senders, sent, strict=True):
         sender.sendall(data[20:])
         sender.close()
-    seen = bruce.await_status(lambda seen: seen.delivered == 2 * SENDERS)
+    seen = bruce.await_status(lambda seen: seen.delivered == 2 * SENDERS and not counted(seen).open)
     assert not seen.discarded
+    # The worker that was killed had accepted them, its successor has seen them end.
+    assert counted(seen) == ConnectionsView(SENDERS, 0, {**NOBODY, "clean": SENDERS}, 0)
+    assert [(one.input, one.stored) for one in seen.inputs] == [
+        *(("datagram", 0), ("stream", 2 * SENDERS), ("tcp", 0))
+    ]
     found = [record.value() for record in consume(kafka.bootstrap_servers, "t", PARTITIONS, 2 * SENDERS)]
     assert sorted(found) == sorted([b"%d" % who for who in range(SENDERS)] * 2)
 
@@ -104,6 +119,7 @@ def test_killed_as_a_whole(bruce: RunningBruce) -> None:
     bruce.start()
     seen = bruce.await_status(lambda seen: seen.delivered == 2 and bool(seen.discarded))
     assert (seen.received, seen.discarded) == (3, {"unclean": 1})
+    assert counted(seen) == ConnectionsView(1, 0, {**NOBODY, "unclean": 1}, 0)
     assert bruce.stop() == 0
     assert not list(bruce.runtime.glob("*.lines"))
 

@@ -8,11 +8,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from ingest.connections import read_connections
 from ingest.fd_store import FdStore
 from ingest.lines import Lines, make_bells
 from ingest.listener import listen_tcp, listen_unix
 from ingest.stream_worker import StreamWorker
-from spool.page import Page
+from spool.page import Field, Page
 from spool.wire import check, reason_name
 
 LIMIT = 100_000
@@ -118,6 +119,11 @@ class Streams:
                 connection.sock.close()
         self.store.attend()
         self.worker = StreamWorker(self.listeners, self.lines, self.store, self.page)
+
+    def counted(self, name: str = "stream") -> tuple[int, dict[str, int], int]:
+        """(connections accepted, those closed, by how, errors) of an input; how nobody ended is left out."""
+        found = read_connections(self.page.words[Field.CONNECTIONS :])[name]
+        return found.accepted, {how: n for how, n in found.closed.items() if n}, found.errors
 
     def close(self) -> None:
         """Leave no descriptor."""

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.datagram import open_socket, set_timeout
+from ingest import datagram
+from ingest.datagram import open_socket, open_to, set_timeout
 from ingest.errors import BadSocket
 from ingest.listener import listen_unix
 
@@ -27,6 +28,29 @@ def test_anybody_may_send(memory: Path) -> None:
         os.umask(before)
     assert (memory / "a").stat().st_mode & 0o777 == 0o666
     assert (memory / "b").stat().st_mode & 0o777 == 0o620
+
+
+@pytest.mark.parametrize("make", [open_socket, listen_unix])
+@pytest.mark.parametrize("group", [None, grp.getgrgid(os.getgid()).gr_name])
+def test_it_is_never_open_to_others(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[..., socket.socket], group: str | None
+) -> None:
+    """From the instant that it is there nobody else can write to it, whatever the umask; which stays."""
+    seen = []
+
+    def look(path: Path, mode: int, group: str | None) -> None:
+        seen.append(stat.S_IMODE(path.stat().st_mode))
+        open_to(path, mode, group)
+
+    monkeypatch.setattr(datagram, "open_to", look)
+    before = os.umask(0)
+    try:
+        make(memory / "socket", 0o620, group).close()
+        assert os.umask(0) == 0
+    finally:
+        os.umask(before)
+    assert seen == [0 if group else 0o620]
+    assert stat.S_IMODE((memory / "socket").stat().st_mode) == 0o620
 
 
 def test_a_path_left_by_a_dead_daemon_is_taken_over(memory: Path) -> None:

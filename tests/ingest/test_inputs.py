@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import select
 import socket
 import stat
 from pathlib import Path
@@ -10,8 +12,10 @@ import pytest
 
 from ingest.errors import BadSocket
 from ingest.inputs import DATAGRAM, STREAM, TCP, Input, Inputs
+from ingest.listener import finish
 from ingest.worker import IngestWorker
 from spool.wire import encode
+from tests.daemon import free_port
 from tests.ingest.intake import Intake, connect
 
 
@@ -54,6 +58,46 @@ def test_a_change_touches_no_others(memory: Path) -> None:
     assert inputs.change([again, stream], [again]) == {STREAM}
     assert inputs.leaving(DATAGRAM) == []
     assert inputs.change([again], [again]) == set()
+    inputs.close()
+
+
+@pytest.mark.parametrize("kind", [STREAM, TCP])
+def test_a_listener_is_kept_until_it_is_finished(memory: Path, kind: str) -> None:
+    """Two changes in a row, before any worker has looked: who waits to be accepted at it still is."""
+    stays, goes = Input(STREAM, memory / "a"), Input(kind, memory / "b" if kind == STREAM else free_port())
+    inputs = Inputs([], [stays, goes])
+    listener = next(door.socket for door in inputs.of(kind) if door.input == goes)
+    sender = socket.socket(listener.family)
+    sender.connect(listener.getsockname())
+    sender.sendall(b"waits")
+    assert inputs.change([stays, goes], [stays]) == {kind}
+    for _ in range(3):
+        assert inputs.change([stays], [stays]) == set()
+        assert inputs.leaving(kind) == [listener]
+    accepted = listener.accept()[0]
+    assert accepted.recv(10) == b"waits"
+    finish(listener)
+    assert inputs.change([stays], [stays]) == set()
+    assert inputs.leaving(kind) == []
+    for one in (sender, accepted):
+        one.close()
+    inputs.close()
+
+
+def test_by_tcp_nobody_is_reset(memory: Path) -> None:
+    """Who comes to a port between the last look at it and its end was never connected."""
+    inputs = Inputs([], [Input(DATAGRAM, memory / "a"), Input(TCP, free_port())])
+    (door,) = inputs.of(TCP)
+    inputs.change([door.input], [])
+    late = socket.socket()
+    late.setblocking(False)
+    assert late.connect_ex(door.socket.getsockname()) == errno.EINPROGRESS
+    finish(door.socket)
+    poll = select.poll()
+    poll.register(late, select.POLLOUT)
+    assert poll.poll(60_000)
+    assert late.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
+    late.close()
     inputs.close()
 
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from ingest import line, stream_worker
+from ingest import connections, line, stream_worker
 from ingest.fd_store import FdStore, allow_descriptors
 from ingest.lines import Lines, holds_anything, make_way, read_lines
+from ingest.listener import is_finished, refuse
 from spool.page import HOLD_NS, Field
 from spool.wire import encode
 from tests.ingest.streams import LIMIT, SPOOL, Kill, Killed, Streams
 
+ABORTED = 200
 PEERS = 1000
 """Each has two ends in this process."""
 
@@ -75,6 +79,7 @@ def test_a_message_of_the_limit(streams: Streams) -> None:
     streams.settle()
     assert streams.refused == {"too_long": 1}
     assert ended(sender)
+    assert streams.counted() == (1, {"too_long": 1}, 0)
 
 
 def test_a_small_limit(memory: Path) -> None:
@@ -108,6 +113,7 @@ def test_a_bad_size_ends_the_connection(streams: Streams, size: int) -> None:
     streams.settle()
     assert (streams.stored, streams.refused, streams.samples) == (good, {"bad_size": 1}, [bad])
     assert ended(sender)
+    assert streams.counted() == (1, {"bad_size": 1}, 0)
 
 
 def test_malformed_inside_its_frame(streams: Streams) -> None:
@@ -132,7 +138,36 @@ def test_an_end_inside_a_message(streams: Streams, left: int) -> None:
         streams.settle()
     assert (streams.stored, streams.samples) == ([good[0]] * 2, [good[1][:left]])
     assert streams.refused == {"unclean": 1}
+    assert streams.counted() == (2, {"clean": 1, "unclean": 1}, 0)
     assert not holds_anything(streams.lines_path)
+
+
+def test_a_reset(streams: Streams) -> None:
+    """A connection that fails is counted so, by what it leaves: nothing, or the beginning of a message."""
+    for rest in (b"", b"\0\0"):
+        sender = streams.connect(tcp=True)
+        sender.sendall(messages(1)[0] + rest)
+        streams.settle()
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sender.close()
+        streams.settle()
+    assert streams.stored == messages(1) * 2
+    assert streams.counted("tcp") == (2, {"clean": 1, "unclean": 1}, 2)
+    assert streams.counted() == (0, {}, 0)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1])
+def test_a_count_is_made_right(streams: Streams, wrong: int) -> None:
+    """A worker that was killed between counting and opening a line, or the other way: all add up again."""
+    sender = streams.connect()
+    streams.settle()
+    streams.page.words[Field.CONNECTIONS] += wrong
+    streams.succeed()
+    streams.settle()
+    assert streams.counted() == (1, {}, 0)
+    sender.close()
+    streams.settle()
+    assert streams.counted() == (1, {"clean": 1}, 0)
 
 
 @pytest.mark.parametrize(
@@ -147,16 +182,17 @@ def test_other_protocols_on_tcp(
         sender.sendall(said)
         streams.settle()
         assert streams.refused == {reason: 1}
+        assert streams.counted("tcp") == (1, {reason: 1}, 0)
         assert f"speaks {reason.upper()}" in caplog.text
         assert ended(sender)
 
 
 STEPS = [
-    (line, "open_line"),
+    (connections, "open_counted"),
     (line, "receive"),
     (line, "offer"),
     (line, "turn_over"),
-    (line, "free_line"),
+    (connections, "free_counted"),
     (Lines, "reserve"),
     (Lines, "give_back"),
     (FdStore, "drop"),
@@ -213,10 +249,11 @@ def test_killed_at_each_step(memory: Path, *, after: bool) -> None:
         directory.mkdir()
         streams, kill = Streams(directory), Kill(at, after=after)
         live(streams, kill)
-        found = (sorted(streams.stored), streams.refused)
+        found = (sorted(streams.stored), streams.refused, streams.counted())
         expected = expected or found
         assert found == expected
         assert streams.refused == {"unclean": 1, "bad_size": 1}
+        assert streams.counted() == (3, {"clean": 1, "unclean": 1, "bad_size": 1}, 0)
         assert len(streams.stored) == 3 + 1 + 700 + 1
         assert not holds_anything(streams.lines_path)
         streams.close()
@@ -238,6 +275,7 @@ def test_a_daemon_that_is_gone_as_a_whole(streams: Streams) -> None:
     streams.succeed()
     streams.settle()
     assert (streams.stored, streams.refused) == (sent[:2], {"unclean": 1})
+    assert streams.counted() == (1, {"unclean": 1}, 0)
     assert ended(sender)
 
 
@@ -274,6 +312,90 @@ def test_no_descriptors(streams: Streams) -> None:
     while not streams.stored:
         streams.settle()
     assert streams.stored == messages(1)
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_descriptors_run_out(streams: Streams, *, tcp: bool) -> None:
+    """The kernel itself refuses a descriptor: it is asked now and then, nothing spins, nothing is lost."""
+    listener = streams.listeners[tcp]
+    asked = mock.Mock(wraps=listener, family=listener.family)
+    streams.worker._listeners[listener.fileno()] = asked
+    sender = streams.connect(tcp=tcp)
+    sender.sendall(messages(1)[0])
+    limits, taken = resource.getrlimit(resource.RLIMIT_NOFILE), [os.dup(0)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 1, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        streams.step()
+        assert streams.worker._poll.poll(0) == []
+        assert asked.accept.call_count == 1
+        began = time.monotonic()
+        for _ in range(6):
+            streams.step()
+        # Asked again after a pause each time.
+        assert 1 < asked.accept.call_count <= 1 + (time.monotonic() - began) / stream_worker._PAUSE_S
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in taken:
+            os.close(fd)
+    while not streams.stored:
+        streams.settle()
+    assert streams.stored == messages(1)
+
+
+def test_reset_before_they_are_accepted(streams: Streams) -> None:
+    """Peers that reset a connection that waits upset nobody: each is counted, and the next is heard."""
+    for number in range(ABORTED):
+        sender = streams.connect(tcp=True)
+        if number % 2:
+            sender.sendall(messages(1)[0])
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sender.close()
+    with streams.connect(tcp=True) as sender:
+        sender.sendall(messages(1)[0])
+        while streams.counted("tcp")[1] != {"clean": ABORTED}:
+            streams.settle()
+        assert len(streams.worker._connections) == 1
+    streams.settle()
+    assert streams.counted("tcp") == (ABORTED + 1, {"clean": ABORTED + 1}, ABORTED)
+    # What was written before a reset is the kernel's to throw away.
+    assert streams.stored[-1:] == messages(1)
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_accepted_by_one_who_gives_way(streams: Streams, *, tcp: bool) -> None:
+    """A connection that comes after GIVE_WAY goes to the successor, with all that it has sent."""
+    streams.worker.giving_way = streams.worker.stopping = True
+    sender = streams.connect(tcp=tcp)
+    sender.sendall(messages(1)[0])
+    streams.worker._accept_some(streams.listeners[tcp])
+    assert len(streams.worker._connections) == 1
+    streams.succeed()
+    sender.sendall(messages(2)[1])
+    streams.settle()
+    assert streams.stored == messages(2)
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_a_listener_that_goes_is_finished_later(streams: Streams, *, tcp: bool) -> None:
+    """Who waits at one that is no input any more is accepted when there are descriptors again."""
+    listener = streams.listeners[tcp]
+    sender = streams.connect(tcp=tcp)
+    sender.sendall(messages(1)[0])
+    del streams.worker._listeners[listener.fileno()]
+    streams.worker._poll.unregister(listener)
+    refuse(listener)
+    leaving = mock.Mock(wraps=listener, family=listener.family)
+    leaving.accept.side_effect = [OSError(errno.EMFILE, "")]
+    streams.worker.finish([leaving])
+    assert not is_finished(listener)
+    leaving.accept.side_effect = listener.accept
+    while not streams.stored:
+        streams.settle()
+    assert streams.stored == messages(1)
+    assert is_finished(listener)
 
 
 def test_half_open_peers(streams: Streams) -> None:

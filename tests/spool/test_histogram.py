@@ -7,20 +7,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spool.histogram import (
+    DATAGRAM,
     LATENCY_SECONDS,
     LATENCY_WORDS,
     SIZE_BYTES,
     SIZE_WORDS,
+    STREAM,
+    TCP,
+    add_by_input,
     add_latencies,
     add_size,
     begin_sizes,
     commit_sizes,
     prepare_sizes,
+    read_by_input,
     read_latency,
     read_sizes,
     settle,
 )
 from spool.kernel import address_of
+from spool.page import Field
 
 NOW_NS = 1_800_000_000_000_000_000
 
@@ -52,6 +58,21 @@ def test_sizes(bursts: list[list[int]]) -> None:
         found = read_sizes(words)
         assert found.counts == by_bound(list(map(float, seen)), found.bounds)
         assert found.total == sum(seen)
+
+
+def test_by_input() -> None:
+    """What was stored and refused is told by input, and counts with its frame."""
+    words = np.zeros(SIZE_WORDS, np.int64)
+    for burst in (1, 2):
+        bank = begin_sizes(address_of(words))
+        add_by_input(bank, DATAGRAM, 5, 1)
+        add_by_input(bank, STREAM, 3, 0)
+        add_by_input(bank, TCP, 0, 2)
+        prepare_sizes(address_of(words), bank, 0, burst)
+        assert read_by_input(words)["stream"] == (3 * (burst - 1), 0)
+        commit_sizes(address_of(words), burst)
+    assert read_by_input(words) == {"datagram": (10, 2), "stream": (6, 0), "tcp": (0, 4)}
+    assert SIZE_WORDS <= Field.LATENCY - Field.SIZES
 
 
 def test_a_kill_between_frame_and_count() -> None:

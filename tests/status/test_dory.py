@@ -88,7 +88,15 @@ def test_reports() -> None:
                     "last": time,
                 },
             ],
-            "samples": [{"topic": None, "reason": "short", "time": time, "data": "abc"}],
+            "senders": [
+                {"sender": "0", "reason": "unclean", "messages": malformed},
+                {"sender": "1000", "reason": "unclean", "messages": malformed},
+                {"sender": "unknown", "reason": "unclean", "messages": 3},
+            ],
+            "samples": [
+                {"topic": None, "reason": "short", "time": time, "data": "abc"},
+                {"topic": None, "reason": "unclean", "time": time, "data": "ab"},
+            ],
         }
 
     reports.take(listing(5, 1))
@@ -96,6 +104,9 @@ def test_reports() -> None:
     assert (report["id"], report["malformed_msg_count"], report["bad_topic_msg_count"]) == (0, 2, 3)
     assert report["recent_malformed"] == [base64.b64encode(b"abc").decode()]
     assert report["recent_bad_topic"] == ["\\xff"]
+    assert (report["unix_stream_unclean_disconnect_count"], report["tcp_unclean_disconnect_count"]) == (4, 0)
+    assert report["unix_stream_unclean_disconnect"] == [base64.b64encode(b"ab").decode()]
+    assert report["tcp_unclean_disconnect"] == []
     assert report["discard_topic"] == [
         {"topic": "\\xff", "min_timestamp": 1_700_000_010_000, "max_timestamp": 1_700_000_010_000, "count": 3}
     ]

@@ -29,6 +29,7 @@ WELL = Snapshot(
     unadopted=0,
     held=False,
     senders=[],
+    inputs=[],
 )
 HEALTHY = Report(
     taken="2026-11-21T17:00:00Z",
