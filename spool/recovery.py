@@ -144,6 +144,8 @@ def _clean(layout: Layout) -> None:
     places = (layout.directory, layout.segments, layout.quarantine)
     half = {path for place in places for path in place.iterdir() if path.suffix == ".tmp"}
     half |= {path for path in layout.segments.iterdir() if path.stat().st_size == 0}
+    # A directory is none of ours; on some filesystems an empty one has no bytes.
+    half = {path for path in half if path.is_file()}
     for path in half:
         path.unlink()
     _say_removed(layout, len(half))

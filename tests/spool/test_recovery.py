@@ -120,6 +120,7 @@ def test_leftovers_are_removed_and_the_spool_opens(rig: Rig, caplog: pytest.LogC
     caplog.set_level("INFO")
     segments = rig.layout.segments
     (segments / "00000000000000000009.spare.tmp").write_bytes(b"bruceseg")
+    (segments / "somebody's.tmp").mkdir()
     (segments / "00000000000000000500.seg").write_bytes(b"")
     (segments / "00000000000000000099.spare").write_bytes(b"")
     (segments / "00000000000000000098.spare").write_bytes(bytes(SEGMENT_BYTES))
