@@ -17,16 +17,14 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from spool.finding import Finding, Severity
 
 if TYPE_CHECKING:
-    from spool.examination import Totals  # it brings Numba along
+    from rich.console import Console
 
+    from spool.examination import Totals  # it brings NumPy along
+
+# Rich takes as long to load as all that a pipe needs of this, so it is imported where a terminal is.
 
 NOTHING = "-"
 """What stands in a table where there is no value."""
@@ -56,11 +54,13 @@ def show_rows(
     Where a row is wider than the terminal, each row is a paragraph with a line for each head: no number is
     cut.
     """
-    console = console or Console()
-    if not console.is_terminal:
+    if (console := terminal(console)) is None or not console.is_terminal:
         for row in rows:
-            print(*row, sep="\t", file=console.file)
+            print(*row, sep="\t", file=console.file if console else None)
         return
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     listed = [list(row) for row in rows]
     if _width(heads, listed) > console.width:
         _show_paragraphs(heads, listed, console)
@@ -79,19 +79,24 @@ def room_beside(
     heads: Sequence[str], rows: Sequence[Sequence[object]], most: int, *, console: Console | None = None
 ) -> int:
     """Cells for one more column of a table, `most` at most; of no terminal it is not asked how wide it is."""
-    console = console or Console()
-    left = console.width - _width(heads, rows) - 2 if console.is_terminal else most
+    console = terminal(console)
+    left = console.width - _width(heads, rows) - 2 if console and console.is_terminal else most
     return max(1, min(left, most))
 
 
 def _width(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
     """Of a table, two columns being two cells apart."""
+    from rich.cells import cell_len  # noqa: PLC0415
+
     texts = [heads, *rows]
     widths = [max(cell_len(str(row[index])) for row in texts) for index in range(len(heads))]
     return sum(widths) + 2 * (len(widths) - 1)
 
 
 def _show_paragraphs(heads: Sequence[str], rows: Sequence[Sequence[object]], console: Console) -> None:
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     for at, row in enumerate(rows):
         if at:
             console.print()
@@ -105,19 +110,26 @@ def _show_paragraphs(heads: Sequence[str], rows: Sequence[Sequence[object]], con
 
 def show_lines(lines: Iterable[str], *, cut: bool, console: Console | None = None) -> None:
     """Lines as they come; `cut` shortens them to the width of a terminal."""
-    console = console or Console()
-    width = console.width if cut and console.is_terminal else None
+    if (console := terminal(console)) is None or not cut or not console.is_terminal:
+        for line in lines:
+            print(line, file=console.file if console else None)
+        return
+    from rich.cells import set_cell_size  # noqa: PLC0415
+
     for line in lines:
-        print(line if width is None else set_cell_size(line, width).rstrip(), file=console.file)
+        print(set_cell_size(line, console.width).rstrip(), file=console.file)
 
 
 def show_sentences(rows: Iterable[tuple[str, str]], *, console: Console | None = None) -> None:
     """A word and a sentence a line; on a terminal the sentence goes on below itself."""
-    console = console or Console()
+    if (console := terminal(console)) is None or not console.is_terminal:
+        for row in rows:
+            print(*row, sep="\t", file=console.file if console else None)
+        return
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     for word, sentence in rows:
-        if not console.is_terminal:
-            print(word, sentence, sep="\t", file=console.file)
-            continue
         line = Table(box=None, pad_edge=False, show_header=False)
         line.add_column(min_width=_WORD)
         line.add_column(overflow="fold")
@@ -130,8 +142,19 @@ def say(text: str) -> None:
     print(text.removesuffix("\n"))
 
 
+def terminal(console: Console | None = None) -> Console | None:
+    """This console, else that of standard output; None where that is no terminal."""
+    if console is None and not sys.stdout.isatty():
+        return None
+    from rich.console import Console  # noqa: PLC0415
+
+    return console or Console()
+
+
 def error_console() -> Console:
     """Where progress is shown, so that it never mixes with results."""
+    from rich.console import Console  # noqa: PLC0415
+
     return Console(stderr=True)
 
 
@@ -139,17 +162,18 @@ def show_findings(
     findings: Iterable[Finding], totals: Totals, seconds: float, *, console: Console | None = None
 ) -> None:
     """What a check found, and how much it looked at."""
-    console = console or Console()
+    console = terminal(console)
     heads = ("severity", "kind", "file", "byte", "what")
     rows = [(f.severity.value, f.kind.value, str(f.path), f.offset, f.sentence) for f in findings]
     show_rows(heads, rows, console=console)
-    if rows and console.is_terminal:
+    if rows and console and console.is_terminal:
         console.print()
     damaged = sum(row[0] == Severity.DAMAGE.value for row in rows)
     looked = (
         f"{totals.segments:,} segments, {totals.messages:,} messages, {totals.bytes / (1 << 20):,.1f} MiB"
     )
-    console.out(f"{damaged or 'no'} damage: {looked} verified in {seconds:.1f} s", highlight=False)
+    said = f"{damaged or 'no'} damage: {looked} verified in {seconds:.1f} s"
+    print(said, file=console.file if console else None)
 
 
 def is_of_output(error: OSError) -> bool:

@@ -1,4 +1,4 @@
-"""A spool at a glance: a screen for people, lines of columns that begin with their name for pipes."""
+"""A spool at a glance: a screen for people. What a pipe gets is in cli.status_lines."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.output import NOTHING, show_rows
+from cli.output import NOTHING
 from cli.records import printable
+from cli.status_lines import behind, notes
 from status.health import in_words
 from status.report import Complaint, RateView, Report, RoomView
 from status.snapshot import BrokerView, SenderView, Snapshot
@@ -21,47 +22,10 @@ _MIB = 1 << 20
 _LONG_HOURS = 30 * 24
 
 
-def show_status(report: Report, unhealthy: Sequence[Complaint], *, console: Console | None = None) -> None:
-    """Write it to standard output."""
-    console = console or Console()
-    if not console.is_terminal:
-        show_rows((), _lines(report, unhealthy), console=console)
-        return
+def show_screen(report: Report, unhealthy: Sequence[Complaint], console: Console) -> None:
+    """Write it to a terminal."""
     for part in _screen(report, unhealthy):
         console.print(part, highlight=False)
-
-
-# -- for pipes ------------------------------------------------------------------------------------------
-
-
-def _lines(report: Report, unhealthy: Sequence[Complaint]) -> Iterator[Sequence[object]]:
-    snapshot, marks = report.snapshot, report.snapshot.watermarks
-    yield "spool", snapshot.spool.directory, snapshot.spool.uuid
-    yield from (("unhealthy", one.condition, one.sentence) for one in unhealthy)
-    yield from (("received", snapshot.received), ("delivered", snapshot.delivered))
-    yield from (("discarded", sum(snapshot.discarded.values())), ("backlog", snapshot.backlog))
-    for name, rate in (("minute", report.minute), ("quarter_hour", report.quarter_hour)):
-        yield "rate", name, *((rate.received, rate.delivered, rate.discarded) if rate else [NOTHING] * 3)
-    for name in ("accepted", "written", "synced", "delivered"):
-        yield "watermark", name, getattr(marks, name)
-    if report.oldest:
-        yield "oldest", report.oldest.age_seconds, report.oldest.received, report.oldest.sequence
-    yield "disk", snapshot.spool.segments, snapshot.spool.bytes
-    if room := report.room:
-        hours = NOTHING if room.hours_until_full is None else room.hours_until_full
-        yield "room", room.waiting_bytes, room.capacity_bytes, hours
-    for topic, count in report.topics:
-        yield "topic", printable(topic), count, *(["estimated"] if report.topics_estimated else [])
-    for broker in snapshot.brokers:
-        yield "broker", broker.id, broker.state, broker.offset, broker.in_flight, behind(broker, snapshot)
-    yield from (("discards", *pair) for pair in snapshot.discarded.items())
-    for sender in snapshot.senders:
-        yield "sender", sender.sender, sender.received, sum(sender.discarded.values())
-    yield from (("worker", worker.role, worker.pid, worker.restarts) for worker in snapshot.workers)
-    yield from (("note", sentence) for sentence in _notes(report))
-
-
-# -- for people -----------------------------------------------------------------------------------------
 
 
 def _screen(report: Report, unhealthy: Sequence[Complaint]) -> Iterator[RenderableType]:
@@ -78,7 +42,7 @@ def _screen(report: Report, unhealthy: Sequence[Complaint]) -> Iterator[Renderab
     if report.topics or report.snapshot.brokers:
         yield Text()
         yield _side_by_side(_topics(report), _brokers(report.snapshot))
-    for sentence in _notes(report):
+    for sentence in notes(report):
         yield Text()
         yield Text(sentence, style="yellow")
 
@@ -185,24 +149,3 @@ def _brokers(snapshot: Snapshot) -> Table:
 def worst_first(snapshot: Snapshot) -> list[BrokerView]:
     """The brokers, those that are well at the end."""
     return sorted(snapshot.brokers, key=lambda broker: (broker.state == "healthy", broker.id))
-
-
-def behind(broker: BrokerView, snapshot: Snapshot) -> int:
-    """Messages stored since the first one that waits for a broker, whoever they are for."""
-    return max(0, snapshot.watermarks.synced - broker.offset)
-
-
-def _notes(report: Report) -> Iterator[str]:
-    """What is to be known, and no reason to worry."""
-    snapshot, last = report.snapshot, report.last_trouble
-    if last and not snapshot.trouble:
-        yield f"last trouble, over since {last.seen}: {last.sentence}"
-    if job := snapshot.lent:
-        yield f"delivery is lent to process {job.pid} on {job.host} since {job.since}: below {job.until}"
-    if snapshot.held:
-        yield "`brucectl drain --stop-intake` has stopped the intake: senders wait until it ends"
-    if snapshot.unadopted:
-        yield (
-            f"jobs have written down what became of {snapshot.unadopted} messages that are still "
-            "in the backlog here: a daemon takes it over, or `brucectl drain`"
-        )

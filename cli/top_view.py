@@ -11,7 +11,8 @@ from rich.text import Text
 
 from cli.chart import sparkline
 from cli.records import printable
-from cli.status_view import behind, room_in_words, worst_first
+from cli.status_lines import behind
+from cli.status_view import room_in_words, worst_first
 from cli.top import Flow, Top
 from status.health import Limits, complaints, in_words
 from status.report import Report

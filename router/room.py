@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
 from dispatch.brokers import State
 from dispatch.partitions import NOT_HELD
-from dispatch.pool import Pool
+
+if TYPE_CHECKING:
+    from dispatch.pool import Pool  # it brings librdkafka along, and who reads bruce.toml needs none
 
 BATCH_MESSAGES = 8192
 BATCH_BYTES = 1 << 20

@@ -22,8 +22,11 @@ from spool.catalogue import Catalogue, SegmentInfo
 from spool.changes import CHUNK_MESSAGES
 from spool.decode import decode
 from spool.environment import UNREADABLE
+from spool.errors import BadSpool
 from spool.files import Span, Unreadable, read_file
 from spool.frame import POSITION, ROW, SEQUENCE, STORED, Tail
+from spool.index import read_committed
+from spool.kernel import compile_at_once
 from spool.layout import Layout
 from spool.live import empty_tail, end_of, live_segment, read_footer
 from spool.marks import Bitmaps, Marks
@@ -33,6 +36,8 @@ from spool.segment import bound_spares
 
 MOST_READ = 4
 """Partly delivered segments that are read at one look: 0.05 s of a processor each, 0.15 s packed."""
+LITTLE_BYTES = 256 << 10
+"""Of a segment without a footer, through which a walk takes less time than the compiled loops to load."""
 _ALL = 1 << 40
 """An offset behind the end of every segment."""
 _TRIES = 5
@@ -97,6 +102,8 @@ class Backlog:
     """What waits in one spool; a second look reads only what has changed."""
 
     def __init__(self, layout: Layout) -> None:
+        if _has_far_to_walk(layout):
+            compile_at_once()
         compile_kernels()
         self._layout, self._topics = layout, Topics()
         self._catalogue = Catalogue(layout)
@@ -284,9 +291,27 @@ class Arrivals:
 
 
 def compile_kernels() -> None:
-    """Load what looking takes: in that time others deliver, and a look is to be of one moment."""
+    """Load what looking takes: in that time others deliver, and a look is to be of one moment.
+
+    Where that has been put off (spool.kernel), nothing is loaded here, and little is to be walked.
+    """
     scan.compile_kernels()
     decode(np.zeros(8, np.uint8), 0, np.zeros((0, ROW), np.int64), Topics(), scan.digest_address())
+
+
+def _has_far_to_walk(layout: Layout) -> bool:
+    """Whether the end of the log is far behind the beginning of a segment that has no footer to tell it."""
+    try:
+        live = live_segment(layout)
+        if live is None:
+            return False
+        with live.path.open("rb", buffering=0) as file:
+            if read_footer(file.fileno()):
+                return False
+    except (OSError, BadSpool):
+        return True  # it changes while we look, or is damaged: nobody knows
+    committed = read_committed(layout.index)
+    return committed is None or int(committed[1][POSITION]) > LITTLE_BYTES
 
 
 def by_topic(batch: Batch, rows: npt.NDArray[np.bool_] | None = None) -> Counts:

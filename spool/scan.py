@@ -39,6 +39,8 @@ from spool.packed import header_of
 
 CHUNK_BYTES = 1 << 20
 """Read at a time: small enough to stay in the cache until it is parsed, large enough to cost little."""
+FIRST_BYTES = 64 << 10
+"""Read first, and then twice as much each time: who wants ten messages need not wait for thousands."""
 _FRAMES = 8192
 
 
@@ -72,19 +74,21 @@ class Scan:
         self.limit = size if limit is None else min(limit, size)
         self.stopped = END
         self._chunk_bytes = chunk_bytes
-        self._buffer = np.empty(chunk_bytes, np.uint8)
+        self._next_bytes = min(FIRST_BYTES, chunk_bytes)
+        self._buffer = np.empty(self._next_bytes, np.uint8)
         self._table = np.empty((_FRAMES, ROW), np.int64)
 
     def next(self) -> Chunk | None:
         """The next chunk, valid until the call after it; None at the end of what is good."""
-        if len(self._buffer) > self._chunk_bytes:
-            self._buffer = np.empty(self._chunk_bytes, np.uint8)
+        if len(self._buffer) != self._next_bytes:
+            self._buffer = np.empty(self._next_bytes, np.uint8)
         while True:
             start = int(self.tail[POSITION])
             got = os.preadv(self.fd, [self._room(self.limit - start)], start)
             base = address_of(self._buffer) - start
             self.stopped, rows = walk(base, start + got, self.tail, self._table, digest_address())
             if rows:
+                self._next_bytes = min(2 * self._next_bytes, self._chunk_bytes)
                 return Chunk(self._buffer, start, self._table[:rows])
             if self.stopped != CUT or got < len(self._buffer):
                 return None

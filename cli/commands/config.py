@@ -9,7 +9,6 @@ import typer
 
 from cli.arguments import AsJson, ConfigFile, examples
 
-HELP = "Look at bruce.toml, or make one of a Bruce's or a Dory's."
 VERSION = 1
 CHECK_EXAMPLES = examples("brucectl config check", "brucectl config check --config new.toml")
 SHOW_EXAMPLES = examples("brucectl config show", "brucectl config show --json | jq .settings")

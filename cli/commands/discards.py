@@ -63,6 +63,7 @@ def discards(
     from cli.discards import as_document, list_discards, newest, user_name
     from cli.output import show_json, show_rows
     from cli.span import parse_place
+    from spool.kernel import interpret_at_first
     from spool.wire import Reason, reason_name
 
     reasons = frozenset(reason or ())
@@ -73,6 +74,7 @@ def discards(
     if start and not start.is_time:
         raise BadArgument(f"--from {since}: expected a time, such as 2026-03-01T12:00:00 or -2h")
     directory = configured_spool(spool, config)
+    interpret_at_first()
     with file_errors():
         found = list_discards(directory, names, reasons, start.value if start else 0)
     if as_json:

@@ -58,21 +58,27 @@ def status(
     received, delivered, discarded, backlog, full, disk, workers, brokers, trouble, dead_lettered,
     acknowledgements, lent, unadopted, held, rates, topics, topics_estimated, oldest, room, last_trouble.
     """
-    from cli.output import show_json
+    from cli.output import show_json, show_rows, terminal
     from cli.report import look_once
     from cli.span import parse_length
-    from cli.status_view import show_status
+    from cli.status_lines import status_lines
+    from spool.kernel import interpret_at_first
     from status.health import Limits, complaints
 
     limits = Limits(parse_length("--max-age", max_age), parse_length("--full-within", full_within))
     directory, options = configured(spool, config)
+    interpret_at_first()
     with file_errors():
         report = look_once(directory, options)
     unhealthy = complaints(report, limits)
     if as_json:
         show_json(report.as_json(unhealthy))
+    elif (console := terminal()) and console.is_terminal:
+        from cli.status_view import show_screen
+
+        show_screen(report, unhealthy, console)
     else:
-        show_status(report, unhealthy)
+        show_rows((), status_lines(report, unhealthy))
     raise typer.Exit(exits.FOUND if unhealthy else exits.FINE)
 
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from cli.clashes import HOME, find_clashes, find_owners
 from cli.doctor.finding import Finding, Level
 from pipeline.requirements import columns_here, java_here, pyspark_here
-from spool.kernel import unkept
+from spool.intrinsics import kept_nowhere
 
 _HIDES = {True: "hides", False: "is hidden by"}
 _OWN = "give bruce an environment of its own"
@@ -20,7 +20,7 @@ def look() -> Iterator[Finding]:
     """All checks of this environment."""
     yield check_owners(packages_distributions())
     yield check_path(sys.path)
-    yield check_loops(unkept)
+    yield check_loops(kept_nowhere())
     if not find_spec("pyspark"):
         yield Finding(
             "pyspark",

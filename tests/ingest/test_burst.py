@@ -133,13 +133,13 @@ def test_bursts_go_on_in_the_next_segment(memory: Path) -> None:
 LIFE = """
 import sys
 from pathlib import Path
-import numba
 from ingest import kernels
+from spool.kernel import Kernel
 
 def compiled():
     modules = [m for name, m in sys.modules.items() if name.split(".")[0] in ("spool", "ingest")]
-    found = [v for m in modules for v in vars(m).values() if isinstance(v, numba.core.dispatcher.Dispatcher)]
-    return {(d.py_func.__module__, d.py_func.__name__): len(d.signatures) for d in found}
+    found = [v for m in modules for v in vars(m).values() if isinstance(v, Kernel)]
+    return {(k.__module__, k.__name__): len(k.compiled.signatures) for k in found}
 
 kernels.compile_kernels()
 before = compiled()

@@ -57,7 +57,7 @@ def java(folder: Path, version: str) -> Path:
 
 def test_all_commands_are_asked() -> None:
     """The list above has every command of `brucectl spark`."""
-    assert set(typer.main.get_command(app.jobs).commands) == set(COMMANDS)  # type: ignore[attr-defined]
+    assert set(typer.main.get_group(app.jobs).commands) == set(COMMANDS)  # type: ignore[attr-defined]
 
 
 def test_each_command_says_what_is_missing(tmp_path: Path) -> None:

@@ -5,34 +5,7 @@ Nothing is ever written, except by `repair --apply` and `reindex`.
 
 from __future__ import annotations
 
-from cli.commands.inspect import (
-    carve,
-    export,
-    find,
-    frames,
-    records,
-    repair,
-    segments,
-    show,
-    timeline,
-    verify,
-)
-
 HELP = (
     "Look into a spool, or segment files by themselves. "
     "Nothing is written, except by reindex and by repair --apply."
 )
-
-__all__ = [
-    "HELP",
-    "carve",
-    "export",
-    "find",
-    "frames",
-    "records",
-    "repair",
-    "segments",
-    "show",
-    "timeline",
-    "verify",
-]
