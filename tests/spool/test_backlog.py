@@ -37,6 +37,26 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     made.crash()
 
 
+@pytest.mark.parametrize(
+    ("frames", "sealed", "far"), [(2, False, False), (60, False, True), (60, True, False)]
+)
+def test_loops_are_loaded_before_a_long_walk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frames: int, *, sealed: bool, far: bool
+) -> None:
+    """Where an open segment has much to walk: in the middle of a look others would deliver."""
+    made = Rig(tmp_path, segment_bytes=1 << 20, max_bytes=16 << 20)
+    for _ in range(frames):
+        made.append([encode(b"t", b"v" * 1000)] * 10)
+    made.step()
+    if sealed:
+        made.stop()
+    made.crash()
+    called = []
+    monkeypatch.setattr(backlog, "compile_at_once", lambda: called.append(True))
+    Backlog(made.layout).close()
+    assert bool(called) is far
+
+
 def mark(rig: Rig, resolved: list[int], floor: int = 0) -> None:
     """Write down that these sequences, and those below the floor, are resolved."""
     catalogue = Catalogue(rig.layout)
