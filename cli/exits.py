@@ -5,7 +5,7 @@
 2   bad usage or configuration
 3   not reachable
 
-And 141 where a shell says that SIGPIPE ended it.
+And, as shells count signals, 130 behind Control-C, and 141 where SIGPIPE ended it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ FINE = 0
 FOUND = 1
 USAGE = 2
 UNREACHABLE = 3
+INTERRUPTED = 128 + signal.SIGINT
 NO_READER = 128 + signal.SIGPIPE
 """As shells count it: nobody reads the output any more (cli.entry)."""
 
@@ -32,6 +33,7 @@ MEANINGS = {
     FOUND: "Found something wrong.",
     USAGE: "Bad usage or configuration.",
     UNREACHABLE: "Not reachable: no daemon, no spool, or no Kafka.",
+    INTERRUPTED: "Interrupted by Control-C. Commands that go on until then end with 0.",
     NO_READER: "Ended by SIGPIPE, as others are: what reads its output (head, a pager) has seen enough.",
 }
 

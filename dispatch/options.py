@@ -71,7 +71,7 @@ _MODE_PROPERTIES = {
 class DispatchOptions:
     """How messages are delivered. `kafka` must name the `bootstrap.servers`."""
 
-    kafka: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     """librdkafka properties, as they stand in its CONFIGURATION.md: TLS, SASL, batching, compression.
 
     A secret need not stand here: `"sasl.password.credential" = "kafka-password"` takes the value from a

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,6 +19,8 @@ from pipeline.identity import bruce_id
 from pipeline.kafka_plan import RANGE_OFFSETS, Range, plan_ranges
 from pipeline.schema import KAFKA_SCHEMA
 
+CONNECTOR, OURS = "kafka", "bruce-kafka"
+"""Spark's names for the two: what a reader is asked for by `format`."""
 _CREATE_TIME = 0
 _EXACT_SINCE = "1900-01-01"
 """Before that the connector moves timestamps, as Java's old calendar does."""
@@ -32,21 +35,32 @@ _TOLD = {*_SAME, "security.protocol", "sasl.mechanisms", "sasl.username", "sasl.
 _OF_THE_WAY = ("ssl.", "sasl.", "enable.ssl.", "enable.sasl.", "https.")
 
 
-def read_kafka(session: SparkSession, properties: Mapping[str, str], topics: Sequence[str]) -> DataFrame:
-    """What these topics hold now, with the columns of KAFKA_SCHEMA; `properties` are librdkafka's.
+class Records(NamedTuple):
+    """What Kafka holds, and by which of Spark's formats it is read."""
+
+    frame: DataFrame
+    """The columns of KAFKA_SCHEMA."""
+    format: str
+    """CONNECTOR or OURS."""
+
+
+def read_kafka(session: SparkSession, properties: Mapping[str, str], topics: Sequence[str]) -> Records:
+    """What these topics hold now; `properties` are librdkafka's.
 
     Raises Unreachable, BadProperty.
     """
     java = java_properties(properties)
     if java is not None and has_connector(session) and (ranges := plan_ranges(properties, topics, most=None)):
-        return _by_connector(session, java, ranges)
-    source = session.read.format("bruce-kafka").options(**properties)
-    return source.option("topics", ",".join(topics)).load()
+        return Records(_by_connector(session, java, ranges), CONNECTOR)
+    source = session.read.format(OURS).options(**properties)
+    return Records(source.option("topics", ",".join(topics)).load(), OURS)
 
 
 def has_connector(session: SparkSession) -> bool:
     """Whether this session can load `format("kafka")`."""
-    reader = session.read.format("kafka").option("kafka.bootstrap.servers", "none:1").option("subscribe", "t")
+    reader = (
+        session.read.format(CONNECTOR).option("kafka.bootstrap.servers", "none:1").option("subscribe", "t")
+    )
     try:
         reader.load()  # knows its columns without asking anybody
     except AnalysisException:
@@ -101,7 +115,7 @@ def _by_connector(session: SparkSession, java: Mapping[str, str], ranges: Sequen
         "failOnDataLoss": "false",
         "maxRecordsPerPartition": str(RANGE_OFFSETS),
     }
-    found = session.read.format("kafka").options(**options).load()
+    found = session.read.format(CONNECTOR).options(**options).load()
     exact = (f.col("timestampType") == _CREATE_TIME) & (f.col("timestamp") >= f.lit(_EXACT_SINCE))
     stamp = bruce_id("headers")
     return found.select(

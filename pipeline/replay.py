@@ -5,7 +5,8 @@
 Each record has a header `bruce-replay` beside its own, the time of the replay in ms since the epoch.
 
 No segment is held back for it: room for new messages comes first. Messages are counted before they are sent,
-by segment, so that it can be told how many went with segments that were removed in between.
+by segment, so that it can be told how many went with segments that were removed in between: since a dry run,
+too, or since the replay was interrupted (`pipeline.replay_note`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pipeline.archive import NO_TOPIC
 from pipeline.archive_files import read_archive
 from pipeline.failure import explained
 from pipeline.plan import find_spools
+from pipeline.replay_note import Counted, Note, count_gone
 from pipeline.route_plan import plan_routes
 from pipeline.schema import SCHEMA
 from pipeline.segments import topic_name
@@ -54,7 +56,7 @@ class Replayed:
     left: int
     """Not sent in time, unreadable, or of topics that Kafka does not have."""
     gone: int
-    """Removed to make room, between being counted and being sent."""
+    """Removed to make room, between being counted, by a dry run too, and being sent."""
     unknown: list[str]
     """Topics that Kafka does not have."""
     seconds: float
@@ -68,6 +70,8 @@ class Kept:
         self._session, self._paths = session, list(paths)
         self.layouts = [] if archive else find_spools(self._paths)
         self._archive = archive
+        self.note: Note | None = None
+        """Where it is kept in mind what was counted."""
 
     def read(self, wanted: Wanted, columns: Sequence[str]) -> DataFrame:
         """These columns of what is asked for. Raises JobFailed."""
@@ -85,6 +89,10 @@ class Kept:
         with explained():
             found = [read_archive(self._session, path) for path in self._paths]
         return reduce(DataFrame.unionByName, found).where(f.col("topic") != NO_TOPIC)
+
+    def spools(self) -> bytes:
+        """The uuids of the spools, which tell them from others."""
+        return b"".join(sorted(map(read_identity, self.layouts)))
 
     def numbers(self) -> dict[str, set[int]]:
         """By spool, the numbers of the segments that are kept now."""
@@ -130,7 +138,8 @@ class Count:
 
     def __init__(self, kept: Kept, wanted: Wanted) -> None:
         """Raises JobFailed."""
-        place = _SEGMENT if kept.layouts else ("topic",)
+        self._by_segment = bool(kept.layouts)
+        place = _SEGMENT if self._by_segment else ("topic",)
         rows = kept.read(wanted, place)
         time_ns = f.unix_micros("received_at") * 1000
         counts = rows.groupBy(*place).agg(
@@ -154,6 +163,12 @@ class Count:
             )
         return [found[topic] for topic in sorted(found)]
 
+    @property
+    def rows(self) -> list[Counted]:
+        """By segment; nothing of archives."""
+        names = (*_SEGMENT, "n", "first", "last")
+        return [Counted._make(row[name] for name in names) for row in self._rows] if self._by_segment else []
+
     def outside(self, kept: Mapping[str, set[int]], topics: Iterable[str]) -> int:
         """Messages of these topics in segments that are kept no more."""
         known = set(topics)
@@ -165,9 +180,11 @@ class Count:
 
 
 def dry(kept: Kept, wanted: Wanted) -> Replayed:
-    """What would be sent. Raises JobFailed."""
+    """What would be sent, which is noted. Raises JobFailed, OSError."""
     started = time.monotonic()
     count = Count(kept, wanted)
+    if kept.note:
+        kept.note.write(count.rows)
     return Replayed(count.topics, count.messages, 0, {}, count.messages, 0, [], time.monotonic() - started)
 
 
@@ -180,10 +197,14 @@ def run_replay(
     to_topic: str | None = None,
     timeout_s: float | None = None,
 ) -> Replayed:
-    """Send it, perhaps all to another topic. Raises Unreachable, BadProperty, BadPartitioner, JobFailed."""
+    """Send it, perhaps all to another topic; what is gone since it was noted counts, too.
+
+    Raises Unreachable, BadProperty, BadPartitioner, JobFailed, OSError.
+    """
     started = time.monotonic()
     deadline = float("inf") if timeout_s is None else time.time() + timeout_s
     count = Count(kept, wanted)
+    vanished = _compare(kept.note, count, kept, wanted) if kept.note else 0
     names = [to_topic] if to_topic is not None else [one.topic for one in count.topics]
     routes = plan_routes(options, names if count.messages else [], partitioners, kept.layouts, deadline)
     delivery = Delivery(options, "replay", deadline=deadline, replayed_ms=time.time_ns() // 1_000_000)
@@ -196,13 +217,23 @@ def run_replay(
     left = count.messages - sum(reasons.values())
     # What came to no end is of a topic that is not there, is gone, or stays for want of time.
     gone = min(max(0, left - absent), count.outside(kept.numbers(), (one.topic for one in there)))
+    if kept.note and left == gone:
+        kept.note.forget()
     return Replayed(
         count.topics,
-        count.messages,
+        count.messages + vanished,
         reasons.get(0, 0),
         count_refused(reasons),
         left - gone,
-        gone,
+        gone + vanished,
         sorted(set(names) - routes.available.keys()) if count.messages else [],
         time.monotonic() - started,
     )
+
+
+def _compare(note: Note, count: Count, kept: Kept, wanted: Wanted) -> int:
+    """How many of those noted are there no more; where none were, these are from now on. Raises OSError."""
+    if before := note.read():
+        return count_gone(before, count.rows, kept.numbers(), wanted)
+    note.write(count.rows)
+    return 0

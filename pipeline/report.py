@@ -8,7 +8,8 @@
      "total": {COUNT: n, ...},
      "by": [DIMENSION, ...],             partition, hour, host, as was asked for
      "groups": [{"topic": name, DIMENSION: value, ..., COUNT: n, ...}],
-     "dropped": {topic: n}}              offsets that Kafka had and has no more, where there are any
+     "dropped": {topic: n},              offsets that Kafka had and has no more, where there are any
+     "read_by": format}                  kafka: by Spark's own connector; bruce-kafka: by bruce's source
 
 COUNT: stored, once, duplicated, discarded, backlog, lost, altered, reordered, foreign, as `pipeline.audit`
 defines them. `unreadable`: stored according to the headers of the segments, and in no good frame; null when
@@ -25,6 +26,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from pipeline.audit import COUNTS
+from pipeline.kafka_reader import CONNECTOR, OURS
 
 VERSION = 1
 
@@ -55,6 +57,8 @@ class Report:
     """Dimensions of `groups`, beside the topic."""
     groups: Sequence[Mapping[str, Any]] = ()
     """The COUNTS of each group, in order; a dimension that is not known is None."""
+    read_by: str = OURS
+    """By which of Spark's formats Kafka was read (pipeline.kafka_reader)."""
 
     @property
     def total(self) -> dict[str, int]:
@@ -78,6 +82,7 @@ class Report:
             "by": list(self.by),
             "groups": list(map(dict, self.groups)),
             "dropped": dict(self.dropped),
+            "read_by": self.read_by,
         }
 
     def write_parquet(self, path: str) -> None:
@@ -99,4 +104,5 @@ class Report:
         verdict = ", ".join(bad) if bad else "nothing is missing"
         gone = sum(self.dropped.values()) if total["lost"] else 0
         hint = f" Kafka itself has dropped {gone:,} records of these topics since." if gone else ""
-        return f"{found}: {verdict}{' (' + ', '.join(said) + ')' if said else ''}.{hint}"
+        reader = " Kafka was read by Spark's own connector." if self.read_by == CONNECTOR else ""
+        return f"{found}: {verdict}{' (' + ', '.join(said) + ')' if said else ''}.{hint}{reader}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -62,12 +63,13 @@ def run_audit(
         stored = _stored(session, plans, by)
         if not whole:
             stored = stored.where(f.col("topic").isin(*topics))
-        kafka = read_kafka(session, properties, in_kafka)
+        kafka, read_by = read_kafka(session, properties, in_kafka)
         told = {"discarded": _discarded(session, outcomes), "backlog": _backlog(session, outcomes)}
         if unstamped:
             kafka = stamp(stored, kafka, **told)
         rows = summarise(match(stored, kafka, **told, by=by), by).collect()
-    return _report(plans, rows, count_dropped(properties, in_kafka), by, whole=whole)
+    dropped = count_dropped(properties, in_kafka)
+    return replace(_report(plans, rows, dropped, by, whole=whole), read_by=read_by)
 
 
 def _stored(session: SparkSession, plans: Sequence[SpoolPlan], by: Sequence[str]) -> DataFrame:

@@ -43,9 +43,14 @@ class Sent:
     """Topics that Kafka does not have."""
     seconds: float
 
+    @property
+    def unknown_messages(self) -> dict[str, int]:
+        """Messages of `unknown` topics, by name."""
+        return {topic: self.topics[topic] for topic in self.unknown}
+
     def as_json(self) -> dict[str, object]:
         """The same, its version first."""
-        return {"version": VERSION, **asdict(self)}
+        return {"version": VERSION, **asdict(self), "unknown_messages": self.unknown_messages}
 
 
 def send(frame: DataFrame, routes: Routes, delivery: Delivery) -> DataFrame:

@@ -34,6 +34,11 @@ def test_an_alias_overrides_the_default(alias: str) -> None:
     assert "queue.buffering.max.ms" not in effective
 
 
+def test_options_that_are_printed_have_no_secret() -> None:
+    """As a traceback, a log or a plan of Spark may have them; librdkafka's properties are left out."""
+    assert "s3cr3t" not in repr(DispatchOptions(kafka={"sasl.password": "s3cr3t"}))
+
+
 @pytest.mark.parametrize("settings", [{"acks": "1"}, {"acks": "0"}, {"request.required.acks": "1"}])
 def test_weaker_acks_turn_idempotence_off_and_keep_order(settings: dict[str, str]) -> None:
     """Without idempotence one request at a time is what keeps a retry from being overtaken."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from spool.changes import Changes
 from spool.discard_file import read_discard_file
 from spool.marks import Marks
 from spool.wire import Reason, encode
+from tests.pipeline.conftest import Done
 from tests.spool.rig import Rig
 
 if TYPE_CHECKING:
@@ -143,11 +144,27 @@ def test_a_topic_that_grew_keeps_its_count_for_what_waits(
 
 
 @pytest.mark.spark
-def test_what_cannot_be_delivered_stays(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
-    """Of a topic that no Kafka has messages are left, and its name is told; the others are delivered."""
+def test_what_cannot_be_delivered_stays(
+    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, job: Callable[..., Done], tmp_path: Path
+) -> None:
+    """Of a topic that no Kafka has messages are left, and name and number are told; the others are delivered.
+
+    Nothing says of those left that they are done with: the next drain finds them again, and exits 1.
+    """
     fill(rig, 40, (b"clicks", b"no such topic"))
     done = run(spark, kafka, rig)
     assert (done.messages, done.delivered, done.left, done.unknown) == (40, 20, 20, ["no such topic"])
+    assert done.as_json()["unknown_messages"] == {"no such topic": 20}
+    account = take_account(rig.layout, list)
+    assert (account.backlog, account.delivered, account.discarded) == (20, 20, [])
+    config = tmp_path / "bruce.toml"
+    config.write_text(
+        f'[kafka]\n"bootstrap.servers" = "{kafka.bootstrap_servers}"\n[dispatch]\nunknown_topic_seconds = 0\n'
+    )
+    said = job("drain", rig.options.directory, "--config", config)
+    assert said.returncode == 1
+    assert said.stdout.startswith("not drained: 0 of 20 messages delivered in ")
+    assert said.stdout.endswith("20 left; Kafka does not have the topic no such topic (20 messages)\n")
     assert take_account(rig.layout, list).backlog == 20
 
 

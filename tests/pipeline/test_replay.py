@@ -175,3 +175,52 @@ def test_what_goes_before_it_is_sent(
     assert sorted(int((record.value() or b"").rstrip(b"\0")) for record in found) == list(
         range(starts[2], 120, 2)
     )
+
+
+def test_what_went_since_it_was_counted(
+    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, tmp_path: Path
+) -> None:
+    """Segments are removed behind a dry run, and more behind a replay that was interrupted: all are counted.
+
+    Behind one that sent all, nothing is compared any more.
+    """
+    from pipeline.replay import Kept, dry, run_replay
+    from pipeline.replay_note import Note
+
+    for first in range(0, 120, 4):
+        rig.append([encode(b"clicks", b"%d" % i + bytes(900)) for i in range(first, first + 4)])
+        rig.step()
+    rig.crash()
+    starts = [first for first, _ in rig.layout.list_segments()]
+    assert len(starts) > 3
+    options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers})
+    path = tmp_path / "notes" / "note.json"
+
+    def kept() -> Kept:
+        found = Kept(spark, [str(rig.options.directory)], archive=False)
+        found.note = Note(path)
+        return found
+
+    assert dry(kept(), Wanted()).messages == 120
+    for at in (1, 2):
+        rig.layout.segment(*rig.layout.list_segments()[0]).unlink()
+        # The first has no time for any message, as if it had been interrupted.
+        done = run_replay(kept(), Wanted(), options, {}, timeout_s=0 if at == 1 else None)
+        assert (done.messages, done.gone) == (120, starts[at])
+        assert path.exists() == (at == 1)
+    assert (done.sent, done.left) == (120 - starts[2], 0)
+    again = run_replay(kept(), Wanted(), options, {})
+    assert (again.messages, again.gone, path.exists()) == (120 - starts[2], 0, False)
+
+
+def test_what_went_counts_only_where_it_is_asked_for() -> None:
+    """By what is kept, by what was seen once more, and by the times that are meant now; no note, no count."""
+    from pipeline.replay_note import Counted, Note, count_gone
+
+    rows = [Counted("a", number, "clicks", 10, number * SECOND, (number + 1) * SECOND) for number in range(5)]
+    wanted = Wanted(from_ns=2 * SECOND, to_ns=4 * SECOND)
+    assert count_gone(rows, [], {"a": {3}}, Wanted()) == 40
+    assert count_gone(rows, rows[:1], {"a": {3}}, Wanted()) == 30
+    assert count_gone(rows, [], {"a": {3}}, wanted) == 20
+    assert count_gone(rows, [], {"b": {3}}, wanted) == 30
+    assert Note(Path("/nowhere/at/all")).read() == []

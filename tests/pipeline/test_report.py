@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ def test_json_has_the_documented_shape() -> None:
         "by": [],
         "groups": [],
         "dropped": {"t": 4},
+        "read_by": "bruce-kafka",
     }
 
 
@@ -61,3 +63,5 @@ def test_the_sentence_says_the_worst_first() -> None:
         "4 of 5 stored messages are in Kafka: 1 lost, 2 unreadable in the spool (1 duplicated). "
         "Kafka itself has dropped 7 records of these topics since."
     )
+    by_connector = replace(make(stored=5, once=5), read_by="kafka")
+    assert by_connector.sentence().endswith("nothing is missing. Kafka was read by Spark's own connector.")

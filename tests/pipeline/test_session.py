@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -127,6 +128,44 @@ def test_a_terminal_gets_a_bar_and_the_link(spark: SparkSession) -> None:
     # The line of the bar is erased.
     assert bar.endswith(b"\x1b[2K"), seen
     assert b"WARN" not in seen
+
+
+@pytest.mark.spark
+def test_an_interrupt_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    """Control-C in the middle of a job: the bar goes, one sentence stays, and the exit code is 130."""
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    sql = "SELECT count(*) FROM range(1000000000000) WHERE id % 7 = hash(id)"
+    process = subprocess.Popen(
+        [
+            "setsid",
+            "--ctty",
+            "--wait",
+            *BRUCECTL,
+            "spark",
+            "query",
+            sql,
+            str(tmp_path),
+            "--master",
+            "local[1]",
+        ],
+        cwd=ROOT,
+        stdin=child,
+        stdout=child,
+        stderr=child,
+    )
+    os.close(child)
+    seen = b""
+    while b" tasks" not in seen and (piece := _read(parent)):
+        seen += piece
+    os.write(parent, b"\x03")
+    while piece := _read(parent):
+        seen += piece
+    os.close(parent)
+    assert process.wait() == 130, seen
+    said = seen.rpartition(b"\x1b[2K")[2].decode().replace("\r", "").strip()
+    assert said == "interrupted: the job has not come to its end; the same command may be given again"
+    assert seen.count(b"\n") == 3, seen
 
 
 def _read(terminal: int) -> bytes:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -28,6 +29,8 @@ DOUBLED = range(500, 505)
 SWAPPED = (1000, 1500, 2000)
 """Each with the next message of its partition key."""
 TIMEOUT_S = 600
+SCANS = {"kafka": "Scan KafkaRelation", "bruce-kafka": "BatchScan bruce-kafka"}
+"""How a plan names the two sources."""
 CONNECTOR = MavenJars(
     "Spark's Kafka connector", ROOT / "tools/connector_jars/pom.xml", ROOT / ".cache/spark-connector/4.2.0"
 )
@@ -47,7 +50,8 @@ def source(request: pytest.FixtureRequest) -> str:
 def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path, source: str) -> None:
     """Seven losses, whose messages stand in an aborted transaction, five duplicates and three swaps.
 
-    They are found with Spark's own connector in the session, and without.
+    They are found with Spark's own connector in the session, and without; the plans that Spark carried out
+    read Kafka by that source only, and the report names it.
     """
     topic = f"bruce-{uuid.uuid4().hex}"
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap})
@@ -69,10 +73,14 @@ def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path, source: 
         order[a], order[b] = order[b], order[a]
     produce(kafka3.bootstrap, topic, rig.identity.spool, [*order, *DOUBLED])
     produce(kafka3.bootstrap, topic, rig.identity.spool, [*LOST], aborted=True)
-    report = audit(kafka3.bootstrap, rig, source)
+    events = tmp_path / "events"
+    events.mkdir()
+    report = audit(kafka3.bootstrap, rig, source, events)
     wanted = dict.fromkeys(("altered", "discarded", "backlog", "foreign"), 0)
     wanted |= {"stored": MESSAGES, "once": MESSAGES - 12, "lost": 7, "duplicated": 5}
     assert report["total"] == {**wanted, "reordered": 3}
+    assert report["read_by"] == source
+    assert sources(events) == {SCANS[source]}
 
 
 def produce(bootstrap: str, topic: str, spool: bytes, numbers: list[int], *, aborted: bool = False) -> None:
@@ -96,15 +104,33 @@ def produce(bootstrap: str, topic: str, spool: bytes, numbers: list[int], *, abo
         producer.abort_transaction(TIMEOUT_S)
 
 
-def audit(bootstrap: str, rig: Rig, source: str) -> dict[str, dict[str, int]]:
+def sources(events: Path) -> set[str]:
+    """Those of SCANS that stand in the plans which Spark carried out, as its own log of events has them."""
+    (log,) = (path for path in events.rglob("*") if path.is_file() and path.suffix != ".crc")
+    plans = [
+        event["physicalPlanDescription"]
+        for event in map(json.loads, log.read_text(encoding="utf-8").splitlines())
+        if "physicalPlanDescription" in event
+    ]
+    return {scan for scan in SCANS.values() if any(scan in plan for plan in plans)}
+
+
+def audit(bootstrap: str, rig: Rig, source: str, events: Path) -> dict[str, Any]:
     """What `brucectl spark audit` says, which exits 1; for `kafka` the session has the connector."""
     brucectl = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
     command = ["spark", "audit", str(rig.options.directory), "--bootstrap-servers", bootstrap, "--json"]
     jars = ",".join(map(str, CONNECTOR.directory.glob("*.jar")))
     conf = ["--conf", f"spark.jars={jars}"] if source == "kafka" else []
+    told = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+    }
+    conf += [word for name, value in told.items() for word in ("--conf", f"{name}={value}")]
     done = subprocess.run(
         [*brucectl, *command, *conf], cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
     )
     assert done.returncode == 1, done.stderr
-    found: dict[str, dict[str, int]] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
     return found

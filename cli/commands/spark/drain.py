@@ -17,6 +17,7 @@ from cli.commands.spark.options import (
     complain_of_damage,
     job_session,
     kafka_properties,
+    missing_topics,
     spool_paths,
 )
 
@@ -50,9 +51,13 @@ def drain(
     discard_file of the daemon that lives, or of this configuration where none does. Executors write to the
     spools' `delivery/outcomes`.
 
+    A topic that Kafka does not have is waited for, for unknown_topic_seconds; then its messages are left as
+    they are: no drain discards them. They are the daemon's, or the next drain's, once the topic is there; the
+    daemon, and brucectl spark run, give them up in the end, as configured.
+
     With --json one document of version 1: messages, topics (messages by name), delivered, refused (by
-    reason), left, unknown (topics that Kafka does not have), seconds. Exits with 1 when messages are left, or
-    the header of a segment is damaged.
+    reason), left, unknown (topics that Kafka does not have), seconds, unknown_messages (messages of those
+    topics, by name). Exits with 1 when messages are left, or the header of a segment is damaged.
     """
     from cli.config import load_config
     from cli.output import show_json
@@ -77,5 +82,4 @@ def _sentence(result: Sent) -> str:
     done += "".join(f", {count:,} refused ({reason})" for reason, count in result.refused.items())
     if not result.left:
         return f"drained: {done}"
-    why = f"; Kafka does not have the topic {', '.join(result.unknown[:5])}" if result.unknown else ""
-    return f"not drained: {done}, {result.left:,} left{why}"
+    return f"not drained: {done}, {result.left:,} left{missing_topics(result.unknown_messages)}"

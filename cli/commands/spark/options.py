@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli import exits
 from cli.errors import BadArgument
 
 if TYPE_CHECKING:
     from cli.config import Config
     from pipeline.session import Session
+
+_NAMED = 5
+"""Topics of one sentence; --json has all."""
 
 Spools = Annotated[
     list[str] | None,
@@ -66,6 +71,15 @@ def complain_of_damage(paths: list[str]) -> bool:
     return bool(unreadable)
 
 
+def missing_topics(messages: Mapping[str, int]) -> str:
+    """That Kafka does not have these topics, and how many messages are of each; or an empty text."""
+    if not messages:
+        return ""
+    named = [f"{topic} ({count:,} messages)" for topic, count in list(messages.items())[:_NAMED]]
+    more = f" and {len(messages) - _NAMED} others" if len(messages) > _NAMED else ""
+    return f"; Kafka does not have the topic{'s' * (len(messages) > 1)} {', '.join(named)}{more}"
+
+
 def parse_conf(given: list[str] | None) -> dict[str, str]:
     """Spark's properties from KEY=VALUE. Raises BadArgument."""
     found = {}
@@ -85,9 +99,9 @@ def job_session(
 
     `streams`: it reads a spool as a stream, which takes a newer pyspark.
 
-    Raises BadArgument, MissingSpark.
+    Raises BadArgument, MissingSpark; an interrupt ends the command with a sentence.
     """
-    from cli.output import error_console
+    from cli.output import complain, error_console
     from pipeline.requirements import OLDEST, OLDEST_STREAM, check_requirements
 
     settings = parse_conf(conf)
@@ -97,8 +111,14 @@ def job_session(
 
     if error_console().is_terminal:
         settings = {"spark.ui.enabled": "true", **settings}
-    with open_session(master or LOCAL, settings) as session, task_bar(session) if bar else nullcontext():
-        yield session
+    try:
+        with open_session(master or LOCAL, settings) as session, task_bar(session) if bar else nullcontext():
+            yield session
+    except KeyboardInterrupt:
+        # What is still open to Spark cannot be closed in order any more, and would say so.
+        sys.unraisablehook = lambda _: None
+        complain("interrupted: the job has not come to its end; the same command may be given again")
+        raise typer.Exit(exits.INTERRUPTED) from None
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from cli.commands.spark.options import (
     complain_of_damage,
     job_session,
     kafka_properties,
+    missing_topics,
     spool_paths,
 )
 from cli.errors import BadArgument
@@ -72,11 +73,13 @@ def replay(
 
     They go as they went at first: key, value, timestamp, header bruce-id, and order within a partition; a
     header bruce-replay says when this was, in ms since the epoch, in digits. Daemons may be at work beside
-    it: to them these are no new messages, and what they have delivered stays so. Nothing is written down: the
-    same command sends all of it once more.
+    it: to them these are no new messages, and what they have delivered stays so. Nothing is written down in
+    a spool: the same command sends all of it once more.
 
     Nothing is held back for it either: room for new messages comes first. What is removed to make room,
-    between being counted and being sent, is counted (gone), and the rest is sent.
+    between being counted and being sent, is counted (gone), and the rest is sent. So is what went since the
+    same words were counted without --yes, or since they were sent and interrupted: until all is sent, what
+    was counted is kept in mind in $XDG_STATE_HOME/bruce-replay, ~/.local/state/bruce-replay by default.
 
     Prints the messages by topic, with the times of the first and the last. With --json one document of
     version 2: dry_run, topics (topic, messages, first, last: times in UTC), messages, sent, refused (by
@@ -86,6 +89,7 @@ def replay(
     from cli.config import load_config
     from cli.output import show_json
     from cli.replay_order import Order
+    from cli.replay_state import default_directory
 
     order = Order(since, until, topic or (), key or (), partition_key or (), uid or (), to_topic)
     if yes:
@@ -100,8 +104,11 @@ def replay(
     paths = spool_paths(spools, settings)
     with job_session(master, conf) as session:
         from pipeline.replay import Kept, dry, run_replay
+        from pipeline.replay_note import Note
 
         kept = Kept(session, paths, archive=archive)
+        if not archive:
+            kept.note = Note(default_directory() / f"spark-{order.name(kept.spools(), '')}.json")
         result = (
             run_replay(kept, wanted, options, settings.partitioners, to_topic=to_topic, timeout_s=timeout)
             if yes
@@ -138,13 +145,16 @@ def _show(result: Replayed, to_topic: str | None, *, dry_run: bool) -> None:
     for reason, count in result.refused.items():
         complain(f"{count:,} messages were refused for good: {reason}")
     of = f"of {result.messages:,} messages"
+    counts = {c.topic: c.messages for c in result.topics}
+    if to_topic:
+        counts = {to_topic: sum(counts.values())}
     if result.gone:
         complain(f"{result.gone:,} {of} were removed to make room before they could be sent")
     if dry_run:
         where = f"to topic {to_topic}" if to_topic else "to the topics they were sent to at first"
         complain(f"nothing was sent; --yes sends {result.messages:,} messages {where}")
     elif result.left:
-        why = f"; Kafka does not have the topic {', '.join(result.unknown[:5])}" if result.unknown else ""
+        why = missing_topics({name: counts[name] for name in result.unknown})
         complain(f"{result.left:,} {of} are left, {result.sent:,} were sent{why}")
     else:
         complain(f"{result.sent:,} messages sent in {result.seconds:.1f} s")

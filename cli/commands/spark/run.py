@@ -17,6 +17,7 @@ from cli.commands.spark.options import (
     complain_of_damage,
     job_session,
     kafka_properties,
+    missing_topics,
     name_page,
     spool_paths,
 )
@@ -72,4 +73,4 @@ def run(
 def _sentence(sent: Sent) -> str:
     done = f"{sent.delivered:,} of {sent.messages:,} messages delivered in {sent.seconds:.1f} s"
     done += "".join(f", {count:,} refused ({reason})" for reason, count in sent.refused.items())
-    return done + (f", {sent.left:,} left" if sent.left else "")
+    return done + (f", {sent.left:,} left{missing_topics(sent.unknown_messages)}" if sent.left else "")
