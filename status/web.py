@@ -20,7 +20,7 @@ from importlib.resources import files
 from typing import Any
 
 from tornado.httpserver import HTTPServer
-from tornado.iostream import StreamClosedError
+from tornado.iostream import IOStream, StreamClosedError
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
@@ -38,10 +38,12 @@ log = logging.getLogger("bruce.status")
 EACH_S = 1.0
 """Between two events of a stream."""
 PATIENCE_S = 30.0
-"""For who reads a stream, and for headers to come."""
+"""For who reads what is sent to him, and for headers to come."""
 DORY_PATHS = r"/(server_info|counters|queues|discards|metadata_fetch_time)/(plain|json)"
 MOST_STREAMS = 32
 """Open at a time: each costs some memory, and a look a second serves all."""
+MOST_CONNECTIONS = 256
+"""Open at a time. A process has 1,024 descriptors where nobody gives it more."""
 _AGAIN_S = 5.0
 """Until a port that is taken is tried again."""
 _HEADERS = {
@@ -50,6 +52,16 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
 }
+
+
+class _Listener(HTTPServer):
+    """As many connections as there are surely descriptors for: without any it would spin, and answer none."""
+
+    def handle_stream(self, stream: IOStream, address: tuple[str, int]) -> None:
+        if len(self._connections) < MOST_CONNECTIONS:
+            super().handle_stream(stream, address)
+        else:
+            stream.close()
 
 
 class Server:
@@ -71,13 +83,16 @@ class Server:
         listening = asyncio.create_task(self._listen())
         await asyncio.wait([listening, asyncio.create_task(told.wait())], return_when=asyncio.FIRST_COMPLETED)
         if not told.is_set():
-            server = HTTPServer(
+            server = _Listener(
                 application(self._access, Desk(self._source)),
                 ssl_options=self._access.tls,
                 idle_connection_timeout=PATIENCE_S,
                 max_header_size=16 << 10,
                 max_body_size=1 << 10,
             )
+            for listener in listening.result():
+                # Who takes none of what is sent to him is gone: what waits for him, and his socket, go.
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * PATIENCE_S))
             server.add_sockets(listening.result())
             await told.wait()
 

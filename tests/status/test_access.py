@@ -109,7 +109,8 @@ def test_token(kafka: EmbeddedKafka, tmp_path: Path, token_file: Path) -> None:
             "/no",
         )
         for path in paths:
-            for wrong in ({}, {"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Authorization": "Basic !"}):
+            for shown in (None, f"Bearer {TOKEN[:-1]}", "Bearer \xff", "Basic !", "Basic \xff", "Basic /w=="):
+                wrong = {} if shown is None else {"Authorization": shown}
                 refused = served.get(path, wrong)
                 assert (refused.status, list(refused.json())) == (401, ["error"])
                 assert refused.headers.get_all("WWW-Authenticate")[0].startswith("Basic ")
