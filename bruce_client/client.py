@@ -86,7 +86,7 @@ class Client:
     def flush(self, timeout_s: float | None = None) -> None:
         """Return when the daemon has read everything that was sent: no kill of it can lose that.
 
-        Raises Unconfirmed when it did not in time.
+        Raises Unconfirmed when it did not in time, and as `send` when there is none any more.
         """
         deadline = Deadline(self._timeout_s if timeout_s is None else timeout_s)
         if self._datagrams:
@@ -94,12 +94,17 @@ class Client:
                 self._datagrams.flush(deadline)
 
     def close(self) -> None:
-        """Flush, and let go of the socket. Raises as `flush`; the next message would connect again."""
-        try:
-            self.flush()
-        finally:
-            if self._datagrams:
-                self._datagrams.forget_all()
+        """Flush, and let go of the socket. Raises as `flush`; the next message would connect again.
+
+        A thread that is sending keeps the socket: when it does not come to an end in time, that is QueueFull.
+        """
+        deadline = Deadline(self._timeout_s)
+        if self._datagrams:
+            with _Turn(self._lock, deadline):
+                try:
+                    self._datagrams.flush(deadline)
+                finally:
+                    self._datagrams.forget_all()
 
     def _send_by_stream(self, message: bytes, deadline: Deadline) -> None:
         if self._stream is None:

@@ -7,6 +7,7 @@ import logging
 import os
 
 from bruce_client.client import DEFAULT_SOCKET, Client
+from bruce_client.errors import NobodyListens, NotPermitted, QueueFull, Unconfirmed
 
 
 class BruceHandler(logging.Handler):
@@ -14,7 +15,7 @@ class BruceHandler(logging.Handler):
 
     What cannot be sent is dropped: counted in `dropped`, and told by `handleError`, as logging's own handlers
     do; the program that logs sees no exception. It is held up by `timeout_s` at most for the first record
-    that is dropped, and not at all for those after it, until one is taken again.
+    that no daemon takes, and not at all for those after it, until one is taken again.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class BruceHandler(logging.Handler):
         """Records that were not sent."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        timeout_s = 0 if self._failing else self._timeout_s
         try:
             key = getattr(record, self._key, None) if self._key else None
             self._client.send(
@@ -46,15 +48,19 @@ class BruceHandler(logging.Handler):
                 self.format(record).encode(errors="backslashreplace"),
                 key="" if key is None else str(key).encode(errors="backslashreplace"),
                 timestamp_ms=int(record.created * 1000),
-                timeout_s=0 if self._failing else self._timeout_s,
+                timeout_s=timeout_s,
             )
             self._failing = False
+        except Unconfirmed:
+            # It is with the daemon. One that was not waited for says no more than that: the next one is.
+            self._failing = timeout_s > 0
         except RecursionError:
             # Too deep to say so.
             self.dropped += 1
-        except Exception:  # noqa: BLE001  (a formatter may raise anything)
+        except Exception as error:  # noqa: BLE001  (a formatter may raise anything)
             self.dropped += 1
-            self._failing = True
+            # Of the others the daemon is not to blame.
+            self._failing |= isinstance(error, NobodyListens | QueueFull | NotPermitted)
             self.handleError(record)
 
     def flush(self) -> None:

@@ -6,12 +6,14 @@ import itertools
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from bruce_client import (
 )
 from tests.bruce_client.doors import Doors
 from tests.daemon import ROOT, free_port
+from tools.waiting import wait_until
 
 NOBODY = 65534
 LARGE = 300_000
@@ -266,6 +269,29 @@ def test_a_forked_child_sends_nothing_again(doors: Doors) -> None:
     client.close()
     # What stood in the queue for the child died with the daemon: its own client had ended.
     assert doors.values(2) == [b"parent", b"later"]
+
+
+def test_the_end_does_not_take_the_socket_from_who_sends(tmp_path: Path) -> None:
+    """`close` beside a thread that waits for room says so, and the message arrives."""
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(str(path))
+        daemon.settimeout(60)
+        client, queued = Client(path, timeout_s=0), 0
+        with suppress(QueueFull):
+            while True:
+                client.send("t", b"%d" % queued)
+                queued += 1
+        sender = ThreadPoolExecutor(1)
+        late = sender.submit(client.send, "t", "late", timeout_s=60)
+        wait_until(client._lock.locked, 60, "the other thread sends")
+        with pytest.raises(QueueFull, match="it was not this one's turn"):
+            client.close()
+        received = [daemon.recv(1 << 16) for _ in range(queued + 1)]
+        assert late.result() is None
+        assert received[-1].endswith(b"late")
+        client.close()
+        sender.shutdown()
 
 
 def test_to_wait_for_ever(doors: Doors) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import logging
 import logging.config
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,6 +131,48 @@ def test_what_a_program_gets_wrong_is_not_raised(
     said = capsys.readouterr().err
     assert "a datagram has 65536" in said
     assert said.count("--- Logging error ---") == 2
+
+
+def test_by_stream_alone(tmp_path: Path, logger: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
+    """After a daemon was away records are waited for again; what it has in hand does not count as dropped."""
+    path, arrived = tmp_path / "stream", list[bytes]()
+    handler = BruceHandler("t", None, stream=path, timeout_s=60)
+    logger.addHandler(handler)
+    handler._timeout_s = 0
+    logger.info("nobody is there")
+    handler._timeout_s = 60
+
+    def serve() -> None:
+        for _ in range(3):
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rb") as stream:
+                arrived.append(stream.read())
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        # Not waited for: nobody accepts yet.
+        logger.info("one")
+        daemon = threading.Thread(target=serve)
+        daemon.start()
+        logger.info("two")
+        logger.info("three")
+        daemon.join()
+    assert [one.rpartition(b"\0")[2][1:] for one in arrived] == [b"one", b"two", b"three"]
+    assert (handler.dropped, handler._failing) == (1, False)
+
+
+def test_a_record_without_sense_says_nothing_of_the_daemon(
+    tmp_path: Path, logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next one is waited for as ever."""
+    handler = BruceHandler("t", tmp_path / "nobody", timeout_s=0)
+    logger.addHandler(handler)
+    logger.info("%d", "no number")
+    logger.info("x" * 70_000)
+    assert (handler.dropped, handler._failing) == (2, False)
+    logger.info("nobody")
+    assert (handler.dropped, handler._failing) == (3, True)
 
 
 def test_the_end_of_a_program(doors: Doors) -> None:
