@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from spool.errors import BadSpool
-from spool.files import Span, Unreadable, read_file
-from spool.layout import SENT
+from spool.files import Span, Unreadable, of_segment, read_file
 from spool.pattern import Pattern
 from spool.record import Batch, Topics
 
@@ -45,14 +43,12 @@ def select(
     `fleeting`: a daemon may rename or remove files meanwhile; what is gone is passed over. Raises OSError.
     """
     topics = Topics()
+
+    def rows(path: Path) -> Iterator[tuple[Batch, int]]:
+        return _rows(path, topics, span, pattern, damaged)
+
     for path in paths:
-        try:
-            yield from _rows(path, topics, span, pattern, damaged)
-        except FileNotFoundError:
-            if not fleeting:
-                raise
-            with suppress(FileNotFoundError):
-                yield from _rows(path.with_suffix(SENT), topics, span, pattern, damaged)
+        yield from of_segment(rows, path) if fleeting else rows(path)
 
 
 def _rows(

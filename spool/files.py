@@ -6,9 +6,11 @@ For whoever looks at a log, or sends parts of it again. The daemon itself reads 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +20,14 @@ from spool.examination import WRITTEN, malformed, skip_damage
 from spool.format import Record
 from spool.frame import POSITION, SEQUENCE, tail_at_start
 from spool.kernel import address_of
-from spool.layout import SPARE, Layout
+from spool.layout import SENT, SPARE, Layout
 from spool.live import Footer, read_footer
 from spool.packed import header_of, open_plain
 from spool.record import Batch, Topics
 from spool.scan import Scan, digest_address
 from spool.segment import bound_spares
+
+Found = TypeVar("Found")
 
 FOR_EVER = (1 << 63) - 1
 CLOCK_NS = 3600 * 10**9
@@ -81,6 +85,20 @@ class Unreadable:
 def list_files(layout: Layout) -> list[Path]:
     """The segment files of a spool in order, those that have no name yet at the end."""
     return [layout.segment(*p) for p in layout.list_segments()] + [path for path, _ in bound_spares(layout)]
+
+
+def of_segment(read: Callable[[Path], Iterator[Found]], path: Path) -> Iterator[Found]:
+    """What `read` has of a segment that a daemon may have in hand; nothing when it was removed.
+
+    Meanwhile it may have got the name of those whose messages are all resolved. `read` opens the file before
+    it yields anything.
+    """
+    try:
+        yield from read(path)
+    except FileNotFoundError:
+        if path.suffix != SENT:
+            with suppress(FileNotFoundError):
+                yield from read(path.with_suffix(SENT))
 
 
 def read_file(path: Path, topics: Topics, span: Span) -> Iterator[Batch | Unreadable]:

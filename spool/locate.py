@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from spool.decode import decode
 from spool.disk import read_at
 from spool.errors import BadSpool
 from spool.examination import WRITTEN, malformed, skip_damage
-from spool.files import Span, Unreadable
+from spool.files import Span, Unreadable, of_segment
 from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, Record, decode_header
 from spool.frame import POSITION, SEQUENCE, tail_at_start
 from spool.kernel import address_of
@@ -44,20 +45,23 @@ class Located:
     """Which of them it is."""
 
 
-def locate(paths: Iterable[Path], sequence: int) -> Located | Unreadable | None:
+def locate(paths: Iterable[Path], sequence: int, *, fleeting: bool = False) -> Located | Unreadable | None:
     """Find a message in segment files; Unreadable where it must have been, None where nothing speaks of it.
 
-    Files that are no segments are passed over. Raises OSError, UnknownVersion.
+    `fleeting`: a daemon may rename or remove files meanwhile; what is gone is passed over. Files that are no
+    segments are passed over, too. Raises OSError.
     """
+
+    def look(path: Path) -> Iterator[Located | Unreadable | None]:
+        with suppress(BadSpool):
+            yield _look_into(path, sequence)
+
     lost = None
     for path in paths:
-        try:
-            found = _look_into(path, sequence)
-        except BadSpool:
-            continue
-        if isinstance(found, Located):
-            return found
-        lost = lost or found
+        for found in of_segment(look, path) if fleeting else look(path):
+            if isinstance(found, Located):
+                return found
+            lost = lost or found
     return lost
 
 

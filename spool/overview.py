@@ -10,6 +10,7 @@ from pathlib import Path
 
 from spool.disk import allocated_bytes
 from spool.errors import BadSpool
+from spool.files import of_segment
 from spool.format import HEADER_BYTES
 from spool.frame import SEQUENCE, STORED, Tail
 from spool.index import read_committed
@@ -59,12 +60,12 @@ class Overview:
 def overview(paths: Iterable[Path], layout: Layout | None) -> Iterator[Overview]:
     """Each of these files, in their order; those that are gone meanwhile are passed over. Raises OSError."""
     committed = layout and read_committed(layout.index)
+
+    def look(path: Path) -> Iterator[Overview]:
+        yield _look_at(path, committed or None)
+
     for path in paths:
-        try:
-            yield _look_at(path, committed or None)
-        except FileNotFoundError:
-            if layout is None:
-                raise
+        yield from of_segment(look, path) if layout else look(path)
 
 
 def _look_at(path: Path, committed: tuple[int, Tail] | None) -> Overview:

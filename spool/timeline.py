@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.errors import BadSpool
-from spool.files import Span, Unreadable
+from spool.files import Span, Unreadable, of_segment
 from spool.frames import read_frames
 
 STEPS_S = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 604800)
@@ -31,31 +31,45 @@ class Timeline(NamedTuple):
 
 
 def timeline(
-    paths: Iterable[Path], span: Span, most: int, damaged: Callable[[str], None], step_s: int | None = None
+    paths: Iterable[Path],
+    span: Span,
+    most: int,
+    damaged: Callable[[str], None],
+    step_s: int | None = None,
+    *,
+    fleeting: bool = False,
 ) -> Timeline:
     """Count frames by interval: each second, or the shortest step by which there are `most` or fewer.
 
-    Frames are counted as a whole, by the time range and the sequence range of `span`. Raises OSError.
+    Frames are counted as a whole, by the time range and the sequence range of `span`. `fleeting`: a daemon
+    may rename or remove files meanwhile; what is gone is passed over. Raises OSError.
     """
     columns: list[npt.NDArray[np.int64]] = [np.empty((0, 4), np.int64)]
+
+    def rows_of(path: Path) -> Iterator[npt.NDArray[np.int64]]:
+        return _rows(path, span, damaged)
+
     for path in paths:
-        try:
-            for found in read_frames(path):
-                if isinstance(found, Unreadable):
-                    damaged(f"{path}: {found.messages} messages cannot be read at byte {found.offset}")
-                    continue
-                heads = found[1]
-                names = ("received_ns", "count", "body_bytes", "discarded")
-                rows = np.stack([heads[name].astype(np.int64) for name in names], axis=1)
-                first = heads["first_sequence"].astype(np.int64)
-                wanted = (rows[:, 0] >= span.from_ns) & (rows[:, 0] < span.to_ns)
-                wanted &= (first < span.end) & (first + rows[:, 1] > span.first)
-                columns.append(_by_second(rows[wanted]))
-        except BadSpool as error:
-            damaged(f"{error}")
-        except FileNotFoundError:
-            continue  # delivered, and removed while we looked
+        columns += of_segment(rows_of, path) if fleeting else rows_of(path)
     return _intervals(_by_second(np.concatenate(columns)), most, step_s)
+
+
+def _rows(path: Path, span: Span, damaged: Callable[[str], None]) -> Iterator[npt.NDArray[np.int64]]:
+    """As `_by_second` has them, chunk by chunk."""
+    try:
+        for found in read_frames(path):
+            if isinstance(found, Unreadable):
+                damaged(f"{path}: {found.messages} messages cannot be read at byte {found.offset}")
+                continue
+            heads = found[1]
+            names = ("received_ns", "count", "body_bytes", "discarded")
+            rows = np.stack([heads[name].astype(np.int64) for name in names], axis=1)
+            first = heads["first_sequence"].astype(np.int64)
+            wanted = (rows[:, 0] >= span.from_ns) & (rows[:, 0] < span.to_ns)
+            wanted &= (first < span.end) & (first + rows[:, 1] > span.first)
+            yield _by_second(rows[wanted])
+    except BadSpool as error:
+        damaged(f"{error}")
 
 
 def _by_second(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -64,4 +64,4 @@ class Examination:
 
 def _plan(config: Config, segments: list[Overview], damaged: Callable[[str], None]) -> Plan | None:
     in_use = [one.path for one in segments if one.state is State.OPEN]
-    return make_plan(config.spool, segments, timeline(in_use, Span(), _MOST_STEPS, damaged))
+    return make_plan(config.spool, segments, timeline(in_use, Span(), _MOST_STEPS, damaged, fleeting=True))

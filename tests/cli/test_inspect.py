@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,10 @@ import pytest
 from cli.records import printable
 from cli.start import POLITE
 from dispatch.embedded import EmbeddedKafka
-from spool.layout import Layout
+from spool.files import list_files
+from spool.layout import SEGMENT, SENT, Layout
 from spool.options import SpoolOptions
+from spool.overview import segment_paths
 from spool.page import Page
 from spool.recovery import open_spool
 from spool.retention import Stock
@@ -234,6 +236,45 @@ def test_nothing_is_written(layout: Layout) -> None:
     inspect("records", "--spool", layout.directory)
     inspect("verify", "--spool", layout.directory)
     assert state_of(layout.directory) == before
+
+
+@pytest.mark.parametrize(
+    "command", ["records", "frames", "timeline", "segments", "show 5", "find 1", "export"]
+)
+def test_a_name_that_changes(layout: Layout, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """A segment is renamed, all in it being resolved, between its listing and its reading: it is read."""
+    (spare,) = list_files(layout)
+    spare.rename(layout.segment(0, SEGMENT))
+    arguments = (*command.split(), "--spool", layout.directory)
+    before = inspect(*arguments).stdout
+
+    def renaming(listing: Callable[[Layout], list[Path]]) -> Callable[[Layout], list[Path]]:
+        def listed(of: Layout) -> list[Path]:
+            found = listing(of)
+            for path in found:
+                path.rename(path.with_suffix(SENT))
+            return found
+
+        return listed
+
+    monkeypatch.setattr("spool.files.list_files", renaming(list_files))
+    monkeypatch.setattr("spool.overview.segment_paths", renaming(segment_paths))
+    after = inspect(*arguments).stdout
+    if command == "show 5":
+        # Its name says what became of it.
+        before = before.replace(
+            "not yet: it waits for its turn, or for Kafka", "yes: Kafka has acknowledged it"
+        )
+    assert after.replace(".sent", ".seg") == before
+
+
+@pytest.mark.parametrize(
+    "command", ["records", "frames", "timeline", "segments", "show 5", "find 1", "export"]
+)
+def test_a_file_that_is_not_there(tmp_path: Path, command: str) -> None:
+    """One that somebody named, and is not there, is told: one sentence, code 2."""
+    done = inspect(*command.split(), tmp_path / "1.seg", code=2)
+    assert done.stderr == f"{tmp_path / '1.seg'} cannot be read: No such file or directory\n"
 
 
 def test_a_closed_pipe_is_no_error(layout: Layout) -> None:

@@ -16,6 +16,7 @@ from cli.commands.inspect.options import Files, Limit, segment_files
 
 if TYPE_CHECKING:
     from cli.committed import Committed
+    from spool.format import Record
 
 EXAMPLES = examples(
     "brucectl inspect frames --limit 20",
@@ -62,39 +63,44 @@ def frames(
 def _objects(
     paths: list[Path], committed: Committed, damaged: Callable[[str], None], *, fleeting: bool
 ) -> Iterator[dict[str, Any]]:
-    from cli.records import as_utc
     from spool.errors import BadSpool
-    from spool.files import Unreadable
-    from spool.format import POISON, SALVAGED
+    from spool.files import Unreadable, of_segment
     from spool.frames import read_frames
 
-    for path in paths:
+    def of_file(path: Path) -> Iterator[dict[str, Any]]:
         try:
             for found in read_frames(path):
                 if isinstance(found, Unreadable):
                     damaged(f"{path}: {found.messages} messages cannot be read at byte {found.offset}")
                     continue
                 for offset, head in zip(found[0].tolist(), found[1], strict=True):
-                    first, flags = int(head["first_sequence"]), int(head["flags"])
-                    yield {
-                        "path": str(path),
-                        "offset": offset,
-                        "first_sequence": first,
-                        "messages": int(head["count"]),
-                        "discarded": int(head["discarded"]),
-                        "body_bytes": int(head["body_bytes"]),
-                        "received": as_utc(int(head["received_ns"])),
-                        "burst": int(head["burst"]),
-                        "xxh3": f"{int(head['digest']):016x}",
-                        "salvaged": bool(flags & SALVAGED),
-                        "poison": bool(flags & POISON),
-                        "committed": committed.covers(first),
-                    }
+                    yield _object(path, offset, head, committed)
         except BadSpool as error:
             damaged(f"{error}")
-        except FileNotFoundError:
-            if not fleeting:
-                raise
+
+    for path in paths:
+        yield from of_segment(of_file, path) if fleeting else of_file(path)
+
+
+def _object(path: Path, offset: int, head: Record, committed: Committed) -> dict[str, Any]:
+    from cli.records import as_utc
+    from spool.format import POISON, SALVAGED
+
+    first, flags = int(head["first_sequence"]), int(head["flags"])
+    return {
+        "path": str(path),
+        "offset": offset,
+        "first_sequence": first,
+        "messages": int(head["count"]),
+        "discarded": int(head["discarded"]),
+        "body_bytes": int(head["body_bytes"]),
+        "received": as_utc(int(head["received_ns"])),
+        "burst": int(head["burst"]),
+        "xxh3": f"{int(head['digest']):016x}",
+        "salvaged": bool(flags & SALVAGED),
+        "poison": bool(flags & POISON),
+        "committed": committed.covers(first),
+    }
 
 
 def _line(one: dict[str, Any]) -> str:

@@ -55,7 +55,7 @@ def show(
     settings = load_config(config)
     layout = None if files else Layout(spool or settings.spool.directory)
     with file_errors():
-        found = locate(segment_files(files, spool, config), sequence)
+        found = locate(segment_files(files, spool, config), sequence, fleeting=not files)
     if not isinstance(found, Located):
         raise NotFound(_why_not(sequence, found, layout))
     message = describe(found, layout, settings.partitioners)

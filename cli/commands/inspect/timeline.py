@@ -58,7 +58,8 @@ def timeline(
     span = parse_span(since, until)
     most = MOST_WITH_STEP if seconds else MOST
     with file_errors():
-        found = times.timeline(segment_files(files, spool, config), span, most, note, seconds)
+        paths = segment_files(files, spool, config)
+        found = times.timeline(paths, span, most, note, seconds, fleeting=not files)
     if as_json:
         show_json(_document(found))
     else:
