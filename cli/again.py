@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cli.commands.send import send_all
 from cli.errors import BadArgument
 from cli.progress import Show
 from cli.replay import Replayed
+from cli.sending import Address, send_all
 from spool.discard_file import GivenUp, older, read_discard_file
 from spool.files import Span
 from spool.sought import TopicCount
@@ -35,22 +36,16 @@ class Again:
         """Send nothing."""
         return self._result(0)
 
-    def send(self, socket: Path, show: Show, timeout_s: float | None) -> Replayed:
-        """Hand all of them to the daemon, waiting for room. Raises NobodyListens."""
-        deadline = self._started + timeout_s if timeout_s is not None else float("inf")
-        taken = 0
+    def send(self, socket: Path, stream: Address | None, show: Show, timeout_s: float | None) -> Replayed:
+        """Hand all of them to the daemon, waiting for room. Raises what cli.sending.send_all does."""
+        until = self._started + timeout_s if timeout_s is not None else math.inf
 
         def datagrams() -> Iterator[bytes]:
-            nonlocal taken
-            for one in self._messages:
-                if time.monotonic() >= deadline:
-                    return
+            for taken, one in enumerate(self._messages):
                 show(taken, len(self._messages))
                 yield one.datagram if self._to_topic is None else with_topic(one.datagram, self._to_topic)
-                taken += 1
 
-        send_all(socket, datagrams())
-        return self._result(taken)
+        return self._result(send_all(socket, datagrams(), stream, until=until))
 
     def _result(self, sent: int) -> Replayed:
         return Replayed(
@@ -62,6 +57,7 @@ class Again:
             seconds=time.monotonic() - self._started,
             reachable=True,
             kept_from=0,
+            resume_from=min((one.time_ns for one in self._messages[sent:]), default=None),
         )
 
 

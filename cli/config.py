@@ -75,6 +75,19 @@ class IngestOptions:
     """Bytes of a message on stream_socket and tcp_port, its size field not counted. A larger one ends the
     connection, and is counted as too_long. A message must fit into a segment, and Kafka must take it, too."""
 
+    @property
+    def stream_address(self) -> str | tuple[str, int] | None:
+        """Where a stream can go: a path, or host and port; None for nowhere."""
+        places = (
+            self.stream_socket,
+            self.tcp_port,
+            *(one.place for one in self.inputs if one.kind != DATAGRAM),
+        )
+        place = next((place for place in places if place is not None), None)
+        if isinstance(place, int):
+            return "127.0.0.1", place
+        return None if place is None else str(place)
+
 
 @dataclass(frozen=True, slots=True)
 class Config:

@@ -63,6 +63,9 @@ class Replayed:
     """At the end, why nothing could be sent."""
     gone: int = 0
     """Removed to make room, while they were being replayed."""
+    resume_from: int | None = None
+    """Of a discard file, when the first that is left was discarded, ns since the epoch: no replay of it is
+    kept in mind."""
 
 
 class Count:

@@ -104,13 +104,15 @@ def replay(
     being replayed is counted (gone), and the rest is sent.
 
     With --discards, what [dispatch] discard_file has is handed to the daemon as new messages: --from and --to
-    then mean sequence numbers, or times of the discard. The file stays as it is.
+    then mean sequence numbers, or times of the discard. The file stays as it is, and the same command sends
+    all of it again; when the time was over, it says by which --from to go on.
 
     Prints the messages by topic, with the times of the first and the last. With --json one document of
     version 1: dry_run, topics (topic, messages, first, last: times in UTC), messages, sent, refused (by
     reason), left, seconds, reachable, kept_from (the first sequence number that is kept), begun (when this
-    replay began, if it is not finished, or null), trouble (why nothing could be sent, or null), gone. Exits
-    with 1 when Kafka refused some for good, some are left, or gone; with 3 when no broker was reachable.
+    replay began, if it is not finished, or null), trouble (why nothing could be sent, or null), gone,
+    resume_from (with --discards, the --from of what is left, or null). Exits with 1 when Kafka refused some
+    for good, some are left, or gone; with 3 when no broker was reachable.
     """
     from cli.config import config_for
     from cli.output import show_json
@@ -143,7 +145,9 @@ def _again(config: Config, order: Order, progress: Progress, timeout: float | No
     from cli.again import Again
 
     again = Again(config.dispatch.discard_file, order.wanted(), order.to_topic)
-    return again.send(config.ingest.datagram_socket, progress.show, timeout) if yes else again.count()
+    if not yes:
+        return again.count()
+    return again.send(config.ingest.datagram_socket, config.ingest.stream_address, progress.show, timeout)
 
 
 def _replay(
@@ -164,15 +168,17 @@ def _replay(
 
 
 def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
+    from cli.records import as_utc
     from cli.room import utc
 
     shown = dataclasses.asdict(result)
-    begun = shown.pop("begun_ms")
+    begun, resume = shown.pop("begun_ms"), shown.pop("resume_from")
     shown["topics"] = [
         {"topic": c.topic, "messages": c.messages, "first": utc(c.first_ns), "last": utc(c.last_ns)}
         for c in result.topics
     ]
     shown["begun"] = None if begun is None else utc(begun * 1_000_000)
+    shown["resume_from"] = None if dry_run or resume is None else as_utc(resume)
     return {"version": VERSION, "dry_run": dry_run, **shown}
 
 
@@ -184,6 +190,7 @@ def _row(count: TopicCount) -> tuple[object, ...]:
 
 def _show(result: Replayed, order: Order, *, dry_run: bool) -> None:
     from cli.output import complain, show_rows
+    from cli.records import as_utc
     from cli.room import utc
 
     first = order.wanted().first
@@ -205,9 +212,9 @@ def _show(result: Replayed, order: Order, *, dry_run: bool) -> None:
         complain(f"nothing was sent; --yes sends {result.left:,} messages {where}{goes_on}")
     elif result.left:
         why = f"; {result.trouble}" if result.trouble else ""
-        complain(
-            f"{result.left:,} of {result.messages:,} messages are left{why}: "
-            "the same command goes on with them"
-        )
+        goes_on = "the same command goes on with them"
+        if result.resume_from is not None:
+            goes_on = f"--from {as_utc(result.resume_from)} goes on with them"
+        complain(f"{result.left:,} of {result.messages:,} messages are left{why}: {goes_on}")
     else:
         complain(f"{result.sent:,} messages sent in {result.seconds:.1f} s")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import errno
-import socket
 import struct
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
 from cli.arguments import ConfigFile, examples
-from cli.errors import BadArgument, CliError, NobodyListens
+from cli.errors import BadArgument
+
+if TYPE_CHECKING:
+    from cli.sending import Address
 
 EXAMPLES = examples(
     """brucectl send --topic clicks '{"page": 7}'""",
@@ -54,7 +55,8 @@ def send(
     """Hand the daemon one message, or one per line of standard input, or exported ones.
 
     It returns when the daemon's socket has taken the message: from then on bruce answers for it. It waits
-    while the queue of the socket is full.
+    while the queue of the socket is full. What is larger than a datagram goes by the stream socket or the TCP
+    port of the configuration, and is sent when it is stored; with --socket it is refused.
     """
     if (value is not None) + lines + datagrams != 1:
         raise BadArgument("give either a VALUE, or --lines or --datagrams to send what standard input has")
@@ -67,29 +69,10 @@ def send(
     else:
         values = _lines() if value is None else iter([value.encode(errors="surrogateescape")])
         found = _datagrams(values, topic, key, timestamp, partition_key)
-    send_all(socket_path or _configured_socket(config), found)
+    from cli.sending import send_all
 
-
-def send_all(path: Path, datagrams: Iterable[bytes]) -> None:
-    """Send each datagram, and wait for room where there is none. Raises NobodyListens."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        try:
-            sender.connect(str(path))
-        except OSError as error:
-            raise _unreachable(path, error, 0) from None
-        for sent, datagram in enumerate(datagrams):
-            try:
-                sender.send(datagram)
-            except OSError as error:
-                raise _unreachable(path, error, sent) from None
-
-
-def _unreachable(path: Path, error: OSError, sent: int) -> CliError:
-    if error.errno == errno.EMSGSIZE:
-        return BadArgument("the message is larger than a datagram may be on this host")
-    after = f" after {sent} messages" if sent else ""
-    reason = error.strerror or str(error)
-    return NobodyListens(f"cannot reach bruce on {path}{after}: {reason}; is `bruce run` up?", sent)
+    path, stream = (socket_path, None) if socket_path else _configured(config)
+    send_all(path, found, stream)
 
 
 def _lines() -> Iterator[bytes]:
@@ -99,12 +82,12 @@ def _lines() -> Iterator[bytes]:
 
 def _exported(stream: BinaryIO) -> Iterator[bytes]:
     """Datagrams that lie one behind the other, each beginning with its length. Raises BadArgument."""
-    from bruce_client.message import MAX_DATAGRAM_BYTES
+    from spool.format import MAX_BODY_BYTES
 
     place = 0
     while length := stream.read(_LENGTH.size):
         (size,) = _LENGTH.unpack(length.ljust(_LENGTH.size, b"\xff"))
-        rest = stream.read(size - _LENGTH.size) if _LENGTH.size < size <= MAX_DATAGRAM_BYTES else b""
+        rest = stream.read(size - _LENGTH.size) if _LENGTH.size < size <= MAX_BODY_BYTES else b""
         if len(rest) != size - _LENGTH.size:
             raise BadArgument(
                 f"at byte {place} of standard input there is no whole datagram; all before it is sent"
@@ -116,7 +99,7 @@ def _exported(stream: BinaryIO) -> Iterator[bytes]:
 def _datagrams(
     values: Iterable[bytes], topic: str, key: str, timestamp: int | None, partition_key: int | None
 ) -> Iterator[bytes]:
-    from bruce_client.message import MAX_DATAGRAM_BYTES, encode
+    from bruce_client.message import encode
 
     name, key_bytes = topic.encode(errors="surrogateescape"), key.encode(errors="surrogateescape")
     for value in values:
@@ -127,12 +110,12 @@ def _datagrams(
             raise BadArgument(f"no message for topic {topic!r}: {error}") from None
         except struct.error:
             raise BadArgument("a timestamp is a number of 64 bits, a partition key one of 32") from None
-        if len(datagram) > MAX_DATAGRAM_BYTES:
-            raise BadArgument(f"the message takes {len(datagram)} bytes; a datagram has {MAX_DATAGRAM_BYTES}")
         yield datagram
 
 
-def _configured_socket(config: Path | None) -> Path:
+def _configured(config: Path | None) -> tuple[Path, Address | None]:
+    """The datagram socket, and where a stream goes. Raises ConfigError."""
     from cli.config import load_config
 
-    return load_config(config).ingest.datagram_socket
+    ingest = load_config(config).ingest
+    return ingest.datagram_socket, ingest.stream_address

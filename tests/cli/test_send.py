@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands.send import send_all
 from cli.errors import NobodyListens
+from cli.sending import send_all
 from spool.wire import encode
 
 
