@@ -46,7 +46,7 @@ from spool.errors import SpoolError
 from spool.format import body_room
 from spool.keeper import Keeper
 from spool.ledger import Ledger
-from spool.page import Field, Page, directory_word, page_path, runtime_directory
+from spool.page import Field, Page, directory_word, page_path, runtime_of
 from spool.quotas import publish_open
 from spool.recovery import open_spool
 from spool.writer import Writer
@@ -93,12 +93,14 @@ class Daemon:
             else None
         )
         spool, boot = self._spool.identity.spool, self._spool.identity.boot
-        self._page_path = page_path(runtime_directory(), spool, boot)
+        # Where a predecessor had its own: what it had received and not written lies there.
+        runtime = runtime_of(spool, boot)
+        self._page_path = page_path(runtime, spool, boot)
         self.page = Page(self._page_path)
         self.page.words[Field.DIRECTORY] = directory_word(self._spool.layout.directory)
         # What a keeper before ours said of room: there may be other spares now, and another limit.
         self.page.words[[Field.SPARE, Field.FULL, Field.STREAMS_HELD]] = 0
-        self._staging = staging_path(runtime_directory(), spool, boot)
+        self._staging = staging_path(runtime, spool, boot)
         # Made here, so that a file that cannot be made or is not ours ends the start, with one sentence.
         Staging(self._staging, spool, slots_for(config.spool.segment_bytes)).received(0)
         Ledger(self._spool.layout.ledger)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 from cli.config import EMBEDDED, Config
 from cli.drain_alone import Alone
@@ -19,7 +20,7 @@ from spool.errors import SpoolBusy
 from spool.identity import read_identity
 from spool.layout import Layout
 from spool.lock import Lock, read_holder
-from spool.page import page_path, read_page, runtime_directory
+from spool.page import page_path, read_page, runtime_of
 from spool.recovery import OpenSpool, boot_id, open_spool
 
 _DRAINING = "(brucectl drain)"
@@ -48,7 +49,7 @@ def drain(
     except SpoolBusy:
         _refuse_second(layout)
         with ExitStack() as stack:
-            page = page_path(runtime_directory(), spool, boot_id())
+            page = _page_of_daemon(spool)
             hold = stack.enter_context(Hold(layout, page)) if stop_intake else None
             return Watch(layout, show, deadline, topics, hold).run(before)
     try:
@@ -79,9 +80,15 @@ def _refuse_second(layout: Layout) -> None:
 
 def _refuse_copy(layout: Layout, spool: bytes) -> None:
     """Raises SpoolBusy beside the daemon of the original, whose page is found by the spool's identity."""
-    page = read_page(page_path(runtime_directory(), spool, boot_id()))
+    page = read_page(_page_of_daemon(spool))
     if page is not None and (workers := list_workers(page)):
         raise SpoolBusy(
             f"{layout.directory} is a copy of a spool whose daemon lives on this host (process "
             f"{workers[0].pid}), which delivers the same: stop that first, or drain the original"
         )
+
+
+def _page_of_daemon(spool: bytes) -> Path:
+    """That of the original, for a copy too."""
+    boot = boot_id()
+    return page_path(runtime_of(spool, boot), spool, boot)

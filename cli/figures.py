@@ -16,7 +16,7 @@ from spool.histogram import read_latency, read_sizes
 from spool.history import STEP_S, Sample, samples
 from spool.identity import read_identity
 from spool.layout import Layout
-from spool.page import Field, own_page_path, read_page, runtime_directory
+from spool.page import Field, own_page_path, read_page, runtime_of
 from spool.recovery import boot_id
 from spool.wire import Reason, reason_name
 from status.figures import Counted, Figures, Latency, Point, Stage, TopicFlow
@@ -64,8 +64,8 @@ class Looks:
         )
 
     def _read_page(self) -> np.ndarray | None:
-        spool = read_identity(Layout(self._directory))
-        return read_page(own_page_path(runtime_directory(), self._directory, spool, boot_id()))
+        spool, boot = read_identity(Layout(self._directory)), boot_id()
+        return read_page(own_page_path(runtime_of(spool, boot), self._directory, spool, boot))
 
 
 def _history(page: np.ndarray, snapshot: Snapshot) -> list[Point]:

@@ -16,7 +16,7 @@ from spool.history import Change, change_over
 from spool.identity import read_identity
 from spool.layout import Layout
 from spool.options import SpoolOptions
-from spool.page import Field, own_page_path, read_page, read_text, runtime_directory
+from spool.page import Field, own_page_path, read_page, read_text, runtime_of
 from spool.recovery import boot_id
 from spool.retention import undelivered
 from spool.room import capacity, seconds_until_full, waiting_bytes
@@ -46,7 +46,8 @@ def take_report(directory: Path, backlog: Backlog, options: SpoolOptions | None)
     snapshot = take_snapshot(directory)
     waiting = backlog.look()
     now_ns = time.time_ns()
-    page = read_page(own_page_path(runtime_directory(), directory, read_identity(layout), boot_id()))
+    spool, boot = read_identity(layout), boot_id()
+    page = read_page(own_page_path(runtime_of(spool, boot), directory, spool, boot))
     counting = page if snapshot.workers else None
     minute, quarter = (_change(counting, seconds) for seconds in (MINUTE_S, QUARTER_S))
     limits = _limits(counting, options)

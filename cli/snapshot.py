@@ -31,7 +31,7 @@ from spool.page import (
     own_page_path,
     read_page,
     read_text,
-    runtime_directory,
+    runtime_of,
 )
 from spool.recovery import boot_id
 from spool.senders import UNKNOWN, read_senders
@@ -63,10 +63,10 @@ def take_snapshot(directory: Path) -> Snapshot:
     """Look at a spool, whether or not its daemon lives. Raises NoSpool, BadSpool."""
     layout = Layout(directory)
     spool = read_identity(layout)
-    runtime, boot = runtime_directory(), boot_id()
+    boot = boot_id()
     unadopted = count_unadopted(layout)
     account = account_of(layout)
-    path = own_page_path(runtime, directory, spool, boot)
+    path = own_page_path(runtime_of(spool, boot), directory, spool, boot)
     page = read_page(path)
     workers = [] if page is None else list_workers(page)
     roles = {worker.role for worker in workers}
@@ -134,8 +134,8 @@ def _sender_name(uid: int | None) -> str:
 
 def account_of(layout: Layout) -> Account:
     """The books of a spool, what waits in staging included. Raises NoSpool, BadSpool."""
-    spool = read_identity(layout)
-    path = own_page_path(runtime_directory(), layout.directory, spool, boot_id()).with_suffix(SUFFIX)
+    spool, boot = read_identity(layout), boot_id()
+    path = own_page_path(runtime_of(spool, boot), layout.directory, spool, boot).with_suffix(SUFFIX)
     return take_account(layout, lambda: read_staging(path) + read_lines(lines_path(path)))
 
 

@@ -15,7 +15,7 @@ from cli.snapshot import list_workers
 from router.trace_ask import Ask, ask_path, events_path, read_ask
 from spool.identity import read_identity
 from spool.layout import Layout
-from spool.page import page_path, read_page, runtime_directory
+from spool.page import page_path, read_page, runtime_of
 from spool.recovery import boot_id
 
 ANSWER_S = 10.0
@@ -114,7 +114,8 @@ def stop(spool: Path) -> bool:
 
 def page_of(spool: Path) -> Path:
     """The shared page of a spool, in this boot. Raises NoSpool."""
-    return page_path(runtime_directory(), read_identity(Layout(spool)), boot_id())
+    identity, boot = read_identity(Layout(spool)), boot_id()
+    return page_path(runtime_of(identity, boot), identity, boot)
 
 
 def _daemon(page: Path) -> bool:

@@ -217,10 +217,23 @@ def bump(path: Path, field: Field) -> None:
 
 def runtime_directory() -> Path:
     """Where memory lies that outlives processes but not the host: /run/bruce, else /dev/shm."""
-    chosen = Path(os.environ.get("BRUCE_RUNTIME_DIRECTORY", "/run/bruce"))
+    chosen, other = _runtime_directories()
     if chosen.is_dir() and os.access(chosen, os.W_OK) and _is_memory(chosen):
         return chosen
-    return Path("/dev/shm")
+    return other
+
+
+def runtime_of(spool: bytes, boot: bytes) -> Path:
+    """The runtime directory that has a spool's page; without any, the one where it would be made.
+
+    Who looks may have other rights there than the daemon, and /run/bruce may have come since it was started.
+    """
+    found = (place for place in _runtime_directories() if page_path(place, spool, boot).exists())
+    return next(found, None) or runtime_directory()
+
+
+def _runtime_directories() -> tuple[Path, Path]:
+    return Path(os.environ.get("BRUCE_RUNTIME_DIRECTORY", "/run/bruce")), Path("/dev/shm")
 
 
 def _is_memory(path: Path) -> bool:

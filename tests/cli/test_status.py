@@ -119,6 +119,12 @@ def test_alive(bruce: RunningBruce) -> None:
     assert (report["topics"], report["oldest"], report["last_trouble"]) == ([], None, None)
 
 
+def test_other_rights(bruce: RunningBruce, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon is alive to those, too, who may not write to its runtime directory."""
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert shown(bruce)["workers"]
+
+
 def test_rates(bruce: RunningBruce) -> None:
     """What has come and gone since the daemon began is in its rates; a single discard makes it unhealthy."""
     bruce.send([*(encode(b"t", b"%d" % n) for n in range(30)), b"short"])

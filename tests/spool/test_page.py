@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from spool.page import (
     read_page,
     read_text,
     runtime_directory,
+    runtime_of,
     split_place,
 )
 
@@ -87,6 +89,24 @@ def test_memory_that_outlives_processes_is_chosen(monkeypatch: pytest.MonkeyPatc
     assert runtime_directory() == Path("/dev/shm")
     monkeypatch.setenv("BRUCE_RUNTIME_DIRECTORY", str(tmp_path / "missing"))
     assert runtime_directory() == Path("/dev/shm")
+
+
+def test_a_page_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be /run/bruce made after the daemon was started, or be it closed to who looks."""
+    spool, boot = os.urandom(16), os.urandom(16)
+    with tempfile.TemporaryDirectory(prefix="bruce-test-", dir="/dev/shm") as name:
+        monkeypatch.setenv("BRUCE_RUNTIME_DIRECTORY", name)
+        assert runtime_of(spool, boot) == Path(name)
+        older = page_path(Path("/dev/shm"), spool, boot)
+        Page(older)
+        try:
+            assert runtime_of(spool, boot) == Path("/dev/shm")
+        finally:
+            older.unlink()
+        Page(page_path(Path(name), spool, boot))
+        monkeypatch.setattr(os, "access", lambda *_: False)
+        assert runtime_of(spool, boot) == Path(name)
+        assert runtime_of(boot, spool) == Path("/dev/shm")
 
 
 def test_pages_differ_by_spool_and_boot(tmp_path: Path) -> None:
