@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from cli.controls import CONTROLS
 from cli.journal import JournalHandler, is_journal
 from cli.log_options import AUTO, JSON
 
@@ -43,9 +44,16 @@ def begin(chosen: str = AUTO, environ: Mapping[str, str] = os.environ) -> None:
         handler = JournalHandler(sys.stderr)
     else:
         handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if chosen == JSON else logging.Formatter(_TEXT))
+    handler.setFormatter(JsonLines() if chosen == JSON else Lines(_TEXT))
     handler.addFilter(Sparing(handler.handle))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+class Lines(logging.Formatter):
+    """A record as one line for people, and below it a traceback: topics are named by who sends."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's own name)
+        return super().formatMessage(record).translate(CONTROLS)
 
 
 class JsonLines(logging.Formatter):

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cli.controls import CONTROLS
 from spool.errors import BadSpool
 from spool.files import Span, Unreadable, of_segment, read_file
 from spool.pattern import Pattern
@@ -22,12 +23,6 @@ from spool.record import Batch, Topics
 
 NOBODY = 0xFFFFFFFF
 """The uid and pid of a sender that the kernel did not name."""
-
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
-    ord("\t"): "\\t",
-    ord("\n"): "\\n",
-    ord("\r"): "\\r",
-}
 
 
 def select(
@@ -103,7 +98,7 @@ def as_columns(batch: Batch, row: int, *, values: bool) -> tuple[str, ...]:
 
 def printable(data: bytes) -> str:
     """Bytes as text that stays on its line and commands no terminal."""
-    return data.decode("utf-8", "backslashreplace").translate(_CONTROL)
+    return data.decode("utf-8", "backslashreplace").translate(CONTROLS)
 
 
 def as_text(name: str, data: bytes | None) -> dict[str, str | None]:

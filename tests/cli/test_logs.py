@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from cli.journal import JournalHandler, encode, is_journal
-from cli.logs import MOST, WINDOW_S, JsonLines, Sparing
+from cli.logs import MOST, WINDOW_S, JsonLines, Lines, Sparing
 from dispatch.embedded import EmbeddedKafka
 from spool.wire import encode as datagram
 from tests.daemon import RunningBruce
@@ -61,6 +62,20 @@ def test_few_of_each_cause() -> None:
     written.write(record("disk %d refuses", 99))
     told = f"30 more lines like this were left out; the last: disk {MOST + 29} refuses"
     assert written.lines[-2:] == [told, "disk 99 refuses"]
+
+
+def test_a_line_is_a_line() -> None:
+    """A topic that ends lines, or commands a terminal, is shown as what it is; a traceback has its lines."""
+    try:
+        int("no number")
+    except ValueError:
+        defect = sys.exc_info()
+    shown = Lines("%(levelname)s: %(message)s").format(
+        record("unknown_topic %s", "evil\x1b[31m\nERROR: forged", exc_info=defect)
+    )
+    first, *below = shown.splitlines()
+    assert first == "WARNING: unknown_topic evil\\x1b[31m\\nERROR: forged"
+    assert below[-1].startswith("ValueError: ")
 
 
 def test_what_was_left_out_is_said_at_the_end() -> None:
