@@ -7,6 +7,7 @@ anew (restarts, processor time, acknowledgements by broker) is a counter all the
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import accumulate
@@ -179,8 +180,12 @@ def _topics(figures: Figures) -> Iterator[Metric]:
     backlog = GaugeMetricFamily(
         "bruce_topic_backlog_messages", "Messages that wait, of topics that have some.", labels=["topic"]
     )
+    waiting: Counter[str] = Counter()
     for topic, count in figures.report.topics:
-        backlog.add_metric([shown_name(topic)], count)
+        # Two that are no UTF-8, or are called as such are shown, may be one series.
+        waiting[shown_name(topic)] += count
+    for name, count in waiting.items():
+        backlog.add_metric([name], count)
     yield backlog
 
 

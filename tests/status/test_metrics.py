@@ -108,6 +108,12 @@ def firing(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[
     return {name: labels for name, labels in found.items() if labels}
 
 
+def test_topics_that_are_shown_alike() -> None:
+    """Bytes that are no UTF-8, and a name that reads as they are shown: one series, of both."""
+    found = scrape(replace(FINE, topics=((b"\xff", 2), (rb"\xff", 3))))["bruce_topic_backlog_messages"]
+    assert list(found.values()) == [5]
+
+
 def test_nothing_fires_when_all_is_well() -> None:
     """A bruce at work wakes nobody."""
     assert firing(scrape(restarted(0)), scrape(FINE)) == {}
