@@ -11,6 +11,7 @@ import typer
 
 from cli.errors import BadArgument
 from cli.output import is_of_output
+from spool.errors import ReadFailed
 
 ConfigFile = Annotated[
     Path | None,
@@ -62,11 +63,12 @@ SendThem = Annotated[bool, typer.Option("--yes", help="Send them; else they are 
 
 @contextmanager
 def file_errors() -> Iterator[None]:
-    """Make one sentence of what the file system refuses. Raises BadArgument."""
+    """Make one sentence of what the file system refuses. Raises BadArgument; ReadFailed as it is."""
     try:
         yield
     except OSError as error:
-        if is_of_output(error):
+        # A disk that fails is nobody's wrong argument.
+        if is_of_output(error) or isinstance(error, ReadFailed):
             raise
         raise BadArgument(f"{error.filename or 'a file'} cannot be read: {error.strerror or error}") from None
 

@@ -67,6 +67,8 @@ class Progress:
     """Messages given to the producer since the last report, those sent again included."""
     times: npt.NDArray[np.int64] | None = None
     """dispatch.timings rows of these brokers."""
+    unread: str = ""
+    """What the disk does not give at present; empty when it gives everything."""
     metadata: tuple[int, int] = 0, 0
     """When Kafka's metadata came last, and when they changed last, ns since the epoch; 0: never yet."""
 
@@ -222,7 +224,8 @@ class Delivery:
         times = self._client.timings.table([broker.id for broker in brokers])
         fetched = self._metadata.fetched_ns, self._metadata.changed_ns
         counts = self._acks.take_counts()
-        self._report(Progress(self.floor, brokers, self.router.trouble(), counts, fresh, times, fetched))
+        trouble, unread = self.router.trouble(), self.router.unread()
+        self._report(Progress(self.floor, brokers, trouble, counts, fresh, times, unread, fetched))
         if self._orders.wants_metadata():
             self._metadata.want([])
         if self._tracing:

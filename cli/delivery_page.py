@@ -23,6 +23,8 @@ class DeliveryPage:
         """Of a worker before this one nothing stays that is true of a living one only."""
         self._page = page
         page.write_text(Field.TROUBLE, "")
+        page.write_text(Field.UNREAD, "")
+        self._unread = ""
         self._trouble, self._metadata_asked = "", int(page.words[Field.METADATA_WANTED])
 
     @property
@@ -34,6 +36,9 @@ class DeliveryPage:
         """Publish what only the deliverer knows; it tells it again and again."""
         self._page.beat(ROLES.index("delivery"))
         self._say_trouble(progress.trouble)
+        if progress.unread != self._unread:
+            self._unread = progress.unread
+            self._page.write_text(Field.UNREAD, progress.unread)
         words = self._page.words
         words[Field.FLOOR] = progress.floor
         words[[Field.DELIVERED, Field.DISCARDED]] += progress.counts

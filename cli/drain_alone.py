@@ -176,4 +176,4 @@ class Alone:
         return delivery.floor
 
     def _note(self, progress: Progress) -> None:
-        self._brokers, self._trouble = progress.brokers, progress.trouble
+        self._brokers, self._trouble = progress.brokers, progress.trouble or progress.unread

@@ -89,10 +89,10 @@ def take_snapshot(directory: Path) -> Snapshot:
         discarded={reason_name(reason): count for reason, count in account.by_reason().items()},
         backlog=account.backlog,
         full=list(list_full(page)) if page is not None and workers else [],
-        disk=_disk(page) if page is not None else None,
+        disk=_disk(page, path) if page is not None else None,
         workers=workers,
         brokers=_brokers(page) if page is not None and workers else [],
-        trouble=_trouble(path) if workers else None,
+        trouble=_text(path, Field.TROUBLE) if workers else None,
         dead_lettered=account.dead_lettered,
         acknowledgements=_acknowledgements(page) if page is not None and "ack" in roles else None,
         lent=_lent(layout, boot),
@@ -145,8 +145,8 @@ def _synced(layout: Layout, written: int) -> int:
     return int(committed[1][SEQUENCE]) if committed else written
 
 
-def _disk(page: np.ndarray) -> str | None:
-    """What the keeper met with, in words."""
+def _disk(page: np.ndarray, path: Path) -> str | None:
+    """What the keeper met with, or the deliverer, in words."""
     suspect, error, renewed = (int(page[f]) for f in (Field.SUSPECT, Field.SYNC_ERROR, Field.RENEWED))
     reason = os.strerror(error) if error > 0 else "an unknown error"
     if suspect:
@@ -156,9 +156,10 @@ def _disk(page: np.ndarray) -> str | None:
         )
     if error:
         return f"the disk refuses what the spool asks of it: {reason}"
-    if renewed:
+    unread = _text(path, Field.UNREAD) if list_workers(page) else None
+    if renewed and not unread:
         return f"syncs have failed since the start: {renewed} segments were written anew; see to the disk"
-    return None
+    return unread
 
 
 def list_workers(page: np.ndarray) -> list[WorkerView]:
@@ -193,11 +194,11 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def _trouble(path: Path) -> str | None:
-    """Why nothing can be sent, in the delivery worker's words."""
+def _text(path: Path, field: Field) -> str | None:
+    """What the delivery worker says there; None for nothing."""
     for _ in range(_LOOKS):
         page = read_page(path)
-        text = None if page is None else read_text(page, Field.TROUBLE)
+        text = None if page is None else read_text(page, field)
         if text is not None:
             return text or None
     return None

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipeline.headless import Bare, Headless, place_headless
 from pipeline.segments import Part, SegmentReading, open_segment, topic_name
-from spool.errors import BadSpool, NoSpool, UnknownVersion
+from spool.errors import BadSpool, NoSpool, ReadFailed, UnknownVersion
 from spool.format import Record
 from spool.frame import POSITION, SEQUENCE, STORED, Tail
 from spool.identity import read_host
@@ -174,7 +174,7 @@ def _segments(layout: Layout, index: _Index, since: Mapping[str, int]) -> Iterat
             continue
         try:
             found: Segment | Bare | None = _examine(fd, layout.segment(first), index)
-        except UnknownVersion:
+        except (UnknownVersion, ReadFailed):
             raise
         except BadSpool:
             found = Bare(first, suffix, os.fstat(fd).st_size, read_footer(fd))

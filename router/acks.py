@@ -163,6 +163,8 @@ class Acks:
         bits = self._segments.get(info.first_sequence)
         if bits is None:
             bits = self._segments[info.first_sequence] = SegmentBits(info)
+        # Its header may have become readable.
+        bits.info = info
         bits.make_room(messages)
         return bits
 
@@ -385,7 +387,7 @@ class Acks:
             start = max(0, self.floor - info.first_sequence)
             clear = int(first_clear(bits.resolved, start)) if bits else start
             last = at + 1 == len(segments)
-            if last or clear < segments[at + 1].stored - info.stored:
+            if last or clear < self._catalogue.most(info):
                 self.floor = max(self.floor, info.first_sequence + clear)
                 return
             self.floor = segments[at + 1].first_sequence

@@ -196,6 +196,20 @@ class CatchUps:
             ready &= self._limits.worthwhile()[rows["topic"]]
         return ready
 
+    def sweep(self, flats: npt.NDArray[np.int64]) -> None:
+        """Hold these no longer: a pass comes by what they were held for, and finds another place or none."""
+        held = self._pool.partitions.rows["held_from"]
+        chosen = flats[held[flats] != NOT_HELD].astype(np.int32)
+        if len(chosen):
+            self.come_by(int(held[chosen].min()))
+            self._pool.partitions.release(chosen)
+            self.leave_out(chosen)
+
+    def come_by(self, start: int) -> None:
+        """Have a pass begin there, and send or discard whatever is open."""
+        self.given_up.append(start)
+        self.fruitless = False
+
     def grow(self, partitions: int) -> None:
         """There are so many partitions now."""
         if self.current:

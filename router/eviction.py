@@ -112,6 +112,11 @@ class Eviction:
             lost = np.arange(damage.first, min(damage.end, self._target), dtype=np.int64)
             self._discarded += acks.discard(lost, Reason.DAMAGED, b"")
         self._reader.damage.clear()
+        for gap in self._reader.unread.values():
+            # Of which topics they are the disk keeps to itself.
+            unread = np.arange(gap.first, min(gap.end, self._target), dtype=np.int64)
+            self._discarded += acks.discard(unread, Reason.EVICTED, b"")
+        self._reader.unread.clear()
         if batch is None:
             return False
         rows = (batch.sequence < self._target) & acks.open(batch.sequence)

@@ -3,7 +3,8 @@
 Both readers come through here, the live one and the one that catches up. What keeps a message from being
 passed over: everything below the live reader's place that is neither resolved nor in flight is *covered*.
 Its partition is held from it or from before it; or it may go anywhere and its topic is *loose* from it or
-before; or it waits for its topic. `_cover` sees to that after each batch.
+before; or it waits for its topic. `_cover` sees to that after each batch. What the readers could
+not read lies in a gap (`router.gaps`).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from router.acks import Acks
 from spool.catalogue import Catalogue, SegmentInfo
 from spool.lanes import Lanes, read_lanes, remove_lanes
 from spool.layout import Layout
+from spool.row import UNTOLD
 from spool.wire import DEAD_LETTERED
 
 
@@ -129,7 +130,7 @@ class ProgressBook:
     def _present(self, block: Runs) -> Runs | None:
         """What of a block the log has; nothing when it speaks of another segment of this number."""
         info = self._catalogue.by_number(block.segment)
-        if info is None or info.identity != block.identity:
+        if info is None or info.identity not in (block.identity, UNTOLD):
             return None
         sequences = block.sequences()
         sequences = sequences[sequences < self._catalogue.end_of(info)]

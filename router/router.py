@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch.brokers import State
-from dispatch.partitions import NOT_HELD
 from dispatch.pool import Outcomes
 from router.acks import UNROUTED, Acks
 from router.brokers import BrokerView, lowest_without_leader, view_brokers
@@ -28,6 +27,7 @@ from router.catch_up import GIVEN_UP, CatchUp, CatchUps
 from router.contents import LogContents
 from router.ends import Kafka, Log, Rules
 from router.failures import Failures
+from router.gaps import Gaps
 from router.outages import Outages
 from router.passage import Passage
 from router.rejects import Rejection, Rejects
@@ -70,6 +70,7 @@ class Router:
         self._trouble = Trouble(self._client, self._metadata)
         self._rejects = Rejects(LogContents(log), kafka, acks, self._trouble, rejection, clock=clock)
         self._rejects.shares = self._shares
+        self._gaps = Gaps(log, clock=clock)
         self._passage = Passage(log, kafka, rules, self._failures, self._unknown, self._rejects)
         self._growth = self._passage.growth
         self._judge = self._failures.write_off if acks.marks_first else self._failures.judge
@@ -180,8 +181,7 @@ class Router:
         """Go on with those that Kafka will never take."""
         moved = self._rejects.step()
         if (start := self._rejects.take_over()) is not None:
-            self._catch_ups.given_up.append(start)
-            self._catch_ups.fruitless = False
+            self._catch_ups.come_by(start)
         return moved
 
     def _take_cluster(self) -> None:
@@ -202,7 +202,7 @@ class Router:
             else:
                 self._give_up(learnt)
         # Those of a topic that was made anew with fewer.
-        self._sweep(np.flatnonzero(~partitions.exist(np.arange(partitions.count, dtype=np.int32))))
+        self._catch_ups.sweep(np.flatnonzero(~partitions.exist(np.arange(partitions.count, dtype=np.int32))))
         self._catch_ups.grow(partitions.count)
         self._catch_ups.fruitless = False
         # Before anything is sent to a broker that is back.
@@ -218,16 +218,7 @@ class Router:
         if learnt.topic in self._passage.loose:
             self._catch_ups.given_up.append(self._passage.loose.pop(learnt.topic))
         rows = self._pool.partitions.rows[: self._pool.partitions.count]
-        self._sweep(np.flatnonzero(rows["topic"] == learnt.topic))
-
-    def _sweep(self, flats: npt.NDArray[np.int64]) -> None:
-        """Hold these no longer: a pass comes by what they were held for, and finds another place or none."""
-        held = self._pool.partitions.rows["held_from"]
-        chosen = flats[held[flats] != NOT_HELD].astype(np.int32)
-        if len(chosen):
-            self._catch_ups.given_up.append(int(held[chosen].min()))
-            self._pool.partitions.release(chosen)
-            self._catch_ups.leave_out(chosen)
+        self._catch_ups.sweep(np.flatnonzero(rows["topic"] == learnt.topic))
 
     def _observe(self) -> None:
         now = self._clock()
@@ -236,6 +227,8 @@ class Router:
             self._catch_ups.fruitless = False
             self._pool.observe()
             self._notice_outages()
+            for start in self._gaps.look(self._acks.floor):
+                self._catch_ups.come_by(start)
             if self._unknown.waiting:
                 self._metadata.want([self._live.topics.names[t] for t in self._unknown.waiting])
             elif now - self._asked_at >= ASK_S and self._room.orphaned():
@@ -366,6 +359,7 @@ class Router:
         waiting = [
             *self._unknown.lowest(),
             *self._rejects.lowest(),
+            *self._gaps.lowest(),
             *self._passage.loose.values(),
             *self._catch_ups.place,
         ]
@@ -385,6 +379,10 @@ class Router:
         self._trouble.failing = {names[topic[flat]]: code for flat, code in self._failures.stopped.items()}
         return self._trouble.sentence() or self._pool.trouble
 
+    def unread(self) -> str:
+        """What the disk does not give, in one sentence; empty when it gives everything."""
+        return self._gaps.sentence()
+
     def in_flight(self) -> int:
         """Messages handed over and not reported."""
         return self._pool.in_flight()
@@ -397,4 +395,5 @@ class Router:
 
     def close(self) -> None:
         """Wait for what is being written."""
+        self._gaps.close()
         self._rejects.close()

@@ -22,7 +22,7 @@ from spool.catalogue import Catalogue, SegmentInfo
 from spool.changes import CHUNK_MESSAGES
 from spool.decode import decode
 from spool.environment import UNREADABLE
-from spool.errors import BadSpool
+from spool.errors import BadSpool, ReadFailed
 from spool.files import Span, Unreadable, read_file
 from spool.frame import POSITION, ROW, SEQUENCE, STORED, Tail
 from spool.index import read_committed
@@ -132,7 +132,8 @@ class Backlog:
         self._catalogue.refresh()
         parts = self._parts(floor, settled, tail)
         counts, estimated = self._count(parts)
-        oldest = self._oldest(parts[0]) if parts else None
+        # Of the first that the disk gives.
+        oldest = next((found for part in parts if (found := self._oldest(part))), None)
         for batch in self._unnamed():
             counts += by_topic(batch)
             oldest = oldest or Oldest(int(batch.sequence[0]), int(batch.received_ns[0]))
@@ -200,8 +201,11 @@ class Backlog:
         return _Part(info, messages, count, first, is_open, self._footer_counts(info), position)
 
     def _footer_counts(self, info: SegmentInfo) -> Counts | None:
-        with open(self._catalogue.open_file(info), "rb", buffering=0) as file:
-            footer = read_footer(file.fileno())
+        try:
+            with open(self._catalogue.open_file(info), "rb", buffering=0) as file:
+                footer = read_footer(file.fileno())
+        except ReadFailed:
+            return None
         if footer is None or not self._catalogue.leads_on(info, footer):
             return None
         return Counter({name: count for name, count, *_ in footer[2]})

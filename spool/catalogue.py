@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import bisect
 import os
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spool.digest import digest
-from spool.disk import read_at
-from spool.errors import BadSpool
+from spool.disk import open_to_read, read_at
+from spool.errors import BadSpool, ReadFailed
 from spool.format import HEADER_BYTES, Record, decode_header
 from spool.frame import POSITION, SEQUENCE, Tail, tail_at_start
 from spool.layout import SEGMENT, SENT, Layout
 from spool.live import EPOCH, Footer, read_footer
 from spool.packed import open_plain
+from spool.row import UNTOLD
 from spool.scan import Scan, read_header
+
+RETRY_S = 10.0
+"""Until what the disk gave an error for is asked for again: each time may take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,8 @@ class SegmentInfo:
     """Messages in all segments before it."""
     identity: int
     """Tells this segment from every other, also from one that took its numbers in a copied or restored
-    spool: xxh3 of its header."""
+    spool: xxh3 of its header. UNTOLD: the disk does not give its header at present, and the rest follows from
+    the segments around it."""
 
 
 class Catalogue:
@@ -37,7 +44,9 @@ class Catalogue:
         self.layout = layout
         self.segments: list[SegmentInfo] = []
         self.damaged: set[int] = set()
-        """First sequences, by name, of segments whose header cannot be read."""
+        """First sequences, by name, of segments whose header is damaged."""
+        self.untold: dict[int, float] = {}
+        """First sequence -> when to try again, of segments for whose header the disk gives an error."""
         self.sent: set[int] = set()
         """First sequences of the segments that are called sent."""
         self.spool = 0
@@ -52,19 +61,32 @@ class Catalogue:
         known = {info.first_sequence: info for info in self.segments}
         named = self.layout.list_segments()
         self.sent = {first for first, suffix in named if suffix == SENT}
-        found = (known.get(first) or self._read(first, suffix) for first, suffix in named)
+        self.untold = {first: due for first, suffix in named if (due := self.untold.get(first))}
+        found = [self._look(first, suffix, known) for first, suffix in named]
+        if self.untold:
+            found = _fill_in([first for first, _ in named], found, self.untold)
         self.segments = [info for info in found if info]
         kept = {info.number for info in self.segments}
         self.entries = {number: at for number, at in self.entries.items() if number in kept}
+
+    def _look(self, first: int, suffix: str, known: dict[int, SegmentInfo]) -> SegmentInfo | None:
+        """What is known of a segment; None when that is nothing yet."""
+        if first not in self.untold:
+            return known.get(first) or self._read(first, suffix)
+        return self._read(first, suffix) if time.monotonic() >= self.untold[first] else None
 
     def _read(self, first: int, suffix: str) -> SegmentInfo | None:
         try:
             header = self._header(first, suffix)
         except FileNotFoundError:
             return None  # removed while we looked
+        except ReadFailed:
+            self.untold[first] = time.monotonic() + RETRY_S
+            return None
         except (BadSpool, IsADirectoryError):
             self.damaged.add(first)
             return None
+        self.untold.pop(first, None)
         self.spool = digest(bytes(header["spool"]))
         return SegmentInfo(first, int(header["number"]), int(header["stored"]), digest(header.tobytes()))
 
@@ -99,11 +121,10 @@ class Catalogue:
 
     def open_file(self, info: SegmentInfo) -> int:
         """A descriptor of the file itself, for its header and its footer. Raises FileNotFoundError."""
-        flags = os.O_RDONLY | os.O_CLOEXEC
         try:
-            return os.open(self.layout.segment(info.first_sequence, SEGMENT), flags)
+            return open_to_read(self.layout.segment(info.first_sequence, SEGMENT))
         except FileNotFoundError:
-            return os.open(self.layout.segment(info.first_sequence, SENT), flags)
+            return open_to_read(self.layout.segment(info.first_sequence, SENT))
 
     def sent_below(self) -> int:
         """Every message below this sequence lies in a segment called sent, or in none any more."""
@@ -130,12 +151,18 @@ class Catalogue:
         return info.stored + offset
 
     def end_of(self, info: SegmentInfo) -> int:
-        """The sequence behind the last message that a segment has by now; walks all of it."""
-        tail = self._walk(info)
+        """The sequence behind the last message that a segment has by now; walks all of it.
+
+        Where the disk does not give it, the highest that this can be.
+        """
+        try:
+            tail = self._walk(info)
+        except ReadFailed:
+            return info.first_sequence + self.most(info)
         return info.first_sequence if tail is None else int(tail[SEQUENCE])
 
     def position_behind(self, info: SegmentInfo) -> int:
-        """The offset behind the last frame that a segment has by now; walks all of it."""
+        """The offset behind the last frame that a segment has by now; walks all of it. Raises ReadFailed."""
         tail = self._walk(info)
         return 0 if tail is None else int(tail[POSITION])
 
@@ -154,21 +181,50 @@ class Catalogue:
             os.close(fd)
 
     def most(self, info: SegmentInfo) -> int:
-        """Messages in a segment; of the last one, which may grow, more than any has."""
+        """Messages in a segment; of the last one, which may grow, more than any has.
+
+        Where the disk keeps a header to itself, that tells: as many as there can be.
+        """
         at = bisect.bisect_right(self.segments, info.number, key=lambda s: s.number)
-        return self.segments[at].stored - info.stored if at < len(self.segments) else EPOCH
+        if at == len(self.segments):
+            return EPOCH
+        behind = self.segments[at]
+        if UNTOLD in (info.identity, behind.identity):
+            return min(behind.first_sequence - info.first_sequence, EPOCH)
+        return behind.stored - info.stored
 
     def _count(self, info: SegmentInfo) -> int | None:
-        """Messages in a sealed segment; None when it is gone or has no footer."""
+        """Messages in a sealed segment; None when it is gone, cannot be read, or has no footer."""
         try:
             fd = self.open_file(info)
-        except FileNotFoundError:
+        except (FileNotFoundError, ReadFailed):
             return None
         try:
             footer = read_footer(fd)
+        except ReadFailed:
+            return None
         finally:
             os.close(fd)
         return int(footer[0]["count"]) if footer else None
+
+
+def _fill_in(
+    named: list[int], found: list[SegmentInfo | None], untold: Iterable[int]
+) -> list[SegmentInfo | None]:
+    """The same with what can be known of segments without a header that can be read.
+
+    As many messages are taken to be in a segment as there are sequence numbers: it is at most so many.
+    """
+    filled = list(found)
+    for step, order in ((1, range(len(named))), (-1, range(len(named) - 1, -1, -1))):
+        for at in order:
+            near = filled[at - step] if 0 <= at - step < len(named) else None
+            if filled[at] or near is None or named[at] not in untold:
+                continue
+            span = named[at] - near.first_sequence
+            stored = near.stored + (span if abs(span) < EPOCH else 0)
+            filled[at] = SegmentInfo(named[at], near.number + step, max(0, stored), UNTOLD)
+    return filled
 
 
 class Lasting(Catalogue):

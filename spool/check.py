@@ -58,7 +58,7 @@ class Check:
                 yield from _name(one)
                 yield from _link(before, one)
             self.examined.append(one)
-            before = one
+            before = None if one.unread else one
         yield from books.against(self.examined)
 
     def files(self, paths: Sequence[Path]) -> Iterator[Finding]:

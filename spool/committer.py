@@ -20,9 +20,10 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from spool.catalogue import RETRY_S
 from spool.crash_point import reach
 from spool.disk import sync_directory
-from spool.errors import BadSpool, SpoolFull
+from spool.errors import BadSpool, ReadFailed, SpoolFull
 from spool.format import MARK_BYTES, Record
 from spool.frame import BURST, DIGEST, POSITION, SEQUENCE, tail_at_start
 from spool.identity import mark_in_use
@@ -57,6 +58,8 @@ class Committer:
         self._entry = self._stuck = -1
         self._renew_at = 0.0
         self._full: deque[Path] = deque()
+        self._unread: dict[Path, float] = {}
+        """When to try again, of full segments that the disk does not give."""
         self.last = 0
         """The highest number of a segment that was in use already."""
         self._waiting = self._unsealed()
@@ -72,22 +75,36 @@ class Committer:
             try:
                 header = read_header(path)
             except BadSpool as error:
-                log.error("%s; passed over", error)
+                self._pass_over(error, paths)
                 continue
             self.last = max(self.last, int(header["number"]))
             with path.open("rb", buffering=0) as file:
-                footer = read_footer(file.fileno())
+                try:
+                    footer = read_footer(file.fileno())
+                except ReadFailed as error:
+                    self._pass_over(error, paths)
+                    self.number = int(header["number"])
+                    break
             if footer:
                 self.number, self.tail = int(header["number"]), tail_of_footer(header, footer[0])
                 break
             paths.appendleft(path)
         return paths
 
+    @staticmethod
+    def _pass_over(error: BadSpool, behind: deque[Path]) -> None:
+        """Do without a segment: what is behind it begins where its own header says. Raises ReadFailed."""
+        if isinstance(error, ReadFailed) and not behind:
+            raise error
+        log.error("%s; passed over", error)
+
     def _following(self) -> tuple[Path, Record] | None:
         """The segment after this one, and its header; None when it is not in use yet."""
         path = self._waiting[0] if self._waiting else self.layout.segment(self.number + 1, SPARE)
         try:
             header = read_header(path)
+        except ReadFailed:
+            raise
         except (FileNotFoundError, BadSpool):
             # Not there, or its header is being written at this moment.
             return None
@@ -204,7 +221,14 @@ class Committer:
         entries: list[Entry] = []
         while True:
             previous, burst = int(self.tail[DIGEST]) & 0xFFFFFFFFFFFFFFFF, int(self.tail[BURST])
-            chunk = self._scan.next()
+            try:
+                chunk = self._scan.next()
+            except ReadFailed as error:
+                if not self._following():
+                    raise
+                # The next segment says where the log goes on; who delivers comes back for what is here.
+                log.error("%s; it is committed as far as it can be read", error)
+                return entries
             if chunk is None:
                 if complete is None or int(self.tail[POSITION]) >= complete or not self._skip():
                     return entries
@@ -257,8 +281,11 @@ class Committer:
         return place(self.number, int(self.tail[POSITION]))
 
     def seal_one(self) -> bool:
-        """Seal the oldest full segment; False when there is none, or no room for its footer."""
-        if not self._full:
+        """Seal the oldest full segment; False when there is none, or no room for its footer.
+
+        One that the disk does not give goes to the end of the line, for RETRY_S.
+        """
+        if not self._full or time.monotonic() < self._unread.get(self._full[0], 0.0):
             return False
         path = self._full[0] if self._full[0].exists() else self._full[0].with_suffix(SENT)
         try:
@@ -267,10 +294,16 @@ class Committer:
         except SpoolFull as error:
             log.debug("%s is not sealed yet: %s", path, error)
             return False
+        except ReadFailed as error:
+            if self._full[0] not in self._unread:
+                log.error("%s; it is sealed when the disk gives it", error)
+            self._unread[self._full[0]] = time.monotonic() + RETRY_S
+            self._full.rotate(-1)
+            return True
         except FileNotFoundError:
             # Delivered, and removed to make room, before its turn came.
             tail = self.tail
-        self._full.popleft()
+        self._unread.pop(self._full.popleft(), None)
         if not self._full:
             self._index.forget(int(tail[SEQUENCE]))
         return True

@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 
 from spool.crash_point import reach
-from spool.errors import SpoolFull
+from spool.errors import ReadFailed, SpoolFull
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+_FAILS = (errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.EREMOTEIO, errno.ETIMEDOUT, errno.ESTALE)
+"""Of reading, when it is the disk that does not give: a bad sector, a wrong checksum, a network's timeout."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -113,11 +115,47 @@ def allocated_bytes(path: Path) -> int:
         return 0
 
 
+def open_to_read(path: Path) -> int:
+    """A descriptor to read a file. Raises ReadFailed, OSError."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _told(error, path) from error
+
+
 def read_at(fd: int, length: int, offset: int) -> bytes:
-    """`length` bytes from `offset`, fewer only at the end of the file."""
+    """`length` bytes from `offset`, fewer only at the end of the file. Raises ReadFailed, OSError."""
     parts = []
-    while length > 0 and (part := os.pread(fd, length, offset)):
-        parts.append(part)
-        offset += len(part)
-        length -= len(part)
+    try:
+        while length > 0 and (part := os.pread(fd, length, offset)):
+            parts.append(part)
+            offset += len(part)
+            length -= len(part)
+    except OSError as error:
+        raise _told(error, fd) from error
     return b"".join(parts)
+
+
+def read_into(fd: int, buffer: memoryview, offset: int) -> tuple[int, ReadFailed | None]:
+    """Fill `buffer` from `offset`: (bytes, why there are no more of them); None: the file ends there.
+
+    What lies before a bad sector is given. Raises OSError for what has nothing to do with the disk.
+    """
+    got = 0
+    try:
+        while got < len(buffer) and (more := os.preadv(fd, [buffer[got:]], offset + got)):
+            got += more
+    except OSError as error:
+        failed = _told(error, fd)
+        if not isinstance(failed, ReadFailed):
+            raise
+        return got, failed
+    return got, None
+
+
+def _told(error: OSError, file: Path | int) -> OSError:
+    """The same error, as a ReadFailed if the disk is to blame."""
+    if error.errno not in _FAILS:
+        return error
+    path = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else str(file)
+    return ReadFailed(error.errno, error.strerror, path)

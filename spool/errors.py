@@ -11,6 +11,7 @@
       BadSpool           the files cannot be trusted
         CorruptSegment   bytes inside a segment are wrong: path, offset, reason
         UnknownVersion   written by a newer release
+        ReadFailed       the disk gives an error for bytes of a file; an OSError, too
 
 Each message is one sentence that says what, where and what to do; `cli.exits` maps the tree to exit codes.
 """
@@ -74,3 +75,13 @@ class CorruptSegment(BadSpool):
 
 class UnknownVersion(BadSpool):
     """Written by a newer release."""
+
+
+class ReadFailed(BadSpool, OSError):
+    """The disk gives an error for bytes of a file. Nothing is known of them, and later it may give them.
+
+    Made as an OSError is: number, text, path.
+    """
+
+    def __str__(self) -> str:
+        return f"{self.filename} cannot be read: {self.strerror}; see to the disk"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from spool.contents import Contents
 from spool.disk import read_at
-from spool.errors import BadSpool, UnknownVersion
+from spool.errors import BadSpool, ReadFailed, UnknownVersion
 from spool.finding import Finding, Kind, Severity, damage
 from spool.format import (
     FOOTER,
@@ -103,6 +103,8 @@ class Examination:
         """None when it cannot be read."""
         self.tail: Tail = np.zeros(TAIL_FIELDS, np.int64)
         """Where the next segment goes on, as far as this one tells."""
+        self.unread = False
+        """The disk gives an error for some of it, and what it holds is not known."""
         self.whole = True
         """Every frame is good, up to the end."""
         self.end = HEADER_BYTES
@@ -122,13 +124,14 @@ class Examination:
             yield damage(self.path, 0, Kind.VERSION, f"{error}")
             return
         except OSError as error:
+            self.unread = True
             yield damage(self.path, 0, Kind.UNREADABLE, f"it cannot be read: {error.strerror}")
             return
         try:
             yield from self._head()
             yield from self._examine(fd)
         except OSError as error:
-            self.whole = False
+            self.whole, self.unread = False, True
             yield damage(self.path, self.end, Kind.UNREADABLE, f"it cannot be read: {error.strerror}")
         finally:
             os.close(fd)
@@ -146,6 +149,8 @@ class Examination:
         except UnknownVersion as error:
             yield damage(self.path, 0, Kind.VERSION, f"{error}")
             return
+        except ReadFailed:
+            raise
         except BadSpool as error:
             self.whole = False
             yield damage(self.path, 0, Kind.HEADER, f"{error}".partition(";")[0])

@@ -21,7 +21,7 @@ import numpy as np
 
 from spool.crash_point import reach
 from spool.disk import read_at, write_at
-from spool.errors import BadSpool, NoSpool, UnknownVersion
+from spool.errors import BadSpool, NoSpool, ReadFailed, UnknownVersion
 from spool.format import HEAD, HEAD_BYTES, HEADER, HEADER_BYTES, Record, decode_header, encode_header
 from spool.frame import BURST, DIGEST, DISCARDED, SEQUENCE, STORED, Tail, tail_at_start
 from spool.identity import read_identity
@@ -48,10 +48,20 @@ def damaged_headers(layout: Layout) -> list[tuple[int, str]]:
 
 
 def mend_headers(layout: Layout) -> None:
-    """Make every header readable; a segment of which nothing tells what stood there goes to quarantine."""
+    """Make every header readable; a segment of which nothing tells what stood there goes to quarantine.
+
+    What the disk gives an error for is left alone: it waits for the disk.
+    """
+    for path in (layout.segment(*pair) for pair in layout.list_segments()):
+        if path.is_file() and is_unread(path):
+            log.error("%s: the disk gives an error for its header; it is left as it is", path)
     for pair in damaged_headers(layout):
         path = layout.segment(*pair)
-        data = header_for(layout, pair)
+        try:
+            data = header_for(layout, pair)
+        except ReadFailed as error:
+            log.error("%s has a damaged header, which is left as it is: %s", path, error)
+            continue
         if data is None:
             set_aside(layout, path, "its header is damaged, and nothing is left that says what stood in it")
             continue
@@ -114,8 +124,19 @@ def _unsigned(digest: np.int64) -> int:
 
 
 def _is_damaged(path: Path) -> bool:
-    """A directory is no segment, nor is what a crash left empty."""
-    return path.is_file() and path.stat().st_size > 0 and _header(path) is None
+    """A directory is no segment, nor is what a crash left empty. What the disk does not give may be good."""
+    return path.is_file() and path.stat().st_size > 0 and _header(path) is None and not is_unread(path)
+
+
+def is_unread(path: Path) -> bool:
+    """Whether the disk does not give a header. Raises UnknownVersion, OSError."""
+    try:
+        read_header(path)
+    except ReadFailed:
+        return True
+    except (BadSpool, IsADirectoryError):
+        return False
+    return False
 
 
 def _header(path: Path) -> Record | None:

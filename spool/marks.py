@@ -40,7 +40,7 @@ from spool.discarded import Sample
 from spool.environment import LMDB_REFUSES, look_at, open_surely
 from spool.errors import MarksFailed
 from spool.ledger import Discards
-from spool.row import CHECK_BYTES, check, matches
+from spool.row import CHECK_BYTES, UNTOLD, check, matches
 from spool.wire import Reason
 
 log = logging.getLogger("bruce.spool")
@@ -217,7 +217,7 @@ class Marks:
     def mismatches(self) -> list[tuple[str, bytes]]:
         """(table, key) of rows that do not match their checksum or their segment, and so count for nothing.
 
-        What speaks of segments that are gone, or whose header cannot be read, is passed over.
+        What speaks of segments that are gone, or whose header cannot be read at present, is passed over.
         """
         found = []
         newest = self.catalogue.segments[-1].number if self.catalogue.segments else 0
@@ -237,7 +237,7 @@ class Marks:
             return 0, self.catalogue.spool
         number = int.from_bytes(key[:8], "big") if table == b"mark" else int.from_bytes(row[8:16], "little")
         info = self.catalogue.by_number(number)
-        return number, info.identity if info else None
+        return number, info.identity if info and info.identity != UNTOLD else None
 
     def outcomes(self) -> Outcomes:
         """Everything that was resolved and discarded, as of one commit."""
@@ -309,7 +309,11 @@ class Marks:
 
     def _put_place(self, txn: Any, table: bytes, key: bytes, sequence: int) -> None:
         info = self._info(sequence)
-        self._put(txn, table, key, _PLACE.pack(sequence, info.number), info.identity)
+        place, row = _PLACE.pack(sequence, info.number), txn.get(key, db=self._db[table])
+        if info.identity == UNTOLD and row and row.startswith(place):
+            # With the check that it has it holds when the header can be read again.
+            return
+        self._put(txn, table, key, place, info.identity)
 
     def _put_partitions(self, txn: Any, partitions: dict[bytes, list[tuple[int, int]]]) -> None:
         for topic, history in partitions.items():

@@ -31,7 +31,7 @@ class State(StrEnum):
     SENT = "sent"
     """Sealed, and all that is in it is resolved."""
     DAMAGED = "damaged"
-    """Its header cannot be read."""
+    """Its header, or its footer, cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,9 @@ def _look_at(path: Path, committed: tuple[int, Tail] | None) -> Overview:
     try:
         size = allocated_bytes(path)
         try:
-            header, packed = header_of(fd, path), is_packed(fd, path)
+            header, packed, footer = header_of(fd, path), is_packed(fd, path), read_footer(fd)
         except BadSpool as error:
             return Overview(path, State.DAMAGED, disk_bytes=size, trouble=str(error))
-        footer = read_footer(fd)
     finally:
         os.close(fd)
     number, first = int(header["number"]), int(header["first_sequence"])

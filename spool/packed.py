@@ -24,7 +24,7 @@ from pathlib import Path
 
 from spool.compression import MAGIC as ZSTD
 from spool.compression import compress, decompress
-from spool.disk import read_at, write_at
+from spool.disk import open_to_read, read_at, write_at
 from spool.errors import BadSpool, UnknownVersion
 from spool.format import (
     FOOTER_TAIL,
@@ -80,9 +80,9 @@ def header_of(fd: int, where: object) -> Record:
 def open_plain(path: Path) -> int:
     """A descriptor of a segment as it was before it was packed; of the file itself when it is not.
 
-    What is damaged in a packed one reads as zeros. Raises OSError, UnknownVersion.
+    What is damaged in a packed one reads as zeros. Raises ReadFailed, OSError, UnknownVersion.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_to_read(path)
     try:
         if not is_packed(fd, path):
             plain, fd = fd, -1

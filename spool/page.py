@@ -119,6 +119,8 @@ class Field(IntEnum):
     """status: how often somebody has asked for them to be fetched now."""
     BROKER_TIMES = 9344
     """delivery: rows of BROKER_TIME_WORDS, in the order of BROKERS; see dispatch.timings."""
+    UNREAD = 11776
+    """delivery: what the disk does not give at present, and is passed by: a text, as TROUBLE."""
 
 
 WORKER_WORDS = 4

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from spool.crash_point import reach
 from spool.disk import sync_directory
-from spool.errors import BadSpool, UnknownVersion
+from spool.errors import BadSpool, ReadFailed, UnknownVersion
 from spool.format import Record
 from spool.frame import STORED
 from spool.layout import SENT, SPARE, Layout, parse_name
@@ -110,6 +110,10 @@ def _header(path: Path) -> Record | None:
 def _worth(one: tuple[Path, Record]) -> tuple[int, bool, bool]:
     """Of files that say to be the same segment: more messages, then delivered, then the right name."""
     path, header = one
-    tail, named = end_of(LiveSegment(path, header)).tail, parse_name(path.name)
+    named = parse_name(path.name)
+    try:
+        stored = int(end_of(LiveSegment(path, header)).tail[STORED])
+    except ReadFailed:
+        stored = -1
     right = named is not None and named[1] != SPARE and named[0] == int(header["first_sequence"])
-    return int(tail[STORED]), _suffix(path) == SENT, right
+    return stored, _suffix(path) == SENT, right

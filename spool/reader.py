@@ -9,18 +9,21 @@ from __future__ import annotations
 import bisect
 import contextlib
 import os
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
-from spool.catalogue import Catalogue, SegmentInfo
+from spool.catalogue import RETRY_S, Catalogue, SegmentInfo
 from spool.decode import decode
 from spool.disk import read_at
+from spool.errors import ReadFailed
 from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, MARK_BYTES, decode_header
 from spool.frame import BURST, DIGEST, POSITION, SEQUENCE, STORED, Tail, tail_at_start
-from spool.live import read_footer
+from spool.live import EPOCH, Footer, read_footer
 from spool.record import Batch, Topics
+from spool.row import UNTOLD
 from spool.scan import Chunk, Scan, digest_address
 
 
@@ -32,19 +35,41 @@ class Damage:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Messages that the disk does not give at present: sequences [first, end), none of them lost.
+
+    Where the log goes on behind them is not known yet when these are none.
+    """
+
+    first: int
+    end: int
+    error: ReadFailed
+
+
 class Reader:
-    """A position in the log. `next` returns what follows, up to the place given to `allow`."""
+    """A position in the log. `next` returns what follows, up to the place given to `allow`.
+
+    What the disk gives an error for is passed by, up to where a frame can be entered again: an index mark of
+    the same segment, or the next segment. Whoever has to come back for it finds it in `unread`.
+    """
 
     def __init__(self, catalogue: Catalogue, topics: Topics) -> None:
         self.catalogue, self.topics = catalogue, topics
         self.damage: list[Damage] = []
         """Found since the caller last emptied it."""
+        self.unread: dict[int, Unread] = {}
+        """By first sequence: passed by since the caller last emptied it."""
         self.sequence = 0
-        """Everything below was returned, or is damaged."""
+        """Everything below was returned, is damaged, or was passed by."""
         self._limit = (0, 0)
         self._info: SegmentInfo | None = None
         self._scan: Scan | None = None
+        self._marks: list[tuple[int, int]] = []
+        """(first sequence, offset) of frames of this segment to enter at, in order."""
         self._end, self._sealed = 0, False
+        self._failed, self._retry_at = 0, 0.0
+        """Marks that could not be entered, one after the other; when the segment in use is tried again."""
         self._inside: frozenset[bytes] | None = None
         """The topics in this segment, once somebody asked and it had a footer."""
 
@@ -64,27 +89,29 @@ class Reader:
         self.catalogue.refresh()
         segments = self.catalogue.segments
         info = segments[self.catalogue.at(sequence)] if segments else None
-        if info and self._info and info.number == self._info.number and not self._is_renewed(info):
+        is_open = info and self._scan and self._info and info.number == self._info.number
+        if info and is_open and not self._is_renewed(info):
             # To unpack a segment takes long.
             self._go_to(sequence)
             self.sequence = sequence
             return
         self._close()
-        self.sequence = sequence
-        self._open_near()
+        self.sequence, self._retry_at = sequence, 0.0
+        with contextlib.suppress(ReadFailed):
+            self._open_near()
 
     def next(self) -> Batch | None:
         """Messages from `sequence` on, valid until the next call; None when no more are committed."""
         while True:
-            if self._scan is None and not self._open_near():
-                return None
-            assert self._scan is not None
-            self._scan.limit = self._readable()
-            chunk = self._scan.next()
-            if chunk is None:
-                if not self._go_on():
+            try:
+                chunk = self._next_chunk()
+            except ReadFailed as error:
+                if not self._pass_by(error):
                     return None
                 continue
+            if chunk is None:
+                return None
+            self._failed = 0
             self._remember(chunk)
             first, count = chunk.frames[-1, 1:3].tolist()
             # Frames of nothing but discards hold no message.
@@ -95,6 +122,69 @@ class Reader:
             self.sequence = int(batch.sequence[-1]) + 1
             return batch.after(skip)
 
+    def _next_chunk(self) -> Chunk | None:
+        """Good frames; None when no more are committed. Raises ReadFailed."""
+        if time.monotonic() < self._retry_at:
+            return None
+        while True:
+            if self._scan is None and not self._open_near():
+                return None
+            assert self._scan is not None
+            self._scan.limit = self._readable()
+            chunk = self._scan.next()
+            if chunk is not None or not self._go_on():
+                return chunk
+
+    def _pass_by(self, error: ReadFailed) -> bool:
+        """Go on behind what the disk gives an error for; False where nobody can tell yet where that is."""
+        info = self._info
+        assert info is not None
+        first = max(self.sequence, info.first_sequence)
+        if self._scan is not None and self._enter_behind():
+            self._note_unread(first, int(self._scan.tail[SEQUENCE]), error)
+            return True
+        following = self._following(info) if info.number < self._limit[0] else None
+        if following is None:
+            # The segment in use: with its footer it will say where it can be entered.
+            self.unread[first] = Unread(first, first, error)
+            self._retry_at = time.monotonic() + RETRY_S
+            self._close()
+            return False
+        count = self.catalogue.most(info)
+        if count >= EPOCH:
+            count = following.stored - info.stored
+        self._note_unread(first, min(info.first_sequence + count, following.first_sequence), error)
+        self.sequence = max(self.sequence, following.first_sequence)
+        self._close()
+        return True
+
+    def _enter_behind(self) -> bool:
+        """Enter the segment at a mark whose frame begins as the mark says; False without one.
+
+        Each that cannot be entered doubles the step: a disk may take seconds for each error.
+        """
+        assert self._scan is not None
+        stands = int(self._scan.tail[POSITION])
+        behind = [mark for mark in self._marks if mark[1] > stands]
+        while 1 << self._failed <= len(behind):
+            sequence, offset = behind[(1 << self._failed) - 1]
+            self._failed += 1
+            with contextlib.suppress(ReadFailed):
+                self._enter(offset)
+                if self._scan.tail[SEQUENCE] == sequence:
+                    return True
+        return False
+
+    def _note_unread(self, first: int, end: int, error: ReadFailed) -> None:
+        """Messages [first, end) were passed by; what lies right behind others is one with them."""
+        if end <= first:
+            return
+        before = next((one for one in self.unread.values() if one.end == first), None)
+        if before and before.error.filename == error.filename:
+            first = before.first
+        self.unread[first] = Unread(first, end, error)
+        self.sequence = max(self.sequence, end)
+
     def pass_over(self, topics: Collection[bytes]) -> bool:
         """Go to the next segment when this one is sealed and holds nothing but these topics; whether it did.
 
@@ -102,7 +192,7 @@ class Reader:
         """
         if self._info is None or self._scan is None or self._info.number >= self._limit[0]:
             return False
-        if self._inside is None and (footer := read_footer(self._scan.fd)):
+        if self._inside is None and (footer := _footer_of(self._scan.fd)):
             if self.catalogue.leads_on(self._info, footer):
                 self._inside = frozenset(name for name, *_ in footer[2])
         if self._inside is None or not self._inside.issubset(topics):
@@ -110,8 +200,9 @@ class Reader:
         following = self._following(self._info)
         if following is None:
             return False
-        self._open(following, following.first_sequence)
         self.sequence = max(self.sequence, following.first_sequence)
+        with contextlib.suppress(ReadFailed):
+            self._open(following, following.first_sequence)
         return True
 
     def _readable(self) -> int:
@@ -139,15 +230,25 @@ class Reader:
         following = self._following(self._info)
         if following is None:
             return False
-        missing = following.stored - int(tail[STORED])
+        missing = following.stored - int(tail[STORED]) if following.identity != UNTOLD else 0
         try:
-            self._open(following, following.first_sequence)
+            failed = self._try_to_open(following)
         except FileNotFoundError:
             return self._on_where_the_log_begins()
         # A header that was mended counts no message that could not be read then: by it more are missing.
         self._note_damage(expected, min(expected + missing, following.first_sequence))
         self.sequence = max(self.sequence, following.first_sequence)
+        if failed:
+            raise failed
         return True
+
+    def _try_to_open(self, info: SegmentInfo) -> ReadFailed | None:
+        """Open a segment at its start, or say why the disk does not give it. Raises FileNotFoundError."""
+        try:
+            self._open(info, info.first_sequence)
+        except ReadFailed as error:
+            return error
+        return None
 
     def _on_where_the_log_begins(self) -> bool:
         """What follows was delivered or given up, and removed while we looked; False at the end."""
@@ -157,7 +258,7 @@ class Reader:
         """Whether another file has taken the segment's name, because a sync of this one had failed."""
         try:
             return self._file(info) != self._opened
-        except FileNotFoundError:
+        except (FileNotFoundError, ReadFailed):
             return False
 
     def _file(self, info: SegmentInfo) -> tuple[int, int]:
@@ -197,12 +298,20 @@ class Reader:
                 return True
 
     def _open(self, info: SegmentInfo, sequence: int) -> None:
-        """Open a segment near `sequence`. Raises FileNotFoundError when it was removed."""
+        """Open a segment near `sequence`. Raises FileNotFoundError when it was removed.
+
+        Raises ReadFailed, with nothing open but `_info` saying what it was.
+        """
         self._close()
         self._opened = self._file(info)
+        self._info = info
         fd = self.catalogue.open(info)
-        self._header = decode_header(read_at(fd, HEADER_BYTES, 0), info.first_sequence)
-        self._info, self._scan = info, Scan(fd, tail_at_start(self._header))
+        try:
+            self._header = decode_header(read_at(fd, HEADER_BYTES, 0), info.first_sequence)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._scan = Scan(fd, tail_at_start(self._header))
         self._go_to(sequence)
 
     def _go_to(self, sequence: int) -> None:
@@ -211,16 +320,18 @@ class Reader:
         assert self._scan is not None
         info, fd = self._info, self._scan.fd
         self._scan = Scan(fd, tail_at_start(self._header))
-        footer = read_footer(fd)
+        footer = _footer_of(fd)
         self._end = int(footer[0]["end"]) if footer else os.fstat(fd).st_size
         self._sealed, self._inside = footer is not None, None
         marks = self.catalogue.entries.get(info.number, [])
         if footer:
             self.catalogue.entries.pop(info.number, None)
             marks = footer[1][["first_sequence", "offset"]].tolist()
+        self._marks, self._failed = marks, 0
         at = bisect.bisect_right(marks, sequence, key=lambda mark: mark[0]) - 1
         if at >= 0 and marks[at][1] > int(self._scan.tail[POSITION]):
-            self._enter(marks[at][1])
+            with contextlib.suppress(ReadFailed):
+                self._enter(marks[at][1])
 
     def _remember(self, chunk: Chunk) -> None:
         """Note where a segment without a footer can be entered, so that nobody need read all of it again."""
@@ -249,3 +360,10 @@ class Reader:
     def close(self) -> None:
         """Let go of the segment."""
         self._close()
+
+
+def _footer_of(fd: int) -> Footer | None:
+    """As `read_footer`; none where the disk gives an error for it: the frames before it can be read."""
+    with contextlib.suppress(ReadFailed):
+        return read_footer(fd)
+    return None

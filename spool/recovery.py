@@ -34,7 +34,7 @@ from pathlib import Path
 from spool.contents import Contents
 from spool.crash_point import reach
 from spool.disk import make_directory, read_at, sync_directory, write_file
-from spool.errors import BadSpool, UnknownVersion
+from spool.errors import BadSpool, ReadFailed, UnknownVersion
 from spool.format import HEADER_BYTES, decode_header
 from spool.frame import BURST, POSITION, SEQUENCE, STORED, Tail, tail_at_start
 from spool.fullness import most_spares
@@ -130,7 +130,7 @@ def _has_spares_of_another(layout: Layout, boot: bytes) -> bool:
     for number in layout.list_spares():
         try:
             header = read_header(layout.segment(number, SPARE))
-        except UnknownVersion:
+        except (UnknownVersion, ReadFailed):
             raise
         except BadSpool:
             continue
@@ -182,7 +182,7 @@ def _is_usable(path: Path, segment_bytes: int, boot: bytes) -> bool:
     """
     try:
         header = read_header(path)
-    except UnknownVersion:
+    except (UnknownVersion, ReadFailed):
         raise
     except BadSpool:
         return False
@@ -267,12 +267,21 @@ def is_sealed(path: Path) -> bool:
         return read_footer(file.fileno()) is not None or is_packed(file.fileno())
 
 
+def _is_sealed_surely(path: Path) -> bool:
+    """The same; what the disk gives an error for is left as it is."""
+    try:
+        return is_sealed(path)
+    except ReadFailed as error:
+        log.error("%s; it is left as it is", error)
+        return True
+
+
 def _open_segments(layout: Layout) -> list[LiveSegment]:
     """The segments at the end of the log that have no footer, in order."""
     named: list[LiveSegment] = []
     for pair in reversed(layout.list_segments()):
         path = layout.segment(*pair)
-        if is_sealed(path):
+        if _is_sealed_surely(path):
             break
         named.insert(0, LiveSegment(path, read_header(path)))
     spares = [LiveSegment(path, header) for path, header in bound_spares(layout)]

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from spool.banks import BANK_BYTES, HEAD_BYTES, SyncedBanks, read_bank
 from spool.crash_point import reach
 from spool.disk import FULL
-from spool.errors import BadSpool, SpoolFull
+from spool.errors import BadSpool, ReadFailed, SpoolFull
 from spool.examination import skip_damage
 from spool.files import list_files
 from spool.format import HEAD_BYTES as FRAME_HEAD_BYTES
@@ -175,7 +175,10 @@ class Refused:
 
 
 def read_refused(layout: Layout) -> Refused:
-    """Read the book, and the frames behind it. A daemon may be at work. Raises BadSpool, OSError."""
+    """Read the book, and the frames behind it, where the disk gives them. A daemon may be at work.
+
+    Raises BadSpool, OSError.
+    """
     for _ in range(_TRIES):
         book = read_bank(layout.refused)
         found = Refusals(*book)
@@ -185,6 +188,8 @@ def read_refused(layout: Layout) -> Refused:
                     found.read(name)
                 except FileNotFoundError:
                     continue
+                except ReadFailed as error:
+                    log.warning("what was refused there is known by reason alone: %s", error)
                 break
         # A segment that went meanwhile stands in the book, which was read before.
         if read_bank(layout.refused)[0] == book[0]:

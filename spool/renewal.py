@@ -25,6 +25,7 @@ import numpy as np
 
 from spool.crash_point import reach
 from spool.disk import PAGE_BYTES, read_at, sync_directory, write_at
+from spool.errors import ReadFailed
 from spool.frame import POSITION, Tail, tail_at_start
 from spool.layout import Layout
 from spool.scan import Scan, read_header
@@ -106,10 +107,13 @@ def _keep(layout: Layout, path: Path) -> None:
 
 
 def seal_surely(layout: Layout, path: Path, *, next_sequence: int | None = None) -> Tail:
-    """Seal a segment (spool.segment.seal); when its sync fails, in a fresh file. Raises as both do."""
+    """Seal a segment (spool.segment.seal); when its sync fails, in a fresh file. Raises as both do.
+
+    What cannot be read is not copied: in a fresh file it would be gone.
+    """
     try:
         return seal(path, next_sequence=next_sequence)
-    except FileNotFoundError:
+    except (FileNotFoundError, ReadFailed):
         raise
     except OSError as error:
         log.error("%s could not be sealed: %s; it is sealed in a fresh file", path, error.strerror)

@@ -12,7 +12,7 @@ Nothing is thrown away: what is replaced goes to quarantine.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -33,7 +33,7 @@ from spool.gap import GAP_BYTES
 from spool.headers import damaged_headers, header_by_frames, header_for
 from spool.holes import Hole, State
 from spool.identity import agreed_identity, read_identity
-from spool.layout import Layout
+from spool.layout import Layout, parse_name
 from spool.lock import Lock
 from spool.marks import Marks
 from spool.mending import look_into, write_anew, write_copy
@@ -43,7 +43,7 @@ from spool.quarantine import set_aside
 from spool.recovery import boot_id, known_end, put_in_order
 from spool.reindex import build_index
 from spool.scan import read_header
-from spool.segment import bound_spares
+from spool.states import Found, Unread, can_be_copied, list_states
 from spool.unadopted import read_unadopted
 
 
@@ -156,9 +156,7 @@ def apply(layout: Layout, mode: Mode) -> list[Step]:
 def _apply(layout: Layout, mode: Mode) -> None:
     identity = put_in_order(layout, boot_id())
     if mode is not Mode.STRICT:
-        for path, header, behind, state in _states(layout):
-            if _mode(state, behind) in _MODES[: _MODES.index(mode) + 1]:
-                write_anew(layout, path, header, behind, inside=mode is Mode.SKIP_DAMAGED)
+        _write_anew(layout, mode)
     reach("repair.ordered")
     if mode is Mode.SKIP_DAMAGED:
         for step in _books(layout, identity.spool):
@@ -166,6 +164,17 @@ def _apply(layout: Layout, mode: Mode) -> None:
             if step.path.parent == layout.delivery:
                 (layout.delivery / "lock.mdb").unlink(missing_ok=True)
     build_index(layout, identity)
+
+
+def _write_anew(layout: Layout, mode: Mode) -> None:
+    """Write the damaged segments anew, as far as this mode goes."""
+    unread = list[Unread]()
+    for path, header, behind, state in list_states(layout, unread):
+        if _mode(state, behind) in _MODES[: _MODES.index(mode) + 1]:
+            write_anew(layout, path, header, behind, inside=mode is Mode.SKIP_DAMAGED)
+    for path, whose, behind in unread if mode is Mode.SKIP_DAMAGED else []:
+        if whose is not None and can_be_copied(path):
+            write_anew(layout, path, whose, behind, inside=True)
 
 
 def plan_file(path: Path) -> list[Step]:
@@ -225,10 +234,16 @@ def _headers(layout: Layout) -> Iterator[Step]:
 
 def _segments(layout: Layout, spool: bytes, examined: list[Examination]) -> Iterator[Step]:
     """Of each segment what is lost; what is missing between two; and behind the last."""
-    found = list(_states(layout, spool, examined))
+    unread = list[Unread]()
+    found = list(list_states(layout, unread, spool, examined))
     for path, _, behind, state in found:
         yield from _segment(path, state, behind)
+    for path, whose, _ in unread:
+        yield _waits(path, whose)
+    kept = [named[0] for path, *_ in unread if (named := parse_name(path.name))]
     for (earlier, before, _, state), (path, header, _, _) in pairwise(found):
+        if any(before["first_sequence"] < first < header["first_sequence"] for first in kept):
+            continue
         gap = int(header["number"]) - int(before["number"]) - 1
         lost = int(header["stored"]) - int(state.tail[STORED])
         missing = ((int(state.tail[SEQUENCE]), lost),)
@@ -240,49 +255,17 @@ def _segments(layout: Layout, spool: bytes, examined: list[Examination]) -> Iter
         ):
             sentence = f"{lost} messages are gone from its end"
             yield Step(earlier, Action.NONE, Mode.STRICT, sentence, lost=missing)
-    yield from _end(layout, found)
+    if not any(found and first > found[-1][1]["first_sequence"] for first in kept):
+        yield from _end(layout, found)
 
 
-Found = tuple[Path, Record, Record | None, State]
-"""A segment, its header, that of the segment which follows it, and what it holds."""
-
-
-def _states(
-    layout: Layout, spool: bytes | None = None, examined: Iterable[Examination] = ()
-) -> Iterator[Found]:
-    """The segments that belong here, by number. `spool`: also those whose header is still to be mended.
-
-    `examined`: these are not read again.
-    """
-    read = {one.path: one for one in examined if one.header is not None}
-    headers = list(_good_headers(layout, spool))
-    following = {int(header["number"]): header for _, header in headers}
-    for path, header in headers:
-        behind = following.get(int(header["number"]) + 1)
-        if path in read:
-            yield path, header, behind, read[path].state(behind)
-            continue
-        fd = open_plain(path)
-        try:
-            yield path, header, behind, look_into(fd, header, behind)
-        finally:
-            os.close(fd)
-
-
-def _good_headers(layout: Layout, spool: bytes | None) -> list[tuple[Path, Record]]:
-    found = list(bound_spares(layout))
-    aside = {one.path for one in list_misplaced(layout, spool) if one.to is None} if spool else set()
-    for pair in layout.list_segments():
-        path = layout.segment(*pair)
-        if path in aside or not path.is_file() or not path.stat().st_size:
-            continue
-        try:
-            found.append((path, read_header(path)))
-        except BadSpool:
-            if spool and (data := header_for(layout, pair)):
-                found.append((path, decode_header(data, path)))
-    kept = [(path, header) for path, header in found if path not in aside]
-    return sorted(kept, key=lambda one: int(one[1]["number"]))
+def _waits(path: Path, header: Record | None) -> Step:
+    """What is done about a segment for which the disk gives an error."""
+    if header is not None and can_be_copied(path):
+        sentence = "the disk gives an error for some of it, which is lost in a copy: wait, if it may heal"
+        return Step(path, Action.REWRITE, Mode.SKIP_DAMAGED, sentence)
+    sentence = "the disk gives an error for it; it is left alone, and the daemon tries it again"
+    return Step(path, Action.NONE, Mode.STRICT, sentence)
 
 
 def _mode(state: State, behind: Record | None) -> Mode | None:

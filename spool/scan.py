@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.digest import digest_function
-from spool.disk import read_at
+from spool.disk import read_at, read_into
 from spool.format import FOOTER_MAGIC, HEAD, HEAD_BYTES, Record
 from spool.frame import (
+    BAD,
     BURST,
     CUT,
     DIGEST,
@@ -79,23 +80,31 @@ class Scan:
         self._table = np.empty((_FRAMES, ROW), np.int64)
 
     def next(self) -> Chunk | None:
-        """The next chunk, valid until the call after it; None at the end of what is good."""
+        """The next chunk, valid until the call after it; None at the end of what is good.
+
+        Raises ReadFailed behind the last frame that the disk gives, with the tail there.
+        """
         if len(self._buffer) != self._next_bytes:
             self._buffer = np.empty(self._next_bytes, np.uint8)
         while True:
             start = int(self.tail[POSITION])
-            got = os.preadv(self.fd, [self._room(self.limit - start)], start)
+            got, failed = read_into(self.fd, self._room(self.limit - start), start)
             base = address_of(self._buffer) - start
             self.stopped, rows = walk(base, start + got, self.tail, self._table, digest_address())
             if rows:
                 self._next_bytes = min(2 * self._next_bytes, self._chunk_bytes)
                 return Chunk(self._buffer, start, self._table[:rows])
+            if failed and self.stopped != BAD:
+                raise failed
             if self.stopped != CUT or got < len(self._buffer):
                 return None
             self._buffer = np.empty(2 * len(self._buffer), np.uint8)
 
     def skip(self) -> int | None:
-        """Go over damage to the next good frame below the limit; messages that are missing, or None."""
+        """Go over damage to the next good frame below the limit; messages that are missing, or None.
+
+        Raises ReadFailed, with the tail where it was.
+        """
         offset, hopeless = int(self.tail[POSITION]), 0
         while (offset := find_frame(self.fd, offset, self.limit, self.tail)) >= 0:
             head = self._head(offset)
@@ -167,17 +176,19 @@ def read_header(path: Path) -> Record:
 def find_frame(fd: int, position: int, limit: int, after: Tail | None = None) -> int:
     """The offset of the next frame at or behind `position` that verifies by itself; -1 if there is none.
 
-    `after`: pass over frames that cannot lie behind this tail.
+    `after`: pass over frames that cannot lie behind this tail. Raises ReadFailed.
     """
     tail = np.zeros(TAIL_FIELDS, np.int64) if after is None else after
     position, window, tried = (position + 7) & ~7, CHUNK_BYTES, -1
     while position + HEAD_BYTES <= limit:
         data = np.empty(min(window, limit - position), np.uint8)
-        got = os.preadv(fd, [data.data], position)
+        got, failed = read_into(fd, data.data, position)
         base = address_of(data) - position
         found, whole = find(base, position, position + got, limit, tail, digest_address())
         if found >= 0 and not whole:
             return int(found)
+        if failed:
+            raise failed
         if found < 0 and got < len(data):
             return -1
         if found < 0:

@@ -23,7 +23,7 @@ import numpy as np
 from spool.contents import Contents
 from spool.crash_point import reach
 from spool.disk import allocate, reserve, write_at
-from spool.errors import BadSpool, UnknownVersion
+from spool.errors import BadSpool, ReadFailed, UnknownVersion
 from spool.format import HEADER_BYTES, Record, decode_header, encode_header
 from spool.frame import BURST, DIGEST, DISCARDED, POSITION, SEQUENCE, STORED, Tail, tail_at_start
 from spool.layout import SPARE, Layout
@@ -83,13 +83,13 @@ def bound_spares(layout: Layout) -> Iterator[tuple[Path, Record]]:
     """(path, header) of the spares that were taken into use, by number.
 
     A header torn by SIGKILL while it was bound does not verify: nothing was written behind it yet, so the
-    spare is still one. Raises UnknownVersion.
+    spare is still one. Raises UnknownVersion, ReadFailed.
     """
     for number in layout.list_spares():
         path = layout.segment(number, SPARE)
         try:
             header = read_header(path)
-        except UnknownVersion:
+        except (UnknownVersion, ReadFailed):
             raise
         except (BadSpool, FileNotFoundError):
             continue

@@ -84,7 +84,7 @@ class Selection(Reader):
             raise self._gone(sequence)
 
     def next(self) -> Batch | None:
-        """Messages from `sequence` on; None at the end. Raises SegmentsGone."""
+        """Messages from `sequence` on; None at the end. Raises SegmentsGone, ReadFailed."""
         if self.sequence >= self._stop:
             self.exhausted = True
             return None
@@ -92,6 +92,8 @@ class Selection(Reader):
             batch = super().next()
         except FileNotFoundError:
             raise self._gone(self.sequence) from None
+        if self.unread:
+            raise min(self.unread.items())[1].error
         if self.damage:
             self.catalogue.refresh()
             if self.damage[0].first < self.catalogue.segments[0].first_sequence:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.banks import BANK_BYTES, HEAD_BYTES, SyncedBanks, read_bank
-from spool.errors import BadSpool, SpoolFull
+from spool.errors import BadSpool, ReadFailed, SpoolFull
 from spool.files import list_files
 from spool.format import HEAD_BYTES as FRAME_HEAD_BYTES
 from spool.format import SENDERS, UIDS
@@ -172,6 +172,9 @@ def _read_behind(layout: Layout, count: Count, *, sealed: bool) -> None:
             with path.open("rb", buffering=0) as file:
                 footer = read_footer(file.fileno())
         except FileNotFoundError:
+            continue
+        except ReadFailed as error:
+            log.warning("%s; what it holds is not counted by sender", error)
             continue
         if footer and int(footer[0]["burst"]) <= count.burst:
             break

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.decode import decode
-from spool.errors import BadSpool
+from spool.errors import BadSpool, ReadFailed
 from spool.frame import tail_at_start
 from spool.layout import Layout
 from spool.live import read_footer
@@ -91,7 +91,7 @@ class Tally:
                 self._shares[first] = share
 
     def _estimate(self, first: int) -> Share | None:
-        """What a sealed segment holds; None when it is gone, damaged, or not sealed."""
+        """What a sealed segment holds; None when it is gone, damaged, unreadable, or not sealed."""
         try:
             header = read_header(path := self._layout.segment(first))
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -100,6 +100,8 @@ class Tally:
         try:
             footer = read_footer(fd)
             chunk = Scan(fd, tail_at_start(header)).next() if footer else None
+        except ReadFailed:
+            return None
         finally:
             os.close(fd)
         if footer is None:

@@ -41,6 +41,30 @@ a few behind it.
 
 A frame that was cut out leaves no room for a gap: verify goes on telling of it.
 
+## A disk that gives an error
+
+EIO for a sealed segment, its header or a part of its body, is no damage: nobody knows what is there, and
+the error of a network's disk may pass. So nothing is freed, mended, set aside or counted for it. The daemon
+delivers what lies before the place and goes on behind it, at the next mark of the segment (every 64 KiB), or
+with the next segment; a packed segment, and one whose header cannot be read, waits as a whole. `brucectl
+status` names it (`disk`, exit code 1); `/healthz`, which asks whether processes run, does not. Every 10 s it
+is tried again, also by a daemon that is started meanwhile. When it can be read its messages are delivered,
+behind later ones of the same partition.
+
+No segment behind the place is freed before, so the spool fills: `status` tells when (`filling`). If the
+disk will not heal:
+
+- stop bruce, then `brucectl inspect repair --mode skip-damaged --apply`: what can be read of the body goes
+  into a fresh file, the rest is counted as damaged; the old file is kept in `quarantine/`;
+- for a header, or a packed segment: stop bruce, copy the file by `dd bs=4096 conv=noerror,sync` under another
+  name and move it over the first. A start writes the header anew from the segments around.
+
+A start needs the last segment: with an error there it ends with a sentence. `brucectl replay` ends with one
+where it comes to such a place, and sends nothing silently less. Held by `tests/forgetful/test_unread.py`
+(a filesystem that refuses to read), `tests/spool/test_unread.py` and `tests/router/test_gaps.py`.
+
+## Damage
+
 | damage | verify | repair | start |
 |---|---|---|---|
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -12,6 +13,8 @@ from typing import Self
 import pytest
 
 from tests.daemon import ROOT
+
+FOR_EVER = 1 << 62
 
 
 class ForgetfulDisk:
@@ -54,9 +57,18 @@ class ForgetfulDisk:
         subprocess.run(["umount", "--lazy", str(self.path)], check=True, timeout=60)
         self._mounted = False
 
-    def fail(self, opcode: str, name: str, code: int, times: int = 1) -> None:
-        """The next requests of this kind, for files whose names end so, fail."""
-        self._order(do="fail", opcode=opcode, name=name, errno=code, times=times)
+    def fail(
+        self, opcode: str, name: str, code: int, times: int = 1, *, first: int = 0, end: int = FOR_EVER
+    ) -> None:
+        """The next requests of this kind, for files whose names end so, fail.
+
+        Of READ those that touch bytes [first, end) of a file, which is to be opened after this.
+        """
+        self._order(do="fail", opcode=opcode, name=name, errno=code, times=times, first=first, end=end)
+
+    def lose(self, name: str, first: int, end: int = FOR_EVER) -> None:
+        """Bytes [first, end) of files whose names end so cannot be read, until `heal`: EIO."""
+        self.fail("READ", name, errno.EIO, FOR_EVER, first=first, end=end)
 
     def heal(self) -> None:
         """Nothing fails any more."""

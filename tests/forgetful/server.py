@@ -3,7 +3,8 @@
     {"do": "mount", "at": PATH}              mount what there is
     {"do": "cut"}                            power goes: what was not synced is forgotten, and everything
                                              from here on is an I/O error, until it is mounted again
-    {"do": "fail", "opcode": NAME, "name": ENDING, "errno": n, "times": n}
+    {"do": "fail", "opcode": NAME, "name": ENDING, "errno": n, "times": n, "first": n, "end": n}
+                                             a READ fails when it touches bytes [first, end) of the file
     {"do": "heal"}                           nothing fails any more
     {"do": "room", "bytes": n}               null for no end
 
@@ -21,7 +22,7 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tests.forgetful import protocol as p
 from tests.forgetful.protocol import Opcode
@@ -48,7 +49,7 @@ class Server:
             Opcode.RENAME: lambda node, data: self._rename(node, data, p.RENAME.size),
             Opcode.RENAME2: lambda node, data: self._rename(node, data, p.RENAME2.size),
             Opcode.LINK: self._link,
-            Opcode.OPEN: lambda *_: p.OPENED.pack(0, p.KEEP_CACHE, 0),
+            Opcode.OPEN: self._open,
             Opcode.OPENDIR: lambda *_: p.OPENED.pack(0, 0, 0),
             Opcode.READ: self._read,
             Opcode.WRITE: self._write,
@@ -132,18 +133,22 @@ class Server:
         if self.dead and opcode is not Opcode.INIT:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         node = self.store.nodes.get(inode, self.store.nodes[ROOT])
-        self._fail(opcode, node)
+        self._fail(opcode, node, data)
         return self._answers[opcode](node, data)
 
-    def _fail(self, opcode: Opcode, node: Node) -> None:
-        """Refuse what is to fail. A sync that fails leaves nothing to be written by the next one."""
+    def _chosen(self, opcode: Opcode, node: Node) -> Iterator[dict[str, object]]:
+        """The failures that are meant for requests of this kind, for this file."""
         for order in self.failures:
-            times = int(str(order["times"]))
-            if (
-                times
-                and order["opcode"] == opcode.name
-                and self.store.path(node.number).endswith(str(order["name"]))
-            ):
+            name = self.store.path(node.number)
+            if order["times"] and order["opcode"] == opcode.name and name.endswith(str(order["name"])):
+                yield order
+
+    def _fail(self, opcode: Opcode, node: Node, data: bytes) -> None:
+        """Refuse what is to fail. A sync that fails leaves nothing to be written by the next one."""
+        for order in self._chosen(opcode, node):
+            _, offset, size, *_ = p.READ.unpack_from(data) if opcode is Opcode.READ else (0, 0, 1)
+            times, first, end = (int(str(order[key])) for key in ("times", "first", "end"))
+            if offset < end and offset + size > first:
                 order["times"] = times - 1
                 if opcode is Opcode.FSYNC:
                     node.dirty.clear()
@@ -208,6 +213,10 @@ class Server:
         linked = self.store.nodes[p.LINK.unpack_from(data)[0]]
         node.entries[p.names(data[p.LINK.size :])[0]] = linked.number
         return self._entry(linked)
+
+    def _open(self, node: Node, _data: bytes) -> bytes:
+        """What the kernel has of a file that is to fail is forgotten, or it would not ask."""
+        return p.OPENED.pack(0, 0 if any(self._chosen(Opcode.READ, node)) else p.KEEP_CACHE, 0)
 
     def _read(self, node: Node, data: bytes) -> bytes:
         _, offset, size, *_ = p.READ.unpack_from(data)

@@ -85,6 +85,24 @@ def test_a_sync_after_a_failed_one_lies(disk: ForgetfulDisk) -> None:
     assert (disk.path / "file").read_bytes()[:5] == bytes(5)
 
 
+def test_bytes_that_cannot_be_read(disk: ForgetfulDisk) -> None:
+    """EIO for one page and no other, from the kernel itself, until it heals; a cached page is forgotten."""
+    fd = make(disk)
+    os.pwrite(fd, b"x" * 4 * PAGE, 0)
+    os.fsync(fd)
+    os.close(fd)
+    assert (disk.path / "file").read_bytes() == b"x" * 4 * PAGE
+    disk.lose("file", 2 * PAGE, 3 * PAGE)
+    fd = os.open(disk.path / "file", os.O_RDONLY)
+    assert os.pread(fd, 4 * PAGE, 0) == b"x" * 2 * PAGE
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        os.pread(fd, PAGE, 2 * PAGE)
+    assert os.pread(fd, PAGE, 3 * PAGE) == b"x" * PAGE
+    disk.heal()
+    assert os.pread(fd, PAGE, 2 * PAGE) == b"x" * PAGE
+    os.close(fd)
+
+
 def test_no_room(disk: ForgetfulDisk) -> None:
     """ENOSPC comes from reserving and from writing, and goes when there is room."""
     fd = make(disk)

@@ -320,7 +320,7 @@ def uncovered(pool: Pool, router: Any, sequences: npt.NDArray[np.int64]) -> list
     """
     held = pool.partitions.rows["held_from"][: pool.partitions.count]
     places = [*held[held != NOT_HELD].tolist(), *router._passage.loose.values(), *router._catch_ups.given_up]
-    places += router._unknown.lowest() + router._rejects.lowest()
+    places += router._unknown.lowest() + router._rejects.lowest() + router._gaps.lowest()
     if router._catch_ups.current and router._catch_ups.current.sweeping:
         places.append(router._again.sequence)
     return [s for s in sequences.tolist() if s < min(places, default=NOBODY)]

@@ -57,7 +57,8 @@ def repair(
     gap is written for what is lost, which is then counted as damaged when it is delivered. A start does by
     itself what needs no copy of a segment.
 
-    Marks are no index: where they cannot be read, what only they called delivered is sent again.
+    Marks are no index: where they cannot be read, what only they called delivered is sent again. A segment
+    for which the disk gives an error may heal: only skip-damaged copies it, without what cannot be read.
 
     A FILE by itself is left as it is; with --apply a mended copy goes to --to.
 

@@ -1,0 +1,327 @@
+"""A segment that the disk does not give, whole or in part: passed by, told, and never taken for lost."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from spool import catalogue as catalogues
+from spool import contents
+from spool import reader as readers
+from spool.catalogue import Catalogue
+from spool.changes import Changes
+from spool.check import Check
+from spool.errors import BadSpool, ReadFailed
+from spool.files import Span
+from spool.finding import Kind, Severity
+from spool.marks import Marks
+from spool.packed import pack
+from spool.reader import Reader
+from spool.record import Topics
+from spool.repair import Action, Mode, apply, plan
+from spool.row import UNTOLD
+from spool.scan import Scan
+from spool.selection import Selection
+from tests.spool import plain
+from tests.spool.rig import Rig
+from tests.spool.test_reader import drain, make_reader
+from tests.spool.unreadable import unreadable
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment is several batches, and has several marks; nothing is waited for."""
+    monkeypatch.setattr(Scan.__init__, "__defaults__", (None, 1024))
+    monkeypatch.setattr(contents, "MARK_BYTES", 1024)
+    monkeypatch.setattr(catalogues, "RETRY_S", 0.0)
+    monkeypatch.setattr(readers, "RETRY_S", 0.0)
+
+
+@pytest.fixture
+def full(rig: Rig) -> Rig:
+    """Four sealed segments, and one in use."""
+    rig.fill(100)
+    for _ in range(8):
+        rig.step()
+    assert len(rig.layout.list_segments()) >= 5
+    return rig
+
+
+def place(rig: Rig, at: int) -> tuple[Path, int, int]:
+    """(path, first sequence, that of the next) of a segment, by its place in the log."""
+    named = rig.layout.list_segments()
+    return rig.layout.segment(*named[at]), named[at][0], named[at + 1][0]
+
+
+def place_of_footer(path: Path) -> int:
+    """The offset behind the last frame of a sealed segment."""
+    return plain.read_segment(path.read_bytes()).end
+
+
+def passed_by(reader: Reader) -> list[int]:
+    """The sequences that it could not read."""
+    return sorted({s for one in reader.unread.values() for s in range(one.first, one.end)})
+
+
+@pytest.mark.parametrize("at", [0, 1, 3], ids=["the first", "one between", "the last sealed one"])
+@pytest.mark.parametrize("end", [64, 1 << 30], ids=["header", "all of it"])
+def test_all_other_segments_are_read(full: Rig, at: int, end: int) -> None:
+    """What cannot be read is told as such, and as no damage; when it heals it is read, and the rest stays."""
+    path, first, behind = place(full, at)
+    reader, records = make_reader(full), full.records()
+    with unreadable(path, 0, end):
+        assert drain(reader) == records[:first] + records[behind:]
+        assert passed_by(reader) == list(range(first, behind))
+        assert str(path) in str(reader.unread[first].error)
+        assert not reader.damage
+        reader.seek(first + 1)
+        assert drain(reader) == records[behind:]
+        assert passed_by(reader) == list(range(first, behind))
+    reader.unread.clear()
+    reader.seek(first)
+    assert drain(reader) == records[first:]
+    assert not reader.unread
+    assert not reader.damage
+
+
+def test_a_segment_is_entered_again_behind_a_bad_sector(full: Rig) -> None:
+    """The frames before it are read, and those from the next mark on; all of them without a footer."""
+    path, first, behind = place(full, 1)
+    records = full.records()
+    with unreadable(path, 3000, 3500):
+        reader = make_reader(full)
+        found = [s for s, _ in drain(reader)]
+    missing = passed_by(reader)
+    assert sorted(found + missing) == [s for s, _ in records]
+    assert first < missing[0] <= missing[-1] < behind - 1
+    assert missing == list(range(missing[0], missing[-1] + 1))
+    assert len(missing) < (behind - first) // 2
+    with unreadable(path, path.stat().st_size - 8):
+        reader = make_reader(full)
+        assert drain(reader) == records
+        assert not passed_by(reader)
+
+
+def test_a_disk_is_not_asked_for_each_mark(full: Rig) -> None:
+    """Each error may take seconds: a dead segment costs a few, not as many as it has marks."""
+    path, first, behind = place(full, 1)
+    reader, asked = make_reader(full), list[int]()
+    enter = reader._enter
+
+    def count(offset: int) -> None:
+        asked.append(offset)
+        enter(offset)
+
+    end = place_of_footer(path)
+    with unreadable(path, 600, end), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "_enter", count)
+        drain(reader)
+    assert passed_by(reader)[-1] == behind - 1
+    assert passed_by(reader)[0] >= first
+    assert 2 <= len(asked) <= 3 < (end - 600) // 1500
+
+
+def test_a_packed_segment(full: Rig) -> None:
+    """One error, wherever, and it waits as a whole: its blocks are found one by the other."""
+    path, first, behind = place(full, 1)
+    packed = path.with_suffix(".packed")
+    with path.open("rb") as source, packed.open("w+b") as target:
+        pack(source.fileno(), target.fileno())
+    packed.rename(path)
+    reader, records = make_reader(full), [(s, d) for s, d in drain(make_reader(full))]
+    with unreadable(path, 500, 600):
+        assert drain(reader) == records[:first] + records[behind:]
+        assert passed_by(reader) == list(range(first, behind))
+    reader.seek(first)
+    assert drain(reader) == records[first:]
+
+
+def test_the_segment_in_use_is_waited_for(rig: Rig) -> None:
+    """Nobody knows yet where it could be entered again: the reader stands, and goes on when it heals."""
+    rig.fill(10)
+    rig.step()
+    reader, path = make_reader(rig), rig.last_path()
+    with unreadable(path, 512):
+        before = drain(reader)
+        assert reader.next() is None
+    (one,) = reader.unread.values()
+    assert one.first == one.end == len(before)
+    assert before + drain(reader) == rig.records()
+
+
+@given(chosen=st.randoms(use_true_random=False))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_nothing_is_lost_and_nothing_called_damaged(full: Rig, chosen: random.Random) -> None:
+    """Any ranges of any segments: what is read and what is told make the log, each message once."""
+    records = full.records()
+    with contextlib.ExitStack() as bad:
+        for _ in range(chosen.randrange(1, 4)):
+            path, *_ = place(full, chosen.randrange(4))
+            first = chosen.randrange(9000)
+            bad.enter_context(unreadable(path, first, first + chosen.choice([1, 512, 4096])))
+        reader = make_reader(full)
+        for start in (0, chosen.randrange(300)):
+            reader.seek(start)
+            reader.unread.clear()
+            found = dict(drain(reader))
+            assert all(found[s] == datagram for s, datagram in records if s in found)
+            told = set(passed_by(reader))
+            assert sorted(told | set(found)) == [s for s, _ in records[start:]]
+            assert not told & set(found)
+    assert not reader.damage
+    reader.seek(0)
+    assert drain(reader) == records
+
+
+def test_a_catalogue_without_a_header(full: Rig) -> None:
+    """What the segments around tell stands in for it, also for several, until it can be read."""
+    whole = Catalogue(full.layout)
+    for chosen in ((0,), (1,), (1, 2), (0, 1), (3,)):
+        with contextlib.ExitStack() as bad:
+            for at in chosen:
+                bad.enter_context(unreadable(place(full, at)[0], 0, 64))
+            found = Catalogue(full.layout)
+            assert [(i.first_sequence, i.number, i.stored) for i in found.segments] == [
+                (i.first_sequence, i.number, i.stored) for i in whole.segments
+            ]
+            assert [at for at, i in enumerate(found.segments) if i.identity == UNTOLD] == list(chosen)
+            assert [found.most(i) for i in found.segments] == [whole.most(i) for i in whole.segments]
+            assert not found.damaged
+        found.refresh()
+        assert found.segments == whole.segments
+
+
+def test_over_an_epoch_nothing_is_thought_to_be_less(full: Rig) -> None:
+    """A floor that moves by what the neighbours tell must never move too far."""
+    full.boot += 1
+    full.reopen()
+    full.fill(60)
+    for _ in range(8):
+        full.step()
+    whole = Catalogue(full.layout)
+    for at, info in enumerate(whole.segments[:-1]):
+        with unreadable(full.layout.segment(*full.layout.list_segments()[at]), 0, 64):
+            found = Catalogue(full.layout)
+            most = [whole.most(one) for one in whole.segments]
+            assert all(found.most(one) >= least for one, least in zip(found.segments, most, strict=True))
+            reader = make_reader(full)
+            got = [s for s, _ in drain(reader)]
+            assert not reader.damage
+            assert not [s for s in got if info.first_sequence <= s < whole.segments[at + 1].first_sequence]
+
+
+def test_marks_hold_while_a_header_cannot_be_read(full: Rig) -> None:
+    """Floor and bits of that segment are believed, written again as they were, and match when it heals."""
+    path, first, _ = place(full, 1)
+    marks = Marks(full.layout.delivery, Catalogue(full.layout))
+    marks.commit(Changes(first + 5, offsets={-1: first + 5}))
+    marks.close()
+    with unreadable(path, 0, 64):
+        marks = Marks(full.layout.delivery, Catalogue(full.layout))
+        assert marks.floor() == (first + 5, first + 5)
+        marks.commit(Changes(first + 5, offsets={-1: first + 5}))
+        assert marks.vanished() is None
+        marks.close()
+    marks = Marks(full.layout.delivery, Catalogue(full.layout))
+    assert marks.floor() == (first + 5, first + 5)
+    assert not marks.mismatches()
+    marks.close()
+
+
+@pytest.mark.parametrize("end", [64, 1 << 30], ids=["header", "all of it"])
+def test_a_start_leaves_it_alone(full: Rig, end: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Not mended, renamed, quarantined, or taken for empty; the log goes on behind the last segment."""
+    path, *_ = place(full, 1)
+    before, names, records = path.read_bytes(), full.layout.list_segments(), full.records()
+    with unreadable(path, 0, end):
+        full.reopen()
+        full.fill(3)
+        full.step()
+    assert path.read_bytes() == before
+    assert full.layout.list_segments()[: len(names)] == names
+    assert not list(full.layout.quarantine.iterdir())
+    assert full.records()[: len(records)] == records
+    assert len(full.records()) == len(records) + 9
+    assert "the disk gives an error for its header" in caplog.text
+
+
+def test_a_full_segment_is_sealed_when_it_can_be_read(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """Others are sealed meanwhile; it is not copied, by which what cannot be read would be lost."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rig.keeper._committer, "seal_one", lambda: False)
+        rig.fill(80)
+        rig.step()
+    path, *_ = place(rig, 1)
+    before = path.read_bytes()
+    rig.keeper._committer._unread.clear()
+    with unreadable(path, 3000), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spool.committer.RETRY_S", 0.0)
+        for _ in range(12):
+            rig.step()
+        assert [bool(s.footer) for s in rig.segments()[:3]] == [True, False, True]
+        assert path.read_bytes() == before
+        assert caplog.text.count("it is sealed when the disk gives it") == 1
+    for _ in range(4):
+        rig.step()
+    assert rig.segments()[1].footer
+
+
+def test_a_keeper_that_begins_with_an_unsealed_one(rig: Rig) -> None:
+    """What is behind it is committed all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rig.keeper._committer, "seal_one", lambda: False)
+        rig.fill(80)
+        rig.step()
+    records = rig.records()
+    path, *_ = place(rig, 1)
+    with unreadable(path, 3000):
+        rig.reopen()
+        assert rig.synced == len(records)
+    assert rig.records() == records
+
+
+def test_who_selects_is_told(full: Rig) -> None:
+    """A replay leaves nothing out silently: it ends with a sentence."""
+    path, *_ = place(full, 1)
+    selection = Selection(Catalogue(full.layout), Topics(), Span())
+    with unreadable(path, 3000), pytest.raises(ReadFailed, match="cannot be read: Input/output error"):
+        drain(selection)
+
+
+def test_it_is_an_error_of_both_kinds() -> None:
+    """Whoever is ready for a bad spool, or for a failing disk, is ready for this."""
+    error = ReadFailed(5, "Input/output error", "/x")
+    assert isinstance(error, BadSpool)
+    assert isinstance(error, OSError)
+    assert (error.errno, str(error)) == (5, "/x cannot be read: Input/output error; see to the disk")
+
+
+@pytest.mark.parametrize("first", [0, 3000], ids=["header", "body"])
+def test_verify_and_repair_say_what_it_is(full: Rig, first: int) -> None:
+    """One finding, nothing that follows from it; a repair copies what can be read only when told to lose."""
+    path, *_ = place(full, 1)
+    full.stop()
+    whole = path.read_bytes()
+    with unreadable(path, first, first + 500):
+        found = [one for one in Check().spool(full.layout) if one.severity is not Severity.NOTE]
+        assert [(one.kind, one.path) for one in found] == [(Kind.UNREADABLE, path)]
+        steps = [(one.path, one.action, one.mode) for one in plan(full.layout)]
+        if first:
+            assert steps == [(path, Action.REWRITE, Mode.SKIP_DAMAGED)]
+        else:
+            assert steps == [(path, Action.NONE, Mode.STRICT)]
+        apply(full.layout, Mode.TRUNCATE_TAIL)
+        assert path.read_bytes() == whole
+        apply(full.layout, Mode.SKIP_DAMAGED)
+    assert (path.read_bytes() == whole) == (not first)
+    reader = Reader(Catalogue(full.layout), Topics())
+    reader.allow(1 << 30, 0)
+    count = len(drain(reader))
+    lost = sum(one.end - one.first for one in reader.damage)
+    assert count + lost == 300
+    assert (lost > 0) == bool(first)
