@@ -14,6 +14,7 @@ from numba import types
 from numba.core.typing.templates import infer_global, make_intrinsic_template
 
 from spool import kernel
+from spool.kernel_cache import our_places
 
 _unkept: list[str] = []
 
@@ -26,7 +27,8 @@ def compile_loop(function: Callable[..., Any]) -> Any:
     Who may write neither beside our files nor at home compiles it at each start, half a minute for all.
     """
     try:
-        return numba.njit(cache=True, nogil=True, boundscheck=False)(function)
+        with our_places():
+            return numba.njit(cache=True, nogil=True, boundscheck=False)(function)
     except RuntimeError:  # Numba's word for a cache that has no place
         _unkept.append(function.__code__.co_filename)
         return numba.njit(nogil=True, boundscheck=False)(function)

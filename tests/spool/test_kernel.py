@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import spool
+from spool.kernel_cache import stamp
 
 NO_PLACE = "/proc/nowhere"
 PROGRAM = f"""
@@ -51,3 +56,79 @@ def test_who_looks_at_little_waits_for_no_compiler(arguments: list[str], *, numb
         [sys.executable, "-c", TWO_WAYS, *arguments], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"{0x01020304} {numba_at_first}\n{0x01020304} True\n"
+
+
+CALLEE = """
+from spool.kernel import kernel
+PLACE = {}
+
+@kernel
+def step(value: int) -> int:
+    return value + {}
+"""
+CALLER = """
+from spool.kernel import kernel
+from spool.callee import (
+    PLACE,
+    step,
+)
+AT = 100 * PLACE
+
+@kernel
+def leap(value: int) -> int:
+    return AT + step(value)
+"""
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["beside the source", "NUMBA_CACHE_DIR"])
+def test_what_comes_from_other_files_is_of_this_release(tmp_path: Path, *, given: bool) -> None:
+    """Loops and constants of files that were changed are those of now; others are not compiled again."""
+    package = tmp_path / "spool"
+    shutil.copytree(Path(spool.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "caller.py").write_text(CALLER)
+    # Python itself would take a file that was changed within a second for the one before.
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    environ.pop("NUMBA_CACHE_DIR", None)
+    if given:
+        environ["NUMBA_CACHE_DIR"] = str(tmp_path / "cache")
+    said = []
+    for place, more in ((1, 1), (1, 1), (2, 1), (2, 5)):
+        (package / "callee.py").write_text(CALLEE.format(place, more))
+        done = subprocess.run(
+            [sys.executable, "-c", PRINT],
+            capture_output=True,
+            text=True,
+            env=environ,
+            check=True,
+            cwd=tmp_path,
+        )
+        said.append(done.stdout)
+    assert said == ["108 0\n", "108 1\n", "208 0\n", "212 0\n"]
+
+
+PRINT = """
+from spool.caller import leap
+print(leap(7), sum(leap.compiled.stats.cache_hits.values()))
+"""
+
+
+def test_a_stamp_is_that_of_all_that_is_imported(tmp_path: Path) -> None:
+    """Over several files, by each way to import; what is not ours, or is not imported, does not count."""
+    files = {
+        "spool/one.py": "from spool import two, four\nimport spool.three as x\nimport numpy\n",
+        "spool/two.py": "from ingest.five import (\n    A,\n    B,\n)\n",
+        "spool/three.py": "",
+        "spool/four/__init__.py": "",
+        "ingest/five.py": "import spool.one\n",
+        "spool/apart.py": "",
+        "numpy.py": "",
+    }
+    for name in files:
+        stamps = []
+        for text in ("", "# changed"):
+            home = tmp_path / f"{name.replace('/', '-')}-{len(text)}"
+            for path, source in files.items():
+                (home / path).parent.mkdir(parents=True, exist_ok=True)
+                (home / path).write_text(source + (text if path == name else ""))
+            stamps.append(stamp(home / "spool/one.py", home))
+        assert (stamps[0] == stamps[1]) == (name in ("spool/apart.py", "numpy.py")), name
