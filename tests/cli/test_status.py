@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from spool.wire import encode
 from status.health import Limits, complaints
 from tests.cli.program import run
 from tests.cli.test_drain import stage
-from tests.daemon import RunningBruce
+from tests.daemon import ROOT, RunningBruce
 from tests.spool.rig import Rig
 from tests.status.test_health import HEALTHY
 
@@ -282,3 +285,24 @@ def test_no_spool(tmp_path: Path) -> None:
     done = run("status", "--spool", tmp_path / "none")
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == f"{tmp_path}/none holds no spool; see [spool] directory\n"
+
+
+def test_the_line_for_nagios_is_critical_where_status_warns(tmp_path: Path) -> None:
+    """The line that README and help give, as it stands there, in a shell: 2 for a spool without a daemon."""
+    line = "sh -c 'brucectl status || exit 2'"
+    assert line in (ROOT / "README.md").read_text(encoding="utf-8")
+    rig = Rig(tmp_path)
+    rig.fill(2)
+    rig.stop()
+    programs = Path(sys.executable).parent
+    environ = {
+        **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "BRUCE_SPOOL_DIRECTORY": str(tmp_path / "spool"),
+        "BRUCE_KAFKA_BOOTSTRAP_SERVERS": "localhost:9092",
+    }
+    codes = [
+        subprocess.run(["sh", "-c", command], env=environ, capture_output=True, check=False).returncode
+        for command in ("brucectl status", line)
+    ]
+    assert codes == [1, 2]
