@@ -1,9 +1,11 @@
-"""What all tests share: who runs what, second tries, and the count of those that ran against real Kafka."""
+"""What all tests share: who runs what, who is tried again, and how many ran against real Kafka."""
 
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
+
+from tests.second_try import SecondTry
 
 LONG = ("real_kafka", "install", "tools", "e2e", "pipeline", "forgetful", "cli", "ingest", "router")
 """Folders whose files take longest, in this order: begun last, one would keep the other workers waiting."""
@@ -23,18 +25,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the long files; within a file nothing changes.
-
-    Where several work, what waits for processes, brokers and clocks has a second try, which is reported: the
-    first may have failed because all had to wait. What judges the fate of messages has one only when it
-    waited too long, before it came to a verdict.
-    """
+    """Begin with the long files; within a file nothing changes."""
     items.sort(key=lambda item: place_of(item.path.parent.name))
-    for item in items if hasattr(config, "workerinput") else ():
-        if item.get_closest_marker("final"):
-            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=["waited in vain", "TookTooLong"]))
-        elif place_of(item.path.parent.name) < len(LONG):
-            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def place_of(folder: str) -> int:
@@ -43,19 +35,19 @@ def place_of(folder: str) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker that the count goes by."""
+    """Register the marker that the count goes by.
+
+    Where several work, what waits for processes, brokers and clocks has a second try: the first may have
+    failed because all had to wait.
+    """
     config.addinivalue_line("markers", "real_kafka: needs real brokers, which tools/kafka starts")
+    if config.getoption("numprocesses", None):
+        config.pluginmanager.register(SecondTry(lambda file: place_of(file.parent.name) < len(LONG)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what failed at first, and a line so that a run without real Kafka cannot pass for one with it."""
+    """Print a line so that a run without real Kafka cannot pass for one with it."""
     stats = terminalreporter.stats
-    for report in stats.get("rerun", []):
-        terminalreporter.section(f"failed at first, tried again: {report.nodeid}", "_")
-        terminalreporter.write_line(report.longreprtext)
-        for name, said in report.sections:
-            terminalreporter.section(name, "-")
-            terminalreporter.write_line(said)
     reasons = [reason for report in stats.get("skipped", []) if (reason := missing_kafka(report))]
     if reasons:
         line = f"real Kafka: {len(reasons)} tests skipped ({reasons[0]})"

@@ -20,7 +20,7 @@ from dispatch.embedded import EmbeddedKafka
 from dispatch.flight import NOBODY
 from tests.dispatch.batches import Message, build_batch
 from tests.dispatch.conftest import PARTITIONS
-from tests.dispatch.rig import UUID, await_true, connected, in_flight, pairs, take
+from tests.dispatch.rig import PATIENCE_S, UUID, await_true, connected, in_flight, pairs, take
 
 ROOT = Path(__file__).parents[2]
 PRODUCE = 0
@@ -254,7 +254,7 @@ def test_more_says_that_the_queue_was_not_read_to_its_end(kafka: EmbeddedKafka) 
         rig.send([Message(i, 0, b"v") for i in range(1002)], partition=0)
         done: dict[int, int] = {}
         while len(done) < 1002:
-            assert select.select([wake], [], [], 20)[0], "waited in vain"
+            assert select.select([wake], [], [], PATIENCE_S)[0], "waited in vain"
             os.eventfd_read(wake)
             more = True
             while more:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import os
 import socket
 from collections.abc import Iterable
 from pathlib import Path
@@ -110,7 +109,6 @@ class Intake:
         self.rig.crash()
         self.sender.close()
         self.receiver.close()
-        os.close(self.rig.bell)
 
 
 def connect(path: Path) -> socket.socket:

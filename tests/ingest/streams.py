@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import socket
 from collections import Counter
 from pathlib import Path
@@ -135,3 +136,5 @@ class Streams:
             one.close()
         self.store.close()
         self.lines.close()
+        for bell in (self.bells.offered, self.bells.taken):
+            os.close(bell)

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ class Rig:
         self.layout = Layout(self.options.directory)
         self.boot = boot
         self.bell = os.eventfd(0, os.EFD_NONBLOCK)
+        weakref.finalize(self, os.close, self.bell)
         self.images: dict[int, bytes] = {}
         """By inode, what is certainly on the disk: the bytes at the last sync."""
         self._spool: recovery.OpenSpool | None = None

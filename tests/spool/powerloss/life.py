@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -74,7 +73,6 @@ class QuietRig(Rig):
     def close(self) -> None:
         """Let go of everything."""
         self.crash()
-        os.close(self.bell)
 
     def _disk(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
         return contextlib.nullcontext()
