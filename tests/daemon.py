@@ -275,6 +275,22 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
+def halt(pid: int) -> None:
+    """SIGSTOP a process, and wait until its threads stand: until then who waits for something may get it."""
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + PATIENCE_S
+    while not all(_stands(task) for task in Path(f"/proc/{pid}/task").iterdir()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.002)
+
+
+def _stands(task: Path) -> bool:
+    try:
+        return (task / "stat").read_text().rpartition(") ")[2][0] == "T"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def _without_bruce(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith("BRUCE_")}
 

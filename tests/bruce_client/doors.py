@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
-import signal
 import socket
 
 from confluent_kafka import Message
 
-from tests.daemon import RunningBruce, consume, free_port
+from tests.daemon import RunningBruce, consume, free_port, halt
 
 
 class Doors:
@@ -27,7 +25,7 @@ class Doors:
     def halt_intake(self) -> None:
         """Nobody reads the datagram socket from here on."""
         (pid,) = [w.pid for w in self.bruce.status().workers if w.role == "ingest"]
-        os.kill(pid, signal.SIGSTOP)
+        halt(pid)
 
     def kill(self) -> None:
         """SIGKILL every process, and wait until the socket is nobody's; a last thread may have it longer."""

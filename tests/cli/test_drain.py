@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from spool.wire import encode
 from status.snapshot import Snapshot
 from tests.cli.conftest import PARTITIONS
 from tests.cli.program import run
-from tests.daemon import ROOT, RunningBruce, consume
+from tests.daemon import ROOT, RunningBruce, consume, halt
 
 pytestmark = pytest.mark.crash
 
@@ -101,7 +100,7 @@ def stage(bruce: RunningBruce, messages: int) -> int:
     The keeper stands still, so that no new segment comes; the burst that finds no room waits in staging.
     """
     keeper = next(w.pid for w in bruce.status().workers if w.role == "keeper")
-    os.kill(keeper, signal.SIGSTOP)
+    halt(keeper)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.connect(str(bruce.socket))
         sender.settimeout(0.5)

@@ -8,9 +8,7 @@ nobody dying any more, all of them must be delivered.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +27,7 @@ from spool.page import Field, read_page
 from spool.recovery import is_sealed
 from spool.refused import read_refused
 from spool.wire import Reason
-from tests.daemon import ROOT
+from tests.daemon import ROOT, halt
 from tests.e2e.zygote import WRITE_POINTS, ForkedBruce, failing_sync
 from tests.router.outlet import check_order, keyed, numbers
 
@@ -194,7 +192,7 @@ def lose_power(life: Life) -> None:
 def stop_keeper(life: Life) -> None:
     """From here on the log is written, and neither synced nor named; there are spares for it."""
     life.bruce.await_true(lambda: life.word(Field.SPARE) >= (life.word(Field.WRITTEN) >> 32) + 2)
-    os.kill(next(w.pid for w in life.bruce.status().workers if w.role == "keeper"), signal.SIGSTOP)
+    halt(next(w.pid for w in life.bruce.status().workers if w.role == "keeper"))
 
 
 def pause(life: Life, *, kill: bool) -> None:

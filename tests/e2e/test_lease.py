@@ -19,7 +19,7 @@ from spool.page import Field, read_page
 from spool.quotas import OPEN, row_at
 from status.snapshot import Snapshot
 from tests.cli.program import run
-from tests.daemon import RunningBruce, consume
+from tests.daemon import RunningBruce, consume, halt
 from tests.e2e.job import Died, Job
 from tests.router.outlet import check_order, duplicates, keyed, numbers
 
@@ -270,7 +270,7 @@ def test_in_every_mode(life: Life, mode: str) -> None:
 
 def test_a_job_asks_and_dies_before_it_is_answered(life: Life) -> None:
     """Nobody waits for it."""
-    os.kill(life.worker(), signal.SIGSTOP)
+    halt(life.worker())
     life.send(10)
     job = life.job()
     life.bruce.await_true(lambda: life.layout.lease.exists() and life.layout.lease.stat().st_size > 32)
@@ -284,7 +284,7 @@ def test_the_next_job_begins_where_the_last_one_ended(life: Life) -> None:
     """The worker does not look between two jobs: the second sends nothing of what the first wrote down."""
     job = life.backlog()
     job.tell("send", 100)
-    os.kill(life.worker(), signal.SIGSTOP)
+    halt(life.worker())
     job.tell("record")
     job.kill9()
     job = life.job()

@@ -14,7 +14,7 @@ import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from spool.wire import encode
-from tests.daemon import PATIENCE_S, consume
+from tests.daemon import PATIENCE_S, consume, halt
 from tests.service import Service
 
 WATCHDOG_S = 6.0
@@ -38,7 +38,7 @@ def test_the_watchdog_starves_when_a_worker_hangs(tmp_path: Path, kafka: Embedde
         service.await_told("WATCHDOG=1", times=2)
         workers = {worker.role: worker.pid for worker in service.status().workers}
         for role in ("ingest", "keeper", "delivery"):
-            os.kill(workers[role], signal.SIGSTOP)
+            halt(workers[role])
             service.forget()
             service.await_told(f"STATUS=the {role} worker ({workers[role]}) has done nothing")
             service.forget()
@@ -49,7 +49,7 @@ def test_the_watchdog_starves_when_a_worker_hangs(tmp_path: Path, kafka: Embedde
         service.send(encode(b"orders", b"x") for _ in range(100))
         service.await_status(lambda status: status.delivered == 100)
         service.forget()
-        os.kill(service.pid, signal.SIGSTOP)
+        halt(service.pid)
         time.sleep(WATCHDOG_S / 2)
         service.forget()
         time.sleep(WATCHDOG_S / 2)

@@ -18,7 +18,7 @@ from dispatch.embedded import EmbeddedKafka
 from spool.layout import Layout
 from spool.wire import encode
 from status.snapshot import Snapshot
-from tests.daemon import RunningBruce, consume
+from tests.daemon import RunningBruce, consume, halt
 from tests.e2e.test_embedded import PARTITIONS, Traffic, check_books, check_complete, worker
 from tests.ingest.intake import connect
 from tests.router.outlet import keyed, numbers
@@ -117,7 +117,7 @@ def test_two_signals_at_once(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
         kafka.down()
         ingest = worker(bruce, "ingest")
-        os.kill(ingest, signal.SIGSTOP)
+        halt(ingest)
         bruce.send(keyed(8))
         bruce.tell(signal.SIGTERM)
         bruce.tell(signal.SIGINT)

@@ -15,6 +15,7 @@ import pytest
 
 from ingest.guard import KEPT
 from ingest.staging import RESERVE, Staging, read_staging
+from tests.daemon import halt
 from tests.ingest.intake import connect
 from tests.ingest.processes import PATIENCE_S, Processes, await_end, fork, message, send
 from tests.ingest.test_storm import by_sender
@@ -35,7 +36,7 @@ def processes(memory: Path) -> Iterator[Processes]:
 @contextlib.contextmanager
 def standing(processes: Processes) -> Iterator[None]:
     """The keeper stands still: the worker finds no segment, and its store waits."""
-    os.kill(processes.pids["keeper"], signal.SIGSTOP)
+    halt(processes.pids["keeper"])
     try:
         yield
     finally:

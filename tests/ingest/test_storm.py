@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from spool.page import Field
+from tests.daemon import halt
 from tests.ingest.intake import connect
 from tests.ingest.processes import PATIENCE_S, Processes, await_end, fork, message, send
 from tests.spool import plain
@@ -140,7 +141,7 @@ def test_a_clean_stop_empties_the_socket(processes: Processes) -> None:
     for i in range(192):
         sender.send(message(0, i, 100))
     # These lie in the socket's queue when the worker hears of the end.
-    os.kill(processes.pids["ingest"], signal.SIGSTOP)
+    halt(processes.pids["ingest"])
     for i in range(192, 200):
         sender.send(message(0, i, 100))
     os.kill(processes.pids["ingest"], signal.SIGTERM)
@@ -157,7 +158,7 @@ def test_a_clean_stop_empties_the_socket(processes: Processes) -> None:
 @pytest.mark.parametrize("processes", [{"segment_bytes": 1 << 20, "max_bytes": 64 << 20}], indirect=True)
 def test_the_keeper_may_be_away(processes: Processes) -> None:
     """With the keeper stopped, intake waits for a segment when it needs one, and loses nothing."""
-    os.kill(processes.pids["keeper"], signal.SIGSTOP)
+    halt(processes.pids["keeper"])
     out = processes.directory / "sent"
     pid = fork(lambda: send(processes.path, 0, out, lambda count: count == 1000))
     time.sleep(0.2)

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from router.outages import OUTAGE_S
-from tests.daemon import RunningBruce, consume
+from tests.daemon import RunningBruce, consume, halt
 from tests.real_kafka.test_bruce import check_all_there, check_books
 from tests.real_kafka.test_network import pids
 from tests.router.outlet import anywhere, keyed, numbers
@@ -69,7 +69,7 @@ def test_a_flood_does_not_hold_up_others(
         bruce.send([*messages(KNOWN, topic=many), *messages(KNOWN, topic=few)])
         bruce.await_status(lambda s: s.delivered == 2 * KNOWN, PATIENCE_S)
         deliverer = pids(bruce)["delivery"]
-        os.kill(deliverer, signal.SIGSTOP)
+        halt(deliverer)
         bruce.send(messages(FLOOD - KNOWN, topic=many, first=KNOWN, bytes_each=FLOOD_BYTES))
         bruce.send(messages(OTHERS - KNOWN, topic=few, first=KNOWN))
         bruce.await_status(lambda s: s.received == FLOOD + OTHERS, PATIENCE_S)

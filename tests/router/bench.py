@@ -135,13 +135,16 @@ class Bench:
         return sum(self.pool.answer(flat, count) for flat in range(self.pool.partitions.count))
 
     def settle(self, steps: int = 3000, batch: int = 50) -> None:
-        """Let it run until everything is resolved. Fails when that takes too long."""
-        for _ in range(steps):
+        """Let it run until everything is resolved. Fails when nothing is for so many steps."""
+        left, floor = steps, self.acks.floor
+        while left:
             self.step()
             self.answer(batch)
             if self.acks.floor >= self.end and not self.router.in_flight():
                 self.router.commit()
                 return
+            left = left - 1 if self.acks.floor == floor else steps
+            floor = self.acks.floor
             self.clock.now += 0.1
         held = self.pool.partitions.held().tolist()
         raise AssertionError(

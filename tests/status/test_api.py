@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from dispatch.embedded import EmbeddedKafka
 from spool.wire import encode
-from tests.daemon import RunningBruce
+from tests.daemon import RunningBruce, halt
 from tests.status.conftest import EVIL, SECRET, Served, serve
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "status/schema.json").read_text())
@@ -62,7 +62,7 @@ def test_probes(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         assert served.get("/healthz").body == served.get("/readyz").body == b"ok\n"
         # The supervisor reaps and restarts nobody while it is stopped itself.
         ingest = next(worker.pid for worker in bruce.status().workers if worker.role == "ingest")
-        os.kill(bruce.pid, signal.SIGSTOP)
+        halt(bruce.pid)
         try:
             os.kill(ingest, signal.SIGKILL)
             bruce.await_true(lambda: served.get("/readyz").status == 503)
