@@ -1,6 +1,7 @@
 
 // What is shown comes from senders and brokers too: it is only ever set as text.
-const HOUR_S = 3600, GAP_S = 12.5, MOST_TOPICS = 25, ASK_DISCARDS_MS = 5000, QUIET_MS = 5000;
+const SPANS = [[300, 5], [900, 3], [1800, 3], [3600, 4]], HOUR_S = 3600;
+const GAP_S = 12.5, MOST_TOPICS = 25, ASK_DISCARDS_MS = 5000, QUIET_MS = 5000;
 const id = name => document.getElementById(name);
 let status, flow, points = [], discards, askedAt = 0, askedFor = -1, heardAt = 0;
 
@@ -14,6 +15,7 @@ function short(n) {
   for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
     if (Math.abs(n) >= size) return (n / size).toFixed(Math.abs(n) >= 100 * size ? 0 : 1) + " " + unit;
 }
+const mark = n => short(n).replace(".0 ", " ");
 const rate = n => n === null || n === undefined ? "–" : short(n) + "/s";
 function bytes(n) {
   const at = n > 0 ? Math.min(4, Math.floor(Math.log2(n) / 10)) : 0;
@@ -40,22 +42,33 @@ const fill = (name, ...nodes) => id(name).replaceChildren(...nodes);
 function table(name, texts, heads, rows, nothing) {
   if (!rows.length) return fill(name, make("tbody", "", make("tr", "", make("td", "dim", nothing))));
   const cells = (kind, row) => row.map((one, at) => make(kind, texts.includes(heads[at]) ? "" : "number", one));
-  fill(name, make("thead", "", make("tr", "", ...cells("th", heads))),
+  const titles = cells("th", heads);
+  titles.forEach(title => { title.scope = "col"; });
+  fill(name, make("thead", "", make("tr", "", ...titles)),
     make("tbody", "", ...rows.map(row => make("tr", "", ...cells("td", row)))));
 }
 
 // -- what each part shows ------------------------------------------------------------------------------
 
+// What has not changed is not written again: a screen reader would read it out each second.
+function judge(kind, words) {
+  const pill = id("verdict");
+  pill.className = "pill " + kind;
+  if (pill.textContent !== words) pill.textContent = words;
+}
+
+// Who has the pages of many hosts open sees which of them is unwell.
+function entitle(bad, words) { document.title = (bad ? "! " : "") + id("host").textContent + " bruce: " + words; }
+
 function showVerdict() {
-  const wrong = status.unhealthy, pill = id("verdict");
-  pill.className = "pill " + (wrong.length ? "bad" : "good");
-  pill.textContent = wrong.length ? wrong.length + (wrong.length > 1 ? " things are wrong" : " thing is wrong")
-    : "all is well";
+  const wrong = status.unhealthy;
+  judge(wrong.length ? "bad" : "good",
+    !wrong.length ? "all is well" : wrong.length + (wrong.length > 1 ? " things are wrong" : " thing is wrong"));
   fill("wrong", ...wrong.map(one => make("li", "", one.sentence)));
   id("wrong").hidden = !wrong.length;
-  id("spool").textContent = location.hostname + "  " + status.spool.directory;
+  id("spool").textContent = status.spool.directory;
   id("taken").textContent = status.taken.replace("T", " ");
-  document.title = (wrong.length ? "! " : "") + "bruce: " + short(status.backlog) + " waiting";
+  entitle(wrong.length, short(status.backlog) + " waiting");
 }
 
 function showFlow() {
@@ -78,9 +91,12 @@ function showFlow() {
   id("backlog").textContent = short(status.backlog);
   const room = status.room, share = room?.capacity_bytes ? room.waiting_bytes / room.capacity_bytes : 0;
   id("used").style.transform = "scaleX(" + Math.min(1, share) + ")";
-  id("used").parentNode.className = "meter" + (share > .9 ? " bad" : "");
-  id("room").textContent = room ? bytes(room.waiting_bytes) + " of " + bytes(room.capacity_bytes ?? 0)
-    + (room.hours_until_full === null ? "" : ", full in " + time(3600 * room.hours_until_full)) : "";
+  // Segments are taken whole: there may be no room before all bytes are.
+  const full = status.full.some(one => one.topic === null);
+  id("used").parentNode.className = "meter" + (full || share > .9 ? " bad" : "");
+  id("room").textContent = !room ? "" : bytes(room.waiting_bytes) + " of " + bytes(room.capacity_bytes ?? 0)
+    + (full ? ", no room for more" : room.hours_until_full === null ? ""
+      : ", full in " + time(3600 * room.hours_until_full));
   id("oldest").textContent = status.oldest ? "oldest waits for " + time(status.oldest.age_seconds) : "";
   showBrokers();
 }
@@ -89,8 +105,8 @@ function showBrokers() {
   const out = new Map(flow.brokers.map(one => [one.id, one.out_per_second]));
   const rows = status.brokers.map(one => {
     const well = one.state === "healthy";
-    return make("div", "row", make("span", "dot" + (well ? "" : " bad")), make("span", "name", "broker " + one.id),
-      well ? make("span", "dim", [one.in_flight ? short(one.in_flight) + " in flight" : "",
+    return make("div", "row broker", make("span", "dot" + (well ? "" : " bad")),
+      make("span", "name", "broker " + one.id), well ? make("span", "dim", [one.in_flight ? short(one.in_flight) + " in flight" : "",
         one.round_trip.median === null ? "" : "round trip " + brief(one.round_trip.median)].filter(Boolean).join(", "))
         : make("span", "state", one.state.replace("_", " ")),
       one.throttle.p99 ? make("span", "state", "throttled " + brief(one.throttle.p99)) : "",
@@ -100,8 +116,8 @@ function showBrokers() {
   if (!rows.length) rows.push(make("div", "dim", "none is known yet"));
   rows.push(make("div", "dim", short(status.delivered) + " delivered in all"));
   const took = flow.latency;
-  if (took.median !== null) rows.push(make("div", "dim", "acknowledged after " + brief(took.median) + ", 99 % within "
-    + brief(took.p99)));
+  rows.push(make("div", "dim", took.median === null ? "nothing was acknowledged in the last minute"
+    : "acknowledged after " + brief(took.median) + ", 99 % within " + brief(took.p99)));
   fill("brokers", ...rows);
 }
 
@@ -109,7 +125,7 @@ function showMarks() {
   const levels = ["accepted", "written", "synced", "delivered"];
   fill("marks", ...levels.map((level, at) => {
     const mark = status.watermarks[level], before = at ? status.watermarks[levels[at - 1]] : mark;
-    const behind = before > mark ? make("span", "dim", short(before - mark) + " behind") : "";
+    const behind = make("span", "dim", before > mark ? short(before - mark) + " behind" : "");
     return make("div", "", make("span", "dim", level), make("b", "", whole(mark)), behind);
   }));
 }
@@ -162,7 +178,13 @@ function drawn(kind, attributes, text) {
 
 function nice(n) {
   const size = 10 ** Math.floor(Math.log10(Math.max(n, 1)));
-  return size * [1, 2, 5, 10].find(step => step * size >= n);
+  return size * [1, 2, 3, 4, 6, 8, 10].find(step => step * size >= n);
+}
+
+// The hour is long for who has just started bruce: no more of it than there is.
+function spanned() {
+  const age = points.length ? Date.now() / 1000 - points[0][0] : 0;
+  return SPANS.find(([span]) => age <= span) ?? SPANS.at(-1);
 }
 
 function runs() {
@@ -178,15 +200,15 @@ function runs() {
 function draw(chart) {
   const svg = id(chart.name), width = svg.clientWidth, height = svg.clientHeight;
   const left = 46, right = width - 6, top = 8, bottom = height - 20, now = Date.now() / 1000;
-  const most = nice(Math.max(1, ...points.flatMap(point => chart.series.map(([, at]) => point[at]))));
-  const x = t => right - (now - t) / HOUR_S * (right - left), y = n => bottom - n / most * (bottom - top);
+  const [span, steps] = spanned(), most = nice(Math.max(1, ...points.flatMap(point => chart.series.map(([, at]) => point[at]))));
+  const x = t => right - (now - t) / span * (right - left), y = n => bottom - n / most * (bottom - top);
   const nodes = [0, .5, 1].flatMap(part => [
     drawn("line", {class: "grid", x1: left, x2: right, y1: y(part * most), y2: y(part * most)}),
-    drawn("text", {x: left - 6, y: y(part * most) + 4, "text-anchor": "end"}, short(part * most))]);
-  for (const minutes of width < 500 ? [60, 30, 0] : [60, 45, 30, 15, 0])
-    nodes.push(drawn("text", {x: x(now - 60 * minutes), y: height - 5,
-      "text-anchor": minutes === 0 ? "end" : minutes === 60 ? "start" : "middle"},
-      minutes ? minutes + " min ago" : "now"));
+    drawn("text", {x: left - 6, y: y(part * most) + 4, "text-anchor": "end"}, mark(part * most))]);
+  for (let at = 0; at <= steps; at += width < 500 ? steps : 1)
+    nodes.push(drawn("text", {x: x(now - at / steps * span), y: height - 5,
+      "text-anchor": at === 0 ? "end" : at === steps ? "start" : "middle"},
+      at ? at / steps * span / 60 + " min ago" : "now"));
   for (const [name, at] of chart.series)
     for (const run of runs()) {
       const line = run.map(point => x(point[0]).toFixed(1) + "," + y(point[at]).toFixed(1)).join(" ");
@@ -194,7 +216,7 @@ function draw(chart) {
         points: [x(run[0][0]) + "," + bottom, line, x(run.at(-1)[0]) + "," + bottom].join(" ")}));
       nodes.push(drawn("polyline", {class: name, points: line}));
     }
-  const chosen = chart.at === undefined ? points.at(-1) : nearest(now - (right - chart.at) / (right - left) * HOUR_S);
+  const chosen = chart.at === undefined ? points.at(-1) : nearest(now - (right - chart.at) / (right - left) * span);
   if (chosen && chart.at !== undefined)
     nodes.push(drawn("line", {class: "cursor", x1: x(chosen[0]), x2: x(chosen[0]), y1: top, y2: bottom}));
   svg.replaceChildren(...nodes);
@@ -210,7 +232,16 @@ for (const chart of CHARTS) {
   const point = event => { chart.at = event.offsetX; draw(chart); };
   id(chart.name).addEventListener("pointermove", point);
   id(chart.name).addEventListener("pointerdown", point);
-  id(chart.name).addEventListener("pointerleave", () => { chart.at = undefined; draw(chart); });
+  const leave = () => { chart.at = undefined; draw(chart); };
+  id(chart.name).addEventListener("pointerleave", leave);
+  id(chart.name).addEventListener("blur", leave);
+  id(chart.name).addEventListener("keydown", event => {
+    const step = {ArrowLeft: -8, ArrowRight: 8}[event.key], width = id(chart.name).clientWidth;
+    if (!step) return;
+    event.preventDefault();
+    chart.at = Math.min(width, Math.max(0, (chart.at ?? width) + step));
+    draw(chart);
+  });
 }
 
 // -- what comes ----------------------------------------------------------------------------------------
@@ -228,8 +259,8 @@ async function askDiscards() {
 
 function lose(words) {
   document.body.className = "lost";
-  id("verdict").className = "pill bad";
-  id("verdict").textContent = words;
+  entitle(true, words);
+  judge("bad", words);
 }
 
 function listen() {

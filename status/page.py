@@ -1,10 +1,15 @@
-"""The page put together: page.html with page.css and page.js inside; its policy lets nothing else run."""
+"""The page put together: page.html with page.css and page.js inside; its policy lets nothing else run.
+
+It names the host, by the host's own name: whoever comes through a tunnel has called it localhost.
+"""
 
 from __future__ import annotations
 
 import base64
 import functools
 import hashlib
+import html
+import socket
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -20,14 +25,15 @@ class Page(NamedTuple):
 @functools.cache
 def compose() -> Page:
     """The page, with no word of any spool in it."""
-    html, style, script = (
+    text, style, script = (
         (files("status") / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
     )
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    return Page(html.replace("/* page.css */", style).replace("/* page.js */", script), policy)
+    text = text.replace("/* page.css */", style).replace("/* page.js */", script)
+    return Page(text.replace("<!-- host -->", html.escape(socket.gethostname())), policy)
 
 
 def _hash(text: str) -> str:

@@ -354,7 +354,8 @@ class Stream(Handler):
         self.set_header("Content-Type", "text/event-stream")
         try:
             await self._send_for_ever()
-        except (StreamClosedError, TimeoutError):
+        except (StreamClosedError, TimeoutError, asyncio.CancelledError):
+            # Who looked on is gone, or we end: there is nothing to answer any more.
             return
         finally:
             self._streams.discard(self)

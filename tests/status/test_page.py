@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -31,7 +33,8 @@ def test_what_it_shows(served: Served, browser: Browser) -> None:
         assert words in seen
     assert "41" in browser.text("#marks")
     assert "short" in browser.evaluate("document.querySelector('#samples').textContent")
-    assert browser.evaluate("document.title").endswith("bruce: 0 waiting")
+    assert browser.evaluate("document.title").endswith(f"{socket.gethostname()} bruce: 0 waiting")
+    assert browser.text("#host") == socket.gethostname()
     origins = browser.evaluate("performance.getEntriesByType('resource').map(e => e.name)")
     assert all(name.startswith(f"{served.url}/api/v1/") for name in origins)
     assert browser.complaints == []
@@ -65,9 +68,76 @@ def test_a_broker_goes_down(served: Served, browser: Browser, kafka: EmbeddedKaf
     browser.await_text(lambda text: shows("broker 2", text) and "stalled" not in text, "#brokers")
 
 
+UNWELL = """
+  document.querySelector(".broker").insertAdjacentHTML("beforeend", "<span class=state>stalled</span>");
+  document.querySelector("#verdict").className = "pill bad";
+  document.querySelector("#verdict").textContent = "unwell";
+  document.querySelector("details").open = true"""
+"""Until the next look, a second later."""
+CONTRASTS = """(() => {
+  const parts = text => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(c => c / 255)
+    .map(c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4)
+    .reduce((sum, c, at) => sum + c * [.2126, .7152, .0722][at], 0);
+  function ground(node) {
+    for (; node; node = node.parentElement) {
+      const colour = parts(getComputedStyle(node).backgroundColor);
+      if (colour[3] !== 0) return colour;
+    }
+  }
+  const found = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || !node.getClientRects().length) continue;
+    const style = getComputedStyle(node), ink = node instanceof SVGElement ? style.fill : style.color;
+    const [high, low] = [light(parts(ink)), light(ground(node))].sort((a, b) => b - a);
+    found.push([walk.currentNode.textContent.trim(), (high + .05) / (low + .05)]);
+  }
+  return found;
+})()"""
+"""Each text that is shown, and how its colour stands out: as WCAG 2 computes it, of relative luminances."""
+AA = 4.5
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_can_be_read(served: Served, browser: Browser, *, dark: bool) -> None:
+    """Every text has the contrast that WCAG calls AA; also that of what is wrong, and of a broker that is."""
+    browser.show(served.url, dark=dark)
+    browser.await_text(lambda text: "broker 3" in text and EVIL.decode() in text)
+    found = browser.evaluate(f"{UNWELL}; {CONTRASTS}")
+    assert {"discarded", "stalled", "unwell", "0", "now"} <= {text for text, _ in found}
+    assert {text: round(contrast, 2) for text, contrast in found if contrast < AA} == {}
+
+
+def test_it_can_be_heard_and_typed_at(served: Served, browser: Browser) -> None:
+    """Landmarks and headings name every part; charts, samples and links are reached by the keyboard."""
+    browser.show(served.url)
+    browser.await_text(lambda text: "broker 3" in text and EVIL.decode() in text)
+    count = "document.querySelectorAll({}).length".format
+    for landmark in ("main", "header", "footer", "h1", "[role=status]", "html[lang]"):
+        assert browser.evaluate(count(json.dumps(landmark))) == 1, landmark
+    for nameless in (
+        "section:not([aria-label]):not(:has(h2))",
+        "[role=img]:not([aria-label])",
+        "th:not([scope])",
+        "svg:not([tabindex='0'])",
+        "a:not([href])",
+    ):
+        assert browser.evaluate(count(json.dumps(nameless))) == 0, nameless
+    browser.evaluate("document.querySelector('#rates').focus()")
+    assert browser.evaluate("document.activeElement.id") == "rates"
+    for kind in ("keyDown", "keyUp"):
+        browser.tell("Input.dispatchKeyEvent", type=kind, key="ArrowLeft", code="ArrowLeft")
+    assert browser.evaluate("document.querySelectorAll('#rates .cursor').length") == 1
+    browser.evaluate("document.querySelector('#rates').blur()")
+    assert browser.evaluate("document.querySelectorAll('#rates .cursor').length") == 0
+
+
 def test_bruce_is_gone(served: Served, browser: Browser) -> None:
     """A page that hears nothing more says so. It is the last test of this file: it ends the daemon."""
     browser.show(served.url)
     browser.await_text(lambda text: "broker 3" in text)
     served.bruce.kill9()
     browser.await_text(lambda text: "no connection" in text or "nothing heard" in text, "#verdict")
+    assert browser.evaluate("document.title").startswith("! ")
