@@ -34,6 +34,7 @@ TIMES = ("round_trip", "queue", "throttle")
 ROOT = Path(__file__).resolve().parents[2]
 METRICS = ROOT / "docs/monitoring/metrics.md"
 RULES = ROOT / "docs/monitoring/alerts.yml"
+DASHBOARD = json.loads((ROOT / "docs/monitoring/grafana.json").read_text())
 ALERTS = {
     rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
 }
@@ -242,8 +243,45 @@ def test_the_dashboard_asks_for_what_is_there(served: Served) -> None:
     seen = set(read(served.get("/metrics").body)) | {
         family.name for family in text_string_to_metric_families(served.get("/metrics").body.decode())
     }
-    dashboard = json.loads((ROOT / "docs/monitoring/grafana.json").read_text())
-    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    expressions = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
     assert len(expressions) > 15
     for expression in [*expressions, *(rule["expr"] for rule in ALERTS.values())]:
         assert set(re.findall(r"\bbruce_\w+", expression)) <= seen, expression
+
+
+def test_the_dashboard_is_laid_out() -> None:
+    """No panel lies on another or beyond the width; each row is full; no range is shorter than a scrape."""
+    taken = set[tuple[int, int]]()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        for target in panel["targets"]:
+            assert (
+                "rate(" not in target["expr"]
+                or "[$__rate_interval]" in target["expr"]
+                or "[5m]" in target["expr"]
+            )
+    assert taken == {(x, y) for x in range(24) for y in range(max(y for _, y in taken) + 1)}
+
+
+def test_prometheus_takes_the_dashboard(tmp_path: Path) -> None:
+    """Each of its expressions, once Grafana has put in what is chosen."""
+    promtool = shutil.which("promtool")
+    if not promtool:
+        pytest.skip("there is no promtool")
+    chosen = {"$__rate_interval": "1m", "$instance": ".*"}
+    rules = []
+    for number, panel in enumerate(DASHBOARD["panels"]):
+        for target in panel["targets"]:
+            expression = target["expr"]
+            for name, value in chosen.items():
+                expression = expression.replace(name, value)
+            rules.append({"record": f"panel:{number}", "expr": expression})
+    file = tmp_path / "rules.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    done = subprocess.run(
+        [promtool, "check", "rules", "--lint=none", file], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
