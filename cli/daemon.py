@@ -29,7 +29,7 @@ from ingest.datagram import open_socket
 from ingest.errors import BadSocket
 from ingest.fd_store import FdStore, allow_descriptors
 from ingest.inputs import DATAGRAM, STREAM, TCP, Door, Input, Inputs
-from ingest.kernels import compile_kernels
+from ingest.kernels import compile_kernels, is_compiled
 from ingest.lines import Lines, holds_anything, lines_path, make_bells, make_way, read_lines
 from ingest.notify import ServiceManager
 from ingest.role import Role
@@ -113,7 +113,17 @@ class Daemon:
         self._has_streams = False
         if self._inputs.of(STREAM, TCP) or holds_anything(self._lines):
             self._begin_streams()
+        if not is_compiled():
+            log.info("compiling for this host, which takes half a minute, once")
         compile_kernels()
+
+    def doors(self) -> list[str]:
+        """Where messages come in: paths, and addresses."""
+        inputs = [door.input for door in self._inputs.of(DATAGRAM, STREAM, TCP)]
+        found = [f"127.0.0.1:{one.place}" if one.kind == TCP else str(one.place) for one in inputs]
+        if self._ack_receiver:
+            found.append(str(self._ack_receiver.getsockname()))
+        return found
 
     def _begin_streams(self) -> None:
         self._has_streams = True
@@ -222,7 +232,8 @@ class Daemon:
         except (SpoolError, OSError) as error:
             log.warning("what is left in the spool cannot be counted: %s", error)
             return
-        log.info("%d messages are left in the spool; the next start delivers them", left)
+        then = "; the next start delivers them" if left else ""
+        log.info("%d messages are left in the spool%s", left, then)
 
     def _read_staging(self) -> list[tuple[int, int]]:
         return read_staging(self._staging) + read_lines(self._lines)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import time
 
 import numpy as np
 import numpy.typing as npt
 
 from cli.delivery import Progress
+from cli.delivery_log import DeliveryLog
 from cli.snapshot import ROLES
 from spool.histogram import LATENCY_WORDS
 from spool.page import BROKER_ROWS, BROKER_WORDS, Field, Page
-
-log = logging.getLogger("bruce")
 
 
 class DeliveryPage:
@@ -26,6 +24,7 @@ class DeliveryPage:
         page.write_text(Field.UNREAD, "")
         self._unread = ""
         self._trouble, self._metadata_asked = "", int(page.words[Field.METADATA_WANTED])
+        self._log = DeliveryLog()
 
     @property
     def latency(self) -> npt.NDArray[np.int64]:
@@ -39,6 +38,8 @@ class DeliveryPage:
         if progress.unread != self._unread:
             self._unread = progress.unread
             self._page.write_text(Field.UNREAD, progress.unread)
+        self._log.note_trouble(progress.trouble)
+        self._log.note_brokers((broker.id, broker.state) for broker in progress.brokers)
         words = self._page.words
         words[Field.FLOOR] = progress.floor
         words[[Field.DELIVERED, Field.DISCARDED]] += progress.counts
@@ -67,6 +68,3 @@ class DeliveryPage:
         self._page.write_text(Field.TROUBLE, trouble)
         if trouble:
             self._page.write_text(Field.LAST_TROUBLE, trouble)
-            log.error("%s", trouble)
-        else:
-            log.warning("messages can be sent again")

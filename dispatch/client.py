@@ -13,6 +13,7 @@ import collections
 import ctypes
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterable
@@ -34,8 +35,10 @@ from dispatch.verdicts import listen, verdict_of
 _log = logging.getLogger("dispatch.librdkafka")
 _SYSLOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 """Python's logging level by syslog level."""
-_QUIET_S = 30.0
+_QUIET_S = 600.0
 """Between two lines of librdkafka's log for the same cause."""
+_NUMBERS = re.compile(r"\b\d+(?:\.\d+)?(?=\s*(?:ms|s|us|bytes|error|identical)\b)")
+"""In a line: how long, and how often, which is no other cause."""
 _WAKE = (1).to_bytes(8, "little")
 """What an eventfd takes."""
 
@@ -260,8 +263,8 @@ class KafkaClient:
         facility, text, level = ctypes.c_char_p(), ctypes.c_char_p(), ctypes.c_int()
         self.library.event_log(event, ctypes.byref(facility), ctypes.byref(text), ctypes.byref(level))
         words = _text(text.value)
-        # A broker that is down is tried, and fails, many times a second: one line a thread and a while.
-        cause = (_text(facility.value), words.partition("]")[0])
+        # A broker that is down is tried, and fails, many times a second: one line a cause and a while.
+        cause = (_text(facility.value), _NUMBERS.sub("", words.partition(" (after ")[0]))
         if time.monotonic() - self._logged.get(cause, -_QUIET_S) >= _QUIET_S:
             self._logged[cause] = time.monotonic()
             _log.log(_SYSLOG_LEVELS[level.value & 7], "%s: %s", cause[0], words)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any, cast
+
 import numpy as np
 
 from ingest import access, bank, burst, connections, guard, lines, run, turn
 from spool import ledger, refused, scan, senders
 from spool.frame import TAIL_FIELDS
-from spool.kernel import address_of
+from spool.kernel import INTERPRETED, address_of
 from spool.page import WORDS
+
+
+def is_compiled() -> bool:
+    """Whether an earlier start has left its compiled loops here, of this release or another one."""
+    if INTERPRETED:
+        return True
+    place = cast(Any, burst.receive).compiled.stats.cache_path
+    return place is not None and any(Path(place).glob("burst.receive-*.nbi"))
 
 
 def compile_kernels() -> None:

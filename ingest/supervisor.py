@@ -98,6 +98,7 @@ class Supervisor:
             role.row = role.row or row
         self._stops: list[float] = []
         """When it was told to stop."""
+        self._told_by = 0
         self._hung_up = False
 
     def run(self) -> None:
@@ -121,6 +122,7 @@ class Supervisor:
         """Let each role do what it does at the end, one after the other; also those between two lives."""
         if self._watch:
             self._watch.stop()
+        log.info("told to stop by %s; a second one ends all at once", signal.Signals(self._told_by).name)
         for role in self.roles:
             role.due = 0.0
         self._start_due()
@@ -141,7 +143,8 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
         return wake
 
-    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        self._told_by = self._told_by or number
         self._stops.append(time.monotonic())
 
     def _hang_up(self, _number: int, _frame: FrameType | None) -> None:

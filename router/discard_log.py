@@ -63,7 +63,6 @@ def _say(key: tuple[int, bytes], count: _Count, now: float) -> None:
     reason, topic = key
     where = "went to the dead-letter topic" if reason & DEAD_LETTERED else "discarded"
     name = topic.decode(errors="replace")
-    _log.error(
-        "%d messages from %d on %s: %s %s", count.messages, count.first, where, reason_name(reason), name
-    )
+    why = f"{reason_name(reason)} {name}".rstrip()
+    _log.error("%d messages from %d on %s: %s", count.messages, count.first, where, why)
     count.said_at, count.messages = now, 0

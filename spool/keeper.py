@@ -29,6 +29,7 @@ from spool.packer import Packer
 from spool.page import Field, Page, no_beat
 from spool.provision import Provision
 from spool.quotas import Quotas
+from spool.refusals import RefusalLog
 from spool.retention import Stock, expired, undelivered
 from spool.room import waiting_bytes
 from spool.scan import Chunk
@@ -82,6 +83,7 @@ class Keeper:
         self._provision = Provision(self._stock, page, max(self._committer.number, self._committer.last))
         self._ages = Ages(layout.ages)
         self._history = History(page.words)
+        self._refusals = RefusalLog()
         page.words[Field.MAX_BYTES] = options.max_bytes
         page.words[Field.MIN_FREE_BYTES] = -1 if options.min_free_bytes is None else options.min_free_bytes
         self._synced_at, self._expired_at = time.monotonic(), -math.inf
@@ -209,7 +211,9 @@ class Keeper:
         """Leave a sample of what happens, for rates."""
         words, tail = self._page.words, self._committer.tail
         floor, end = int(words[Field.FLOOR]), int(tail[SEQUENCE])
-        refused = int(tail[DISCARDED:].sum()) + sum(row.count for row in read_ledger(self._layout.ledger))
+        ledger = read_ledger(self._layout.ledger)
+        refused = int(tail[DISCARDED:].sum()) + sum(row.count for row in ledger)
+        self._refusals.note(tail, ledger)
         self._history.note(
             int(tail[STORED]) + refused,
             int(words[Field.DELIVERED]),

@@ -57,6 +57,8 @@ def run(config: ConfigFile = None) -> None:
 
 
 def _start(config: Path | None, log: logging.Logger) -> Daemon:
+    from importlib.metadata import version
+
     from cli import logs
     from cli.config import load_config
     from cli.daemon import Daemon
@@ -68,9 +70,10 @@ def _start(config: Path | None, log: logging.Logger) -> Daemon:
         log.warning("no configuration: delivering to an EMBEDDED Kafka, which forgets everything at the end")
     daemon = Daemon(chosen)
     log.info(
-        "listening on %s, spool in %s, delivering to %s",
-        chosen.ingest.datagram_socket,
+        "listening on %s, spool in %s, delivering to %s; bruce %s",
+        ", ".join(daemon.doors()),
         chosen.spool.directory,
         properties(daemon.config.dispatch)["bootstrap.servers"],
+        version("bruce-spool"),
     )
     return daemon
