@@ -28,16 +28,31 @@ SECRETS = {
     "sasl.username": "bruce",
     "sasl.password": f"{MARK}-of-sasl",
     "ssl.key.password": f"{MARK}-of-key",
-    "ssl.keystore.password": f"{MARK}-of-keystore",
     "sasl.oauthbearer.client.secret": f"{MARK}-of-oauth",
+    "sasl.oauthbearer.config": f"principal={MARK}-of-config",
+    "ssl.key.pem": f"-----BEGIN PRIVATE KEY-----\n{MARK}-of-pem\n-----END PRIVATE KEY-----\n",
 }
+CREDENTIAL = f"{MARK}-of-keystore"
+"""In a file of the service manager's."""
 SECURED = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512"}
 TOKEN = f"{MARK}-of-the-status-page"
-PAGES = ["/", "/metrics", "/healthz", "/readyz", "/api/v1/status", "/api/v1/discards", "/api/v1/nothing"]
+PAGES = [
+    *("/", "/metrics", "/healthz", "/readyz", "/nothing"),
+    *(f"/api/v1/{name}" for name in ("status", "flow", "history", "discards", "schema", "nothing")),
+    *(
+        f"/{name}/{form}"
+        for name in ("server_info", "counters", "queues", "discards")
+        for form in ("plain", "json")
+    ),
+    "/metadata_fetch_time/json",
+]
 COMMANDS = [
     ["status"],
     ["status", "--json"],
+    ["doctor"],
     ["doctor", "--json"],
+    ["inspect", "records"],
+    ["inspect", "verify", "--json"],
     ["config", "show"],
     ["config", "show", "--json"],
     ["config", "check"],
@@ -96,14 +111,19 @@ def test_nothing_that_is_shown_has_a_secret(kafka: EmbeddedKafka, tmp_path: Path
         "kafka": {
             **SECRETS,
             **SECURED,
+            "ssl.keystore.password.credential": "keystore",
             # All that librdkafka says of itself, its configuration among it.
             "debug": "all",
             "log_level": 7,
         },
         "status": {"port": port, "token_file": str(tmp_path / "token")},
     }
-    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings) as bruce:
-        bruce.config.chmod(0o600)
+    (tmp_path / "keystore").write_text(CREDENTIAL)
+    bruce = RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings)
+    # A process that crashes then says where it was.
+    bruce.environ |= {"CREDENTIALS_DIRECTORY": str(tmp_path), "PYTHONFAULTHANDLER": "1"}
+    bruce.config.chmod(0o600)
+    with bruce:
         bruce.send(keyed(3))
         bruce.send([b"malformed"])
         bruce.await_status(lambda s: bool(s.trouble), 60)
@@ -126,6 +146,7 @@ def test_nothing_that_is_shown_has_a_secret(kafka: EmbeddedKafka, tmp_path: Path
             shown[f"{place}/environ"] = (place / "environ").read_bytes().decode(errors="replace")
         assert "(hidden)" in shown["config show"]
         assert json.loads(shown["status --json"])["trouble"]
+    assert bruce.logged("Fatal Python error: Aborted")
     shown["log"] = bruce.log.read_text(errors="replace")
     # A number that is none is shown: who writes a password there has it told.
     found = {
