@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 
-from rich.console import ConsoleDimensions, Group, RenderableType
+from rich.console import ConsoleDimensions, Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -136,7 +136,9 @@ def _table(heads: Sequence[str], spark: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column(heads[0], no_wrap=True, overflow="ellipsis", width=_NAME_CELLS)
     for head in heads[1:]:
-        table.add_column(head, justify="right", no_wrap=True, min_width=_NUMBER_CELLS if head else spark)
+        # A line that ends in nothing ends in blanks, which justifying to the right would take away.
+        justify: JustifyMethod = "right" if head else "left"
+        table.add_column(head, justify=justify, no_wrap=True, min_width=_NUMBER_CELLS if head else spark)
     return table
 
 

@@ -130,6 +130,17 @@ def test_sparklines() -> None:
     assert sparkline([0, 0], 2) == "  "
 
 
+def test_what_was_moves_to_the_left() -> None:
+    """A broker that gets nothing any more: its last batch stays where its time was, not at the newest."""
+    top = after(report(0, 0, {}), report(9, 9, {}, acked=9))
+    columns = []
+    for number in range(3):
+        (line,) = (line for line in shown(top) if line.startswith("1 healthy"))
+        columns.append(line.index("▇"))
+        top.add(Look(10.0 + number, report(9, 9, {}, acked=9), Counter()))
+    assert columns == [columns[0], columns[0] - 1, columns[0] - 2]
+
+
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=30))
 def test_any_rates_make_a_line(rates: list[float]) -> None:
     """A character for each, whatever the rates are; the highest is the highest there is."""
