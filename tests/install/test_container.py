@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import yaml
 from hatchling.builders.wheel import WheelBuilder
 
 from cli.config import load_config
+from tests.daemon import RunningBruce, free_port
 from tests.install.machine import Machine, demand
 from tests.test_wheel import contents
 from tools.debian import INSTALL, ROOT
@@ -53,6 +56,22 @@ def test_the_image_runs_bruce_as_nobody_special(image: list[tuple[str, str]]) ->
     program = json.loads(check.partition("CMD ")[2])
     assert program[:2] == ["python", "-c"]
     compile(program[2], "HEALTHCHECK", "exec")
+
+
+def test_the_health_check_tells(image: list[tuple[str, str]], tmp_path: Path) -> None:
+    """Its program, run beside a daemon: 0 while that one lives, with Kafka or without, and then no more."""
+    (check,) = given(image, "HEALTHCHECK")
+    _, option, text = json.loads(check.partition("CMD ")[2])
+    port = free_port()
+    command = [sys.executable, option, text.replace("9090", str(port))]
+
+    def healthy() -> bool:
+        return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode == 0
+
+    with RunningBruce(tmp_path, "127.0.0.1:9", settings={"status": {"port": port}}) as bruce:
+        bruce.await_true(healthy)
+        bruce.kill9()
+        assert not healthy()
 
 
 def test_what_is_sent_to_the_engine_is_enough(tmp_path: Path) -> None:
