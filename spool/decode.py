@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.format import HEAD_BYTES, PIDS, UIDS
-from spool.frame import ROW
+from spool.frame import LEAST_DATAGRAM_BYTES, ROW
 from spool.kernel import address_of, call, kernel, load_i64, load_u8, load_u16, load_u32
 from spool.record import Batch, Topics
 from spool.wire import load_be16, load_be32, load_be64
@@ -45,7 +45,8 @@ def _fill(
     """Parse from frame start[0], message start[1], row start[2] on; stop at an unknown topic.
 
     Returns the offset of that topic's length field, or -1 when all is parsed. `start` is moved, so that
-    the caller adds the topic and calls again. Offsets count from `base`.
+    the caller adds the topic and calls again. Offsets count from `base`. A right digest says that a frame is
+    as it was written, not by whom: one that has no room for what its datagrams say they hold has no rows.
     """
     row = start[2]
     for f in range(start[0], frames.shape[0]):
@@ -54,20 +55,35 @@ def _fill(
         flags, count = load_u16(at + 14), load_u32(at + 16)
         lengths = at + HEAD_BYTES
         columns = 1 + (flags & UIDS) + ((flags & PIDS) >> 1)
+        room = head + HEAD_BYTES + load_u32(at + 24) - load_u32(at + 28)
         if start[1] == 0:
             start[3] = head + HEAD_BYTES + 4 * count * columns
         for i in range(start[1], count):
             datagram = start[3]
             length = load_u32(lengths + 4 * i)
+            end = datagram + length
+            if length < LEAST_DATAGRAM_BYTES or end > room:
+                row -= i
+                break
             keyed = load_u8(base + datagram + 5)
-            topic = datagram + 10 + 4 * keyed
+            topic = datagram + 10 + 4 * (keyed & 1)
             topic_bytes = load_be16(base + topic)
+            field = topic + 2 + topic_bytes
+            if keyed > 1 or topic_bytes < 1 or field + 16 > end:
+                row -= i
+                break
+            key_bytes = load_be32(base + field + 8)
+            if key_bytes < 0 or field + 16 + key_bytes > end:
+                row -= i
+                break
+            value_bytes = load_be32(base + field + 12 + key_bytes)
+            if field + 16 + key_bytes + value_bytes != end:
+                row -= i
+                break
             number = _topic_number(base + topic + 2, topic_bytes, slots, digest)
             if number < 0:
                 start[0], start[1], start[2] = f, i, row
                 return topic
-            field = topic + 2 + topic_bytes
-            key_bytes = load_be32(base + field + 8)
             wide[0, row] = load_i64(at + 32) + i
             wide[1, row] = load_be64(base + field)
             wide[2, row] = field + 12
@@ -78,13 +94,13 @@ def _fill(
             narrow[1, row] = keyed
             narrow[2, row] = load_be32(base + datagram + 10) if keyed else 0
             narrow[3, row] = key_bytes
-            narrow[4, row] = load_be32(base + field + 12 + key_bytes)
+            narrow[4, row] = value_bytes
             narrow[5, row] = length
             if flags & UIDS:
                 senders[0, row] = load_u32(lengths + 4 * (count + i))
             if flags & PIDS:
                 senders[1, row] = load_u32(lengths + 4 * (count * (columns - 1) + i))
-            start[3] = datagram + length
+            start[3] = end
             row += 1
         start[1] = 0
     start[2] = row
@@ -97,7 +113,8 @@ def decode(
     """The messages of `frames` (int64[n, 5], as `walk` left them), whose bytes lie in `data`.
 
     `offset` is where in the segment `data` begins. `digest` is the digest function's address.
-    Offsets in the result count from the start of `data`. The frames must have been verified.
+    Offsets in the result count from the start of `data`. The frames must have been verified; one that holds
+    anything but whole datagrams has no messages in the result.
     """
     total = int(frames[:, 2].sum())
     wide, narrow = np.empty((_WIDE, total), np.int64), np.empty((_NARROW, total), np.int32)
@@ -109,6 +126,8 @@ def decode(
         length = int.from_bytes(data[miss : miss + 2].tobytes(), "big")
         name = data[miss + 2 : miss + 2 + length].tobytes()
         topics.add(name)
+    parsed = int(start[2])
+    wide, narrow, senders = wide[:, :parsed], narrow[:, :parsed], senders[:, :parsed]
     return Batch(
         data=data,
         topics=topics,

@@ -54,8 +54,10 @@ FRAME_ROW = np.dtype(
 ROW = 5
 """int64 fields in a FRAME_ROW."""
 
-LEAST_MESSAGE_BYTES = 41
-"""Of a message in a frame: 12 of columns, and 29 of datagram at least."""
+LEAST_DATAGRAM_BYTES = 29
+"""Of one that is well-formed: a topic of one byte, no key and no value."""
+LEAST_MESSAGE_BYTES = 12 + LEAST_DATAGRAM_BYTES
+"""Of a message in a frame: its columns, and its datagram."""
 
 
 def tail_at_start(header: Record) -> Tail:

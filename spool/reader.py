@@ -70,6 +70,8 @@ class Reader:
         self._end, self._sealed = 0, False
         self._failed, self._retry_at = 0, 0.0
         """Marks that could not be entered, one after the other; when the segment in use is tried again."""
+        self._rest: Chunk | None = None
+        """Of the chunk that was read last, what is behind damage."""
         self._inside: frozenset[bytes] | None = None
         """The topics in this segment, once somebody asked and it had a footer."""
 
@@ -118,6 +120,10 @@ class Reader:
             if first + count <= self.sequence or not chunk.frames[:, 2].any():
                 continue
             batch = decode(chunk.data, chunk.offset, chunk.frames, self.topics, digest_address())
+            if len(batch) < int(chunk.frames[:, 2].sum()):
+                if not (before := self._cut(chunk, batch)):
+                    continue
+                batch = decode(chunk.data, chunk.offset, chunk.frames[:before], self.topics, digest_address())
             skip = int(np.searchsorted(batch.sequence, self.sequence))
             self.sequence = int(batch.sequence[-1]) + 1
             return batch.after(skip)
@@ -131,7 +137,7 @@ class Reader:
                 return None
             assert self._scan is not None
             self._scan.limit = self._readable()
-            chunk = self._scan.next()
+            chunk, self._rest = self._rest or self._scan.next(), None
             if chunk is not None or not self._go_on():
                 return chunk
 
@@ -184,6 +190,22 @@ class Reader:
             first = before.first
         self.unread[first] = Unread(first, end, error)
         self.sequence = max(self.sequence, end)
+
+    def _cut(self, chunk: Chunk, batch: Batch) -> int:
+        """At the first frame with a right digest and no datagrams: how many before it are to be returned.
+
+        With none of them left, its messages are damaged. What is behind it is for the next call.
+        """
+        held = np.isin(chunk.frames[:, 1], batch.sequence) | (chunk.frames[:, 2] == 0)
+        bad = int(held.argmin())
+        first, count = chunk.frames[bad, 1:3].tolist()
+        before = bad if (batch.sequence[: batch.sequence.searchsorted(first)] >= self.sequence).any() else 0
+        self._rest = Chunk(chunk.data, chunk.offset, chunk.frames[bad if before else bad + 1 :])
+        if not before:
+            self._note_damage(first, first + count)
+        if not len(self._rest.frames):
+            self._rest = None
+        return before
 
     def pass_over(self, topics: Collection[bytes]) -> bool:
         """Go to the next segment when this one is sealed and holds nothing but these topics; whether it did.
@@ -321,6 +343,8 @@ class Reader:
         info, fd = self._info, self._scan.fd
         self._scan = Scan(fd, tail_at_start(self._header))
         footer = _footer_of(fd)
+        self._scan, self._rest = Scan(fd, tail_at_start(self._header)), None
+        footer = read_footer(fd)
         self._end = int(footer[0]["end"]) if footer else os.fstat(fd).st_size
         self._sealed, self._inside = footer is not None, None
         marks = self.catalogue.entries.get(info.number, [])
@@ -355,7 +379,7 @@ class Reader:
     def _close(self) -> None:
         if self._scan is not None:
             os.close(self._scan.fd)
-        self._scan = self._info = None
+        self._scan = self._info = self._rest = None
 
     def close(self) -> None:
         """Let go of the segment."""

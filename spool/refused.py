@@ -30,7 +30,7 @@ from spool.examination import skip_damage
 from spool.files import list_files
 from spool.format import HEAD_BYTES as FRAME_HEAD_BYTES
 from spool.format import SENDERS
-from spool.frame import BURST, ROW, tail_at_start
+from spool.frame import BURST, LEAST_DATAGRAM_BYTES, ROW, tail_at_start
 from spool.kernel import address_of, kernel, load_i64, load_u8, load_u16, load_u32
 from spool.layout import SENT, SPARE, Layout
 from spool.ledger import TOPIC_BYTES, Discards, add, list_rows
@@ -49,8 +49,6 @@ READS = 4
 _NOTHING = np.empty((0, 7), np.int64)
 _TRIES = 5
 _OVER_QUOTA = int(Reason.OVER_QUOTA)
-_LEAST_BYTES = 29
-"""Of a well-formed datagram."""
 
 Rows = npt.NDArray[np.int64]
 """int64[n, 7]: reason, messages, burst, received (ns), offset in the segment and length of the sample, uid of
@@ -77,7 +75,9 @@ def list_refused(base: int, frames: npt.NDArray[np.int64], after: int, out: Rows
             if count < out.shape[0]:
                 out[count, 0], out[count, 1], out[count, 2] = load_u16(row), load_u32(row + 4), burst
                 out[count, 3] = frames[frame, 3]
-                out[count, 4], out[count, 5] = row + 8 + named - base, max(0, load_u16(row + 2) - named)
+                sample = row + 8 + named
+                length = min(load_u16(row + 2) - named, end - sample)
+                out[count, 4], out[count, 5] = sample - base, max(0, length)
                 out[count, 6] = load_u32(row + 8) if named else UID_UNKNOWN
             count += 1
             row += 8 + load_u16(row + 2)
@@ -93,9 +93,9 @@ def add_refused(bank: int, base: int, rows: Rows, digest: int) -> None:
             continue
         topic = topic_bytes = 0
         # Well-formed; but a sample may end in the topic.
-        if reason == _OVER_QUOTA and length >= _LEAST_BYTES:
-            topic = sample + 12 + 4 * load_u8(sample + 5)
-            topic_bytes = min(load_be16(topic - 2), length - (topic - sample), TOPIC_BYTES)
+        if reason == _OVER_QUOTA and length >= LEAST_DATAGRAM_BYTES:
+            topic = sample + 12 + 4 * (load_u8(sample + 5) & 1)
+            topic_bytes = max(0, min(load_be16(topic - 2), length - (topic - sample), TOPIC_BYTES))
         add(bank, topic, topic_bytes, reason, rows[i, 3], digest, rows[i, 1])
 
 

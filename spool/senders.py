@@ -81,8 +81,9 @@ def count_senders(
             begin = end
         end = at + FRAME_HEAD_BYTES + load_u32(at + 24)
         row = end - load_u32(at + 28)
-        while row + 8 <= end:
-            store_u32(scratch, load_u32(row + 8) if flags & SENDERS else UNKNOWN)
+        named = 4 if flags & SENDERS else 0
+        while row + 8 + named <= end:
+            store_u32(scratch, load_u32(row + 8) if named else UNKNOWN)
             if load_u16(row) < REASONS:
                 add(bank, scratch, 4, load_u16(row), frames[i, 3], digest, load_u32(row + 4))
             row += 8 + load_u16(row + 2)

@@ -1,9 +1,10 @@
 """Write the golden segments: what format version 1 looks like, for every later version to read.
 
-python -m tools.golden DIRECTORY
+python -m tools.golden [--senders] DIRECTORY
 
-tests/golden/v1 was written by this, once. It is not to be written again: a difference there means that
-files on the disks of users can no longer be read.
+tests/golden/v1 was written by this, once; senders.seg, whose frames have flag 16, later, beside the others,
+which have not. None is to be written again: a difference there means that files on the disks of users can no
+longer be read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,17 @@ from typing import Any
 import numpy as np
 
 from spool.digest import digest
-from spool.format import FOOTER, HEAD_BYTES, HEADER, HEADER_BYTES, PIDS, SALVAGED, UIDS, decode_header
+from spool.format import (
+    FOOTER,
+    HEAD_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    PIDS,
+    SALVAGED,
+    SENDERS,
+    UIDS,
+    decode_header,
+)
 from spool.frame import BURST, POSITION, Tail, finish, tail_at_start
 from spool.kernel import address_of
 from spool.live import empty_tail, read_footer
@@ -53,6 +64,27 @@ BURSTS: list[Burst] = [
 ]
 
 
+def by(uid: int, sample: bytes) -> bytes:
+    """A sample in a row that names the sender."""
+    return uid.to_bytes(4, "little") + sample
+
+
+SENDERS_BURSTS: list[Burst] = [
+    (
+        [encode(b"clicks", b"hello", timestamp=TIMESTAMP)] * 2,
+        {Reason.SHORT: (3, by(1001, b"abc")), Reason.NOT_PERMITTED: (1, by(0, b"\0\0\0\x1dprefix"))},
+        (1000, 4242),
+        SENDERS,
+    ),
+    (
+        [],
+        {Reason.SHORT: (2, by(0xFFFFFFFF, b"")), Reason.UNCLEAN: (1, by(1001, b"x" * 252))},
+        (0, 0),
+        SENDERS,
+    ),
+]
+
+
 def write_segment(path: Path, before: Tail, number: int, bursts: Sequence[Burst]) -> Tail:
     """An unsealed segment with these bursts; the tail behind them."""
     header = bytearray(header_behind(before, Identity(SPOOL, BOOT), number))
@@ -78,8 +110,15 @@ def main() -> None:
     """Write sealed.seg, unsealed.seg, torn.seg and expected.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
-    directory = parser.parse_args().directory
-    directory.mkdir(parents=True)
+    parser.add_argument("--senders", action="store_true", help="write senders.seg and senders.json instead")
+    chosen = parser.parse_args()
+    directory: Path = chosen.directory
+    directory.mkdir(parents=True, exist_ok=chosen.senders)
+    if chosen.senders:
+        write_segment(directory / "senders.seg", empty_tail(), 1, SENDERS_BURSTS)
+        described = [describe(burst) for burst in SENDERS_BURSTS]
+        (directory / "senders.json").write_text(json.dumps(described, indent=1) + "\n")
+        return
     write_segment(directory / "sealed.seg", empty_tail(), 1, BURSTS)
     tail = seal(directory / "sealed.seg")
     behind = write_segment(directory / "unsealed.seg", tail, 2, BURSTS[:2])

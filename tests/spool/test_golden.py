@@ -18,6 +18,8 @@ from spool.frame import END, FRAME_ROW, POSITION, tail_at_start
 from spool.live import LiveSegment, end_of, read_footer
 from spool.record import Topics
 from spool.scan import Scan, digest_address, read_header
+from spool.senders import UNKNOWN, Count, list_senders
+from spool.wire import Reason
 from tests.spool import plain
 
 GOLDEN = Path(__file__).parents[1] / "golden/v1"
@@ -55,6 +57,36 @@ def test_frames_say_what_they_said(name: str) -> None:
         assert frame.flags == wanted["flags"] | 3
         assert (set(frame.uids), set(frame.pids)) in (({uid}, {pid}), (set(), set()))
         sequence += len(frame.datagrams)
+
+
+def test_rows_that_name_their_sender() -> None:
+    """Flag 16: whose a refused datagram was stands before its sample, for both readers."""
+    wanted = json.loads((GOLDEN / "senders.json").read_text())
+    segment = plain.read_segment((GOLDEN / "senders.seg").read_bytes())
+    for frame, burst in zip(segment.frames, wanted, strict=True):
+        assert frame.flags == burst["flags"] | 3 == 19
+        rows = zip(frame.row_uids, frame.rows, strict=True)
+        told = [[r, n, (uid or 0).to_bytes(4, "little").hex() + sample.hex()] for uid, (r, n, sample) in rows]
+        assert told == burst["refused"]
+        assert [d.hex() for d in frame.datagrams] == burst["datagrams"]
+    count = Count(0, b"")
+    count.read(GOLDEN / "senders.seg")
+    assert {one.uid: (one.stored, dict(one.refused)) for one in list_senders(count)} == {
+        1000: (2, {}),
+        1001: (0, {Reason.SHORT: 3, Reason.UNCLEAN: 1}),
+        0: (0, {Reason.NOT_PERMITTED: 1}),
+        UNKNOWN: (0, {Reason.SHORT: 2}),
+    }
+
+
+def test_rows_that_name_no_sender() -> None:
+    """Without flag 16 the same readers find all of a sample, and nobody's name."""
+    segment = plain.read_segment((GOLDEN / "sealed.seg").read_bytes())
+    assert {uid for frame in segment.frames for uid in frame.row_uids} == {None}
+    count = Count(0, b"")
+    count.read(GOLDEN / "sealed.seg")
+    found = {one.uid: dict(one.refused) for one in list_senders(count)}
+    assert found == {1000: {}, 0: {}, UNKNOWN: {Reason.SHORT: 2, Reason.VALUE: 1, Reason.API_KEY: 512}}
 
 
 @pytest.mark.parametrize("name", BURSTS)
