@@ -341,10 +341,8 @@ class Reader:
         assert self._info is not None
         assert self._scan is not None
         info, fd = self._info, self._scan.fd
-        self._scan = Scan(fd, tail_at_start(self._header))
-        footer = _footer_of(fd)
         self._scan, self._rest = Scan(fd, tail_at_start(self._header)), None
-        footer = read_footer(fd)
+        footer = _footer_of(fd)
         self._end = int(footer[0]["end"]) if footer else os.fstat(fd).st_size
         self._sealed, self._inside = footer is not None, None
         marks = self.catalogue.entries.get(info.number, [])
