@@ -138,7 +138,8 @@ class SegmentReading:
         fd = self.part.open()
         try:
             end = os.fstat(fd).st_size if self.part.end is None else self.part.end
-            scan = Scan(fd, tail_at_start(self._header(fd)), end, self._chunk_bytes)
+            size = self._chunk_bytes
+            scan = Scan(fd, tail_at_start(self._header(fd)), end, size, first_bytes=size)
             topics = Topics()
             if self.part.start:
                 # What comes before it is another part's, and may be damaged: it is taken at its own word.

@@ -68,14 +68,25 @@ class Scan:
     After `next` has returned None, `stopped` says why: END, CUT or BAD (spool.frame).
     """
 
-    def __init__(self, fd: int, tail: Tail, limit: int | None = None, chunk_bytes: int = CHUNK_BYTES) -> None:
-        """Read `fd` below offset `limit` (default: the end of the file)."""
+    def __init__(
+        self,
+        fd: int,
+        tail: Tail,
+        limit: int | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+        *,
+        first_bytes: int = FIRST_BYTES,
+    ) -> None:
+        """Read `fd` below offset `limit` (default: the end of the file).
+
+        `first_bytes`: of the first chunk, for who does not stop in the middle.
+        """
         self.fd, self.tail = fd, tail
         size = os.fstat(fd).st_size
         self.limit = size if limit is None else min(limit, size)
         self.stopped = END
         self._chunk_bytes = chunk_bytes
-        self._next_bytes = min(FIRST_BYTES, chunk_bytes)
+        self._next_bytes = min(first_bytes, chunk_bytes)
         self._buffer = np.empty(self._next_bytes, np.uint8)
         self._table = np.empty((_FRAMES, ROW), np.int64)
 

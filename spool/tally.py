@@ -19,7 +19,7 @@ from spool.frame import tail_at_start
 from spool.layout import Layout
 from spool.live import read_footer
 from spool.record import Topics
-from spool.scan import Chunk, Scan, digest_address, read_header
+from spool.scan import CHUNK_BYTES, Chunk, Scan, digest_address, read_header
 
 LOOKS = 16
 """Segments from before that are looked into at a time."""
@@ -99,7 +99,7 @@ class Tally:
             return None
         try:
             footer = read_footer(fd)
-            chunk = Scan(fd, tail_at_start(header)).next() if footer else None
+            chunk = Scan(fd, tail_at_start(header), first_bytes=CHUNK_BYTES).next() if footer else None
         except ReadFailed:
             return None
         finally:

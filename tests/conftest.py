@@ -37,12 +37,12 @@ def place_of(folder: str) -> int:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker that the count goes by.
 
-    Where several work, what waits for processes, brokers and clocks has a second try: the first may have
-    failed because all had to wait.
+    Where several work, what fails has a second try: the first may have failed because all had to wait, or
+    because somebody was in the way.
     """
     config.addinivalue_line("markers", "real_kafka: needs real brokers, which tools/kafka starts")
     if config.getoption("numprocesses", None):
-        config.pluginmanager.register(SecondTry(lambda file: place_of(file.parent.name) < len(LONG)))
+        config.pluginmanager.register(SecondTry())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

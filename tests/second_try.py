@@ -22,10 +22,9 @@ _IN_VAIN = ("waited in vain", "TookTooLong")
 
 
 class SecondTry:
-    """A plugin of the process that has others run tests. `twice`: whether those of a file are tried twice."""
+    """A plugin of the process that has others run tests."""
 
-    def __init__(self, twice: Callable[[Path], bool]) -> None:
-        self._twice = twice
+    def __init__(self) -> None:
         self._failed: list[pytest.TestReport] = []
         self._session: pytest.Session | None = None
 
@@ -56,9 +55,7 @@ class SecondTry:
         """No process that died, nobody who hung, and no verdict on the fate of messages."""
         if report.when not in ("setup", "call", "teardown") or "from pytest-timeout" in report.longreprtext:
             return False
-        if "final" in report.keywords:
-            return any(words in report.longreprtext for words in _IN_VAIN)
-        return self._twice(Path(report.nodeid.partition("::")[0]))
+        return "final" not in report.keywords or any(words in report.longreprtext for words in _IN_VAIN)
 
 
 def _passes(root: Path, name: str, tell: Callable[[str], object]) -> bool:

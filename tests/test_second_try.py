@@ -17,7 +17,7 @@ from tests.second_try import SecondTry
 def pytest_configure(config):
     config.addinivalue_line("markers", "final: its first verdict stands")
     if config.getoption("numprocesses", None):
-        config.pluginmanager.register(SecondTry(lambda file: True))
+        config.pluginmanager.register(SecondTry())
 """
 POLLUTED = """
 import os, pytest
@@ -108,5 +108,4 @@ def test_who_dies_is_not_tried_again(tmp_path: Path) -> None:
 def test_whose_first_verdict_stands(said: str, keywords: dict[str, int], *, may: bool) -> None:
     """Of who hangs, and of who judges the fate of messages, but for one that waited too long for it."""
     report = pytest.TestReport("a/test_b.py::test_c", ("a", 1, "b"), keywords, "failed", said, "call")
-    assert SecondTry(lambda _: True)._may(report) == may
-    assert SecondTry(lambda file: file.parent.name == "b")._may(report) == (may and bool(keywords))
+    assert SecondTry()._may(report) == may

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -125,17 +126,26 @@ def wait_at_the_socket(processes: Processes, least: int) -> None:
     """Send until a sender has to wait; `least` were taken by then, and all of them are stored in the end."""
     with connect(processes.path) as sender:
         sender.settimeout(1)
-        number = 0
-        with standing(processes), contextlib.suppress(TimeoutError):
-            while True:
-                sender.send(message(0, number, 1500))
-                number += 1
+        number, deadline = 0, time.monotonic() + PATIENCE_S
+        with standing(processes):
+            # A worker may not have begun yet.
+            while (sent := has_room(sender, number)) or (number < least and time.monotonic() < deadline):
+                number += sent
         assert number >= least
         sender.settimeout(PATIENCE_S)
         for later in range(number, number + 100):
             sender.send(message(0, later, 1500))
     assert processes.stop() == [0, 0]
     assert by_sender(processes)[0] == list(range(number + 100))
+
+
+def has_room(sender: socket.socket, number: int) -> bool:
+    """Send a message; False when it would have to wait for a second."""
+    try:
+        sender.send(message(0, number, 1500))
+    except TimeoutError:
+        return False
+    return True
 
 
 def fill_up_behind(processes: Processes, place: Path) -> None:
