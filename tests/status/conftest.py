@@ -87,6 +87,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, kafka: EmbeddedKafka) -> It
     with bruce:
         bruce.send([*(encode(b"t", b"%d" % n) for n in range(40)), b"short", b"x" * 20, encode(EVIL, b"v")])
         bruce.await_status(lambda s: s.delivered == 40 and sum(s.discarded.values()) == 3)
+        # The marks say so before the page does.
+        bruce.await_status(lambda s: sum(broker.acknowledged for broker in s.brokers) == 40)
         found = Served(bruce, port)
         bruce.await_true(found.answers)
         yield found
