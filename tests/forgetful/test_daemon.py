@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -78,21 +77,6 @@ def of_another_boot(path: Path) -> None:
         header["check"] = digest(header.tobytes()[:-8])
         file.seek(0)
         file.write(header.tobytes())
-
-
-@pytest.fixture
-def kafka() -> Iterator[EmbeddedKafka]:
-    """One broker, one partition."""
-    made = EmbeddedKafka(brokers=1, topics=[("t", 1)])
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[ForgetfulDisk]:
-    """An empty one."""
-    with ForgetfulDisk(tmp_path / "disk") as made:
-        yield made
 
 
 @pytest.mark.crash

@@ -25,21 +25,6 @@ PARTS = {"header": (0, 4096), "body": (SEGMENT_BYTES // 4, SEGMENT_BYTES // 2)}
 
 
 @pytest.fixture
-def kafka() -> Iterator[EmbeddedKafka]:
-    """One broker, one partition."""
-    made = EmbeddedKafka(brokers=1, topics=[("t", 1)])
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[ForgetfulDisk]:
-    """An empty one."""
-    with ForgetfulDisk(tmp_path / "disk") as made:
-        yield made
-
-
-@pytest.fixture
 def host(tmp_path: Path, disk: ForgetfulDisk, kafka: EmbeddedKafka) -> Iterator[Host]:
     """A daemon with a backlog of several sealed segments; Kafka is away."""
     kafka.down()
