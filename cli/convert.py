@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from xml.etree.ElementTree import Element, ParseError, parse
+from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from cli.errors import ConfigError
+from cli.small_file import read_small
 
 _ROOTS = ("bruceConfig", "doryConfig")
 _BROKER_PORT = "9092"
@@ -232,12 +233,12 @@ class Conversion:
 
 def _read(path: Path) -> Element:
     try:
-        root = parse(path).getroot()  # noqa: S314  (the operator's own file; expat bounds what entities make)
+        root = fromstring(read_small(path))  # noqa: S314  (the operator's own file; expat bounds what entities make)
     except OSError as error:
         raise ConfigError(str(path), f"cannot be read: {error.strerror}") from None
     except (ParseError, ValueError, LookupError) as error:
         raise ConfigError(str(path), f"is not XML: {error}") from None
-    if root is None or root.tag not in _ROOTS:
+    if root.tag not in _ROOTS:
         raise ConfigError(
             str(path),
             f"is of neither Bruce nor Dory: expected <{_ROOTS[0]}> or <{_ROOTS[1]}> at its beginning",

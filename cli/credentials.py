@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from cli.small_file import read_small
 from dispatch.options import CREDENTIAL
 
 SERVICE = "/run/credentials/bruce.service"
@@ -31,6 +32,6 @@ def resolve(kafka: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, s
 def _read(path: Path) -> str | None:
     """The text of a file, without the newline at its end; None when it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8").removesuffix("\n")
+        return read_small(path).decode("utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError):
         return None

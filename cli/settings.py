@@ -34,6 +34,7 @@ from cli.kinds import (
     Whole,
 )
 from cli.log_options import FORMATS
+from cli.small_file import read_small
 from dispatch.options import CREDENTIAL, ENGINES, MODES
 from spool.options import ALWAYS, INTERVAL
 
@@ -143,7 +144,7 @@ def read_file(path: Path) -> Settings:
 
 def _parse(path: Path, where: str) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small(path).decode("utf-8")
         # Of a key of n parts tomllib keeps n tuples, the longest of n: with 12 KB of "a.a.a" 140 MB.
         if max((line.count(".") for line in text.splitlines()), default=0) > _MOST_DOTS:
             raise ConfigError(where, _TOO_DEEP)

@@ -86,7 +86,7 @@ def _open_whole(directory: Path) -> Opened:
 def open_tables(directory: Path, *, readonly: bool, lock: bool) -> Opened:
     """Open it as it is. `lock`: with a place in the lock file. Raises LMDB_REFUSES."""
     env = lmdb.open(
-        str(directory),
+        os.fsencode(directory),
         map_size=MAP_BYTES,
         max_dbs=len(_TABLES),
         readonly=readonly,

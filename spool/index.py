@@ -13,6 +13,7 @@ it so: the log goes on, and opening the spool gives the same result.
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import struct
 from collections.abc import Iterator
@@ -104,7 +105,7 @@ class IndexReader:
         """Open it. Raises lmdb.Error when there is none, or it cannot be opened without harm."""
         if not is_in_use(directory / "lock.mdb") and not is_harmless(directory):
             raise lmdb.CorruptedError(f"{directory} lacks pages, or has others in their place")
-        self._env = lmdb.open(str(directory), readonly=True, lock=False, max_dbs=2, create=False)
+        self._env = lmdb.open(os.fsencode(directory), readonly=True, lock=False, max_dbs=2, create=False)
         self._meta = self._env.open_db(b"meta", create=False)
         self._entries = self._env.open_db(b"entry", create=False)
 
@@ -187,7 +188,9 @@ def _open(directory: Path) -> tuple[Any, Any, Any]:
 
 
 def _environment(directory: Path) -> tuple[Any, Any, Any]:
-    env = lmdb.open(str(directory), map_size=MAP_BYTES, max_dbs=2, sync=False, metasync=False, mode=0o660)
+    env = lmdb.open(
+        os.fsencode(directory), map_size=MAP_BYTES, max_dbs=2, sync=False, metasync=False, mode=0o660
+    )
     return env, env.open_db(b"meta"), env.open_db(b"entry")
 
 

@@ -174,7 +174,7 @@ class Page:
 
     def write_text(self, field: Field, text: str) -> None:
         """Put a text, cut to TEXT_BYTES, at a field; who reads it half-written finds no text."""
-        data = text.encode()[:TEXT_BYTES]
+        data = text.encode(errors="backslashreplace")[:TEXT_BYTES]
         at = int(field)
         self.words[at] = -1
         room = self.words[at + 2 :][: TEXT_BYTES // 8].view(np.uint8)

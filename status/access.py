@@ -13,6 +13,8 @@ from status.errors import BadAccess
 from status.options import StatusOptions
 
 _LEAST_CHARACTERS = 16
+_MOST_BYTES = 4096
+"""Of a file with a token: somebody may name one that never ends."""
 _LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -57,7 +59,8 @@ def _shown(authorization: str) -> str:
 
 def _read_token(path: Path) -> str:
     try:
-        token, mode = path.read_text(encoding="utf-8").strip(), path.stat().st_mode
+        with path.open("rb") as file:
+            token, mode = file.read(_MOST_BYTES).decode("utf-8").strip(), path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise BadAccess(f"[status] token_file {path} cannot be read: {reason}") from None

@@ -356,17 +356,17 @@ def test_which_file(fs: FakeFilesystem) -> None:
     assert find_file(named, environ) is named
 
 
-def test_files_that_cannot_be_read(fs: FakeFilesystem) -> None:
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     """A file that was named and is not there, is a directory, or is no text, is an error and no default."""
-    fs.create_dir("/a/directory")
-    fs.create_file("/latin1.toml", contents=b"# caf\xe9\n")
+    latin1 = tmp_path / "latin1.toml"
+    latin1.write_bytes(b"# caf\xe9\n")
     for path, reason in {
-        "/missing.toml": "cannot be read: No such file or directory",
-        "/a/directory": "cannot be read: Is a directory",
-        "/latin1.toml": "is not UTF-8 text",
+        tmp_path / "missing.toml": "cannot be read: No such file or directory",
+        tmp_path: "cannot be read: Is a directory",
+        latin1: "is not UTF-8 text",
     }.items():
         with pytest.raises(ConfigError) as refused:
-            load_config(environ={"BRUCE_CONFIG": path})
+            load_config(environ={"BRUCE_CONFIG": str(path)})
         assert str(refused.value).startswith(f"{path}: {reason}")
 
 

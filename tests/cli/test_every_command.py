@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -212,6 +213,19 @@ def test_a_spool_that_is_none(called: str, tmp_path: Path) -> None:
         assert_refused(done, *codes)
         assert str(place) in done.stderr
     assert sorted(tmp_path.rglob("*")) == [empty, file]
+
+
+@pytest.mark.parametrize("called", [called for called in SHOWN if called in ON_SPOOLS])
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_spool_whose_name_is_no_text(called: str, more: list[str], spool: Path, tmp_path: Path) -> None:
+    """It is a spool like any other: the same code, as many lines."""
+    if more and called in WITHOUT_JSON:
+        pytest.skip("it prints no JSON")
+    odd = tmp_path / os.fsdecode(b"spool \xff\xfe")
+    shutil.copytree(spool, odd)
+    here, there = (call(called, *more, "--spool", place) for place in (spool, odd))
+    assert (there.returncode, there.stdout.count("\n")) == (here.returncode, here.stdout.count("\n")), there
+    assert "Traceback" not in there.stderr
 
 
 @pytest.mark.parametrize("called", ON_SPOOLS)

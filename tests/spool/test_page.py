@@ -162,3 +162,12 @@ def test_a_text_that_is_being_written_is_none(tmp_path: Path, word: int) -> None
     page.words[Field.TROUBLE + word] ^= 0x55
     assert read_text(page.words, Field.TROUBLE) is None
     assert Field.TROUBLE + 2 + TEXT_BYTES // 8 <= WORDS
+
+
+def test_a_text_with_a_name_that_is_no_text(tmp_path: Path) -> None:
+    """A path of any bytes stops nobody from saying what is wrong with it."""
+    page = Page(tmp_path / "page")
+    page.write_text(Field.TROUBLE, f"{os.fsdecode(b'/spool' + bytes([255]))} is full")
+    words = read_page(tmp_path / "page")
+    assert words is not None
+    assert read_text(words, Field.TROUBLE) == "/spool\\udcff is full"
