@@ -23,11 +23,14 @@ from spool.identity import read_identity
 from spool.index import read_committed
 from spool.layout import Layout
 from spool.lease import lent_to
+from spool.lock import is_held, read_holder
 from spool.page import (
     BROKER_TIME_WORDS,
     BROKER_WORDS,
+    FORMAT,
     WORKER_WORDS,
     Field,
+    other_format,
     own_page_path,
     read_page,
     read_text,
@@ -43,6 +46,7 @@ from status.snapshot import (
     ConnectionsView,
     InputView,
     LentView,
+    OtherRelease,
     SenderView,
     Snapshot,
     SpoolView,
@@ -98,9 +102,22 @@ def take_snapshot(directory: Path) -> Snapshot:
         lent=_lent(layout, boot),
         unadopted=unadopted,
         held=page is not None and bool(workers) and bool(page[Field.HELD]),
+        other_release=find_other_release(layout, path),
         senders=list_senders(layout),
         inputs=list(_inputs(page, roles)) if page is not None and workers else [],
     )
+
+
+def find_other_release(layout: Layout, page: Path) -> OtherRelease | None:
+    """The daemon that has this spool and whose page is of another format; None where there is none.
+
+    Behind a daemon that was killed its page stays: the lock tells whether one lives.
+    """
+    name = other_format(page)
+    if name is None or not is_held(layout.lock):
+        return None
+    pid = read_holder(layout.lock).partition(" ")[0]
+    return OtherRelease(int(pid) if pid.isdigit() else 0, name, FORMAT.decode())
 
 
 def _inputs(page: np.ndarray, roles: set[str]) -> Iterator[InputView]:

@@ -87,7 +87,7 @@ def _facts(report: Report) -> Table:
             f"{worker.role} {worker.pid}" + (f" ({worker.restarts} restarts)" if worker.restarts else "")
             for worker in snapshot.workers
         )
-        or "no daemon is running on this spool; there are no rates",
+        or "none that can be seen; there are no rates",
     }
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim", no_wrap=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cli.errors import CliError, NobodyListens
-from cli.snapshot import list_workers
+from cli.snapshot import find_other_release, list_workers
 from router.trace_ask import Ask, ask_path, events_path, read_ask
 from spool.identity import read_identity
 from spool.layout import Layout
@@ -35,6 +35,8 @@ class Asking:
     def __init__(self, spool: Path, ask: Ask) -> None:
         """Ask the daemon of this spool. Raises NobodyListens, CliError when a trace runs, OSError."""
         self.page, self.ask = page_of(spool), ask
+        if other := find_other_release(Layout(spool), self.page):
+            raise NobodyListens(other.sentence)
         if not _daemon(self.page):
             raise NobodyListens(f"no daemon is running on {spool}; only one that lives can be followed")
         running = read_ask(self.page)

@@ -21,7 +21,10 @@ from spool.disk import write_file
 from spool.mapping import Mapping
 
 WORDS = 12288
-MAGIC = int.from_bytes(b"brucepg5", "little")
+FORMAT = b"brucepg5"
+_FAMILY = b"brucepg"
+"""With which the format of every release begins."""
+MAGIC = int.from_bytes(FORMAT, "little")
 
 
 class Field(IntEnum):
@@ -206,6 +209,16 @@ def read_page(path: Path) -> np.ndarray | None:
         return None
     words = np.frombuffer(data, np.int64) if len(data) == 8 * WORDS else np.zeros(1, np.int64)
     return words if words[Field.MAGIC] == MAGIC else None
+
+
+def other_format(path: Path) -> str | None:
+    """The name of a page's format, when another release has made it; else None."""
+    try:
+        with path.open("rb") as file:
+            name = file.read(len(FORMAT))
+    except (FileNotFoundError, PermissionError):
+        return None
+    return name.decode("ascii", "replace") if name.startswith(_FAMILY) and name != FORMAT else None
 
 
 def bump(path: Path, field: Field) -> None:

@@ -1,6 +1,7 @@
 """When a bruce is unhealthy: a few conditions, each of which somebody should know at night.
 
     stopped    no daemon runs: senders are refused, and nothing is delivered
+    release    a daemon runs that is of another release than brucectl: much of it cannot be seen
     worker     one of the daemon's processes is not running
     trouble    nothing can be sent, or not to some topics; the sentence says why
     old        the oldest undelivered message is older than --max-age
@@ -35,7 +36,9 @@ def complaints(report: Report, limits: Limits) -> list[Complaint]:
 
 def _processes(report: Report) -> Iterator[Complaint]:
     snapshot = report.snapshot
-    if not snapshot.workers:
+    if other := snapshot.other_release:
+        yield Complaint("release", other.sentence)
+    elif not snapshot.workers:
         left = f", and {snapshot.backlog:,} messages wait" if snapshot.backlog else ""
         yield Complaint("stopped", f"no daemon is running on this spool{left}")
     for worker in snapshot.workers:

@@ -32,7 +32,18 @@ from status.vital import Vital
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 """The format that every scraper knows."""
-CONDITIONS = ("stopped", "worker", "trouble", "old", "full", "filling", "discards", "disk", "marks")
+CONDITIONS = (
+    "stopped",
+    "release",
+    "worker",
+    "trouble",
+    "old",
+    "full",
+    "filling",
+    "discards",
+    "disk",
+    "marks",
+)
 """Those of status.health: each has a series, so that an alert sees 0 and not nothing."""
 _TIMES = {
     "round_trip": "How long a broker took to answer a request.",

@@ -10,6 +10,7 @@
      "trouble": null or a sentence, "dead_lettered": n,
      "acknowledgements": null or {"taken", "replied", "dropped", "waiting", "refused"},
      "lent": null or {"pid", "host", "since", "until"}, "unadopted": n, "held": bool,
+     "other_release": null or {"pid", "page", "own"},
      "senders": [{"sender", "received", "discarded": {REASON: n}}],
      "inputs": [{"input", "stored", "refused",
                  "connections": null or {"accepted", "open", "closed": {HOW: n}, "errors"}}]}
@@ -21,12 +22,14 @@ the discarded are in the dead-letter topic. `acknowledgements` are those of [ing
 ack_socket, since the daemon was started. `lent` is the job on Spark that delivers in the daemon's stead.
 `unadopted`: of how many messages jobs have written down what became of them, and nobody has taken that over
 into the counts yet. `held`: nothing is received at the moment, since `brucectl drain --stop-intake` wants it.
-`senders` counts by uid what was received, and discarded at intake: "1001", or "unknown" for who came by TCP,
-or "other" for those beyond some 200. What was discarded without room is in none of them. `inputs` are those
-that take messages ("datagram", "stream", "tcp"), each with how many of its messages were `stored` and
-`refused`, and of its connections how many came, are open, and ended: "clean" between two messages, "unclean"
-inside one, or closed by bruce for what they sent, by its reason; `errors` of them failed, as by a reset. All
-this counts since the daemon was started in order; one that was killed has a successor that goes on counting.
+`other_release`: a daemon of another release is running, whose shared page is of the format `page` where ours
+is `own`, so that workers, brokers and rates are not known. `senders` counts by uid what was received, and
+discarded at intake: "1001", or "unknown" for who came by TCP, or "other" for those beyond some 200. What was
+discarded without room is in none of them. `inputs` are those that take messages ("datagram", "stream",
+"tcp"), each with how many of its messages were `stored` and `refused`, and of its connections how many came,
+are open, and ended: "clean" between two messages, "unclean" inside one, or closed by bruce for what they
+sent, by its reason; `errors` of them failed, as by a reset. All this counts since the daemon was started in
+order; one that was killed has a successor that goes on counting.
 
 What librdkafka measured at a broker: `round_trip` of requests; `queue`, how long messages waited before they
 went into a request, lingering included; `throttle`, how long the broker asked to be left alone. `count` and
@@ -141,6 +144,26 @@ class LentView:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherRelease:
+    """A daemon whose shared page cannot be read by this release."""
+
+    pid: int
+    """As it stands in the spool's lock; 0: nothing does."""
+    page: str
+    """The format of its page."""
+    own: str
+    """That of this release."""
+
+    @property
+    def sentence(self) -> str:
+        """What it is, and what to do."""
+        return (
+            f"a daemon of another release is running (process {self.pid}; its page is {self.page}, ours is "
+            f"{self.own}): restart the daemon, or use the brucectl of its release"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class SenderView:
     """What a user sent."""
 
@@ -205,6 +228,8 @@ class Snapshot:
     """Messages that jobs have told of, and that still count as backlog."""
     held: bool
     """Senders wait, because an operator wants it."""
+    other_release: OtherRelease | None
+    """None when no daemon of another release runs."""
     senders: list[SenderView]
     """Those with most first; empty before anything was counted."""
     inputs: list[InputView]

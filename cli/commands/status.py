@@ -45,12 +45,13 @@ def status(
     All but rates, brokers and workers comes from the spool's files: it is right with the daemon dead, too.
     Nothing is written.
 
-    Each line that begins with "unhealthy" is one of these conditions: stopped (no daemon is running), worker
-    (a process of it is not), trouble (nothing can be sent, or not to some topics), old (a message waits for
-    longer than --max-age), full (no room, or a quota is used up), filling (full within --full-within at this
-    rate), discards (messages were discarded in the last quarter of an hour), disk (the disk has refused
-    something, or does not give what is stored), marks (they cannot be read). A broker that is away is none;
-    what waits for it becomes old.
+    Each line that begins with "unhealthy" is one of these conditions: stopped (no daemon is running),
+    release (one of another release than brucectl is, whose workers, brokers and rates cannot be seen), worker
+    (a process of it is not running), trouble (nothing can be sent, or not to some topics), old (a message
+    waits for longer than --max-age), full (no room, or a quota is used up), filling (full within
+    --full-within at this rate), discards (messages were discarded in the last quarter of an hour), disk (the
+    disk has refused something, or does not give what is stored), marks (they cannot be read). A broker that
+    is away is none; what waits for it becomes old.
 
     Unhealthy is exit code 1, which Nagios and its kin call WARNING: sh -c 'brucectl status || exit 2' makes
     it CRITICAL.

@@ -50,6 +50,10 @@ def look_for_others(config: Config, environ: Mapping[str, str] = os.environ) -> 
 
 def check_daemon(found: Snapshot) -> Iterator[Finding]:
     """What the daemon of a spool itself says is wrong; whether there is one."""
+    if other := found.other_release:
+        words, _, remedy = other.sentence.partition(": ")
+        yield Finding("daemon", Level.PROBLEM, words, remedy)
+        return
     if not found.workers:
         yield Finding(
             "daemon",

@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cli import exits
 from cli.report import _rate
 from dispatch.embedded import EmbeddedKafka
 from ingest.staging import RESERVE, slots_for
 from spool.history import Change
+from spool.identity import read_identity
+from spool.layout import Layout
 from spool.outcome_file import write_outcomes
-from spool.page import Field, Page, page_path, runtime_directory
+from spool.page import FORMAT, Field, Page, page_path, runtime_directory
 from spool.recovery import boot_id
 from spool.wire import encode
 from status.health import Limits, complaints
@@ -74,6 +77,7 @@ def check_shape(report: dict[str, Any]) -> None:
         "lent",
         "unadopted",
         "held",
+        "other_release",
         "senders",
         "inputs",
         "rates",
@@ -126,6 +130,31 @@ def test_other_rights(bruce: RunningBruce, monkeypatch: pytest.MonkeyPatch) -> N
     """A daemon is alive to those, too, who may not write to its runtime directory."""
     monkeypatch.setattr("os.access", lambda *_: False)
     assert shown(bruce)["workers"]
+
+
+def test_a_daemon_of_another_release(bruce: RunningBruce) -> None:
+    """It is named, with its pid and what to do; killed, it is a daemon that is not there."""
+    page = page_path(bruce.runtime, read_identity(Layout(bruce.spool)), boot_id())
+    with page.open("r+b", buffering=0) as file:
+        file.write(b"brucepg9")
+    sentence = (
+        f"a daemon of another release is running (process {bruce.pid}; its page is brucepg9, ours is "
+        f"{FORMAT.decode()}): restart the daemon, or use the brucectl of its release"
+    )
+    report = shown(bruce)
+    check_shape(report)
+    assert report["unhealthy"] == [{"condition": "release", "sentence": sentence}]
+    assert report["other_release"] == {"pid": bruce.pid, "page": "brucepg9", "own": FORMAT.decode()}
+    assert (report["workers"], report["rates"]["minute"]) == ([], None)
+    traced = run("trace", "--topic", "t", environ=bruce.environ)
+    assert (traced.returncode, traced.stderr) == (exits.UNREACHABLE, f"{sentence}\n")
+    checked = run("doctor", environ=bruce.environ)
+    assert sentence.partition(":")[0] in checked.stdout
+    assert "no daemon is running" not in checked.stdout
+    bruce.kill9()
+    report = shown(bruce)
+    assert [one["condition"] for one in report["unhealthy"]] == ["stopped"]
+    assert report["other_release"] is None
 
 
 def test_rates(bruce: RunningBruce) -> None:

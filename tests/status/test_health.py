@@ -9,7 +9,7 @@ import pytest
 
 from status.health import Limits, complaints, in_words
 from status.report import OldestView, RateView, Report, RoomView
-from status.snapshot import BrokerView, FullView, Snapshot, SpoolView, Watermarks, WorkerView
+from status.snapshot import BrokerView, FullView, OtherRelease, Snapshot, SpoolView, Watermarks, WorkerView
 
 WELL = Snapshot(
     spool=SpoolView("uuid", "/spool", 1, 1),
@@ -28,6 +28,7 @@ WELL = Snapshot(
     lent=None,
     unadopted=0,
     held=False,
+    other_release=None,
     senders=[],
     inputs=[],
 )
@@ -69,6 +70,11 @@ def test_healthy() -> None:
     ("report", "condition", "words"),
     [
         (but(workers=[], brokers=[]), "stopped", "no daemon is running on this spool, and 3 messages wait"),
+        (
+            but(workers=[], brokers=[], other_release=OtherRelease(77, "brucepg9", "brucepg5")),
+            "release",
+            "a daemon of another release is running (process 77; its page is brucepg9, ours is brucepg5)",
+        ),
         (
             but(workers=[*WELL.workers[:3], WorkerView("delivery", 10, 4, alive=False)]),
             "worker",
