@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from spool.carved import Earlier
 from spool.disk import read_at
 from spool.examination import malformed
 from spool.format import HEAD, HEAD_BYTES
@@ -41,28 +42,28 @@ class Run:
 
 def carve(path: Path) -> Iterator[tuple[Run, Chunk]]:
     """(the run so far, its next good frames), each valid until the next. Raises OSError."""
-    fd, seen = os.open(path, os.O_RDONLY | os.O_CLOEXEC), set[int]()
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        earlier = Earlier(fd)
         size, position = os.fstat(fd).st_size, 0
         while (position := find_frame(fd, position, size)) >= 0:
             head = np.frombuffer(read_at(fd, HEAD_BYTES, position), HEAD)[0]
             run = Run(position, int(head["first_sequence"]), first_received_ns=int(head["received_ns"]))
             tail = np.zeros(TAIL_FIELDS, np.int64)
             skip_to(tail, position, head)
+            earlier.begin_run()
             scan = Scan(fd, tail, size)
             while chunk := scan.next():
-                yield run, _count(run, chunk, seen)
+                yield run, _count(run, chunk, earlier)
             position = max(position + 8, int(tail[POSITION]))
     finally:
         os.close(fd)
 
 
-def _count(run: Run, chunk: Chunk, seen: set[int]) -> Chunk:
+def _count(run: Run, chunk: Chunk, earlier: Earlier) -> Chunk:
     """What of a chunk is new and well-formed."""
-    _, heads = heads_of(chunk)
-    digests = heads["digest"].tolist()
-    new = np.array([digest not in seen for digest in digests], np.bool_)
-    seen.update(digests)
+    offsets, heads = heads_of(chunk)
+    new = ~earlier.note(offsets, heads)
     frames = np.ascontiguousarray(chunk.frames[new])
     base = address_of(chunk.data) - chunk.offset
     good = np.array([malformed(base, frames[row : row + 1]) < 0 for row in range(len(frames))], np.bool_)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import subprocess
+import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from spool.carving import Run, carve
 from spool.files import list_files
+from spool.format import HEAD, HEAD_BYTES
+from spool.frame import length_of
+from spool.frames import heads_of
 from spool.wire import encode
 from tests.cli.test_inspect import PROGRAM, inspect
 from tests.daemon import ROOT
@@ -57,6 +64,68 @@ def test_what_is_found(image: Path, tmp_path: Path) -> None:
     assert image.read_bytes() == before
     table = inspect("carve", image).stdout.splitlines()
     assert table[0].split("\t")[:2] == [str(3 * BLOCK + 384), "0"]
+
+
+def test_parts_of_what_was_found(tmp_path: Path) -> None:
+    """Pieces of a segment, in any order, that begin and end in any chunk: each frame counts once."""
+    data = segment_of(tmp_path, 3000)
+    chosen = random.Random(5)
+    cuts = sorted(chosen.sample(range(len(data.rstrip(bytes(1))) // BLOCK), 6))
+    pieces = [data[a * BLOCK : b * BLOCK] for a, b in itertools.combinations(cuts, 2)]
+    chosen.shuffle(pieces)
+    path = tmp_path / "disk.img"
+    path.write_bytes(bytes(BLOCK).join(pieces))
+    found = list[int]()
+    for _, chunk in carve(path):
+        found += heads_of(chunk)[1]["digest"].tolist() if len(chunk.frames) else []
+    assert len(found) == len(set(found)) > 100
+    seen = {int(digest) for piece in pieces for digest in whole_frames(piece)}
+    assert set(found) == seen
+
+
+def test_memory_on_a_large_image(tmp_path: Path) -> None:
+    """What is kept of it is a little for each chunk of frames, and nothing for holes or single frames."""
+    data = segment_of(tmp_path, 40_000)
+    path = tmp_path / "disk.img"
+    with path.open("wb") as image:
+        for offset in (256 << 20, 768 << 20):
+            image.seek(offset)
+            image.write(data)
+        image.truncate(1 << 30)
+    runs, kept = dict[int, Run](), 0
+    tracemalloc.start()
+    try:
+        for run, _ in carve(path):
+            runs[run.offset] = run
+            kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    one, other = runs.values()
+    assert (one.frames, one.again, other.frames, other.again) == (40_000, 0, 0, 40_000)
+    assert kept < 3 << 20
+
+
+def segment_of(directory: Path, frames: int) -> bytes:
+    """A segment with so many frames of one message."""
+    rig = Rig(directory, segment_bytes=16 << 20, max_bytes=128 << 20)
+    datagram = encode(b"t", b"value")
+    for _ in range(frames):
+        rig.writer.append([datagram])
+    rig.step()
+    rig.crash()
+    (path,) = list_files(rig.layout)
+    return path.read_bytes()
+
+
+def whole_frames(piece: bytes) -> list[int]:
+    """Digests of the frames that lie in it from beginning to end."""
+    found, at = [], piece.find(b"bfrm", 8)
+    while 0 <= at <= len(piece) - HEAD_BYTES:
+        head = np.frombuffer(piece, HEAD, 1, at - 8)[0]
+        if at - 8 + length_of(head) <= len(piece):
+            found.append(int(head["digest"]))
+        at = piece.find(b"bfrm", at + 1)
+    return found
 
 
 def test_as_datagrams(image: Path) -> None:
