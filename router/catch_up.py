@@ -145,12 +145,16 @@ class CatchUps:
 
     def break_off(self, catch_up: CatchUp, loose: dict[int, int]) -> None:
         """End it here, before it is over."""
-        self.set_aside(catch_up, np.ones(len(self._live.topics.names), np.bool_), loose)
+        self._set_aside(catch_up, np.ones(len(self._live.topics.names), np.bool_), loose)
         if GIVEN_UP in catch_up.sweeping:
             self.given_up.append(self._again.sequence)
         self._leave(catch_up)
 
-    def set_aside(self, catch_up: CatchUp, topics: Mask, loose: dict[int, int]) -> None:
+    def rest(self, catch_up: CatchUp, loose: dict[int, int]) -> None:
+        """Topics of which nothing may go now take no further part."""
+        self._set_aside(catch_up, self._limits.spent(), loose)
+
+    def _set_aside(self, catch_up: CatchUp, topics: Mask, loose: dict[int, int]) -> None:
         """These topics (bool by number) take no further part, and go on later from where the pass is."""
         resting = catch_up.ready & topics[self._pool.partitions.rows["topic"][: len(catch_up.ready)]]
         place, held = self._again.sequence, self._pool.partitions.rows["held_from"]

@@ -211,7 +211,7 @@ class Failures:
         return list(self._suspicions)
 
     def forget(self, flats: Flats) -> None:
-        """Nothing of these partitions is open any more."""
+        """Nothing of these partitions is open any more, or they are gone."""
         for flat in flats.tolist():
             self._suspicions.pop(flat, None)
 

@@ -246,7 +246,7 @@ class Rejects(Generic[Book]):
             return True
         # librdkafka says of this one alone what it says.
         self._come_back(sequence, reject, code, alone=True)
-        return code != 0 and decide(code).action is Action.DISCARD
+        return decide(code).action is Action.DISCARD
 
     def settle(self, outcomes: Outcomes) -> npt.NDArray[np.bool_]:
         """Take note of what became of dead letters; which of the outcomes are theirs."""

@@ -5,10 +5,9 @@ not queued: its partition is held from there on, and the *catch-up* reader comes
 has room, sends what is still open, and lets the partition rejoin the live path where the two meet. Bits in
 `router.acks` say what is open, so that nothing is sent twice and nothing is passed over (`router.passage`).
 
-Who waits for whom: a broker that moves slowly slows the reading down, until so much is to be read behind it
-that the topics which fill its window are set aside (`router.shares`); one that does not move at all holds
-back its own partitions only. A topic that Kafka does not know waits by itself, for a grace time. When it
-becomes known its partitions are held, so that its old messages go before its new ones.
+Who reads next, and who waits for whom: `router.reading`. A topic that Kafka does not know waits by itself,
+for a grace time. When it becomes known its partitions are held, so that its old messages go before its new
+ones.
 """
 
 from __future__ import annotations
@@ -19,20 +18,19 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.brokers import State
 from dispatch.pool import Outcomes
 from router.acks import UNROUTED, Acks
 from router.brokers import BrokerView, lowest_without_leader, view_brokers
-from router.catch_up import GIVEN_UP, CatchUp, CatchUps
+from router.catch_up import GIVEN_UP, CatchUps
 from router.contents import LogContents
 from router.ends import Kafka, Log, Rules
 from router.failures import Failures
 from router.gaps import Gaps
 from router.outages import Outages
 from router.passage import Passage
+from router.reading import Reading
 from router.rejects import Rejection, Rejects
 from router.renewal import Renewal
-from router.shares import BEHIND_BYTES, floods
 from router.tracing import Trace
 from router.trouble import Trouble
 from router.unknown import Learnt, UnknownTopics
@@ -42,10 +40,6 @@ OBSERVE_S = 0.1
 ASK_S = 1.0
 """Between two questions for the leaders of partitions that are held because theirs is away."""
 NO_REJECTION = Rejection()
-LOOK_AHEAD_BATCHES = 4
-"""Batches of the live path at a time while topics are set aside and there is no room for others."""
-CATCH_UP_BATCHES = 2
-"""Batches of a catch-up for each one of the live path: it must gain on it."""
 
 
 class Router:
@@ -77,8 +71,8 @@ class Router:
         self._catch_ups = CatchUps(
             self._again, self._live, self._pool, self._room, self._failures, self._limits
         )
+        self._reading = Reading(log, kafka, self._unknown, self._passage, self._catch_ups, self.commit)
         self._outages = Outages(clock=clock)
-        self._aside: set[int] = set()
         self._renewal = Renewal(self._client, self._pool, clock=clock)
         self._clock, self._observed_at, self._asked_at = clock, 0.0, 0.0
         self._live.seek(acks.floor)
@@ -105,14 +99,14 @@ class Router:
             self._trouble.note_finished(self._client.fatal.text)
             lost = self._renewal.attempt(self.in_flight())
             if lost:
-                self._fail(lost)
+                self._note(lost)
                 self._catch_ups.fruitless = False
         elif self._evicts():
             moved = True
         else:
             self._observe()
             moved |= self._reject()
-            moved |= self._read()
+            moved |= self._reading.step(self._acks.floor)
         if self._acks.due():
             self._write_down()
         return moved
@@ -123,7 +117,7 @@ class Router:
         if eviction is None:
             return False
         if eviction.recalls() and self._pool.gives_back:
-            self._fail(self._pool.rebuild())
+            self._note(self._pool.rebuild())
         busy = eviction.step(self._acks, self._pool, self.frontier)
         for reader in (self._live, self._again):
             if reader.sequence < eviction.done:
@@ -134,7 +128,10 @@ class Router:
 
     def settle(self) -> int:
         """Write down what became known; how many messages that were."""
-        outcomes = self._pool.collect()
+        return self._note(self._pool.collect())
+
+    def _note(self, outcomes: Outcomes) -> int:
+        """The same of outcomes, those of dead letters among them, from wherever they come."""
         count = len(outcomes.sequence)
         if count == 0:
             return 0
@@ -201,8 +198,10 @@ class Router:
                 partitions.hold(flats, np.full(len(flats), learnt.first))
             else:
                 self._give_up(learnt)
-        # Those of a topic that was made anew with fewer.
-        self._catch_ups.sweep(np.flatnonzero(~partitions.exist(np.arange(partitions.count, dtype=np.int32))))
+        # Those of a topic that was made anew with fewer; who is suspected there goes where there is a leader.
+        gone = np.flatnonzero(~partitions.exist(np.arange(partitions.count, dtype=np.int32)))
+        self._catch_ups.sweep(gone)
+        self._failures.forget(gone.astype(np.int32))
         self._catch_ups.grow(partitions.count)
         self._catch_ups.fruitless = False
         # Before anything is sent to a broker that is back.
@@ -252,96 +251,6 @@ class Router:
         sweeping = self._catch_ups.current.sweeping if self._catch_ups.current else set[int]()
         held = self._pool.partitions.rows["topic"][self._pool.partitions.held()]
         return [*{*held.tolist(), *self._passage.loose, *self._unknown.waiting, *sweeping} - {GIVEN_UP}]
-
-    # -- reading on -----------------------------------------------------------------------------------
-
-    def _may_read(self, catch_up: CatchUp | None) -> bool:
-        """Whether there is a place for what is read; before the first metadata, for nothing.
-
-        Partitions that are caught up get nothing on the live path, and so do not slow it down.
-        """
-        if len(self._pool.brokers.rows) == 0:
-            return not self._unknown.waiting
-        partitions = self._room.free()
-        if catch_up:
-            partitions = catch_up.ready | (partitions & self._catch_ups.swept(catch_up))
-        return self._room.may_read(partitions)
-
-    def _read(self) -> bool:
-        """Batches of the live path, and then of the catch-up, as far as there is room."""
-        may_read = self._may_read(None)
-        if not may_read and self._behind() > BEHIND_BYTES:
-            self._set_aside()
-        looks_ahead = not may_read and bool(self._aside) and self._moving()
-        moved = False
-        for _ in range(LOOK_AHEAD_BATCHES if looks_ahead else 1):
-            if not (may_read or looks_ahead) or not self._read_on():
-                break
-            moved = True
-        return self._go_over_again() or moved
-
-    def _read_on(self) -> bool:
-        """One batch of the live path, or a segment that it passes over; False when nothing is committed."""
-        if self._growth.reach(self._live):
-            self.commit()
-        self._aside = {topic for topic in self._aside if self._catch_ups.waits(topic, self._passage.loose)}
-        if self._aside:
-            names = {self._live.topics.names[topic] for topic in self._aside}
-            # One at a time: there may be thousands.
-            if self._live.pass_over(names):
-                return True
-        return self._passage.route(self._live, None)
-
-    def _behind(self) -> int:
-        """Bytes from the live path to what was committed last; of other segments, a number above any."""
-        number, position = self._live.position
-        last, end = self._committed()
-        return end - position if number == last else max(0, last - number) << 40
-
-    def _moving(self) -> bool:
-        """Whether Kafka takes anything at all."""
-        return bool((self._pool.brokers.rows["state"] == State.HEALTHY).any())
-
-    def _set_aside(self) -> None:
-        """Hold the topics that fill the brokers without room, so that the reading need not wait for them."""
-        partitions, place = self._pool.partitions, self._live.sequence
-        for topic in floods(self._pool, self._room.roomy(), self._room.free()).tolist():
-            flats = partitions.flats[topic, : partitions.partitions_of[topic]]
-            partitions.hold(flats, np.full(len(flats), place))
-            self._passage.loose[topic] = min(place, self._passage.loose.get(topic, place))
-            self._aside.add(topic)
-            self._catch_ups.fruitless = False
-
-    def _go_over_again(self) -> bool:
-        """A few batches of the catch-up that is under way, or the start of one; False when none is due."""
-        passes, passage = self._catch_ups, self._passage
-        catch_up = passes.current or self._begin()
-        if catch_up is None:
-            return False
-        moved = False
-        for _ in range(CATCH_UP_BATCHES):
-            if passes.is_over(catch_up):
-                break
-            if passes.turn_is_over(catch_up, passage.placeable(passes.sendable())):
-                passes.break_off(catch_up, passage.loose)
-                return True
-            passes.join(catch_up)
-            if not (self._may_read(catch_up) and passage.route(self._again, catch_up)):
-                break
-            moved = True
-            catch_up.batches += 1
-            passes.set_aside(catch_up, self._limits.spent(), passage.loose)
-        if passes.is_over(catch_up):
-            passes.finish(catch_up, passage.moved)
-            return True
-        return moved
-
-    def _begin(self) -> CatchUp | None:
-        if self._catch_ups.fruitless:
-            return None
-        passage = self._passage
-        placeable = passage.placeable(self._catch_ups.sendable())
-        return self._catch_ups.begin(self._acks.floor, passage.loose, placeable, passage.moved)
 
     # -- writing down ---------------------------------------------------------------------------------
 

@@ -220,6 +220,24 @@ def test_a_topic_made_anew_with_fewer_partitions(fine: Bench, caplog: pytest.Log
     assert "topic a was made anew with 1 partitions instead of 3" in caplog.text
 
 
+def test_suspects_of_a_partition_that_is_gone(fine: Bench) -> None:
+    """What was refused there with its batch goes to those that are there."""
+    fine.send([(b"a", 2, POISON), (b"a", 2, b"")])
+    while not fine.router._failures.suspected():
+        fine.step()
+        fine.answer()
+    fine.kafka.down = {1, 2, 3}
+    fine.kafka.leaders[b"a"] = [1]
+    for _ in range(2):
+        fine.metadata.pending = True
+        fine.step()
+        fine.clock.now += SHRINK_S
+    fine.kafka.down = set()
+    fine.settle()
+    assert fine.kafka.logs[b"a", 0] == [1]
+    assert fine.discarded() == {0: Reason.INVALID_RECORD}
+
+
 @pytest.mark.parametrize("topic", [b"a", b"b"])
 @pytest.mark.parametrize("key", [0, None])
 def test_one_bad_record_among_many(bench: Bench, topic: bytes, key: int | None) -> None:

@@ -423,3 +423,38 @@ def test_killed_between_the_file_and_the_mark(file: DiscardFile) -> None:
         assert file.path.stat().st_size > before
         assert [one.sequence for one in read_discard_file(file.path)] == [0]
         assert [d.count for d in bench.outcomes().discarded] == [1]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_letters_in_flight_when_the_producer_is_finished(dead: Bench, *, alone: bool) -> None:
+    """They go again with the new one, as letters: what becomes of their messages is not taken for theirs."""
+    dead.kafka.leaders[DEAD] = [3]
+    dead.kafka.down = {3}
+    dead.kafka.leaders[b"a"] = [1, 2]
+    dead.send([(b"a", 1, POISON + BITTER * alone), (b"a", 1, POISON)])
+    rejects = dead.router._rejects
+
+    def until(posted: set[int]) -> None:
+        for _ in range(400):
+            dead.step()
+            if rejects._posted.keys() == posted:
+                return
+            dead.answer()
+            dead.clock.now += 0.1
+        raise AssertionError(rejects._posted)
+
+    until({0, 1})
+    if alone:
+        dead.kafka.down = set()
+        until({1})
+    dead.kafka.down = {1, 2, 3}
+    dead.pool.client.finish()
+    dead.step()
+    dead.clock.now += dead.pool.last_reports_s
+    dead.step()
+    assert not dead.pool.client.fatal
+    dead.kafka.down = set()
+    dead.settle()
+    assert 1 in letters(dead)
+    assert dead.discarded()[1] == Reason.INVALID_RECORD | DEAD_LETTERED
+    dead.check_complete()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dispatch.brokers import State
-from router import catch_up, router
+from router import catch_up, reading
 from router.catch_up import TURN_BATCHES
 from router.shares import floods
 from tests.router.bench import Bench
@@ -23,7 +23,7 @@ CHUNK_BYTES = 1200
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """A window of 60 messages a broker; whatever stands in the way is set aside at once."""
-    monkeypatch.setattr(router, "BEHIND_BYTES", 0)
+    monkeypatch.setattr(reading, "BEHIND_BYTES", 0)
     made = Bench(window=(60, 1 << 20), chunk_bytes=CHUNK_BYTES)
     made.kafka.leaders = {name: [1, 1] for name in (b"a", b"b", b"c", b"d")}
     yield made
