@@ -20,8 +20,8 @@ _WIDE = 6
 
 
 @kernel
-def _topic_number(name: int, length: int, slots: npt.NDArray[np.int64], digest: int) -> int:
-    hashed = call(digest, name, length, 0)
+def _topic_number(name: int, length: int, slots: npt.NDArray[np.int64], seed: int, digest: int) -> int:
+    hashed = call(digest, name, length, seed)
     mask = slots.shape[0] - 1
     at = hashed & mask
     while slots[at, 1] != 0:
@@ -40,6 +40,7 @@ def _fill(
     narrow: npt.NDArray[np.int32],
     senders: npt.NDArray[np.uint32],
     slots: npt.NDArray[np.int64],
+    seed: int,
     digest: int,
 ) -> int:
     """Parse from frame start[0], message start[1], row start[2] on; stop at an unknown topic.
@@ -80,7 +81,7 @@ def _fill(
             if field + 16 + key_bytes + value_bytes != end:
                 row -= i
                 break
-            number = _topic_number(base + topic + 2, topic_bytes, slots, digest)
+            number = _topic_number(base + topic + 2, topic_bytes, slots, seed, digest)
             if number < 0:
                 start[0], start[1], start[2] = f, i, row
                 return topic
@@ -122,7 +123,8 @@ def decode(
     rows = np.ascontiguousarray(frames).reshape(-1, ROW).copy()
     rows[:, 0] -= offset
     start = np.zeros(4, np.int64)
-    while (miss := _fill(address_of(data), rows, start, wide, narrow, senders, topics.slots, digest)) >= 0:
+    base, seed = address_of(data), topics.seed
+    while (miss := _fill(base, rows, start, wide, narrow, senders, topics.slots, seed, digest)) >= 0:
         length = int.from_bytes(data[miss : miss + 2].tobytes(), "big")
         name = data[miss + 2 : miss + 2 + length].tobytes()
         topics.add(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
@@ -15,16 +16,18 @@ class Topics:
     """Topic names seen so far, numbered from 0: a hash table that kernels can search.
 
     `slots` int64[capacity, 2]: the name's digest and its number + 1 (0: free), probed linearly.
-    Names are told apart by their 64-bit digest alone.
+    Names are told apart by their 64-bit digest alone. Who knows its `seed` can make a name with the digest of
+    another's, and write to a topic that [access] keeps from him: so each table has a seed by chance.
     """
 
     def __init__(self, capacity: int = 4096) -> None:
+        self.seed = secrets.randbits(63)
         self.slots = np.zeros((capacity, 2), np.int64)
         self.names: list[bytes] = []
 
     def add(self, name: bytes) -> int:
         """The number of `name`, which is new or already there."""
-        hashed = int(np.uint64(digest(name)).astype(np.int64))
+        hashed = int(np.uint64(digest(name, self.seed)).astype(np.int64))
         at = self._slot(hashed)
         if not self.slots[at, 1]:
             self.names.append(name)

@@ -109,3 +109,15 @@ def test_latencies(ages_ns: list[int]) -> None:
     bounds_ns = tuple(round(1e9 * bound) for bound in LATENCY_SECONDS)
     assert found.counts == by_bound([max(0, age) for age in ages_ns], bounds_ns)
     assert round(1e6 * found.total) == sum(max(0, age) // 1000 for age in ages_ns)
+
+
+def test_a_clock_that_is_set_ten_years_forth() -> None:
+    """However many messages are then taken for so old, they are counted, and their sum never falls."""
+    words, old = np.zeros(LATENCY_WORDS, np.int64), np.full(20_000, NOW_NS - 315_576_000 * 10**9, np.int64)
+    before = 0.0
+    for calls in range(1, 4):
+        add_latencies(words, old, NOW_NS)
+        found = read_latency(words)
+        assert found.counts[-1] == calls * len(old)
+        assert found.total >= before
+        before = found.total
