@@ -54,15 +54,6 @@ class Refusal(NamedTuple):
     """The transaction is; another can begin."""
 
 
-class BrokerState(NamedTuple):
-    """A broker as librdkafka's statistics describe it."""
-
-    state: str
-    """UP, DOWN, CONNECT, ...: librdkafka's words."""
-    rtt_ms: float
-    """Mean round-trip time of the last interval; 0 when nothing was sent."""
-
-
 class KafkaClient:
     """One producer. Raises BadProperty and DispatchError when it cannot be built.
 
@@ -147,14 +138,13 @@ class KafkaClient:
         finally:
             self.library.metadata_destroy(found)
 
-    def broker_states(self) -> dict[int, BrokerState]:
-        """By broker id, from the newest statistics (`statistics.interval.ms`); empty before the first."""
-        brokers = self.statistics().get("brokers", {})
-        return {
-            broker["nodeid"]: BrokerState(broker["state"], broker.get("rtt", {}).get("avg", 0) / 1000)
-            for broker in brokers.values()
-            if broker["nodeid"] >= 0
-        }
+    def broker_states(self) -> dict[int, str]:
+        """UP, DOWN, CONNECT, ... by broker id, from the newest statistics (`statistics.interval.ms`).
+
+        Empty before the first.
+        """
+        brokers = self.statistics().get("brokers", {}).values()
+        return {broker["nodeid"]: broker["state"] for broker in brokers if broker["nodeid"] >= 0}
 
     def statistics(self) -> dict[str, Any]:
         """librdkafka's newest statistics, as its STATISTICS.md has them; empty before the first."""
@@ -179,10 +169,6 @@ class KafkaClient:
         if note is not None:
             note(event)
         self.library.event_destroy(event)
-
-    def queued(self) -> int:
-        """Messages and requests that librdkafka still holds, reports not yet read included."""
-        return int(self.library.outq_len(self.handle))
 
     def flush(self, timeout_s: float) -> bool:
         """Send without lingering and wait until every report is read; False when time ran out.

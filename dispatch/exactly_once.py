@@ -172,8 +172,8 @@ class ExactlyOnce(Pool):
         """Bring the brokers' states up to date; one without a connection would hold up all the others."""
         super().observe()
         until = time.monotonic_ns() + int(1e9 * DOWN_S)
-        for broker, seen in self._client.broker_states().items():
-            if seen.state == "DOWN" and broker in self.brokers.indexes:
+        for broker, state in self._client.broker_states().items():
+            if state == "DOWN" and broker in self.brokers.indexes:
                 self.brokers.back_off(broker, until)
 
     def send(self, batch: Batch, flat: npt.NDArray[np.int32], *, catching_up: bool = False) -> HandedOver:

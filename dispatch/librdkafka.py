@@ -27,7 +27,6 @@ BEFORE = (3, 0, 0)
 PRODUCER = 0
 """rd_kafka_type_t"""
 CONF_OK = 0
-CONF_UNKNOWN = -2
 COPY_MESSAGE = 0x2
 """RD_KAFKA_MSG_F_COPY: the library copies key and value before `produceva` returns."""
 PURGE_ALL = 0x1 | 0x2 | 0x4
@@ -123,7 +122,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "destroy_flags": (None, c_void_p, c_int),
     "purge": (c_int, c_void_p, c_int),
     "flush": (c_int, c_void_p, c_int),
-    "outq_len": (c_int, c_void_p),
     "fatal_error": (c_int, c_void_p, c_char_p, c_size_t),
     "test_fatal_error": (c_int, c_void_p, c_int, c_char_p),
     "topic_new": (c_void_p, c_void_p, c_char_p, c_void_p),
@@ -172,7 +170,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class Library:
-    """The functions we use, without their `rd_kafka_` prefix: `library.outq_len(handle)`."""
+    """The functions we use, without their `rd_kafka_` prefix: `library.version()`."""
 
     def __init__(self, path: str) -> None:
         self.path = path

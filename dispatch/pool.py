@@ -230,18 +230,11 @@ class Pool:
         """int64 by flat number: the lowest sequence in flight; `flight.NOBODY` where there is none."""
         return self.flight.lowest(self.partitions.count)
 
-    def room(self, broker: int) -> tuple[int, int]:
-        """Messages and bytes that the window of a broker id still takes."""
-        index = self.brokers.indexes[broker]
-        row = self.brokers.rows[index]
-        return max(0, self._window[0] - int(row.messages)), max(0, self._window[1] - int(row.bytes))
-
     def observe(self) -> None:
         """Bring the brokers' states up to date, from reports and from librdkafka's statistics."""
         states = self._client.broker_states()
-        self.brokers.observe(
-            time.monotonic_ns(), {broker for broker, seen in states.items() if seen.state == "DOWN"}
-        )
+        down = {broker for broker, state in states.items() if state == "DOWN"}
+        self.brokers.observe(time.monotonic_ns(), down)
 
     def rebuild(self) -> Outcomes:
         """Go on with another producer in place of one that is finished. Collect from that one before.

@@ -9,7 +9,6 @@
       MarksFailed        what was delivered could not be written down
       SegmentsGone       what is being read was removed to make room
       BadSpool           the files cannot be trusted
-        CorruptSegment   bytes inside a segment are wrong: path, offset, reason
         UnknownVersion   written by a newer release
         ReadFailed       the disk gives an error for bytes of a file; an OSError, too
 
@@ -17,8 +16,6 @@ Each message is one sentence that says what, where and what to do; `cli.exits` m
 """
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from spool.fullness import Full
 
@@ -61,16 +58,6 @@ class SegmentsGone(SpoolError):
 
 class BadSpool(SpoolError):
     """The files cannot be trusted."""
-
-
-class CorruptSegment(BadSpool):
-    """Bytes inside a segment are wrong."""
-
-    def __init__(self, path: Path, offset: int, reason: str) -> None:
-        super().__init__(f"{path}: {reason} at byte {offset}; see `brucectl inspect verify`")
-        self.path = path
-        self.offset = offset
-        self.reason = reason
 
 
 class UnknownVersion(BadSpool):

@@ -96,10 +96,9 @@ def test_statistics_say_how_brokers_are(kafka: EmbeddedKafka) -> None:
 
         def states() -> dict[int, str]:
             rig.pool.collect()
-            return {broker: seen.state for broker, seen in rig.client.broker_states().items()}
+            return rig.client.broker_states()
 
         await_true(lambda: states() == dict.fromkeys((1, 2, 3), "UP"))
-        assert all(seen.rtt_ms >= 0 for seen in rig.client.broker_states().values())
         kafka.down(2)
         await_true(lambda: states().get(2, "DOWN") == "DOWN")
         assert states()[1] == "UP"
@@ -166,4 +165,3 @@ def test_flush_sends_without_lingering(kafka: EmbeddedKafka) -> None:
 
         await_true(flushed)
         assert found == dict.fromkeys(range(10), 0)
-        assert rig.client.queued() == 0
