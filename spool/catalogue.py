@@ -183,14 +183,15 @@ class Catalogue:
     def most(self, info: SegmentInfo) -> int:
         """Messages in a segment; of the last one, which may grow, more than any has.
 
-        Where the disk keeps a header to itself, that tells: as many as there can be.
+        Where the disk keeps a header to itself: as many as there can be, EPOCH if nothing tells.
         """
         at = bisect.bisect_right(self.segments, info.number, key=lambda s: s.number)
         if at == len(self.segments):
             return EPOCH
         behind = self.segments[at]
         if UNTOLD in (info.identity, behind.identity):
-            return min(behind.first_sequence - info.first_sequence, EPOCH)
+            span = behind.first_sequence - info.first_sequence
+            return span if _are_of_one_epoch(info.first_sequence, behind.first_sequence) else EPOCH
         return behind.stored - info.stored
 
     def _count(self, info: SegmentInfo) -> int | None:
@@ -213,18 +214,24 @@ def _fill_in(
 ) -> list[SegmentInfo | None]:
     """The same with what can be known of segments without a header that can be read.
 
-    As many messages are taken to be in a segment as there are sequence numbers: it is at most so many.
+    As many messages are taken to be in a segment as there are sequence numbers: it is at most so many. Where
+    an epoch begins that says nothing; then the neighbour on the other side does, or none.
     """
     filled = list(found)
-    for step, order in ((1, range(len(named))), (-1, range(len(named) - 1, -1, -1))):
-        for at in order:
+    for across, step in ((False, 1), (False, -1), (True, 1), (True, -1)):
+        for at in range(len(named))[::step]:
             near = filled[at - step] if 0 <= at - step < len(named) else None
             if filled[at] or near is None or named[at] not in untold:
                 continue
-            span = named[at] - near.first_sequence
-            stored = near.stored + (span if abs(span) < EPOCH else 0)
-            filled[at] = SegmentInfo(named[at], near.number + step, max(0, stored), UNTOLD)
+            known = _are_of_one_epoch(near.first_sequence, named[at])
+            if known or across:
+                stored = near.stored + (named[at] - near.first_sequence if known else 0)
+                filled[at] = SegmentInfo(named[at], near.number + step, max(0, stored), UNTOLD)
     return filled
+
+
+def _are_of_one_epoch(one: int, other: int) -> bool:
+    return one // EPOCH == other // EPOCH
 
 
 class Lasting(Catalogue):

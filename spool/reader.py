@@ -157,8 +157,8 @@ class Reader:
             self._close()
             return False
         count = self.catalogue.most(info)
-        if count >= EPOCH:
-            count = following.stored - info.stored
+        if count >= EPOCH and not (count := max(0, following.stored - info.stored)):
+            self.unread[first] = Unread(first, first, error)
         self._note_unread(first, min(info.first_sequence + count, following.first_sequence), error)
         self.sequence = max(self.sequence, following.first_sequence)
         self._close()

@@ -197,7 +197,7 @@ def test_a_catalogue_without_a_header(full: Rig) -> None:
 
 
 def test_over_an_epoch_nothing_is_thought_to_be_less(full: Rig) -> None:
-    """A floor that moves by what the neighbours tell must never move too far."""
+    """A floor that moves by what the neighbours tell must never move too far; nor are they 2^32 messages."""
     full.boot += 1
     full.reopen()
     full.fill(60)
@@ -209,8 +209,11 @@ def test_over_an_epoch_nothing_is_thought_to_be_less(full: Rig) -> None:
             found = Catalogue(full.layout)
             most = [whole.most(one) for one in whole.segments]
             assert all(found.most(one) >= least for one, least in zip(found.segments, most, strict=True))
+            assert [one.stored for one in found.segments] == [one.stored for one in whole.segments]
             reader = make_reader(full)
             got = [s for s, _ in drain(reader)]
+            ends = [(one.first, one.end) for one in reader.unread.values()]
+            assert ends == [(info.first_sequence, info.first_sequence + most[at])]
             assert not reader.damage
             assert not [s for s in got if info.first_sequence <= s < whole.segments[at + 1].first_sequence]
 
