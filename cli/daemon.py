@@ -169,6 +169,7 @@ class Daemon:
                 role.run = to_the_end(role.run)
             Supervisor(roles, self.page, reload=self._reload, beside=self._connections, watch=watch).run()
             self._say_what_is_left()
+            self._clear()
         finally:
             self._leave()
 
@@ -238,17 +239,23 @@ class Daemon:
     def _read_staging(self) -> list[tuple[int, int]]:
         return read_staging(self._staging) + read_lines(self._lines)
 
-    def _leave(self) -> None:
-        """Take along what only a running daemon needs."""
-        self._inputs.close()
-        if self.config.ingest.ack_socket and not self._handed_ack:
-            self.config.ingest.ack_socket.unlink(missing_ok=True)
+    def _clear(self) -> None:
+        """Take along what only workers need, when all of them have ended in order.
+
+        Else one may have something in hand that lies nowhere but in staging: the next start looks there.
+        """
         if not holds_anything(self._lines):
             self._lines.unlink(missing_ok=True)
         if not read_staging(self._staging) and not self.page.words[Field.SUSPECT]:
             self._staging.unlink(missing_ok=True)
             for path in (self._page_path, ask_path(self._page_path), events_path(self._page_path)):
                 path.unlink(missing_ok=True)
+
+    def _leave(self) -> None:
+        """Let go of what only a running daemon needs."""
+        self._inputs.close()
+        if self.config.ingest.ack_socket and not self._handed_ack:
+            self.config.ingest.ack_socket.unlink(missing_ok=True)
         if self._embedded:
             self._embedded.close()
         self._spool.lock.release()

@@ -41,6 +41,10 @@ _NO_JOB = (
     'no job delivers, which [dispatch] engine = "spark" leaves to them: start `brucectl spark run`, '
     'or set engine = "live"'
 )
+_UNSETTLED = (
+    "the marks cannot be written, in which what jobs have delivered is to stand: nothing is sent before, "
+    "or that would be sent again; make room on the spool's disk"
+)
 
 
 class DeliveryWorker:
@@ -125,9 +129,9 @@ class DeliveryWorker:
             job = lender.step()
             self._say(before, job)
             before = job
-            if job is None and not spark:
+            if job is None and not spark and lender.settled:
                 break
-            trouble = adoption.trouble or ("" if job else _NO_JOB)
+            trouble = adoption.trouble or ("" if job else _NO_JOB if lender.settled else _UNSETTLED)
             self._report(Progress(adoption.floor, [], trouble, adoption.take_counts()))
             # Whatever lies above the floor counts as open.
             self._share(adoption.floor, np.zeros(len(self._config.spool.quotas), np.int64))

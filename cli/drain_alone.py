@@ -25,7 +25,7 @@ from router.lending import Lender
 from spool.account import Account, take_account
 from spool.catalogue import Catalogue
 from spool.committer import Committer
-from spool.errors import SpoolBusy, SpoolFull, SyncFailed
+from spool.errors import MarksFailed, SpoolBusy, SpoolFull, SyncFailed
 from spool.frame import POSITION, SEQUENCE, STORED
 from spool.index import Index
 from spool.layout import SPARE
@@ -130,12 +130,17 @@ class Alone:
             owner.release()
 
     def _settle_jobs(self) -> None:
-        """Take over what jobs on Spark have delivered. Raises SpoolBusy while one is at it."""
+        """Take over what jobs on Spark have delivered. Raises SpoolBusy while one is at it, MarksFailed."""
         file = discard_file_of(self._config.dispatch)
         adoption = Adoption(self._layout, self._identity.spool, file=file)
         lender = Lender(self._layout, Claims(self._layout, self._identity.boot), adoption)
         try:
             job = lender.step()
+            if job is None and not lender.settled:
+                raise MarksFailed(
+                    f"the marks of {self._layout.directory} cannot be written, in which what jobs have "
+                    "delivered is to stand: it would be sent again; make room on its disk"
+                )
         finally:
             lender.close()
         if job:

@@ -93,7 +93,7 @@ def take_snapshot(directory: Path) -> Snapshot:
         discarded={reason_name(reason): count for reason, count in account.by_reason().items()},
         backlog=account.backlog,
         full=list(list_full(page)) if page is not None and workers else [],
-        disk=_disk(page, path) if page is not None else None,
+        disk=(_disk(page, path) if page is not None else None) or _strangers(layout),
         workers=workers,
         brokers=_brokers(page) if page is not None and workers else [],
         trouble=_text(path, Field.TROUBLE) if workers else None,
@@ -177,6 +177,17 @@ def _disk(page: np.ndarray, path: Path) -> str | None:
     if renewed and not unread:
         return f"syncs have failed since the start: {renewed} segments were written anew; see to the disk"
     return unread
+
+
+def _strangers(layout: Layout) -> str | None:
+    """What stands where segments should, in words."""
+    if not (found := layout.list_strangers()):
+        return None
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return (
+        f"{found[0]}{more} is called as a segment, and is no file: it is passed over; move it away, or the "
+        "next start moves it to quarantine/"
+    )
 
 
 def list_workers(page: np.ndarray) -> list[WorkerView]:

@@ -33,6 +33,8 @@ class Lender:
 
     def __init__(self, layout: Layout, claims: Claims, adoption: Adoption) -> None:
         self._layout, self._claims, self.adoption = layout, claims, adoption
+        self.settled = False
+        """Whether what jobs have left is in the marks. Until then whoever delivers would send it again."""
 
     def step(self) -> Ask | None:
         """Lend, take back and take over what is due; the job that delivers now. Raises OSError."""
@@ -44,8 +46,10 @@ class Lender:
             reach("lend.ended")
         lent = ask is not None and grant is not None and grant.token == ask.token
         # Before the next job looks for what is open.
-        self.adoption.step(ask.token if ask and lent else "")
+        self.settled = self.adoption.step(ask.token if ask and lent else "")
         if ask and not lent:
+            if not self.settled:
+                return None
             reach("lend.settled")
             if not self._lend(ask):
                 return None

@@ -40,6 +40,8 @@ class Check:
         yield from _identity(layout)
         books = Books(layout, spool)
         yield from books.unreadable()
+        for path in layout.list_strangers():
+            yield damage(path, 0, Kind.UNREADABLE, "it is called as a segment, and is no file")
         before: Examination | None = None
         paths = [layout.segment(*pair) for pair in layout.list_segments()]
         paths += [layout.segment(number, SPARE) for number in layout.list_spares()]

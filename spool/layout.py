@@ -127,16 +127,23 @@ class Layout:
 
     def list_segments(self) -> list[tuple[int, str]]:
         """(first sequence, suffix) of the named segments, in order; other files are passed over."""
-        found = (parse_name(name) for name in self._names())
-        return sorted(pair for pair in found if pair and pair[1] != SPARE)
+        return sorted(pair for pair, is_file in self._named() if pair[1] != SPARE and is_file)
+
+    def list_strangers(self) -> list[Path]:
+        """What is called as a segment and is no file, in order: a directory, or a pipe, that nobody reads."""
+        return sorted(
+            self.segment(*pair) for pair, is_file in self._named() if pair[1] != SPARE and not is_file
+        )
 
     def list_spares(self) -> list[int]:
         """The numbers of the spares, in order."""
-        found = (parse_name(name) for name in self._names())
-        return sorted(pair[0] for pair in found if pair and pair[1] == SPARE)
+        return sorted(pair[0] for pair, _ in self._named() if pair[1] == SPARE)
 
-    def _names(self) -> list[str]:
+    def _named(self) -> list[tuple[tuple[int, str], bool]]:
+        """((number, suffix), whether it is a file) of what is called as a segment or a spare."""
         try:
-            return os.listdir(self.segments)
+            with os.scandir(self.segments) as entries:
+                found = [(parse_name(entry.name), entry) for entry in entries]
         except FileNotFoundError:
             return []
+        return [(pair, entry.is_file()) for pair, entry in found if pair]

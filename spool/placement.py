@@ -91,6 +91,7 @@ def _files(layout: Layout) -> Iterator[Path]:
     """What is called as a segment, or was about to be."""
     for pair in layout.list_segments():
         yield layout.segment(*pair)
+    yield from layout.list_strangers()
     yield from sorted(layout.segments.glob(f"*{_MOVING}"))
 
 

@@ -8,7 +8,8 @@
     full       the spool, or a topic's quota, has no room
     filling    at the present rate the spool is full within --full-within
     discards   messages were discarded within the last quarter of an hour
-    disk       the disk refused something since the daemon was started, or does not give what is stored
+    disk       the disk refused something since the daemon was started, does not give what is stored, or has
+               no file where a segment should be
     marks      the marks cannot be read: what was delivered will be sent again
 
 A broker that is away is none of them: what is meant for others goes on, and what waits for it becomes old.

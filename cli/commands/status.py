@@ -50,8 +50,8 @@ def status(
     (a process of it is not running), trouble (nothing can be sent, or not to some topics), old (a message
     waits for longer than --max-age), full (no room, or a quota is used up), filling (full within
     --full-within at this rate), discards (messages were discarded in the last quarter of an hour), disk (the
-    disk has refused something, or does not give what is stored), marks (they cannot be read). A broker that
-    is away is none; what waits for it becomes old.
+    disk has refused something, does not give what is stored, or has no file where a segment should be), marks
+    (they cannot be read). A broker that is away is none; what waits for it becomes old.
 
     Unhealthy is exit code 1, which Nagios and its kin call WARNING: sh -c 'brucectl status || exit 2' makes
     it CRITICAL.

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import pytest
 import typer.main
 
 from cli import app, exits
+from spool.layout import Layout
 from spool.wire import encode
 from tests.cli.program import Ended, run
 from tests.spool.rig import Rig
@@ -226,6 +227,26 @@ def test_a_spool_whose_name_is_no_text(called: str, more: list[str], spool: Path
     here, there = (call(called, *more, "--spool", place) for place in (spool, odd))
     assert (there.returncode, there.stdout.count("\n")) == (here.returncode, here.stdout.count("\n")), there
     assert "Traceback" not in there.stderr
+
+
+@pytest.mark.parametrize("called", [called for called in SHOWN if called in ON_SPOOLS])
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_no_file_where_a_segment_should_be(
+    called: str, make: Callable[[Path], None], spool: Path, tmp_path: Path
+) -> None:
+    """It is passed over, and nothing waits for it; verify, repair and status name it, and exit with 1."""
+    odd = tmp_path / "spool"
+    shutil.copytree(spool, odd)
+    stranger = Layout(odd).segment(5)
+    make(stranger)
+    before, done = call(called, "--spool", spool), call(called, "--spool", odd)
+    if called in ("brucectl status", "brucectl inspect verify", "brucectl inspect repair"):
+        assert done.returncode == exits.FOUND
+        assert stranger.name in done.stdout
+    else:
+        expected = before.stdout.replace(str(spool), str(odd))
+        assert (done.returncode, done.stdout) == (before.returncode, expected)
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("called", ON_SPOOLS)

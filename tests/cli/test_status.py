@@ -134,6 +134,8 @@ def test_other_rights(bruce: RunningBruce, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_daemon_of_another_release(bruce: RunningBruce) -> None:
     """It is named, with its pid and what to do; killed, it is a daemon that is not there."""
+    bruce.send([encode(b"t", b"v")])
+    bruce.await_status(lambda s: s.delivered == 1)
     page = page_path(bruce.runtime, read_identity(Layout(bruce.spool)), boot_id())
     with page.open("r+b", buffering=0) as file:
         file.write(b"brucepg9")
@@ -152,9 +154,8 @@ def test_a_daemon_of_another_release(bruce: RunningBruce) -> None:
     assert sentence.partition(":")[0] in checked.stdout
     assert "no daemon is running" not in checked.stdout
     bruce.kill9()
-    report = shown(bruce)
-    assert [one["condition"] for one in report["unhealthy"]] == ["stopped"]
-    assert report["other_release"] is None
+    bruce.await_true(lambda: shown(bruce)["other_release"] is None)
+    assert [one["condition"] for one in shown(bruce)["unhealthy"]] == ["stopped"]
 
 
 def test_rates(bruce: RunningBruce) -> None:

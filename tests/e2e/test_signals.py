@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from unittest import mock
 
@@ -15,10 +17,11 @@ import pytest
 
 from cli.snapshot import take_snapshot
 from dispatch.embedded import EmbeddedKafka
+from ingest.staging import SUFFIX
 from spool.layout import Layout
 from spool.wire import encode
 from status.snapshot import Snapshot
-from tests.daemon import RunningBruce, consume, halt
+from tests.daemon import ROOT, RunningBruce, consume, halt
 from tests.e2e.test_embedded import PARTITIONS, Traffic, check_books, check_complete, worker
 from tests.ingest.intake import connect
 from tests.router.outlet import keyed, numbers
@@ -341,3 +344,47 @@ def test_a_reload_with_kafka_away(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         seen = bruce.await_status(lambda s: s.delivered == 2100)
         check_books(seen)
         check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, 2100), 2100)
+
+
+# -- failure ------------------------------------------------------------------------------------------------
+
+_FAILING = """
+import sys
+from pathlib import Path
+from cli import daemon
+from cli.app import bruce
+class Failing(daemon.Supervisor):
+    def _reap(self):
+        if Path({told!r}).exists():
+            raise RuntimeError("failing")
+        super()._reap()
+daemon.Supervisor = Failing
+sys.argv = ["bruce", "run"]
+bruce()
+"""
+
+
+@pytest.mark.crash
+def test_a_supervisor_that_fails(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Its workers die at any moment: what one had received and not yet written stays for the next start."""
+    bruce, told = RunningBruce(tmp_path, kafka.bootstrap_servers), tmp_path / "told"
+    with closing(bruce):
+        with bruce.log.open("ab") as log:
+            bruce._process = subprocess.Popen(
+                [sys.executable, "-c", _FAILING.format(told=str(told))],
+                cwd=ROOT,
+                env=bruce.environ,
+                stdout=log,
+                stderr=log,
+            )
+        bruce.await_true(bruce._runs, 120)
+        bruce.send(keyed(50))
+        bruce.await_status(lambda s: s.received == 50)
+        told.touch()
+        bruce.tell(signal.SIGCHLD)
+        assert bruce.await_end() == 1
+        assert list(bruce.runtime.glob(f"*{SUFFIX}"))
+        bruce.start()
+        bruce.await_status(lambda s: s.delivered == 50)
+        bruce.stop()
+        assert not list(bruce.runtime.glob(f"*{SUFFIX}"))

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 
 from router.adoption import Adoption
 from router.lending import Lender
 from spool import lease
 from spool.lease import LEASE_S, Claim, Claims, read_grant
+from spool.outcome_file import write_outcomes
 from spool.recovery import boot_id
 from tests.router.fake import Clock
 from tests.spool.rig import Rig
@@ -59,6 +61,26 @@ def test_a_frozen_job_on_a_full_disk(bank: Bank) -> None:
     bank.claim._renew()
     assert bank.lender.step() is None
     assert read_grant(bank.rig.layout) is None
+
+
+def test_marks_that_cannot_be_written(bank: Bank) -> None:
+    """Nobody gets delivery before the marks have what an earlier job has told: it would be sent again."""
+    bank.rig.fill(10)
+    bank.rig.step()
+    earlier = bank.rig.layout.outcomes / "earlier"
+    earlier.mkdir(parents=True)
+    none = np.zeros(10, np.int32)
+    told = write_outcomes(earlier, "task", bank.rig.identity.spool, np.arange(10), none)
+    with mock.patch.object(Adoption, "_write_down", return_value=False):
+        for _ in range(2):
+            assert bank.lender.step() is None
+            assert not bank.lender.settled
+            assert bank.claim.grant() is None
+            assert told.exists()
+    assert bank.lender.step() is not None
+    assert bank.lender.settled
+    assert bank.claim.grant() is not None
+    assert bank.lender.adoption.floor == 10
 
 
 def test_a_full_disk_lends_nothing(bank: Bank, caplog: pytest.LogCaptureFixture) -> None:
