@@ -20,9 +20,8 @@ from cli.exits import KNOWN
 from cli.logs import to_the_end
 from cli.snapshot import ROLES
 from cli.standing import describe
-from dispatch.client import check
+from cli.trial import try_parts
 from dispatch.embedded import EmbeddedKafka
-from ingest.access import Rules
 from ingest.acknowledger import Acknowledger
 from ingest.activation import activated_doors
 from ingest.datagram import open_socket
@@ -38,7 +37,6 @@ from ingest.stream_worker import StreamWorker
 from ingest.supervisor import GIVE_WAY, Supervisor, Worker, end_when_told, give_way_when_told, hold_signals
 from ingest.watch import Watch
 from ingest.worker import IngestWorker
-from router.partition import Partitioners
 from router.trace_ask import ask_path, events_path
 from spool import filesystem
 from spool.account import take_account
@@ -50,7 +48,6 @@ from spool.page import Field, Page, directory_word, page_path, runtime_of
 from spool.quotas import publish_open
 from spool.recovery import open_spool
 from spool.writer import Writer
-from status.access import open_access
 
 log = logging.getLogger("bruce")
 
@@ -77,8 +74,7 @@ class Daemon:
         if config.dispatch.kafka.get("bootstrap.servers") == EMBEDDED:
             self._embedded = EmbeddedKafka()
         self.config = self._placed(config)
-        _try(self.config)
-        self._rules = Rules(self.config.access)
+        self._rules = try_parts(self.config)
         self._spool = open_spool(config.spool)
         for found in filesystem.weaknesses(self._spool.layout.segments):
             log.warning("%s; %s", *found)
@@ -192,8 +188,7 @@ class Daemon:
         """Take over what stands in the file now; the names of the workers whose settings changed."""
         try:
             change = reloading.compare(self.config, self._placed(load_config(self.config.file)))
-            _try(change.config)
-            rules = Rules(change.config.access)
+            rules = try_parts(change.config)
             replaced = self._change_inputs(change.config)
         except KNOWN as error:
             log.error("not reloaded: %s; the settings stay as they were", error)
@@ -372,10 +367,3 @@ def wanted_inputs(options: IngestOptions, handed: Sequence[Door]) -> list[Input]
     if options.tcp_port:
         found.append(Input(TCP, options.tcp_port))
     return [*found, *options.inputs]
-
-
-def _try(config: Config) -> None:
-    """Find out what only the parts themselves can refuse. Raises BadPartitioner, BadProperty, BadAccess."""
-    Partitioners(config.partitioners)
-    check(config.dispatch)
-    open_access(config.status)

@@ -40,7 +40,8 @@ def end_without_reader() -> None:
 def _run(app: typer.Typer, name: str) -> int:
     try:
         code = app(prog_name=name, standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout:  # None when it was closed
+            sys.stdout.flush()
     except exits.KNOWN as error:
         complain(str(error))
         return exits.exit_code(error)

@@ -14,7 +14,7 @@ import signal
 
 from cli.errors import BadArgument, CliError, ConfigError, NobodyListens
 from dispatch.errors import BadProperty, DispatchError, EmbeddedFailed, NoLibrary, Unreachable
-from ingest.errors import BadAccessRule, BadSocket, IngestError
+from ingest.errors import BadAccessRule, BadSocket, IngestError, NoAccounts
 from pipeline.errors import BadOption, BadQuery, MissingSpark, NotLent, PipelineError
 from router.errors import BadPartitioner, RouterError
 from spool.errors import MissingPart, NoSpool, SpoolBusy, SpoolError
@@ -52,6 +52,7 @@ _CODES: dict[type[BaseException], int] = {
     IngestError: FOUND,
     BadSocket: USAGE,
     BadAccessRule: USAGE,
+    NoAccounts: UNREACHABLE,
     RouterError: FOUND,
     BadPartitioner: USAGE,
     DispatchError: FOUND,

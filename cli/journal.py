@@ -11,7 +11,8 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
+
+from cli.log_stream import STDERR, StreamHandler
 
 SOCKET = Path("/run/systemd/journal/socket")
 _MOST_CHARACTERS = 32_000
@@ -29,11 +30,11 @@ def is_journal(fd: int, environ: Mapping[str, str]) -> bool:
     return (device, inode) == (str(found.st_dev), str(found.st_ino))
 
 
-class JournalHandler(logging.StreamHandler[TextIO]):
-    """Sends records to the journal; where that does not take one, it goes to the stream, as a line."""
+class JournalHandler(StreamHandler):
+    """Sends records to the journal; where that does not take one, it goes to the descriptor, as a line."""
 
-    def __init__(self, stream: TextIO, path: Path = SOCKET) -> None:
-        super().__init__(stream)
+    def __init__(self, fd: int = STDERR, path: Path = SOCKET) -> None:
+        super().__init__(fd)
         self._path = str(path)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         # Nobody waits for the journal.

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,22 +27,21 @@ from typing import Any
 from cli.controls import CONTROLS
 from cli.journal import JournalHandler, is_journal
 from cli.log_options import AUTO, JSON
+from cli.log_stream import STDERR, StreamHandler, keep_descriptors
 
 VERSION = 1
 MOST = 20
 """Lines of one cause within WINDOW_S."""
 WINDOW_S = 60.0
-_STDERR = 2
 _TEXT = "%(asctime)s %(name)s[%(process)d] %(levelname)s: %(message)s"
 
 
 def begin(chosen: str = AUTO, environ: Mapping[str, str] = os.environ) -> None:
     """Log from here on in one of log_options.FORMATS, in this process and in those that it forks."""
-    handler: logging.Handler
-    if chosen == AUTO and is_journal(_STDERR, environ):
-        handler = JournalHandler(sys.stderr)
-    else:
-        handler = logging.StreamHandler(sys.stderr)
+    keep_descriptors()
+    handler: logging.Handler = (
+        JournalHandler() if chosen == AUTO and is_journal(STDERR, environ) else StreamHandler()
+    )
     handler.setFormatter(JsonLines() if chosen == JSON else Lines(_TEXT))
     handler.addFilter(Sparing(handler.handle))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

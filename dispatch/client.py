@@ -221,8 +221,8 @@ class KafkaClient:
     def _new_topic(self, name: bytes) -> int:
         library = self.library
         conf = library.default_topic_conf_dup(self.handle)
-        own = topic_properties(self._options, name.decode("utf-8", "surrogateescape"))
-        set_topic_properties(library, conf, own)
+        text = name.decode("utf-8", "surrogateescape")
+        set_topic_properties(library, conf, topic_properties(self._options, text), text)
         topic: int | None = library.topic_new(self.handle, name, conf)
         if not topic:
             raise DispatchError(f"librdkafka cannot use the topic {name!r}")
@@ -262,14 +262,14 @@ def check(options: DispatchOptions) -> None:
     library.conf_destroy(_new_conf(library, options))
     for topic in options.topics:
         conf = library.topic_conf_new()
-        set_topic_properties(library, conf, topic_properties(options, topic))
+        set_topic_properties(library, conf, topic_properties(options, topic), topic)
         library.topic_conf_destroy(conf)
 
 
-def set_topic_properties(library: Library, conf: int, own: dict[str, str]) -> None:
+def set_topic_properties(library: Library, conf: int, own: dict[str, str], topic: str) -> None:
     """Set the properties of a topic; a refused configuration is freed. Raises BadProperty."""
     try:
-        set_properties(library.topic_conf_set, conf, own)
+        set_properties(library.topic_conf_set, conf, own, f"topics.{topic}")
     except BadProperty:
         library.topic_conf_destroy(conf)
         raise

@@ -254,9 +254,9 @@ def _dotted(version: tuple[int, int, int]) -> str:
     return ".".join(map(str, version))
 
 
-def set_properties(set_one: Any, conf: int, properties: dict[str, str]) -> None:
-    """Set each property with `set_one` (conf_set or topic_conf_set). Raises BadProperty."""
+def set_properties(set_one: Any, conf: int, properties: dict[str, str], table: str = "kafka") -> None:
+    """Set each property with `set_one` (conf_set or topic_conf_set). Raises BadProperty, with the table."""
     said = ctypes.create_string_buffer(512)
     for key, value in properties.items():
         if set_one(conf, key.encode(), value.encode(), said, len(said)) != CONF_OK:
-            raise BadProperty(key, f"Kafka property {key!r}: {_text(said.value).strip()}")
+            raise BadProperty(key, f"Kafka property {key!r} in [{table}]: {_text(said.value).strip()}")

@@ -14,15 +14,14 @@ that name (ingest.acknowledger).
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from ingest.accounts import Account, look_up
 from ingest.errors import BadAccessRule
 from spool.kernel import address_of, kernel, load_i64, load_u8
 from spool.wire import load_be16
@@ -57,9 +56,9 @@ class Rules:
     """
 
     def __init__(self, rules: Mapping[str, Sequence[str]], own_uid: int | None = None) -> None:
-        """`rules`: senders by pattern, in order. Raises BadAccessRule."""
+        """`rules`: senders by pattern, in order. Raises BadAccessRule, NoAccounts."""
         self._kept: list[npt.NDArray[np.int64] | npt.NDArray[np.uint8]] = []
-        self.senders = [(pattern, resolve(pattern, names)) for pattern, names in rules.items()]
+        self.senders = resolve(rules)
         """What the names mean on this host, in order."""
         rows = [self._row(*rule) for rule in self.senders]
         head = [len(rows), os.geteuid() if own_uid is None else own_uid]
@@ -79,45 +78,34 @@ class Rules:
         return not self.address or bool(_permits(self.address, address_of(name), len(topic), uid, gid))
 
 
-def resolve(pattern: str, names: Sequence[str]) -> Senders:
-    """Those that are meant by the names of a rule. Raises BadAccessRule for who is not on this host."""
+def resolve(rules: Mapping[str, Sequence[str]]) -> list[tuple[str, Senders]]:
+    """Who is meant by the names of each rule, in order.
+
+    Raises BadAccessRule for who is not on this host, NoAccounts when the host does not say.
+    """
+    asked = {
+        name for names in rules.values() for name in names if name.startswith(("user:", "group:", "gid:"))
+    }
+    accounts = look_up(asked)
+    return [(pattern, _senders(pattern, names, accounts)) for pattern, names in rules.items()]
+
+
+def _senders(pattern: str, names: Sequence[str], accounts: Mapping[str, Account]) -> Senders:
     uids, gids = set[int](), set[int]()
     for name in names:
         kind, _, value = name.partition(":")
+        if kind in ("user", "group") and name not in accounts:
+            raise BadAccessRule(pattern, f"there is no {kind} {value!r} on this host")
         if kind == "uid":
             uids.add(int(value))
         elif kind == "user":
-            uids.add(_user(pattern, value))
+            uids.add(accounts[name].number)
         elif kind in ("gid", "group"):
-            gid, members = _group(pattern, kind, value)
-            gids.add(gid)
-            uids |= members
+            # A number that has no name has no members.
+            group = accounts.get(name) or Account(int(value))
+            gids.add(group.number)
+            uids |= group.members
     return Senders(frozenset(uids), frozenset(gids), everybody=EVERYBODY in names, tcp=TCP in names)
-
-
-def _user(pattern: str, name: str) -> int:
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        raise BadAccessRule(pattern, f"there is no user {name!r} on this host") from None
-
-
-def _group(pattern: str, kind: str, value: str) -> tuple[int, set[int]]:
-    """(gid, uids of the members) of a group; of a number that has no name only that."""
-    try:
-        found = grp.getgrgid(int(value)) if kind == "gid" else grp.getgrnam(value)
-    except KeyError:
-        if kind == "gid":
-            return int(value), set()
-        raise BadAccessRule(pattern, f"there is no group {value!r} on this host") from None
-    members = set()
-    for member in found.gr_mem:
-        try:
-            members.add(pwd.getpwnam(member).pw_uid)
-        except KeyError:
-            # The group's list may be older than the user's end.
-            continue
-    return found.gr_gid, members
 
 
 @kernel

@@ -3,6 +3,7 @@
     IngestError
       BadSocket       the socket cannot be made, or what was handed over is no such socket
       BadAccessRule   a rule of [access] names somebody whom this host does not know
+      NoAccounts      the host does not say who its users and groups are
       BadStaging      the staging memory cannot be made or is not ours
 
 Each message is one sentence that says what, where and what to do.
@@ -24,6 +25,16 @@ class BadAccessRule(IngestError):
 
     def __init__(self, pattern: str, reason: str) -> None:
         super().__init__(f'[access] "{pattern}": {reason}')
+
+
+class NoAccounts(IngestError):
+    """The host does not say who its users and groups are."""
+
+    def __init__(self, within_s: float) -> None:
+        super().__init__(
+            f"this host has not said within {within_s:.0f} s who its users and groups are: see what "
+            "/etc/nsswitch.conf asks, or write uid:NUMBER in [access]"
+        )
 
 
 class BadStaging(IngestError):

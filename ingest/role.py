@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
@@ -33,3 +38,10 @@ class Role:
     """When it was last asked to give way."""
     replaced_by: float = 0.0
     """When it must have given way; 0 while nobody asks it to."""
+
+
+def die_with(parent: int) -> None:
+    """End this process by SIGKILL when the one that forked it has ended, or has already."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -15,20 +15,18 @@ sends to all processes of the daemon is for the supervisor, which knows who may 
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import math
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Protocol
 
-from ingest.role import Role
+from ingest.role import Role, die_with
 from ingest.watch import Watch
 from spool.page import BEAT, WORKER_WORDS, Field, Page
 
@@ -36,7 +34,6 @@ log = logging.getLogger("bruce.supervisor")
 
 END, GIVE_WAY = signal.SIGUSR1, signal.SIGUSR2
 """To a worker: end in order, for good; make way for a successor. Who has not said how gives way by dying."""
-PR_SET_PDEATHSIG = 1
 BACKOFF_S = (0.0, 0.0, 0.05, 0.2, 1.0, 5.0)
 """Pauses before the next start, by how many starts before it ended within STEADY_S."""
 STEADY_S = 2.0
@@ -212,7 +209,6 @@ class Supervisor:
     def _fork(self, role: Role) -> None:
         parent = os.getpid()
         self._attend()
-        sys.stdout.flush()
         role.started = time.monotonic()
         # A signal between fork and the worker's own handlers would be taken by ours, and be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
@@ -312,9 +308,7 @@ def give_way_when_told(worker: Replaceable) -> None:
 
 def _become_worker(parent: int) -> None:
     """Die with the supervisor, and take signals as a process of its own."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
+    die_with(parent)
     signal.set_wakeup_fd(-1)
     for number in _HEARD:
         signal.signal(number, signal.SIG_IGN)

@@ -63,13 +63,14 @@ def _read_token(path: Path) -> str:
             token, mode = file.read(_MOST_BYTES).decode("utf-8").strip(), path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise BadAccess(f"[status] token_file {path} cannot be read: {reason}") from None
+        raise BadAccess("token_file", f"{path} cannot be read: {reason}") from None
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise BadAccess(f"[status] token_file {path} can be read by every user of this host; chmod o= it")
+        raise BadAccess("token_file", f"{path} can be read by every user of this host; chmod o= it")
     if len(token) < _LEAST_CHARACTERS or not token.isascii() or not token.isprintable() or " " in token:
         raise BadAccess(
-            f"[status] token_file {path} must hold one line of at least {_LEAST_CHARACTERS} ASCII characters "
-            "without spaces; try openssl rand -hex 24"
+            "token_file",
+            f"{path} must hold one line of at least {_LEAST_CHARACTERS} ASCII characters without spaces; "
+            "try openssl rand -hex 24",
         )
     return token
 
@@ -80,7 +81,7 @@ def _tls(certificate: Path, key: Path | None) -> ssl.SSLContext:
         # The empty password: a key that wants one would ask on the terminal.
         context.load_cert_chain(certificate, key, password="")
     except (OSError, ssl.SSLError) as error:
-        named = f"tls_certificate {certificate}" + (f" and tls_key {key}" if key else "")
+        named = f"{certificate}" + (f" and tls_key {key}" if key else "")
         reason = "no certificate in PEM, or not with this key" if isinstance(error, ssl.SSLError) else None
-        raise BadAccess(f"[status] {named} cannot be used: {reason or error.strerror}") from None
+        raise BadAccess("tls_certificate", f"{named} cannot be used: {reason or error.strerror}") from None
     return context

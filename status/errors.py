@@ -15,7 +15,11 @@ class StatusError(Exception):
 
 
 class BadAccess(StatusError):
-    """A token file, a certificate or a key that cannot be used."""
+    """A token file, a certificate or a key that cannot be used. `key` is that of [status] which names it."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"[status] {key} {reason}")
+        self.key = key
 
 
 class NothingToTell(StatusError):

@@ -32,7 +32,7 @@ from typing import Any
 import cli.daemon  # noqa: F401  (the command imports it when it runs)
 from cli.app import bruce
 from ingest.kernels import compile_kernels
-from ingest.supervisor import PR_SET_PDEATHSIG
+from ingest.role import PR_SET_PDEATHSIG
 from spool import crash_point
 
 ROOT = Path(__file__).resolve().parent.parent

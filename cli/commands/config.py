@@ -28,14 +28,10 @@ def check(*, as_json: AsJson = False, config: ConfigFile = None) -> None:
     """
     from cli.config import load_config
     from cli.output import say, show_json
-    from dispatch.client import check as check_properties
-    from ingest.access import Rules
-    from router.partition import Partitioners
+    from cli.trial import try_parts
 
     settings = load_config(config)
-    check_properties(settings.dispatch)
-    Partitioners(settings.partitioners)
-    Rules(settings.access)
+    try_parts(settings)
     if as_json:
         file = None if settings.file is None else str(settings.file)
         show_json({"version": VERSION, "file": file, "first_try": settings.first_try})

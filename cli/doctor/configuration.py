@@ -10,9 +10,8 @@ from cli.config import Config, given_settings, load_config
 from cli.doctor.finding import Finding, Level
 from cli.effective import is_secret
 from cli.exits import KNOWN
-from dispatch.client import check as check_properties
+from cli.trial import try_parts
 from dispatch.options import SPARK, properties
-from router.partition import Partitioners
 
 NAME = "configuration"
 
@@ -21,8 +20,7 @@ def load(named: Path | None) -> tuple[Config | None, list[Finding]]:
     """The configuration, None when it cannot be used, and what is found about it."""
     try:
         config = load_config(named)
-        check_properties(config.dispatch)
-        Partitioners(config.partitioners)
+        try_parts(config)
     except KNOWN as error:
         return None, [
             Finding(NAME, Level.PROBLEM, str(error), "correct it, and try it with brucectl config check")

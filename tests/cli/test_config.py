@@ -13,6 +13,7 @@ from cli.effective import as_toml
 from cli.errors import ConfigError
 from cli.exits import USAGE, exit_code
 from cli.settings import ACCESS_KEY, TABLES, TOPIC_KEYS
+from cli.trial import try_parts
 from ingest.inputs import Input
 from router.limits import Rate
 
@@ -425,3 +426,48 @@ def test_inputs_and_rules(tmp_path: Path) -> None:
 def test_wrong_inputs_and_rules(tmp_path: Path, text: str, line: str) -> None:
     """One sentence each, with the table and what would be right."""
     assert refusal(tmp_path, text) == (str(tmp_path / "bruce.toml"), line)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "[access]\n'pay.*' = ['user:nobody-so']",
+            "[access] \"pay.*\": there is no user 'nobody-so' on this host",
+        ),
+        (
+            "[ingest]\nsocket_group = 'no-so'",
+            '[ingest] socket_group = "no-so": there is no such group on this host',
+        ),
+        (
+            "[[input]]\nstream = '/s'\ngroup = 'no-so'",
+            '[[input]] group = "no-so": there is no such group on this host',
+        ),
+        (
+            "[topics.t]\npartitioner = 'nope:x'",
+            "[topics.\"t\"] partitioner: cannot load nope:x: No module named 'nope'",
+        ),
+        (
+            "[topics.t]\n'acks' = 'few'",
+            "Kafka property 'acks' in [topics.t]: Invalid value for configuration property",
+        ),
+        ("[status]\ntoken_file = '/no'", "[status] token_file /no cannot be read: No such file or directory"),
+    ],
+)
+def test_what_only_the_parts_can_refuse(tmp_path: Path, text: str, line: str) -> None:
+    """librdkafka, the host, a file that is named: one line has file, table and key, and the code is 2."""
+    with pytest.raises(ConfigError) as refused:
+        try_parts(load(tmp_path, KAFKA + text))
+    assert str(refused.value).startswith(f"{tmp_path / 'bruce.toml'}: {line}")
+    assert "\n" not in str(refused.value)
+    assert exit_code(refused.value) == USAGE
+
+
+def test_a_variable_that_librdkafka_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named, and not the file."""
+    monkeypatch.setenv("BRUCE_KAFKA_LINGER_MX", "1")
+    with pytest.raises(
+        ConfigError, match=r"^BRUCE_KAFKA_LINGER_MX: .*'linger.mx' in \[kafka\]: No such"
+    ) as refused:
+        try_parts(load(tmp_path, KAFKA, BRUCE_KAFKA_LINGER_MX="1"))
+    assert exit_code(refused.value) == USAGE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
@@ -11,12 +10,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.journal import JournalHandler, encode, is_journal
+from cli.log_stream import StreamHandler
 from cli.logs import MOST, WINDOW_S, JsonLines, Lines, Sparing
 from dispatch.embedded import EmbeddedKafka
 from spool.wire import encode as datagram
@@ -121,10 +122,11 @@ def parsed(data: bytes) -> dict[str, str]:
 
 def test_the_journal_gets_fields(tmp_path: Path) -> None:
     """Values with line breaks go whole; what the journal does not take is a line on the stream."""
-    stream = io.StringIO()
-    handler = JournalHandler(stream, tmp_path / "socket")
+    stream = tmp_path / "stream"
+    fd = os.open(stream, os.O_WRONLY | os.O_CREAT)
+    handler = JournalHandler(fd, tmp_path / "socket")
     handler.emit(record("nobody listens"))
-    assert stream.getvalue() == "nobody listens\n"
+    assert stream.read_text() == "nobody listens\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
         journal.bind(str(tmp_path / "socket"))
         handler.emit(record("first\nsecond = %d", 2, level=logging.ERROR))
@@ -139,8 +141,60 @@ def test_the_journal_gets_fields(tmp_path: Path) -> None:
         for _ in range(2000):
             handler.emit(record("again"))
     handler.close()
-    assert stream.getvalue().endswith("again\n")
+    os.close(fd)
+    assert stream.read_text().endswith("again\n")
     assert len(encode(record("%s", "x" * 10**6))) < 1 << 16
+
+
+def test_what_is_not_taken_is_counted(tmp_path: Path) -> None:
+    """A full disk: the next line that is taken comes behind one that says how many were left out, and why."""
+    found = tmp_path / "log"
+    fd = os.open("/dev/full", os.O_WRONLY)
+    handler = StreamHandler(fd)
+    handler.setFormatter(JsonLines())
+    for number in range(3):
+        handler.emit(record("lost %d", number))
+    file = os.open(found, os.O_WRONLY | os.O_CREAT)
+    os.dup2(file, fd)
+    handler.emit(record("there"))
+    handler.emit(record("and there"))
+    os.close(file)
+    os.close(fd)
+    told, *others = [json.loads(line) for line in found.read_text().splitlines()]
+    assert (told["left_out"], told["level"]) == (3, "warning")
+    assert told["message"] == "3 lines of this log could not be written: No space left on device"
+    assert [document["message"] for document in others] == ["there", "and there"]
+
+
+def test_a_line_that_was_cut_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where the disk had room for a part of one: what follows has a line of its own."""
+    fd = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+    handler, write = StreamHandler(fd), os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda to, data: write(to, data[:3]))
+        handler.emit(record("cut off"))
+    handler.emit(record("whole"))
+    os.close(fd)
+    assert (tmp_path / "log").read_text().splitlines() == [
+        "cut",
+        "1 line of this log could not be written: there was room for a part of one",
+        "whole",
+    ]
+
+
+def test_who_reads_nothing_is_not_waited_for() -> None:
+    """A pipe that is full, and one whose reader has gone."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, bytes(1 << 16)):
+            pass
+    os.set_blocking(writer, True)
+    handler = StreamHandler(writer)
+    handler.emit(record("nobody reads"))
+    os.close(reader)
+    handler.emit(record("nobody is there"))
+    os.close(writer)
 
 
 def test_whose_stream_it_is(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ import psutil
 
 from cli.config import load_config
 from cli.daemon import Daemon
-from ingest import burst, supervisor
+from ingest import burst, role, supervisor
 from ingest.kernels import compile_kernels
 from ingest.worker import IngestWorker
 from spool import crash_point, packer
@@ -163,7 +163,7 @@ def _with_points(worker: IngestWorker) -> None:
 
 def _daemon(config: str, log: str) -> None:
     """Become a daemon."""
-    ctypes.CDLL(None).prctl(supervisor.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(role.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.setsid()
     for number, path, flags in (
         (0, os.devnull, os.O_RDONLY),

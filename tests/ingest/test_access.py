@@ -7,15 +7,18 @@ import grp
 import os
 import pwd
 import socket
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest import burst
 from ingest.access import NO_ID, TCP_GID, Rules
-from ingest.errors import BadAccessRule
+from ingest.accounts import look_up
+from ingest.errors import BadAccessRule, NoAccounts
 from ingest.worker import IngestWorker
 from spool.ledger import read_ledger
 from spool.wire import Reason, encode
@@ -123,6 +126,22 @@ def test_names_that_the_host_does_not_know(name: str) -> None:
     """One sentence says which rule, and who."""
     with pytest.raises(BadAccessRule, match=r'\[access\] "pay\.\*": there is no (user|group) \'nobody'):
         Rules({"pay.*": [name]})
+
+
+def test_a_host_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory of users that stands still: after a limited time it is said so, and no child is left."""
+    before = psutil.Process().children()
+    monkeypatch.setattr(pwd, "getpwnam", lambda _name: time.sleep(3600))
+    with pytest.raises(NoAccounts, match=r"nsswitch\.conf"):
+        look_up({"user:alice"}, within_s=0.1)
+    assert psutil.Process().children() == before
+
+
+def test_a_host_whose_answer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library of the host's that ends the question by an error ends nothing else."""
+    monkeypatch.setattr(pwd, "getpwnam", lambda _name: 1 / 0)
+    with pytest.raises(NoAccounts):
+        look_up({"user:alice"})
 
 
 @root_only

@@ -1,0 +1,74 @@
+"""A daemon whose log nobody takes: it takes in and delivers as ever, and ends with 0."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dispatch.embedded import EmbeddedKafka
+from spool.wire import encode
+from tests.daemon import RunningBruce, consume
+
+ONTO = "import os, sys; os.dup2(int(sys.argv[1]), 2); os.execv(sys.argv[2], sys.argv[2:])"
+"""Starts a program with another standard error; shells have no word for a descriptor of two digits."""
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    """A cluster for all tests of this file."""
+    with EmbeddedKafka(topics=[("full", 1), ("closed", 1), ("gone", 1), ("still", 1)]) as running:
+        yield running
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """Full, and nobody reads."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, bytes(1 << 16)):
+            pass
+    os.set_blocking(writer, True)
+    yield reader, writer
+    for fd in (reader, writer):
+        with suppress(OSError):
+            os.close(fd)
+
+
+@pytest.mark.parametrize("stderr", ["full", "closed", "gone", "still"])
+def test_nobody_takes_the_log(
+    kafka: EmbeddedKafka, tmp_path: Path, pipe: tuple[int, int], stderr: str
+) -> None:
+    """A full disk, no standard error at all, a pipe whose reader has gone, one whose reader stands still."""
+    reader, writer = pipe
+    redirect = {"full": "2>/dev/full", "closed": "0<&- 1>&- 2>&-"}.get(stderr)
+    prefix = (
+        ["sh", "-c", f'exec "$0" "$@" {redirect}'] if redirect else [sys.executable, "-c", ONTO, str(writer)]
+    )
+    if stderr == "gone":
+        os.close(reader)
+    topic = stderr.encode()
+    settings = {"dispatch": {"unknown_topic_seconds": 0}}
+    with RunningBruce(
+        tmp_path, kafka.bootstrap_servers, prefix=prefix, passed=[writer], settings=settings
+    ) as bruce:
+        bruce.send([*(encode(topic, b"%d" % n) for n in range(100)), b"short", encode(b"no topic", b"v")])
+        bruce.await_status(lambda s: s.delivered == 100 and sum(s.discarded.values()) == 2)
+        # What workers and the supervisor have to say to each of these is not taken either.
+        for worker in bruce.status().workers:
+            if worker.role != "supervisor" and worker.pid:
+                os.kill(worker.pid, signal.SIGKILL)
+        bruce.tell(signal.SIGHUP)
+        bruce.send(encode(topic, b"%d" % n) for n in range(100, 200))
+        seen = bruce.await_status(lambda s: s.delivered == 200)
+        assert all(worker.restarts == 1 for worker in seen.workers if worker.role in ("ingest", "keeper"))
+        assert bruce.stop() == 0
+    values = {record.value() for record in consume(kafka.bootstrap_servers, stderr, 1, 200)}
+    assert values == {b"%d" % n for n in range(200)}
+    assert b"Traceback" not in bruce.log.read_bytes()
