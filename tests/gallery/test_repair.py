@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ from tests.gallery.kinds import LATER, SEALED, Copy, flip
 from tests.gallery.test_gallery import judge
 from tests.gallery.trial import KILLED_IN, NEXT, booted, damaged, start, state_of
 from tests.spool import plain
+from tests.spool.reads import count_reads
 
 WORST = (kinds.flipped_value, kinds.swapped, kinds.marks_cut)
 
@@ -68,19 +68,11 @@ def test_a_plan_reads_a_spool_once(
 ) -> None:
     """The frames of each segment are read once, those of a packed one, too."""
     layout, _ = damaged(good, spoil, home)
-    counts, real = dict[str, int](), os.preadv
-
-    def preadv(fd: int, buffers: Sequence[memoryview], offset: int) -> int:
-        got = real(fd, buffers, offset)
-        name = Path(os.readlink(f"/proc/self/fd/{fd}")).name
-        counts[name] = counts.get(name, 0) + got
-        return got
-
-    monkeypatch.setattr(os, "preadv", preadv)
+    counts = count_reads(monkeypatch)
     plan(layout)
     # Behind the frames of the one in use it is looked for more.
     for name, frames in zip(good.names[:-1], good.frames[:-1], strict=True):
-        read = counts.get(name, counts.get(f"memfd:{name} (deleted)", 0))
+        read = counts[name] or counts[f"memfd:{name} (deleted)"]
         assert 1000 < read < 1.5 * frames[-1].offset, counts
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from router import catch_up, reading
 from router.catch_up import TURN_BATCHES
 from router.shares import floods
 from tests.router.bench import Bench
+from tests.spool.reads import count_reads
 
 CHUNK_BYTES = 1200
 
@@ -120,15 +120,8 @@ def test_how_much_is_read(bench: Bench, monkeypatch: pytest.MonkeyPatch, topics:
     for n in range(topics):
         flood(bench, b"abcd"[n : n + 1], 100)
     size = sum(bench.rig.layout.segment(*s).stat().st_size for s in bench.rig.layout.list_segments())
-    read, passes = 0, 0
-    real = os.preadv
+    read, passes = count_reads(monkeypatch), 0
     begin = bench.router._catch_ups.begin
-
-    def counting(fd: int, buffers: Any, offset: int) -> int:
-        nonlocal read
-        got = real(fd, buffers, offset)
-        read += got
-        return got
 
     def begun(*arguments: Any) -> Any:
         nonlocal passes
@@ -136,13 +129,12 @@ def test_how_much_is_read(bench: Bench, monkeypatch: pytest.MonkeyPatch, topics:
         passes += found is not None
         return found
 
-    monkeypatch.setattr(os, "preadv", counting)
     monkeypatch.setattr(bench.router._catch_ups, "begin", begun)
     while bench.acks.floor < bench.end:
         bench.step()
         answer_slowly(bench, 8)
     # Chunks overlap by the frame that is cut off at their end.
-    assert read <= (1.4 if topics == 1 else 2.5) * size + passes * 2 * CHUNK_BYTES
+    assert read.total() <= (1.4 if topics == 1 else 2.5) * size + passes * 2 * CHUNK_BYTES
     bench.settle()
     bench.check_complete()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from spool.reader import Reader
 from spool.record import Topics
 from spool.scan import read_header
 from spool.wire import encode
+from tests.spool.reads import count_reads
 from tests.spool.rig import Rig
 
 
@@ -102,22 +103,13 @@ def test_no_topic_is_passed_over_by_the_footer_of_another(rig: Rig) -> None:
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Bytes read of each file while frames are looked for, by its name."""
-    counts, real = dict[str, int](), os.preadv
-
-    def preadv(fd: int, buffers: Sequence[memoryview], offset: int) -> int:
-        got = real(fd, buffers, offset)
-        name = Path(os.readlink(f"/proc/self/fd/{fd}")).name
-        counts[name] = counts.get(name, 0) + got
-        return got
-
-    monkeypatch.setattr(os, "preadv", preadv)
-    return counts
+    return count_reads(monkeypatch)
 
 
 @pytest.mark.parametrize("boot", [1, 2], ids=["same boot", "next boot"])
-def test_a_start_reads_frames_of_the_last_segment_only(rig: Rig, read: dict[str, int], boot: int) -> None:
+def test_a_start_reads_frames_of_the_last_segment_only(rig: Rig, read: Counter[str], boot: int) -> None:
     """However many segments there are: of those that are sealed it reads headers and footers."""
     while len(rig.layout.list_segments()) < 12:
         rig.fill(4)
