@@ -69,6 +69,8 @@ def take_snapshot(directory: Path) -> Snapshot:
     spool = read_identity(layout)
     boot = boot_id()
     unadopted = count_unadopted(layout)
+    # Before all that was received: so they never add up to more.
+    senders = list_senders(layout)
     account = account_of(layout)
     path = own_page_path(runtime_of(spool, boot), directory, spool, boot)
     page = read_page(path)
@@ -103,7 +105,7 @@ def take_snapshot(directory: Path) -> Snapshot:
         unadopted=unadopted,
         held=page is not None and bool(workers) and bool(page[Field.HELD]),
         other_release=find_other_release(layout, path),
-        senders=list_senders(layout),
+        senders=senders,
         inputs=list(_inputs(page, roles)) if page is not None and workers else [],
     )
 

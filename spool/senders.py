@@ -31,7 +31,7 @@ from spool.layout import Layout
 from spool.ledger import add, list_rows
 from spool.live import read_footer
 from spool.packed import header_of, open_plain
-from spool.scan import Chunk, Scan, digest_address
+from spool.scan import Chunk, Scan, digest_address, read_header
 from spool.wire import REASONS
 
 log = logging.getLogger("bruce.keeper")
@@ -39,6 +39,8 @@ log = logging.getLogger("bruce.keeper")
 UNKNOWN = 0xFFFFFFFF
 """In the place of a uid: by TCP there is none."""
 _UID_BYTES = 4
+_TRIES = 5
+"""To look at a log whose segments get other names meanwhile."""
 
 
 @dataclass(slots=True)
@@ -165,37 +167,66 @@ class SenderTable:
             self._banks = None
 
 
-def _read_behind(layout: Layout, count: Count, *, sealed: bool) -> None:
-    """Count what segments hold behind the last burst, all or the sealed ones."""
-    behind = []
-    for path in reversed(list(list_files(layout))):
+def _read_behind(layout: Layout, count: Count, *, sealed: bool) -> bool:
+    """Count what segments hold behind the last burst, all or the sealed ones.
+
+    False when one was not there by the name that it was listed under: it has another now, or is counted.
+    """
+    behind, whole = _list_behind(layout, count.burst, sealed=sealed)
+    for path in behind:
+        try:
+            count.read(path)
+        except FileNotFoundError:
+            whole = False
+        except BadSpool as error:
+            log.debug("%s is not counted by sender: %s", path, error)
+    return whole
+
+
+def _list_behind(layout: Layout, burst: int, *, sealed: bool) -> tuple[list[Path], bool]:
+    """The segments with frames behind a burst, in order, and whether each of them was there to be asked."""
+    behind, whole = list[Path](), True
+    for path in reversed(list_files(layout)):
         try:
             with path.open("rb", buffering=0) as file:
                 footer = read_footer(file.fileno())
         except FileNotFoundError:
+            whole = False
             continue
         except ReadFailed as error:
             log.warning("%s; what it holds is not counted by sender", error)
             continue
-        if footer and int(footer[0]["burst"]) <= count.burst:
+        if footer and int(footer[0]["burst"]) <= burst:
             break
         if footer or not sealed:
             behind.append(path)
-    for path in reversed(behind):
-        try:
-            count.read(path)
-        except (BadSpool, FileNotFoundError) as error:
-            log.debug("%s is not counted by sender: %s", path, error)
+    return behind[::-1], whole
 
 
 def read_senders(layout: Layout) -> list[Sender]:
-    """Who sent how much, those with most first; nothing without a table. Raises OSError."""
-    burst, bank = read_bank(layout.senders)
-    if not burst:
-        return []
-    count = Count(burst, bank)
-    _read_behind(layout, count, sealed=False)
+    """Who sent how much, those with most first; nothing without a table. Raises OSError.
+
+    Of a new spool, whose table is not written yet, what its one segment holds.
+    """
+    for _ in range(_TRIES):
+        burst, bank = read_bank(layout.senders)
+        if not burst and not _is_new(layout):
+            return []
+        count = Count(burst, bank)
+        if _read_behind(layout, count, sealed=False):
+            break
     return list_senders(count)
+
+
+def _is_new(layout: Layout) -> bool:
+    """Whether a log has but one segment, its first, and never had a table."""
+    paths = list_files(layout)
+    if len(paths) != 1 or layout.senders.exists():
+        return False
+    try:
+        return int(read_header(paths[0])["burst"]) == 0
+    except (BadSpool, FileNotFoundError):
+        return False
 
 
 def list_senders(count: Count) -> list[Sender]:

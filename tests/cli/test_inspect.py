@@ -32,6 +32,7 @@ from spool.wire import encode
 from spool.writer import Writer
 from tests.cli.program import Ended, run
 from tests.daemon import ROOT, RunningBruce
+from tests.spool.rig import Rig
 from tools.waiting import wait_until
 
 PROGRAM = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
@@ -130,6 +131,25 @@ def test_records_as_lines(layout: Layout) -> None:
     odd = r"\xff\x00tab\tline\nescape\x1b[31m"
     assert found[18] == f"18\t{received}\tu\t-\t0\t{odd}\t{odd}"
     assert found[19].split("\t")[2] == r"odd\xff"
+
+
+def test_what_is_written_and_not_committed(tmp_path: Path) -> None:
+    """It is shown, and marked as such, by whatever shows messages or frames; what is committed is not."""
+    rig = Rig(tmp_path)
+    rig.append([encode(b"t", b"early")] * 2)
+    rig.step()
+    rig.append([encode(b"t", b"late")])
+    rig.crash()
+    spool = ["--spool", rig.layout.directory]
+    for command in (["records"], ["find", "a"], ["frames"]):
+        found = [json.loads(line) for line in inspect(*command, "--json", *spool).stdout.splitlines()]
+        assert [one["committed"] for one in found][-1] is False, command
+        assert all(one["committed"] for one in found[:-1])
+        *before, last = inspect(*command, *spool).stdout.splitlines()
+        assert "not committed" in last
+        assert not [line for line in before if "not committed" in line]
+    assert json.loads(inspect("show", 2, "--json", *spool).stdout)["committed"] is False
+    assert json.loads(inspect("show", 1, "--json", *spool).stdout)["committed"] is True
 
 
 def test_without_values(layout: Layout) -> None:

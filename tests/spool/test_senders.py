@@ -6,7 +6,9 @@ import shutil
 
 import pytest
 
+from spool import senders
 from spool.banks import BANKS_BYTES
+from spool.files import list_files
 from spool.format import SENDERS
 from spool.frame import BURST
 from spool.page import Field
@@ -41,6 +43,28 @@ def counting(rig: Rig) -> Rig:
 def test_before_a_table_there_is_nothing(rig: Rig) -> None:
     """A spool of an earlier release is not walked for it."""
     assert read_senders(rig.layout) == []
+
+
+def test_the_first_second(rig: Rig) -> None:
+    """Of a new spool frames tell before there is a table; of a longer one they might not tell all."""
+    append(rig, A, 3, short=2)
+    assert not rig.layout.senders.exists()
+    assert told(rig) == {A: (3, 2)}
+    while len(rig.layout.list_segments()) < 2:
+        append(rig, A, 40)
+        rig.keeper.commit()
+    rig.layout.senders.unlink(missing_ok=True)
+    assert read_senders(rig.layout) == []
+
+
+def test_a_segment_that_gets_another_name_meanwhile(counting: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked for again: nobody's count is short for a moment."""
+    append(counting, B, 5)
+    counting.keeper.commit()
+    wanted, listed = told(counting), list_files(counting.layout)
+    lists = iter([[path.with_suffix(".spare") for path in listed]])
+    monkeypatch.setattr(senders, "list_files", lambda _: next(lists, listed))
+    assert told(counting) == wanted
 
 
 def test_stored_and_refused_by_sender(counting: Rig) -> None:
