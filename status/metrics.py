@@ -50,6 +50,10 @@ _TIMES = {
     "queue": "How long messages waited in the producer before they went into a request to a broker.",
     "throttle": "How long a broker asked to be left alone.",
 }
+MOST_TOPICS = 500
+"""Topics with a series of their own: senders name them, and a scraper keeps each name for weeks."""
+OTHER_TOPICS = "(others)"
+"""The series of all the rest; no topic of Kafka can be called so."""
 STATES = ("healthy", "stalled", "backing_off", "paused", "draining")
 
 
@@ -189,13 +193,18 @@ def _room(figures: Figures) -> Iterator[Metric]:
 
 def _topics(figures: Figures) -> Iterator[Metric]:
     backlog = GaugeMetricFamily(
-        "bruce_topic_backlog_messages", "Messages that wait, of topics that have some.", labels=["topic"]
+        "bruce_topic_backlog_messages",
+        f"Messages that wait, of the {MOST_TOPICS} topics that have most; the rest is {OTHER_TOPICS}.",
+        labels=["topic"],
     )
     waiting: Counter[str] = Counter()
     for topic, count in figures.report.topics:
         # Two that are no UTF-8, or are called as such are shown, may be one series.
         waiting[shown_name(topic)] += count
-    for name, count in waiting.items():
+    most = dict(waiting.most_common(MOST_TOPICS))
+    if others := waiting.total() - sum(most.values()):
+        most[OTHER_TOPICS] = most.get(OTHER_TOPICS, 0) + others
+    for name, count in most.items():
         backlog.add_metric([name], count)
     yield backlog
 

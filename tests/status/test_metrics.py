@@ -21,7 +21,7 @@ from spool.histogram import LATENCY_SECONDS, SIZE_BYTES, Histogram
 from spool.wire import encode
 from status.figures import Counted, Figures, Stage
 from status.health import Limits, complaints
-from status.metrics import CONDITIONS, STATES, exposition
+from status.metrics import CONDITIONS, MOST_TOPICS, OTHER_TOPICS, STATES, exposition
 from status.report import OldestView, Report, RoomView
 from status.snapshot import TimesView, WorkerView
 from status.vital import Vital
@@ -113,6 +113,17 @@ def test_topics_that_are_shown_alike() -> None:
     """Bytes that are no UTF-8, and a name that reads as they are shown: one series, of both."""
     found = scrape(replace(FINE, topics=((b"\xff", 2), (rb"\xff", 3))))["bruce_topic_backlog_messages"]
     assert list(found.values()) == [5]
+
+
+def test_topics_without_number() -> None:
+    """Names that senders make up are no series without end: those that wait most, and one of all others."""
+    topics = tuple((b"t%d" % n, n + 1) for n in range(3 * MOST_TOPICS))
+    found = scrape(replace(FINE, topics=topics))["bruce_topic_backlog_messages"]
+    told = {dict(labels)["topic"]: count for labels, count in found.items()}
+    assert len(told) == MOST_TOPICS + 1
+    assert sum(told.values()) == sum(count for _, count in topics)
+    assert told[f"t{3 * MOST_TOPICS - 1}"] == 3 * MOST_TOPICS
+    assert told[OTHER_TOPICS] == sum(range(2 * MOST_TOPICS + 1))
 
 
 def test_nothing_fires_when_all_is_well() -> None:
