@@ -13,13 +13,11 @@ from spool.wire import encode
 from status.web import EACH_S
 from tests.daemon import RunningBruce, free_port
 from tests.real_kafka.test_bruce import PARTITIONS, create
-from tests.status.browser import Browser, find_browser
+from tests.status.browser import Browser
+from tests.status.chromium import demand_browser
 from tools.kafka_cluster import KafkaCluster
 
-pytestmark = [
-    pytest.mark.real_kafka,
-    pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine"),
-]
+pytestmark = pytest.mark.real_kafka
 
 WITHIN_S = 3
 FAULTS: dict[str, tuple[Callable[[KafkaCluster, int], None], Callable[[KafkaCluster, int], None]]] = {
@@ -35,9 +33,7 @@ COUNT_LOOKS = (
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One for all tests of this file."""
-    program = find_browser()
-    assert program
-    with Browser(program) as running:
+    with Browser(demand_browser()) as running:
         yield running
 
 

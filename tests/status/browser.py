@@ -20,7 +20,6 @@ from tornado.httpclient import AsyncHTTPClient
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 PATIENCE_S = 60.0
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "headless_shell")
 _OPTIONS = (
     "--headless",
     # In a container there is no user namespace to sandbox in; the only page it sees is ours.
@@ -31,11 +30,6 @@ _OPTIONS = (
     "--no-first-run",
     "--remote-debugging-port=0",
 )
-
-
-def find_browser() -> str | None:
-    """The browser of this machine; None: it has none."""
-    return next(filter(None, map(shutil.which, _NAMES)), None)
 
 
 class Browser:

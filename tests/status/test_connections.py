@@ -12,7 +12,8 @@ from dispatch.embedded import EmbeddedKafka
 from ingest.connections import CLOSINGS
 from spool.wire import encode
 from tests.daemon import free_port
-from tests.status.browser import Browser, find_browser
+from tests.status.browser import Browser
+from tests.status.chromium import demand_browser
 from tests.status.conftest import Served, serve
 from tests.status.promql import read
 from tests.status.test_api import check
@@ -129,12 +130,9 @@ def test_as_dory(doors: Served) -> None:
     assert len(report()["unix_stream_unclean_disconnect"]) == 2
 
 
-@pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
 def test_page(doors: Served) -> None:
     """The page names each input, and says how many are connected."""
-    program = find_browser()
-    assert program
-    with Browser(program) as browser:
+    with Browser(demand_browser()) as browser:
         browser.show(doors.url)
         browser.await_text(lambda text: text.split().count("connected") == 2 and "TCP" in text, "#inputs")
         assert browser.complaints == []

@@ -10,18 +10,15 @@ import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from spool.wire import encode
-from tests.status.browser import Browser, find_browser
+from tests.status.browser import Browser
+from tests.status.chromium import demand_browser
 from tests.status.conftest import EVIL, Served
-
-pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One for all tests of this file."""
-    program = find_browser()
-    assert program
-    with Browser(program) as running:
+    with Browser(demand_browser()) as running:
         yield running
 
 
