@@ -162,7 +162,12 @@ class Committer:
             return False
         self._scan.limit = self._size() if complete is None else complete
         before, entry = self.tail.copy(), self._entry
-        entries = self._walk(complete)
+        try:
+            entries = self._walk(complete)
+        except ReadFailed:
+            # What was walked over is not synced: it is walked again when the disk gives the rest.
+            self.tail[:], self._entry = before, entry
+            raise
         if self.tail[POSITION] == before[POSITION] and complete is not None and self._path.suffix != SPARE:
             return True
         try:

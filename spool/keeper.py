@@ -18,7 +18,7 @@ from spool.ages import Ages
 from spool.banks import make_banks
 from spool.committer import Committer
 from spool.crash_point import reach
-from spool.errors import SpoolFull
+from spool.errors import ReadFailed, SpoolFull
 from spool.frame import BURST, DISCARDED, POSITION, SEQUENCE, STORED
 from spool.history import History
 from spool.index import Index
@@ -44,6 +44,8 @@ COPY_S = 1.0
 """Between two copies of the ledger, and of who sent how much."""
 STANDS_S = 0.02
 """Between two attempts to commit, while the watermark stands: before damage, or a suspect segment."""
+UNREAD_S = 1.0
+"""Between two attempts to read back what the disk does not give: each may take it seconds."""
 EXPIRE_S = 1.0
 """Between two looks for delivered segments that may go."""
 
@@ -88,7 +90,8 @@ class Keeper:
         page.words[Field.MIN_FREE_BYTES] = -1 if options.min_free_bytes is None else options.min_free_bytes
         self._synced_at, self._expired_at = time.monotonic(), -math.inf
         self._retired = (0, 0)
-        self._stands = False
+        self._stands = self._unread = False
+        self._again_at = -math.inf
         self._packer = Packer(layout) if options.recompress else None
         self._ledger: LedgerCopy | None = None
         self._copied_at, self._copy_fails = -math.inf, False
@@ -142,11 +145,26 @@ class Keeper:
         self._synced_at, self._stands = time.monotonic(), False
         if word == int(self._page.words[Field.SYNCED]):
             return
+        if time.monotonic() < self._again_at and not self.stopping:
+            self._stands = True
+            return
         before = int(self._page.words[Field.SYNCED])
-        self._committer.commit(*self._page.place(Field.WRITTEN))
+        try:
+            self._committer.commit(*self._page.place(Field.WRITTEN))
+            self._unread = False
+        except ReadFailed as error:
+            self._note_unread(error)
         reach("sync.published")
         self._stands = before == int(self._page.words[Field.SYNCED])
         self._announce()
+
+    def _note_unread(self, error: ReadFailed) -> None:
+        """The segment in use cannot be read back: nothing behind that place is synced, or delivered."""
+        self._page.words[Field.SYNC_ERROR] = error.errno or -1
+        self._again_at = time.monotonic() + UNREAD_S
+        if not self._unread:
+            log.error("%s; what is not committed waits for it, and is tried again every second", error)
+        self._unread = True
 
     def _see(self, first: int, chunk: Chunk) -> None:
         """These frames are about to be committed."""

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 
+from spool import keeper
 from spool.errors import SpoolFull
 from spool.fullness import Full
 from spool.layout import SENT, SPARE
@@ -20,6 +21,7 @@ from spool.provision import EVICTION_S
 from spool.segment import create_spare
 from spool.wire import encode
 from tests.spool.rig import SEGMENT_BYTES, Rig
+from tests.spool.unreadable import unreadable
 
 
 def failing(name: str, code: int, *, times: int = 1) -> mock._patch:
@@ -39,6 +41,34 @@ def step_often(rig: Rig) -> None:
     """Turns of the keeper until it has done everything that was due."""
     for _ in range(4):
         rig.keeper.step()
+
+
+def test_a_segment_in_use_that_cannot_be_read_back(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The keeper lives, says so once, calls nothing behind it synced, and goes on when the disk gives it."""
+    monkeypatch.setattr(keeper, "UNREAD_S", 0.0)
+    rig = Rig(memory, segment_bytes=64 << 10)
+    rig.append([encode(b"t", b"v")])
+    rig.step()
+    words, (_, position) = rig.page.words, rig.page.place(Field.SYNCED)
+    for _ in range(20):
+        rig.append([encode(b"t", b"v" * 100)])
+    synced = int(words[Field.SYNCED])
+    # Some of the new frames are given, and none of them is called synced.
+    with unreadable(rig.last_path(), position + 1000):
+        step_often(rig)
+        assert int(words[Field.SYNCED]) == synced
+        assert int(words[Field.SYNC_ERROR]) == errno.EIO
+    assert len([line for line in caplog.messages if "what is not committed waits" in line]) == 1
+    with mock.patch.object(os, "fdatasync", wraps=os.fdatasync) as synced_by:
+        step_often(rig)
+    synced_by.assert_called()
+    assert words[Field.SYNCED] == words[Field.WRITTEN]
+    assert words[Field.SYNC_ERROR] == 0
+    rig.crash()
+    rig.reopen()
+    assert len(rig.records()) == 21
 
 
 def test_unsealed_segments_behind_a_dead_keeper_are_all_committed_and_sealed(memory: Path) -> None:
