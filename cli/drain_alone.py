@@ -55,6 +55,8 @@ class Alone:
         self._stock = Stock(own.layout, own.identity, config.spool)
         self._brokers: list[BrokerView] = []
         self._trouble, self._left = "", 0
+        self._asked = False
+        """Whether there was time to look for brokers."""
 
     def run(self) -> Drained:
         """Commit, salvage, deliver, seal. Raises what the packages raise, with everything closed."""
@@ -86,7 +88,7 @@ class Alone:
             backlog=after.backlog,
             seconds=time.monotonic() - started,
             by_daemon=False,
-            reachable=any(broker.state == State.HEALTHY for broker in self._brokers),
+            reachable=not self._asked or any(broker.state == State.HEALTHY for broker in self._brokers),
             trouble=self._trouble or None,
         )
 
@@ -172,6 +174,7 @@ class Alone:
             self._left = total = left()
             while self._left and time.monotonic() < self._deadline:
                 self._show(total - self._left, total, self._trouble)
+                self._asked = True
                 delivery.turn()
                 self._left = left()
         finally:

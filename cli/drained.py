@@ -21,6 +21,6 @@ class Drained:
     seconds: float
     by_daemon: bool
     reachable: bool
-    """At the end there was a broker that takes messages."""
+    """At the end there was a broker that takes messages, or the time was over before one was asked."""
     trouble: str | None
     """At the end, why nothing could be sent."""

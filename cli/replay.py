@@ -54,7 +54,7 @@ class Replayed:
     left: int
     seconds: float
     reachable: bool
-    """At the end there was a broker that takes messages."""
+    """At the end there was a broker that takes messages, or the time was over before one was asked."""
     kept_from: int
     """The first sequence number that is kept: what was asked for below it is gone."""
     begun_ms: int | None = None

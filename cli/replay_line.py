@@ -81,6 +81,7 @@ class Line:
         known = Lasting(layout)
         self._marks = ReplayMarks(state.marks, Lasting(layout), self._live.start)
         self._refuse_gap(begun.wanted.first, state)
+        self._asked = False
         self._acks = self._live.acks = Acks(self._marks, known)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._client, self._pool = make_pool(
@@ -151,9 +152,8 @@ class Line:
 
     @property
     def reachable(self) -> bool:
-        """Whether there is a broker that takes messages."""
-        rows = self._pool.brokers.rows
-        return len(rows) > 0 and bool((rows["state"] == BrokerState.HEALTHY).any())
+        """Whether there is a broker that takes messages, or was no time to look for one."""
+        return not self._asked or bool((self._pool.brokers.rows["state"] == BrokerState.HEALTHY).any())
 
     def done(self) -> bool:
         """Whether everything that was asked for has come to an end, and that is written down."""
@@ -161,6 +161,7 @@ class Line:
 
     def turn(self) -> None:
         """Do what can be done, or sleep until something happens."""
+        self._asked = True
         if not self._router.step() and select.select([self._wake], [], [], IDLE_S)[0]:
             os.eventfd_read(self._wake)
 

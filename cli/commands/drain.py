@@ -80,5 +80,5 @@ def _sentence(result: Drained) -> str:
         done += f", {result.discarded:,} discarded"
     if result.drained:
         return f"drained: {done}"
-    why = result.trouble or ("the time is over" if result.reachable else "no broker can be reached")
+    why = result.trouble or ("the time is over" if result.reachable else "no broker has answered in time")
     return f"not drained, {why}: {done}, {result.left:,} left"

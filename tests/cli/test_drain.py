@@ -203,6 +203,19 @@ def test_no_kafka(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     assert drained(bruce)["delivered"] == 50
 
 
+def test_no_time_at_all(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """`--timeout 0` has asked no broker, and says nothing of any: exit code 1, and everything is left."""
+    kafka.down()
+    bruce.send(datagrams(20))
+    bruce.await_status(lambda s: s.watermarks.synced == 20)
+    bruce.kill9()
+    kafka.up()
+    done = run("drain", "--timeout", 0, environ=bruce.environ)
+    assert done.returncode == 1
+    assert done.stdout.startswith("not drained, the time is over: 0 messages delivered in")
+    assert drained(bruce)["delivered"] == 20
+
+
 def test_time_is_over(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     """Kafka is there and something is left all the same, its broker being down: exit code 1."""
     for partition in range(PARTITIONS):

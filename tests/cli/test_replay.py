@@ -225,6 +225,13 @@ def test_no_kafka(delivered: RunningBruce, kafka: EmbeddedKafka) -> None:
     assert (report["sent"], report["left"], report["reachable"]) == (0, 100, False)
 
 
+def test_no_time_at_all(delivered: RunningBruce) -> None:
+    """`--timeout 0` has asked no broker, and says nothing of any: exit code 1, and all is left."""
+    report = replayed(delivered, "--from", 0, "--to", 100, "--timeout", 0, code=1)
+    assert (report["sent"], report["left"], report["reachable"]) == (0, 100, True)
+    assert replayed(delivered, "--from", 0, "--to", 100)["sent"] == 100
+
+
 def test_a_broker_that_comes_back(delivered: RunningBruce, kafka: EmbeddedKafka) -> None:
     """A failure on the way is no end: what was not acknowledged goes again."""
     kafka.down()
