@@ -13,6 +13,10 @@ again, unless there is
            progress records what he need not send. Who comes behind a later batch or job sends nothing, and
            fails. The rows must be arranged with `in_transactions=True`, and get the same partitions again
     bruce.progress.topic   where those records are; `bruce-progress` by default
+
+Of two attempts at a task the one that begins last has the name, and the other is fenced: Kafka takes nothing
+of it any more. It follows the other, and ends well when that has done all. When nothing is heard of that for
+120 s (dispatch.lane), since it died, it fails, and Spark tries the task again.
 """
 
 from __future__ import annotations

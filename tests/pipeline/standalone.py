@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,7 @@ HOSTS = ("127.0.0.1", "127.0.0.2")
 PATIENCE_S = 300.0
 """For JVMs that start, on a machine that has other work: nobody waits longer than it takes."""
 LOOK_S = 0.2
+JOBS = (*BRUCECTL, "spark")
 FRUGAL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For JVMs that live for seconds: to compile well costs more than it saves."""
 
@@ -194,10 +195,14 @@ class StandaloneCluster:
         environ: Mapping[str, str],
         conf: Mapping[str, str] | None = None,
         cwd: Path = ROOT,
+        program: Sequence[str] = JOBS,
     ) -> ClusterJob:
-        """`brucectl spark` with these arguments; it has the cluster to itself, and begins with all of it."""
+        """`brucectl spark` with these arguments; it has the cluster to itself, and begins with all of it.
+
+        `program`: another one, which takes --master and --conf, too.
+        """
         self.await_idle()
-        return ClusterJob(self, arguments, conf or {}, environ, cwd)
+        return ClusterJob(self, [*program, *map(str, arguments)], conf or {}, environ, cwd)
 
     def _jvms(self) -> list[psutil.Process]:
         below = [child for process in self._processes for child in _below(psutil.Process(process.pid))]
@@ -237,12 +242,12 @@ def _peers(process: psutil.Process) -> set[int]:
 
 
 class ClusterJob:
-    """`brucectl spark` in a process of its own. A context manager: it does not outlive a test that fails."""
+    """A job's driver, a process of its own. A context manager: it does not outlive a test that fails."""
 
     def __init__(
         self,
         cluster: StandaloneCluster,
-        arguments: Iterable[object],
+        command: Iterable[str],
         conf: Mapping[str, str],
         environ: Mapping[str, str],
         cwd: Path,
@@ -264,7 +269,7 @@ class ClusterJob:
         self._log = cluster.directory / "job.log"
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [*BRUCECTL, "spark", *map(str, arguments), "--master", cluster.master, *options],
+                [*command, "--master", cluster.master, *options],
                 cwd=cwd,
                 env={**environ, "SPARK_LOCAL_IP": HOSTS[0]},
                 stdin=subprocess.DEVNULL,
