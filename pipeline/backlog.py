@@ -52,11 +52,12 @@ class Runs:
 
 
 def undelivered(stored: DataFrame, backlog: Mapping[str, Runs]) -> DataFrame:
-    """The rows of `stored` that their spool's backlog holds; of other spools none."""
+    """The rows of `stored` that their spool's backlog holds, and those without a message."""
 
     def choose(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         for spools, sequences in batches:
-            yield pa.array(_hold(spools, integers(sequences), backlog))
+            held = _hold(spools, integers(sequences), backlog)
+            yield pa.array(held | np.asarray(sequences.is_null()))
         freeze_imports("choose")
 
     choose.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}

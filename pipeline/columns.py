@@ -50,9 +50,12 @@ def to_arrow(piece: Piece, part: Part, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def damage_to_arrow(
-    damaged: list[tuple[int, int]], part: Part | DamagedFile, schema: pa.Schema
+    damaged: list[tuple[int, int]], part: Part | DamagedFile, schema: pa.Schema, unread: str = ""
 ) -> pa.RecordBatch:
-    """A row for each damaged range [from, to) of a segment, nulls where a message has something."""
+    """A row for each damaged range [from, to) of a segment, nulls where a message has something.
+
+    `unread`: they are not damaged; the disk does not give them, for this reason.
+    """
     ranges = np.array(damaged, np.int64)
     rows = len(ranges)
     known = {
@@ -60,9 +63,11 @@ def damage_to_arrow(
         "spool": pa.repeat(pa.scalar(part.spool, pa.string()), rows),
         "segment": pa.repeat(pa.scalar(part.number, pa.int64()), rows),
         "frame_offset": pa.array(ranges[:, 0]),
-        "damaged": pa.repeat(True, rows),
-        "damaged_bytes": pa.array(ranges[:, 1] - ranges[:, 0]),
     }
+    if unread:
+        known |= {"damaged": pa.repeat(False, rows), "unread": pa.repeat(unread, rows)}
+    else:
+        known |= {"damaged": pa.repeat(True, rows), "damaged_bytes": pa.array(ranges[:, 1] - ranges[:, 0])}
     arrays = [known.get(field.name, pa.nulls(rows, field.type)) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -138,5 +143,6 @@ COLUMNS: dict[str, Callable[[Piece, Part], pa.Array]] = {
     "delivered": _delivered,
     "damaged": _same(False, pa.bool_()),
     "damaged_bytes": _same(None, pa.int64()),
+    "unread": _same(None, pa.string()),
 }
 """How each column of the schema is made."""

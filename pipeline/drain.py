@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from dispatch.options import DispatchOptions
 from pipeline.backlog import Runs, undelivered
@@ -23,7 +24,8 @@ from pipeline.outcomes import read_outcomes
 from pipeline.plan import find_spools, plan_spool
 from pipeline.route import Routes
 from pipeline.route_plan import note_counts, plan_routes
-from pipeline.sending import Sent, check_mode, count_outcomes, count_topics, read_stored, send, tell
+from pipeline.schema import UNREAD
+from pipeline.sending import Sent, check_mode, count_outcomes, count_stored, read_stored, send, tell
 from pipeline.sink import Delivery
 from pipeline.unrecorded import announce, find_starts, read_segments, recover
 from router.job_discards import discard_file_of
@@ -44,7 +46,8 @@ def run_drain(
 ) -> Sent:
     """Deliver what the spools at these paths (globs, too) hold, and write down what was.
 
-    A live daemon goes on taking messages in; those are left to it. Raises NoSpool, SpoolBusy, NotLent,
+    A live daemon goes on taking messages in; those are left to it. What the disk gives an error for is passed
+    by, left as it is, and named. Raises NoSpool, SpoolBusy, NotLent,
     LeaseLost, Unreachable, BadProperty, BadPartitioner, JobFailed.
     """
     check_mode(options)
@@ -55,20 +58,21 @@ def run_drain(
     with ExitStack() as stack:
         leases = [stack.enter_context(delivery_lease(layout, file=file)) for layout in layouts]
         backlog = {lease.spool.hex(): open_runs(lease, options) for lease in leases}
-        stored = read_stored(session, layouts)
-        topics = count_topics(undelivered(stored, backlog))
+        stored = read_stored(session, layouts, UNREAD)
+        topics, unread = count_stored(undelivered(stored, backlog))
         routes = plan_routes(options, list(topics), partitioners, layouts, deadline)
         note_counts(leases, routes, "drain")
         delivery = replace(delivery_from(leases, options, "drain", routes), deadline=deadline)
-        reasons = count_outcomes(drain(stored, backlog, routes, delivery))
+        messages = stored.where(f.col(UNREAD.name).isNull())
+        reasons = count_outcomes(drain(messages, backlog, routes, delivery))
         for lease in leases:
             lease.check()
-    return tell(sum(map(len, backlog.values())), topics, routes, reasons, started)
+    return tell(sum(map(len, backlog.values())), topics, routes, reasons, started, unread)
 
 
 def open_runs(lease: DeliveryLease, options: DispatchOptions) -> Runs:
     """What a leased spool has to deliver. Raises Unreachable, JobFailed."""
-    runs = Runs.of(read_outcomes(plan_spool(lease.layout)).backlog, lease.end)
+    runs = Runs.of(read_outcomes(plan_spool(lease.layout, passing=True)).backlog, lease.end)
     if options.mode != "exactly_once":
         return runs
     return runs.without(recover(options, lease, read_segments(lease.layout)))

@@ -13,15 +13,19 @@ from spool.layout import Layout
 
 
 def plan_spools(
-    paths: Iterable[str], host: str | None = None, since: Mapping[str, int] | None = None
+    paths: Iterable[str],
+    host: str | None = None,
+    since: Mapping[str, int] | None = None,
+    *,
+    passing: bool = False,
 ) -> Iterator[SpoolPlan]:
     """A plan of each spool, as pipeline.plan makes it; of one at an address, as of a copy.
 
-    `since` as plan_spool has it. Raises NoSpool, BadOption, UnknownVersion, OSError.
+    `since` and `passing` as plan_spool has them. Raises NoSpool, BadOption, UnknownVersion, OSError.
     """
     paths = list(map(local_path, paths))
     for layout in find_spools(path for path in paths if not is_address(path)):
-        yield plan_spool(layout, host, since)
+        yield plan_spool(layout, host, since, passing=passing)
     found = {spool.address: spool for path in paths if is_address(path) for spool in find_remote(path)}
     for spool in found.values():
         yield _plan_remote(spool, host, since)
@@ -29,7 +33,7 @@ def plan_spools(
 
 def list_unreadable(paths: Iterable[str]) -> list[str]:
     """The segments of these spools whose headers are damaged: no job reads them. Raises as plan_spools."""
-    return [place for plan in plan_spools(paths) for place in plan.unreadable]
+    return [place for plan in plan_spools(paths, passing=True) for place in plan.unreadable]
 
 
 def _plan_remote(spool: Remote, host: str | None, since: Mapping[str, int] | None) -> SpoolPlan:

@@ -1,4 +1,4 @@
-"""Segments whose headers are damaged: what their names, footers and neighbours tell of them.
+"""Segments whose headers are damaged, or not given by the disk: what names, footers and neighbours tell.
 
 Nothing of them is read. Their frames could be, each by its own word; but marks go by the header's digest, so
 nobody could tell which of the messages are delivered, nor write down that they are. A daemon that starts
@@ -25,6 +25,8 @@ class Bare:
     suffix: str
     bytes: int
     footer: Footer | None
+    error: str = ""
+    """Why the disk does not give the header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ def place_headless(layout: Layout, found: Sequence[int | Bare], host: str | None
                 one.first_sequence,
                 one.suffix,
                 one.bytes,
+                one.error,
             ),
             one.footer,
             not numbers or not min(numbers) < at < max(numbers),

@@ -39,9 +39,16 @@ class Places:
     """How far the spools of a stream go. Its methods raise JobFailed, NoSpool, UnknownVersion."""
 
     def __init__(
-        self, paths: Iterable[str], host: str | None, *, delivered: bool, fail_on_loss: bool
+        self,
+        paths: Iterable[str],
+        host: str | None,
+        *,
+        delivered: bool,
+        fail_on_loss: bool,
+        passing: bool = False,
     ) -> None:
-        self._paths, self._host = list(paths), host
+        """`passing` as plan_spool has it."""
+        self._paths, self._host, self._passing = list(paths), host, passing
         self._delivered, self._fail_on_loss = delivered, fail_on_loss
         self._target: dict[str, Place] | None = None
 
@@ -80,7 +87,8 @@ class Places:
 
     def _plans(self, known: Mapping[str, Place]) -> list[SpoolPlan]:
         since = {spool: place.sequence for spool, place in known.items()}
-        plans = [plan for plan in plan_spools(self._paths, self._host, since) if plan.parts]
+        known_now = plan_spools(self._paths, self._host, since, passing=self._passing)
+        plans = [plan for plan in known_now if plan.parts]
         found = {plan.spool: plan for plan in plans}
         if len(found) < len(plans):
             raise JobFailed("two of the directories hold one spool, the one as a copy: name only one of them")

@@ -11,6 +11,7 @@ import os
 import socket
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -71,7 +72,7 @@ class SpoolPlan:
     @property
     def unreadable(self) -> list[str]:
         """The files whose headers are damaged, to be shown."""
-        return [one.file.place for one in self.damaged]
+        return [one.file.place for one in self.damaged if not one.file.error]
 
     def topics(self) -> set[str]:
         """Every topic in the spool: of segments without a footer the messages are read."""
@@ -94,13 +95,20 @@ def find_spools(paths: Iterable[str]) -> list[Layout]:
     return list(found.values())
 
 
-def plan_spool(layout: Layout, host: str | None = None, since: Mapping[str, int] | None = None) -> SpoolPlan:
+def plan_spool(
+    layout: Layout,
+    host: str | None = None,
+    since: Mapping[str, int] | None = None,
+    *,
+    passing: bool = False,
+) -> SpoolPlan:
     """What there is to read of a spool now. Raises UnknownVersion, OSError.
 
-    `since`: by spool, a sequence number before which no segment needs to be looked at.
+    `since`: by spool, a sequence number before which no segment needs to be looked at. `passing`: headers and
+    footers that the disk gives an error for are done without; else that is raised, as ReadFailed.
     """
     # Before the directory: the segment that it speaks of is then listed, or sent and gone.
-    found = list(_segments(layout, _Index(layout), since or {}))
+    found = list(_segments(layout, _Index(layout), since or {}, passing=passing))
     segments = _believed([one for one in found if isinstance(one, Segment)])
     host = host or read_host(layout)
     if segments and host is None and bytes(segments[-1].header["boot"]) == boot_id():
@@ -165,7 +173,9 @@ class _Index:
         return [(offset, first) for first, segment, offset, *_ in self._entries if segment == number]
 
 
-def _segments(layout: Layout, index: _Index, since: Mapping[str, int]) -> Iterator[Segment | Bare]:
+def _segments(
+    layout: Layout, index: _Index, since: Mapping[str, int], *, passing: bool
+) -> Iterator[Segment | Bare]:
     """Each segment that holds something committed, in order, and each whose header is damaged."""
     named = layout.list_segments()
     for first, suffix in named[_needed(layout, [first for first, _ in named], since) :]:
@@ -173,11 +183,7 @@ def _segments(layout: Layout, index: _Index, since: Mapping[str, int]) -> Iterat
         if fd is None:
             continue
         try:
-            found: Segment | Bare | None = _examine(fd, layout.segment(first), index)
-        except (UnknownVersion, ReadFailed):
-            raise
-        except BadSpool:
-            found = Bare(first, suffix, os.fstat(fd).st_size, read_footer(fd))
+            found = _look(fd, layout, first, suffix, index, passing=passing)
         finally:
             os.close(fd)
         if found:
@@ -185,6 +191,21 @@ def _segments(layout: Layout, index: _Index, since: Mapping[str, int]) -> Iterat
     if index.committed is None:
         for _, header in bound_spares(layout):
             yield Segment(header, None, None, packed=False, marks=[])
+
+
+def _look(
+    fd: int, layout: Layout, first: int, suffix: str, index: _Index, *, passing: bool
+) -> Segment | Bare | None:
+    """One segment; None when nothing of it is committed."""
+    try:
+        return _examine(fd, layout.segment(first), index, passing=passing)
+    except UnknownVersion:
+        raise
+    except BadSpool as error:
+        if isinstance(error, ReadFailed) and not passing:
+            raise
+        why = str(error.strerror) if isinstance(error, ReadFailed) else ""
+        return Bare(first, suffix, os.fstat(fd).st_size, _footer(fd, passing=passing), why)
 
 
 def _believed(segments: list[Segment]) -> list[Segment]:
@@ -212,10 +233,16 @@ def _needed(layout: Layout, names: list[int], since: Mapping[str, int]) -> int:
     return 0
 
 
-def _examine(fd: int, path: Path, index: _Index) -> Segment | None:
+def _footer(fd: int, *, passing: bool) -> Footer | None:
+    with suppress(*[ReadFailed] * passing):
+        return read_footer(fd)
+    return None
+
+
+def _examine(fd: int, path: Path, index: _Index, *, passing: bool) -> Segment | None:
     """What a segment says of itself; None when nothing of it is committed. Raises BadSpool."""
     header = header_of(fd, path)
-    if footer := read_footer(fd):
+    if footer := _footer(fd, passing=passing):
         end = tail_of_footer(header, footer[0])
         marks = [(int(offset), int(first)) for offset, first, _ in footer[1].tolist()]
         return Segment(header, end, footer, is_packed(fd, path), marks)

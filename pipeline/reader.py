@@ -11,12 +11,15 @@ from pyspark.sql.types import StructType
 
 from pipeline.columns import damage_to_arrow, to_arrow
 from pipeline.errors import JobFailed, SegmentGone
-from pipeline.schema import to_arrow_schema
+from pipeline.schema import UNREAD, to_arrow_schema
 from pipeline.segments import DamagedFile, Part, SegmentReading
 from pipeline.worker import freeze_imports
+from spool.errors import ReadFailed
 
 PERMISSIVE, DROPMALFORMED, FAILFAST = MODES = ("permissive", "dropmalformed", "failfast")
 """What becomes of damaged frames, as Spark's own readers name it: rows, nothing, an error."""
+
+_UNREAD = "the disk gives an error for {}; see to it, and start the job again"
 
 BATCH_BYTES = 1 << 20
 """Of a batch handed to Spark, about. The JVM writes it down and then looks at each row of it: what fits the
@@ -70,26 +73,50 @@ def read_part(partition: InputPartition, schema: StructType, mode: str) -> Itera
 
     A damaged range is a row only where the schema has `damaged` to tell it by: who does not ask for it wants
     messages. Raises SegmentGone when it is not there any more, JobFailed with FAILFAST when it is damaged.
+    JobFailed, too, for what the disk gives an error for, unless `passes_by`: then that is a row.
     """
     arrow = to_arrow_schema(schema)
     if isinstance(partition, DamagedFile):
-        if mode == FAILFAST:
-            raise JobFailed(
-                f"{partition.place} has a damaged header, and nothing of it can be read; "
-                "mode = permissive makes a row of it, dropmalformed passes it over"
-            )
-        if mode == PERMISSIVE and "damaged" in schema.names:
-            yield damage_to_arrow([(0, partition.bytes)], partition, arrow)
+        yield from _read_nothing(partition, arrow, mode)
     # Without any part Spark makes one of its own.
     if not isinstance(partition, Part):
         return
-    reading = SegmentReading(partition)
-    for piece in reading.pieces():
-        _refuse(reading, mode)
-        yield from _cut(to_arrow(piece, partition, arrow))
+    reading = SegmentReading(partition, passing=passes_by(schema, mode))
+    try:
+        for piece in reading.pieces():
+            _refuse(reading, mode)
+            yield from _cut(to_arrow(piece, partition, arrow))
+    except ReadFailed as error:
+        raise JobFailed(_UNREAD.format(_named(error))) from error
     _refuse(reading, mode)
+    if reading.error:
+        yield damage_to_arrow(reading.unread, partition, arrow, _named(reading.error))
     if mode == PERMISSIVE and reading.damaged and "damaged" in schema.names:
         yield damage_to_arrow(reading.damaged, partition, arrow)
+
+
+def _read_nothing(file: DamagedFile, schema: pa.Schema, mode: str) -> Iterator[pa.RecordBatch]:
+    """That a segment has no header which could be read."""
+    whole = [(0, file.bytes)]
+    if file.error:
+        # It was planned so for who passes it by.
+        yield damage_to_arrow(whole, file, schema, f"{file.place}: {file.error}")
+    elif mode == FAILFAST:
+        raise JobFailed(
+            f"{file.place} has a damaged header, and nothing of it can be read; "
+            "mode = permissive makes a row of it, dropmalformed passes it over"
+        )
+    elif mode == PERMISSIVE and "damaged" in schema.names:
+        yield damage_to_arrow(whole, file, schema)
+
+
+def passes_by(schema: StructType, mode: str) -> bool:
+    """Whether what the disk gives an error for ends nothing: who names the column UNREAD sees what it is."""
+    return UNREAD.name in schema.names and mode != FAILFAST
+
+
+def _named(error: ReadFailed) -> str:
+    return f"{error.filename}: {error.strerror}"
 
 
 def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -70,6 +70,16 @@ _COLUMNS: list[tuple[str, DataType, str]] = [
 ]
 
 SCHEMA = StructType([StructField(name, kind, True, {"comment": text}) for name, kind, text in _COLUMNS])
+UNREAD = StructField(
+    "unread",
+    StringType(),
+    True,
+    {
+        "comment": "Of a range that the disk gives an error for: the file and the error, in a row with host, "
+        "spool, segment and frame_offset, and without a message. Null of all else."
+    },
+)
+"""Only for who names it: else such an error ends the query."""
 
 KAFKA_SCHEMA = StructType(
     [

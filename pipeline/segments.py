@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +17,13 @@ from pipeline.errors import JobFailed, SegmentGone
 from pipeline.remote import is_address, open_remote, shown
 from spool.decode import decode
 from spool.disk import read_at
-from spool.errors import BadSpool
+from spool.errors import BadSpool, ReadFailed
 from spool.examination import malformed
 from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, Record, decode_header
 from spool.frame import POSITION, SEQUENCE, skip_to, tail_at_start
 from spool.kernel import address_of
 from spool.layout import SEGMENT, SENT, SPARE, Layout, segment_name
+from spool.live import read_footer
 from spool.packed import open_plain
 from spool.record import Batch, Topics
 from spool.scan import Chunk, Scan, digest_address, find_frame
@@ -86,7 +88,7 @@ class Part(InputPartition):
 
 @dataclass(frozen=True)
 class DamagedFile(InputPartition):
-    """A segment whose header is damaged: it is not known what it holds, and nothing of it is read."""
+    """A segment whose header is damaged, or is not given: nobody knows what it holds, and nothing is read."""
 
     directory: str
     """Of the spool: a path, or an address."""
@@ -99,6 +101,8 @@ class DamagedFile(InputPartition):
     suffix: str
     """These two are its name."""
     bytes: int
+    error: str = ""
+    """Why the disk does not give it: then it need not be damaged."""
 
     @property
     def place(self) -> str:
@@ -125,37 +129,66 @@ class Piece:
 
 
 class SegmentReading:
-    """The pieces of a part, in order. Damaged frames are passed over, and counted."""
+    """The pieces of a part, in order. Damaged frames are passed over, and counted.
 
-    def __init__(self, part: Part, chunk_bytes: int = CHUNK_BYTES) -> None:
+    So is, if that is wanted, what the disk gives an error for: up to where a mark of the footer lets a frame
+    be entered, else to the end. Each mark that cannot be entered doubles the step, as in spool.reader.
+    """
+
+    def __init__(self, part: Part, chunk_bytes: int = CHUNK_BYTES, *, passing: bool = False) -> None:
+        """`passing`: pass by what the disk does not give; else that is raised."""
         self.part = part
         self.damaged: list[tuple[int, int]] = []
         """Offsets [from, to) that could not be read, so far."""
-        self._chunk_bytes = chunk_bytes
+        self.unread: list[tuple[int, int]] = []
+        """Those of them that the disk gave an error for; they may be whole."""
+        self.error: ReadFailed | None = None
+        """The last one."""
+        self._chunk_bytes, self._passing = chunk_bytes, passing
+        self._end, self._failed = 0, 0
 
     def pieces(self) -> Iterator[Piece]:
-        """Read the part. Raises SegmentGone when it is not there, JobFailed when it is another."""
-        fd = self.part.open()
+        """Read it. Raises SegmentGone when it is not there, JobFailed when it is another, ReadFailed."""
+        fd = -1
         try:
-            end = os.fstat(fd).st_size if self.part.end is None else self.part.end
-            size = self._chunk_bytes
-            scan = Scan(fd, tail_at_start(self._header(fd)), end, size, first_bytes=size)
+            fd = self.part.open()
+            scan = self._enter(fd)
+        except ReadFailed as error:
+            start = self.part.start[0] if self.part.start else 0
+            self._note_unread(error, start, self.part.end or start)
+        else:
             topics = Topics()
-            if self.part.start:
-                # What comes before it is another part's, and may be damaged: it is taken at its own word.
-                scan.tail[POSITION], scan.tail[SEQUENCE] = self.part.start
-                if not self._pass_damage(scan, end):
-                    return
-            while True:
-                while chunk := scan.next():
-                    for frames in self._well_formed(chunk, int(scan.tail[POSITION])):
-                        batch = decode(chunk.data, chunk.offset, frames, topics, digest_address())
-                        if len(batch):
-                            yield Piece(batch, frames)
-                if not self._pass_damage(scan, end):
-                    return
+            for chunk in self._chunks(scan):
+                for frames in self._well_formed(chunk, int(scan.tail[POSITION])):
+                    batch = decode(chunk.data, chunk.offset, frames, topics, digest_address())
+                    if len(batch):
+                        yield Piece(batch, frames)
         finally:
-            os.close(fd)
+            if fd >= 0:
+                os.close(fd)
+
+    def _enter(self, fd: int) -> Scan:
+        self._end = os.fstat(fd).st_size if self.part.end is None else self.part.end
+        size = self._chunk_bytes
+        scan = Scan(fd, tail_at_start(self._header(fd)), self._end, size, first_bytes=size)
+        if self.part.start:
+            # What comes before it is another part's, and may be damaged: it is taken at its own word.
+            scan.tail[POSITION], scan.tail[SEQUENCE] = self.part.start
+        return scan
+
+    def _chunks(self, scan: Scan) -> Iterator[Chunk]:
+        """Good frames, over all others."""
+        entered = not self.part.start
+        while True:
+            try:
+                while entered and (chunk := scan.next()):
+                    self._failed = 0
+                    yield chunk
+                entered = self._pass_damage(scan)
+            except ReadFailed as error:
+                entered = self._pass_by(scan, error)
+            if not entered:
+                return
 
     def _well_formed(self, chunk: Chunk, end: int) -> Iterator[npt.NDArray[np.int64]]:
         """Runs of frames that hold datagrams and nothing else; others are noted as damaged.
@@ -180,9 +213,34 @@ class SegmentReading:
             raise JobFailed(f"{self.part.place}: another spool took its place while the job ran")
         return header
 
-    def _pass_damage(self, scan: Scan, end: int) -> bool:
-        """Go to the next good frame before `end`; False when there is none."""
-        position = int(scan.tail[POSITION])
+    def _pass_by(self, scan: Scan, error: ReadFailed) -> bool:
+        """Enter behind what the disk gives an error for; False where nothing can be entered."""
+        stands, end = int(scan.tail[POSITION]), self._end
+        marks = [mark for mark in _marks(scan.fd) if stands < mark[1] < end]
+        while 1 << self._failed <= len(marks):
+            sequence, offset = marks[(1 << self._failed) - 1]
+            self._failed += 1
+            with suppress(ReadFailed):
+                head = np.frombuffer(read_at(scan.fd, HEAD_BYTES, offset), HEAD)[0]
+                if head["first_sequence"] == sequence:
+                    skip_to(scan.tail, offset, head)
+                    self._note_unread(error, stands, offset)
+                    return True
+        self._note_unread(error, stands, end)
+        return False
+
+    def _note_unread(self, error: ReadFailed, start: int, end: int) -> None:
+        """Raises the error, unless it is to be passed by."""
+        if not self._passing:
+            raise error
+        self.error = error
+        if self.unread and self.unread[-1][1] == start:
+            start, _ = self.unread.pop()
+        self.unread.append((start, end))
+
+    def _pass_damage(self, scan: Scan) -> bool:
+        """Go to the next good frame; False when there is none."""
+        position, end = int(scan.tail[POSITION]), self._end
         if position >= end:
             return False
         found = find_frame(scan.fd, position, end, scan.tail)
@@ -192,3 +250,12 @@ class SegmentReading:
         if found > position or (found < 0 and self.part.end is not None):
             self.damaged.append((position, found if found >= 0 else end))
         return found >= 0
+
+
+def _marks(fd: int) -> list[tuple[int, int]]:
+    """(first sequence, offset) of frames that the footer says can be entered; none where it is not given."""
+    with suppress(ReadFailed):
+        if footer := read_footer(fd):
+            found: list[tuple[int, int]] = footer[1][["first_sequence", "offset"]].tolist()
+            return found
+    return []

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from dispatch.options import DispatchOptions
 from pipeline.errors import JobFailed
 from pipeline.failure import explained
 from pipeline.route import Routes, route
-from pipeline.schema import SCHEMA
+from pipeline.schema import SCHEMA, UNREAD
 from pipeline.sink import COLUMNS, Delivery, arrange, deliver
 from spool.layout import Layout
 from spool.wire import reason_name
@@ -42,6 +42,8 @@ class Sent:
     unknown: list[str]
     """Topics that Kafka does not have."""
     seconds: float
+    unread: list[str] = field(default_factory=list)
+    """Segments that the disk gives an error for, and the error: what of them could not be read is left."""
 
     @property
     def unknown_messages(self) -> dict[str, int]:
@@ -62,17 +64,18 @@ def send(frame: DataFrame, routes: Routes, delivery: Delivery) -> DataFrame:
     return deliver(arrange(placed, in_transactions=delivery.in_transactions), delivery)
 
 
-def read_stored(session: SparkSession, layouts: Iterable[Layout], *more: str) -> DataFrame:
+def read_stored(session: SparkSession, layouts: Iterable[Layout], *more: StructField) -> DataFrame:
     """The messages in these spools, with the columns that are routed and delivered, and `more`."""
-    names = [*(name for name in COLUMNS if name != "partition"), *more]
-    schema = StructType([SCHEMA[name] for name in names])
+    schema = StructType([*(SCHEMA[name] for name in COLUMNS if name != "partition"), *more])
     return session.read.format("bruce").schema(schema).load([str(layout.directory) for layout in layouts])
 
 
-def count_topics(frame: DataFrame) -> Counter[str]:
-    """Messages by topic. Raises JobFailed."""
+def count_stored(frame: DataFrame) -> tuple[dict[str, int], list[str]]:
+    """Messages by topic, and what the disk does not give (the column UNREAD). Raises JobFailed."""
     with explained():
-        return Counter({row.topic: int(row.n) for row in frame.groupBy("topic").agg(_count()).collect()})
+        rows = frame.groupBy("topic", UNREAD.name).agg(_count()).collect()
+    topics = {row.topic: int(row.n) for row in rows if row[UNREAD.name] is None}
+    return topics, sorted(row[UNREAD.name] for row in rows if row[UNREAD.name] is not None)
 
 
 def count_outcomes(told: DataFrame) -> dict[int, int]:
@@ -100,7 +103,12 @@ def _count() -> Column:
 
 
 def tell(
-    messages: int, topics: Mapping[str, int], routes: Routes, reasons: Mapping[int, int], started: float
+    messages: int,
+    topics: Mapping[str, int],
+    routes: Routes,
+    reasons: Mapping[int, int],
+    started: float,
+    unread: Sequence[str] = (),
 ) -> Sent:
     """What came of it; `started` by the monotonic clock."""
     return Sent(
@@ -111,6 +119,7 @@ def tell(
         messages - sum(reasons.values()),
         sorted(topics.keys() - routes.available.keys()),
         time.monotonic() - started,
+        list(unread),
     )
 
 

@@ -8,6 +8,10 @@ A path is as executors see it, or an address that pyarrow.fs knows. One segment 
 large one several. Columns are those of `pipeline.schema`, all or those that a schema names; the fewer, the
 faster.
 
+A disk that gives an error (EIO) says nothing of what is stored: it ends the query, unless the schema names
+the column `unread` (pipeline.schema). Then what can be read is read, and the rest is rows that say so; with
+`mode = failfast` the query ends all the same.
+
 Options:
 
     host   names the host whose spools these are
@@ -39,9 +43,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from pipeline.errors import BadOption, BadSchema, MissingSpark
-from pipeline.reader import MODES, PruningReader, SegmentReader
-from pipeline.schema import SCHEMA
+from pipeline.reader import MODES, PruningReader, SegmentReader, passes_by
+from pipeline.schema import SCHEMA, UNREAD
 from pipeline.segments import DamagedFile, Part
+
+KNOWN = StructType([*SCHEMA.fields, UNREAD])
+"""The columns that there are."""
 
 
 class BruceSource(DataSource):
@@ -55,14 +62,14 @@ class BruceSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> SegmentReader:
-        check_schema(schema, SCHEMA)
+        check_schema(schema, KNOWN)
         prunes = _choice(self.options, "pushFilters", ("false", "true")) == "true"
         kind = PruningReader if prunes else SegmentReader
         plan = partial(_plan, **self._spools(schema))
         return kind(plan, schema, _mode(self.options), fail_on_loss=_fails_on_loss(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
-        check_schema(schema, SCHEMA)
+        check_schema(schema, KNOWN)
         # Here and not above: executors import this module, and do without LMDB.
         from pipeline.places import Places  # noqa: PLC0415
 
@@ -78,6 +85,7 @@ class BruceSource(DataSource):
             "paths": _paths(dict(self.options)),
             "host": self.options.get("host"),
             "delivered": "delivered" in schema.names,
+            "passing": passes_by(schema, _mode(self.options)),
         }
 
 
@@ -122,12 +130,12 @@ def _bytes(options: Mapping[str, str]) -> int | None:
 
 
 def _plan(
-    filters: Sequence[Any], *, paths: list[str], host: str | None, delivered: bool
+    filters: Sequence[Any], *, paths: list[str], host: str | None, delivered: bool, passing: bool
 ) -> list[Part | DamagedFile]:
     # Here and not above: executors import this module, and do without LMDB.
     from pipeline.fleet import plan_spools  # noqa: PLC0415
     from pipeline.outcomes import tell_delivered  # noqa: PLC0415
     from pipeline.ranges import choose  # noqa: PLC0415
 
-    plans = plan_spools(paths, host)
+    plans = plan_spools(paths, host, passing=passing)
     return [part for plan in plans for part in choose(tell_delivered(plan) if delivered else plan, filters)]

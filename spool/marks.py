@@ -313,7 +313,15 @@ class Marks:
         if info.identity == UNTOLD and row and row.startswith(place):
             # With the check that it has it holds when the header can be read again.
             return
-        self._put(txn, table, key, place, info.identity)
+        if info.identity == UNTOLD:
+            # Else it would hold only until the header can be read: one before it says which log this is.
+            info = self._told_before(info.number) or info
+        self._put(txn, table, key, _PLACE.pack(sequence, info.number), info.identity)
+
+    def _told_before(self, number: int) -> SegmentInfo | None:
+        """The last segment before this one whose header can be read."""
+        told = (s for s in self.catalogue.segments if s.number < number and s.identity != UNTOLD)
+        return max(told, key=lambda info: info.number, default=None)
 
     def _put_partitions(self, txn: Any, partitions: dict[bytes, list[tuple[int, int]]]) -> None:
         for topic, history in partitions.items():

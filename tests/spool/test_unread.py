@@ -236,6 +236,20 @@ def test_marks_hold_while_a_header_cannot_be_read(full: Rig) -> None:
     marks.close()
 
 
+def test_a_floor_that_comes_to_it(full: Rig) -> None:
+    """All before a segment whose header cannot be read is delivered: so it stays when that heals."""
+    path, first, _ = place(full, 1)
+    with unreadable(path, 0, 64):
+        marks = Marks(full.layout.delivery, Catalogue(full.layout))
+        marks.commit(Changes(first, offsets={-1: first}))
+        assert (marks.floor(), marks.offsets()) == ((first, first), {-1: first})
+        marks.close()
+    marks = Marks(full.layout.delivery, Catalogue(full.layout))
+    assert (marks.floor(), marks.offsets()) == ((first, first), {-1: first})
+    assert not marks.mismatches()
+    marks.close()
+
+
 @pytest.mark.parametrize("end", [64, 1 << 30], ids=["header", "all of it"])
 def test_a_start_leaves_it_alone(full: Rig, end: int, caplog: pytest.LogCaptureFixture) -> None:
     """Not mended, renamed, quarantined, or taken for empty; the log goes on behind the last segment."""

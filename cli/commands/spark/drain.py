@@ -55,12 +55,16 @@ def drain(
     they are: no drain discards them. They are the daemon's, or the next drain's, once the topic is there; the
     daemon, and brucectl spark run, give them up in the end, as configured.
 
+    What the disk gives an error for is passed by and named; its messages stay as they are, for the next
+    drain, or the daemon, to deliver when the disk gives them.
+
     With --json one document of version 1: messages, topics (messages by name), delivered, refused (by
-    reason), left, unknown (topics that Kafka does not have), seconds, unknown_messages (messages of those
-    topics, by name). Exits with 1 when messages are left, or the header of a segment is damaged.
+    reason), left, unknown (topics that Kafka does not have), seconds, unread (segments that the disk gives an
+    error for), unknown_messages (messages of those topics, by name). Exits with 1 when messages are left, or
+    a segment cannot be read, or its header is damaged.
     """
     from cli.config import load_config
-    from cli.output import show_json
+    from cli.output import complain, show_json
 
     settings = load_config(config)
     options = dataclasses.replace(settings.dispatch, kafka=kafka_properties(settings, bootstrap_servers))
@@ -73,7 +77,9 @@ def drain(
         show_json(result.as_json())
     else:
         typer.echo(_sentence(result))
-    if complain_of_damage(paths) or result.left:
+    for place in result.unread:
+        complain(f"{place}: what could not be read of it was left as it is; see to the disk, and drain again")
+    if complain_of_damage(paths) or result.left or result.unread:
         raise typer.Exit(exits.FOUND)
 
 

@@ -1,0 +1,183 @@
+"""Segments that the disk gives an error for (EIO): who asks to be told passes them by, and nobody else.
+
+In this process the errors are those of tests.spool.unreadable; for a job they are the kernel's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from dispatch.embedded import EmbeddedKafka
+from spool import contents
+from spool.errors import ReadFailed
+from spool.packed import pack
+from spool.wire import encode
+from tests.daemon import consume
+from tests.forgetful.disk import ForgetfulDisk
+from tests.pipeline.conftest import Done
+from tests.spool import plain
+from tests.spool.rig import Rig
+from tests.spool.unreadable import FOR_EVER, unreadable
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+pytest.importorskip("pyspark")
+
+PARTS = {
+    "header": (0, 64),
+    "body": (2048, 4096),
+    "from the body on": (2048, FOR_EVER),
+    "footer": (-1, FOR_EVER),
+}
+"""Bytes of a segment that cannot be read; -1: from where its footer begins."""
+COUNT = 400
+
+
+@pytest.fixture
+def full(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """Some sealed segments, with a mark of their footers each KiB."""
+    monkeypatch.setattr(contents, "MARK_BYTES", 1024)
+    fill(rig)
+    return rig
+
+
+def fill(rig: Rig) -> None:
+    """COUNT messages, ten a frame, one with each partition key."""
+    for first in range(0, COUNT, 10):
+        rig.append(
+            [encode(b"t", b"%d" % i + bytes(50), partition_key=i % 5) for i in range(first, first + 10)]
+        )
+    for _ in range(8):
+        rig.step()
+    assert len(rig.layout.list_segments()) >= 4
+
+
+def second(rig: Rig) -> tuple[Path, int, int]:
+    """(path, first sequence, that of the next) of the second segment."""
+    named = rig.layout.list_segments()
+    return rig.layout.segment(*named[1]), named[1][0], named[2][0]
+
+
+def lost(path: Path, part: str) -> tuple[int, int]:
+    """The bytes of PARTS."""
+    start, end = PARTS[part]
+    return start if start >= 0 else plain.read_segment(path.read_bytes()).end, end
+
+
+def columns(*more: str) -> StructType:
+    """Those that tests look at, and more."""
+    from pyspark.sql.types import StructType
+
+    from pipeline.schema import SCHEMA, UNREAD
+
+    known = StructType([*SCHEMA.fields, UNREAD])
+    return StructType([known[name] for name in ("spool", "sequence", "frame_offset", "damaged", *more)])
+
+
+def read(rig: Rig, schema: StructType, **options: str) -> list[dict[str, Any]]:
+    """The rows of the spool, as a driver and executors read them."""
+    from pipeline.source import BruceSource
+
+    reader = BruceSource({"path": str(rig.options.directory), **options}).reader(schema)
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    rows: list[dict[str, Any]] = pa.Table.from_batches(batches).to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("mode", ["permissive", "dropmalformed"])
+def test_who_names_the_column_is_told(full: Rig, part: str, mode: str) -> None:
+    """All that can be read is read, also behind the gap; the rest is rows with the file, and no damage."""
+    path, first, behind = second(full)
+    with unreadable(path, *lost(path, part)):
+        rows = read(full, columns("unread"), mode=mode)
+    there = [row["sequence"] for row in rows if row["sequence"] is not None]
+    lacking = sorted(set(range(COUNT)) - set(there))
+    assert there == sorted(set(there))
+    assert set(lacking) <= set(range(first, behind))
+    assert {"header": len(lacking) == behind - first, "footer": not lacking}.get(part, len(lacking) > 0)
+    if part == "body":
+        assert behind - 1 in there
+    told = [row for row in rows if row["sequence"] is None]
+    assert {row["unread"] for row in told} == {f"{path}: Input/output error"}
+    assert not any(row["damaged"] for row in rows)
+    assert read(full, columns("unread"), mode=mode) == read(full, columns("unread"))
+
+
+def test_a_packed_segment_goes_as_a_whole(full: Rig) -> None:
+    """Its blocks are unpacked together: one that is not given takes the others along."""
+    path, first, behind = second(full)
+    with path.open("rb") as source, path.with_suffix(".tmp").open("w+b") as target:
+        pack(source.fileno(), target.fileno())
+    path.with_suffix(".tmp").rename(path)
+    with unreadable(path, 300, 400):
+        rows = read(full, columns("unread"))
+    lacking = set(range(COUNT)) - {row["sequence"] for row in rows}
+    assert lacking == set(range(first, behind))
+    assert [row["unread"] for row in rows if row["sequence"] is None] == [f"{path}: Input/output error"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_else_the_query_ends(full: Rig, part: str) -> None:
+    """Nobody who does not name the column, or wants failfast, takes what is left for all there is."""
+    from pipeline.errors import JobFailed
+
+    path, _, _ = second(full)
+    with unreadable(path, *lost(path, part)):
+        for schema, mode in (
+            (columns(), "permissive"),
+            (columns(), "dropmalformed"),
+            (columns("unread"), "failfast"),
+        ):
+            with pytest.raises((JobFailed, ReadFailed), match=path.name):
+                read(full, schema, mode=mode)
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    """One broker, one partition."""
+    with EmbeddedKafka(brokers=1, topics=[("t", 1)]) as running:
+        yield running
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[ForgetfulDisk]:
+    """An empty one."""
+    with ForgetfulDisk(tmp_path / "disk") as made:
+        yield made
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("part", ["header", "from the body on"])
+def test_a_drain_passes_it_by(
+    job: Callable[..., Done], kafka: EmbeddedKafka, disk: ForgetfulDisk, tmp_path: Path, part: str
+) -> None:
+    """The rest is delivered, exit code 1, and the file named; when it heals, another drain has the rest."""
+    rig = Rig(disk.path, tmp_path)
+    fill(rig)
+    path, first, behind = second(rig)
+    rig.crash()
+    arguments = "drain", rig.options.directory, "--bootstrap-servers", kafka.bootstrap_servers, "--json"
+    disk.lose(path.name, *PARTS[part])
+    done = job(*arguments)
+    told = json.loads(done.stdout)
+    assert done.returncode == 1, done.stderr
+    assert f"{path}: Input/output error: what could not be read of it was left as it is" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert told["unread"] == [f"{path}: Input/output error"]
+    assert 0 < told["left"] <= behind - first
+    assert told["messages"] == COUNT == told["delivered"] + told["left"]
+    disk.heal()
+    again = job(*arguments)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["delivered"] == told["left"]
+    records = consume(kafka.bootstrap_servers, "t", 1, COUNT)
+    values = sorted(int(record.value().split(b"\0")[0]) for record in records)
+    assert values == list(range(COUNT))
