@@ -69,10 +69,11 @@ def open_session(master: str = LOCAL, settings: Mapping[str, str] | None = None)
 
     One that is already there is used as it is, and left. Raises MissingSpark when Spark does not start.
     """
+    # Each writes to standard error what it raises, too: an error in SQL, as JSON, and an interrupted call.
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    logging.getLogger().addFilter(_is_not_py4js)
     found = SparkSession.getActiveSession()
     session = found or _start(master, settings or {})
-    # It writes each error in SQL to standard error, as JSON, beside raising it.
-    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     session.dataSource.register(BruceSource)
     session.dataSource.register(KafkaSource)
     try:
@@ -80,6 +81,11 @@ def open_session(master: str = LOCAL, settings: Mapping[str, str] | None = None)
     finally:
         if found is None:
             _stop(session)
+
+
+def _is_not_py4js(record: logging.LogRecord) -> bool:
+    """Of what is logged under no name."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _start(master: str, settings: Mapping[str, str]) -> SparkSession:

@@ -130,29 +130,31 @@ def test_a_terminal_gets_a_bar_and_the_link(spark: SparkSession) -> None:
     assert b"WARN" not in seen
 
 
+ENDLESS = "SELECT count(*) FROM range(1000000000000) WHERE id % 7 = hash(id)"
+COLLECTED = f"""
+import sys, typer
+from cli.commands.spark.options import job_session
+try:
+    with job_session("local[1]", None) as session:
+        session.sql({ENDLESS!r}).collect()
+except typer.Exit as end:
+    sys.exit(end.exit_code)
+"""
+
+
 @pytest.mark.spark
-def test_an_interrupt_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    """Control-C in the middle of a job: the bar goes, one sentence stays, and the exit code is 130."""
+@pytest.mark.parametrize("way", ["rows as they come", "all at once"])
+def test_an_interrupt_is_one_sentence(spark: SparkSession, tmp_path: Path, way: str) -> None:
+    """Control-C in the middle of a job: the bar goes, one sentence stays, and the exit code is 130.
+
+    So it is with all rows asked for at once, where py4j has the main thread.
+    """
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    sql = "SELECT count(*) FROM range(1000000000000) WHERE id % 7 = hash(id)"
+    query = [*BRUCECTL, "spark", "query", ENDLESS, str(tmp_path), "--master", "local[1]"]
+    job = query if way == "rows as they come" else [sys.executable, "-c", COLLECTED]
     process = subprocess.Popen(
-        [
-            "setsid",
-            "--ctty",
-            "--wait",
-            *BRUCECTL,
-            "spark",
-            "query",
-            sql,
-            str(tmp_path),
-            "--master",
-            "local[1]",
-        ],
-        cwd=ROOT,
-        stdin=child,
-        stdout=child,
-        stderr=child,
+        ["setsid", "--ctty", "--wait", *job], cwd=ROOT, stdin=child, stdout=child, stderr=child
     )
     os.close(child)
     seen = b""
@@ -165,6 +167,7 @@ def test_an_interrupt_is_one_sentence(spark: SparkSession, tmp_path: Path) -> No
     assert process.wait() == 130, seen
     said = seen.rpartition(b"\x1b[2K")[2].decode().replace("\r", "").strip()
     assert said == "interrupted: the job has not come to its end; the same command may be given again"
+    assert b"Traceback" not in seen
     assert seen.count(b"\n") == 3, seen
 
 
