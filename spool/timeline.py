@@ -18,6 +18,14 @@ STEPS_S = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 6
 _SECOND = 10**9
 
 
+class TooManyIntervals(ValueError):
+    """The step that was asked for cuts what was found into more than `most`. `count`: how many that were."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} intervals")
+        self.count = count
+
+
 class Timeline(NamedTuple):
     """Columns of one length: an interval each, in order, empty ones included."""
 
@@ -42,7 +50,8 @@ def timeline(
     """Count frames by interval: each second, or the shortest step by which there are `most` or fewer.
 
     Frames are counted as a whole, by the time range and the sequence range of `span`. `fleeting`: a daemon
-    may rename or remove files meanwhile; what is gone is passed over. Raises OSError.
+    may rename or remove files meanwhile; what is gone is passed over. Raises OSError, and TooManyIntervals
+    when `step_s` makes more than `most`.
     """
     columns: list[npt.NDArray[np.int64]] = [np.empty((0, 4), np.int64)]
 
@@ -91,6 +100,9 @@ def _intervals(rows: npt.NDArray[np.int64], most: int, step_s: int | None) -> Ti
         return int(seconds[-1] // step - seconds[0] // step) + 1
 
     step = step_s or next((step for step in STEPS_S if count(step) <= most), STEPS_S[-1])
+    if step_s and count(step) > most:
+        # A clock that jumped by years, and a step of a second, would be gigabytes of nothing.
+        raise TooManyIntervals(count(step))
     sums = np.zeros((count(step), 4), np.int64)
     np.add.at(sums, seconds // step - seconds[0] // step, rows)
     start = (seconds[0] // step + np.arange(len(sums))) * step * _SECOND

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +295,21 @@ def test_a_file_that_is_not_there(tmp_path: Path, command: str) -> None:
     """One that somebody named, and is not there, is told: one sentence, code 2."""
     done = inspect(*command.split(), tmp_path / "1.seg", code=2)
     assert done.stderr == f"{tmp_path / '1.seg'} cannot be read: No such file or directory\n"
+
+
+def test_a_step_that_is_too_fine(tmp_path: Path) -> None:
+    """Seconds of a clock that jumped by ten years: one sentence, code 2, and no chart of nothing."""
+    rig = Rig(tmp_path)
+    for year in (2026, 2036):
+        rig.writer.append(
+            [encode(b"t", b"v")], received_ns=int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * 10**9
+        )
+        rig.step()
+    done = inspect("timeline", "--step", "1s", "--spool", rig.layout.directory, code=2)
+    assert done.stderr == (
+        "--step 1s cuts what is kept into 315,532,801 intervals, and 100,000 is the most: "
+        "give a longer one, or --from and --to\n"
+    )
 
 
 def test_a_closed_pipe_is_no_error(layout: Layout) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from spool.files import Span, list_files
 from spool.frames import read_frames
-from spool.timeline import timeline
+from spool.timeline import TooManyIntervals, timeline
 from spool.wire import encode
 from tests.spool.rig import Rig
 
@@ -47,7 +48,18 @@ def test_steps(rig: Rig) -> None:
     found = timeline(list_files(rig.layout), Span(), 11, quiet)
     assert found.step_s == 60
     assert found.messages.tolist() == [1, 5, 0, 0, 0, 0, 0, 0, 0, 0, 4]
-    assert timeline(list_files(rig.layout), Span(), 2, quiet, 300).messages.tolist() == [6, 0, 4]
+    assert timeline(list_files(rig.layout), Span(), 3, quiet, 300).messages.tolist() == [6, 0, 4]
+
+
+def test_a_step_that_is_too_fine(rig: Rig) -> None:
+    """A clock that jumped by ten years is told in weeks; by seconds it is refused, and they are counted."""
+    years = 10 * 365 * 86400
+    fill(rig, [0, years])
+    files = list_files(rig.layout)
+    with pytest.raises(TooManyIntervals) as raised:
+        timeline(files, Span(), 100_000, quiet, 1)
+    assert raised.value.count == years + 1
+    assert timeline(files, Span(), 100_000, quiet).messages.sum() == 3
 
 
 def test_a_part(rig: Rig) -> None:

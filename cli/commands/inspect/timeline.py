@@ -45,6 +45,7 @@ def timeline(
     With --json one document of version 1: step_seconds, intervals: start (UTC), messages, bytes, discarded.
     Exits with 1 when something on the way could not be read.
     """
+    from cli.errors import BadArgument
     from cli.output import complain, show_json
     from cli.span import parse_length, parse_span
     from spool import timeline as times
@@ -59,7 +60,13 @@ def timeline(
     most = MOST_WITH_STEP if seconds else MOST
     with file_errors():
         paths = segment_files(files, spool, config)
-        found = times.timeline(paths, span, most, note, seconds, fleeting=not files)
+        try:
+            found = times.timeline(paths, span, most, note, seconds, fleeting=not files)
+        except times.TooManyIntervals as error:
+            raise BadArgument(
+                f"--step {step} cuts what is kept into {error.count:,} intervals, and {most:,} is the most: "
+                "give a longer one, or --from and --to"
+            ) from None
     if as_json:
         show_json(_document(found))
     else:
