@@ -256,9 +256,11 @@ class IngestWorker:
             time.sleep(_WAIT_S)
         if self._guard:
             self._guard.leave()
-        if self.receivers.last_of and not self.giving_way:
+        # Also of what was an input until a reload: with bruce its queue goes.
+        ending = [*self.receivers.leaving, *self.receivers.last_of]
+        if ending and not self.giving_way:
             self.receivers.shut_down()
-            Guard([one.fileno() for one in self.receivers.last_of], self.staging, self.turn).take_rest()
+            Guard([one.fileno() for one in ending], self.staging, self.turn).take_rest()
         log.warning("the spool is full; what was received stays in %s for the next start", self.staging.path)
 
     def _round(self, receiver: socket.socket | None = None) -> bool:

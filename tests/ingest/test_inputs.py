@@ -7,13 +7,14 @@ import select
 import socket
 import stat
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from ingest.errors import BadSocket
 from ingest.inputs import DATAGRAM, STREAM, TCP, Input, Inputs
 from ingest.listener import finish
-from ingest.worker import IngestWorker
+from ingest.worker import Blocked, IngestWorker
 from spool.wire import encode
 from tests.daemon import free_port
 from tests.ingest.intake import Intake, connect
@@ -138,6 +139,28 @@ def test_a_worker_takes_turns(intake: Intake, memory: Path) -> None:
     stored = intake.stored()
     assert stored[0] == encode(b"t", b"gone")
     assert sorted(stored[1:]) == [encode(b"t", b"%d" % number) for number in range(3)]
+    inputs.close()
+
+
+def test_without_room_at_the_end_what_left_is_kept(
+    intake: Intake, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Full, and stopped: what stood in an input that a reload took away is kept in staging, too."""
+    inputs = Inputs([], [Input(DATAGRAM, memory / name) for name in "xz"])
+    x, z = inputs.of(DATAGRAM)
+    for name in "xz":
+        with connect(memory / name) as sender:
+            sender.send(encode(b"t", name.encode()))
+    inputs.change([x.input, z.input], [x.input])
+    worker = intake.start()
+    worker.receivers.join(x.socket, last_reader=True)
+    worker.receivers.leaving = inputs.leaving(DATAGRAM)
+    intake.rig.step()
+    with monkeypatch.context() as patched:
+        patched.setattr(worker, "salvage", mock.Mock(side_effect=Blocked))
+        worker.run()
+    intake.start().salvage()
+    assert sorted(intake.stored()) == [encode(b"t", b"x"), encode(b"t", b"z")]
     inputs.close()
 
 
