@@ -21,6 +21,7 @@ from spool.layout import Layout
 from spool.ledger import Discards, read_books
 from spool.live import empty_tail, end_of, live_segment
 from spool.marks import Marks, Outcomes
+from spool.vouched import vouched_for
 from spool.wire import DEAD_LETTERED
 
 Staging = Callable[[], list[tuple[int, int]]]
@@ -91,8 +92,8 @@ def take_account(layout: Layout, staging: Staging) -> Account:
 
 
 def _end(layout: Layout) -> Tail:
-    live = live_segment(layout)
-    return end_of(live).tail if live else empty_tail()
+    known, live = vouched_for(layout), live_segment(layout)
+    return end_of(live, known=known).tail if live else empty_tail()
 
 
 def _outcomes(layout: Layout) -> Outcomes:

@@ -3,8 +3,9 @@
 A segment of which nothing is delivered tells by its footer what it holds; what is wholly delivered need not
 be looked at. Frames are read of the segment in use, and of those of which a part is delivered. When a broker
 has been away for hours these are all there are: then a few of them are read, and in the others each topic is
-taken to be open to a like share. How many wait is exact in any case; `estimated` says that their topics are
-not.
+taken to be open to a like share. Beside a keeper that lives the segment in use is entered where that has
+committed it, and its messages are counted without the compiled loops (spool.fresh). How many wait is exact in
+any case; `estimated` says that their topics are not.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -25,14 +27,16 @@ from spool.environment import UNREADABLE
 from spool.errors import BadSpool, ReadFailed
 from spool.files import Span, Unreadable, read_file
 from spool.frame import POSITION, ROW, SEQUENCE, STORED, Tail
+from spool.fresh import Fresh
 from spool.index import read_committed
-from spool.kernel import compile_at_once
+from spool.kernel import compile_at_once, interprets
 from spool.layout import Layout
 from spool.live import empty_tail, end_of, live_segment, read_footer
 from spool.marks import Bitmaps, Marks
 from spool.reader import Reader
 from spool.record import Batch, Topics
 from spool.segment import bound_spares
+from spool.vouched import vouched_for
 
 MOST_READ = 4
 """Partly delivered segments that are read at one look: 0.05 s of a processor each, 0.15 s packed."""
@@ -110,6 +114,7 @@ class Backlog:
         self._reader = Reader(self._catalogue, self._topics)
         self._known: dict[int, tuple[int, Counts]] = {}
         """By number, of sealed segments that were read: how many were open, and their topics."""
+        self._fresh: Fresh | None = None
 
     def look(self) -> Waiting:
         """Look once. Nothing is written; a daemon may be at work meanwhile. Raises BadSpool, OSError."""
@@ -127,16 +132,19 @@ class Backlog:
     def _look(self) -> Waiting:
         # Outcomes first, frames second: what is delivered in between is seen as waiting.
         marked, floor, settled = self._outcomes()
-        live = live_segment(self._layout)
-        tail = end_of(live).tail if live else empty_tail()
+        known, live = vouched_for(self._layout), live_segment(self._layout)
+        tail = end_of(live, known=known).tail if live else empty_tail()
         self._catalogue.refresh()
+        if live and known and interprets():
+            self._fresh = Fresh(self._layout, self._catalogue, live, tail)
         parts = self._parts(floor, settled, tail)
         counts, estimated = self._count(parts)
         # Of the first that the disk gives.
         oldest = next((found for part in parts if (found := self._oldest(part))), None)
-        for batch in self._unnamed():
-            counts += by_topic(batch)
-            oldest = oldest or Oldest(int(batch.sequence[0]), int(batch.received_ns[0]))
+        for path in self._unnamed():
+            more, first = self._read_unnamed(path)
+            counts += more
+            oldest = oldest or first
         end = Place(int(live.header["number"]) if live else 0, int(tail[POSITION]), int(tail[SEQUENCE]))
         return Waiting(dict(counts.most_common()), estimated, oldest, marked, floor, end)
 
@@ -239,6 +247,9 @@ class Backlog:
         return total + read, bool(rest)
 
     def _read(self, part: _Part) -> Counts:
+        fresh = self._fresh if part.stored is None else None
+        if fresh and (found := fresh.topics(part.info, part.first, part.open)) is not None:
+            return found
         counts = Counts()
         for batch in self._batches(part):
             rows = None if part.open is None else part.open[batch.sequence - part.info.first_sequence]
@@ -261,14 +272,21 @@ class Backlog:
             return Oldest(int(batch.sequence[0]), int(batch.received_ns[0]))
         return None
 
-    def _unnamed(self) -> Iterator[Batch]:
-        """What lies in segments that have no name yet: nothing of it is committed."""
+    def _unnamed(self) -> Iterator[Path]:
+        """Segments that have no name yet: nothing of them is committed."""
         last = self._catalogue.segments[-1].number if self._catalogue.segments else 0
-        for path, header in bound_spares(self._layout):
-            if int(header["number"]) > last:
-                for found in read_file(path, self._topics, Span()):
-                    if not isinstance(found, Unreadable):
-                        yield found
+        return (path for path, header in bound_spares(self._layout) if int(header["number"]) > last)
+
+    def _read_unnamed(self, path: Path) -> tuple[Counts, Oldest | None]:
+        """(messages by topic, the first) of such a segment."""
+        if self._fresh and (seen := self._fresh.unnamed(path)):
+            return seen[0], seen[1] and Oldest(seen[1].first_sequence, seen[1].received_ns)
+        counts, oldest = Counts(), None
+        for batch in read_file(path, self._topics, Span()):
+            if not isinstance(batch, Unreadable):
+                counts += by_topic(batch)
+                oldest = oldest or Oldest(int(batch.sequence[0]), int(batch.received_ns[0]))
+        return counts, oldest
 
 
 class Arrivals:
@@ -304,7 +322,12 @@ def compile_kernels() -> None:
 
 
 def _has_far_to_walk(layout: Layout) -> bool:
-    """Whether the end of the log is far behind the beginning of a segment that has no footer to tell it."""
+    """Whether the end of the log is far behind the beginning of a segment that has no footer to tell it.
+
+    Where a keeper lives nobody walks from there.
+    """
+    if vouched_for(layout):
+        return False
     try:
         live = live_segment(layout)
         if live is None:

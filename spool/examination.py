@@ -39,6 +39,7 @@ from spool.live import EPOCH, Footer, last_footer, read_footer, tail_of_footer
 from spool.packed import has_damaged_head, open_plain
 from spool.scan import CHUNK_BYTES, Scan, find_frame
 from spool.segment import following
+from spool.vouched import vouched_up_to
 from spool.wire import check
 
 WRITTEN = -1
@@ -83,6 +84,10 @@ def skip_damage(scan: Scan) -> int | None:
 
     WRITTEN, and nothing passed over, when the frame that was not good has become so meanwhile.
     """
+    if scan.ended:
+        return None
+    if scan.is_being_stored():
+        return WRITTEN
     before = scan.tail.copy()
     missing = scan.skip()
     behind = scan.tail.copy()
@@ -160,6 +165,8 @@ class Examination:
         if tail is not None:
             limit = int(footer[0]["end"]) if footer else os.fstat(fd).st_size
             scan = Scan(fd, tail, limit)
+            if footer is None and self.header is not None:
+                scan.vouched = vouched_up_to(self.path, self.header)
             yield from self._frames(scan)
             self.tail, self._reached, self.end = tail, tail, int(tail[POSITION])
             yield from self._end(scan, footer or read_footer(fd))
@@ -196,7 +203,7 @@ class Examination:
                         self.path, at, Kind.DATAGRAM, "a good frame holds what is no list of datagrams"
                     )
             position, sequence = int(tail[POSITION]), int(tail[SEQUENCE])
-            if position >= scan.limit:
+            if position >= scan.limit or scan.ended:
                 return
             stray = find_frame(scan.fd, position, min(scan.limit, position + CHUNK_BYTES)) == position
             missing = skip_damage(scan)

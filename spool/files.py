@@ -26,6 +26,7 @@ from spool.packed import header_of, open_plain
 from spool.record import Batch, Topics
 from spool.scan import Scan, digest_address
 from spool.segment import bound_spares
+from spool.vouched import vouched_up_to
 
 Found = TypeVar("Found")
 
@@ -115,6 +116,8 @@ def read_file(path: Path, topics: Topics, span: Span) -> Iterator[Batch | Unread
     fd = open_plain(path)
     try:
         scan = Scan(fd, tail_at_start(header), int(footer[0]["end"]) if footer else None)
+        if footer is None:
+            scan.vouched = vouched_up_to(path, header)
         yield from _read(path, scan, topics, span)
     finally:
         os.close(fd)

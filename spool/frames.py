@@ -18,6 +18,7 @@ from spool.live import read_footer
 from spool.packed import open_plain
 from spool.scan import Chunk, Scan
 from spool.segment import UNBOUND
+from spool.vouched import vouched_up_to
 
 
 def heads_of(chunk: Chunk) -> tuple[npt.NDArray[np.int64], Record]:
@@ -38,6 +39,8 @@ def read_frames(path: Path) -> Iterator[tuple[npt.NDArray[np.int64], Record] | U
         if int(header["first_sequence"]) == UNBOUND:
             return
         scan = Scan(fd, tail_at_start(header), int(footer[0]["end"]) if footer else None)
+        if footer is None:
+            scan.vouched = vouched_up_to(path, header)
         while True:
             while chunk := scan.next():
                 yield heads_of(chunk)

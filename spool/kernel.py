@@ -58,7 +58,7 @@ class Kernel:
         kernels.append(self)
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._compiled is None and _patience_ns > 0 and "numba" not in sys.modules:
+        if self._compiled is None and interprets():
             return self._interpret(*arguments)
         return self.compiled(*arguments)
 
@@ -99,6 +99,11 @@ def interpret_at_first() -> None:
     """
     global _patience_ns  # noqa: PLW0603  (all loops of a process share it)
     _patience_ns = int(PATIENCE_S * 1e9)
+
+
+def interprets() -> bool:
+    """Whether loops run as plain Python at present: who can do without them is faster."""
+    return _patience_ns > 0 and "numba" not in sys.modules
 
 
 def compile_at_once() -> None:

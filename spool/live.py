@@ -27,6 +27,7 @@ from spool.layout import Layout
 from spool.packed import header_of, is_packed, open_plain
 from spool.scan import Scan, read_header
 from spool.segment import bound_spares
+from spool.vouched import Place, behind
 
 EPOCH = 1 << 32
 """Sequence numbers go on at a multiple of this when it cannot be known which were given out before."""
@@ -119,38 +120,55 @@ def tail_of_footer(header: Record, footer: Record) -> Tail:
     return tail
 
 
-def end_of(segment: LiveSegment, *, written: int = 0) -> End:
+def end_of(segment: LiveSegment, *, written: int = 0, known: Place | None = None) -> End:
     """Walk a segment to its last good frame.
 
     A torn frame is what a crash leaves, and is written over. Good frames behind a damaged one mean rot:
     nothing is appended behind rot. `written`: up to this offset frames are known to have been there; when
     they are not, nobody knows which numbers they had, and the next segment begins a new epoch. A footer that
-    stands elsewhere than it says is believed where it knows of more than is left.
+    stands elsewhere than it says is believed where it knows of more than is left. `known`: what a keeper that
+    lives vouches for, asked before this segment was found to be the last: the walk begins there.
     """
     fd = open_plain(segment.path)
     try:
         if footer := read_footer(fd):
             return End(tail_of_footer(segment.header, footer[0]), appendable=False)
-        tail = tail_at_start(segment.header)
-        scan, whole = Scan(fd, tail), True
-        while True:
-            while scan.next():
-                continue
-            # Within one boot nothing that was stored turns into zeros: they are the end.
-            if scan.stopped == ZEROS and int(tail[POSITION]) >= written:
-                break
-            if scan.skip() is None:
-                break
-            whole = False
+        scan = _scan_of(fd, segment, known)
+        tail, whole = scan.tail, _walk(scan, written)
         if displaced := last_footer(fd):
-            known = tail_of_footer(segment.header, displaced[1][0])
-            return End(known if known[BURST] > tail[BURST] else tail, appendable=False, damaged=True)
+            told = tail_of_footer(segment.header, displaced[1][0])
+            return End(told if told[BURST] > tail[BURST] else tail, appendable=False, damaged=True)
     finally:
         os.close(fd)
     if int(tail[POSITION]) < written:
         tail[SEQUENCE] = next_epoch(int(tail[SEQUENCE]))
         whole = False
     return End(tail, appendable=whole, damaged=not whole)
+
+
+def _scan_of(fd: int, segment: LiveSegment, known: Place | None) -> Scan:
+    """From the first frame on, or from where somebody vouches for all before."""
+    number = int(segment.header["number"])
+    scan = Scan(fd, known[1].copy() if known and known[0] == number else tail_at_start(segment.header))
+    if known:
+        scan.vouched = behind(known, number)
+    return scan
+
+
+def _walk(scan: Scan, written: int) -> bool:
+    """Go to the last good frame; whether all frames up to there are good."""
+    whole = True
+    while True:
+        while scan.next():
+            continue
+        # Within one boot nothing that was stored turns into zeros: they are the end.
+        if scan.stopped == ZEROS and int(scan.tail[POSITION]) >= written:
+            return whole
+        if scan.is_being_stored():
+            continue
+        if scan.skip() is None:
+            return whole
+        whole = False
 
 
 def next_epoch(sequence: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -16,12 +17,14 @@ from spool.errors import BadSpool
 from spool.examination import WRITTEN, malformed, skip_damage
 from spool.files import Span, Unreadable, of_segment
 from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, Record, decode_header
-from spool.frame import POSITION, SEQUENCE, tail_at_start
+from spool.frame import POSITION, SEQUENCE, Tail, length_of, skip_to, tail_at_start
 from spool.kernel import address_of
-from spool.live import read_footer
+from spool.layout import Layout
+from spool.live import Footer, read_footer
 from spool.packed import header_of, is_packed, open_plain
 from spool.record import Batch, Topics
-from spool.scan import Chunk, Scan, digest_address
+from spool.scan import NOWHERE, Chunk, Scan, digest_address, find_frame
+from spool.vouched import vouched_entries, vouched_up_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,7 @@ def _look_into(path: Path, sequence: int) -> Located | Unreadable | None:
     fd = open_plain(path)
     try:
         header = decode_header(read_at(fd, HEADER_BYTES, 0), path)
-        scan = Scan(fd, tail_at_start(header), int(footer[0]["end"]) if footer else None)
-        found = _scan(path, scan, sequence)
+        found = _find(fd, path, header, footer, sequence)
         if not isinstance(found, tuple):
             return found
         chunk, at = found
@@ -90,6 +92,39 @@ def _look_into(path: Path, sequence: int) -> Located | Unreadable | None:
         return Located(path, header, packed, footer is not None, offset, head, batch, row)
     finally:
         os.close(fd)
+
+
+def _find(
+    fd: int, path: Path, header: Record, footer: Footer | None, sequence: int
+) -> tuple[Chunk, int] | Unreadable | None:
+    """As `_scan`: from a frame nearby, and where it is not found so, from the first one."""
+    end = int(footer[0]["end"]) if footer else None
+    vouched = NOWHERE if footer else vouched_up_to(path, header)
+    found: tuple[Chunk, int] | Unreadable | None = None
+    for tail in (_near(fd, path, header, footer, sequence), tail_at_start(header)):
+        scan = Scan(fd, tail, end)
+        scan.vouched = vouched
+        found = _scan(path, scan, sequence)
+        if isinstance(found, tuple):
+            break
+    return found
+
+
+def _near(fd: int, path: Path, header: Record, footer: Footer | None, sequence: int) -> Tail:
+    """Before a frame that lies before a message, as near as anybody knows; who finds nothing there walks."""
+    tail = tail_at_start(header)
+    if footer:
+        marks = footer[1][["first_sequence", "offset"]].tolist()
+    else:
+        entries = vouched_entries(Layout(path.resolve().parent.parent))
+        marks = [(first, offset) for first, number, offset, *_ in entries if number == int(header["number"])]
+    at = bisect.bisect_right(marks, sequence, key=lambda mark: mark[0]) - 1
+    if at >= 0:
+        first, offset = marks[at]
+        head = np.frombuffer(read_at(fd, HEAD_BYTES, offset).ljust(HEAD_BYTES, b"\0"), HEAD)[0]
+        if head["first_sequence"] == first and find_frame(fd, offset, offset + length_of(head)) == offset:
+            skip_to(tail, offset, head)
+    return tail
 
 
 def _scan(path: Path, scan: Scan, sequence: int) -> tuple[Chunk, int] | Unreadable | None:

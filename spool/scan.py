@@ -6,6 +6,7 @@ Never through a mapping: a file that shrinks or a disk that fails is an exceptio
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -43,6 +44,10 @@ CHUNK_BYTES = 1 << 20
 FIRST_BYTES = 64 << 10
 """Read first, and then twice as much each time: who wants ten messages need not wait for thousands."""
 _FRAMES = 8192
+_LOOKS, _PAUSE_S = 20, 0.001
+"""At a frame that may be being stored."""
+NOWHERE = (1 << 63) - 1
+"""An offset that no segment has."""
 
 
 @cache
@@ -85,6 +90,8 @@ class Scan:
         size = os.fstat(fd).st_size
         self.limit = size if limit is None else min(limit, size)
         self.stopped = END
+        self.vouched = NOWHERE
+        """Up to this offset a keeper that lives has verified all of it (spool.vouched)."""
         self._chunk_bytes = chunk_bytes
         self._next_bytes = min(first_bytes, chunk_bytes)
         self._buffer = np.empty(self._next_bytes, np.uint8)
@@ -110,6 +117,23 @@ class Scan:
             if self.stopped != CUT or got < len(self._buffer):
                 return None
             self._buffer = np.empty(2 * len(self._buffer), np.uint8)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is behind the tail: zeros, and a keeper that lives vouches for all before them."""
+        return self.stopped == END and int(self.tail[POSITION]) >= self.vouched
+
+    def is_being_stored(self) -> bool:
+        """Whether the frame behind the tail, which did not verify, does so in a moment."""
+        if self.stopped == END or int(self.tail[POSITION]) < self.vouched:
+            return False
+        before = self.tail.copy()
+        for _ in range(_LOOKS):
+            time.sleep(_PAUSE_S)
+            if self.next() is not None:
+                self.tail[:] = before
+                return True
+        return False
 
     def skip(self) -> int | None:
         """Go over damage to the next good frame below the limit; messages that are missing, or None.

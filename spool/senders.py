@@ -24,14 +24,16 @@ from spool.banks import BANK_BYTES, HEAD_BYTES, SyncedBanks, read_bank
 from spool.errors import BadSpool, ReadFailed, SpoolFull
 from spool.files import list_files
 from spool.format import HEAD_BYTES as FRAME_HEAD_BYTES
-from spool.format import SENDERS, UIDS
-from spool.frame import END, ROW, tail_at_start
-from spool.kernel import address_of, kernel, load_i64, load_u16, load_u32, store_u32
+from spool.format import SENDERS, UIDS, Record
+from spool.frame import BURST, END, ROW, tail_at_start
+from spool.kernel import address_of, interprets, kernel, load_i64, load_u16, load_u32, store_u32
 from spool.layout import Layout
 from spool.ledger import add, list_rows
-from spool.live import read_footer
+from spool.live import Footer, read_footer
 from spool.packed import header_of, open_plain
 from spool.scan import Chunk, Scan, digest_address, read_header
+from spool.skim import MOST_FRAMES, entrance_of, runs, uids_of
+from spool.vouched import Place, behind, vouched_for
 from spool.wire import REASONS
 
 log = logging.getLogger("bruce.keeper")
@@ -107,16 +109,31 @@ class Count:
         bank, scratch = address_of(self.bank), address_of(self._scratch)
         self.burst = int(count_senders(bank, base, chunk.frames, self.burst, scratch, digest_address()))
 
-    def read(self, path: Path) -> None:
-        """Count what a segment holds behind the last burst. Raises BadSpool, OSError."""
+    def take(self, uids: Counter[int], burst: int) -> None:
+        """Count messages by uid, which are all up to this burst."""
+        bank, scratch = address_of(self.bank), address_of(self._scratch)
+        for uid, number in uids.items():
+            self._scratch.view(np.uint32)[0] = uid
+            add(bank, scratch, _UID_BYTES, 0, 0, digest_address(), number)
+        self.burst = burst
+
+    def read(self, path: Path, known: Place | None = None) -> None:
+        """Count what a segment holds behind the last burst. Raises BadSpool, OSError.
+
+        `known`: what a keeper that lives vouches for, and is counted.
+        """
         fd = open_plain(path)
         try:
-            footer = read_footer(fd)
-            scan = Scan(fd, tail_at_start(header_of(fd, path)), int(footer[0]["end"]) if footer else None)
+            header, footer = header_of(fd, path), read_footer(fd)
+            number = int(header["number"])
+            tail = known[1].copy() if known and known[0] == number else tail_at_start(header)
+            scan = Scan(fd, tail, int(footer[0]["end"]) if footer else None)
+            if known:
+                scan.vouched = behind(known, number)
             while True:
                 while chunk := scan.next():
                     self.add(chunk)
-                if scan.stopped == END or scan.skip() is None:
+                if scan.stopped == END or not (scan.is_being_stored() or scan.skip() is not None):
                     return
         finally:
             os.close(fd)
@@ -167,15 +184,15 @@ class SenderTable:
             self._banks = None
 
 
-def _read_behind(layout: Layout, count: Count, *, sealed: bool) -> bool:
-    """Count what segments hold behind the last burst, all or the sealed ones.
+def _read_behind(layout: Layout, count: Count, *, sealed: bool, known: Place | None = None) -> bool:
+    """Count what segments hold behind the last burst, all or the sealed ones, and behind what is `known`.
 
     False when one was not there by the name that it was listed under: it has another now, or is counted.
     """
-    behind, whole = _list_behind(layout, count.burst, sealed=sealed)
-    for path in behind:
+    found, whole = _list_behind(layout, count.burst, known, sealed=sealed)
+    for path in found:
         try:
-            count.read(path)
+            count.read(path, known)
         except FileNotFoundError:
             whole = False
         except BadSpool as error:
@@ -183,24 +200,72 @@ def _read_behind(layout: Layout, count: Count, *, sealed: bool) -> bool:
     return whole
 
 
-def _list_behind(layout: Layout, burst: int, *, sealed: bool) -> tuple[list[Path], bool]:
+def _list_behind(layout: Layout, burst: int, known: Place | None, *, sealed: bool) -> tuple[list[Path], bool]:
     """The segments with frames behind a burst, in order, and whether each of them was there to be asked."""
-    behind, whole = list[Path](), True
+    found, whole = list[Path](), True
     for path in reversed(list_files(layout)):
         try:
             with path.open("rb", buffering=0) as file:
                 footer = read_footer(file.fileno())
+                if _is_counted(burst, path, file.fileno(), footer, known):
+                    break
         except FileNotFoundError:
             whole = False
             continue
         except ReadFailed as error:
             log.warning("%s; what it holds is not counted by sender", error)
             continue
-        if footer and int(footer[0]["burst"]) <= burst:
-            break
         if footer or not sealed:
-            behind.append(path)
-    return behind[::-1], whole
+            found.append(path)
+    return found[::-1], whole
+
+
+def _is_counted(burst: int, path: Path, fd: int, footer: Footer | None, known: Place | None) -> bool:
+    """Whether all that a segment holds is counted."""
+    if footer:
+        return int(footer[0]["burst"]) <= burst
+    if known is None:
+        return False
+    try:
+        return int(header_of(fd, path)["number"]) < known[0]
+    except ReadFailed:
+        raise
+    except BadSpool:
+        return False  # who reads it says what is wrong with it
+
+
+def _skim_behind(layout: Layout, count: Count, known: Place) -> bool:
+    """Count what is committed behind the last burst by going from head to head; False when not all of it was.
+
+    `known`: where that ends, and a keeper that lives vouches for it.
+    """
+    last = int(known[1][BURST])
+    if last - count.burst > MOST_FRAMES:
+        return False
+    uids, begun = Counter[int](), count.burst
+    try:
+        for path, header, end in _segments_behind(layout, begun, known):
+            with path.open("rb", buffering=0) as file:
+                for run in runs(file.fileno(), entrance_of(header), end):
+                    uids.update(uids_of(run, begun))
+    except (BadSpool, FileNotFoundError):
+        return False
+    count.take(uids, max(begun, last))
+    return True
+
+
+def _segments_behind(layout: Layout, burst: int, known: Place) -> list[tuple[Path, Record, int]]:
+    """(path, header, last burst) of those with anything behind a burst, up to what is known, in order."""
+    number, last = known[0], int(known[1][BURST])
+    found: list[tuple[Path, Record, int]] = []
+    for path in reversed(list_files(layout)):
+        if last <= burst:
+            break
+        header = read_header(path)
+        if int(header["number"]) <= number:
+            found.insert(0, (path, header, last))
+            last = int(header["burst"])
+    return found
 
 
 def read_senders(layout: Layout) -> list[Sender]:
@@ -213,7 +278,10 @@ def read_senders(layout: Layout) -> list[Sender]:
         if not burst and not _is_new(layout):
             return []
         count = Count(burst, bank)
-        if _read_behind(layout, count, sealed=False):
+        known = vouched_for(layout) if interprets() else None
+        if known and not _skim_behind(layout, count, known):
+            known = None
+        if _read_behind(layout, count, sealed=False, known=known):
             break
     return list_senders(count)
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from spool.wire import encode
 from tests.daemon import ROOT
+from tests.spool.holder import held
 from tests.spool.rig import Rig
 
 HEAVY = {"confluent_kafka", "numba", "pandas", "pyarrow", "pyspark", "rich", "tornado"}
@@ -21,6 +23,21 @@ try:
 finally:
     print("imported:", *sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)
 """
+
+
+def run(directory: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """brucectl on the spool in a directory; the last line of standard error says what it has imported."""
+    config = directory / "bruce.toml"
+    servers = '[kafka]\n"bootstrap.servers" = "localhost:9092"\n'
+    config.write_text(f'[spool]\ndirectory = "{directory}/spool"\n{servers}')
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments, "--config", config],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,17 +59,28 @@ def test_a_look_takes_no_heavy_library(tmp_path: Path, arguments: list[str], cod
     rig = Rig(tmp_path, segment_bytes=256 << 10)
     rig.fill(100, messages=20)
     rig.stop()
-    config = tmp_path / "bruce.toml"
-    servers = '[kafka]\n"bootstrap.servers" = "localhost:9092"\n'
-    config.write_text(f'[spool]\ndirectory = "{tmp_path}/spool"\n{servers}')
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments, "--config", config],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run(tmp_path, arguments)
+    assert done.returncode == code, done.stderr
+    assert done.stdout
+    assert done.stderr.splitlines()[-1] == "imported:"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["status"], 1), (["status", "--json"], 1), (["inspect", "show", "25000"], 0)],
+    ids=["status", "status-json", "show"],
+)
+def test_nor_beside_a_daemon_whose_segment_is_long(tmp_path: Path, arguments: list[str], code: int) -> None:
+    """4 MiB of a segment in use, by a keeper that lives: it is not walked, and no loop is loaded for it."""
+    rig = Rig(tmp_path, segment_bytes=8 << 20, max_bytes=64 << 20)
+    for number in range(150):
+        rig.append([encode(b"t%d" % (n % 3), b"v" * 100) for n in range(200)], sender=(number % 2, 1))
+        if number % 10 == 0:
+            rig.step()
+    rig.step()
+    rig.crash()
+    with held(rig.layout):
+        done = run(tmp_path, arguments)
     assert done.returncode == code, done.stderr
     assert done.stdout
     assert done.stderr.splitlines()[-1] == "imported:"

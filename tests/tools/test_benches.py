@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
+from tools.benches import inspection
 from tools.benches.bench import Bench
 from tools.benches.drain import LOOK_S, drain
 from tools.benches.endtoend import judge
@@ -64,6 +65,20 @@ def test_growth_is_that_of_the_second_half() -> None:
     assert (accepted, delivered) == (pytest.approx(1000), pytest.approx(1000))
     assert growth == pytest.approx(0, abs=1e-6)
     assert backlog == pytest.approx(500)
+
+
+def test_what_looks_cost_is_the_median_of_the_lives() -> None:
+    """One bad life of three does not count there, and does in the sum of all; so does the CPU time."""
+    alone = inspection.Turn(1000, 10.0, 0, 0.0, 0.001)
+    lives = [
+        inspection.Life(alone, inspection.Turn(messages, 10.0, 2, 1.0, 0.002)) for messages in (990, 400, 960)
+    ]
+    left, rate = inspection.judge(lives, "looking")
+    assert (left.value, left.required, left.met) == (0.96, ">= 0.95", True)
+    assert "0.400, 0.960, 0.990; all together 0.783, in 30 s" in left.remark
+    assert "6 commands took 0.100 CPU s a second, 0.50 each" in left.remark
+    assert (rate.value, rate.ratio) == (96.0, 0.96)
+    assert next(inspection.judge(lives, "computing")).met is None
 
 
 MEMORY = """

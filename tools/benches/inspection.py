@@ -4,11 +4,15 @@
 one after the other. Files are dropped from the page cache before each. The start of Python is part of what
 an operator waits for, so it counts.
 
-Then senders send as fast as they are let, in rounds: alone, and by turns with company that takes their
-processors. Somebody looks: every ten seconds one `inspect`, of each kind in turn, and one `status`, as a
-check does. Somebody never stops looking: the next `inspect` begins when one has ended. And somebody only
-computes, in a shell that reads nothing: what that costs is no matter of bruce; how much less a processor gets
-done while another is busy is measured beside it. All commands must succeed.
+Then senders send as fast as they are let, in ten lives of a daemon. Each has four turns: alone, beside
+company twice, alone again; so whatever goes up or down in a life, as the size of its spool, weighs on both
+alike. What counts is the median of the lives' ratios. Their spread is told, and that of all messages to all,
+and how much CPU time the company took. A turn beside company ends when its last command has.
+
+By default somebody looks: every ten seconds one `inspect`, of each kind in turn, and one `status`, as a check
+does. With `--company never-stopping` the next `inspect` begins when one has ended. With `computing` somebody
+only computes, in a shell that reads nothing: what that costs is no matter of bruce; how much less a processor
+gets done while another is busy is measured beside it. All commands must succeed.
 
 Commands find bruce's modules compiled to bytecode, as an installed package has them.
 """
@@ -18,6 +22,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -25,19 +30,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 import xxhash
 
 from cli.start import POLITE
+from spool.page import Field
 from tools.benches.bench import Bench, accept, warm_up
 from tools.benches.machine import cpu_seconds
 from tools.benches.report import Figure
 from tools.benches.start import FILL_S, drop_cached
 from tools.bruce_process import Bruce
 from tools.load import LoadOptions
-from tools.load_process import run_load
+from tools.load_process import RunningLoad
+from tools.waiting import wait_until
 
 READ_RATIO, STATUS_S, INTAKE_RATIO = 0.7, 1.0, 0.95
 ABSENT = "a text that no message holds"
@@ -45,6 +51,8 @@ BLOCK_BYTES = 64 << 10
 TIMEOUT_S = 600.0
 STATUS = ("status",)
 EVERY_S, WORK_S = 10.0, 3.0
+BEGUN = 100_000
+"""Messages after which senders are at full speed."""
 COMPUTING = ("nice", "-n", str(POLITE), "sh", "-c", "while :; do :; done")
 """As polite as `inspect` is."""
 LOOKS = (
@@ -54,20 +62,42 @@ LOOKS = (
     ("inspect", "verify"),
     ("inspect", "frames", "--limit", "1000"),
     ("inspect", "export", "--limit", "1000"),
+    ("inspect", "show", "10000"),
 )
-"""What somebody looks at; of a spool in use each exits with 0."""
+"""What somebody looks at; of a spool in use each exits with 0. Seven, of which three come in a turn of 30 s:
+so none always comes at the same time of a life."""
 _GIB = 1 << 30
 
 
-class Round(NamedTuple):
+class Turn(NamedTuple):
     """Senders for a while."""
 
-    rate: float
-    """Messages a second."""
+    messages: int
+    seconds: float
     commands: int
     """That were run meanwhile."""
-    cpu_us: float
-    """Of the ingest worker, a message."""
+    company_s: float
+    """CPU seconds that they took."""
+    ingest_s: float
+    """CPU seconds of the ingest worker."""
+
+    @property
+    def rate(self) -> float:
+        """Messages a second."""
+        return self.messages / self.seconds
+
+
+class Life(NamedTuple):
+    """Of a daemon."""
+
+    alone: Turn
+    beside: Turn
+    """Two turns of each, taken together."""
+
+    @property
+    def ratio(self) -> float:
+        """Of the intake that is left."""
+        return self.beside.rate / self.alone.rate
 
 
 Company = Callable[[Bruce, threading.Event], int]
@@ -76,17 +106,19 @@ Company = Callable[[Bruce, threading.Event], int]
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """How much, and how long."""
-    parser.add_argument("--spool-gib", type=float, default=10.0)
-    parser.add_argument("--size", type=int, default=1000, help="bytes of a datagram; default 1000")
     parser.add_argument(
-        "--rounds", type=int, default=5, help="of each kind of company, and as many without any"
+        "--spool-gib", type=float, default=10.0, help="to read; 0: measure only what the intake notices"
     )
-    parser.add_argument("--seconds", type=float, default=40.0, help="of one round; default 40")
+    parser.add_argument("--size", type=int, default=1000, help="bytes of a datagram; default 1000")
+    parser.add_argument("--company", choices=sorted(COMPANY), default="looking", help="default: looking")
+    parser.add_argument("--lives", type=int, default=10, help="of a daemon; default 10")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of a turn, of which a life has four")
 
 
 def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
     """Read, then disturb."""
-    yield from measure_reading(bench, options)
+    if options.spool_gib:
+        yield from measure_reading(bench, options)
     yield measure_processors(bench)
     yield from measure_intake(bench, options)
 
@@ -137,50 +169,83 @@ def work(seconds: float) -> float:
 
 
 def measure_intake(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
-    """Messages a second that senders get rid of: alone, and by turns with each kind of company."""
+    """How much of the intake is left beside company, and how fast it is with it and without."""
     seconds = max(1.0, options.seconds * bench.scale)
-    looks = itertools.cycle(LOOKS)  # over all rounds: each has only some
-    kinds: dict[str, tuple[Company, ...]] = {
-        "alone": (),
-        "looking": (lambda bruce, done: look_on(bruce, done, looks, EVERY_S), check),
-        "never stopping": (lambda bruce, done: look_on(bruce, done, itertools.cycle(LOOKS), 0.0), check),
-        "computing": (compute,),
-    }
-    rounds: dict[str, list[Round]] = {kind: [] for kind in kinds}
-    for _ in range(options.rounds):
-        for kind, company in kinds.items():
-            rounds[kind].append(intake(bench, seconds, company))
-    alone = rounds.pop("alone")
-    for kind, found in rounds.items():
-        yield Figure(
-            f"intake, somebody {kind}",
-            [one.rate for one in found],
-            "msg/s",
-            at_least=INTAKE_RATIO if kind == "looking" else None,
-            baseline=[one.rate for one in alone],
-            remark=f"{sum(one.commands for one in found)} commands in {len(found)} rounds of {seconds:g} s; "
-            f"the ingest worker takes {median(one.cpu_us for one in found):.2f} µs a message, "
-            f"alone {median(one.cpu_us for one in alone):.2f}",
-        )
+    # Over all lives: a turn has only some of them.
+    company = COMPANY[options.company](itertools.cycle(LOOKS))
+    lives = []
+    for number in range(options.lives):
+        lives.append(live(bench, seconds, company))
+        print(f"  life {number + 1}: {lives[-1].ratio:.3f}", file=sys.stderr, flush=True)
+    yield from judge(lives, options.company)
 
 
-def intake(bench: Bench, seconds: float, company: Sequence[Company]) -> Round:
-    """Senders for so long, beside this company."""
-    with bench.bruce() as bruce, ThreadPoolExecutor() as threads:
+def judge(lives: Sequence[Life], kind: str) -> Iterator[Figure]:
+    """What the lives say: the median of their ratios, and all of them together."""
+    alone, beside = (together(turns) for turns in zip(*lives, strict=True))
+    ratios = sorted(life.ratio for life in lives)
+    yield Figure(
+        f"intake that is left, somebody {kind}",
+        ratios,
+        "of 1",
+        at_least=INTAKE_RATIO if kind == "looking" else None,
+        remark=f"lives had {', '.join(f'{ratio:.3f}' for ratio in ratios)}; all together "
+        f"{beside.rate / alone.rate:.3f}, in {beside.seconds:.0f} s beside company and {alone.seconds:.0f} s "
+        f"alone; {beside.commands} commands took {beside.company_s / beside.seconds:.3f} CPU s a second, "
+        f"{beside.company_s / max(1, beside.commands):.2f} each",
+    )
+    yield Figure(
+        f"intake, somebody {kind}",
+        [life.beside.rate for life in lives],
+        "msg/s",
+        baseline=[life.alone.rate for life in lives],
+        remark=f"the ingest worker takes {1e6 * beside.ingest_s / beside.messages:.2f} µs a message, "
+        f"alone {1e6 * alone.ingest_s / alone.messages:.2f}",
+    )
+
+
+def together(turns: Sequence[Turn]) -> Turn:
+    """Their sums."""
+    return Turn(*map(sum, zip(*turns, strict=True)))
+
+
+def live(bench: Bench, seconds: float, company: Sequence[Company]) -> Life:
+    """A daemon's life: alone, beside company twice, alone."""
+    with bench.bruce() as bruce:
         bruce.start()
         warm_up(bruce)
-        pid = bruce.workers()["ingest"]
-        before = cpu_seconds(pid)
-        done = threading.Event()
-        others = [threads.submit(one, bruce, done) for one in company]
-        try:
-            report = run_load(LoadOptions(bruce.socket, seconds=seconds), TIMEOUT_S)
-        finally:
-            done.set()
-        used = cpu_seconds(pid) - before
-        commands = sum(other.result() for other in others)
+        with RunningLoad(LoadOptions(bruce.socket)) as load, ThreadPoolExecutor() as threads:
+            await_load(bruce)
+            turns = [turn(bruce, seconds, one, threads) for one in ((), company, company, ())]
+            load.stop()
         bruce.kill_all()
-    return Round(report["sent"] / report["seconds"], commands, 1e6 * used / report["sent"])
+    first, second, third, fourth = turns
+    return Life(together((first, fourth)), together((second, third)))
+
+
+def await_load(bruce: Bruce) -> None:
+    """Until senders send."""
+    before = bruce.word(Field.WRITTEN_SEQUENCE)
+    wait_until(lambda: bruce.word(Field.WRITTEN_SEQUENCE) > before + BEGUN, 60, "senders to send")
+
+
+def turn(bruce: Bruce, seconds: float, company: Sequence[Company], threads: ThreadPoolExecutor) -> Turn:
+    """So long, and until the company has ended."""
+    pid, done = bruce.workers()["ingest"], threading.Event()
+    ingest, before = cpu_seconds(pid), bruce.word(Field.WRITTEN_SEQUENCE)
+    used, begun = children_seconds(), time.monotonic()
+    others = [threads.submit(one, bruce, done) for one in company]
+    done.wait(seconds)
+    done.set()
+    commands = sum(other.result() for other in others)
+    took, messages = time.monotonic() - begun, bruce.word(Field.WRITTEN_SEQUENCE) - before
+    return Turn(messages, took, commands, children_seconds() - used, cpu_seconds(pid) - ingest)
+
+
+def children_seconds() -> float:
+    """CPU seconds of the commands that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def look_on(bruce: Bruce, done: threading.Event, looks: Iterator[Sequence[str]], every_s: float) -> int:
@@ -209,6 +274,14 @@ def compute(_: Bruce, done: threading.Event) -> int:
         done.wait()
         computing.kill()
     return 0
+
+
+COMPANY: dict[str, Callable[[Iterator[Sequence[str]]], tuple[Company, ...]]] = {
+    "looking": lambda looks: (lambda bruce, done: look_on(bruce, done, looks, EVERY_S), check),
+    "never-stopping": lambda looks: (lambda bruce, done: look_on(bruce, done, looks, 0.0), check),
+    "computing": lambda _: (compute,),
+}
+"""By name; each is given what to look at next."""
 
 
 def cold(bruce: Bruce, arguments: Sequence[str], *codes: int) -> float:
