@@ -190,7 +190,7 @@ def test_what_a_user_calls_is_there(machine: Machine) -> None:
 @pytest.mark.final
 @pytest.mark.slow
 def test_nothing_is_lost_by_restarts_of_all_kinds(machine: Machine, packages: tuple[Path, Path]) -> None:
-    """Started by a datagram; restarted, killed, hung, misconfigured, upgraded under load: all is in Kafka.
+    """Started by a datagram; restarted, killed, hung, and upgraded under load: every message is in Kafka.
 
     Kafka's password is a credential, and in nobody's environment or command line.
     """
@@ -219,19 +219,8 @@ def test_nothing_is_lost_by_restarts_of_all_kinds(machine: Machine, packages: tu
 
         machine.run("systemctl", "reload", "bruce.service")
         machine.await_true(lambda: machine.show("bruce.service", "ActiveState") == ["active"])
-        configured = machine.run("cat", CONFIG)
-
-        # A file that no restart mends: it is tried again, now and then; what is sent waits in the socket.
-        machine.write(CONFIG, "[spol]\n")
-        assert machine.try_("systemctl", "restart", "bruce.service").returncode != 0
-        machine.await_true(lambda: int(machine.show("bruce.service", "NRestarts")[0]) >= 2)
-        assert machine.show("bruce.service", "ExecMainStatus") == ["2"]
-        assert machine.show("bruce.socket", "ActiveState") == ["active"]
-        machine.write(CONFIG, configured)
-        machine.await_true(lambda: machine.show("bruce.service", "ActiveState") == ["active"])
-        load.await_more()
-
         before = machine.show("bruce.service", "MainPID")
+        configured = machine.run("cat", CONFIG)
         install(machine, packages[1])
         assert "0.2.0" in machine.run("dpkg-query", "--show", "bruce")
         assert machine.run("cat", CONFIG) == configured, "what was set is not the package's to change"
