@@ -29,9 +29,10 @@ _NOTES = {
     "inputConfig/maxBuffer": "memory has no limit to set: messages are on disk, see [spool] max_bytes",
     "inputConfig/maxDatagramMsgSize": "a datagram has at most 64 KiB; larger messages come by stream",
     "inputConfig/allowLargeUnixDatagrams": "a datagram has at most 64 KiB; larger messages come by stream",
-    "httpInterface": "there is no status port; `brucectl status --json` tells the same",
-    "msgDebug": "there is no message debug; `brucectl inspect records --follow --topic NAME` shows messages",
-    "logging": "bruce logs to standard error, which the service manager keeps",
+    "httpInterface/discardReportInterval": "/discards has a report of ten minutes, and the one before it",
+    "httpInterface/badMsgPrefixSize": "of a discarded message the first 256 bytes are kept",
+    "msgDebug": "`brucectl trace --topic NAME` shows single messages, for a limited time",
+    "logging": "bruce logs to standard error or the journal, see [log]",
     "batching/produceRequestDataLimit": "librdkafka makes requests as large as its batches",
     "batching/topicConfigs": "a topic has no batches of its own: librdkafka fills them by partition",
     "compression/sizeThresholdPercent": "librdkafka sends a batch uncompressed when it does not shrink",
@@ -51,6 +52,7 @@ _GROUPS = (
     "inputSources",
     "inputConfig",
     "msgDelivery",
+    "httpInterface",
     "kafkaConfig",
 )
 """Elements that only hold others."""
@@ -204,6 +206,14 @@ class Conversion:
         if element.get("enable") != "false" and port is not None:
             self._put("ingest", "tcp_port", self._number(port))
 
+    def loopback(self, element: Element) -> None:
+        """Who may see the status page."""
+        if self._text(element, "value") != "true":
+            self._note(
+                "httpInterface/loopbackOnly",
+                "other hosts see the status page by [status] address, which wants a token_file",
+            )
+
     def largest_message(self, element: Element) -> None:
         """On streams."""
         self._put("ingest", "max_stream_message_bytes", self._number(element))
@@ -272,6 +282,8 @@ _TAKERS: dict[str, Callable[[Conversion, Element], None]] = {
     "msgDelivery/kafkaSocketTimeout": _number_to(
         "kafka", "socket.timeout.ms", lambda seconds: 1000 * seconds
     ),
+    "httpInterface/port": _number_to("status", "port"),
+    "httpInterface/loopbackOnly": Conversion.loopback,
     "discardLogging": Conversion.discard_log,
     "kafkaConfig/clientId": lambda conversion, element: conversion.text(element, "kafka", "client.id"),
     "kafkaConfig/replicationTimeout": _number_to("kafka", "request.timeout.ms"),

@@ -56,6 +56,9 @@ DORY = """<?xml version="1.0" encoding="US-ASCII"?>
     <kafkaSocketTimeout value="60"/>
     <maxFailedDeliveryAttempts value="5"/>
   </msgDelivery>
+  <httpInterface>
+    <port value="9091"/><loopbackOnly value="false"/><badMsgPrefixSize value="64"/>
+  </httpInterface>
   <discardLogging enable="true">
     <path value="/var/log/dory/discards"/><maxFileSize value="1k"/>
   </discardLogging>
@@ -107,6 +110,7 @@ def test_what_is_taken_over(dory: Path) -> None:
             "discard_file": "/var/log/dory/discards",
             "discard_file_bytes": 65536,
         },
+        "status": {"port": 9091},
     }
 
 
@@ -122,6 +126,8 @@ def test_what_is_noted(dory: Path) -> None:
         "topicRateLimiting, shut",
         "inputConfig/maxBuffer",
         "msgDelivery/maxFailedDeliveryAttempts",
+        "httpInterface/loopbackOnly",
+        "httpInterface/badMsgPrefixSize",
         "discardLogging",
         "initialBrokers",
     }
