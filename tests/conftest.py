@@ -1,22 +1,37 @@
 """What all tests share: who runs what, who is tried again, and how many ran against real Kafka."""
 
+import functools
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
 from tests.second_try import SecondTry
+from tools.class_data import frugal_environ
 
 LONG = ("real_kafka", "install", "tools", "e2e", "pipeline", "forgetful", "cli", "ingest", "router")
 """Folders whose files take longest, in this order: begun last, one would keep the other workers waiting."""
 
 
 class ByFile(LoadFileScheduling):
-    """A file is one worker's, and so are all files that share brokers: each worker would start its own."""
+    """A file is one worker's, and so are all files that share brokers: each worker would start its own.
+
+    Those of real Kafka are two workers': one alone would be at them when all others have nothing left. The
+    three brokers are one worker's: who names `kafka3` is his.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        folder, _, _ = nodeid.rpartition("/")
-        return folder if folder == "tests/real_kafka" else super()._split_scope(nodeid)
+        if nodeid.startswith("tests/real_kafka/"):
+            return "three brokers" if "kafka3" in text_of(self.config.rootpath, nodeid) else "one broker"
+        return super()._split_scope(nodeid)
+
+
+@functools.cache
+def text_of(root: Path, nodeid: str) -> str:
+    """What stands in the file of a test."""
+    return (root / nodeid.partition("::")[0]).read_text(encoding="utf-8")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
@@ -35,12 +50,14 @@ def place_of(folder: str) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker that the count goes by.
+    """Register the marker that the count goes by, and let JVMs start soon.
 
     Where several work, what fails has a second try: the first may have failed because all had to wait, or
     because somebody was in the way.
     """
     config.addinivalue_line("markers", "real_kafka: needs real brokers, which tools/kafka starts")
+    for name, value in frugal_environ().items():
+        os.environ.setdefault(name, value)
     if config.getoption("numprocesses", None):
         config.pluginmanager.register(SecondTry())
 

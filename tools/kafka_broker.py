@@ -125,7 +125,9 @@ class Broker:
     def _spawn(self, *arguments: str) -> int:
         java = find_program("java")
         log4j = [f"-Dlog4j2.configurationFile={LOG4J}", f"-Dbruce.kafka.log={self.log}"]
-        command = [java, "-Xmx400m", *log4j, "-cp", f"{fetch_jars()}/*", *arguments]
+        # The variable of Kafka's own start scripts.
+        tuned = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", "").split()
+        command = [java, "-Xmx400m", *tuned, *log4j, "-cp", f"{fetch_jars()}/*", *arguments]
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         output = [
             (os.POSIX_SPAWN_OPEN, 1, self.log, append, 0o644),

@@ -40,6 +40,11 @@ def jars_available() -> bool:
     return _JARS.available
 
 
+def jars_directory() -> Path | None:
+    """Where those jars lie; None when they are not complete."""
+    return _JARS.directory if _JARS.available else None
+
+
 def fetch_jars() -> Path:
     """The directory of jars, filled by Maven when not complete; waits for others who fetch."""
     try:

@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 import psutil
 
 from tests.daemon import ROOT, alive
+from tools.class_data import spark_options
 from tools.fleets.jobs import BRUCECTL, is_executor
 from tools.waiting import wait_until
 
@@ -26,8 +27,6 @@ PATIENCE_S = 300.0
 """For JVMs that start, on a machine that has other work: nobody waits longer than it takes."""
 LOOK_S = 0.2
 JOBS = (*BRUCECTL, "spark")
-FRUGAL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For JVMs that live for seconds: to compile well costs more than it saves."""
 
 COPIES = {
     "spark.speculation": "true",
@@ -132,7 +131,7 @@ class StandaloneCluster:
             "SPARK_LOCAL_IP": host,
             "SPARK_LOCAL_DIRS": str(self.directory / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": FRUGAL,
+            "SPARK_DAEMON_JAVA_OPTS": spark_options(),
         }
         with (self.directory / f"{name}.log").open("wb") as log:
             self._processes.append(
@@ -255,8 +254,7 @@ class ClusterJob:
         """Start it; what it says lies in a file, which nobody has to read for it to go on."""
         said = {
             "spark.executor.memory": "512m",
-            "spark.driver.extraJavaOptions": FRUGAL,
-            "spark.executor.extraJavaOptions": FRUGAL,
+            "spark.executor.extraJavaOptions": spark_options(),
             # Who is slow, or stands still, is not dead.
             "spark.network.timeout": "1h",
             # Without these it begins with the first executor that is there.

@@ -17,7 +17,9 @@ import pytest
 
 from cli.commands.spark.options import parse_conf
 from cli.errors import BadArgument
+from tests.class_archive import check_mapped
 from tests.daemon import ROOT
+from tools.class_data import spark_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -194,3 +196,9 @@ def test_what_spark_refuses_is_one_sentence(spark: SparkSession, wrong: list[str
     assert done.stderr.startswith("Spark does not start: ")
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.spark
+def test_a_session_starts_from_the_archive_of_its_classes(spark: SparkSession) -> None:
+    """It fits the classes that Spark loads, and Java has taken it."""
+    check_mapped(spark.sparkContext._gateway.proc.pid, spark_archive())

@@ -8,6 +8,8 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.class_archive import check_mapped
+from tools.class_data import kafka_archive
 from tools.kafka_cluster import KafkaCluster
 
 pytestmark = pytest.mark.real_kafka
@@ -90,3 +92,9 @@ def test_a_dead_broker_is_found_again_from_its_directory(kafka1: KafkaCluster) -
     assert other.bootstrap == kafka1.bootstrap
     other.start(1)
     assert sorted(consume(kafka1, topic, len(MESSAGES))) == sorted(MESSAGES)
+
+
+def test_a_broker_starts_from_the_archive_of_its_classes(kafka3: KafkaCluster) -> None:
+    """It fits the classes that Kafka loads, and Java has taken it."""
+    for broker in kafka3.brokers:
+        check_mapped(broker.pid or 0, kafka_archive())
