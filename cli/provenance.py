@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import socket
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from spool.abreast import in_order
 
 
 def provenance(files: Iterable[Path] | None = None) -> dict[str, Any]:
@@ -26,7 +29,7 @@ def provenance(files: Iterable[Path] | None = None) -> dict[str, Any]:
         "made": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
     }
     if files is not None:
-        origin["sha256"] = {str(path): found for path in files if (found := _hash(path))}
+        origin["sha256"] = dict(in_order(_hash, list(files)))
     return origin
 
 
@@ -35,9 +38,7 @@ def files_of(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
-def _hash(path: Path) -> str | None:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        return None
+def _hash(path: Path) -> Iterator[tuple[str, str]]:
+    """(path, sha256 of the file); nothing where it is gone."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        yield str(path), hashlib.file_digest(file, "sha256").hexdigest()

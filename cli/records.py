@@ -16,13 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from cli.controls import CONTROLS
+from spool.abreast import in_order
 from spool.errors import BadSpool
 from spool.files import Span, Unreadable, of_segment, read_file
-from spool.pattern import Pattern
+from spool.pattern import Pattern, Plain
 from spool.record import Batch, Topics
 
 NOBODY = 0xFFFFFFFF
 """The uid and pid of a sender that the kernel did not name."""
+
+_Rows = tuple[Batch, list[int]]
+"""Messages of one batch."""
 
 
 def select(
@@ -35,32 +39,44 @@ def select(
 ) -> Iterator[tuple[Batch, int]]:
     """(batch, row) of each message that is asked for; `damaged` is told a sentence of what cannot be read.
 
-    `fleeting`: a daemon may rename or remove files meanwhile; what is gone is passed over. Raises OSError.
+    A batch is valid until the next. `fleeting`: a daemon may rename or remove files meanwhile; what is gone
+    is passed over. Raises OSError.
     """
-    topics = Topics()
 
-    def rows(path: Path) -> Iterator[tuple[Batch, int]]:
-        return _rows(path, topics, span, pattern, damaged)
+    def found(path: Path) -> Iterator[_Rows | str]:
+        return _find(path, span, pattern)
 
-    for path in paths:
-        yield from of_segment(rows, path) if fleeting else rows(path)
+    def read(path: Path) -> Iterator[_Rows | str]:
+        return of_segment(found, path) if fleeting else found(path)
+
+    # Python has one thread at a time for regular expressions; and who selects all has enough of one file.
+    threads = None if isinstance(pattern, Plain) else 1
+    for one in in_order(read, list(paths), threads):
+        if isinstance(one, str):
+            damaged(one)
+            continue
+        batch, rows = one
+        for row in rows:
+            yield batch, row
 
 
-def _rows(
-    path: Path, topics: Topics, span: Span, pattern: Pattern | None, damaged: Callable[[str], None]
-) -> Iterator[tuple[Batch, int]]:
+def _find(path: Path, span: Span, pattern: Pattern | None) -> Iterator[_Rows | str]:
+    """The messages of a file that are asked for; a sentence of what cannot be read.
+
+    Batches of `pattern` stay valid, others until the next.
+    """
     try:
-        for found in read_file(path, topics, span):
+        for found in read_file(path, Topics(), span, pattern):
             if isinstance(found, Unreadable):
-                damaged(f"{path}: {found.messages} messages cannot be read at byte {found.offset}")
+                yield f"{path}: {found.messages} messages cannot be read at byte {found.offset}"
                 continue
             wanted = span.rows(found)
             if pattern and wanted.any():
                 wanted &= pattern.rows(found)
-            for row in wanted.nonzero()[0].tolist():
-                yield found, row
+            if wanted.any():
+                yield found.kept() if pattern else found, wanted.nonzero()[0].tolist()
     except BadSpool as error:
-        damaged(f"{error}")
+        yield f"{error}"
 
 
 def as_object(batch: Batch, row: int, *, values: bool) -> dict[str, Any]:

@@ -7,11 +7,13 @@ be in it that is not in them. What is retired, or begun, under our eyes is passe
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from spool.abreast import in_order
 from spool.books import Books
 from spool.errors import BadSpool, UnknownVersion
 from spool.examination import Examination, Totals
@@ -46,13 +48,11 @@ class Check:
         paths = [layout.segment(*pair) for pair in layout.list_segments()]
         paths += [layout.segment(number, SPARE) for number in layout.list_spares()]
         paths = [path for path in paths if path.suffix != SPARE or _is_bound(path)]
-        for path in paths:
-            one = Examination(path, self.totals, last=path == paths[-1])
-            try:
-                yield from self._examine(one)
-            except FileNotFoundError:
+        for one, findings, gone in self._look(paths, paths[-1:]):
+            if gone is not None:
                 before = None
                 continue
+            yield from findings
             if one.header is not None:
                 if bytes(one.header["spool"]) != spool:
                     yield damage(one.path, 16, Kind.FOREIGN, "it belongs to another spool")
@@ -66,25 +66,52 @@ class Check:
     def files(self, paths: Sequence[Path]) -> Iterator[Finding]:
         """Segment files, each by itself; where one continues another, that too. Raises FileNotFoundError."""
         numbers = {path: _number(path) for path in paths}
-        before: Examination | None = None
-        for path in sorted(paths, key=numbers.__getitem__):
+        ordered, known = sorted(paths, key=numbers.__getitem__), set(numbers.values())
+        last = {path for path, (spool, number) in numbers.items() if (spool, number + 1) not in known}
+        before: tuple[Examination, tuple[bytes, int]] | None = None
+        for path, (one, findings, gone) in zip(ordered, self._look(ordered, last), strict=True):
+            if gone is not None:
+                raise gone
+            yield from findings
             spool, number = numbers[path]
-            one = Examination(path, self.totals, last=(spool, number + 1) not in numbers.values())
-            yield from self._examine(one)
-            if before is not None and numbers[before.path] == (spool, number - 1):
-                yield from _link(before, one)
-            before = one
+            if before is not None and before[1] == (spool, number - 1):
+                yield from _link(before[0], one)
+            before = one, (spool, number)
 
-    def _examine(self, one: Examination) -> Iterator[Finding]:
+    def _look(self, paths: Sequence[Path], last: Collection[Path]) -> Iterator[_Look]:
+        """At each of `paths`, several at once; behind those in `last` none follows."""
+
+        def look(path: Path) -> Iterator[_Look]:
+            yield _look_at(Examination(path, last=path in last))
+
+        for found in in_order(look, paths):
+            if found.gone is None:
+                self.totals.add(found.one.totals)
+                self._progress(self.totals)
+            yield found
+
+
+class _Look(NamedTuple):
+    """At one segment."""
+
+    one: Examination
+    findings: list[Finding]
+    gone: FileNotFoundError | None = None
+
+
+def _look_at(one: Examination) -> _Look:
+    """Examine a segment that a daemon may have in hand."""
+    try:
         try:
-            yield from one.findings()
+            return _Look(one, list(one.findings()))
         except FileNotFoundError:
             # Delivered, and called so, while we looked; if it is not there by that name, it is gone.
             if not parse_name(one.path.name):
                 raise
             one.path = one.path.with_suffix(SENT)
-            yield from one.findings()
-        self._progress(self.totals)
+            return _Look(one, list(one.findings()))
+    except FileNotFoundError as error:
+        return _Look(one, [], error)
 
 
 def _is_bound(path: Path) -> bool:

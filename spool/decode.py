@@ -20,7 +20,8 @@ _WIDE = 6
 
 
 @kernel
-def _topic_number(name: int, length: int, slots: npt.NDArray[np.int64], seed: int, digest: int) -> int:
+def topic_number(name: int, length: int, slots: npt.NDArray[np.int64], seed: int, digest: int) -> int:
+    """The number of the topic whose name lies at address `name`, in `slots` of Topics; -1: not there."""
     hashed = call(digest, name, length, seed)
     mask = slots.shape[0] - 1
     at = hashed & mask
@@ -81,7 +82,7 @@ def _fill(
             if field + 16 + key_bytes + value_bytes != end:
                 row -= i
                 break
-            number = _topic_number(base + topic + 2, topic_bytes, slots, seed, digest)
+            number = topic_number(base + topic + 2, topic_bytes, slots, seed, digest)
             if number < 0:
                 start[0], start[1], start[2] = f, i, row
                 return topic

@@ -26,21 +26,18 @@ from spool.format import (
     HEAD,
     HEAD_BYTES,
     HEADER_BYTES,
-    PIDS,
-    UIDS,
     Record,
     decode_footer,
     decode_header,
 )
-from spool.frame import POSITION, SEQUENCE, STORED, TAIL_FIELDS, Tail, skip_to, tail_at_start
+from spool.frame import POSITION, SEQUENCE, STORED, TAIL_FIELDS, Tail, holds_datagrams, skip_to, tail_at_start
 from spool.holes import Hole, State, conclude, hole_at
-from spool.kernel import address_of, kernel, load_u16, load_u32
+from spool.kernel import address_of, kernel
 from spool.live import EPOCH, Footer, last_footer, read_footer, tail_of_footer
 from spool.packed import has_damaged_head, open_plain
 from spool.scan import CHUNK_BYTES, Scan, find_frame
 from spool.segment import following
 from spool.vouched import vouched_up_to
-from spool.wire import check
 
 WRITTEN = -1
 _PATIENCE_S = 0.02
@@ -56,6 +53,13 @@ class Totals:
     messages: int = 0
     bytes: int = 0
 
+    def add(self, other: Totals) -> None:
+        """What was looked at besides."""
+        self.segments += other.segments
+        self.frames += other.frames
+        self.messages += other.messages
+        self.bytes += other.bytes
+
 
 @kernel
 def malformed(base: int, frames: npt.NDArray[np.int64]) -> int:
@@ -64,17 +68,7 @@ def malformed(base: int, frames: npt.NDArray[np.int64]) -> int:
     `base` is the address at which offset 0 of the segment would lie. The frames have been verified.
     """
     for row in range(frames.shape[0]):
-        at = base + frames[row, 0]
-        flags, count = load_u16(at + 14), load_u32(at + 16)
-        lengths = at + HEAD_BYTES
-        datagram = lengths + 4 * count * (1 + (flags & UIDS) + ((flags & PIDS) >> 1))
-        end = lengths + load_u32(at + 24) - load_u32(at + 28)
-        for i in range(count):
-            length = load_u32(lengths + 4 * i)
-            if length > end - datagram or check(datagram, length) != 0:
-                return row
-            datagram += length
-        if datagram != end:
+        if not holds_datagrams(base + frames[row, 0]):
             return row
     return -1
 
@@ -101,9 +95,11 @@ def skip_damage(scan: Scan) -> int | None:
 class Examination:
     """One segment file. `findings` looks at it; what follows from that can be asked for afterwards."""
 
-    def __init__(self, path: Path, totals: Totals, *, last: bool) -> None:
+    def __init__(self, path: Path, *, last: bool) -> None:
         """`last`: no segment follows, so that a torn end is what a crash leaves."""
-        self.path, self._totals, self._last = path, totals, last
+        self.path, self._last = path, last
+        self.totals = Totals()
+        """Of this segment."""
         self.header: Record | None = None
         """None when it cannot be read."""
         self.tail: Tail = np.zeros(TAIL_FIELDS, np.int64)
@@ -114,10 +110,10 @@ class Examination:
         """Every frame is good, up to the end."""
         self.end = HEADER_BYTES
         """The offset behind the last good frame."""
-        self._contents = Contents()
-        self._footer: Footer | None = None
+        self._sealed_with: int | None = None
+        """The digest that its footer tells; None without one."""
         self._holes: list[Hole] = []
-        self._reached, self._messages = self.tail, 0
+        self._reached = self.tail
 
     def findings(self) -> Iterator[Finding]:
         """Look at all of it. Raises FileNotFoundError."""
@@ -159,18 +155,19 @@ class Examination:
         except BadSpool as error:
             self.whole = False
             yield damage(self.path, 0, Kind.HEADER, f"{error}".partition(";")[0])
-        self._footer = footer = read_footer(fd)
-        self._totals.segments += 1
+        footer, contents = read_footer(fd), Contents()
+        self._sealed_with = int(footer[0]["digest"]) if footer else None
+        self.totals.segments += 1
         tail = self._start(fd)
         if tail is not None:
             limit = int(footer[0]["end"]) if footer else os.fstat(fd).st_size
             scan = Scan(fd, tail, limit)
             if footer is None and self.header is not None:
                 scan.vouched = vouched_up_to(self.path, self.header)
-            yield from self._frames(scan)
+            yield from self._frames(scan, contents)
             self.tail, self._reached, self.end = tail, tail, int(tail[POSITION])
-            yield from self._end(scan, footer or read_footer(fd))
-        self._totals.bytes += os.fstat(fd).st_size
+            yield from self._end(scan, footer or read_footer(fd), contents)
+        self.totals.bytes += os.fstat(fd).st_size
 
     def _start(self, fd: int) -> Tail | None:
         """Before the first frame; without a header, before the first that is good. None: there is none."""
@@ -184,18 +181,16 @@ class Examination:
         tail[STORED] = 0
         return tail
 
-    def _frames(self, scan: Scan) -> Iterator[Finding]:
+    def _frames(self, scan: Scan, contents: Contents) -> Iterator[Finding]:
         """Every frame up to the scan's limit, over damage."""
         tail = scan.tail
         while True:
             while chunk := scan.next():
-                self._totals.frames += len(chunk.frames)
-                messages = int(chunk.frames[:, 2].sum())
-                self._messages += messages
-                self._totals.messages += messages
+                self.totals.frames += len(chunk.frames)
+                self.totals.messages += int(chunk.frames[:, 2].sum())
                 row = malformed(address_of(chunk.data) - chunk.offset, chunk.frames)
                 if row < 0:
-                    self._contents.add(chunk)
+                    contents.add(chunk)
                 else:
                     self.whole = False
                     at = int(chunk.frames[row, 0])
@@ -219,9 +214,9 @@ class Examination:
     def state(self, behind: Record | None) -> State:
         """What it holds, its header being good; `behind`: the header of the segment that follows it."""
         assert self.header is not None
-        footer, holes = self._footer, tuple(self._holes)
-        found = State(self.header, holes, self._reached, self._contents, footer is not None, self._messages)
-        return conclude(found, behind, footer)
+        says = self._sealed_with
+        found = State(self.header, tuple(self._holes), self._reached, says is not None, self.totals.messages)
+        return conclude(found, behind, says)
 
     def _known(self, position: int, sequence: int, messages: int) -> Finding:
         sentence = f"a repair left a gap: {messages} messages from {sequence} on are lost"
@@ -249,7 +244,7 @@ class Examination:
             self.path, position, Kind.FRAME, f"{behind - position} bytes hold no good frame; {lost}"
         )
 
-    def _end(self, scan: Scan, footer: Footer | None) -> Iterator[Finding]:
+    def _end(self, scan: Scan, footer: Footer | None, contents: Contents) -> Iterator[Finding]:
         """What stands behind the last good frame."""
         if footer:
             if self.header is not None:
@@ -270,7 +265,7 @@ class Examination:
                     f"{lost} messages from {int(scan.tail[SEQUENCE])} on cannot be read",
                 )
             elif self.whole:
-                yield from self._compare(footer, scan.tail)
+                yield from self._compare(footer, scan.tail, contents)
         elif wrong := self._wrong_footer(scan.fd):
             self.whole = False
             yield damage(self.path, self.end, Kind.FOOTER, wrong)
@@ -306,13 +301,13 @@ class Examination:
         time.sleep(_PATIENCE_S)
         return scan.next() is not None
 
-    def _compare(self, footer: Footer, tail: Tail) -> Iterator[Finding]:
+    def _compare(self, footer: Footer, tail: Tail, contents: Contents) -> Iterator[Finding]:
         """The footer with the one that the frames should have; `tail` is behind the last of them."""
         assert self.header is not None
         stored, least = footer[0], following(self.header, tail)
         goes_on = int(stored["next_sequence"])
         jumps = goes_on % EPOCH == 0 and goes_on > least
-        wanted = decode_footer(self._contents.footer(self.header, tail, goes_on if jumps else least))
+        wanted = decode_footer(contents.footer(self.header, tail, goes_on if jumps else least))
         assert wanted is not None
         wrong = [name for name in FOOTER.names or () if not np.array_equal(stored[name], wanted[0][name])]
         if not np.array_equal(footer[1], wanted[1]):

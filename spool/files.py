@@ -23,6 +23,7 @@ from spool.kernel import address_of
 from spool.layout import SENT, SPARE, Layout
 from spool.live import Footer, read_footer
 from spool.packed import header_of, open_plain
+from spool.pattern import Pattern
 from spool.record import Batch, Topics
 from spool.scan import Scan, digest_address
 from spool.segment import bound_spares
@@ -102,10 +103,13 @@ def of_segment(read: Callable[[Path], Iterator[Found]], path: Path) -> Iterator[
                 yield from read(path.with_suffix(SENT))
 
 
-def read_file(path: Path, topics: Topics, span: Span) -> Iterator[Batch | Unreadable]:
+def read_file(
+    path: Path, topics: Topics, span: Span, pattern: Pattern | None = None
+) -> Iterator[Batch | Unreadable]:
     """Batches with anything of `span` in them, each valid until the next; and what cannot be read.
 
-    Raises BadSpool when the file is no segment, UnknownVersion, OSError.
+    Chunks that hold nothing like `pattern` are not made into batches. Raises BadSpool when the file is no
+    segment, UnknownVersion, OSError.
     """
     with path.open("rb", buffering=0) as file:
         header, footer = header_of(file.fileno(), path), read_footer(file.fileno())
@@ -118,12 +122,14 @@ def read_file(path: Path, topics: Topics, span: Span) -> Iterator[Batch | Unread
         scan = Scan(fd, tail_at_start(header), int(footer[0]["end"]) if footer else None)
         if footer is None:
             scan.vouched = vouched_up_to(path, header)
-        yield from _read(path, scan, topics, span)
+        yield from _read(path, scan, topics, span, pattern)
     finally:
         os.close(fd)
 
 
-def _read(path: Path, scan: Scan, topics: Topics, span: Span) -> Iterator[Batch | Unreadable]:
+def _read(
+    path: Path, scan: Scan, topics: Topics, span: Span, pattern: Pattern | None
+) -> Iterator[Batch | Unreadable]:
     while int(scan.tail[SEQUENCE]) < span.end:
         chunk = scan.next()
         if chunk is None:
@@ -136,10 +142,12 @@ def _read(path: Path, scan: Scan, topics: Topics, span: Span) -> Iterator[Batch 
             yield Unreadable(path, position, missing)
             continue
         frames = chunk.frames
+        read = chunk.data[: int(scan.tail[POSITION]) - chunk.offset]
+        may_hold = pattern is None or pattern.may_lie_in(read)
         while len(frames):
             bad = malformed(address_of(chunk.data) - chunk.offset, frames)
             good = frames if bad < 0 else frames[:bad]
-            if len(good) and int(good[-1, 1] + good[-1, 2]) > span.first:
+            if may_hold and len(good) and int(good[-1, 1] + good[-1, 2]) > span.first:
                 yield decode(chunk.data, chunk.offset, good, topics, digest_address())
             if bad < 0:
                 break

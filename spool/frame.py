@@ -36,7 +36,7 @@ from spool.kernel import (
     store_u16,
     store_u32,
 )
-from spool.wire import REASONS
+from spool.wire import REASONS, check
 
 POSITION, SEQUENCE, BURST, DIGEST, STORED, DISCARDED = range(6)
 TAIL_FIELDS = DISCARDED + REASONS
@@ -155,6 +155,21 @@ def verify(at: int, room: int, digest: int) -> int:
     if load_i64(at) != call(digest, at + 8, HEAD_BYTES - 8 + body_bytes, load_i64(at + 56)):
         return 3
     return 0
+
+
+@kernel
+def holds_datagrams(at: int) -> bool:
+    """Whether the good frame at address `at` holds well-formed datagrams, and nothing else."""
+    flags, count = load_u16(at + 14), load_u32(at + 16)
+    lengths = at + HEAD_BYTES
+    datagram = lengths + 4 * count * (1 + (flags & UIDS) + ((flags & PIDS) >> 1))
+    end = lengths + load_u32(at + 24) - load_u32(at + 28)
+    for i in range(count):
+        length = load_u32(lengths + 4 * i)
+        if length > end - datagram or check(datagram, length) != 0:
+            return False
+        datagram += length
+    return datagram == end
 
 
 @kernel

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from spool.contents import Contents
 from spool.format import Record
 from spool.frame import DIGEST, POSITION, SEQUENCE, STORED, Tail
 from spool.gap import GAP_BYTES, read_gap
-from spool.live import Footer
 
 _U64 = (1 << 64) - 1
 
@@ -31,7 +29,6 @@ class State(NamedTuple):
     holes: tuple[Hole, ...]
     tail: Tail
     """Behind the last good frame."""
-    contents: Contents
     sealed: bool
     """It has a footer that is whole."""
     messages: int
@@ -43,17 +40,18 @@ def hole_at(fd: int, offset: int, end: int, first: int, messages: int) -> Hole:
     return Hole(offset, end, first, messages, known=read_gap(fd, offset) == (end - offset, messages))
 
 
-def conclude(found: State, behind: Record | None, footer: Footer | None) -> State:
+def conclude(found: State, behind: Record | None, says: int | None) -> State:
     """What follows from a segment that was read up to its footer, or its end.
 
     `behind`: the header of the segment which follows it, if it is there: it says when frames are missing.
+    `says`: the digest that its footer tells; None without one.
     """
-    if footer and not found.holes and int(footer[0]["digest"]) != int(found.tail[DIGEST]) & _U64:
+    if says is not None and not found.holes and says != int(found.tail[DIGEST]) & _U64:
         # Another segment's, perhaps; what it says of the end is not believed.
-        footer = None
+        says = None
     holes, lost = found.holes, 0 if behind is None else int(behind["stored"]) - int(found.tail[STORED])
-    if footer is None and lost > 0:
+    if says is None and lost > 0:
         # The segment ends too early; the gap goes where it ends.
         position = int(found.tail[POSITION])
         holes += (Hole(position, position + GAP_BYTES, int(found.tail[SEQUENCE]), lost, known=False),)
-    return found._replace(holes=holes, sealed=footer is not None)
+    return found._replace(holes=holes, sealed=says is not None)

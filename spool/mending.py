@@ -26,7 +26,7 @@ from spool.scan import Scan
 from spool.segment import following
 
 
-def look_into(fd: int, header: Record, behind: Record | None) -> State:
+def look_into(fd: int, header: Record, behind: Record | None) -> tuple[State, Contents]:
     """Read a plain segment with this header; `behind`: that of the segment which follows it, if it is there.
 
     Raises OSError.
@@ -45,8 +45,8 @@ def look_into(fd: int, header: Record, behind: Record | None) -> State:
     if footer and position < scan.limit:
         lost = int(header["stored"]) + int(footer[0]["count"]) - int(tail[STORED])
         holes.append(hole_at(fd, position, scan.limit, first, lost))
-    found = State(header, tuple(holes), tail, contents, footer is not None, messages)
-    return conclude(found, behind, footer)
+    found = State(header, tuple(holes), tail, footer is not None, messages)
+    return conclude(found, behind, int(footer[0]["digest"]) if footer else None), contents
 
 
 def write_copy(path: Path, target: Path, header: Record, behind: Record | None, *, inside: bool) -> None:
@@ -62,12 +62,12 @@ def write_copy(path: Path, target: Path, header: Record, behind: Record | None, 
         finally:
             os.close(source)
         write_at(fd, header.tobytes(), 0)
-        state = look_into(fd, header, behind)
+        state, contents = look_into(fd, header, behind)
         for hole in state.holes:
             if (inside or hole.offset == state.tail[POSITION]) and hole.end - hole.offset >= GAP_BYTES:
                 write_at(fd, encode_gap(hole.end - hole.offset, hole.messages), hole.offset)
         if not state.sealed:
-            _write_footer(fd, state, behind)
+            _write_footer(fd, state, contents, behind)
         os.fsync(fd)
     except BaseException:
         target.unlink(missing_ok=True)
@@ -76,14 +76,14 @@ def write_copy(path: Path, target: Path, header: Record, behind: Record | None, 
         os.close(fd)
 
 
-def _write_footer(fd: int, state: State, behind: Record | None) -> None:
+def _write_footer(fd: int, state: State, contents: Contents, behind: Record | None) -> None:
     """Seal what was copied, behind its last good frame, and the gap that is there."""
     tail = state.tail.copy()
     if behind is not None and state.holes and state.holes[-1].offset == tail[POSITION]:
         tail = tail_at_start(behind)
         tail[POSITION] = state.holes[-1].end
     goes_on = following(state.header, tail) if behind is None else int(behind["first_sequence"])
-    footer = state.contents.footer(state.header, tail, goes_on)
+    footer = contents.footer(state.header, tail, goes_on)
     write_at(fd, footer, int(tail[POSITION]))
     os.ftruncate(fd, int(tail[POSITION]) + len(footer))
 

@@ -21,6 +21,9 @@ _memmem.restype = ctypes.c_void_p
 class Pattern(Protocol):
     """What is searched for."""
 
+    def may_lie_in(self, data: npt.NDArray[np.uint8]) -> bool:
+        """Whether messages in these bytes can have it: whoever has not decoded them yet asks."""
+
     def rows(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """bool[rows]: which messages have it in their key or their value."""
 
@@ -31,6 +34,10 @@ class Plain:
     def __init__(self, wanted: bytes) -> None:
         """`wanted` must not be empty."""
         self._wanted = wanted
+
+    def may_lie_in(self, data: npt.NDArray[np.uint8]) -> bool:
+        """Whether it stands there, be it across two messages."""
+        return self._search(data, 0) >= 0
 
     def rows(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """A hit counts when it lies within one key, or within one value."""
@@ -68,6 +75,10 @@ class Regex:
     def __init__(self, expression: bytes) -> None:
         """Raises re.error."""
         self._expression = re.compile(expression, re.DOTALL)
+
+    def may_lie_in(self, data: npt.NDArray[np.uint8]) -> bool:  # noqa: ARG002
+        """Always: only a key or a value can tell."""
+        return True
 
     def rows(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """One call a message: an anchor means the beginning or the end of a key or of a value."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +96,11 @@ class Batch:
         """One message as it was received."""
         at = int(self.datagram_at[row])
         return self.data[at : at + int(self.datagram_bytes[row])].tobytes()
+
+    def kept(self) -> Batch:
+        """The same, over a copy of its bytes: those it was read from may be used for others now."""
+        end = int(self.datagram_at[-1] + self.datagram_bytes[-1]) if len(self) else 0
+        return replace(self, data=self.data[:end].copy())
 
     def after(self, rows: int) -> Batch:
         """The same without its first `rows` messages."""

@@ -182,7 +182,7 @@ def plan_file(path: Path) -> list[Step]:
     header, steps = _header_of(path)
     fd = open_plain(path)
     try:
-        return [*steps, *_segment(path, look_into(fd, header, None), None)]
+        return [*steps, *_segment(path, look_into(fd, header, None)[0], None)]
     finally:
         os.close(fd)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from spool.abreast import checkpoint
 from spool.digest import digest_function
 from spool.disk import read_at, read_into
 from spool.format import FOOTER_MAGIC, HEAD, HEAD_BYTES, Record
@@ -105,6 +106,7 @@ class Scan:
         if len(self._buffer) != self._next_bytes:
             self._buffer = np.empty(self._next_bytes, np.uint8)
         while True:
+            checkpoint()
             start = int(self.tail[POSITION])
             got, failed = read_into(self.fd, self._room(self.limit - start), start)
             base = address_of(self._buffer) - start
@@ -216,6 +218,7 @@ def find_frame(fd: int, position: int, limit: int, after: Tail | None = None) ->
     tail = np.zeros(TAIL_FIELDS, np.int64) if after is None else after
     position, window, tried = (position + 7) & ~7, CHUNK_BYTES, -1
     while position + HEAD_BYTES <= limit:
+        checkpoint()
         data = np.empty(min(window, limit - position), np.uint8)
         got, failed = read_into(fd, data.data, position)
         base = address_of(data) - position

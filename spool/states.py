@@ -62,7 +62,7 @@ def list_states(
 def _look_into(path: Path, header: Record, behind: Record | None) -> State:
     fd = open_plain(path)
     try:
-        return look_into(fd, header, behind)
+        return look_into(fd, header, behind)[0]
     finally:
         os.close(fd)
 

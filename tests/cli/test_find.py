@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from cli import exits
+from spool.abreast import processors
 from spool.layout import Layout
 from spool.wire import encode
 from tests.cli.test_inspect import PROGRAM, inspect, layout, state_of
 from tests.daemon import ROOT, RunningBruce
 from tests.spool.rig import Rig
+from tools.waiting import wait_until
 
 __all__ = ["layout"]
 
@@ -56,6 +60,31 @@ def test_what_is_not_found(layout: Layout) -> None:
         done = inspect("find", "--spool", layout.directory, *arguments, code=2)
         assert done.stderr.startswith(sentence)
         assert done.stderr.count("\n") == 1
+
+
+def test_control_c_ends_it_while_a_disk_gives_nothing(tmp_path: Path) -> None:
+    """Threads that stand in a call of the system are not waited for: 130, and no traceback."""
+    paths = [tmp_path / f"{number}.seg" for number in range(3)]
+    for path in paths:
+        os.mkfifo(path)  # to open one is to wait for somebody who writes
+    with subprocess.Popen(
+        [*PROGRAM, "inspect", "find", "x", *map(str, paths)], cwd=ROOT, stderr=subprocess.PIPE
+    ) as finding:
+        try:
+            threads = min(processors(), len(paths))
+            wait_until(lambda: standing(finding.pid) == threads, 120, "threads to stand still")
+            finding.send_signal(signal.SIGINT)
+            assert finding.wait(60) == exits.INTERRUPTED
+            assert finding.stderr is not None
+            assert finding.stderr.read() == b""
+        finally:
+            finding.kill()
+
+
+def standing(pid: int) -> int:
+    """How many threads of a process wait for somebody who writes into a pipe."""
+    places = (task / "wchan" for task in Path(f"/proc/{pid}/task").iterdir())
+    return sum(place.read_text() == "wait_for_partner" for place in places)
 
 
 def test_segments(tmp_path: Path) -> None:

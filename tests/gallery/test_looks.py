@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from cli import exits
+from spool import abreast
+from spool.layout import Layout
 from tests.cli.program import run
 from tests.gallery import kinds
 from tests.gallery.good import FIRST_UNDELIVERED, Good
@@ -46,3 +50,28 @@ def test_every_look_at_damage_ends_in_a_documented_code(good: Good, home: Path, 
         found_nothing = "find" in arguments  # as grep, it says nothing of that
         assert done.stdout or done.stderr or done.returncode == exits.FINE or found_nothing, (arguments, done)
     assert state_of(layout.directory) == before
+
+
+@pytest.mark.parametrize("spoil", KINDS, ids=lambda spoil: spoil.__name__)
+def test_on_one_processor_and_on_many_the_same_is_found(good: Good, home: Path, spoil: Spoil) -> None:
+    """`verify` of a spool and of its files, and `find`: the same words in the same order, the same code."""
+    layout, _ = damaged(good, spoil, home)
+    files = sorted(path for path in layout.segments.glob("*.s*") if path.is_file())
+    before = state_of(layout.directory)
+    with mock.patch.object(abreast, "processors", return_value=1):
+        alone = look(layout, files)
+    with mock.patch.object(abreast, "processors", return_value=4):
+        assert look(layout, files) == alone
+    assert state_of(layout.directory) == before
+
+
+def look(layout: Layout, files: list[Path]) -> list[object]:
+    """What is said of a spool, but for the time at which it is."""
+    found: list[object] = []
+    for arguments in (["--spool", layout.directory], files):
+        done = run("inspect", "verify", "--json", "--hashes", *arguments)
+        report = json.loads(done.stdout) if done.stdout else {}
+        found += [done.returncode, {**report, "made": None}]
+        done = run("inspect", "find", "v", "--json", *arguments)
+        found += [done.returncode, done.stdout, done.stderr]
+    return found

@@ -20,7 +20,7 @@ from spool.changes import Changes
 from spool.check import Check
 from spool.digest import digest
 from spool.errors import NoSpool
-from spool.examination import Examination, Totals
+from spool.examination import Examination
 from spool.finding import Finding, Kind, Severity
 from spool.format import HEADER, HEADER_BYTES, decode_header
 from spool.identity import read_identity
@@ -362,7 +362,7 @@ def test_the_last_segment_is_gone(spool: Layout) -> None:
 def test_delivered_messages_that_are_gone(spool: Layout) -> None:
     """Marks beyond the end of the log tell that it was longer."""
     shutil.rmtree(spool.index)
-    end = Examination(path_of(spool, -1), Totals(), last=True)
+    end = Examination(path_of(spool, -1), last=True)
     assert list(end.findings()) == []
     marks = Marks(spool.delivery, Catalogue(spool))
     marks.commit(Changes(floor=int(end.tail[1]) + 5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import given
 
@@ -18,7 +19,10 @@ def test_plain_bytes_are_found_where_they_are(rows: list[tuple[bytes, bytes]], d
     wanted = data.draw(SOME.map(b"".join).filter(bool))
     messages = [batches.Message(i, 0, value, key=key) for i, (key, value) in enumerate(rows)]
     batch = batches.build_batch(batches.name_topics(b"aab"), messages)
-    assert Plain(wanted).rows(batch).tolist() == [wanted in key or wanted in value for key, value in rows]
+    found = Plain(wanted).rows(batch)
+    assert found.tolist() == [wanted in key or wanted in value for key, value in rows]
+    assert Plain(wanted).may_lie_in(batch.data) >= found.any(), "bytes that hold it are not looked at"
+    assert Plain(wanted).may_lie_in(batch.data) == (wanted in batch.data.tobytes())
 
 
 @pytest.mark.parametrize(
@@ -31,3 +35,14 @@ def test_regular_expressions(expression: bytes, rows: list[int]) -> None:
     messages = [batches.Message(i, 0, value, key=key) for i, (key, value) in enumerate(pairs)]
     batch = batches.build_batch(batches.name_topics(b"t"), messages)
     assert Regex(expression).rows(batch).nonzero()[0].tolist() == rows
+
+
+def test_a_batch_that_is_kept_is_a_copy() -> None:
+    """What it was read from may be used for others; what lies behind its last message is not kept."""
+    messages = [batches.Message(i, 0, b"value %d" % i, key=b"k") for i in range(3)]
+    batch = batches.build_batch(batches.name_topics(b"t"), messages)
+    kept, before = batch.kept(), [batch.datagram(row) for row in range(3)]
+    assert not np.shares_memory(kept.data, batch.data)
+    assert [kept.datagram(row) for row in range(3)] == before
+    assert kept.value(2) == b"value 2"
+    assert len(kept.data) == kept.datagram_at[2] + kept.datagram_bytes[2]

@@ -2,7 +2,8 @@
 
 `verify` and `find` are held against hashing the same files with XXH3, as `xxhsum` does: in blocks of 64 KiB,
 one after the other. Files are dropped from the page cache before each. The start of Python is part of what
-an operator waits for, so it counts.
+an operator waits for, so it counts. What further processors give is seen where no disk is waited for: with
+the files in the page cache, on one of them and on all.
 
 Then senders send as fast as they are let, in ten lives of a daemon. Each has four turns: alone, beside
 company twice, alone again; so whatever goes up or down in a life, as the size of its spool, weighs on both
@@ -50,6 +51,8 @@ ABSENT = "a text that no message holds"
 BLOCK_BYTES = 64 << 10
 TIMEOUT_S = 600.0
 STATUS = ("status",)
+VERIFY, FIND = ("inspect", "verify"), ("inspect", "find", ABSENT)
+ON_ONE = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
 EVERY_S, WORK_S = 10.0, 3.0
 BEGUN = 100_000
 """Messages after which senders are at full speed."""
@@ -133,16 +136,24 @@ def measure_reading(bench: Bench, options: argparse.Namespace) -> Iterator[Figur
         segments = bruce.spool / "segments"
         size = sum(path.stat().st_size for path in segments.iterdir()) / 1e6
         hashing, verifying, finding, asking, first = [], [], [], [], []
+        cached: dict[str, tuple[list[float], list[float]]] = {"verify": ([], []), "find": ([], [])}
         for _ in range(bench.repeat):
             drop_cached(segments)
             hashing.append(size / hash_files(segments))
-            verifying.append(size / cold(bruce, ("inspect", "verify")))
-            finding.append(size / cold(bruce, ("inspect", "find", ABSENT), 1))
+            verifying.append(size / cold(bruce, VERIFY))
+            finding.append(size / cold(bruce, FIND, 1))
+            hash_files(segments)  # now they are in the page cache
+            for (one, every), command, code in zip(cached.values(), (VERIFY, FIND), (0, 1), strict=True):
+                one.append(size / timed(bruce, command, code, prefix=ON_ONE))
+                every.append(size / timed(bruce, command, code))
             asking.append(cold(bruce, STATUS, 0, 1))
             first.append(cold(bruce, ("inspect", "records", "--limit", "10")))
     remark = f"{size / 1e3:.1f} GB of segments, not in the page cache"
     yield Figure("inspect verify", verifying, "MB/s", at_least=READ_RATIO, baseline=hashing, remark=remark)
     yield Figure("inspect find, plain bytes", finding, "MB/s", at_least=READ_RATIO, baseline=hashing)
+    for name, (one, every) in cached.items():
+        remark = "beside the same on one processor" if name == "verify" else ""
+        yield Figure(f"inspect {name}, in the page cache", every, "MB/s", baseline=one, remark=remark)
     yield Figure("status", asking, "s", at_most=STATUS_S)
     yield Figure("inspect records, the first ten", first, "s")
 
@@ -287,17 +298,22 @@ COMPANY: dict[str, Callable[[Iterator[Sequence[str]]], tuple[Company, ...]]] = {
 def cold(bruce: Bruce, arguments: Sequence[str], *codes: int) -> float:
     """Seconds that a command takes when the segments are not in the page cache."""
     drop_cached(bruce.spool / "segments")
+    return timed(bruce, arguments, *codes)
+
+
+def timed(bruce: Bruce, arguments: Sequence[str], *codes: int, prefix: Sequence[str] = ()) -> float:
+    """Seconds that a command takes."""
     begun = time.monotonic()
-    ask(bruce, arguments, *codes)
+    ask(bruce, arguments, *codes, prefix=prefix)
     return time.monotonic() - begun
 
 
-def ask(bruce: Bruce, arguments: Sequence[str], *codes: int) -> None:
-    """Run brucectl; it must exit with one of `codes` (0 by default)."""
+def ask(bruce: Bruce, arguments: Sequence[str], *codes: int, prefix: Sequence[str] = ()) -> None:
+    """Run brucectl behind `prefix`; it must exit with one of `codes` (0 by default)."""
     program = Path(sys.executable).with_name("brucectl")
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
-        [program, *arguments, "--spool", bruce.spool],
+        [*prefix, program, *arguments, "--spool", bruce.spool],
         env=environ | {"PYTHONPYCACHEPREFIX": str(bruce.directory.parent / "bytecode")},
         capture_output=True,
         check=False,

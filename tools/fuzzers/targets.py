@@ -15,7 +15,7 @@ from cli.errors import ConfigError
 from spool import examination
 from spool.decode import decode
 from spool.errors import SpoolError
-from spool.examination import Examination, Totals, malformed
+from spool.examination import Examination, malformed
 from spool.files import Span, Unreadable, read_file
 from spool.format import HEAD_BYTES, HEADER_BYTES, PIDS, UIDS, decode_header
 from spool.frame import POSITION, ROW, TAIL_FIELDS, find, tail_at_start, walk
@@ -97,7 +97,7 @@ def frames(data: bytes) -> None:
                 _check_batch(part)
     except SpoolError as error:
         _expect("\n" not in str(error), "an error of more than one line")
-    looked = Examination(path, Totals(), last=True)
+    looked = Examination(path, last=True)
     for finding in looked.findings():
         _expect(finding.offset >= 0 and "\n" not in finding.sentence, "a finding that nobody can read")
 
