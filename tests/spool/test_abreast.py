@@ -14,7 +14,7 @@ import pytest
 
 from spool.abreast import MOST, WAITING, checkpoint, in_order, processors
 
-PATIENCE_S = 60.0
+PATIENCE_S = 30.0
 THREADS = 3
 
 
@@ -139,7 +139,7 @@ def test_who_takes_no_more_ends_what_reads() -> None:
 
     def read(number: int) -> Iterator[int]:
         yield number
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + 3 * PATIENCE_S  # nobody waits for that
         while time.monotonic() < until:
             checkpoint()
 
@@ -155,7 +155,7 @@ def test_control_c_ends_what_reads() -> None:
 
     def read(number: int) -> Iterator[int]:
         begun.wait()
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + 3 * PATIENCE_S  # nobody waits for that
         while time.monotonic() < until:
             checkpoint()
         yield number
