@@ -1,10 +1,12 @@
-"""A thousand programs at once, none of which waits: by datagrams, by UNIX streams and by TCP."""
+"""A thousand programs at once, none of which waits, and one that dies: by datagrams, UNIX streams and TCP."""
 
 from __future__ import annotations
 
 import resource
 import selectors
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,12 +14,24 @@ from pathlib import Path
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from tests.daemon import RunningBruce, consume, free_port
+from tests.daemon import ROOT, RunningBruce, consume, free_port
 from tests.router.outlet import keyed, numbers
 
 SENDERS, EACH, PARTITIONS = 1000, 5, 2
 
 pytestmark = pytest.mark.final
+
+ENDLESS = """
+import itertools, socket, sys
+from tests.router.outlet import keyed
+sender = socket.socket(fileno=int(sys.argv[1]))
+sender.setblocking(True)
+for number in itertools.count(1):
+    (message,) = keyed(1, first=number - 1)
+    sender.sendall(message)
+    print(number, flush=True)
+"""
+"""A program that sends on the socket that it is handed, and says how many messages have left it."""
 
 
 @pytest.fixture
@@ -83,3 +97,30 @@ def test_a_thousand_senders(kafka: EmbeddedKafka, bruce: RunningBruce, port: int
     assert (seen.received, seen.discarded, seen.backlog) == (len(messages), {}, 0)
     records = consume(kafka.bootstrap_servers, "t", PARTITIONS, len(messages))
     assert sorted(numbers(records)) == list(range(len(messages)))
+
+
+@pytest.mark.parametrize("kind", ["datagram", "stream", "tcp"])
+def test_a_sender_that_dies(kafka: EmbeddedKafka, bruce: RunningBruce, port: int, kind: str) -> None:
+    """SIGKILL in the midst of sending: what had left it is in Kafka once; what had begun is unclean."""
+    with connect(bruce, port, kind) as given:
+        command = [sys.executable, "-c", ENDLESS, str(given.fileno())]
+        sender = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, pass_fds=[given.fileno()]
+        )
+    with sender:
+        assert sender.stdout
+        told = [int(next(sender.stdout)) for _ in range(500)]
+        sender.kill()
+        told += map(int, sender.stdout)
+    left = told[-1]
+    with connect(bruce, port, "datagram") as other:
+        other.send(*keyed(1, first=left + 1))
+
+    def found() -> list[int]:
+        return numbers(consume(kafka.bootstrap_servers, "t", PARTITIONS, bruce.status().delivered))
+
+    bruce.await_true(lambda: left + 1 in found())
+    bruce.await_true(lambda: {*range(left)} <= {*found()})
+    # The last one may have left, or not, without a word of it.
+    assert sorted(found()) in ([*range(left), left + 1], [*range(left + 2)])
+    assert bruce.status().discarded in ({}, {"unclean": 1})
