@@ -54,8 +54,8 @@ def find_records(
             starts.sort(key=lambda start: start.partition != first)
             return [place for start in starts for place in _search(consumer, start, wanted, deadline)]
         except KafkaException as error:
-            said = error.args[0]
-            raise Unreachable(said.code(), f"Kafka cannot be searched: {said.str()}") from error
+            code, why = error.args[0].code(), consumer.why(error)
+            raise Unreachable(code, f"Kafka cannot be searched: {why}") from error
 
 
 def _starts(consumer: Consumer, wanted: Wanted, timeout_s: float) -> list[TopicPartition]:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from pyspark.sql.datasource import InputPartition
 
-from dispatch.consumer import open_consumer
+from dispatch.consumer import Listener, open_consumer
 from dispatch.errors import Unreachable
 
 TIMEOUT_S = 15.0
@@ -64,24 +64,24 @@ def count_dropped(properties: Mapping[str, str], topics: Iterable[str]) -> dict[
     return {topic: count for topic, count in dropped.items() if count}
 
 
-def _whole(consumer: Consumer, topic: str, partition: int) -> Range:
+def _whole(consumer: Listener, topic: str, partition: int) -> Range:
     """All that a partition holds now."""
     try:
         start, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)
     except KafkaException as error:
         raise Unreachable(
             error.args[0].code(),
-            f"Kafka does not tell the offsets of {topic} [{partition}]: {error.args[0].str()}",
+            f"Kafka does not tell the offsets of {topic} [{partition}]: {consumer.why(error)}",
         ) from error
     return Range(topic, partition, start, end)
 
 
-def _list_topics(consumer: Consumer, properties: Mapping[str, str]) -> dict[str, list[int]]:
+def _list_topics(consumer: Listener, properties: Mapping[str, str]) -> dict[str, list[int]]:
     try:
         found = consumer.list_topics(timeout=TIMEOUT_S).topics
     except KafkaException as error:
         servers = properties.get("bootstrap.servers", "no address")
         raise Unreachable(
-            error.args[0].code(), f"Kafka at {servers} does not answer: {error.args[0].str()}"
+            error.args[0].code(), f"Kafka at {servers} does not answer: {consumer.why(error)}"
         ) from error
     return {name: sorted(topic.partitions) for name, topic in found.items() if not name.startswith("__")}

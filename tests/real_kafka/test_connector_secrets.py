@@ -111,7 +111,9 @@ def test_an_audit_by_the_connector(
             report = json.loads(job.result())
         assert (report["read_by"], report["total"]["lost"]) == ("kafka", 0)
         bruce.configure({"kafka": {"sasl.password": f"{MARK} but wrong"}})
-        shown["a wrong password"] = output(bruce, "audit")
+        shown["a wrong password"] = refused = output(bruce, "audit")
+        assert refused.count("Kafka refuses who we are") == 1
+        assert "FAIL" not in refused
     assert "KafkaRelation" in shown["sql?details=true&planDescription=true"]
     left = files(events) | files(cluster.directory)
     assert any("sasl.jaas.config = [hidden]" in text for text in left.values())
