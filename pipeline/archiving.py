@@ -200,17 +200,17 @@ def _add(
 
 
 def _read(session: SparkSession, new: Sequence[New]) -> DataFrame:
-    """The messages that are new; of a spool archived in part the source need not open what is old."""
+    """The messages that are new; of a spool archived in part the source does not open what is old."""
     begun = [one for one in new if one.first]
     fresh = [one for one in new if not one.first]
-    frames = [_load(session, [one], push="true").where(f.col("sequence") >= one.first) for one in begun]
+    frames = [_load(session, [one], first=one.first) for one in begun]
     if fresh:
         frames.append(_load(session, fresh))
     return reduce(DataFrame.unionByName, frames)
 
 
-def _load(session: SparkSession, new: Sequence[New], push: str = "false") -> DataFrame:
+def _load(session: SparkSession, new: Sequence[New], first: int = 0) -> DataFrame:
     directories = [directory_of(one.plan) for one in new]
     rows = reduce(or_, [one.rows for one in new])
-    source = session.read.format("bruce").option("pushFilters", push).schema(READ)
+    source = session.read.format("bruce").option("fromSequence", first).schema(READ)
     return source.load(directories).where(rows)

@@ -10,10 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import BooleanType
 
+from pipeline.arrow_function import with_column
 from pipeline.batches import integers
 from pipeline.worker import freeze_imports
+
+_HELD = "held"
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,8 @@ def undelivered(stored: DataFrame, backlog: Mapping[str, Runs]) -> DataFrame:
             yield pa.array(held | np.asarray(sequences.is_null()))
         freeze_imports("choose")
 
-    choose.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
-    make: Any = arrow_udf
-    return stored.where(make(choose, "boolean")("spool", "sequence"))
+    told = with_column(stored, _HELD, BooleanType(), choose, "spool", "sequence")
+    return told.where(_HELD).drop(_HELD)
 
 
 def _hold(

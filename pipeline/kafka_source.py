@@ -22,11 +22,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from dispatch.consumer import open_consumer
-from pipeline.errors import JobFailed, MissingSpark
+from pipeline.errors import JobFailed
 from pipeline.identity import HEADER, ID_BYTES
 from pipeline.kafka_plan import Range, plan_ranges
 from pipeline.schema import KAFKA_SCHEMA, to_arrow_schema
 from pipeline.source import check_schema
+from pipeline.spark_release import ARROW_STREAM_WRITERS, has
+from pipeline.stream_writer import KafkaRowWriter
 from pipeline.worker import freeze_imports
 from pipeline.writer import KafkaWriter
 
@@ -62,11 +64,11 @@ class KafkaSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, FBT001, N802
         """The same, batch by batch."""
-        try:
-            from pipeline.stream_writer import KafkaStreamWriter  # noqa: PLC0415
-        except ImportError as error:
-            raise MissingSpark("a stream into Kafka needs pyspark 4.1 or newer") from error
-        return KafkaStreamWriter(self._properties(), schema)
+        if not has(ARROW_STREAM_WRITERS):
+            return KafkaRowWriter(self._properties(), schema)
+        from pipeline.arrow_stream_writer import KafkaArrowWriter  # noqa: PLC0415
+
+        return KafkaArrowWriter(self._properties(), schema)
 
     def _properties(self) -> dict[str, str]:
         """librdkafka's."""

@@ -73,6 +73,19 @@ class Places:
             found[plan.spool] = max(end, begin) if begin else end
         return {spool: asdict(found[spool]) for spool in sorted(found)}
 
+    def demand(self, known: Offset, reached: Offset) -> None:
+        """See that the spools go as far as a stream has been: `reached` was found without knowing that.
+
+        Raises JobFailed, unless what is lost shall be passed over.
+        """
+        places = _places(reached)
+        for spool, place in _places(known).items() if self._fail_on_loss else ():
+            if spool not in places or places[spool] < place:
+                raise JobFailed(
+                    f"spool {spool} does not go as far as this stream has been: a directory is missing, or "
+                    "its index is being made anew; start the query again when it is there"
+                )
+
     def parts(self, start: Offset, end: Offset) -> list[Part | DamagedFile]:
         """What lies between two offsets."""
         known, until = _places(start), _places(end)

@@ -24,6 +24,14 @@ _OF_TOPIC = ("topic", "timestamp_ms", "created_at")
 
 
 @dataclass(frozen=True, slots=True)
+class GreaterThanOrEqual:
+    """A filter as pyspark.sql.datasource has it, for who cannot wait for Spark to hand it on."""
+
+    attribute: tuple[str, ...]
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Bounds:
     """Within what the values of a segment's messages lie; a column that is not named may hold anything."""
 

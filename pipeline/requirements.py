@@ -6,19 +6,13 @@ import os
 import re
 import shutil
 import subprocess
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from pipeline.errors import MissingSpark
+from pipeline.spark_release import OLDEST, has, lacks, version
 
-Release = tuple[int, int]
-
-OLDEST: Release = (4, 1)
-"""The PySpark that brought functions over Arrow columns; data sources alone came with 4.0."""
-OLDEST_STREAM: Release = (4, 2)
-"""The one that asks a streaming source how much it wants to read."""
 OLDEST_JAVA = 17
 JAVA_S = 60.0
 """More than any Java takes to say its version."""
@@ -34,27 +28,27 @@ class Requirement(NamedTuple):
     sentence: str
 
 
-def check_requirements(oldest: Release = OLDEST) -> None:
+def check_requirements() -> None:
     """Raise MissingSpark, in one sentence, when pyspark, Java, pyarrow or pandas is missing or too old."""
-    for look in (partial(pyspark_here, oldest), java_here, columns_here):
+    for look in (pyspark_here, java_here, columns_here):
         if not (found := look()).ok:
             raise MissingSpark(found.sentence)
 
 
-def pyspark_here(oldest: Release = OLDEST) -> Requirement:
+def pyspark_here() -> Requirement:
     """Whether there is a PySpark that is new enough: the one that would be imported."""
     if not find_spec("pyspark"):
         return Requirement(
             False, "pyspark is not installed; install bruce with its extra: bruce-spool[spark]"
         )
     try:
-        found = str(import_module("pyspark.version").__version__)
+        found = version()
     except ImportError as error:
         return Requirement(False, f"pyspark cannot be imported: {error}")
-    if tuple(map(int, re.findall(r"\d+", found)[:2])) < oldest:
-        least = ".".join(map(str, oldest))
+    if not has(OLDEST):
+        least = ".".join(map(str, OLDEST))
         return Requirement(False, f"pyspark {found} is too old: this needs {least} or newer")
-    return Requirement(True, f"pyspark {found}")
+    return Requirement(True, "; ".join([f"pyspark {found}", *lacks()]))
 
 
 def java_here() -> Requirement:

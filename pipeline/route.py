@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import IntegerType
 
+from pipeline.arrow_function import with_column
 from pipeline.batches import NOWHERE, to_batch
 from pipeline.worker import freeze_imports
 from router.partition import Partitioners
@@ -48,17 +48,13 @@ def route(frame: DataFrame, routes: Routes) -> DataFrame:
     """
     Partitioners(routes.partitioners)
 
-    def choose(batches: Iterator[Any]) -> Iterator[Any]:
+    def choose(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         chooser = Chooser(routes)
         for arrays in batches:
             yield pa.array(chooser.choose(dict(zip(_COLUMNS, arrays, strict=True))))
         freeze_imports("route")
 
-    # Spark tells by the types what kind of function it is, and cannot read them as strings; its own do not
-    # know this kind.
-    choose.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
-    make: Any = arrow_udf
-    return frame.withColumn("partition", make(choose, "int")(*_COLUMNS))
+    return with_column(frame, "partition", IntegerType(), choose, *_COLUMNS)
 
 
 class Chooser:

@@ -31,10 +31,12 @@ from pipeline.routing import Routing
 from pipeline.schema import SCHEMA
 from pipeline.sending import Sent, check_mode
 from pipeline.sink import COLUMNS
+from pipeline.spark_release import READ_LIMITS, has
 from router.job_discards import discard_file_of
 
 BATCH_BYTES = 256 << 20
-"""Read for one batch, about: it is delivered as a whole before the next one."""
+"""Read for one batch, about, where Spark can: it is delivered as a whole before the next one."""
+_LIMIT = {"maxBytesPerTrigger": BATCH_BYTES} if has(READ_LIMITS) else {}
 LOOK_S = 1
 LAST_LOOK_S = 5.0
 """Kafka may say only at the end that it does not have a topic: the grace time begins then."""
@@ -66,7 +68,7 @@ def run_stream(
         stored = (
             session.readStream.format("bruce")
             .schema(schema)
-            .option("maxBytesPerTrigger", BATCH_BYTES)
+            .options(**_LIMIT)
             .option("paths", json.dumps([str(layout.directory) for layout in layouts]))
             .load()
         )

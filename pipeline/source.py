@@ -20,14 +20,18 @@ Options:
     pushFilters   `true`: filters on topic, sequence and times go to the footers (`pipeline.pushdown`), and
            segments that hold nothing of it are not opened. Only for a DataFrame that is read once, in one
            place of one query: PySpark 4.3 gives each later use the segments of the first. It needs Spark's
-           setting `spark.sql.python.filterPushdown.enabled`, and says so
+           setting `spark.sql.python.filterPushdown.enabled`, and says so. PySpark 4.0 tells a source of no
+           filter: then all segments are opened, which is said on standard error
+
+    fromSequence   a number: segments and frames that end before it are not opened. What else lies before it
+           is for a filter to drop. It asks nothing of Spark, and holds for every spool
 
     failOnDataLoss   `true` (default): a segment that is removed between being planned and being read ends the
            query; `false`: it is passed over
 
 As a stream (`spark.readStream`, its offsets in `pipeline.places`) it follows what is committed:
 
-    maxBytesPerTrigger   of all spools together, about; by default all there is
+    maxBytesPerTrigger   of all spools together, about; by default all there is. From PySpark 4.2 on
     failOnDataLoss       `true` (default): the stream ends when messages are gone before it came to them;
                          `false`: it goes on with what is left
 """
@@ -35,6 +39,7 @@ As a stream (`spark.readStream`, its offsets in `pipeline.places`) it follows wh
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -42,10 +47,12 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from pipeline.errors import BadOption, BadSchema, MissingSpark
+from pipeline.errors import BadOption, BadSchema
 from pipeline.reader import MODES, PruningReader, SegmentReader, passes_by
 from pipeline.schema import SCHEMA, UNREAD
 from pipeline.segments import DamagedFile, Part
+from pipeline.spark_release import FILTERS, READ_LIMITS, has, version
+from pipeline.stream import WholeStream
 
 KNOWN = StructType([*SCHEMA.fields, UNREAD])
 """The columns that there are."""
@@ -64,8 +71,15 @@ class BruceSource(DataSource):
     def reader(self, schema: StructType) -> SegmentReader:
         check_schema(schema, KNOWN)
         prunes = _choice(self.options, "pushFilters", ("false", "true")) == "true"
+        if prunes and not has(FILTERS):
+            warnings.warn(
+                f"pushFilters spares nothing here: PySpark {version()} tells a source of no filter; Spark "
+                "filters what is read of all segments",
+                stacklevel=2,
+            )
         kind = PruningReader if prunes else SegmentReader
-        plan = partial(_plan, **self._spools(schema))
+        first = _number(self.options, "fromSequence") or 0
+        plan = partial(_plan, **self._spools(schema), first=first)
         return kind(plan, schema, _mode(self.options), fail_on_loss=_fails_on_loss(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
@@ -73,12 +87,18 @@ class BruceSource(DataSource):
         # Here and not above: executors import this module, and do without LMDB.
         from pipeline.places import Places  # noqa: PLC0415
 
-        try:
-            from pipeline.stream import SpoolStream  # noqa: PLC0415
-        except ImportError as error:
-            raise MissingSpark("a stream of spools needs pyspark 4.2 or newer") from error
+        mode, limit = _mode(self.options), _bytes(self.options)
         places = Places(**self._spools(schema), fail_on_loss=_fails_on_loss(self.options))
-        return SpoolStream(places, schema, _mode(self.options), _bytes(self.options))
+        if has(READ_LIMITS):
+            from pipeline.limited_stream import LimitedStream  # noqa: PLC0415
+
+            return LimitedStream(places, schema, mode, limit)
+        if limit:
+            raise BadOption(
+                f"maxBytesPerTrigger needs PySpark 4.2 or newer, and this is {version()}, which lets a batch "
+                "take all there is: leave the option away"
+            )
+        return WholeStream(places, schema, mode)
 
     def _spools(self, schema: StructType) -> dict[str, Any]:
         return {
@@ -123,19 +143,33 @@ def _choice(options: Mapping[str, str], name: str, values: Sequence[str]) -> str
 
 
 def _bytes(options: Mapping[str, str]) -> int | None:
-    text = options.get("maxBytesPerTrigger")
-    if text is not None and not (text.isdecimal() and int(text)):
-        raise BadOption(f"maxBytesPerTrigger = {text!r} is no number of bytes")
-    return int(text) if text else None
+    if (found := _number(options, "maxBytesPerTrigger")) == 0:
+        raise BadOption("maxBytesPerTrigger = '0' is no number of bytes")
+    return found
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is not None and not text.isdecimal():
+        raise BadOption(f"{name} = {text!r} is no number")
+    return None if text is None else int(text)
 
 
 def _plan(
-    filters: Sequence[Any], *, paths: list[str], host: str | None, delivered: bool, passing: bool
+    filters: Sequence[Any],
+    *,
+    paths: list[str],
+    host: str | None,
+    delivered: bool,
+    passing: bool,
+    first: int,
 ) -> list[Part | DamagedFile]:
     # Here and not above: executors import this module, and do without LMDB.
     from pipeline.fleet import plan_spools  # noqa: PLC0415
     from pipeline.outcomes import tell_delivered  # noqa: PLC0415
+    from pipeline.pushdown import GreaterThanOrEqual  # noqa: PLC0415
     from pipeline.ranges import choose  # noqa: PLC0415
 
+    wanted = [*filters, *([GreaterThanOrEqual(("sequence",), first)] if first else [])]
     plans = plan_spools(paths, host, passing=passing)
-    return [part for plan in plans for part in choose(tell_delivered(plan) if delivered else plan, filters)]
+    return [part for plan in plans for part in choose(tell_delivered(plan) if delivered else plan, wanted)]

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql import Row
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pipeline.errors import JobFailed
-from pipeline.sink import sort_columns
+from pipeline.schema import to_arrow_schema
+from pipeline.sink import Delivery, sort_columns
 from pipeline.writer import plan_delivery, write_rows
 
 ROWS = 20_000
@@ -26,22 +29,34 @@ _BATCH = "streaming.sql.batchId"
 """Spark's property of each task of a batch."""
 
 
-class KafkaStreamWriter(DataSourceStreamArrowWriter):
-    """Writes one batch after the other. Raises BadSchema when rows lack a column.
+class KafkaRowWriter(DataSourceStreamWriter):
+    """Writes one batch after the other, for PySpark before 4.1, which hands over rows.
 
-    For a batch as a whole there is nothing to commit: what its tasks have sent is in Kafka.
+    Raises BadSchema when they lack a column. For a batch as a whole there is nothing to commit: what its
+    tasks have sent is in Kafka.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._delivery = plan_delivery(options, schema)
+        self._schema = to_arrow_schema(schema)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         """Send the rows of one task of a batch. Raises JobFailed when Kafka will never take one of them."""
-        delivery = self._delivery
-        if delivery.in_transactions:
-            delivery = replace(delivery, epoch=_epoch())
-        columns = sort_columns(in_transactions=delivery.in_transactions)
-        return write_rows(in_order(iterator, columns), delivery)
+        return write_batch(to_batches(iterator, self._schema), self._delivery)
+
+
+def to_batches(rows: Iterator[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The same rows, as columns."""
+    while taken := list(islice(rows, ROWS)):
+        yield pa.RecordBatch.from_pylist([row.asDict() for row in taken], schema)
+
+
+def write_batch(batches: Iterator[pa.RecordBatch], delivery: Delivery) -> WriterCommitMessage:
+    """Send the rows of one task of a batch. Raises JobFailed when Kafka will never take one of them."""
+    if delivery.in_transactions:
+        delivery = replace(delivery, epoch=_epoch())
+    columns = sort_columns(in_transactions=delivery.in_transactions)
+    return write_rows(in_order(batches, columns), delivery)
 
 
 def _epoch() -> int:

@@ -77,6 +77,7 @@ def test_nothing_is_lost_on_the_way(spark: SparkSession, rig: Rig, tmp_path: Pat
     assert TOPIC
 
 
+@pytest.mark.oldest_spark
 def test_again_and_again(spark: SparkSession, rig: Rig, second_rig: Rig, tmp_path: Path) -> None:
     """What is archived stays out; what is new comes in, of a new spool too; nothing new makes no file."""
     from pipeline.archiving import run_archive

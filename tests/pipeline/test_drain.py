@@ -103,6 +103,7 @@ def test_only_the_backlog_is_kept(spark: SparkSession, rig: Rig, second_rig: Rig
     assert {row.spool for row in rows} == {rig.identity.spool.hex()}
 
 
+@pytest.mark.oldest_spark
 @pytest.mark.spark
 def test_a_drain_delivers_what_the_marks_do_not_have(
     spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, second_rig: Rig

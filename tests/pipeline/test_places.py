@@ -11,7 +11,9 @@ import pytest
 
 from pipeline.errors import JobFailed
 from pipeline.places import Offset, Places
+from pipeline.schema import SCHEMA
 from pipeline.segments import DamagedFile, SegmentReading
+from pipeline.stream import WholeStream
 from spool.layout import SENT
 from tests.spool.rig import Rig
 from tests.spool.stored import pack_file
@@ -180,3 +182,48 @@ def test_a_damaged_header_is_in_one_batch(rig: Rig) -> None:
         offset = reached
     assert damaged == [3]
     assert 0 < messages < 360
+
+
+def test_where_it_stands_may_be_learned_late(rig: Rig, second_rig: Rig) -> None:
+    """PySpark before 4.2 may ask how far to go before it says how far a stream has been (availableNow).
+
+    When a directory is missing just then, nothing is read and nothing forgotten: that ends the query, before
+    its next batch. Else it goes on from there, also where it was not asked how far to go.
+    """
+    rig.fill(3)
+    second_rig.fill(2)
+    rig.step()
+    second_rig.step()
+    been = WholeStream(places(rig, second_rig), SCHEMA, "permissive").latestOffset()
+    rig.fill(1)
+    rig.step()
+    for asked in (True, False):
+        stream = WholeStream(places(rig, second_rig), SCHEMA, "permissive")
+        end = stream.latestOffset() if asked else None
+        assert stream.partitions(been, been) == []
+        assert end is None or end == stream.latestOffset()
+        assert batch(places(rig, second_rig), been, stream.latestOffset()) == {
+            rig.identity.spool.hex(): [9, 10, 11]
+        }
+    behind = WholeStream(places(rig), SCHEMA, "permissive")
+    behind.latestOffset()
+    with pytest.raises(JobFailed, match="does not go as far as this stream has been"):
+        behind.partitions(been, been)
+    careless = WholeStream(places(rig, fail_on_loss=False), SCHEMA, "permissive")
+    careless.latestOffset()
+    assert careless.partitions(been, been) == []
+
+
+def test_it_never_goes_back(rig: Rig, tmp_path: Path) -> None:
+    """Told where it stands, a stream before PySpark 4.2 stays there while its spool does not go as far."""
+    rig.fill(1)
+    rig.step()
+    before = shutil.copytree(rig.layout.directory, tmp_path / "before")
+    rig.fill(1)
+    rig.step()
+    been = WholeStream(places(rig), SCHEMA, "permissive").latestOffset()
+    stream = WholeStream(
+        Places([str(before)], None, delivered=False, fail_on_loss=True), SCHEMA, "permissive"
+    )
+    assert stream.partitions(been, been) == []
+    assert stream.latestOffset() == been

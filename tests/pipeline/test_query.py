@@ -45,6 +45,7 @@ def test_only_what_the_sql_can_mean_is_read(sql: str, columns: list[str] | None)
     assert columns_of(sql) == (columns or all_of_a_message)
 
 
+@pytest.mark.oldest_spark
 @pytest.mark.spark
 def test_both_views_in_one_query(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
     """What is archived and what came later, joined by spool and sequence."""

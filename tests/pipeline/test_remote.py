@@ -154,6 +154,7 @@ def test_passwords_are_not_shown() -> None:
     assert shown("/a?b@c") == "/a?b@c"
 
 
+@pytest.mark.oldest_spark
 @pytest.mark.spark
 def test_spark_reads_an_address(spark: SparkSession, fleet: dict[str, Rig], tmp_path: Path) -> None:
     """`load` takes an address, and executors find the segments there; the marks are not known."""

@@ -78,6 +78,7 @@ def test_what_is_asked_for_goes_again(spark: SparkSession, kafka: EmbeddedKafka,
     assert not (rig.layout.delivery / "data.mdb").exists()
 
 
+@pytest.mark.oldest_spark
 def test_an_archive_goes_again(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, tmp_path: Path) -> None:
     """The same from an archive, whose spool is gone: each message once, with the header of its spool."""
     from pipeline.archive import READ, shelve

@@ -39,7 +39,7 @@ ON_EXECUTORS = f"""
 import os, sys
 sys.path = [sys.argv[1], *(path for path in sys.path if os.path.realpath(path) != {str(ROOT)!r})]
 import pipeline.backlog, pipeline.identity, pipeline.kafka_source, pipeline.route, pipeline.sink
-import pipeline.source, pipeline.stream
+import pipeline.source, pipeline.stream, pipeline.limited_stream, pipeline.arrow_stream_writer
 print(os.path.dirname(pipeline.__path__[0]), "lmdb" in sys.modules)
 """
 
@@ -95,7 +95,7 @@ def test_the_pyspark_that_would_be_imported_counts(tmp_path: Path) -> None:
         timeout=300,
     )
     assert done.stderr.splitlines()[-1] == (
-        "pipeline.errors.MissingSpark: pyspark 3.5.9 is too old: this needs 4.1 or newer"
+        "pipeline.errors.MissingSpark: pyspark 3.5.9 is too old: this needs 4.0 or newer"
     )
 
 

@@ -134,6 +134,7 @@ def test_a_topic_that_grew_keeps_its_count_below_the_message_from_which_the_new_
     assert chooser.choose(both).tolist() == expected
 
 
+@pytest.mark.oldest_spark
 @pytest.mark.spark
 def test_spark_chooses_by_it(spark: SparkSession, rig: Rig) -> None:
     """Over a spool's rows, value and all: each row has the partition that its key asks for."""

@@ -113,6 +113,7 @@ def test_a_topic_made_anew_is_believed_after_a_while(
     assert routes.histories[spool]["t"] == [(0, 1)]
 
 
+@pytest.mark.oldest_spark
 @pytest.mark.spark
 def test_messages_wait_for_their_topic(spark: SparkSession, rig: Rig) -> None:
     """Made meanwhile, it gets them all, in order; what can have no topic is discarded; others never wait."""

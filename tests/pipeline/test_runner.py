@@ -65,6 +65,7 @@ class Delivery:
         assert self._producer.flush(30) == 0
 
 
+@pytest.mark.oldest_spark
 def test_planted_faults_are_found(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
     """Seven losses, five duplicates, three swaps and one altered value are found, and nothing else.
 

@@ -161,6 +161,7 @@ def test_the_time_may_be_over(spark: SparkSession, kafka: EmbeddedKafka, rig: Ri
     assert deliver(arranged(spark, rig), delivery).collect() == []
 
 
+@pytest.mark.oldest_spark
 def test_a_writer(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
     """`write.format("bruce-kafka")` delivers the same rows."""
     fill(rig, 100)
@@ -188,6 +189,7 @@ def test_rows_out_of_order_are_refused(spark: SparkSession, kafka: EmbeddedKafka
         deliver(wrong, Delivery(options(kafka))).collect()
 
 
+@pytest.mark.oldest_spark
 def test_rows_for_sparks_own_connector(spark: SparkSession, rig: Rig) -> None:
     """Its columns, by name and type, and headers of the same bytes that the daemon sends."""
     from pipeline.identity import bruce_id

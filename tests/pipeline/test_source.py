@@ -38,6 +38,7 @@ def sequences(frame: DataFrame) -> list[int]:
     return sorted(row.sequence for row in frame.select("sequence").collect())
 
 
+@pytest.mark.oldest_spark
 def test_rows_are_the_messages(spark: SparkSession, rig: Rig) -> None:
     """Each row is one message as it was sent, whatever its key, timestamp and kind."""
     sent: list[dict[str, Any]] = [
@@ -99,6 +100,7 @@ def test_every_segment_is_read_once(spark: SparkSession, rig: Rig) -> None:
     assert frame.rdd.getNumPartitions() == len(rig.layout.list_segments()) > 3
 
 
+@pytest.mark.oldest_spark
 def test_live_segment_ends_at_the_watermark(spark: SparkSession, rig: Rig) -> None:
     """What is written and not yet committed is not read; after the next commit it is."""
     rig.fill(3)
@@ -119,6 +121,7 @@ def test_without_an_index_good_frames_count(spark: SparkSession, rig: Rig) -> No
     assert sequences(load(spark, rig.options.directory)) == list(range(9))
 
 
+@pytest.mark.oldest_spark
 def test_globs_and_lists(spark: SparkSession, rig: Rig, second_rig: Rig, tmp_path: Path) -> None:
     """A glob or a list of directories gives several spools, one that is named twice only once."""
     rig.fill(2)
@@ -133,6 +136,7 @@ def test_globs_and_lists(spark: SparkSession, rig: Rig, second_rig: Rig, tmp_pat
     assert [row.host for row in globbed.select("host").distinct().collect()] == ["web"]
 
 
+@pytest.mark.oldest_spark
 def test_damaged_frames_are_what_the_mode_says(spark: SparkSession, rig: Rig) -> None:
     """A flipped bit costs the messages of its frame and no others; what is said of it is the mode's.
 
@@ -238,6 +242,34 @@ def test_segments_that_cannot_match_are_not_opened(spark: SparkSession, rig: Rig
             chosen(condition).collect()
 
 
+@pytest.mark.oldest_spark
+def test_filters_give_the_same_rows_pushed_or_not(spark: SparkSession, rig: Rig) -> None:
+    """Where PySpark hands on no filters Spark filters, and `pushFilters` changes no result."""
+    rig.fill(60)
+    rig.step()
+    pushed = load(spark, rig.options.directory, pushFilters="true")
+    condition = "topic = 't0' and sequence >= 100"
+    found = sequences(pushed.where(condition))
+    assert found == sequences(load(spark, rig.options.directory).where(condition))
+    assert found
+    assert found[0] >= 100
+
+
+@pytest.mark.oldest_spark
+def test_what_lies_before_a_number_is_not_opened(spark: SparkSession, rig: Rig) -> None:
+    """`fromSequence` spares segments without any filter: these could not be read without an error."""
+    rig.fill(60)
+    rig.step()
+    firsts = [first for first, _ in rig.layout.list_segments()]
+    flip(rig.layout.segment(*rig.layout.list_segments()[0]), 400)
+    options = {"mode": "failfast", "fromSequence": str(firsts[2])}
+    assert sequences(load(spark, rig.options.directory, **options)) == list(range(firsts[2], 180))
+    with pytest.raises(Exception, match="is damaged"):
+        load(spark, rig.options.directory, mode="failfast").collect()
+    with pytest.raises(Exception, match="fromSequence = 'x' is no number"):
+        load(spark, rig.options.directory, fromSequence="x").collect()
+
+
 def test_a_frame_may_be_used_again(spark: SparkSession, rig: Rig) -> None:
     """One use of a DataFrame takes nothing from another, one after the other or in one query."""
     rig.fill(60)
@@ -263,6 +295,7 @@ def test_without_push_down_the_setting_is_named(spark: SparkSession, rig: Rig) -
         spark.conf.set(setting, "true")
 
 
+@pytest.mark.oldest_spark
 def test_delivered_is_what_the_marks_say(spark: SparkSession, rig: Rig) -> None:
     """True of what is resolved and was not discarded, false of the others, null without marks."""
     rig.fill(60)
@@ -310,6 +343,7 @@ def test_executors_need_no_lmdb() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
+@pytest.mark.oldest_spark
 def test_packed_segments_are_rows_too(spark: SparkSession, rig: Rig) -> None:
     """The same rows before and after; what is in use is not packed."""
     rig.fill(60)

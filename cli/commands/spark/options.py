@@ -92,20 +92,16 @@ def parse_conf(given: list[str] | None) -> dict[str, str]:
 
 
 @contextmanager
-def job_session(
-    master: str | None, conf: list[str] | None, *, streams: bool = False, bar: bool = True
-) -> Iterator[Session]:
+def job_session(master: str | None, conf: list[str] | None, *, bar: bool = True) -> Iterator[Session]:
     """A session for one job, with a `task_bar` unless that is left to the job.
-
-    `streams`: it reads a spool as a stream, which takes a newer pyspark.
 
     Raises BadArgument, MissingSpark; an interrupt ends the command with a sentence.
     """
     from cli.output import complain, error_console
-    from pipeline.requirements import OLDEST, OLDEST_STREAM, check_requirements
+    from pipeline.requirements import check_requirements
 
     settings = parse_conf(conf)
-    check_requirements(OLDEST_STREAM if streams else OLDEST)
+    check_requirements()
 
     from pipeline.session import LOCAL, open_session
 

@@ -61,7 +61,7 @@ def run(
     settings = load_config(config)
     options = dataclasses.replace(settings.dispatch, kafka=kafka_properties(settings, bootstrap_servers))
     paths = spool_paths(spools, settings)
-    running = job_session(master, conf, streams=True, bar=False)
+    running = job_session(master, conf, bar=False)
     with running as session, contextlib.suppress(KeyboardInterrupt):
         from pipeline.run import run_stream
 
