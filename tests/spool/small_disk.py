@@ -43,10 +43,18 @@ def _run(command: list[str], trouble: str) -> None:
 def fill_up(path: Path) -> None:
     """Take all room that is left into one file, to the last block."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    # A sync gives back what ext4 had set aside for the file's own map.
+    while _write_all(fd):
+        with contextlib.suppress(OSError):
+            os.fsync(fd)
+    os.close(fd)
+
+
+def _write_all(fd: int) -> int:
+    """Write as long as there is room; how many bytes that was."""
+    written = 0
     for size in (1 << 20, 65536, 4096, 512):
         with contextlib.suppress(OSError):
-            while os.write(fd, bytes(size)):
-                continue
-    with contextlib.suppress(OSError):
-        os.fsync(fd)
-    os.close(fd)
+            while True:
+                written += os.write(fd, bytes(size))
+    return written
