@@ -15,8 +15,10 @@ from typing import Any
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as f
 
+from pipeline.errors import MissingSpark
 from pipeline.failure import explained
 from pipeline.plan import find_spools
+from pipeline.spark_release import TOP_VALUES, has, version
 from pipeline.stats import READ, measure
 
 VERSION = 1
@@ -24,7 +26,15 @@ Figures = dict[str, Any]
 
 
 def run_stats(session: SparkSession, paths: Iterable[str], topics: Sequence[str] | None = None) -> Figures:
-    """The document above, of the spools at these paths (globs, too). Raises NoSpool, JobFailed."""
+    """The document above, of the spools at these paths (globs, too). Raises NoSpool, JobFailed.
+
+    And MissingSpark, for a PySpark that cannot count the most frequent values.
+    """
+    if not has(TOP_VALUES):
+        raise MissingSpark(
+            f"brucectl spark stats needs pyspark 4.1 or newer, and this is {version()}: Spark counts "
+            "the most frequent keys only from then on"
+        )
     directories = [str(layout.directory) for layout in find_spools(paths)]
     stored = session.read.format("bruce").schema(READ).load(directories)
     if topics:
