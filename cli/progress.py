@@ -86,6 +86,8 @@ class Progress:
     def show(self, done: int, total: int, trouble: str = "") -> None:
         """So much is done, of so much, and why not more. Cheap enough to be called at any time."""
         now = self._clock()
+        # What was expected is a guess where files are packed, or still grow.
+        total = max(total, done)
         if self._before is None:
             # What was done before we looked says nothing of the rate.
             self._before, self._started = done, now

@@ -44,6 +44,16 @@ def test_why_it_does_not_go_on() -> None:
         assert "no broker" in file.getvalue()
 
 
+def test_more_than_was_expected() -> None:
+    """Then that is the total: nothing is left, and never less."""
+    file, now = io.StringIO(), [100.0]
+    with Progress("checking", "B", console=Console(file=file, width=100), clock=lambda: now[0]) as progress:
+        progress.show(0, 1000)
+        now[0] += 10
+        progress.show(2000, 1000)
+    assert file.getvalue() == "2,000 of 2,000 B, 200/s, 0 s left\n"
+
+
 def test_short_work_is_silent() -> None:
     """Nobody needs a line about what is over at once."""
     assert shown(terminal=False, seconds=1) == ""
