@@ -6,8 +6,11 @@ Every wait has a deadline.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -15,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +37,8 @@ START_S = 120.0
 PATIENCE_S = 60.0
 """For what takes moments, on a machine that has other work: nobody waits longer than it takes."""
 ROOT = Path(__file__).resolve().parent.parent
+_PORTS = [range(first, first + 1000) for first in range(10_000, 18_000, 1000)]
+"""Those of each worker of the tests: below the ones that the kernel gives to connections."""
 
 
 class RunningBruce:
@@ -261,10 +266,21 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 def free_port() -> int:
-    """A port of this host that nobody has at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of this host that nobody has at the moment, and that no worker beside this one is given.
+
+    Two daemons with one port: the second would be without a page, and its test would look at the other's.
+    """
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port := next(ports())))
+            return port
+
+
+@functools.cache
+def ports() -> Iterator[int]:
+    """Those of this worker, one after the other, over and over, from one by chance on."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % len(_PORTS)
+    return itertools.cycle(random.sample(_PORTS[worker], len(_PORTS[worker])))
 
 
 def alive(process: psutil.Process) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, NoReturn
 from unittest import mock
 
@@ -33,8 +34,21 @@ def run(
         mock.patch.dict(os.environ, environ or {}),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
+        logging_as_before(),
         pytest.raises(SystemExit) as ended,
     ):
         program()
     assert isinstance(ended.value.code, int)
     return Ended(ended.value.code, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def logging_as_before() -> Iterator[None]:
+    """`bruce run` sets up a log of its own, which is nobody else's in this process."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)

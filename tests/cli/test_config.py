@@ -323,15 +323,16 @@ def test_brokers_from_the_environment_complete_a_file(tmp_path: Path) -> None:
         assert list(config.dispatch.kafka.values()) == ["k:9092"]
 
 
-def test_first_try(fs: FakeFilesystem) -> None:
+def test_first_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With no file and no brokers an embedded Kafka stands in, and only then."""
+    monkeypatch.setattr("cli.config.SYSTEM_FILE", tmp_path / "bruce.toml")
     first = load_config(environ={}, uid=0)
     assert first.first_try
     assert first.dispatch.kafka == {"bootstrap.servers": EMBEDDED}
     assert first.file is None
     assert load_config(environ={"BRUCE_SPOOL_DIRECTORY": "/x"}, uid=0).first_try
     assert not load_config(environ={"BRUCE_KAFKA_BOOTSTRAP_SERVERS": "k:1"}, uid=0).first_try
-    fs.create_file("/etc/bruce/bruce.toml", contents=KAFKA)
+    (tmp_path / "bruce.toml").write_text(KAFKA)
     assert not load_config(environ={}, uid=0).first_try
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatch.codes import Code
-from router import catch_up, router
+from router import catch_up, reading
 from router.limits import Rate
 from spool.wire import Reason
 from tests.router.bench import Bench
@@ -54,7 +54,7 @@ class Delivery(RuleBasedStateMachine):
     ) -> None:
         """`behind`: 0 has topics set aside whenever there is no room."""
         self.patches = [
-            mock.patch.object(router, "BEHIND_BYTES", behind),
+            mock.patch.object(reading, "BEHIND_BYTES", behind),
             mock.patch.object(catch_up, "NEAR", 30),
             mock.patch.object(catch_up, "TURN_BATCHES", 3),
         ]

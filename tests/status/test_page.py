@@ -10,9 +10,10 @@ import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from spool.wire import encode
-from tests.status.browser import Browser
+from tests.status.browser import PATIENCE_S, Browser
 from tests.status.chromium import demand_browser
 from tests.status.conftest import EVIL, Served
+from tools.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +127,11 @@ def test_it_can_be_heard_and_typed_at(served: Served, browser: Browser) -> None:
     assert browser.evaluate("document.activeElement.id") == "rates"
     for kind in ("keyDown", "keyUp"):
         browser.tell("Input.dispatchKeyEvent", type=kind, key="ArrowLeft", code="ArrowLeft")
-    assert browser.evaluate("document.querySelectorAll('#rates .cursor').length") == 1
+    # A chart that is drawn anew meanwhile has none for a moment.
+    cursors = count(json.dumps("#rates .cursor"))
+    wait_until(lambda: browser.evaluate(cursors) == 1, PATIENCE_S, "the cursor")
     browser.evaluate("document.querySelector('#rates').blur()")
-    assert browser.evaluate("document.querySelectorAll('#rates .cursor').length") == 0
+    wait_until(lambda: browser.evaluate(cursors) == 0, PATIENCE_S, "the cursor to go")
 
 
 def test_bruce_is_gone(served: Served, browser: Browser) -> None:
