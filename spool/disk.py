@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ from spool.errors import ReadFailed, SpoolFull
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _FAILS = (errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.EREMOTEIO, errno.ETIMEDOUT, errno.ESTALE)
 """Of reading, when it is the disk that does not give: a bad sector, a wrong checksum, a network's timeout."""
+_AHEAD_BYTES = 8 << 20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -134,6 +136,14 @@ def read_at(fd: int, length: int, offset: int) -> bytes:
     except OSError as error:
         raise _told(error, fd) from error
     return b"".join(parts)
+
+
+def read_ahead(fd: int, offset: int, end: int) -> None:
+    """Have the kernel read [offset, end) at once, as one; of more, _AHEAD_BYTES. Only advice."""
+    length = min(end - offset, _AHEAD_BYTES)
+    if length > 0:  # 0 would mean: up to the end of the file
+        with contextlib.suppress(OSError):  # of a pipe, say; what is wrong with the file, reading it tells
+            os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
 
 
 def read_into(fd: int, buffer: memoryview, offset: int) -> tuple[int, ReadFailed | None]:

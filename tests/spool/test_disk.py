@@ -9,7 +9,15 @@ from unittest import mock
 
 import pytest
 
-from spool.disk import allocate, allocated_bytes, make_directory, read_at, write_at, write_file
+from spool.disk import (
+    allocate,
+    allocated_bytes,
+    make_directory,
+    read_ahead,
+    read_at,
+    write_at,
+    write_file,
+)
 from spool.errors import SpoolFull
 
 
@@ -92,3 +100,18 @@ def test_a_name_whose_directory_was_not_synced_is_taken_back(tmp_path: Path) -> 
 def test_a_file_that_is_gone_takes_no_bytes(tmp_path: Path) -> None:
     """Retention counts files that are removed while it looks as nothing."""
     assert allocated_bytes(tmp_path / "gone") == 0
+
+
+def test_reading_ahead_is_advice(tmp_path: Path) -> None:
+    """Of some megabytes at most, of nothing when there is nothing; a pipe, which takes none, is no error."""
+    path = tmp_path / "a"
+    path.write_bytes(b"abc")
+    fd, ends = os.open(path, os.O_RDONLY), os.pipe()
+    with mock.patch.object(os, "posix_fadvise") as advised:
+        read_ahead(fd, 1, 3)
+        read_ahead(fd, 1, 1 << 40)
+        read_ahead(fd, 3, 3)
+    assert [call.args[:3] for call in advised.call_args_list] == [(fd, 1, 2), (fd, 1, 8 << 20)]
+    read_ahead(ends[0], 0, 1)
+    for each in (fd, *ends):
+        os.close(each)

@@ -160,6 +160,27 @@ def test_the_first_frames_are_there_before_the_rest_is_read(path: Path, opened: 
     assert (scan.tail == chain.tail).all()
 
 
+def test_the_kernel_is_told_of_who_reads_on(
+    path: Path, opened: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, where chunks have grown to their most, up to the limit; who reads a few messages says nothing."""
+    chain, told = Chain(6 << 20), list[tuple[int, int]]()
+    for _ in range(100):
+        chain.append([encode(b"t", b"v" * 1000)] * 50, {}, (0, 0))
+    monkeypatch.setattr("spool.scan.read_ahead", lambda _, start, end: told.append((start, end)))
+    scan = scan_of(path, chain.data(), opened)
+    sizes = []
+    while not told and (chunk := scan.next()):
+        sizes.append(len(scan._buffer))
+    assert sizes[0] == FIRST_BYTES
+    assert sizes[-1] == CHUNK_BYTES
+    assert chunk is not None
+    assert told == [(chunk.offset, scan.limit)]
+    while scan.next():
+        pass
+    assert len(told) == 1
+
+
 def test_random_rot_never_stops_the_scan(path: Path, opened: list[int]) -> None:
     """Kilobytes of random bytes in the middle: every frame outside them is read."""
     chain, chance = Chain.of(14, value=b"x" * 30), np.random.default_rng(7)
