@@ -1,10 +1,10 @@
 """`brucectl` on a spool: how fast it reads, how soon it answers, and what the intake notices of it.
 
-`verify` and `find` are held against `xxhsum -H3` of the same files: XXH3 is the fastest of its hashes, and what
-it takes by default stands beside it. Without the program, the same in Python, in blocks of 64 KiB, one file after
-the other. Files are dropped from the page cache before each. The start of Python is part of what an operator
-waits for, so it counts. What further processors give is seen where no disk is waited for: with the files in the
-page cache, on one of them and on all.
+`verify` and `find` are held against `xxhsum -H3` of the same files: XXH3 is the fastest of its hashes, and
+what it takes by default stands beside it. Without the program, the same in Python, in blocks of 64 KiB, one
+file after the other. Files are dropped from the page cache before each. The start of Python is part of what
+an operator waits for, so it counts. What further processors give is seen where no disk is waited for: with
+the files in the page cache, on one of them and on all.
 
 Then senders send as fast as they are let, in ten lives of a daemon. Each has four turns: alone, beside
 company twice, alone again; so whatever goes up or down in a life, as the size of its spool, weighs on both
