@@ -50,7 +50,7 @@ class DeliveryLog:
         """(id, state) of all, each time that they are looked at."""
         now = self._clock()
         for number, state in brokers:
-            if state in (State.STALLED, State.BACKING_OFF):
+            if state != State.HEALTHY:
                 since = self._stalled.setdefault(number, now)
                 # When none can be reached the trouble says so.
                 if now - since >= SETTLED_S and number not in self._told and not self._cause:

@@ -16,7 +16,7 @@ STALL_NS = 200_000_000
 
 
 class State(IntEnum):
-    """How a broker is. Those from BACKING_OFF on are given nothing."""
+    """How a broker is."""
 
     HEALTHY = 0
     """Reports come, or nothing is in flight."""
@@ -24,14 +24,10 @@ class State(IntEnum):
     """Messages are in flight and no report came for STALL_NS, or its connection is down."""
     BACKING_OFF = 2
     """It failed; nothing is sent until the time is over."""
-    PAUSED = 3
-    """An operator stopped it; what is in flight goes on."""
-    DRAINING = 4
-    """It is to run empty, for a shutdown or a hand-over."""
 
 
-CLOSED_FROM = int(State.BACKING_OFF)
-"""Nothing is handed over to a broker in this state or a later one."""
+BACKING_OFF = int(State.BACKING_OFF)
+"""For compiled loops."""
 
 
 ROW = np.dtype(
@@ -68,16 +64,10 @@ class BrokerTable:
             self.indexes[broker] = len(self.indexes)
         return self.indexes[broker]
 
-    def set_state(self, broker: int, state: State) -> None:
-        """Let an operator's or the router's word stand until the next; HEALTHY lets it run again."""
-        self.rows["state"][self.indexes[broker]] = state
-
     def back_off(self, broker: int, until_ns: int) -> None:
-        """Send nothing to a broker id until then (monotonic). PAUSED and DRAINING stay what they are."""
+        """Send nothing to a broker id until then (monotonic)."""
         row = self.rows[self.indexes[broker]]
-        if row.state <= State.BACKING_OFF:
-            row.state = State.BACKING_OFF
-            row.until_ns = until_ns
+        row.state, row.until_ns = State.BACKING_OFF, until_ns
 
     def observe(self, now_ns: int, down: set[int]) -> None:
         """Bring the states that follow from facts up to date. `down`: ids without a connection."""
@@ -86,5 +76,5 @@ class BrokerTable:
         state[(state == State.BACKING_OFF) & (rows["until_ns"] <= now_ns)] = State.HEALTHY
         quiet = (rows["messages"] > 0) & (now_ns - rows["progress_ns"] > STALL_NS)
         stalled = quiet | np.isin(rows["id"], list(down))
-        running = state < CLOSED_FROM
+        running = state != State.BACKING_OFF
         state[running] = np.where(stalled[running], State.STALLED, State.HEALTHY)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.brokers import CLOSED_FROM
+from dispatch.brokers import BACKING_OFF
 from dispatch.codes import Code
 from dispatch.librdkafka import COPY_MESSAGE, Library, Vtype
 from spool.kernel import address_of, call, kernel, store_i64, store_u8
@@ -207,7 +207,7 @@ def may_send(broker: int, size: int, brokers: npt.NDArray[Any], window: tuple[in
     if broker < 0:
         return False
     row = brokers[broker]
-    if row.state >= CLOSED_FROM:
+    if row.state == BACKING_OFF:
         return False
     return bool(row.messages == 0 or (row.messages < window[0] and row.bytes + size <= window[1]))
 

@@ -54,7 +54,7 @@ MOST_TOPICS = 500
 """Topics with a series of their own: senders name them, and a scraper keeps each name for weeks."""
 OTHER_TOPICS = "(others)"
 """The series of all the rest; no topic of Kafka can be called so."""
-STATES = ("healthy", "stalled", "backing_off", "paused", "draining")
+STATES = ("healthy", "stalled", "backing_off")
 
 
 def exposition(figures: Figures, vital: Vital) -> bytes:

@@ -42,7 +42,7 @@ def test_a_broker_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
     """A line when it has been for a while, and one when it is back; a pause between batches is none."""
     clock = Clock()
     told = DeliveryLog(clock=clock)
-    for state in (State.HEALTHY, State.STALLED, State.HEALTHY, State.PAUSED, State.HEALTHY):
+    for state in (State.HEALTHY, State.STALLED, State.HEALTHY, State.STALLED, State.HEALTHY):
         told.note_brokers([(1, State.HEALTHY), (2, state)])
         clock.now += SETTLED_S - 0.1
     assert caplog.messages == []

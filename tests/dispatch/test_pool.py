@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -161,14 +162,14 @@ def test_rows_without_a_partition_are_left_out(kafka: EmbeddedKafka) -> None:
         assert rig.collect(1) == {1: 0}
 
 
-@pytest.mark.parametrize("state", [State.PAUSED, State.DRAINING, State.BACKING_OFF])
-def test_a_closed_broker_is_given_nothing(kafka: EmbeddedKafka, state: State) -> None:
+def test_a_broker_that_backs_off_is_given_nothing(kafka: EmbeddedKafka) -> None:
     """Its partitions are held, and go on when it is healthy again."""
     with connected(kafka) as rig:
         broker = int(rig.client.fetch_cluster([b"t"], 5).topics[b"t"][0])
-        rig.pool.brokers.set_state(broker, state)
+        until = time.monotonic_ns() + 10**12
+        rig.pool.brokers.back_off(broker, until)
         assert rig.send([Message(0, 0, b"v")], partition=0)[:2] == (0, 1)
-        rig.pool.brokers.set_state(broker, State.HEALTHY)
+        rig.pool.brokers.observe(until, set())
         assert rig.send([Message(0, 0, b"v")], partition=0, catching_up=True).sent == 1
         assert rig.collect(1) == {0: 0}
 
