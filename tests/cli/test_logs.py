@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from cli.logs import MOST, WINDOW_S, JsonLines, Lines, Sparing
 from dispatch.embedded import EmbeddedKafka
 from spool.wire import encode as datagram
 from tests.daemon import RunningBruce
+from tests.full_pipe import BLOCK_BYTES, full_pipe
 
 SECRET = b"payload-4711"
 KEYS = ["version", "time", "level", "logger", "pid", "message"]
@@ -183,18 +183,20 @@ def test_a_line_that_was_cut_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_who_reads_nothing_is_not_waited_for() -> None:
-    """A pipe that is full, and one whose reader has gone."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    with suppress(BlockingIOError):
-        while os.write(writer, bytes(1 << 16)):
-            pass
-    os.set_blocking(writer, True)
+    """A pipe that is full, and one whose reader has gone: whoever comes to read is told how many lines went."""
+    reader, writer = full_pipe()
     handler = StreamHandler(writer)
     handler.emit(record("nobody reads"))
     os.close(reader)
     handler.emit(record("nobody is there"))
-    os.close(writer)
+    reader, again = os.pipe()
+    os.dup2(again, writer)
+    handler.emit(record("somebody reads"))
+    told, line = os.read(reader, BLOCK_BYTES).decode().splitlines()
+    assert told == "2 lines of this log could not be written: Broken pipe"
+    assert line == "somebody reads"
+    for fd in (reader, again, writer):
+        os.close(fd)
 
 
 def test_whose_stream_it_is(tmp_path: Path) -> None:

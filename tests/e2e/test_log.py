@@ -14,6 +14,7 @@ import pytest
 from dispatch.embedded import EmbeddedKafka
 from spool.wire import encode
 from tests.daemon import RunningBruce, consume
+from tests.full_pipe import full_pipe
 
 ONTO = "import os, sys; os.dup2(int(sys.argv[1]), 2); os.execv(sys.argv[2], sys.argv[2:])"
 """Starts a program with another standard error; shells have no word for a descriptor of two digits."""
@@ -29,14 +30,9 @@ def kafka() -> Iterator[EmbeddedKafka]:
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
     """Full, and nobody reads."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    with suppress(BlockingIOError):
-        while os.write(writer, bytes(1 << 16)):
-            pass
-    os.set_blocking(writer, True)
-    yield reader, writer
-    for fd in (reader, writer):
+    ends = full_pipe()
+    yield ends
+    for fd in ends:
         with suppress(OSError):
             os.close(fd)
 
