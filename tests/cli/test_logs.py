@@ -183,7 +183,7 @@ def test_a_line_that_was_cut_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_who_reads_nothing_is_not_waited_for() -> None:
-    """A pipe that is full, and one whose reader has gone: whoever comes to read is told how many lines went."""
+    """A pipe that is full, and one whose reader has gone: who comes to read is told how many lines went."""
     reader, writer = full_pipe()
     handler = StreamHandler(writer)
     handler.emit(record("nobody reads"))
