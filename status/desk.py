@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
 
+from status.dory import DiscardReports
+from status.errors import NothingToTell
 from status.figures import Figures
 from status.vital import Vital
 
@@ -55,6 +59,10 @@ class Kept(Generic[Found]):
         # Who asked first may hang up; the others still want it.
         return await asyncio.shield(result)
 
+    def forget(self) -> None:
+        """Have the next who asks get a new one."""
+        self._begun = -math.inf
+
 
 class Desk:
     """All that is served."""
@@ -63,3 +71,15 @@ class Desk:
         self.figures = Kept(source.figures, FRESH_S)
         self.discards = Kept(source.discards, DISCARDS_FRESH_S)
         self.vital, self.refresh_metadata = source.vital, source.refresh_metadata
+        self._reports = DiscardReports()
+
+    async def begin(self) -> None:
+        """Have the first discard report count from now on, and not from the first question."""
+        # Who cannot be told now begins with who asks.
+        with contextlib.suppress(NothingToTell):
+            await self.report()
+            self.discards.forget()
+
+    async def report(self) -> dict[str, Any]:
+        """Discards as Dory reported them. Raises NothingToTell."""
+        return self._reports.take(await self.discards.get())

@@ -8,7 +8,7 @@ the start: what a script takes as a difference between two polls is right over a
 accepted (...ForwardMsg), and connections, count since the daemon was started in order. In /queues all that
 waits of a topic stands under `send_wait`, since it waits in the spool and not in a batch, and what was sent
 and not answered is known by broker only; `new` are messages that are not synced yet. A discard report counts
-what came since the report before it; the first begins with the first question. Messages that a connection's
+what came since the report before it; the first begins with this process. Messages that a connection's
 end cut short are told apart by who sent them, as what came by TCP has no uid; their samples are not, and
 stand in the list of each input that has any.
 
@@ -34,6 +34,8 @@ REPORT_S = 600.0
 """How long a discard report runs."""
 _MOST_RECENT = 25
 _MALFORMED = ("short", "size", "flags", "topic", "timestamp", "key", "value", "truncated", "poison")
+_REPORTED_MALFORMED = (*_MALFORMED, "bad_size", "too_long", "tls", "http")
+"""A discard report takes what ended a connection with what is malformed; the counter does not."""
 _COUNTERS: dict[str, tuple[str, ...]] = {
     "InputAgentDiscardMsgMalformed": _MALFORMED,
     "InputAgentDiscardMsgUnsupportedApiKey": ("api_key",),
@@ -45,11 +47,12 @@ _COUNTERS: dict[str, tuple[str, ...]] = {
 """Which reasons a counter of Dory's takes together."""
 _STREAMS = {"stream": ("Unix", "UnixStreamInput"), "tcp": ("Tcp", "TcpInput")}
 """What an input is called in the names of counters."""
-_ENDS = {
-    "CleanDisconnect": "clean",
-    "UncleanDisconnect": "unclean",
-    "InvalidSizeField": "bad_size",
-    "MsgBodyTooLarge": "too_long",
+_ENDS: dict[str, tuple[str, ...]] = {
+    "CleanDisconnect": ("clean",),
+    "UncleanDisconnect": ("unclean",),
+    "InvalidSizeField": ("bad_size",),
+    # The first bytes of TLS and HTTP, read as a size.
+    "MsgBodyTooLarge": ("too_long", "tls", "http"),
 }
 _BY_TCP = "unknown"
 """As a sender."""
@@ -82,7 +85,7 @@ def _of_inputs(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
         if (one := inputs.get(name)) and (found := one.connections):
             yield f"New{client}Client", found.accepted
             yield f"{prefix}ForwardMsg", one.stored
-            yield from ((prefix + end, found.closed[how]) for end, how in _ENDS.items())
+            yield from ((prefix + end, sum(found.closed[how] for how in ways)) for end, ways in _ENDS.items())
             yield f"{prefix}SocketError", found.errors
 
 
@@ -122,7 +125,7 @@ class DiscardReports:
         """What /discards tells, given the document of `brucectl discards --json` as of now."""
         now, counts = self._clock(), dict(_counted(listing))
         if self._base is None:
-            self._base = counts
+            self._base, self._began = counts, now
         if now - self._began >= REPORT_S:
             self._finished = self._report(listing, counts)
             self._number, self._began, self._base = self._number + 1, now, counts
@@ -146,13 +149,13 @@ class DiscardReports:
         return {
             "id": self._number,
             "start_time": int(self._began),
-            "malformed_msg_count": sum(by_reason.get(reason, 0) for reason in _MALFORMED),
+            "malformed_msg_count": sum(by_reason.get(reason, 0) for reason in _REPORTED_MALFORMED),
             "unix_stream_unclean_disconnect_count": unclean[False],
             "tcp_unclean_disconnect_count": unclean[True],
             "unsupported_api_key_msg_count": by_reason.get("api_key", 0),
             "unsupported_version_msg_count": by_reason.get("api_version", 0),
             "bad_topic_msg_count": by_reason.get("unknown_topic", 0),
-            "recent_malformed": _recent(listing, self._began, _MALFORMED),
+            "recent_malformed": _recent(listing, self._began, _REPORTED_MALFORMED),
             "unix_stream_unclean_disconnect": cut_short if unclean[False] else [],
             "tcp_unclean_disconnect": cut_short if unclean[True] else [],
             "unsupported_msg_version": [],
@@ -208,13 +211,13 @@ def _counted(listing: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, str],
 
 
 def _recent(listing: Mapping[str, Any], since_s: float, reasons: tuple[str, ...]) -> list[str]:
-    """First bytes of the newest, in base64."""
+    """First bytes of the newest, each once, in base64."""
     found = [
         one.get("data_base64") or base64.b64encode(one["data"].encode()).decode()
         for one in listing["samples"]
         if one["reason"] in reasons and one["time"] and _ms(one["time"]) >= 1000 * since_s
     ]
-    return found[-_MOST_RECENT:]
+    return list(dict.fromkeys(found))[-_MOST_RECENT:]
 
 
 def _ms(utc: str | None) -> int:

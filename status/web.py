@@ -27,7 +27,6 @@ from tornado.web import Application, RequestHandler
 from status import dory
 from status.access import Access
 from status.desk import Desk, Source
-from status.dory import DiscardReports
 from status.errors import NothingToTell
 from status.metrics import CONTENT_TYPE, exposition
 from status.options import StatusOptions
@@ -83,8 +82,10 @@ class Server:
         listening = asyncio.create_task(self._listen())
         await asyncio.wait([listening, asyncio.create_task(told.wait())], return_when=asyncio.FIRST_COMPLETED)
         if not told.is_set():
+            desk = Desk(self._source)
+            beginning = asyncio.create_task(desk.begin())
             server = _Listener(
-                application(self._access, Desk(self._source)),
+                application(self._access, desk),
                 ssl_options=self._access.tls,
                 idle_connection_timeout=PATIENCE_S,
                 max_header_size=16 << 10,
@@ -95,6 +96,7 @@ class Server:
                 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * PATIENCE_S))
             server.add_sockets(listening.result())
             await told.wait()
+            beginning.cancel()
 
     async def _listen(self) -> list[socket.socket]:
         """The sockets, as soon as they can be had: a port that is taken is no reason to end."""
@@ -136,11 +138,7 @@ def application(access: Access, desk: Desk) -> Application:
             (r"/api/v1/flow", Flow, shared),
             (r"/api/v1/history", History, shared),
             (r"/api/v1/discards", Discards, shared),
-            (
-                DORY_PATHS,
-                Dory,
-                {**shared, "reports": DiscardReports()},
-            ),
+            (DORY_PATHS, Dory, shared),
             (r"/metadata_update", MetadataUpdate, shared),
             (r"/msg_debug(/.*)?", MessageDebug, shared),
             (r"/api/v1/stream", Stream, {**shared, "streams": set()}),
@@ -287,12 +285,6 @@ class Discards(Handler):
 class Dory(Handler):
     """What Dory told under these paths."""
 
-    def initialize(  # type: ignore[override]
-        self, access: Access, desk: Desk, reports: DiscardReports
-    ) -> None:
-        super().initialize(access, desk)
-        self._reports = reports
-
     async def get(self, what: str, form: str) -> None:
         document = self._head() | await self._tell(what)
         if form == "json":
@@ -313,7 +305,7 @@ class Dory(Handler):
             return dory.queues(await self.desk.figures.get())
         if what == "metadata_fetch_time":
             return dory.metadata_fetch_time(await self.desk.figures.get())
-        return self._reports.take(await self.desk.discards.get()) if what == "discards" else {}
+        return await self.desk.report() if what == "discards" else {}
 
 
 class MetadataUpdate(Handler):

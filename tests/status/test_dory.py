@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import base64
+import socket
+from pathlib import Path
 
+from dispatch.embedded import EmbeddedKafka
 from status.dory import REPORT_S, DiscardReports
-from tests.status.conftest import EVIL, Served
+from tests.daemon import free_port
+from tests.status.conftest import EVIL, Served, serve
 
 HEAD = ["pid", "version", "since", "now"]
 REPORT = [
@@ -61,12 +65,40 @@ def test_queues(served: Served) -> None:
     assert (found["sending"], found["new"]) == ([], 0)
 
 
-def test_discards(served: Served) -> None:
-    """A report with all of Dory's fields; what was there before the first question is not in it."""
-    found = served.get("/discards/json").json()
+def test_discards(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """A report with all of Dory's fields; what comes before the first question is in it.
+
+    As Dory has them, bytes that are no size end a connection, and are too large a message, be they TLS or not;
+    the report has them among what is malformed, the counter of that has not.
+    """
+    tcp = free_port()
+    bruce, port = serve(tmp_path, kafka, {"ingest": {"tcp_port": tcp, "max_stream_message_bytes": 100_000}})
+    with bruce:
+        served = Served(bruce, port)
+        bruce.await_true(served.answers)
+        # Behind the look with which the first report begins.
+        assert served.get("/api/v1/discards").json()["discards"] == []
+        bruce.send([b"short"])
+        sent = [b"\x16\x03\x01\x00\xf8\x01", b"GET / HTTP/1.1\r\n", b"\x7f\xff\xff\xff", *[b"\0\0\0\3"] * 2]
+        for data in sent:
+            with socket.create_connection(("127.0.0.1", tcp)) as connection:
+                connection.sendall(data)
+                assert connection.recv(1) == b""
+
+        def rows() -> list[str]:
+            return [row["reason"] for row in served.get("/api/v1/discards").json()["discards"]]
+
+        bruce.await_status(lambda s: sum(s.discarded.values()) == 6)
+        bruce.await_true(lambda: len(rows()) == 5)
+        found = served.get("/discards/json").json()
+        counters = {one["name"]: one["value"] for one in served.get("/counters/json").json()["counters"]}
     assert list(found) == [*HEAD, "interval", "unfinished_report"]
     assert list(found["unfinished_report"]) == REPORT
-    assert found["unfinished_report"]["malformed_msg_count"] == 0
+    assert found["unfinished_report"]["malformed_msg_count"] == 6
+    recent = [base64.b64decode(data) for data in found["unfinished_report"]["recent_malformed"]]
+    assert sorted(recent) == sorted({b"short", *sent})
+    assert (counters["TcpInputMsgBodyTooLarge"], counters["TcpInputInvalidSizeField"]) == (3, 2)
+    assert (counters["NewTcpClient"], counters["InputAgentDiscardMsgMalformed"]) == (5, 1)
 
 
 def test_reports() -> None:
@@ -94,7 +126,7 @@ def test_reports() -> None:
                 {"sender": "unknown", "reason": "unclean", "messages": 3},
             ],
             "samples": [
-                {"topic": None, "reason": "short", "time": time, "data": "abc"},
+                *[{"topic": None, "reason": "short", "time": time, "data": "abc"}] * 2,
                 {"topic": None, "reason": "unclean", "time": time, "data": "ab"},
             ],
         }
