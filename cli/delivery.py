@@ -71,6 +71,8 @@ class Progress:
     """What the disk does not give at present; empty when it gives everything."""
     metadata: tuple[int, int] = 0, 0
     """When Kafka's metadata came last, and when they changed last, ns since the epoch; 0: never yet."""
+    asked: tuple[int, int] = 0, 0
+    """How often they came, and how often they did not, since the last report."""
 
 
 Report = Callable[[Progress], None]
@@ -223,9 +225,10 @@ class Delivery:
         fresh, self._handed_over = handed_over - self._handed_over, handed_over
         times = self._client.timings.table([broker.id for broker in brokers])
         fetched = self._metadata.fetched_ns, self._metadata.changed_ns
+        asked = self._metadata.take_counts()
         counts = self._acks.take_counts()
         trouble, unread = self.router.trouble(), self.router.unread()
-        self._report(Progress(self.floor, brokers, trouble, counts, fresh, times, unread, fetched))
+        self._report(Progress(self.floor, brokers, trouble, counts, fresh, times, unread, fetched, asked))
         if self._orders.wants_metadata():
             self._metadata.want([])
         if self._tracing:

@@ -52,6 +52,7 @@ class DeliveryPage:
             words[Field.BROKER_TIMES :][: len(times)] = times
         words[Field.HANDED_OVER] += progress.handed_over
         words[[Field.METADATA_NS, Field.METADATA_CHANGED_NS]] = progress.metadata
+        words[[Field.METADATA_ANSWERS, Field.METADATA_FAILURES]] += progress.asked
 
     def wants_metadata(self) -> bool:
         """Whether the status worker was asked for a fetch since the last call."""

@@ -79,9 +79,9 @@ def _history(page: np.ndarray, snapshot: Snapshot) -> list[Point]:
 
 
 def _counted(page: np.ndarray) -> Counted:
-    handed_over, fetched, changed = page[Field.HANDED_OVER :][:3].tolist()
+    words = page[Field.HANDED_OVER :][:5].tolist()
     sizes, latency = read_sizes(page[Field.SIZES :]), read_latency(page[Field.LATENCY :])
-    return Counted(sizes, latency, handed_over, fetched, changed)
+    return Counted(sizes, latency, *words)
 
 
 class Meter:

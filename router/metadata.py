@@ -34,6 +34,8 @@ class Metadata:
         """Why the last attempt failed, in words; empty after a good one."""
         self.fetched_ns = self.changed_ns = 0
         """When an answer came last, and when it was not like the one before; ns since the epoch."""
+        self._answers = self._failures = self._told_answers = self._told_failures = 0
+        """Attempts by how they ended, and how many of each `take_counts` has told of."""
         self._last: Cluster | None = None
         self._failing_since = 0.0
         self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
@@ -51,6 +53,13 @@ class Metadata:
         except IndexError:
             return None
 
+    def take_counts(self) -> tuple[int, int]:
+        """How often they came, and how often they did not, since the last call."""
+        answers, failures = self._answers, self._failures
+        fresh = answers - self._told_answers, failures - self._told_failures
+        self._told_answers, self._told_failures = answers, failures
+        return fresh
+
     def failing_s(self) -> float:
         """For how long every attempt has failed; 0 after a good one."""
         return time.monotonic() - self._failing_since if self.error else 0.0
@@ -64,6 +73,7 @@ class Metadata:
     def _note(self, found: Cluster) -> None:
         self._newest.append(found)
         self.fetched_ns = time.time_ns()
+        self._answers += 1
         if self._last is None or not found.is_like(self._last):
             self.changed_ns = self.fetched_ns
         self._last = found
@@ -79,6 +89,7 @@ class Metadata:
                 self.error = ""
                 self._wake()
             except DispatchError as error:
+                self._failures += 1
                 if not self.error:
                     self._failing_since = time.monotonic()
                 if str(error) != self.error:

@@ -118,6 +118,10 @@ class Field(IntEnum):
     """delivery: when Kafka's metadata came last, ns since the epoch."""
     METADATA_CHANGED_NS = 9314
     """delivery: when they were others than before."""
+    METADATA_ANSWERS = 9315
+    """delivery: how often they came since the page was made."""
+    METADATA_FAILURES = 9316
+    """delivery: how often they were asked for and did not come."""
     METADATA_WANTED = 9320
     """status: how often somebody has asked for them to be fetched now."""
     BROKER_TIMES = 9344

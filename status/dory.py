@@ -12,9 +12,9 @@ what came since the report before it; the first begins with this process. Messag
 end cut short are told apart by who sent them, as what came by TCP has no uid; their samples are not, and
 stand in the list of each input that has any.
 
-Absent: counters that nothing here corresponds to (of threads, batches, connections, requests and acks by set,
-and Dory's own web server). /msg_debug/... : a GET that starts something could be sent by any page in a
-browser of this host, so `brucectl trace` does what it did. An unknown path is 404.
+docs/monitoring/dory.md lists what is served, and what is absent since nothing here corresponds to it.
+/msg_debug/... is: a GET that starts something could be sent by any page in a browser of this host, so
+`brucectl trace` does what it did. An unknown path is 404.
 """
 
 from __future__ import annotations
@@ -70,10 +70,14 @@ def server_info(pid: int, version: str, started_s: int) -> Document:
     return {"pid": pid, "version": version, "since": started_s, "now": int(time.time())}
 
 
-def counters(snapshot: Snapshot) -> list[Document]:
+def counters(figures: Figures) -> list[Document]:
     """Those that mean the same."""
-    discarded = snapshot.discarded
-    values = dict(_of_inputs(snapshot))
+    snapshot, counted = figures.report.snapshot, figures.counted
+    discarded, created = snapshot.discarded, snapshot.watermarks.accepted
+    values = {"MsgCreate": created, "MsgDestroy": created - snapshot.backlog}
+    values["GetMetadataSuccess"] = counted.metadata_answers if counted else 0
+    values["GetMetadataFail"] = counted.metadata_failures if counted else 0
+    values |= dict(_of_inputs(snapshot))
     values |= {name: sum(discarded.get(reason, 0) for reason in of) for name, of in _COUNTERS.items()}
     return [{"location": "[bruce, 0]", "name": name, "value": value} for name, value in values.items()]
 

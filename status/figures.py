@@ -64,6 +64,9 @@ class Counted:
     metadata_ns: int
     """When Kafka's metadata came last, ns since the epoch; 0: never yet."""
     metadata_changed_ns: int
+    metadata_answers: int = 0
+    """How often they came, since the page was made."""
+    metadata_failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,6 +256,12 @@ def _counted(counted: Counted) -> Iterator[Metric]:
         "Messages that the router has given to the producer, those sent again included.",
         counted.handed_over,
     )
+    asked = CounterMetricFamily(
+        "bruce_metadata_requests", "How often Kafka was asked for its metadata, by result.", labels=["result"]
+    )
+    asked.add_metric(["answered"], counted.metadata_answers)
+    asked.add_metric(["failed"], counted.metadata_failures)
+    yield asked
     fetched = GaugeMetricFamily(
         "bruce_metadata_timestamp_seconds", "When Kafka's metadata came, and changed, last.", labels=["event"]
     )

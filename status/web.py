@@ -300,7 +300,7 @@ class Dory(Handler):
 
     async def _tell(self, what: str) -> dict[str, Any]:
         if what == "counters":
-            return {"counters": dory.counters((await self.desk.figures.get()).report.snapshot)}
+            return {"counters": dory.counters(await self.desk.figures.get())}
         if what == "queues":
             return dory.queues(await self.desk.figures.get())
         if what == "metadata_fetch_time":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import socket
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from status.dory import REPORT_S, DiscardReports
 from tests.daemon import free_port
 from tests.status.conftest import EVIL, Served, serve
 
+LISTED = Path(__file__).resolve().parents[2] / "docs/monitoring/dory.md"
 HEAD = ["pid", "version", "since", "now"]
 REPORT = [
     "id",
@@ -46,7 +48,12 @@ def test_counters(served: Served) -> None:
     found = served.get("/counters/json").json()
     assert list(found) == [*HEAD, "counters"]
     values = {one["name"]: one["value"] for one in found["counters"]}
+    # The worker asks of its own accord, too.
+    assert values.pop("GetMetadataSuccess") > 0
     assert values == {
+        "MsgCreate": 41,
+        "MsgDestroy": 41,
+        "GetMetadataFail": 0,
         "UnixDgInputAgentForwardMsg": 41,
         "InputAgentDiscardMsgMalformed": 2,
         "InputAgentDiscardMsgUnsupportedApiKey": 0,
@@ -56,6 +63,28 @@ def test_counters(served: Served) -> None:
         "DiscardDueToRateLimit": 0,
     }
     assert b".UnixDgInputAgentForwardMsg=41\n" in served.get("/counters/plain").body
+
+
+def test_the_list_of_counters(served: Served) -> None:
+    """docs/monitoring/dory.md names what is served, and nothing that is served as absent."""
+    served_here, absent = LISTED.read_text().split("## Counters")[1].split("## Absent")
+    found = {one["name"] for one in served.get("/counters/json").json()["counters"]}
+    streams = {name for name in named(served_here) if re.match("UnixStream|NewUnix|Tcp|NewTcp", name)}
+    assert found == named(served_here) - streams
+    gone = named(absent)
+    assert not [name for name in found | streams if name in gone]
+    assert not [
+        (name, one)
+        for name in found | streams
+        for one in gone
+        if one.endswith("...") and name.startswith(one[:-3])
+    ]
+
+
+def named(text: str) -> set[str]:
+    """Counters that the first column of a table names."""
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`([\w.]+)`", row)}
 
 
 def test_queues(served: Served) -> None:
@@ -68,8 +97,8 @@ def test_queues(served: Served) -> None:
 def test_discards(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """A report with all of Dory's fields; what comes before the first question is in it.
 
-    As Dory has them, bytes that are no size end a connection, and are too large a message, be they TLS or not;
-    the report has them among what is malformed, the counter of that has not.
+    As Dory has it, a size that cannot be ends a connection, be it the first bytes of TLS or not; the report
+    has it among what is malformed, the counter of that has not.
     """
     tcp = free_port()
     bruce, port = serve(tmp_path, kafka, {"ingest": {"tcp_port": tcp, "max_stream_message_bytes": 100_000}})
@@ -155,6 +184,12 @@ def test_metadata(served: Served) -> None:
     assert 0 < before["last_modified"] <= before["last_updated"] <= before["now"]
     times = [before["last_updated"]]
 
+    def answers() -> int:
+        found = served.get("/counters/json").json()["counters"]
+        return next(one["value"] for one in found if one["name"] == "GetMetadataSuccess")
+
+    first = answers()
+
     def fetched() -> bool:
         return served.get("/metadata_fetch_time/json").json()["last_updated"] > times[-1]
 
@@ -165,6 +200,7 @@ def test_metadata(served: Served) -> None:
         after = served.get("/metadata_fetch_time/json").json()
         assert after["last_modified"] == before["last_modified"]
         times.append(after["last_updated"])
+    served.bruce.await_true(lambda: answers() >= first + 3)
     # Three of the worker's own accord would take 20 s from the first to the last.
     assert times[-1] - times[1] < 19_000
     assert served.get("/metadata_update").status == 405

@@ -191,6 +191,8 @@ def test_figures(served: Served) -> None:
     within = seen["bruce_message_size_bytes_bucket"][frozenset({("le", "64.0")})]
     assert within == sum(size <= 64 for size in sizes)
     metadata = seen["bruce_metadata_timestamp_seconds"]
+    asked = seen["bruce_metadata_requests_total"]
+    assert asked[frozenset({("result", "answered")})] > asked[frozenset({("result", "failed")})] == 0
     assert 0 < metadata[frozenset({("event", "changed")})] <= metadata[frozenset({("event", "fetched")})]
     assert abs(seen["bruce_start_time_seconds"][frozenset()] - served.bruce.config.stat().st_mtime) < 600
 
