@@ -72,7 +72,7 @@ class Count:
     """What a selection holds, read from one end to the other."""
 
     def __init__(self, layout: Layout, wanted: Wanted, show: Show) -> None:
-        """Raises SegmentsGone, OSError."""
+        """`show` is told of messages that were read. Raises SegmentsGone, OSError."""
         self.sought = Sought()
         self._found: dict[str, TopicCount] = {}
         topics = Topics()
@@ -83,7 +83,7 @@ class Count:
             for topic in np.unique(batch.topic[rows]).tolist():
                 times = batch.received_ns[rows & (batch.topic == topic)]
                 self._add(topics.names[topic].decode("utf-8", "backslashreplace"), times)
-            show(self.sought.total, self.sought.total)
+            show(*reader.progress)
         reader.close()
         self.kept_from, self.end = reader.kept_from, reader.sequence
 

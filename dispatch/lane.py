@@ -8,6 +8,7 @@ commit and abort wait until they are read.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -81,8 +82,9 @@ class Lane:
     """The waiting side of one transactional producer."""
 
     def __init__(self, client: KafkaClient, topic: ProgressTopic, wake: Callable[[], None]) -> None:
-        """`wake` is called, in the other thread, when there is a result."""
+        """`wake` is called, in the other thread, when there is a result; never once `close` was called."""
         self._client, self._topic, self._wake = client, topic, wake
+        self._waking = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "transactions")
         self._task: Future[Result] | None = None
         self._leaving = False
@@ -128,7 +130,8 @@ class Lane:
 
     def close(self, timeout_s: float = 2.0) -> bool:
         """Let the thread go; False when it still waits for a broker, and the client must be left alone."""
-        self._leaving = True
+        with self._waking:
+            self._leaving = True
         deadline = time.monotonic() + timeout_s
         while self._task is not None and not self._task.done() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -138,7 +141,13 @@ class Lane:
     def _submit(self, task: Callable[[], Result]) -> None:
         assert not self.busy
         self._task = self._thread.submit(task)
-        self._task.add_done_callback(lambda _: self._wake())
+        self._task.add_done_callback(lambda _: self._tell())
+
+    def _tell(self) -> None:
+        """Wake who waits; not one who has left: what he waited at is closed, and may be another's by now."""
+        with self._waking:
+            if not self._leaving:
+                self._wake()
 
     def _begin(
         self, place: Place | None, by: Deliverer, known: int | None, closing: Closing | None, pause_s: float

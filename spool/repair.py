@@ -24,7 +24,7 @@ from spool.check import Check
 from spool.crash_point import reach
 from spool.disk import make_directory, read_at
 from spool.environment import UNREADABLE
-from spool.errors import BadSpool, NoSpool, UnknownVersion
+from spool.errors import BadSpool, NoSpool, SpoolBusy, UnknownVersion
 from spool.examination import Examination
 from spool.finding import Finding, Kind, Severity
 from spool.format import Record, decode_header
@@ -34,7 +34,7 @@ from spool.headers import damaged_headers, header_by_frames, header_for
 from spool.holes import Hole, State
 from spool.identity import agreed_identity, read_identity
 from spool.layout import Layout, parse_name
-from spool.lock import Lock
+from spool.lock import Lock, is_held, read_holder
 from spool.marks import Marks
 from spool.mending import look_into, write_anew, write_copy
 from spool.packed import open_plain
@@ -110,7 +110,17 @@ class Step:
 
 
 def plan(layout: Layout) -> list[Step]:
-    """Everything that is to be done; nothing is written. Raises NoSpool, UnknownVersion, OSError."""
+    """Everything that is to be done; nothing is written.
+
+    Raises SpoolBusy beside a daemon, whose newest frames would seem torn, or lost; NoSpool, UnknownVersion,
+    OSError.
+    """
+    if is_held(layout.lock):
+        raise SpoolBusy(f"{layout.lock} is held by process {read_holder(layout.lock)}: it is already in use")
+    return _plan(layout)
+
+
+def _plan(layout: Layout) -> list[Step]:
     spool = agreed_identity(layout)
     if spool is None:
         raise NoSpool(f"{layout.directory} holds no spool; see [spool] directory")
@@ -143,7 +153,7 @@ def apply(layout: Layout, mode: Mode) -> list[Step]:
     try:
         owner = Lock(layout.owner, "delivering")
         try:
-            steps = plan(layout)
+            steps = _plan(layout)
             if mode is not Mode.STRICT or not refused(steps, mode):
                 _apply(layout, mode)
         finally:

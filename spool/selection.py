@@ -83,6 +83,13 @@ class Selection(Reader):
         if self.catalogue.segments and sequence < self.catalogue.segments[0].first_sequence:
             raise self._gone(sequence)
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Messages read, meant or not, and how many there are to read, those of the last segment apart."""
+        segments, done = self.catalogue.segments, min(self.sequence, self._stop)
+        end = min(self._stop, segments[-1].first_sequence) if segments else 0
+        return done - self.start, max(end, done) - self.start
+
     def next(self) -> Batch | None:
         """Messages from `sequence` on; None at the end. Raises SegmentsGone, ReadFailed."""
         if self.sequence >= self._stop:

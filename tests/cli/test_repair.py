@@ -157,15 +157,19 @@ def values(datagrams: Iterable[bytes]) -> set[bytes]:
 @pytest.mark.final
 @pytest.mark.parametrize("spoil", [kinds.foreign_frame, kinds.all_headers_flipped, kinds.swapped])
 def test_a_daemon_delivers_what_is_good(good: Good, tmp_path: Path, spoil: Spoil) -> None:
-    """On the damaged spool it starts, delivers every good message that was open, no other, and counts all."""
+    """On the damaged spool it starts, delivers every good message that was open, no other, and counts all.
+
+    Beside it nothing is repaired nor planned: of what it has just written a plan would say that it is lost.
+    """
     with EmbeddedKafka(brokers=1, topics=[("t0", 1), ("t1", 1), ("t", 1)]) as kafka:
         bruce = RunningBruce(tmp_path, kafka.bootstrap_servers)
         try:
             os.rename(good.copy(tmp_path / "copy").directory, bruce.spool)
             hit = spoil(Copy(Layout(bruce.spool), good))
             bruce.start()
-            busy = run("inspect", "repair", "--spool", bruce.spool, "--apply", environ=bruce.environ)
-            assert (busy.returncode, busy.stderr.count("\n")) == (3, 1)
+            for options in ([], ["--apply"]):
+                busy = run("inspect", "repair", "--spool", bruce.spool, *options, environ=bruce.environ)
+                assert (busy.returncode, busy.stdout, busy.stderr.count("\n")) == (3, "", 1)
             bruce.send([encode(b"t", b"new")])
             seen = bruce.await_status(lambda s: s.backlog == 0 and s.received > good.account.received)
             assert seen.received == good.account.received + 1

@@ -46,6 +46,20 @@ def test_a_range(spool: Layout, first: int, end: int) -> None:
     assert read(spool, Span(first, end)) == list(range(first, min(end, 270)))
 
 
+def test_how_far_it_is(spool: Layout) -> None:
+    """By what was read, not by what was found: a rare topic comes as far as a frequent one."""
+    span = Span(30, 200, topics=frozenset([b"t1"]))
+    reader = Selection(Catalogue(spool), Topics(), span)
+    seen = [reader.progress]
+    while reader.next():
+        seen.append(reader.progress)
+    reader.close()
+    assert seen[0] == (0, 170)
+    assert seen[-1] == (170, 170)
+    assert len(seen) > 3
+    assert seen == sorted(set(seen))
+
+
 def test_topics(spool: Layout) -> None:
     """One topic of two; one that no footer names is not even looked for."""
     both = read(spool, Span(topics=frozenset([b"t0", b"t1"])))

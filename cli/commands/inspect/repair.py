@@ -65,7 +65,7 @@ def repair(
     With --json one document of version 1: spool or file, mode, applied, steps: path, action, mode (the first
     that does it), sentence, kept (messages; null where that is no question), lost: first_sequence, messages;
     tool, host, boot_id, made, and sha256 with --hashes. Exits with 1 when there is something to be done that
-    was not done.
+    was not done, with 3 beside a daemon: `brucectl inspect verify` checks a spool that is in use.
     """
     from cli.output import complain, show_json
     from spool.repair import Mode, refused
