@@ -112,9 +112,10 @@ class Config:
     """By pattern of topics (`*` stands for any characters, `?` for one), in order, who may write to them: the
     first pattern that fits a topic decides, and a topic that none fits is everybody's. `user:NAME` and
     `uid:NUMBER` name who runs a program; `group:NAME` and `gid:NUMBER` those whose program runs in the group,
-    and the group's members as the host knows them when the rules are read, since of a program's other groups
-    the kernel says nothing. `tcp` stands for whoever comes to tcp_port, `everybody` for all. What is refused
-    is counted as not_permitted, by its sender. bruce's own user may write to every topic."""
+    and the group's members as the host knows them when the rules are read; what other groups a program was
+    given (SupplementaryGroups=) counts for nothing, as no datagram tells them. `tcp` stands for whoever comes
+    to tcp_port, `everybody` for all. What is refused is counted as not_permitted, by its sender. bruce's own
+    user may write to every topic."""
     file: Path | None
     """The file that was read."""
     first_try: bool

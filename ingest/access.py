@@ -4,7 +4,7 @@ The first rule whose pattern fits a topic decides: who it names may write, and n
 pattern fits is everybody's. In a pattern `*` stands for any number of characters, `?` for one.
 
 A sender is known by what the kernel says of it: uid and gid of the process, at the time of sending
-(SCM_CREDENTIALS) or of connecting (SO_PEERCRED). Of its supplementary groups the kernel says nothing. So a
+(SCM_CREDENTIALS) or of connecting (SO_PEERCRED). Of its supplementary groups neither says anything. So a
 group stands for the processes that run in it, and for the users that the host's database counts among its
 members when the rules are read. By TCP nobody says who he is; a rule can name that door as a whole.
 

@@ -23,7 +23,7 @@ import pytest
 
 from tools.debian import PYTHON
 
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 """For what takes moments, on a machine that has other work."""
 CGROUPS = Path("/sys/fs/cgroup")
 NAMESPACES = ("--pid", "--mount", "--cgroup", "--uts", "--ipc", "--net")
