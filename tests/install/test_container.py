@@ -107,7 +107,7 @@ def test_the_image_has_its_user_and_folders(image: list[tuple[str, str]]) -> Non
 def test_the_image_is_configured(compose: dict[str, Any]) -> None:
     """Its bruce.toml is one, and names the folders and the Kafka that the compose file has."""
     config = load_config(CONTAINER / "bruce.toml", environ={})
-    mounted = [mount_of(volume) for volume in compose["services"]["bruce"]["volumes"]]
+    mounted = [volume.split(":")[1] for volume in compose["services"]["bruce"]["volumes"]]
     assert str(config.ingest.datagram_socket.parent) in mounted
     assert str(config.spool.directory) in mounted
     host, _, port = config.dispatch.kafka["bootstrap.servers"].partition(":")
@@ -115,28 +115,38 @@ def test_the_image_is_configured(compose: dict[str, Any]) -> None:
     assert kafka["KAFKA_ADVERTISED_LISTENERS"] == f"PLAINTEXT://{host}:{port}"
 
 
-def mount_of(volume: Any) -> str:
-    """Where a volume is mounted, in either of the two ways to write it."""
-    return str(volume["target"]) if isinstance(volume, dict) else volume.split(":")[1]
-
-
 def test_the_socket_is_shared(compose: dict[str, Any]) -> None:
     """By who listens and who sends, in the host's memory: not in a tmpfs that ends with its container."""
     services = compose["services"]
     for name in ("prepare", "bruce", "sender"):
-        (mount,) = (v for v in services[name]["volumes"] if mount_of(v) == "/run/bruce")
-        assert (mount["type"], mount["source"]) == ("bind", "/run/bruce")
+        assert services[name]["volumes"].count("/run/bruce:/run/bruce") == 1
     assert "/run/bruce" not in services["bruce"]["tmpfs"]
     assert int(services["bruce"]["sysctls"]["net.unix.max_dgram_qlen"]) >= 512
     assert services["prepare"]["entrypoint"][-1] == "/run/bruce"
     assert f"--owner={USER}" in services["prepare"]["entrypoint"]
 
 
+def test_who_is_asked_for_its_health(image: list[tuple[str, str]], compose: dict[str, Any]) -> None:
+    """bruce, by the program of the Dockerfile, of which podman keeps none; not who else runs the image."""
+    (check,) = given(image, "HEALTHCHECK")
+    services = compose["services"]
+    assert services["bruce"]["healthcheck"]["test"] == ["CMD", *json.loads(check.partition("CMD ")[2])]
+    others = [name for name, service in services.items() if service["image"] == "bruce" and name != "bruce"]
+    assert all(services[name]["healthcheck"] == {"disable": True} for name in others)
+
+
+def test_podman_finds_what_is_fetched(image: list[tuple[str, str]], compose: dict[str, Any]) -> None:
+    """By a registry's name; of those without one, podman knows `python` alone where nothing is set up."""
+    fetched = {service["image"] for service in compose["services"].values() if "build" not in service}
+    assert all("." in name.split("/")[0] for name in fetched)
+    assert all(base.startswith("python:") for base in given(image, "FROM"))
+
+
 def test_the_parts_refer_to_one_another(compose: dict[str, Any]) -> None:
     """Each volume is declared, each service waited for is there, and waited for until it can be relied on."""
     services, volumes = compose["services"], set(compose["volumes"])
-    named = {v.split(":")[0] for s in services.values() for v in s.get("volumes", []) if isinstance(v, str)}
-    assert named == volumes
+    sources = {volume.split(":")[0] for service in services.values() for volume in service.get("volumes", [])}
+    assert {source for source in sources if not source.startswith("/")} == volumes
     for service in services.values():
         for other, wanted in service.get("depends_on", {}).items():
             assert other in services
