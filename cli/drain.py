@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -40,7 +41,16 @@ def drain(
     Raises NoSpool, BadArgument when only a daemon could deliver, NobodyListens when it ends meanwhile,
     SpoolBusy when another drain is at it.
     """
-    deadline = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
+    started = time.monotonic()
+    deadline = started + timeout_s if timeout_s is not None else float("inf")
+    drained = _drain(config, show, deadline, topics, stop_intake=stop_intake)
+    # To find out who delivers takes a while, too.
+    return dataclasses.replace(drained, seconds=time.monotonic() - started)
+
+
+def _drain(
+    config: Config, show: Show, deadline: float, topics: frozenset[bytes], *, stop_intake: bool
+) -> Drained:
     layout = Layout(config.spool.directory)
     spool = read_identity(layout)
     before = take_snapshot(layout.directory)
