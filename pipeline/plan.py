@@ -75,10 +75,10 @@ class SpoolPlan:
         return [one.file.place for one in self.damaged if not one.file.error]
 
     def topics(self) -> set[str]:
-        """Every topic in the spool: of segments without a footer the messages are read."""
+        """Every topic in the spool: of segments without a footer all that the disk gives is read."""
         found = set(self.footed)
         for part, segment in zip(self.parts, self.segments, strict=True):
-            for piece in () if segment.footer else SegmentReading(part).pieces():
+            for piece in () if segment.footer else SegmentReading(part, passing=True).pieces():
                 found.update(piece.batch.topics.names)
         return set(map(topic_name, found))
 

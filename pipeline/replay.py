@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -29,7 +29,7 @@ from pipeline.failure import explained
 from pipeline.plan import find_spools
 from pipeline.replay_note import Counted, Note, count_gone
 from pipeline.route_plan import plan_routes
-from pipeline.schema import SCHEMA
+from pipeline.schema import SCHEMA, UNREAD
 from pipeline.segments import topic_name
 from pipeline.sending import count_outcomes, count_refused, send
 from pipeline.sink import COLUMNS, Delivery
@@ -60,6 +60,8 @@ class Replayed:
     unknown: list[str]
     """Topics that Kafka does not have."""
     seconds: float
+    unread: list[str] = field(default_factory=list)
+    """Segments that the disk gives an error for, and the error: that counts nowhere."""
 
 
 class Kept:
@@ -74,13 +76,17 @@ class Kept:
         """Where it is kept in mind what was counted."""
 
     def read(self, wanted: Wanted, columns: Sequence[str]) -> DataFrame:
-        """These columns of what is asked for. Raises JobFailed."""
+        """These columns of what is asked for, and UNREAD, by which rows tell what the disk does not give.
+
+        Raises JobFailed.
+        """
         # A Python source reads every column of its schema.
         names = list(dict.fromkeys([*columns, *_asked_by(wanted)]))
-        return asked(self._read_archives() if self._archive else self._read_spools(names), wanted)
+        stored = self._read_archives() if self._archive else self._read_spools(names)
+        return stored.where(f.col(UNREAD.name).isNotNull() | asked(wanted))
 
     def _read_spools(self, columns: Sequence[str]) -> DataFrame:
-        schema = StructType([SCHEMA[name] for name in columns])
+        schema = StructType([*(SCHEMA[name] for name in columns), UNREAD])
         # What goes between being planned and being read is counted, and ends nothing.
         reader = self._session.read.format("bruce").schema(schema).option("failOnDataLoss", "false")
         return reader.load([str(layout.directory) for layout in self.layouts])
@@ -88,7 +94,8 @@ class Kept:
     def _read_archives(self) -> DataFrame:
         with explained():
             found = [read_archive(self._session, path) for path in self._paths]
-        return reduce(DataFrame.unionByName, found).where(f.col("topic") != NO_TOPIC)
+        rows = reduce(DataFrame.unionByName, found).where(f.col("topic") != NO_TOPIC)
+        return rows.withColumn(UNREAD.name, f.lit(None).cast(UNREAD.dataType))
 
     def spools(self) -> bytes:
         """The uuids of the spools, which tell them from others."""
@@ -107,8 +114,8 @@ def _asked_by(wanted: Wanted) -> list[str]:
     return ["sequence", "topic", "received_at", *(name for name, values in given.items() if values)]
 
 
-def asked(stored: DataFrame, wanted: Wanted) -> DataFrame:
-    """The rows of `stored` that are asked for."""
+def asked(wanted: Wanted) -> Column:
+    """Whether a stored message is asked for."""
     tests = [f.col("sequence") >= wanted.first, f.col("sequence") < wanted.end]
     if wanted.from_ns:
         tests.append(f.col("received_at") >= _at(wanted.from_ns))
@@ -122,7 +129,7 @@ def asked(stored: DataFrame, wanted: Wanted) -> DataFrame:
         tests.append(f.col("partition_key").isin(*wanted.partition_keys))
     if wanted.uids:
         tests.append(f.col("uid").isin(*wanted.uids))
-    return reduce(DataFrame.where, tests, stored)
+    return reduce(and_, tests)
 
 
 def _has_key(key: bytes) -> Column:
@@ -142,11 +149,13 @@ class Count:
         place = _SEGMENT if self._by_segment else ("topic",)
         rows = kept.read(wanted, place)
         time_ns = f.unix_micros("received_at") * 1000
-        counts = rows.groupBy(*place).agg(
+        counts = rows.groupBy(*place, UNREAD.name).agg(
             f.count("*").alias("n"), f.min(time_ns).alias("first"), f.max(time_ns).alias("last")
         )
         with explained():
-            self._rows = counts.collect()
+            found = counts.collect()
+        self._rows = [row for row in found if row[UNREAD.name] is None]
+        self.unread = sorted({row[UNREAD.name] for row in found} - {None})
         self.messages = sum(row.n for row in self._rows)
 
     @property
@@ -185,7 +194,8 @@ def dry(kept: Kept, wanted: Wanted) -> Replayed:
     count = Count(kept, wanted)
     if kept.note:
         kept.note.write(count.rows)
-    return Replayed(count.topics, count.messages, 0, {}, count.messages, 0, [], time.monotonic() - started)
+    spent = time.monotonic() - started
+    return Replayed(count.topics, count.messages, 0, {}, count.messages, 0, [], spent, count.unread)
 
 
 def run_replay(
@@ -209,6 +219,7 @@ def run_replay(
     routes = plan_routes(options, names if count.messages else [], partitioners, kept.layouts, deadline)
     delivery = Delivery(options, "replay", deadline=deadline, replayed_ms=time.time_ns() // 1_000_000)
     rows = kept.read(wanted, [name for name in COLUMNS if name != "partition"])
+    rows = rows.where(f.col(UNREAD.name).isNull()).drop(UNREAD.name)
     if to_topic is not None:
         rows = rows.withColumn("topic", f.lit(to_topic))
     reasons = count_outcomes(send(rows, routes, delivery))
@@ -217,7 +228,7 @@ def run_replay(
     left = count.messages - sum(reasons.values())
     # What came to no end is of a topic that is not there, is gone, or stays for want of time.
     gone = min(max(0, left - absent), count.outside(kept.numbers(), (one.topic for one in there)))
-    if kept.note and left == gone:
+    if kept.note and left == gone and not count.unread:
         kept.note.forget()
     return Replayed(
         count.topics,
@@ -228,6 +239,7 @@ def run_replay(
         gone + vanished,
         sorted(set(names) - routes.available.keys()) if count.messages else [],
         time.monotonic() - started,
+        count.unread,
     )
 
 

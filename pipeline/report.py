@@ -1,7 +1,7 @@
 """What an audit found, and the JSON that says it.
 
     {"version": 1,
-     "sound": true                       nothing lost, altered or unreadable, and no header damaged
+     "sound": true                       nothing lost, altered or unreadable, no header damaged, all read
      "spools": [{"spool": uuid, "directory": path, "stored": n, "unreadable": n,
                  "damaged": [path, ...]}],  segments whose headers are damaged
      "topics": [{"topic": name, COUNT: n, ...}],
@@ -9,11 +9,13 @@
      "by": [DIMENSION, ...],             partition, hour, host, as was asked for
      "groups": [{"topic": name, DIMENSION: value, ..., COUNT: n, ...}],
      "dropped": {topic: n},              offsets that Kafka had and has no more, where there are any
-     "read_by": format}                  kafka: by Spark's own connector; bruce-kafka: by bruce's source
+     "read_by": format,                  kafka: by Spark's own connector; bruce-kafka: by bruce's source
+     "unread": [text, ...]}              segments that the disk gives an error for, and the error
 
 COUNT: stored, once, duplicated, discarded, backlog, lost, altered, reordered, foreign, as `pipeline.audit`
-defines them. `unreadable`: stored according to the headers of the segments, and in no good frame; null when
-only some topics were asked for.
+defines them. `unreadable`: stored according to the headers of the segments, and in no good frame
+that could be read; null when only some topics were asked for. Of what stands in `unread` segments and was not
+read, records in Kafka are foreign.
 """
 
 from __future__ import annotations
@@ -59,6 +61,8 @@ class Report:
     """The COUNTS of each group, in order; a dimension that is not known is None."""
     read_by: str = OURS
     """By which of Spark's formats Kafka was read (pipeline.kafka_reader)."""
+    unread: Sequence[str] = ()
+    """Segments that the disk gives an error for, and the error."""
 
     @property
     def total(self) -> dict[str, int]:
@@ -67,9 +71,10 @@ class Report:
 
     @property
     def sound(self) -> bool:
-        """Nothing is lost, altered or unreadable, and no header is damaged."""
+        """Nothing is lost, altered or unreadable, no header is damaged, and the disk gave everything."""
         total = self.total
-        return not (total["lost"] or total["altered"] or any(s.unreadable or s.damaged for s in self.spools))
+        bad = any(spool.unreadable or spool.damaged for spool in self.spools)
+        return not (total["lost"] or total["altered"] or bad or self.unread)
 
     def as_json(self) -> dict[str, object]:
         """The document above."""
@@ -83,6 +88,7 @@ class Report:
             "groups": list(map(dict, self.groups)),
             "dropped": dict(self.dropped),
             "read_by": self.read_by,
+            "unread": list(self.unread),
         }
 
     def write_parquet(self, path: str) -> None:
@@ -100,6 +106,7 @@ class Report:
         if unreadable := sum(spool.unreadable or 0 for spool in self.spools):
             bad.append(f"{unreadable:,} unreadable in the spool")
         bad += [f"the header of {path} is damaged" for spool in self.spools for path in spool.damaged]
+        bad += [f"the disk gives an error for {place}" for place in self.unread]
         said = [f"{total[name]:,} {name}" for name in ("duplicated", "discarded", "backlog") if total[name]]
         verdict = ", ".join(bad) if bad else "nothing is missing"
         gone = sum(self.dropped.values()) if total["lost"] else 0

@@ -15,7 +15,7 @@ from operator import or_
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
@@ -26,7 +26,7 @@ from pipeline.kafka_reader import read_kafka
 from pipeline.outcomes import Outcomes, read_outcomes
 from pipeline.plan import SpoolPlan, find_spools, plan_spool
 from pipeline.report import Report, SpoolReport
-from pipeline.schema import SCHEMA
+from pipeline.schema import SCHEMA, UNREAD
 from pipeline.unstamped import stamp
 
 _COLUMNS = ("spool", "sequence", "topic", "partition_key", "timestamp_ms", "key", "value")
@@ -50,9 +50,11 @@ def run_audit(
     `properties` are librdkafka's. `by`: of `pipeline.audit.DIMENSIONS`. `unstamped`: records are told by
     their content (`pipeline.unstamped`), whatever their headers say.
 
+    What the disk gives an error for is passed by, and named.
+
     Raises NoSpool, Unreachable, BadProperty, JobFailed.
     """
-    plans = [plan_spool(layout) for layout in find_spools(paths)]
+    plans = [plan_spool(layout, passing=True) for layout in find_spools(paths)]
     known = list_topics(properties)
     outcomes = {plan.spool: read_outcomes(plan) for plan in plans if plan.parts}
     whole = topics is None
@@ -60,24 +62,41 @@ def run_audit(
         topics = sorted(set().union(*(plan.topics() for plan in plans)))
     in_kafka = sorted(known.keys() & set(topics))
     with explained():
-        stored = _stored(session, plans, by)
+        unread = f.col(UNREAD.name).isNotNull()
+        everything = _read(session, plans, by)
+        stored = everything.where(unread | _seen(plans))
         if not whole:
-            stored = stored.where(f.col("topic").isin(*topics))
+            stored = stored.where(unread | f.col("topic").isin(*topics))
         kafka, read_by = read_kafka(session, properties, in_kafka)
         told = {"discarded": _discarded(session, outcomes), "backlog": _backlog(session, outcomes)}
         if unstamped:
             kafka = stamp(stored, kafka, **told)
         rows = summarise(match(stored, kafka, **told, by=by), by).collect()
+        # A message has a topic; what the disk does not give has neither, and went the same way.
+        messages = [row for row in rows if row.topic is not None]
+        lacking = _name_unread(everything) if len(messages) < len(rows) else []
     dropped = count_dropped(properties, in_kafka)
-    return replace(_report(plans, rows, dropped, by, whole=whole), read_by=read_by)
+    report = _report(plans, messages, dropped, by, whole=whole)
+    return replace(report, read_by=read_by, unread=lacking)
 
 
-def _stored(session: SparkSession, plans: Sequence[SpoolPlan], by: Sequence[str]) -> DataFrame:
+def _read(session: SparkSession, plans: Sequence[SpoolPlan], by: Sequence[str]) -> DataFrame:
+    """All that the spools have, and rows that tell what of it the disk does not give."""
     more = [column for name, column in _FOR.items() if name in by]
-    schema = StructType([SCHEMA[name] for name in (*_COLUMNS, *more)])
+    schema = StructType([*(SCHEMA[name] for name in (*_COLUMNS, *more)), UNREAD])
     directories = [str(plan.layout.directory) for plan in plans]
+    return session.read.format("bruce").schema(schema).load(directories)
+
+
+def _seen(plans: Sequence[SpoolPlan]) -> Column:
+    """Whether a message was there when the spools were looked at."""
     seen = [(f.col("spool") == plan.spool) & (f.col("sequence") < plan.next_sequence) for plan in plans]
-    return session.read.format("bruce").schema(schema).load(directories).where(reduce(or_, seen))
+    return reduce(or_, seen)
+
+
+def _name_unread(rows: DataFrame) -> list[str]:
+    """What the disk does not give: asked for when there is something, since it reads everything again."""
+    return sorted(row[0] for row in rows.select(UNREAD.name).distinct().collect() if row[0] is not None)
 
 
 def _discarded(session: SparkSession, outcomes: Mapping[str, Outcomes]) -> DataFrame | None:

@@ -121,9 +121,12 @@ def check_schema(wanted: StructType, known: StructType) -> None:
 
 
 def _paths(options: dict[str, str]) -> list[str]:
-    """What was given to `load`: one path, or a list, which Spark hands on as JSON."""
-    paths = json.loads(options.get("paths", "[]"))
-    return [*paths, *([options["path"]] if "path" in options else [])]
+    """What was given to `load`: one path, or a list, which Spark hands on as JSON. Raises BadOption."""
+    named = json.loads(options.get("paths", "[]"))
+    paths = [*named, *([options["path"]] if "path" in options else [])]
+    if not paths:
+        raise BadOption("no spool is named: load(PATH), a directory, a glob, an address, or a list of them")
+    return paths
 
 
 def _mode(options: Mapping[str, str]) -> str:

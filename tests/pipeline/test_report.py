@@ -31,6 +31,7 @@ def test_json_has_the_documented_shape() -> None:
         "groups": [],
         "dropped": {"t": 4},
         "read_by": "bruce-kafka",
+        "unread": [],
     }
 
 
@@ -65,3 +66,10 @@ def test_the_sentence_says_the_worst_first() -> None:
     )
     by_connector = replace(make(stored=5, once=5), read_by="kafka")
     assert by_connector.sentence().endswith("nothing is missing. Kafka was read by Spark's own connector.")
+
+
+def test_what_was_not_read_is_not_sound() -> None:
+    """The disk may give it tomorrow: nobody knows until then."""
+    report = replace(make(stored=10, once=10), unread=["/spool/segments/1.seg: Input/output error"])
+    assert not report.sound
+    assert "the disk gives an error for /spool/segments/1.seg: Input/output error" in report.sentence()

@@ -337,6 +337,17 @@ def test_nothing_to_read(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
         load(spark, tmp_path / "nothing").count()
 
 
+def test_a_path_is_named() -> None:
+    """None at all is no spool without messages: that would be an answer."""
+    from pipeline.errors import BadOption
+    from pipeline.schema import SCHEMA
+    from pipeline.source import BruceSource
+
+    for ask in (BruceSource({}).reader, BruceSource({"paths": "[]"}).streamReader):
+        with pytest.raises(BadOption, match="no spool is named"):
+            ask(SCHEMA)
+
+
 def test_executors_need_no_lmdb() -> None:
     """What executors import of the source does not import LMDB."""
     code = "import sys, pipeline.source, pipeline.reader; sys.exit('lmdb' in sys.modules)"

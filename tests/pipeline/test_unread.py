@@ -181,3 +181,38 @@ def test_a_drain_passes_it_by(
     records = consume(kafka.bootstrap_servers, "t", 1, COUNT)
     values = sorted(int(record.value().split(b"\0")[0]) for record in records)
     assert values == list(range(COUNT))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("part", ["header", "from the body on"])
+def test_a_replay_and_an_audit_pass_it_by(
+    job: Callable[..., Done], kafka: EmbeddedKafka, disk: ForgetfulDisk, tmp_path: Path, part: str
+) -> None:
+    """The rest is sent, and found; exit code 1, and the file named, also in an audit of one topic."""
+    rig = Rig(disk.path, tmp_path)
+    fill(rig)
+    path, first, behind = second(rig)
+    rig.crash()
+    named = [f"{path}: Input/output error"]
+    where = rig.options.directory, "--bootstrap-servers", kafka.bootstrap_servers, "--json"
+    disk.lose(path.name, *PARTS[part])
+    done = job("replay", *where, "--from", "0", "--yes")
+    sent = json.loads(done.stdout)
+    assert done.returncode == 1, done.stderr
+    assert f"{named[0]}: what could not be read" in done.stderr
+    assert (sent["unread"], sent["left"], sent["gone"]) == (named, 0, 0)
+    assert COUNT > sent["sent"] == sent["messages"] >= COUNT - (behind - first)
+    lacking = COUNT - sent["sent"]
+    for more in ((), ("--topic", "t"), ("--unstamped",)):
+        done = job("audit", *where, *more)
+        told = json.loads(done.stdout)
+        assert done.returncode == 1, done.stderr
+        assert (told["unread"], told["sound"]) == (named, False)
+        assert (told["total"]["once"], told["total"]["lost"]) == (sent["sent"], 0)
+        assert told["spools"][0]["unreadable"] == (None if more[:1] == ("--topic",) else lacking)
+    disk.heal()
+    done = job("replay", *where, "--from", "0", "--yes")
+    again = json.loads(done.stdout)
+    assert (done.returncode, again["sent"], again["unread"]) == (0, COUNT, []), done.stderr
+    told = json.loads(job("audit", *where).stdout)
+    assert (told["unread"], told["total"]["once"], told["total"]["duplicated"]) == ([], lacking, sent["sent"])

@@ -63,6 +63,8 @@ def audit(
     same partition key. Foreign records are in Kafka only. Exits 1 when anything is lost or altered, or
     cannot be read in the spool. Needs Java 17.
 
+    What the disk gives an error for is passed by and named; its records in Kafka count as foreign.
+
     Records are told by their header bruce-id. With --unstamped by what they are: of messages that are alike,
     as many are delivered as there are records; what was altered is then lost, and foreign.
 

@@ -81,13 +81,16 @@ def replay(
     same words were counted without --yes, or since they were sent and interrupted: until all is sent, what
     was counted is kept in mind in $XDG_STATE_HOME/bruce-replay, ~/.local/state/bruce-replay by default.
 
+    What the disk gives an error for is passed by and named; the rest is counted, and sent.
+
     Prints the messages by topic, with the times of the first and the last. With --json one document of
     version 2: dry_run, topics (topic, messages, first, last: times in UTC), messages, sent, refused (by
-    reason), left, gone, unknown (topics that Kafka does not have), seconds. Exits with 1 when Kafka refused
-    some for good, some are left, or gone, or a segment's header is damaged.
+    reason), left, gone, unknown (topics that Kafka does not have), seconds, unread (segments that the disk
+    gives an error for). Exits with 1 when Kafka refused some for good, some are left, or gone, or a segment
+    cannot be read, or its header is damaged.
     """
     from cli.config import load_config
-    from cli.output import show_json
+    from cli.output import complain, show_json
     from cli.replay_order import Order
     from cli.replay_state import default_directory
 
@@ -118,8 +121,10 @@ def replay(
         show_json(_document(result, dry_run=not yes))
     else:
         _show(result, to_topic, dry_run=not yes)
+    for place in result.unread:
+        complain(f"{place}: what could not be read of it is not among them; see to the disk, and repeat this")
     damaged = not archive and complain_of_damage(paths)
-    if damaged or (yes and (result.left or result.gone or result.refused)):
+    if damaged or result.unread or (yes and (result.left or result.gone or result.refused)):
         raise typer.Exit(exits.FOUND)
 
 
