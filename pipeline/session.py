@@ -69,8 +69,10 @@ def open_session(master: str = LOCAL, settings: Mapping[str, str] | None = None)
 
     One that is already there is used as it is, and left. Raises MissingSpark when Spark does not start.
     """
-    # Each writes to standard error what it raises, too: an error in SQL, as JSON, and an interrupted call.
+    # Each writes to standard error what it raises, too: an error in SQL, as JSON, and an interrupted call,
+    # of Java or by it.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL + 1)
     logging.getLogger().addFilter(_is_not_py4js)
     found = SparkSession.getActiveSession()
     session = found or _start(master, settings or {})

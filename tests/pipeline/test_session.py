@@ -17,8 +17,11 @@ import pytest
 
 from cli.commands.spark.options import parse_conf
 from cli.errors import BadArgument
+from dispatch.embedded import EmbeddedKafka
+from spool.wire import encode
 from tests.class_archive import check_mapped
 from tests.daemon import ROOT
+from tests.spool.rig import Rig
 from tools.class_data import spark_archive
 
 if TYPE_CHECKING:
@@ -171,6 +174,52 @@ def test_an_interrupt_is_one_sentence(spark: SparkSession, tmp_path: Path, way: 
     assert said == "interrupted: the job has not come to its end; the same command may be given again"
     assert b"Traceback" not in seen
     assert seen.count(b"\n") == 3, seen
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("words", "code", "end"),
+    [
+        ([], 0, "ended: the same command goes on from here"),
+        (
+            ["--once"],
+            130,
+            "interrupted: the job has not come to its end; the same command may be given again",
+        ),
+    ],
+)
+def test_an_interrupt_of_a_run(
+    spark: SparkSession, rig: Rig, tmp_path: Path, words: list[str], code: int, end: str
+) -> None:
+    """What goes on until Control-C says so, and ends well by it; with --once that comes too early."""
+    rig.append([encode(b"late", b"1")])
+    rig.step()
+    rig.crash()
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with EmbeddedKafka(brokers=1) as kafka:
+        config = tmp_path / "bruce.toml"
+        config.write_text(
+            f'kafka."bootstrap.servers" = "{kafka.bootstrap_servers}"\n'
+            'kafka."allow.auto.create.topics" = "false"\n'
+        )
+        run = [*BRUCECTL, "spark", "run", str(rig.options.directory), "--config", str(config), *words]
+        process = subprocess.Popen(
+            ["setsid", "--ctty", "--wait", *run], cwd=ROOT, stdin=child, stdout=child, stderr=child
+        )
+        os.close(child)
+        seen = b""
+        while b"1 left" not in seen and (piece := _read(parent)):
+            seen += piece
+        os.write(parent, b"\x03")
+        while piece := _read(parent):
+            seen += piece
+        os.close(parent)
+        assert process.wait() == code, seen
+    # The terminal shows the key that was pressed.
+    assert seen.decode().strip().replace("\r", "\n").splitlines()[-1].removeprefix("^C") == end
+    assert (b"until Control-C" in seen) == (not words)
+    assert b"Traceback" not in seen
 
 
 def _read(terminal: int) -> bytes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.arguments import AsJson, ConfigFile, examples
-from cli.commands.spark.options import Conf, Master, Spools, job_session, name_page, spool_paths
+from cli.commands.spark.options import Conf, Master, Spools, going_on, job_session, spool_paths
 
 if TYPE_CHECKING:
     from pipeline.archiving import ArchiveReport
@@ -62,11 +62,11 @@ def archive(
         from pipeline.archiving import follow_archive, run_archive
 
         if continuous:
-            name_page(session)
             sound = True
-            for report in follow_archive(session, paths, to, _stop_signals(), compact=compact):
-                _show(report, as_json=as_json)
-                sound &= report.sound
+            with going_on(session, "archiving what is there, and what comes,"):
+                for report in follow_archive(session, paths, to, _stop_signals(), compact=compact):
+                    _show(report, as_json=as_json)
+                    sound &= report.sound
             raise typer.Exit(FINE if sound else FOUND)
         report = run_archive(session, paths, to, compact=compact)
     _show(report, as_json=as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -135,6 +135,22 @@ def task_bar(session: Session) -> Iterator[None]:
     # Tasks are of all sizes, and become known stage by stage: no rate tells when the last one is done.
     with Progress("Spark", "tasks", console=console, paced=False) as bar, watch(session, bar.show):
         yield
+
+
+@contextmanager
+def going_on(session: Session, what: str) -> Iterator[None]:
+    """Work that Control-C is the end of. On a terminal, say that it goes on, and that it has ended."""
+    from cli.output import complain, error_console
+
+    shown = error_console().is_terminal
+    name_page(session)
+    if shown:
+        complain(f"{what} until Control-C")
+    with suppress(KeyboardInterrupt):
+        yield
+    if shown:
+        # Over the ^C of the terminal.
+        complain("\rended: the same command goes on from here")
 
 
 def name_page(session: Session) -> None:

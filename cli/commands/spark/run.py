@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +14,7 @@ from cli.commands.spark.options import (
     Master,
     Spools,
     complain_of_damage,
+    going_on,
     job_session,
     kafka_properties,
     missing_topics,
@@ -61,13 +61,19 @@ def run(
     settings = load_config(config)
     options = dataclasses.replace(settings.dispatch, kafka=kafka_properties(settings, bootstrap_servers))
     paths = spool_paths(spools, settings)
-    running = job_session(master, conf, bar=False)
-    with running as session, contextlib.suppress(KeyboardInterrupt):
+    with job_session(master, conf, bar=False) as session:
         from pipeline.run import run_stream
 
-        name_page(session)
+        def deliver() -> None:
+            run_stream(session, paths, options, settings.partitioners, show, once=once)
+
         complain_of_damage(paths)
-        run_stream(session, paths, options, settings.partitioners, show, once=once)
+        if once:
+            name_page(session)
+            deliver()
+        else:
+            with going_on(session, "delivering what is there, and what comes,"):
+                deliver()
 
 
 def _sentence(sent: Sent) -> str:
