@@ -261,7 +261,7 @@ class ExactlyOnce(Pool):
         code = produce(self._client.library, self._client.handle, *where, self._topic.key, encode(progress))
         self.phase = phase
         # A transaction that has failed takes no more, and without its record it must not be committed.
-        self._lane.end(commit=not code)
+        self._lane.end(commit=not code, bare=phase is Phase.CLAIMING)
 
     def _go_on(self, result: Result) -> Outcomes:
         """Go on as the lane's task has ended; what is known now of the messages."""

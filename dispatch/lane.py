@@ -19,6 +19,7 @@ from dispatch.closing import Closing
 from dispatch.errors import DispatchError, Unreachable
 from dispatch.progress import Deliverer, Progress
 from dispatch.progress_topic import Place, ProgressTopic
+from spool.crash_point import reach
 
 _log = logging.getLogger("bruce.dispatch")
 
@@ -117,9 +118,9 @@ class Lane:
         """Wait until the lane, which another has, is closed for this epoch, or he is Silent."""
         self._submit(lambda: self._follow(place, epoch))
 
-    def end(self, *, commit: bool) -> None:
-        """End the transaction, by a commit or an abort."""
-        self._submit(self._commit if commit else lambda: self._abort("it has failed"))
+    def end(self, *, commit: bool, bare: bool = False) -> None:
+        """End the transaction, by a commit or an abort. `bare`: it has nothing but its record."""
+        self._submit(lambda: self._commit(bare=bare) if commit else self._abort("it has failed"))
 
     def take(self) -> Result | None:
         """The result, once there is one."""
@@ -212,9 +213,11 @@ class Lane:
             raise DispatchError(said.text)
         raise Unreachable(said.code, f"no transaction can begin: {said.text}")
 
-    def _commit(self) -> Result:
+    def _commit(self, *, bare: bool) -> Result:
         if not self._client.flush(STUCK_S):
             return Broken(f"messages were not acknowledged within {STUCK_S:.0f} s", stuck=True)
+        if not bare:
+            reach("transaction.flushed")
         said = self._client.transact("commit_transaction", REMAINING)
         if said is None:
             return Committed()

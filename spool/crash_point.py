@@ -65,6 +65,7 @@ POINTS = {
     "mark.acknowledged": "Kafka has answered; nobody has written it down",
     "mark.written": "marks are written in a transaction that is open",
     "mark.committed": "the marks are durable; nobody was told",
+    "transaction.flushed": "messages and the record of them are in Kafka, in a transaction that is open",
     "task.settled": "a job's task knows of messages what became of them, and wrote no outcome file",
     "lend.settled": "a job asks for delivery; nothing is in flight here, and nobody was told",
     "lend.granted": "delivery is lent, durably; the worker has not gone on",

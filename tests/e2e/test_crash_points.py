@@ -42,6 +42,8 @@ PACKING = {"pack.synced", "pack.named"}
 """Places that are come to when something waits for Kafka, and may be packed."""
 LENDING = {place for place in POINTS if place.startswith(("lend.", "adopt.", "task."))}
 """Places that only jobs bring somebody to: tests/e2e/test_lease.py, tests/real_kafka/test_spark_drain.py."""
+TRANSACTIONS = {place for place in POINTS if place.startswith("transaction.")}
+"""Places that only exactly_once comes to: tests/real_kafka/test_spark_run.py."""
 REPAIR = {place for place in POINTS if place.startswith("repair.")}
 """Places that only `brucectl inspect repair` comes to: tests/gallery."""
 POWER = {"file.synced", "file.named", "recover.header", "recover.moving", "recover.torn", "recover.named"}
@@ -139,7 +141,7 @@ class Life:
 
 
 FORMS = {"once": 1, "twice": 2}
-ALL = sorted((POINTS.keys() | WRITE_POINTS.keys()) - PACKING - LENDING - REPAIR)
+ALL = sorted((POINTS.keys() | WRITE_POINTS.keys()) - PACKING - LENDING - TRANSACTIONS - REPAIR)
 
 
 @pytest.fixture(scope="module")

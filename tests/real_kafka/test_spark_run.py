@@ -22,17 +22,18 @@ IN_TRANSACTIONS = {"dispatch": {"engine": "spark", "mode": "exactly_once"}}
 
 
 def test_killed_on_its_way(kafka1: KafkaCluster, tmp_path: Path) -> None:
-    """SIGKILL of a task behind its commit and before it is written down, then of the driver and all others.
+    """SIGKILL of a task behind its commit, and of one ahead of it; then of the driver and all others.
 
-    Twice, with messages that come in meanwhile. At read_committed there is no gap, and no message twice.
+    What was committed, and not written down, is not sent again; what was in Kafka, and not committed, is.
+    With messages that come in meanwhile: at read_committed there is no gap, and no message twice.
     """
     topic = f"once-{uuid.uuid4().hex}".encode()
     create(kafka1, topic)
     points, sent = tmp_path / "points", 0
     with RunningBruce(tmp_path, kafka1.bootstrap, settings=IN_TRANSACTIONS) as bruce:
         bruce.environ["BRUCE_CRASH_POINTS"] = str(points)
-        for _ in range(2):
-            points.write_text("task.settled\n")
+        for point in ("task.settled", "transaction.flushed"):
+            points.write_text(f"{point}\n")
             sent += bruce.send(keyed(EACH, topic=topic, first=sent))
             with running(bruce) as query:
                 bruce.await_true(lambda: not points.read_text() or query.poll() is not None, PATIENCE_S)
