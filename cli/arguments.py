@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ import typer
 from cli.errors import BadArgument
 from cli.output import is_of_output
 from spool.errors import ReadFailed
+
+_OF_WRITING = (errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 ConfigFile = Annotated[
     Path | None,
@@ -70,7 +73,10 @@ def file_errors() -> Iterator[None]:
         # A disk that fails is nobody's wrong argument.
         if is_of_output(error) or isinstance(error, ReadFailed):
             raise
-        raise BadArgument(f"{error.filename or 'a file'} cannot be read: {error.strerror or error}") from None
+        done = "written" if error.errno in _OF_WRITING else "read"
+        raise BadArgument(
+            f"{error.filename or 'a file'} cannot be {done}: {error.strerror or error}"
+        ) from None
 
 
 def configured_spool(named: Path | None, config: Path | None) -> Path:
