@@ -279,6 +279,15 @@ def test_the_dashboard_is_laid_out() -> None:
     assert taken == {(x, y) for x in range(24) for y in range(max(y for _, y in taken) + 1)}
 
 
+def test_a_figure_is_red_for_a_reason() -> None:
+    """Each stat names its thresholds or its colour: Grafana paints one that names neither red from 80 on."""
+    figures = [panel for panel in DASHBOARD["panels"] if panel["type"] == "stat"]
+    assert figures
+    for panel in figures:
+        defaults = panel["fieldConfig"]["defaults"]
+        assert "thresholds" in defaults or "color" in defaults, panel["title"]
+
+
 def test_prometheus_takes_the_dashboard(tmp_path: Path) -> None:
     """Each of its expressions, once Grafana has put in what is chosen."""
     promtool = shutil.which("promtool")
