@@ -205,8 +205,8 @@ def test_a_commit_without_an_answer_counts(kafka: EmbeddedKafka, monkeypatch: py
     """It was committed, and nobody heard: the record says so, and nothing goes again."""
     commit = lane.Lane._commit
 
-    def unheard(self: lane.Lane) -> lane.Result:
-        assert isinstance(commit(self), lane.Committed)
+    def unheard(self: lane.Lane, *, bare: bool) -> lane.Result:
+        assert isinstance(commit(self, bare=bare), lane.Committed)
         return lane.Broken("no answer")
 
     desk = Desk(kafka, Notebook())

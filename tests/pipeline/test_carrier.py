@@ -181,9 +181,9 @@ def test_a_task_with_nothing_to_send_leaves_no_transaction_open(
     waited_for = threading.Event()
     commit, flush = lane.Lane._commit, carrier._client.flush
 
-    def late(self: lane.Lane) -> lane.Result:
+    def late(self: lane.Lane, *, bare: bool) -> lane.Result:
         assert waited_for.wait(PATIENCE_S)
-        return commit(self)
+        return commit(self, bare=bare)
 
     def noted(timeout_s: float) -> bool:
         waited_for.set()
