@@ -61,7 +61,7 @@ class Alone:
     def run(self) -> Drained:
         """Commit, salvage, deliver, seal. Raises what the packages raise, with everything closed."""
         started = time.monotonic()
-        index = Index(self._layout.index, self._identity)
+        index = Index(self._layout.index, self._identity.spool, self._identity.boot)
         try:
             committer = Committer(self._layout, index, self._page)
             committer.commit_all()

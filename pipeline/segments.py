@@ -26,7 +26,7 @@ from spool.layout import SEGMENT, SENT, SPARE, Layout, segment_name
 from spool.live import read_footer
 from spool.packed import open_plain
 from spool.record import Batch, Topics
-from spool.scan import Chunk, Scan, digest_address, find_frame
+from spool.scan import Chunk, Scan, digest_address, enter_at
 
 CHUNK_BYTES = 4 << 20
 """Read at a time. Each chunk becomes one Arrow batch: some ten thousand rows, whose columns fit a cache."""
@@ -172,13 +172,14 @@ class SegmentReading:
         size = self._chunk_bytes
         scan = Scan(fd, tail_at_start(self._header(fd)), self._end, size, first_bytes=size)
         if self.part.start:
-            # What comes before it is another part's, and may be damaged: it is taken at its own word.
             scan.tail[POSITION], scan.tail[SEQUENCE] = self.part.start
+            with suppress(ReadFailed):
+                enter_at(fd, scan.tail, *self.part.start)
         return scan
 
     def _chunks(self, scan: Scan) -> Iterator[Chunk]:
         """Good frames, over all others."""
-        entered = not self.part.start
+        entered = True
         while True:
             try:
                 while entered and (chunk := scan.next()):
@@ -243,9 +244,7 @@ class SegmentReading:
         position, end = int(scan.tail[POSITION]), self._end
         if position >= end:
             return False
-        found = find_frame(scan.fd, position, end, scan.tail)
-        if found >= 0:
-            skip_to(scan.tail, found, np.frombuffer(read_at(scan.fd, HEAD_BYTES, found), HEAD)[0])
+        found = -1 if scan.skip() is None else int(scan.tail[POSITION])
         # Behind the last frame of a segment whose end nobody told us, what follows is room, and no damage.
         if found > position or (found < 0 and self.part.end is not None):
             self.damaged.append((position, found if found >= 0 else end))

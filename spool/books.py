@@ -16,7 +16,7 @@ from spool.disk import read_at
 from spool.environment import UNREADABLE
 from spool.examination import Examination
 from spool.finding import Finding, Kind, Severity, damage
-from spool.format import FRAME_MAGIC, HEAD, HEAD_BYTES
+from spool.format import HEAD, HEAD_BYTES
 from spool.frame import DIGEST, POSITION, SEQUENCE, Tail
 from spool.index import Entry, read_index
 from spool.layout import SENT, Layout
@@ -205,9 +205,8 @@ def _is_there(path: Path, offset: int, fields: dict[str, int]) -> bool:
             data = read_at(fd, HEAD_BYTES, offset)
         finally:
             os.close(fd)
-        wanted = {"magic": FRAME_MAGIC, **fields}
         head = np.frombuffer(data.ljust(HEAD_BYTES, b"\0"), HEAD)[0]
-        return all(int(head[field]) == value for field, value in wanted.items())
+        return all(int(head[field]) == value for field, value in fields.items())
     return True
 
 

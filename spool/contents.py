@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import secrets
+
 import numpy as np
 import numpy.typing as npt
 
-from spool.decode import topic_number
-from spool.format import HEAD_BYTES, MARK, MARK_BYTES, PIDS, UIDS, Record, encode_footer
+from spool.format import (
+    HEAD_BYTES,
+    MARK,
+    MARK_BYTES,
+    MAX_TOPIC_BYTES,
+    MAX_TOPICS,
+    OTHERS,
+    PIDS,
+    TOPIC_BYTES,
+    UIDS,
+    Record,
+    encode_footer,
+    topic_room,
+)
 from spool.frame import BURST, DIGEST, DISCARDED, POSITION, STORED, Tail, holds_datagrams
-from spool.kernel import address_of, kernel, load_u8, load_u16, load_u32
-from spool.record import Topics
+from spool.kernel import address_of, call, kernel, load_u8, load_u16, load_u32
 from spool.scan import Chunk, digest_address
 from spool.wire import load_be16, load_be64
 
-_NOTHING = (0, np.iinfo(np.int64).max, np.iinfo(np.int64).min)
+_COUNT, _FIRST, _LAST, _AT, _BYTES = range(5)
+"""Of a topic: messages, first and last timestamp, and where its name is among the names."""
+_NOTHING = (0, np.iinfo(np.int64).max, np.iinfo(np.int64).min, 0, 0)
 """Counted of a topic before its first message."""
+_ROWS = 64
+"""At first."""
 
 
 @kernel
@@ -24,15 +41,19 @@ def _count(
     start: npt.NDArray[np.int64],
     slots: npt.NDArray[np.int64],
     counts: npt.NDArray[np.int64],
+    names: npt.NDArray[np.uint8],
+    used: npt.NDArray[np.int64],
     seed: int,
     digest: int,
-) -> int:
-    """Count the messages of `frames` from frame start[0], message start[1] on; stop at an unknown topic.
+) -> bool:
+    """Count the messages of `frames` from frame start[0], message start[1] on; whether all are counted.
 
-    Returns the offset of that topic's length field, or -1 when all are counted. `start` is moved, so that the
-    caller adds the topic and calls again. Offset 0 of the segment would lie at `base`; `counts` has a row for
-    each topic in `slots`. Of a frame that holds anything but well-formed datagrams nothing is counted.
+    False: a new topic has no room in `counts` or `names`; `start` is moved, so that the caller makes room and
+    calls again. Offset 0 of the segment would be at `base`. `slots` int64[a power of two, at least twice
+    the rows of `counts`, 2]: digest and row of a topic, row 0: free. `used`: rows of `counts` and bytes of `names`
+    that are taken. Of a frame that holds anything but well-formed datagrams nothing is counted.
     """
+    mask = slots.shape[0] - 1
     for f in range(start[0], frames.shape[0]):
         at = base + frames[f, 0]
         flags, count = load_u16(at + 14), load_u32(at + 16)
@@ -41,20 +62,42 @@ def _count(
             if not holds_datagrams(at):
                 continue
         for i in range(start[1], count):
-            length = load_u32(at + HEAD_BYTES + 4 * i)
-            topic = start[2] + 10 + 4 * load_u8(base + start[2] + 5)  # 1 where it has a partition key
-            topic_bytes = load_be16(base + topic)
-            number = topic_number(base + topic + 2, topic_bytes, slots, seed, digest)
-            if number < 0:
-                start[0], start[1] = f, i
-                return topic
-            timestamp = load_be64(base + topic + 2 + topic_bytes)
-            counts[number, 0] += 1
-            counts[number, 1] = min(counts[number, 1], timestamp)
-            counts[number, 2] = max(counts[number, 2], timestamp)
-            start[2] += length
+            topic = base + start[2] + 10 + 4 * load_u8(base + start[2] + 5)  # 1 where it has a partition key
+            size = load_be16(topic)
+            hashed = call(digest, topic + 2, size, seed)
+            slot = hashed & mask
+            while slots[slot, 1] != 0 and slots[slot, 0] != hashed:
+                slot = (slot + 1) & mask
+            row = slots[slot, 1]
+            if row == 0 and used[0] <= MAX_TOPICS and size <= MAX_TOPIC_BYTES:
+                if used[0] == counts.shape[0] or used[1] + size > names.shape[0]:
+                    start[0], start[1] = f, i
+                    return False
+                row = used[0]
+                slots[slot, 0], slots[slot, 1] = hashed, row
+                counts[row, _AT], counts[row, _BYTES] = used[1], size
+                for byte in range(size):
+                    names[used[1] + byte] = load_u8(topic + 2 + byte)
+                used[0], used[1] = row + 1, used[1] + size
+            timestamp = load_be64(topic + 2 + size)
+            counts[row, _COUNT] += 1
+            counts[row, _FIRST] = min(counts[row, _FIRST], timestamp)
+            counts[row, _LAST] = max(counts[row, _LAST], timestamp)
+            start[2] += load_u32(at + HEAD_BYTES + 4 * i)
         start[1] = 0
-    return -1
+    return True
+
+
+@kernel
+def _rehash(before: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]) -> None:
+    """Put every topic of `before` into the larger and empty `slots`."""
+    mask = slots.shape[0] - 1
+    for at in range(before.shape[0]):
+        if before[at, 1] != 0:
+            slot = before[at, 0] & mask
+            while slots[slot, 1] != 0:
+                slot = (slot + 1) & mask
+            slots[slot] = before[at]
 
 
 @kernel
@@ -73,16 +116,23 @@ def _mark(frames: npt.NDArray[np.int64], least: int, apart: int, rows: npt.NDArr
 
 
 class Contents:
-    """Gathered chunk by chunk, in order."""
+    """Gathered chunk by chunk, in order.
+
+    Work is linear in the bytes of the segment, whatever is in it, and memory has a bound: MAX_TOPICS rows and
+    names. All other topics are counted together.
+    """
 
     def __init__(self) -> None:
         self._marks: list[npt.NDArray[np.int64]] = []
         """int64[n, 3] each: offset, first sequence, time of reception of frames that are marked."""
         self._least = 0
-        """Where the next mark may lie."""
-        self._topics = Topics()
-        self._counts = np.zeros((0, 3), np.int64)
-        """int64[topics, 3]: messages, first and last timestamp."""
+        """Where the next mark may be."""
+        self._seed = secrets.randbits(63)
+        self._slots = np.zeros((2 * _ROWS, 2), np.int64)
+        self._counts = np.full((_ROWS, len(_NOTHING)), _NOTHING, np.int64)
+        """int64[rows, 5]: _COUNT, _FIRST, _LAST, _AT, _BYTES of a topic; row 0 is that of all others."""
+        self._names = np.zeros(_ROWS * MAX_TOPIC_BYTES, np.uint8)
+        self._used = np.array([1, 0], np.int64)
         self._received = (0, 0)
 
     def add(self, chunk: Chunk) -> None:
@@ -93,20 +143,43 @@ class Contents:
         if marked := _mark(frames, self._least, MARK_BYTES, rows):
             self._marks.append(frames[rows[:marked]][:, [0, 1, 3]])
             self._least = int(self._marks[-1][-1, 0]) + MARK_BYTES
-        base, topics = address_of(chunk.data) - chunk.offset, self._topics
-        while (
-            miss := _count(base, frames, start, topics.slots, self._counts, topics.seed, digest_address())
-        ) >= 0:
-            self._add_topic(chunk, miss - chunk.offset)
+        base = address_of(chunk.data) - chunk.offset
+        while not self._count(base, frames, start):
+            self._make_room()
 
-    def _add_topic(self, chunk: Chunk, at: int) -> None:
-        """The one whose length field lies at place `at` of a chunk's data."""
-        length = int.from_bytes(chunk.data[at : at + 2].tobytes(), "big")
-        self._topics.add(chunk.data[at + 2 : at + 2 + length].tobytes())
-        self._counts = np.append(self._counts, np.array([_NOTHING], np.int64), axis=0)
+    def _count(self, base: int, frames: npt.NDArray[np.int64], start: npt.NDArray[np.int64]) -> bool:
+        slots, counts, names, seed = self._slots, self._counts, self._names, self._seed
+        return bool(_count(base, frames, start, slots, counts, names, self._used, seed, digest_address()))
+
+    def _make_room(self) -> None:
+        """Room for twice as many topics."""
+        rows = 2 * len(self._counts)
+        fresh = np.full((rows, len(_NOTHING)), _NOTHING, np.int64)
+        fresh[: len(self._counts)] = self._counts
+        slots = np.zeros((2 * rows, 2), np.int64)
+        _rehash(self._slots, slots)
+        self._counts, self._slots = fresh, slots
+        self._names = np.concatenate((self._names, np.zeros_like(self._names)))
+
+    def _topics(self, room: int) -> list[tuple[bytes, int, int, int]]:
+        """A row for each topic, by their first messages, in `room` bytes; then one of the rest."""
+        rows = self._counts[: int(self._used[0])]
+        taken = np.cumsum(TOPIC_BYTES + rows[1:, _BYTES])
+        listed = 1 + int(np.searchsorted(taken, room - TOPIC_BYTES, side="right"))
+        names = self._names.tobytes()
+        found = [
+            (names[at : at + size], count, first, last)
+            for count, first, last, at, size in rows[1:listed].tolist()
+        ]
+        others = np.concatenate((rows[:1], rows[listed:]))
+        if others[:, _COUNT].any():
+            count, first, last = others[:, _COUNT].sum(), others[:, _FIRST].min(), others[:, _LAST].max()
+            found.append((OTHERS, int(count), int(first), int(last)))
+        return found
 
     def footer(self, header: Record, tail: Tail, next_sequence: int) -> bytes:
         """The footer of the segment with this header, `tail` being behind its last good frame."""
+        counted = self._counts[self._counts[:, _COUNT] > 0]
         fields = {
             "end": tail[POSITION],
             "count": tail[STORED] - header["stored"].astype(np.int64),
@@ -115,13 +188,10 @@ class Contents:
             "burst": tail[BURST],
             "first_received_ns": self._received[0],
             "last_received_ns": self._received[1],
-            "first_timestamp": self._counts[:, 1].min() if len(self._counts) else 0,
-            "last_timestamp": self._counts[:, 2].max() if len(self._counts) else 0,
+            "first_timestamp": counted[:, _FIRST].min() if len(counted) else 0,
+            "last_timestamp": counted[:, _LAST].max() if len(counted) else 0,
             "discarded": tail[DISCARDED:].astype(np.uint64) - header["discarded"],
         }
-        rows = [
-            (name, int(count), int(first), int(last))
-            for name, (count, first, last) in zip(self._topics.names, self._counts, strict=True)
-        ]
         marks = [tuple(row) for part in self._marks for row in part.tolist()]
-        return encode_footer(fields, np.array(marks, MARK), rows)
+        topics = self._topics(topic_room(int(tail[POSITION])))
+        return encode_footer(header, fields, np.array(marks, MARK), topics)

@@ -7,6 +7,8 @@ The position in a log is a `Tail`: an int64 array that the kernels advance in pl
     tail[BURST]       of the last frame
     tail[DIGEST]      of the last frame
     tail[STORED]      messages stored since the spool began
+    tail[KEY]         of the segment (spool.format.Keys)
+    tail[MARK]        of the segment
     tail[DISCARDED:]  datagrams refused at intake since the spool began, by reason
 """
 
@@ -16,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.format import (
-    FRAME_MAGIC,
     HEAD_BYTES,
     HEADER_BYTES,
     MAX_BODY_BYTES,
@@ -24,6 +25,7 @@ from spool.format import (
     PIDS,
     UIDS,
     Record,
+    keys_of,
 )
 from spool.kernel import (
     call,
@@ -38,7 +40,7 @@ from spool.kernel import (
 )
 from spool.wire import REASONS, check
 
-POSITION, SEQUENCE, BURST, DIGEST, STORED, DISCARDED = range(6)
+POSITION, SEQUENCE, BURST, DIGEST, STORED, KEY, MARK, DISCARDED = range(8)
 TAIL_FIELDS = DISCARDED + REASONS
 
 END, FULL, CUT, BAD = range(4)
@@ -58,6 +60,10 @@ LEAST_DATAGRAM_BYTES = 29
 """Of one that is well-formed: a topic of one byte, no key and no value."""
 LEAST_MESSAGE_BYTES = 12 + LEAST_DATAGRAM_BYTES
 """Of a message in a frame: its columns, and its datagram."""
+_MOST = 1 << 62
+"""No number in a frame is as large."""
+_MOST_BURSTS = 1 << 48
+"""Bursts that the ledger may have taken between two frames: more than come in a century."""
 
 
 def tail_at_start(header: Record) -> Tail:
@@ -68,6 +74,7 @@ def tail_at_start(header: Record) -> Tail:
     tail[BURST] = header["burst"]
     tail[DIGEST] = header["previous"].astype(np.int64)
     tail[STORED] = header["stored"]
+    tail[KEY], tail[MARK] = keys_of(header)
     tail[DISCARDED:] = header["discarded"].astype(np.int64)
     return tail
 
@@ -97,7 +104,7 @@ def finish(
     stored last: whoever dies before it has written nothing, whoever dies after it has written all.
     """
     at = base + tail[POSITION]
-    store_u32(at + 8, FRAME_MAGIC)
+    store_u32(at + 8, tail[MARK])
     store_u16(at + 12, HEAD_BYTES)
     store_u16(at + 14, flags)
     store_u32(at + 16, count)
@@ -108,7 +115,7 @@ def finish(
     store_i64(at + 40, burst)
     store_i64(at + 48, received_ns)
     store_i64(at + 56, tail[DIGEST])
-    value = call(digest, at + 8, HEAD_BYTES - 8 + body_bytes, tail[DIGEST])
+    value = call(digest, at + 8, HEAD_BYTES - 8 + body_bytes, tail[DIGEST] ^ tail[KEY])
     publish_i64(at, value)
     _advance(at, tail, value)
 
@@ -132,27 +139,30 @@ def _advance(at: int, tail: Tail, value: int) -> None:
 
 
 @kernel
-def verify(at: int, room: int, digest: int) -> int:
-    """Whether a frame lies at address `at`, of which `room` bytes may be read: 0, CUT or BAD.
+def verify(at: int, room: int, tail: Tail, digest: int) -> int:
+    """Whether a frame of the segment of `tail` is at address `at`, of which `room` bytes may be read.
 
-    Every length is bounded before it is used, and no number is believed that nobody can have given.
+    Returns 0, CUT or BAD. Every length is bounded before it is used, and every number before it is believed.
     The digest is checked with the frame's own `previous`; whether that is the frame before it is for the
-    caller to compare.
+    caller to compare. With `digest` 0 the key is not known, and it is not checked.
     """
     if room < HEAD_BYTES:
         return 2
     flags, count = load_u16(at + 14), load_u32(at + 16)
     body_bytes, discard_bytes = load_u32(at + 24), load_u32(at + 28)
-    if load_u32(at + 8) != FRAME_MAGIC or load_u16(at + 12) != HEAD_BYTES or count > MAX_BURST:
+    if load_u32(at + 8) != tail[MARK] or load_u16(at + 12) != HEAD_BYTES or count > MAX_BURST:
         return 3
     columns = 1 + (flags & UIDS) + ((flags & PIDS) >> 1)
     if 4 * count * columns + discard_bytes > body_bytes or body_bytes > MAX_BODY_BYTES:
         return 3
-    if load_i64(at + 32) < 0 or load_i64(at + 40) < 0 or load_i64(at + 48) < 0:
+    sequence, burst = load_i64(at + 32), load_i64(at + 40)
+    if sequence < 0 or sequence >= _MOST or burst < 0 or burst >= _MOST or load_i64(at + 48) < 0:
         return 3
     if HEAD_BYTES + padded(body_bytes) > room:
         return 2
-    if load_i64(at) != call(digest, at + 8, HEAD_BYTES - 8 + body_bytes, load_i64(at + 56)):
+    if digest != 0 and load_i64(at) != call(
+        digest, at + 8, HEAD_BYTES - 8 + body_bytes, load_i64(at + 56) ^ tail[KEY]
+    ):
         return 3
     return 0
 
@@ -187,12 +197,12 @@ def walk(base: int, limit: int, tail: Tail, table: npt.NDArray[np.int64], digest
             return 2, rows
         if load_i64(at) == 0 and load_u32(at + 8) == 0:
             return 0, rows
-        found = verify(at, room, digest)
+        found = verify(at, room, tail, digest)
         if found != 0:
             return found, rows
         if load_i64(at + 56) != tail[DIGEST] or load_i64(at + 32) != tail[SEQUENCE]:
             return 3, rows
-        if load_i64(at + 40) <= tail[BURST]:
+        if not 0 < load_i64(at + 40) - tail[BURST] <= _MOST_BURSTS:
             return 3, rows
         table[rows, 0] = tail[POSITION]
         table[rows, 1] = tail[SEQUENCE]
@@ -208,15 +218,16 @@ def walk(base: int, limit: int, tail: Tail, table: npt.NDArray[np.int64], digest
 def find(base: int, position: int, limit: int, end: int, after: Tail, digest: int) -> tuple[int, int]:
     """The next frame at or behind `position` that verifies by itself: (offset, 0); (-1, 0) without one.
 
-    Bytes up to offset `limit` lie in memory; the segment goes on up to `end`. (offset, bytes): a frame may
-    begin there, but the memory does not hold these bytes of it. A frame that cannot lie behind the tail
-    `after` is passed over; an `after` of zeros allows all.
+    Bytes up to offset `limit` are in memory; the segment goes on up to `end`. (offset, bytes): a frame may
+    begin there, but the memory does not hold these bytes of it. A frame that cannot be behind the tail
+    `after` is passed over; with after[POSITION] = 0 every frame may be. Nothing but frames of the segment has
+    its mark, so the digests that are made are of these alone, and the search is linear in the bytes.
     """
     position = padded(position)
     while position + HEAD_BYTES <= limit:
         at = base + position
-        if load_u32(at + 8) == FRAME_MAGIC and _can_follow(at, end, after):
-            found = verify(at, limit - position, digest)
+        if load_u32(at + 8) == after[MARK] and _can_follow(at, end, after):
+            found = verify(at, limit - position, after, digest)
             if found == 0:
                 return position, 0
             whole = HEAD_BYTES + padded(load_u32(at + 24))
@@ -235,17 +246,14 @@ def _can_follow(at: int, end: int, after: Tail) -> bool:
     if after[POSITION] == 0:
         return True
     missing = load_i64(at + 32) - after[SEQUENCE]
-    return 0 <= missing <= end // LEAST_MESSAGE_BYTES and load_i64(at + 40) > after[BURST]
+    if missing < 0 or missing > end // LEAST_MESSAGE_BYTES:
+        return False
+    return 0 < load_i64(at + 40) - after[BURST] <= _MOST_BURSTS
 
 
 def length_of(head: Record) -> int:
     """Bytes that a frame with this head takes."""
     return HEAD_BYTES + (int(head["body_bytes"]) + 7 & ~7)
-
-
-def follows(head: Record, digest: int, sequence: int) -> bool:
-    """Whether a frame names the frame with this digest, and goes on with this number."""
-    return int(head["previous"]) == digest & 0xFFFFFFFFFFFFFFFF and int(head["first_sequence"]) == sequence
 
 
 def skip_to(tail: Tail, offset: int, head: Record) -> int:

@@ -19,18 +19,19 @@ from pathlib import Path
 
 import numpy as np
 
+from spool.beginning import Beginning, find_beginning, remains
 from spool.crash_point import reach
 from spool.disk import read_at, write_at
 from spool.errors import BadSpool, NoSpool, ReadFailed, UnknownVersion
-from spool.format import HEAD, HEAD_BYTES, HEADER, HEADER_BYTES, Record, decode_header, encode_header
+from spool.format import HEADER_BYTES, VERSION, Record, encode_header, unsigned
 from spool.frame import BURST, DIGEST, DISCARDED, SEQUENCE, STORED, Tail, tail_at_start
-from spool.identity import read_identity
+from spool.identity import list_secrets, read_identity
 from spool.index import read_committed
 from spool.layout import Layout
 from spool.live import EPOCH, LiveSegment, empty_tail, end_of
-from spool.packed import header_at, open_plain
+from spool.packed import header_at
 from spool.quarantine import keep, set_aside
-from spool.scan import find_frame, read_header
+from spool.scan import read_header
 
 log = logging.getLogger("bruce.spool")
 
@@ -81,20 +82,20 @@ def header_for(layout: Layout, pair: tuple[int, str]) -> bytes | None:
     if found is None:
         return None
     spool, number, before = found
+    rest, own = remains(path), find_beginning(path)
     fields = {
+        "version": own.version if own else VERSION,
+        "secret": own.secret if own else next(iter(list_secrets(layout)), bytes(rest["secret"])),
         "spool": spool,
         "number": number,
         "first_sequence": pair[0],
-        "previous": _unsigned(before[DIGEST]),
+        "previous": unsigned(int(before[DIGEST])),
         "stored": int(before[STORED]),
         "burst": int(before[BURST]),
         "discarded": before[DISCARDED:].astype(np.uint64),
     }
-    with path.open("rb", buffering=0) as file:
-        stands = read_at(file.fileno(), HEADER_BYTES, header_at(file.fileno())).ljust(HEADER_BYTES, b"\0")
-    record = np.frombuffer(stands, HEADER)[0]
-    whole = encode_header(**fields, **{name: record[name] for name in _UNTOLD})
-    if whole[-8:] == stands[-8:]:
+    whole = encode_header(**fields, **{name: rest[name] for name in _UNTOLD})
+    if whole[-8:] == rest.tobytes()[-8:]:
         return whole
     return encode_header(**fields, boot=NO_BOOT, created_ns=time.time_ns())
 
@@ -102,25 +103,17 @@ def header_for(layout: Layout, pair: tuple[int, str]) -> bytes | None:
 def header_by_frames(path: Path) -> bytes | None:
     """The header of a segment file by itself, whose own is damaged; None when no frame is in it.
 
-    Of the fields that frames do not say what stands there is taken.
+    Fields that frames do not tell are taken from the damaged one.
     """
-    own = _own_beginning(path, None)
+    own = find_beginning(path)
     if own is None:
         return None
-    with path.open("rb", buffering=0) as file:
-        stands = read_at(file.fileno(), HEADER_BYTES, header_at(file.fileno())).ljust(HEADER_BYTES, b"\0")
-    record = np.frombuffer(stands, HEADER)[0]
-    told = {
-        "first_sequence": int(own[SEQUENCE]),
-        "burst": int(own[BURST]),
-        "previous": _unsigned(own[DIGEST]),
-    }
-    kept = {name: record[name] for name in ("spool", "boot", "number", "created_ns", "stored", "discarded")}
-    return encode_header(**kept | told)
-
-
-def _unsigned(digest: np.int64) -> int:
-    return int(digest) & 0xFFFFFFFFFFFFFFFF
+    rest, told = (
+        remains(path),
+        {"burst": int(own.head["burst"]) - 1, "previous": own.tail()[DIGEST].view("u8")},
+    )
+    kept = {name: rest[name] for name in ("spool", "boot", "number", "created_ns", "stored", "discarded")}
+    return own.header(**kept | told).tobytes()
 
 
 def _is_damaged(path: Path) -> bool:
@@ -157,25 +150,26 @@ def _place(layout: Layout, pair: tuple[int, str]) -> Place | None:
         return _beginning(before, first)
     if at == 0 and first == 0 and (spool := _uuid(layout)):
         return spool, 1, empty_tail()
-    own = _own_beginning(path, first)
+    own = find_beginning(path)
     if own is not None and at + 1 < len(named):
         header = _header(layout.segment(*named[at + 1]))
         if header is not None:
             behind = tail_at_start(header)
-            return bytes(header["spool"]), int(header["number"]) - 1, _counted_back(path, own, behind)
+            return bytes(header["spool"]), int(header["number"]) - 1, _counted_back(path, own, first, behind)
     if before:
         return _beginning(before, first)
-    return None if own is None else _alone(layout, path, own)
+    return None if own is None else _alone(layout, path, own, first)
 
 
-def _alone(layout: Layout, path: Path, own: Tail) -> Place | None:
-    """Where a segment stands that has no other around it."""
+def _alone(layout: Layout, path: Path, own: Beginning, first: int) -> Place | None:
+    """The place of a segment that has no other around it."""
     if not (spool := _uuid(layout)):
         return None
     if known := read_committed(layout.index, spool):
-        return spool, known[0], _counted_back(path, own, known[1])
-    own[STORED] = own[SEQUENCE] % EPOCH
-    return spool, 1, own
+        return spool, known[0], _counted_back(path, own, first, known[1])
+    tail = _before(own, first)
+    tail[STORED] = first % EPOCH
+    return spool, 1, tail
 
 
 def _uuid(layout: Layout) -> bytes | None:
@@ -206,33 +200,18 @@ def _beginning(before: Place, first: int) -> Place:
     return spool, number, tail
 
 
-def _own_beginning(path: Path, first: int | None) -> Tail | None:
-    """What the first frame of a segment says of what is before it; None without a frame.
-
-    `first`: sequence number of the segment's first message; None: the frame's.
-    """
-    fd = open_plain(path)
-    try:
-        offset = find_frame(fd, HEADER_BYTES, os.fstat(fd).st_size)
-        if offset < 0:
-            return None
-        head = np.frombuffer(read_at(fd, HEAD_BYTES, offset), HEAD)[0]
-    finally:
-        os.close(fd)
-    tail = empty_tail()
-    tail[SEQUENCE] = int(head["first_sequence"]) if first is None else first
-    tail[BURST] = int(head["burst"]) - 1
-    if offset == HEADER_BYTES:
-        tail[DIGEST] = head["previous"].astype(np.int64)
+def _before(own: Beginning, first: int) -> Tail:
+    """The tail before a segment that begins with sequence `first`, as far as its own first frame tells it."""
+    tail = own.tail()
+    tail[SEQUENCE], tail[BURST] = first, int(own.head["burst"]) - 1
     return tail
 
 
-def _counted_back(path: Path, own: Tail, behind: Tail) -> Tail:
-    """The same with the totals that are known behind this segment, less what is found in it."""
-    record = encode_header(
-        first_sequence=int(own[SEQUENCE]), burst=int(own[BURST]), previous=_unsigned(own[DIGEST])
-    )
-    found = end_of(LiveSegment(path, decode_header(record, ""))).tail
-    own[STORED] = max(0, behind[STORED] - found[STORED])
-    own[DISCARDED:] = np.maximum(0, behind[DISCARDED:] - found[DISCARDED:])
-    return own
+def _counted_back(path: Path, own: Beginning, first: int, behind: Tail) -> Tail:
+    """The same with the totals that are known behind this segment, less those of what is found in it."""
+    tail = _before(own, first)
+    header = own.header(burst=int(tail[BURST]), previous=unsigned(int(tail[DIGEST])))
+    found = end_of(LiveSegment(path, header)).tail
+    tail[STORED] = max(0, behind[STORED] - found[STORED])
+    tail[DISCARDED:] = np.maximum(0, behind[DISCARDED:] - found[DISCARDED:])
+    return tail

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spool.format import Record
-from spool.frame import DIGEST, POSITION, SEQUENCE, STORED, Tail
+from spool.frame import DIGEST, KEY, POSITION, SEQUENCE, STORED, Tail
 from spool.gap import GAP_BYTES, read_gap
+from spool.scan import Scan
 
 _U64 = (1 << 64) - 1
 
@@ -35,9 +36,10 @@ class State(NamedTuple):
     """That can be read."""
 
 
-def hole_at(fd: int, offset: int, end: int, first: int, messages: int) -> Hole:
-    """A hole of the plain segment `fd`."""
-    return Hole(offset, end, first, messages, known=read_gap(fd, offset) == (end - offset, messages))
+def hole_at(scan: Scan, offset: int, end: int, first: int, messages: int) -> Hole:
+    """A hole of the plain segment that is scanned."""
+    gap = read_gap(scan.fd, offset, int(scan.tail[KEY]))
+    return Hole(offset, end, first, messages, known=gap == (end - offset, messages))
 
 
 def conclude(found: State, behind: Record | None, says: int | None) -> State:

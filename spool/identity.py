@@ -1,17 +1,21 @@
 """Whose spool this is: a uuid, which stands in a file, in every segment, and in each Kafka record.
 
     identity := one line, the uuid; then perhaps "host NAME", what the host was called when the spool was
-                opened last; then perhaps "in use"
+                opened last; then perhaps "secret HEX"; then perhaps "in use"
 
 A message is known by uuid and sequence number. `in use` says that numbers were given out; when the segments
 are gone all the same, nobody knows which, and the spool begins anew under another uuid. So it does when a
 power loss may have taken the very first segment, of which nothing was synced. A spool of an earlier release
 has no host: only readers of many spools, on Spark, ask for it.
+
+The secret is that of the segments (spool.format), each of which has it, too: with one header damaged, another
+or this file tells it.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 import socket
 import uuid
 from collections import Counter
@@ -20,14 +24,15 @@ from contextlib import suppress
 
 from spool.disk import write_file
 from spool.errors import BadSpool, NoSpool
+from spool.format import SECRET_BYTES, Record
 from spool.layout import Layout
 from spool.live import live_segment
 from spool.scan import read_header
-from spool.segment import bound_spares
+from spool.segment import Identity, bound_spares
 
 log = logging.getLogger("bruce.spool")
 
-_HOST, _IN_USE = "host ", "in use\n"
+_HOST, _SECRET, _IN_USE = "host ", "secret ", "in use\n"
 
 
 def read_identity(layout: Layout) -> bytes:
@@ -57,11 +62,16 @@ def agreed_identity(layout: Layout) -> bytes | None:
 
 def _borne(layout: Layout) -> Iterator[bytes]:
     """The uuid in each header that can be read."""
+    return (bytes(header["spool"]) for header in list_headers(layout))
+
+
+def list_headers(layout: Layout) -> Iterator[Record]:
+    """The headers of a spool's segments that can be read, in order."""
     for pair in layout.list_segments():
         with suppress(BadSpool, OSError):
-            yield bytes(read_header(layout.segment(*pair))["spool"])
+            yield read_header(layout.segment(*pair))
     for _, header in bound_spares(layout):
-        yield bytes(header["spool"])
+        yield header
 
 
 def read_host(layout: Layout) -> str | None:
@@ -70,10 +80,20 @@ def read_host(layout: Layout) -> str | None:
     return lines[0].removeprefix(_HOST) if lines and lines[0].startswith(_HOST) else None
 
 
-def own_identity(layout: Layout, *, uncertain: bool = False) -> bytes:
-    """The same for whoever opens the spool: made when there is none, mended when it is damaged.
+def list_secrets(layout: Layout) -> list[bytes]:
+    """The secrets that a spool's file and the headers of its segments tell, the newest segment's first."""
+    found = [bytes(header["secret"]) for header in list_headers(layout)][::-1]
+    lines = [line for line in _text(layout).splitlines() if line.startswith(_SECRET)]
+    with suppress(ValueError):
+        found += [bytes.fromhex(line.removeprefix(_SECRET)) for line in lines]
+    # Version 1 has none.
+    return list(dict.fromkeys(one for one in found if len(one) == SECRET_BYTES and any(one)))
 
-    `uncertain`: numbers may have been given out of which nothing is left.
+
+def own_identity(layout: Layout, boot: bytes, *, uncertain: bool = False) -> Identity:
+    """Whose spool this is, for the process that opens it: made when there is none, mended when it is damaged.
+
+    `boot`: of the host, 16 bytes. `uncertain`: numbers may have been given out of which nothing is left.
     """
     used, text = live_segment(layout) is not None, _text(layout)
     spool = agreed_identity(layout) or uuid.uuid4().bytes
@@ -88,14 +108,18 @@ def own_identity(layout: Layout, *, uncertain: bool = False) -> bytes:
         # What they count was in segments of another log.
         layout.refused.unlink(missing_ok=True)
         layout.senders.unlink(missing_ok=True)
-    _write(layout, spool, used=used)
-    return spool
+    known = list_secrets(layout) if used else []
+    secret = known[0] if known else secrets.token_bytes(SECRET_BYTES)
+    _write(layout, spool, secret, used=used)
+    return Identity(spool, boot, secret)
 
 
 def mark_in_use(layout: Layout) -> None:
     """Numbers are given out from here on. Only a guard: a full disk must not stop them."""
+    if _text(layout).endswith(_IN_USE):
+        return
     try:
-        _write(layout, read_identity(layout), used=True)
+        _write(layout, read_identity(layout), b"".join(list_secrets(layout)[:1]), used=True)
     except OSError as error:
         log.warning("%s could not be marked as in use: %s", layout.identity, error.strerror)
 
@@ -107,8 +131,8 @@ def _text(layout: Layout) -> str:
         return ""
 
 
-def _write(layout: Layout, spool: bytes, *, used: bool) -> None:
+def _write(layout: Layout, spool: bytes, secret: bytes, *, used: bool) -> None:
     host = "".join(filter(str.isprintable, socket.gethostname()))
-    wanted = f"{uuid.UUID(bytes=spool)}\n{_HOST}{host}\n" + _IN_USE * used
+    wanted = f"{uuid.UUID(bytes=spool)}\n{_HOST}{host}\n{_SECRET}{secret.hex()}\n" + _IN_USE * used
     if wanted != _text(layout):
         write_file(layout.identity, wanted.encode())

@@ -29,7 +29,6 @@ from spool.digest import digest
 from spool.disk import make_directory
 from spool.frame import TAIL_FIELDS, Tail
 from spool.lock import is_in_use
-from spool.segment import Identity
 from spool.soundness import is_harmless
 
 log = logging.getLogger("bruce.keeper")
@@ -46,11 +45,13 @@ _KEY = struct.Struct(">Q")
 class Index:
     """The index as its one writer has it."""
 
-    def __init__(self, directory: Path, identity: Identity) -> None:
-        """Open the index of this spool and boot; another, or one that cannot be read, is begun anew."""
+    def __init__(self, directory: Path, spool: bytes, boot: bytes) -> None:
+        """Open the index of this spool and boot, 16 bytes each; another one, or a damaged one, is begun
+        again.
+        """
         self._env, self._meta, self._entries = _open(directory)
         self._behind = False
-        own = {b"boot": identity.boot, b"spool": identity.spool}
+        own = {b"boot": boot, b"spool": spool}
         with self._env.begin() as txn:
             known = {key: txn.get(key, db=self._meta) for key in own}
         if known != own:

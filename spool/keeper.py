@@ -68,7 +68,7 @@ class Keeper:
         self.beat: Callable[[], None] = no_beat
         self._layout, self._options, self._page = layout, options, page
         self._bell, self._announce = bell, announce
-        self._index = Index(layout.index, identity)
+        self._index = Index(layout.index, identity.spool, identity.boot)
         with suppress(SpoolFull):
             # While there is room for it.
             make_banks(layout.refused)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from spool.disk import read_at
 from spool.errors import BadSpool, UnknownVersion
-from spool.format import FOOTER_TAIL, Record, decode_footer, footer_bytes
+from spool.format import OTHERS, VERSION, Record, decode_footer, keys_of
 from spool.frame import (
     BURST,
     DIGEST,
@@ -24,7 +23,7 @@ from spool.frame import (
 )
 from spool.frame import END as ZEROS
 from spool.layout import Layout
-from spool.packed import header_of, is_packed, open_plain
+from spool.packed import footer_of, header_of, is_packed, open_plain
 from spool.scan import Scan, read_header
 from spool.segment import bound_spares
 from spool.vouched import Place, behind
@@ -68,39 +67,46 @@ Footer = tuple[Record, Record, list[tuple[bytes, int, int, int]]]
 """A footer as spool.format.decode_footer has it: fields, marks, topics."""
 
 
-def last_footer(fd: int) -> tuple[int, Footer] | None:
-    """(offset, the whole footer with which a file ends), whatever it is of; None when there is none."""
-    size = os.fstat(fd).st_size
-    length = footer_bytes(read_at(fd, FOOTER_TAIL.itemsize, max(0, size - FOOTER_TAIL.itemsize)))
-    footer = decode_footer(read_at(fd, length, size - length)) if 0 < length <= size else None
-    return (size - length, footer) if footer else None
+def last_footer(fd: int, header: Record | None = None) -> tuple[int, Footer] | None:
+    """(offset, the whole footer with which a segment file ends); None when it has none of its own.
 
-
-def read_footer(fd: int) -> Footer | None:
-    """The footer of a sealed segment; None when it has none, or one that is not its own.
-
-    A footer stands where it says that the frames end. One of the same segment when it ended sooner is whole,
-    too, and would hide all that came later. Of a packed file that cannot be seen without unpacking it: there
-    the segment behind tells (Catalogue.leads_on). Raises UnknownVersion.
+    `header`: of the segment, by whose key a footer is told; read from the file if it is not given, and with
+    a damaged one there is no footer. Raises UnknownVersion.
     """
-    found = last_footer(fd)
-    if not found:
-        return None
-    offset, footer = found
-    in_place = offset == footer[0]["end"] or is_packed(fd)
-    return footer if in_place and _can_belong(fd, footer[0]) else None
-
-
-def _can_belong(fd: int, footer: Record) -> bool:
-    """Whether a footer ends behind the place where this segment begins; so when its header is damaged."""
     try:
-        header = header_of(fd, "")
+        header = header_of(fd, "") if header is None else header
     except UnknownVersion:
         raise
     except BadSpool:
-        return True
+        return None
+    data = footer_of(fd)
+    footer = decode_footer(data, header)
+    return (os.fstat(fd).st_size - len(data), footer) if footer and _can_belong(header, footer[0]) else None
+
+
+def read_footer(fd: int, header: Record | None = None) -> Footer | None:
+    """The footer of a sealed segment; None when it has none, or one that is not its own. As last_footer.
+
+    A footer is found where it says that the frames end. One of the same segment when it ended sooner is
+    whole, too, and would hide all that came later. Of a packed file that cannot be seen without unpacking it: there
+    the segment behind tells (Catalogue.leads_on). Raises UnknownVersion.
+    """
+    found = last_footer(fd, header)
+    if not found:
+        return None
+    offset, footer = found
+    return footer if offset == footer[0]["end"] or is_packed(fd) else None
+
+
+def _can_belong(header: Record, footer: Record) -> bool:
+    """Whether a footer ends behind the place where the segment begins: of version 1 it may be another's."""
     behind = int(header["first_sequence"]) + int(footer["count"])
     return behind <= int(footer["next_sequence"]) and bool(header["burst"] <= footer["burst"])
+
+
+def has_others(footer: Footer) -> bool:
+    """Whether there are topics in the segment that its footer does not list."""
+    return any(name == OTHERS for name, *_ in footer[2])
 
 
 def empty_tail() -> Tail:
@@ -125,17 +131,19 @@ def end_of(segment: LiveSegment, *, written: int = 0, known: Place | None = None
 
     A torn frame is what a crash leaves, and is written over. Good frames behind a damaged one mean rot:
     nothing is appended behind rot. `written`: up to this offset frames are known to have been there; when
-    they are not, nobody knows which numbers they had, and the next segment begins a new epoch. A footer that
-    stands elsewhere than it says is believed where it knows of more than is left. `known`: what a keeper that
-    lives vouches for, asked before this segment was found to be the last: the walk begins there.
+    they are not, no one can tell which numbers they had, and the next segment begins a new epoch. Behind it
+    at most one frame was begun, by the one writer of this boot, and nothing is searched. A footer that is
+    elsewhere than it says is believed where it knows of more than is left. `known`: what a keeper that lives
+    vouches for, asked before this segment was found to be the last: the walk begins there. Nothing is
+    appended to a segment of an earlier version.
     """
-    fd = open_plain(segment.path)
+    fd = open_plain(segment.path, keys_of(segment.header))
     try:
-        if footer := read_footer(fd):
+        if footer := read_footer(fd, segment.header):
             return End(tail_of_footer(segment.header, footer[0]), appendable=False)
         scan = _scan_of(fd, segment, known)
         tail, whole = scan.tail, _walk(scan, written)
-        if displaced := last_footer(fd):
+        if displaced := last_footer(fd, segment.header):
             told = tail_of_footer(segment.header, displaced[1][0])
             return End(told if told[BURST] > tail[BURST] else tail, appendable=False, damaged=True)
     finally:
@@ -143,7 +151,8 @@ def end_of(segment: LiveSegment, *, written: int = 0, known: Place | None = None
     if int(tail[POSITION]) < written:
         tail[SEQUENCE] = next_epoch(int(tail[SEQUENCE]))
         whole = False
-    return End(tail, appendable=whole, damaged=not whole)
+    current = int(segment.header["version"]) == VERSION
+    return End(tail, appendable=whole and current, damaged=not whole)
 
 
 def _scan_of(fd: int, segment: LiveSegment, known: Place | None) -> Scan:
@@ -162,13 +171,23 @@ def _walk(scan: Scan, written: int) -> bool:
         while scan.next():
             continue
         # Within one boot nothing that was stored turns into zeros: they are the end.
-        if scan.stopped == ZEROS and int(scan.tail[POSITION]) >= written:
+        if int(scan.tail[POSITION]) >= written and (written or scan.stopped == ZEROS):
             return whole
         if scan.is_being_stored():
             continue
-        if scan.skip() is None:
+        if not _skip(scan, written):
             return whole
         whole = False
+
+
+def _skip(scan: Scan, written: int) -> bool:
+    """Go over damage; below the offset `written` if that is given, since behind it a crash may have left it."""
+    limit = scan.limit
+    scan.limit = min(limit, written) if written else limit
+    try:
+        return scan.skip() is not None
+    finally:
+        scan.limit = limit
 
 
 def next_epoch(sequence: int) -> int:

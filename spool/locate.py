@@ -17,13 +17,13 @@ from spool.errors import BadSpool
 from spool.examination import WRITTEN, malformed, skip_damage
 from spool.files import Span, Unreadable, of_segment
 from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, Record, decode_header
-from spool.frame import POSITION, SEQUENCE, Tail, length_of, skip_to, tail_at_start
+from spool.frame import POSITION, SEQUENCE, Tail, tail_at_start
 from spool.kernel import address_of
 from spool.layout import Layout
 from spool.live import Footer, read_footer
 from spool.packed import header_of, is_packed, open_plain
 from spool.record import Batch, Topics
-from spool.scan import NOWHERE, Chunk, Scan, digest_address, find_frame
+from spool.scan import NOWHERE, Chunk, Scan, digest_address, enter_at
 from spool.vouched import vouched_entries, vouched_up_to
 
 
@@ -121,9 +121,7 @@ def _near(fd: int, path: Path, header: Record, footer: Footer | None, sequence: 
     at = bisect.bisect_right(marks, sequence, key=lambda mark: mark[0]) - 1
     if at >= 0:
         first, offset = marks[at]
-        head = np.frombuffer(read_at(fd, HEAD_BYTES, offset).ljust(HEAD_BYTES, b"\0"), HEAD)[0]
-        if head["first_sequence"] == first and find_frame(fd, offset, offset + length_of(head)) == offset:
-            skip_to(tail, offset, head)
+        enter_at(fd, tail, offset, first)
     return tail
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from spool.contents import Contents
 from spool.crash_point import reach
 from spool.disk import sync_directory, write_at
-from spool.format import Record
+from spool.format import Record, keys_of
 from spool.frame import POSITION, SEQUENCE, STORED, tail_at_start
 from spool.gap import GAP_BYTES, encode_gap
 from spool.holes import Hole, State, conclude, hole_at
@@ -31,7 +31,7 @@ def look_into(fd: int, header: Record, behind: Record | None) -> tuple[State, Co
 
     Raises OSError.
     """
-    footer = read_footer(fd)
+    footer = read_footer(fd, header)
     tail, contents, holes, messages = tail_at_start(header), Contents(), list[Hole](), 0
     scan = Scan(fd, tail, int(footer[0]["end"]) if footer else None)
     while True:
@@ -41,10 +41,10 @@ def look_into(fd: int, header: Record, behind: Record | None) -> tuple[State, Co
         position, first = int(tail[POSITION]), int(tail[SEQUENCE])
         if position >= scan.limit or (missing := scan.skip()) is None:
             break
-        holes.append(hole_at(fd, position, int(tail[POSITION]), first, missing))
+        holes.append(hole_at(scan, position, int(tail[POSITION]), first, missing))
     if footer and position < scan.limit:
         lost = int(header["stored"]) + int(footer[0]["count"]) - int(tail[STORED])
-        holes.append(hole_at(fd, position, scan.limit, first, lost))
+        holes.append(hole_at(scan, position, scan.limit, first, lost))
     found = State(header, tuple(holes), tail, footer is not None, messages)
     return conclude(found, behind, int(footer[0]["digest"]) if footer else None), contents
 
@@ -56,7 +56,7 @@ def write_copy(path: Path, target: Path, header: Record, behind: Record | None, 
     """
     fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o660)
     try:
-        source = open_plain(path)
+        source = open_plain(path, keys_of(header))
         try:
             copy_readable(source, fd)
         finally:
@@ -65,7 +65,9 @@ def write_copy(path: Path, target: Path, header: Record, behind: Record | None, 
         state, contents = look_into(fd, header, behind)
         for hole in state.holes:
             if (inside or hole.offset == state.tail[POSITION]) and hole.end - hole.offset >= GAP_BYTES:
-                write_at(fd, encode_gap(hole.end - hole.offset, hole.messages), hole.offset)
+                write_at(
+                    fd, encode_gap(hole.end - hole.offset, hole.messages, keys_of(header).key), hole.offset
+                )
         if not state.sealed:
             _write_footer(fd, state, contents, behind)
         os.fsync(fd)

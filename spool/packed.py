@@ -1,18 +1,21 @@
 """Packed segments: a sealed segment, its frames compressed, under the name that it had.
 
     packed := head header block* footer
-    head   := magic:8s="brucezst" version:u32=1 zeros[52]
+    head   := magic:8s="brucezst" version:u32=2 zeros[52]
     header := as in the segment it was made of (spool.format)
-    block  := packed_bytes:u32 plain_bytes:u32 zstd[packed_bytes]
+    block  := packed_bytes:u32 plain_bytes:u32 check:u64 zstd[packed_bytes]
     footer := as in the segment it was made of
 
-Little-endian. The blocks hold, one after the other, what stood between header and footer; each of them holds
-1 MiB, the last one what is left, and is one frame of zstd with a checksum. So a damaged block loses itself
-only.
+Little-endian. The blocks hold, one after the other, the bytes between header and footer; each of them holds
+1 MiB, the last one the rest, and is one frame of zstd with a checksum. `check` is the xxh3 of both lengths
+and of the packed bytes, seeded with the segment's key XOR the offset of the block's bytes in the segment: a
+sender cannot make bytes that pass for a block. A damaged block loses itself only; a damaged length, all
+behind it. Blocks of version 1 have no check.
 
-Header and footer are as they were: who wants only these reads a few hundred bytes. Who wants the messages
-gets a descriptor of the segment as it was (`open_plain`), in memory: every reader works on either kind, and a
-packed segment has the marks, the identity and the offsets of the one it was made of.
+Header and footer are as they were: a reader that wants only these reads a few hundred bytes. A reader of
+messages gets a descriptor of the segment as it was (`open_plain`), in memory: every reader works on either
+kind, and a packed segment has the marks, the identity and the offsets of the one it was made of. No more than
+256 MiB are unpacked, or 64 times the file's bytes where that is more; the rest counts as damaged.
 """
 
 from __future__ import annotations
@@ -24,26 +27,33 @@ from pathlib import Path
 
 from spool.compression import MAGIC as ZSTD
 from spool.compression import compress, decompress
+from spool.digest import digest
 from spool.disk import open_to_read, read_at, write_at
 from spool.errors import BadSpool, UnknownVersion
 from spool.format import (
     FOOTER_TAIL,
     HEADER_BYTES,
+    OLD_KEYS,
+    Keys,
     Record,
     decode_footer,
     decode_header,
     footer_bytes,
+    keys_of,
+    unsigned,
 )
+from spool.format import MAGIC as PLAIN
 
 MAGIC = b"brucezst"
-VERSION = 1
-BLOCK_BYTES = _MOST_PLAIN = 1 << 20
+VERSION = 2
+BLOCK_BYTES = 1 << 20
+MOST_BYTES, _MOST_RATIO = 256 << 20, 64
+"""Of a segment that is packed, or unpacked; and how much larger than its file an unpacked one may be."""
 _HEAD = struct.Struct("<8sI52x")
-_BLOCK = struct.Struct("<II")
+_LENGTHS = struct.Struct("<II")
+_CHECKED = struct.Struct("<IIQ")
 _FIRST = _HEAD.size + HEADER_BYTES
-_LEAST_PACKED = 32
-"""A block of nothing but zeros takes more."""
-_MOST_PACKED = _MOST_PLAIN + (_MOST_PLAIN >> 6) + 1024
+_MOST_PACKED = BLOCK_BYTES + (BLOCK_BYTES >> 6) + 1024
 """A block that does not compress grows by less."""
 
 
@@ -54,12 +64,18 @@ def is_packed(fd: int, where: object = "a segment") -> bool:
     """
     head = read_at(fd, _HEAD.size, 0)
     if len(head) == _HEAD.size and head.startswith(MAGIC):
-        if (version := _HEAD.unpack(head)[1]) != VERSION:
+        if (version := _HEAD.unpack(head)[1]) > VERSION:
             raise UnknownVersion(
                 f"{where} is packed in version {version}, and this release knows {VERSION}: use a newer one"
             )
         return True
-    return read_at(fd, len(ZSTD), _FIRST + _BLOCK.size) == ZSTD
+    return not head.startswith(PLAIN) and _version_by_block(fd) > 0
+
+
+def _version_by_block(fd: int) -> int:
+    """In which version the first block is packed, by where its zstd begins; 0 where there is none."""
+    begins = (read_at(fd, len(ZSTD), _FIRST + head.size) == ZSTD for head in (_LENGTHS, _CHECKED))
+    return next((version for version, found in enumerate(begins, 1) if found), 0)
 
 
 def has_damaged_head(fd: int) -> bool:
@@ -77,35 +93,41 @@ def header_of(fd: int, where: object) -> Record:
     return decode_header(read_at(fd, HEADER_BYTES, header_at(fd, where)), where)
 
 
-def open_plain(path: Path) -> int:
+def open_plain(path: Path, keys: Keys | None = None) -> int:
     """A descriptor of a segment as it was before it was packed; of the file itself when it is not.
 
-    What is damaged in a packed one reads as zeros. Raises ReadFailed, OSError, UnknownVersion.
+    `keys`: of the segment, where its header is damaged. What is damaged in a packed one reads as
+    zeros. Raises ReadFailed, OSError, UnknownVersion.
     """
     fd = open_to_read(path)
     try:
         if not is_packed(fd, path):
             plain, fd = fd, -1
             return plain
-        return _unpack(fd, path.name)
+        return _unpack(fd, path.name, keys)
     finally:
         if fd >= 0:
             os.close(fd)
 
 
-def _unpack(fd: int, name: str) -> int:
+def _unpack(fd: int, name: str, keys: Keys | None) -> int:
     plain = os.memfd_create(name, os.MFD_CLOEXEC)
+    most = max(MOST_BYTES, _MOST_RATIO * os.fstat(fd).st_size)
     try:
-        write_at(plain, read_at(fd, HEADER_BYTES, _HEAD.size), 0)
+        data = read_at(fd, HEADER_BYTES, _HEAD.size)
+        write_at(plain, data, 0)
         at = HEADER_BYTES
-        for size, data in _blocks(fd):
-            if data is not None:
-                write_at(plain, data, at)
+        for size, block in _blocks(fd, keys or _keys(fd)):
+            if at + size > most:
+                break
+            if block is not None:
+                write_at(plain, block, at)
             at += size
-        footer = _footer(fd)
-        if (fields := decode_footer(footer)) and fields[0]["end"] <= _most_plain(fd):
+        footer = footer_of(fd)
+        end = _end_by_footer(data, footer)
+        if at < end <= most:
             # Also behind a length that is damaged, and hides what follows; but over no frames.
-            at = max(at, int(fields[0]["end"]))
+            at = end
         os.ftruncate(plain, at)
         write_at(plain, footer, at)
     except BaseException:
@@ -114,25 +136,52 @@ def _unpack(fd: int, name: str) -> int:
     return plain
 
 
-def _most_plain(fd: int) -> int:
-    """Bytes that a packed file can stand for, at most: what says that there are more is not believed."""
-    return HEADER_BYTES + (os.fstat(fd).st_size // _LEAST_PACKED + 1) * _MOST_PLAIN
+def _end_by_footer(header: bytes, footer: bytes) -> int:
+    """The offset behind the last frame, as the footer of the segment with this header has it; else 0."""
+    try:
+        fields = decode_footer(footer, decode_header(header, ""))
+    except BadSpool:
+        return 0
+    return int(fields[0]["end"]) if fields else 0
 
 
-def _blocks(fd: int) -> Iterator[tuple[int, bytes | None]]:
+def _blocks(fd: int, keys: Keys) -> Iterator[tuple[int, bytes | None]]:
     """(plain bytes, what they are) of each block; None for a damaged one. A damaged length ends them."""
-    at, end = _FIRST, os.fstat(fd).st_size - len(_footer(fd))
-    while at + _BLOCK.size <= end:
-        packed_bytes, plain_bytes = _BLOCK.unpack(read_at(fd, _BLOCK.size, at))
-        at += _BLOCK.size
-        if not (0 < plain_bytes <= _MOST_PLAIN and packed_bytes <= min(_MOST_PACKED, end - at)):
+    at, plain, end = _FIRST, HEADER_BYTES, os.fstat(fd).st_size - len(footer_of(fd))
+    head = _block_head(fd)
+    while at + head.size <= end:
+        packed_bytes, plain_bytes, *check = head.unpack(read_at(fd, head.size, at))
+        at += head.size
+        if not (0 < plain_bytes <= BLOCK_BYTES and packed_bytes <= min(_MOST_PACKED, end - at)):
             return
-        yield plain_bytes, decompress(read_at(fd, packed_bytes, at), plain_bytes)
-        at += packed_bytes
+        data = read_at(fd, packed_bytes, at)
+        good = not check or check[0] == _check(data, plain_bytes, plain, keys)
+        yield plain_bytes, decompress(data, plain_bytes) if good else None
+        at, plain = at + packed_bytes, plain + plain_bytes
 
 
-def _footer(fd: int) -> bytes:
-    """The bytes of the footer; none when it is damaged."""
+def _block_head(fd: int) -> struct.Struct:
+    """What begins each block of a packed file."""
+    head = read_at(fd, _HEAD.size, 0)
+    version = _HEAD.unpack(head)[1] if head.startswith(MAGIC) else _version_by_block(fd)
+    return _LENGTHS if version < 2 else _CHECKED  # noqa: PLR2004
+
+
+def _keys(fd: int) -> Keys:
+    """The keys of the segment that was packed; where its header is damaged, such that no block is good."""
+    try:
+        return keys_of(decode_header(read_at(fd, HEADER_BYTES, _HEAD.size), ""))
+    except BadSpool:
+        return OLD_KEYS
+
+
+def _check(data: bytes, plain_bytes: int, offset: int, keys: Keys) -> int:
+    """The check of a block whose bytes are at an offset of the segment."""
+    return digest(_LENGTHS.pack(len(data), plain_bytes) + data, unsigned(keys.key ^ offset))
+
+
+def footer_of(fd: int) -> bytes:
+    """The bytes of the footer with which a segment file ends; none when it is damaged."""
     size = os.fstat(fd).st_size
     length = footer_bytes(read_at(fd, FOOTER_TAIL.itemsize, max(0, size - FOOTER_TAIL.itemsize)))
     return read_at(fd, length, size - length) if 0 < length <= size else b""
@@ -143,20 +192,25 @@ def pack(source: int, target: int) -> None:
 
     Raises BadSpool when it is not sealed, or what was read back is not what was written; OSError.
     """
-    footer = _footer(source)
+    footer = footer_of(source)
     end = os.fstat(source).st_size - len(footer)
     if not footer:
         raise BadSpool("it is not sealed")
-    write_at(target, _HEAD.pack(MAGIC, VERSION) + read_at(source, HEADER_BYTES, 0), 0)
+    if end > MOST_BYTES:
+        raise BadSpool(f"it has {end} bytes, more than a reader unpacks ({MOST_BYTES})")
+    header = read_at(source, HEADER_BYTES, 0)
+    keys = keys_of(decode_header(header, "the segment"))
+    write_at(target, _HEAD.pack(MAGIC, VERSION) + header, 0)
     at = _FIRST
     for start in range(HEADER_BYTES, end, BLOCK_BYTES):
         plain = read_at(source, min(BLOCK_BYTES, end - start), start)
         packed = compress(plain)
-        write_at(target, _BLOCK.pack(len(packed), len(plain)) + packed, at)
-        at += _BLOCK.size + len(packed)
+        head = _CHECKED.pack(len(packed), len(plain), _check(packed, len(plain), start, keys))
+        write_at(target, head + packed, at)
+        at += len(head) + len(packed)
     write_at(target, footer, at)
     read = HEADER_BYTES
-    for size, data in _blocks(target):
+    for size, data in _blocks(target, keys):
         if data is None or data != read_at(source, size, read):
             break
         read += size

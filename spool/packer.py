@@ -23,7 +23,7 @@ from spool.disk import allocated_bytes, sync_directory
 from spool.errors import BadSpool
 from spool.layout import SEGMENT, SENT, Layout
 from spool.live import read_footer
-from spool.packed import is_packed, pack
+from spool.packed import MOST_BYTES, is_packed, pack
 
 log = logging.getLogger("bruce.keeper")
 
@@ -84,6 +84,8 @@ class Packer:
             source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             files.callback(os.close, source)
             if is_packed(source, path) or read_footer(source) is None:
+                return None
+            if os.fstat(source).st_size > MOST_BYTES:
                 return None
             target = os.open(packed, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o660)
             files.callback(os.close, target)

@@ -33,7 +33,7 @@ from pathlib import Path
 
 from spool.contents import Contents
 from spool.crash_point import reach
-from spool.disk import make_directory, read_at, sync_directory, write_file
+from spool.disk import PAGE_BYTES, make_directory, read_at, sync_directory, write_file
 from spool.errors import BadSpool, ReadFailed, UnknownVersion
 from spool.format import HEADER_BYTES, decode_header
 from spool.frame import BURST, POSITION, SEQUENCE, STORED, Tail, tail_at_start
@@ -49,7 +49,7 @@ from spool.packed import is_packed
 from spool.placement import put_in_place
 from spool.quarantine import keep, set_aside
 from spool.renewal import seal_surely
-from spool.scan import Scan, find_frame, read_header
+from spool.scan import Scan, read_header
 from spool.segment import UNBOUND, Identity, bound_spares, following, header_behind
 
 log = logging.getLogger("bruce.spool")
@@ -109,7 +109,7 @@ def put_in_order(layout: Layout, boot: bytes) -> Identity:
     mend_headers(layout)
     if spool := agreed_identity(layout):
         put_in_place(layout, spool)
-    identity = Identity(own_identity(layout, uncertain=uncertain), boot)
+    identity = own_identity(layout, boot, uncertain=uncertain)
     reach("recover.identified")
     if committed:
         _go_behind(layout, identity, *committed)
@@ -197,8 +197,9 @@ def is_bound(path: Path) -> bool:
 
 
 def _holds_frames(path: Path) -> bool:
+    """Whether anything was stored behind the header of a spare, as far as the first page."""
     with path.open("rb", buffering=0) as file:
-        return find_frame(file.fileno(), HEADER_BYTES, os.fstat(file.fileno()).st_size) >= 0
+        return any(read_at(file.fileno(), PAGE_BYTES, HEADER_BYTES))
 
 
 def _settle(layout: Layout, identity: Identity, *, uncertain: bool) -> None:

@@ -18,7 +18,6 @@ from spool.lock import Lock
 from spool.page import Page
 from spool.quarantine import free_place
 from spool.recovery import boot_id, known_end, lost_end
-from spool.segment import Identity
 
 
 def reindex(layout: Layout) -> tuple[int, int]:
@@ -39,17 +38,17 @@ def reindex(layout: Layout) -> tuple[int, int]:
                 f"messages that were committed are gone from the end of {layout.segments}, and only the "
                 "index says so; see `brucectl inspect repair`"
             )
-        return build_index(layout, Identity(spool, boot_id()))
+        return build_index(layout, spool, boot_id())
     finally:
         lock.release()
 
 
-def build_index(layout: Layout, identity: Identity) -> tuple[int, int]:
-    """The same for whoever has the lock: what the keeper does at a start."""
+def build_index(layout: Layout, spool: bytes, boot: bytes) -> tuple[int, int]:
+    """The same for a caller that has the lock, of the spool with this uuid in this boot, 16 bytes each."""
     if layout.index.exists():
         os.rename(layout.index, free_place(layout, "index"))
         sync_directory(layout.directory)
-    index = Index(layout.index, identity)
+    index = Index(layout.index, spool, boot)
     try:
         with tempfile.TemporaryDirectory() as name:
             committer = Committer(layout, index, Page(Path(name) / "page"))

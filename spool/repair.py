@@ -173,7 +173,7 @@ def _apply(layout: Layout, mode: Mode) -> None:
             set_aside(layout, step.path, step.sentence)
             if step.path.parent == layout.delivery:
                 (layout.delivery / "lock.mdb").unlink(missing_ok=True)
-    build_index(layout, identity)
+    build_index(layout, identity.spool, identity.boot)
 
 
 def _write_anew(layout: Layout, mode: Mode) -> None:

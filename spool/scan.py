@@ -18,13 +18,12 @@ import numpy.typing as npt
 from spool.abreast import checkpoint
 from spool.digest import digest_function
 from spool.disk import read_ahead, read_at, read_into
-from spool.format import FOOTER_MAGIC, HEAD, HEAD_BYTES, Record
+from spool.format import FOOTER_MAGIC, HEAD, HEAD_BYTES, OLD_KEYS, Record
 from spool.frame import (
     BAD,
-    BURST,
     CUT,
-    DIGEST,
     END,
+    KEY,
     LEAST_MESSAGE_BYTES,
     POSITION,
     ROW,
@@ -32,12 +31,12 @@ from spool.frame import (
     TAIL_FIELDS,
     Tail,
     find,
-    follows,
     length_of,
     skip_to,
     walk,
 )
 from spool.kernel import address_of
+from spool.links import Links
 from spool.packed import header_of
 
 CHUNK_BYTES = 1 << 20
@@ -82,10 +81,12 @@ class Scan:
         chunk_bytes: int = CHUNK_BYTES,
         *,
         first_bytes: int = FIRST_BYTES,
+        keyless: bool = False,
     ) -> None:
         """Read `fd` below offset `limit` (default: the end of the file).
 
-        `first_bytes`: of the first chunk, for who does not stop in the middle.
+        `first_bytes`: of the first chunk, for a reader that does not stop in the middle. `keyless`: the key of
+        the segment is not known, and digests are compared with one another only.
         """
         self.fd, self.tail = fd, tail
         size = os.fstat(fd).st_size
@@ -93,6 +94,8 @@ class Scan:
         self.stopped = END
         self.vouched = NOWHERE
         """Up to this offset a keeper that lives has verified all of it (spool.vouched)."""
+        self._digest = 0 if keyless else digest_address()
+        self._links: Links | None = None
         self._advised = False
         self._chunk_bytes = chunk_bytes
         self._next_bytes = min(first_bytes, chunk_bytes)
@@ -112,7 +115,7 @@ class Scan:
             self._advise(start)
             got, failed = read_into(self.fd, self._room(self.limit - start), start)
             base = address_of(self._buffer) - start
-            self.stopped, rows = walk(base, start + got, self.tail, self._table, digest_address())
+            self.stopped, rows = walk(base, start + got, self.tail, self._table, self._digest)
             if rows:
                 self._next_bytes = min(2 * self._next_bytes, self._chunk_bytes)
                 return Chunk(self._buffer, start, self._table[:rows])
@@ -153,20 +156,33 @@ class Scan:
 
         Raises ReadFailed, with the tail where it was.
         """
+        found = self._next_linked() if self.tail[KEY] == OLD_KEYS.key else self._next_good()
+        return None if found is None else skip_to(self.tail, *found)
+
+    def _next_good(self) -> tuple[int, Record] | None:
+        """(offset, head) of the next frame that verifies, and can be in this place."""
         offset, hopeless = int(self.tail[POSITION]), 0
         while (offset := find_frame(self.fd, offset, self.limit, self.tail)) >= 0:
             head = self._head(offset)
-            if self._has_room(offset, head):
-                belongs = not self._is_stranger(offset, head)
-            elif belongs := offset >= hopeless:
+            belongs = self._has_room(offset, head)
+            if not belongs and offset >= hopeless:
                 # Bytes were cut out: then all that is behind them is in order.
                 run = self._run(offset)
                 hopeless = int(run.tail[POSITION])
                 footer = read_at(self.fd, len(FOOTER_MAGIC), hopeless) == FOOTER_MAGIC
                 belongs = footer or run.stopped == END or hopeless >= self.limit
             if belongs:
-                return skip_to(self.tail, offset, head)
+                return offset, head
             offset += 8
+        return None
+
+    def _next_linked(self) -> tuple[int, Record] | None:
+        """The same in a segment of version 1, of which a sender may have made some."""
+        if self._links is None:
+            self._links = Links(self.fd, int(self.tail[POSITION]), self.limit)
+        for offset in self._links.behind(int(self.tail[POSITION])):
+            if (head := frame_at(self.fd, offset, self.tail)) is not None:
+                return offset, head
         return None
 
     def _head(self, offset: int) -> Record:
@@ -174,25 +190,9 @@ class Scan:
         return np.frombuffer(data.ljust(HEAD_BYTES, b"\0"), HEAD)[0]
 
     def _has_room(self, offset: int, head: Record) -> bool:
-        """Whether what is missing before a frame can have stood in the bytes that are passed over."""
+        """Whether what is missing before a frame can have been in the bytes that are passed over."""
         missing = int(head["first_sequence"]) - int(self.tail[SEQUENCE])
         return missing <= (offset - int(self.tail[POSITION])) // LEAST_MESSAGE_BYTES
-
-    def _is_stranger(self, offset: int, head: Record) -> bool:
-        """Whether a frame found behind damage is another log's, in the place of one of ours.
-
-        A frame names no spool, but the frame before it. So those that follow know better: the next one names
-        another, goes on with the numbers all the same, and is itself named by the one behind it.
-        """
-        if follows(head, int(self.tail[DIGEST]), int(self.tail[SEQUENCE])):
-            return False
-        at = offset + length_of(head)
-        behind, goes_on = self._head(at), int(head["first_sequence"]) + int(head["count"])
-        if int(behind["first_sequence"]) < goes_on or follows(behind, int(head["digest"]), goes_on):
-            return False
-        if find_frame(self.fd, at, min(self.limit, at + length_of(behind))) != at:
-            return False
-        return int(self._run(at).tail[BURST]) > int(behind["burst"])
 
     def _run(self, offset: int) -> Scan:
         """A scan that has gone from the frame at `offset` on, over all that follow one another."""
@@ -221,12 +221,36 @@ def read_header(path: Path) -> Record:
         return header_of(file.fileno(), path)
 
 
-def find_frame(fd: int, position: int, limit: int, after: Tail | None = None) -> int:
+def frame_at(fd: int, offset: int, tail: Tail) -> Record | None:
+    """The head of the frame at an offset, if one that can be behind `tail` verifies there by itself.
+
+    `tail`: as in find_frame. Raises ReadFailed.
+    """
+    head = np.frombuffer(read_at(fd, HEAD_BYTES, offset).ljust(HEAD_BYTES, b"\0"), HEAD)[0]
+    return head if find_frame(fd, offset, offset + length_of(head), tail) == offset else None
+
+
+def enter_at(fd: int, tail: Tail, offset: int, sequence: int | None = None) -> bool:
+    """Move `tail` before the frame at an offset, where a footer or an index says that it begins.
+
+    False, and nothing moved, unless a frame verifies there by itself, which begins with `sequence` if that is
+    given. Raises ReadFailed.
+    """
+    anywhere = tail.copy()
+    anywhere[POSITION] = 0
+    head = frame_at(fd, offset, anywhere)
+    if head is None or sequence not in (None, int(head["first_sequence"])):
+        return False
+    skip_to(tail, offset, head)
+    return True
+
+
+def find_frame(fd: int, position: int, limit: int, tail: Tail) -> int:
     """The offset of the next frame at or behind `position` that verifies by itself; -1 if there is none.
 
-    `after`: pass over frames that cannot lie behind this tail. Raises ReadFailed.
+    `tail`: has the keys of the segment. Frames that cannot be behind it are passed over, unless its position
+    is 0. Raises ReadFailed.
     """
-    tail = np.zeros(TAIL_FIELDS, np.int64) if after is None else after
     position, window, tried = (position + 7) & ~7, CHUNK_BYTES, -1
     while position + HEAD_BYTES <= limit:
         checkpoint()

@@ -24,7 +24,7 @@ from spool.contents import Contents
 from spool.crash_point import reach
 from spool.disk import allocate, reserve, write_at
 from spool.errors import BadSpool, ReadFailed, UnknownVersion
-from spool.format import HEADER_BYTES, Record, decode_header, encode_header
+from spool.format import HEADER_BYTES, Record, decode_header, encode_header, unsigned
 from spool.frame import BURST, DIGEST, DISCARDED, POSITION, SEQUENCE, STORED, Tail, tail_at_start
 from spool.layout import SPARE, Layout
 from spool.mapping import Mapping
@@ -36,10 +36,11 @@ UNBOUND = -1
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose segments these are: the spool's uuid and the host's boot id, 16 bytes each."""
+    """Whose segments these are: the spool's uuid, the host's boot id, the spool's secret; 16 bytes each."""
 
     spool: bytes
     boot: bytes
+    secret: bytes
 
 
 def create_spare(layout: Layout, identity: Identity, number: int, size: int) -> None:
@@ -53,9 +54,10 @@ def header_behind(before: Tail, identity: Identity, number: int) -> bytes:
     return encode_header(
         spool=identity.spool,
         boot=identity.boot,
+        secret=identity.secret,
         number=number,
         first_sequence=int(before[SEQUENCE]),
-        previous=int(before[DIGEST]) & 0xFFFFFFFFFFFFFFFF,
+        previous=unsigned(int(before[DIGEST])),
         created_ns=time.time_ns(),
         stored=int(before[STORED]),
         burst=int(before[BURST]),

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from spool.disk import read_at
 from spool.errors import BadSpool
-from spool.format import FRAME_MAGIC, HEAD_BYTES, HEADER_BYTES, PIDS, UIDS, Record
+from spool.format import HEAD_BYTES, HEADER_BYTES, PIDS, UIDS, Record
 
 MOST_FRAMES = 8192
 """That are gone over: more take as long as the compiled loops to load."""
@@ -50,7 +50,7 @@ class Head(NamedTuple):
 
     at: int
     digest: int
-    magic: int
+    mark: int
     head_bytes: int
     flags: int
     messages: int
@@ -104,7 +104,7 @@ def _frames_in(data: bytes, entrance: Entrance, last_burst: int) -> tuple[list[H
     at, previous, burst = 0, entrance.previous, entrance.burst
     while burst < last_burst and at + HEAD_BYTES <= len(data):
         head = Head(at, *_HEAD.unpack_from(data, at))
-        if head.magic != FRAME_MAGIC or head.previous != previous or head.burst <= burst:
+        if head.head_bytes != HEAD_BYTES or head.previous != previous or head.burst <= burst:
             raise Astray(
                 f"at byte {entrance.offset + at} lies another frame than the one behind burst {burst}"
             )
@@ -128,8 +128,11 @@ def topics_of(run: Run, rows: npt.NDArray[np.bool_] | None = None) -> Counter[by
         # Behind size, api key and version, flags; a PartitionKey has its key there, too (spool.wire).
         at = at + 10 + 4 * (data[at + 5] & 1).astype(np.int64)
         sizes = data[at].astype(np.int64) << 8 | data[at + 1]
-        for size in np.unique(sizes).tolist():
-            names = data[at[sizes == size][:, None] + np.arange(2, 2 + size)]
+        order = np.argsort(sizes, kind="stable")
+        at, sizes = at[order], sizes[order]
+        for same in np.split(at, np.flatnonzero(np.diff(sizes)) + 1):
+            size = int(data[same[0]]) << 8 | int(data[same[0] + 1])
+            names = data[same[:, None] + np.arange(2, 2 + size)]
             counts.update(names.view(f"V{size}")[:, 0].tolist())
     except (IndexError, TypeError, ValueError) as error:
         raise Astray("frames hold what is no list of datagrams") from error

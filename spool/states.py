@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spool.errors import BadSpool, ReadFailed
 from spool.examination import Examination
-from spool.format import Record, decode_header
+from spool.format import Record, decode_header, keys_of
 from spool.headers import header_for
 from spool.holes import State
 from spool.layout import Layout
@@ -60,7 +60,7 @@ def list_states(
 
 
 def _look_into(path: Path, header: Record, behind: Record | None) -> State:
-    fd = open_plain(path)
+    fd = open_plain(path, keys_of(header))
     try:
         return look_into(fd, header, behind)[0]
     finally:

@@ -16,7 +16,7 @@ import numpy as np
 
 from spool.crash_point import reach
 from spool.errors import SpoolFull
-from spool.format import HEAD_BYTES, MAX_BURST, PIDS, SAMPLE_BYTES, UIDS, Record
+from spool.format import HEAD_BYTES, HEADER_BYTES, MAX_BURST, PIDS, SAMPLE_BYTES, UIDS, Record
 from spool.frame import BURST, POSITION, SEQUENCE, finish, padded
 from spool.layout import SPARE, Layout
 from spool.live import empty_tail, end_of, live_segment
@@ -53,15 +53,24 @@ class Writer:
         live = live_segment(self.layout)
         if not live:
             return
-        number, position = self.page.place(Field.WRITTEN)
         self._header, self.number = live.header, int(live.header["number"])
-        end = end_of(live, written=position if number == self.number else 0)
+        end = end_of(live, written=self._announced())
         self.tail = end.tail
         if end.appendable:
             self._mapping = Mapping(live.path)
         if end.damaged:
             log.error("%s is damaged; the log goes on in a new segment", live.path)
         self.publish()
+
+    def _announced(self) -> int:
+        """Up to which offset of the live segment frames were announced in this boot; 0 where no one knows.
+
+        A segment is announced before its first frame.
+        """
+        number, position = self.page.place(Field.WRITTEN)
+        if number == self.number:
+            return position
+        return HEADER_BYTES if 0 < number < self.number else 0
 
     @property
     def base(self) -> int:

@@ -39,7 +39,7 @@ from spool.segment import Identity, header_behind, seal
 from spool.wire import Reason, encode
 from spool.writer import encode_body
 
-SPOOL, BOOT = bytes(range(16)), bytes(range(16, 32))
+SPOOL, BOOT, SECRET = bytes(range(16)), bytes(range(16, 32)), bytes(range(32, 48))
 RECEIVED_NS = 1_700_000_000_000_000_000
 TIMESTAMP = 1_700_000_000_123
 SEGMENT_BYTES = 12288
@@ -87,7 +87,7 @@ SENDERS_BURSTS: list[Burst] = [
 
 def write_segment(path: Path, before: Tail, number: int, bursts: Sequence[Burst]) -> Tail:
     """An unsealed segment with these bursts; the tail behind them."""
-    header = bytearray(header_behind(before, Identity(SPOOL, BOOT), number))
+    header = bytearray(header_behind(before, Identity(SPOOL, BOOT, SECRET), number))
     record = np.frombuffer(header, HEADER).copy()
     record["created_ns"] = RECEIVED_NS
     record["check"] = digest(record.tobytes()[:-8])

@@ -5,6 +5,7 @@ It shares no line with the package: structs by hand, bytes by slices, no kernel.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from dataclasses import dataclass, field
 
@@ -117,25 +118,32 @@ def read_segment(data: bytes) -> Segment:
     header["discarded"] = list(struct.unpack_from("<32Q", data, 96))
     assert header["magic"] == b"bruceseg"
     assert header["header_bytes"] == HEADER_BYTES
-    assert data[352:376] == bytes(24)
+    key, mark = (0, b"bfrm") if header["version"] == 1 else keys(data[352:368], values[6])
+    assert data[352 if header["version"] == 1 else 368 : 376].strip(b"\0") == b""
     assert struct.unpack_from("<Q", data, 376)[0] == xxhash.xxh3_64_intdigest(data[:376])
     segment = Segment(header)
     previous = values[7]
-    while frame := _read_frame(data, segment.end, previous):
+    while frame := _read_frame(data, segment.end, previous, key, mark):
         segment.frames.append(frame)
         previous = frame.digest
         body = struct.unpack_from("<I", data, segment.end + 24)[0]
         segment.end += 64 + (body + 7) // 8 * 8
-    segment.footer = _read_footer(data)
+    segment.footer = _read_footer(data, key)
     return segment
 
 
-def _read_frame(data: bytes, at: int, previous: int) -> Frame | None:
+def keys(secret: bytes, first_sequence: int) -> tuple[int, bytes]:
+    """(seed of all checks, mark of all frames) of a segment of version 2."""
+    drawn = hashlib.blake2b(struct.pack("<q", first_sequence), key=secret, digest_size=12).digest()
+    return struct.unpack("<Q", drawn[:8])[0], drawn[8:]
+
+
+def _read_frame(data: bytes, at: int, previous: int, key: int, mark: bytes) -> Frame | None:
     if len(data) < at + 64:
         return None
     (
         digest,
-        magic,
+        found_mark,
         head_bytes,
         flags,
         count,
@@ -148,9 +156,9 @@ def _read_frame(data: bytes, at: int, previous: int) -> Frame | None:
         before,
     ) = struct.unpack_from("<Q4sHHIIIIQQQQ", data, at)
     end = at + 64 + body_bytes
-    if magic != b"bfrm" or head_bytes != 64 or before != previous or (end + 7) // 8 * 8 > len(data):
+    if found_mark != mark or head_bytes != 64 or before != previous or (end + 7) // 8 * 8 > len(data):
         return None
-    if xxhash.xxh3_64_intdigest(data[at + 8 : end], seed=previous) != digest:
+    if xxhash.xxh3_64_intdigest(data[at + 8 : end], seed=previous ^ key) != digest:
         return None
     at_body = at + 64
     columns = []
@@ -186,13 +194,13 @@ def _read_frame(data: bytes, at: int, previous: int) -> Frame | None:
     )
 
 
-def _read_footer(data: bytes) -> dict[str, object] | None:
+def _read_footer(data: bytes, key: int) -> dict[str, object] | None:
     check, length, magic = struct.unpack("<QQ8s", data[-24:])
     if magic != b"brucefin":
         return None
     footer = data[-length:]
     assert footer.startswith(b"bruceftr")
-    assert xxhash.xxh3_64_intdigest(footer[:-24]) == check
+    assert xxhash.xxh3_64_intdigest(footer[:-24], seed=key) == check
     names = (
         "version marks topics zero end count next_sequence digest burst first_received_ns last_received_ns"
     )

@@ -13,7 +13,6 @@ import pytest
 from spool.frame import POSITION, SEQUENCE
 from spool.index import Index, IndexReader, read_committed
 from spool.live import empty_tail
-from spool.segment import Identity
 from tests.spool import plain
 from tests.spool.rig import Rig
 
@@ -139,14 +138,14 @@ def test_an_index_of_another_boot_or_spool_is_begun_anew(tmp_path: Path) -> None
     """After a power loss such a file may read silently wrong, so it is not read."""
     tail = empty_tail()
     tail[POSITION] = 4096
-    index = Index(tmp_path / "index", Identity(b"s" * 16, b"a" * 16))
+    index = Index(tmp_path / "index", b"s" * 16, b"a" * 16)
     index.commit(3, tail, [])
     index.close()
-    same = Index(tmp_path / "index", Identity(b"s" * 16, b"a" * 16))
+    same = Index(tmp_path / "index", b"s" * 16, b"a" * 16)
     assert same.committed() is not None
     same.close()
     for spool, boot in ((b"s", b"b"), (b"t", b"b")):
-        other = Index(tmp_path / "index", Identity(spool * 16, boot * 16))
+        other = Index(tmp_path / "index", spool * 16, boot * 16)
         assert other.committed() is None
         other.commit(3, tail, [])
         other.close()

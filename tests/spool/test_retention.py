@@ -76,7 +76,7 @@ def stock(fs: FakeFilesystem) -> Stock:
     for first, suffix in ((0, SENT), (10, SENT), (20, SEGMENT), (30, SEGMENT)):
         fs.create_file(layout.segment(first, suffix))
     options = SpoolOptions(layout.directory, max_bytes=400, segment_bytes=100)
-    return Stock(layout, Identity(bytes(16), bytes(16)), options)
+    return Stock(layout, Identity(bytes(16), bytes(16), bytes(16)), options)
 
 
 def make(stock: Stock, made: list[int]) -> None:

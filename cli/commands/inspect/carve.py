@@ -30,6 +30,12 @@ EXAMPLES = examples(
 def carve(
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="A raw disk image, or any other file.")],
     *,
+    spools: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--spool", metavar="DIRECTORY", help="A spool whose frames may be in IMAGE; can be repeated."
+        ),
+    ] = None,
     records: Annotated[bool, typer.Option("--records", help="Print the messages, as JSON lines.")] = False,
     datagrams: Annotated[
         bool, typer.Option("--datagrams", help="Write the datagrams, as `inspect export --datagrams` does.")
@@ -39,13 +45,17 @@ def carve(
 ) -> None:
     """Find frames in a raw disk image, or in what is left of a deleted segment, and print what they hold.
 
-    Each is found by its magic and verified by its checksum. Frames that follow one another are a run: where
-    it lies, its sequence numbers, frames, messages, times. What lies there twice counts once. Compressed
-    segments are not found.
+    Frames that follow one another are a run: its offset, sequence numbers, frames, messages, times. Frames
+    that are there twice count once. Compressed segments are not found.
 
-    With --json one document of version 1: image, runs: offset, first_sequence, next_sequence, frames,
-    messages, again, first_received, last_received; tool, host, boot_id, made, and sha256 with --hashes. Exits
-    with 1 when nothing is found.
+    A run is verified if its frames have the secret of a spool that --spool names, or of the segment that
+    IMAGE begins with. All others are found by their form alone, as are all frames of format version 1: a
+    sender can make such frames, and put them into a message. Rows, runs and records say which they are, and a sentence on
+    standard error counts the messages that are not verified.
+
+    With --json one document of version 1: image, runs: offset, verified, first_sequence, next_sequence,
+    frames, messages, again, first_received, last_received; tool, host, boot_id, made, and sha256 with
+    --hashes. Exits with 1 when nothing is found.
     """
     from cli.output import show_json, show_lines
 
@@ -55,11 +65,11 @@ def carve(
         raise BadArgument("datagrams are no text: send them to a file, or to `brucectl send --datagrams`")
     runs: dict[int, Run] = {}
     with file_errors():
-        chunks = _chunks(image, runs)
+        chunks = _chunks(image, spools or [], runs)
         if records:
             show_lines(_records(chunks), cut=False)
         else:
-            for chunk in chunks:
+            for _, chunk in chunks:
                 if datagrams:
                     _write(chunk)
     if as_json:
@@ -70,32 +80,49 @@ def carve(
             show_json(found | provenance([image] if hashes else None))
     elif not (records or datagrams):
         _show(list(runs.values()))
+    _warn(sum(run.messages for run in runs.values() if not run.verified))
     raise typer.Exit(exits.FINE if any(run.messages for run in runs.values()) else exits.FOUND)
 
 
-def _chunks(image: Path, runs: dict[int, Run]) -> Iterator[Chunk]:
+def _chunks(image: Path, spools: list[Path], runs: dict[int, Run]) -> Iterator[tuple[Run, Chunk]]:
     """Good frames of an image, each once; `runs`, by offset, is filled on the way. Raises BadArgument."""
-    from spool.carving import carve as carved
+    from spool.carving import Carver
+    from spool.identity import list_secrets
+    from spool.layout import Layout
 
     if not image.is_file():
         raise BadArgument(f"{image} is no file: copy a disk into one first, as `dd` does")
-    for run, chunk in carved(image):
-        runs[run.offset] = run
-        if len(chunk.frames):
-            yield chunk
+    for spool in spools:
+        if not spool.is_dir() or not list_secrets(Layout(spool)):
+            raise BadArgument(f"{spool} holds no spool with a secret; leave --spool out, or name another")
+    carver = Carver(image, spools)
+    try:
+        for run, chunk in carver.runs():
+            runs[run.offset] = run
+            if len(chunk.frames):
+                yield run, chunk
+    finally:
+        carver.close()
 
 
-def _records(chunks: Iterator[Chunk]) -> Iterator[str]:
+def _warn(messages: int) -> None:
+    from cli.output import complain
+
+    if messages:
+        complain(f"{messages} messages are not verified: a sender may have made them (see --spool)")
+
+
+def _records(chunks: Iterator[tuple[Run, Chunk]]) -> Iterator[str]:
     from cli.records import as_object
     from spool.decode import decode
     from spool.record import Topics
     from spool.scan import digest_address
 
     topics = Topics()
-    for chunk in chunks:
+    for run, chunk in chunks:
         batch = decode(chunk.data, chunk.offset, chunk.frames, topics, digest_address())
         for row in range(len(batch)):
-            yield json.dumps(as_object(batch, row, values=True))
+            yield json.dumps({**as_object(batch, row, values=True), "verified": run.verified})
 
 
 def _write(chunk: Chunk) -> None:
@@ -112,6 +139,7 @@ def _row(run: Run) -> dict[str, Any]:
 
     return {
         "offset": run.offset,
+        "verified": run.verified,
         "first_sequence": run.first_sequence,
         "next_sequence": run.next_sequence,
         "frames": run.frames,
@@ -126,10 +154,11 @@ def _show(runs: list[Run]) -> None:
     from cli.output import complain, show_rows
     from cli.records import as_local
 
-    heads = ("byte", "first", "next", "frames", "messages", "again", "first received", "last received")
+    heads = ("byte", "verified", "first", "next", "frames", "messages", "again", "received", "to")
     rows = [
         (
-            *(run.offset, run.first_sequence, run.next_sequence, run.frames, run.messages, run.again),
+            *(run.offset, "yes" if run.verified else "no", run.first_sequence, run.next_sequence),
+            *(run.frames, run.messages, run.again),
             *(as_local(run.first_received_ns), as_local(run.last_received_ns)),
         )
         for run in runs
