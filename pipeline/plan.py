@@ -75,7 +75,7 @@ class SpoolPlan:
         return [one.file.place for one in self.damaged if not one.file.error]
 
     def topics(self) -> set[str]:
-        """Every topic in the spool. Segments whose footers do not list all are read, as far as they can be."""
+        """Every topic in the spool. Segments whose footers do not list all are read, as far as possible."""
         found = set(self.footed)
         for part, segment in zip(self.parts, self.segments, strict=True):
             told = segment.footer is not None and not has_others(segment.footer)

@@ -50,8 +50,8 @@ def _count(
 
     False: a new topic has no room in `counts` or `names`; `start` is moved, so that the caller makes room and
     calls again. Offset 0 of the segment would be at `base`. `slots` int64[a power of two, at least twice
-    the rows of `counts`, 2]: digest and row of a topic, row 0: free. `used`: rows of `counts` and bytes of `names`
-    that are taken. Of a frame that holds anything but well-formed datagrams nothing is counted.
+    the rows of `counts`, 2]: digest and row of a topic, row 0: free. `used`: rows of `counts` and bytes of
+    `names` that are taken. Of a frame that holds anything but well-formed datagrams nothing is counted.
     """
     mask = slots.shape[0] - 1
     for f in range(start[0], frames.shape[0]):

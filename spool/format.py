@@ -69,8 +69,9 @@ Footer, written when a segment is sealed, behind the last frame; the file then e
 `end` is the offset behind the last frame, at which the footer begins: one that stands elsewhere is another
 segment's, or this one's when it ended sooner, and is not believed. A mark names a frame; the first frame
 has one, and so has the first after every 64 KiB. The first 10,000 topics with names of at most 249 bytes have
-a row each, as far as these fit in a 32nd of the bytes before the footer (4 KiB where that is more); a last row
-without a name counts all other topics together. `check` is the xxh3 of the footer before it, seeded with `key`. Timestamps are the senders' (ms).
+a row each, as far as these fit in a 32nd of the bytes before the footer (4 KiB where that is more); a last
+row without a name counts all other topics together. `check` is the xxh3 of the footer before it, seeded with
+`key`. Timestamps are the senders' (ms).
 
 Version 1 has no secret: its `mark` is "bfrm" and its `key` 0. A sender can put a frame of version 1 into a
 message. So behind damage a frame of version 1 is believed only where the digest of a frame that the spool

@@ -3,8 +3,8 @@
     gap := magic:8s="brucegap" bytes:u64 messages:u64 check:u64 zeros
 
 Little-endian. A gap begins where a frame could and takes `bytes` in all; `messages` are lost there, and
-`check` is the xxh3 of the 24 bytes before it, seeded with the segment's key. Readers need not know of gaps: to
-them each is damage like any other, and they go on at the next good frame. It tells the next check, and the
+`check` is the xxh3 of the 24 bytes before it, seeded with the segment's key. Readers need not know of gaps:
+to them each is damage like any other, and they go on at the next good frame. It tells the next check, and the
 next repair, that this loss is known.
 """
 

@@ -46,9 +46,7 @@ class Index:
     """The index as its one writer has it."""
 
     def __init__(self, directory: Path, spool: bytes, boot: bytes) -> None:
-        """Open the index of this spool and boot, 16 bytes each; another one, or a damaged one, is begun
-        again.
-        """
+        """Open the index of this spool and boot, 16 bytes each; one of others, or damaged, is replaced."""
         self._env, self._meta, self._entries = _open(directory)
         self._behind = False
         own = {b"boot": boot, b"spool": spool}

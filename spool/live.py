@@ -88,8 +88,8 @@ def read_footer(fd: int, header: Record | None = None) -> Footer | None:
     """The footer of a sealed segment; None when it has none, or one that is not its own. As last_footer.
 
     A footer is found where it says that the frames end. One of the same segment when it ended sooner is
-    whole, too, and would hide all that came later. Of a packed file that cannot be seen without unpacking it: there
-    the segment behind tells (Catalogue.leads_on). Raises UnknownVersion.
+    whole, too, and would hide all that came later. Of a packed file that cannot be seen without unpacking it:
+    there the segment behind tells (Catalogue.leads_on). Raises UnknownVersion.
     """
     found = last_footer(fd, header)
     if not found:
@@ -181,7 +181,7 @@ def _walk(scan: Scan, written: int) -> bool:
 
 
 def _skip(scan: Scan, written: int) -> bool:
-    """Go over damage; below the offset `written` if that is given, since behind it a crash may have left it."""
+    """Go over damage; only below the offset `written`, if that is given: behind it a crash left it."""
     limit = scan.limit
     scan.limit = min(limit, written) if written else limit
     try:

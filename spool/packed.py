@@ -46,14 +46,14 @@ from spool.format import MAGIC as PLAIN
 
 MAGIC = b"brucezst"
 VERSION = 2
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = _MOST_PLAIN = 1 << 20
 MOST_BYTES, _MOST_RATIO = 256 << 20, 64
 """Of a segment that is packed, or unpacked; and how much larger than its file an unpacked one may be."""
 _HEAD = struct.Struct("<8sI52x")
 _LENGTHS = struct.Struct("<II")
 _CHECKED = struct.Struct("<IIQ")
 _FIRST = _HEAD.size + HEADER_BYTES
-_MOST_PACKED = BLOCK_BYTES + (BLOCK_BYTES >> 6) + 1024
+_MOST_PACKED = _MOST_PLAIN + (_MOST_PLAIN >> 6) + 1024
 """A block that does not compress grows by less."""
 
 
@@ -152,7 +152,7 @@ def _blocks(fd: int, keys: Keys) -> Iterator[tuple[int, bytes | None]]:
     while at + head.size <= end:
         packed_bytes, plain_bytes, *check = head.unpack(read_at(fd, head.size, at))
         at += head.size
-        if not (0 < plain_bytes <= BLOCK_BYTES and packed_bytes <= min(_MOST_PACKED, end - at)):
+        if not (0 < plain_bytes <= _MOST_PLAIN and packed_bytes <= min(_MOST_PACKED, end - at)):
             return
         data = read_at(fd, packed_bytes, at)
         good = not check or check[0] == _check(data, plain_bytes, plain, keys)

@@ -85,8 +85,8 @@ class Scan:
     ) -> None:
         """Read `fd` below offset `limit` (default: the end of the file).
 
-        `first_bytes`: of the first chunk, for a reader that does not stop in the middle. `keyless`: the key of
-        the segment is not known, and digests are compared with one another only.
+        `first_bytes`: of the first chunk, for a reader that does not stop in the middle. `keyless`: the key
+        of the segment is not known, and digests are compared with one another only.
         """
         self.fd, self.tail = fd, tail
         size = os.fstat(fd).st_size

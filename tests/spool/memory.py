@@ -21,9 +21,9 @@ FIRST = 1000
 class Chain:
     """A segment in memory. `offsets`: where its frames begin."""
 
-    def __init__(self, size: int = 1 << 16, first: int = FIRST) -> None:
+    def __init__(self, size: int = 1 << 16, first: int = FIRST, **fields: object) -> None:
         self.memory = np.zeros(size, np.uint8)
-        header = encode_header(number=1, first_sequence=first)
+        header = encode_header(number=1, first_sequence=first, **fields)
         self.memory[:HEADER_BYTES] = np.frombuffer(header, np.uint8)
         self.tail = tail_at_start(decode_header(header, "memory"))
         self.offsets: list[int] = []

@@ -193,7 +193,7 @@ def _header(layout: Layout) -> None:
 
 
 def _version(layout: Layout) -> None:
-    rewrite_header(path_of(layout, 1), version=2)
+    rewrite_header(path_of(layout, 1), version=3)
 
 
 def _remove(layout: Layout) -> None:

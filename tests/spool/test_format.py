@@ -29,6 +29,16 @@ headers = st.fixed_dictionaries(
         "discarded": st.lists(u64, min_size=REASONS, max_size=REASONS),
     }
 )
+OWN = form.decode_header(form.encode_header(first_sequence=7, secret=b"s" * 16), "own")
+OTHERS = [
+    form.decode_header(form.encode_header(**fields), "other")
+    for fields in (
+        {"first_sequence": 8, "secret": b"s" * 16},
+        {"first_sequence": 7, "secret": b"t" * 16},
+        {"first_sequence": 7, "version": 1},
+    )
+]
+"""Headers of another segment of the spool, of one of another spool, and of version 1."""
 marks = st.lists(st.tuples(u64, u64, u64), max_size=5)
 topic_rows = st.lists(st.tuples(st.binary(min_size=1, max_size=300), u64, i64, i64), max_size=5)
 footers = st.fixed_dictionaries(
@@ -99,15 +109,15 @@ def test_footers_round_trip(
     topics: list[tuple[bytes, int, int, int]],
 ) -> None:
     """A footer says what was put in it, to this package and to the independent reader."""
-    data = form.encode_footer(fields, np.array(rows, form.MARK), topics)
+    data = form.encode_footer(OWN, fields, np.array(rows, form.MARK), topics)
     assert form.footer_bytes(data) == form.footer_bytes(data[-24:]) == len(data)
-    decoded = form.decode_footer(data)
+    decoded = form.decode_footer(data, OWN)
     assert decoded is not None
     record, found_marks, found_topics = decoded
     assert {name: record[name].tolist() for name in fields} == fields
     assert found_marks.tolist() == rows
     assert found_topics == topics
-    segment = form.encode_header() + data
+    segment = OWN.tobytes() + data
     parsed = plain.read_segment(segment).footer
     assert parsed is not None
     assert {name: parsed[name] for name in fields} == fields
@@ -115,18 +125,20 @@ def test_footers_round_trip(
 
 
 @given(footers, topic_rows, st.data())
-def test_a_footer_with_any_byte_changed_is_none(
+def test_a_footer_that_is_not_the_segments_own_is_none(
     fields: dict[str, object], topics: list[tuple[bytes, int, int, int]], data: st.DataObject
 ) -> None:
-    """A damaged footer is not believed, and neither is one that was cut."""
-    whole = form.encode_footer(fields, np.array([], form.MARK), topics)
+    """A damaged footer is not believed, nor one that was cut, nor one with the key of another segment."""
+    whole = form.encode_footer(OWN, fields, np.array([], form.MARK), topics)
     changed = bytearray(whole)
     changed[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
-    assert form.decode_footer(bytes(changed)) is None
-    assert form.decode_footer(whole[data.draw(st.integers(1, len(whole))) :]) is None
+    assert form.decode_footer(bytes(changed), OWN) is None
+    assert form.decode_footer(whole[data.draw(st.integers(1, len(whole))) :], OWN) is None
+    for header in OTHERS:
+        assert form.decode_footer(whole, header) is None
 
 
 @given(st.binary(max_size=400))
 def test_other_bytes_are_no_footer(data: bytes) -> None:
     """Whatever a file ends with, it is no footer unless it is one."""
-    assert form.decode_footer(data) is None
+    assert form.decode_footer(data, OWN) is None

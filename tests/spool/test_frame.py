@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from spool.format import HEAD_BYTES, HEADER_BYTES, decode_header, encode_header
+from spool.format import HEAD_BYTES, HEADER_BYTES, decode_header, encode_header, unsigned
 from spool.frame import (
     BAD,
     BURST,
@@ -17,6 +17,8 @@ from spool.frame import (
     DISCARDED,
     END,
     FULL,
+    KEY,
+    MARK,
     POSITION,
     ROW,
     SEQUENCE,
@@ -149,15 +151,18 @@ def test_the_first_frame_is_bound_to_its_header() -> None:
 def test_random_bytes_are_no_frame(data: bytes, room: int) -> None:
     """No length in random bytes is believed: verify says CUT or BAD and reads nothing behind its room."""
     changed = bytearray(data)
-    changed[8:14] = b"bfrm\x40\x00"
+    changed[8:14] = int(Chain().tail[MARK]).to_bytes(4, "little") + b"\x40\x00"
     for candidate in (data, bytes(changed)):
         memory = np.frombuffer(candidate, np.uint8).copy()
-        assert verify(address_of(memory), min(room, len(memory)), digest_address()) in (CUT, BAD)
+        assert verify(address_of(memory), min(room, len(memory)), Chain().tail, digest_address()) in (
+            CUT,
+            BAD,
+        )
 
 
 @pytest.mark.parametrize("at", [32, 40, 48])
 def test_a_number_that_nobody_can_have_given(at: int) -> None:
-    """A negative sequence number, burst or time of receipt is not believed, though the digest is right."""
+    """A negative or huge sequence number or burst, or a negative time, is not believed with a right digest."""
     chain = Chain.of(1)
     memory = chain.memory[chain.offsets[0] :].copy()
     frame = memory[: int(chain.tail[POSITION]) - chain.offsets[0]]
@@ -165,13 +170,15 @@ def test_a_number_that_nobody_can_have_given(at: int) -> None:
     def sign() -> None:
         body = int(frame[24:28].view(np.uint32)[0])
         signed = frame[8 : HEAD_BYTES + body].tobytes()
-        frame[:8].view(np.uint64)[0] = xxh3_64_intdigest(signed, int(frame[56:64].view(np.uint64)[0]))
+        seed = int(frame[56:64].view(np.uint64)[0]) ^ unsigned(int(chain.tail[KEY]))
+        frame[:8].view(np.uint64)[0] = xxh3_64_intdigest(signed, seed)
 
     sign()
-    assert verify(address_of(memory), len(frame), digest_address()) == END
-    frame[at : at + 8].view(np.int64)[0] = -5
-    sign()
-    assert verify(address_of(memory), len(frame), digest_address()) == BAD
+    assert verify(address_of(memory), len(frame), chain.tail, digest_address()) == END
+    for number in (-5, 1 << 62) if at < 48 else (-5,):
+        frame[at : at + 8].view(np.int64)[0] = number
+        sign()
+        assert verify(address_of(memory), len(frame), chain.tail, digest_address()) == BAD
 
 
 def test_the_largest_frame_is_walked() -> None:

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from spool.frame import DISCARDED
 from spool.layout import SENT
 from spool.live import EPOCH
 from spool.page import Field
@@ -104,8 +105,8 @@ class SpoolMachine(RuleBasedStateMachine):
         tail = self.rig.writer.tail
         # Lost messages that the log can tell are missing stay counted as received.
         assert self.stored - len(lost) <= tail[4] <= self.stored
-        assert tail[5 + 1] <= self.refused
-        self.stored, self.refused = int(tail[4]), int(tail[5 + 1])
+        assert tail[DISCARDED + 1] <= self.refused
+        self.stored, self.refused = int(tail[4]), int(tail[DISCARDED + 1])
         assert tail[1] >= synced
 
     @rule()
@@ -129,7 +130,7 @@ class SpoolMachine(RuleBasedStateMachine):
     def totals_are_exact(self) -> None:
         """The tail counts every message and every discard since the spool began."""
         assert self.rig.writer.tail[4] == self.stored
-        assert self.rig.writer.tail[5 + 1] == self.refused
+        assert self.rig.writer.tail[DISCARDED + 1] == self.refused
 
     @invariant()
     def names_are_in_order(self) -> None:

@@ -81,7 +81,7 @@ def test_damage_costs_a_block(tmp_path_factory: pytest.TempPathFactory, place: f
     """Whatever byte is another: what is read was sent, in order, and most of it is read."""
     rig, sent, paths = made(tmp_path_factory.mktemp("spool"))
     image = bytearray(paths[0].read_bytes())
-    first = packed._FIRST + packed._BLOCK.size
+    first = packed._FIRST + packed._CHECKED.size
     # Its length differs from one example to the next: headers hold times.
     at = first + int(place * (len(image) - first))
     image[at] ^= by
@@ -97,7 +97,7 @@ def test_a_damaged_block_leaves_the_others(tmp_path: Path) -> None:
     """Its frames are missed, and those before and behind it are read."""
     rig, sent, paths = made(tmp_path)
     first = paths[0].read_bytes()
-    at = packed._FIRST + packed._BLOCK.size + 40
+    at = packed._FIRST + packed._CHECKED.size + 40
     paths[0].write_bytes(first[:at] + bytes([first[at] ^ 255]) + first[at + 1 :])
     found = messages(rig.layout)
     missing = [datagram for datagram in sent if datagram not in found]
@@ -116,8 +116,8 @@ def test_a_later_version_is_refused(tmp_path: Path) -> None:
     """By name."""
     _, _, paths = made(tmp_path)
     image = paths[0].read_bytes()
-    paths[0].write_bytes(image[:8] + b"\2" + image[9:])
-    with pytest.raises(UnknownVersion, match=rf"{paths[0].name}.* is packed in version 2"):
+    paths[0].write_bytes(image[:8] + b"\3" + image[9:])
+    with pytest.raises(UnknownVersion, match=rf"{paths[0].name}.* is packed in version 3"):
         open_plain(paths[0])
 
 

@@ -23,7 +23,7 @@ from tests.spool.rig import SEGMENT_BYTES, Rig
 def later_version(path: Path) -> None:
     """Make a segment one that a later release wrote."""
     record = np.frombuffer(path.read_bytes()[:HEADER_BYTES], HEADER).copy()
-    record["version"] = 2
+    record["version"] = 3
     record["check"] = digest(record.tobytes()[:-8])
     with path.open("r+b") as file:
         file.write(record.tobytes())
@@ -107,7 +107,7 @@ def test_a_later_version_is_refused_and_left_alone(rig: Rig, where: str) -> None
     rig.crash()
     later_version(path)
     before = {p: p.read_bytes() for p in rig.layout.segments.iterdir()}
-    with pytest.raises(UnknownVersion, match="version 2"):
+    with pytest.raises(UnknownVersion, match="version 3"):
         rig.open()
     assert {p: p.read_bytes() for p in rig.layout.segments.iterdir()} == before
     assert list(rig.layout.quarantine.iterdir()) == []
@@ -202,8 +202,15 @@ def test_the_identity_says_the_host(rig: Rig) -> None:
     rig.fill(1)
     rig.stop()
     spool = f"{uuid.UUID(bytes=rig.identity.spool)}\n"
-    whole = f"{spool}host {socket.gethostname()}\nin use\n"
-    for text in (whole, f"{spool}in use\n", spool, f"{spool}host another\nin use\n"):
+    secret = f"secret {rig.identity.secret.hex()}\n"
+    whole = f"{spool}host {socket.gethostname()}\n{secret}in use\n"
+    for text in (
+        whole,
+        f"{spool}host {socket.gethostname()}\nin use\n",
+        f"{spool}in use\n",
+        spool,
+        f"{spool}host another\nin use\n",
+    ):
         rig.layout.identity.write_text(text)
         assert read_host(rig.layout) == (text.splitlines()[1][5:] if "host" in text else None)
         rig.open()

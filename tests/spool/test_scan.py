@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spool.format import HEAD_BYTES, HEADER_BYTES
-from spool.frame import BAD, END, POSITION, SEQUENCE, STORED, tail_at_start
+from spool.contents import Contents
+from spool.format import HEAD_BYTES, HEADER_BYTES, decode_header
+from spool.frame import BAD, BURST, END, POSITION, SEQUENCE, STORED, Tail, tail_at_start
 from spool.scan import CHUNK_BYTES, FIRST_BYTES, Scan, find_frame, read_header
 from spool.wire import encode
 from tests.spool.memory import FIRST, Chain
@@ -94,19 +95,64 @@ def test_zeroed_frames_are_damage_when_good_ones_follow(path: Path, opened: list
     assert offsets(scan) == [chain.offsets[0], chain.offsets[3]]
 
 
-@pytest.mark.parametrize("first", [0, FIRST - 1, FIRST + 1000, 1 << 62])
-def test_a_forged_frame_inside_a_datagram_is_passed_over(path: Path, opened: list[int], first: int) -> None:
-    """A datagram that holds whole frames does not lead a search astray: their numbers do not fit."""
-    forged = Chain.of(1, first=first).data()[HEADER_BYTES:][:200]
-    chain = Chain()
+def anywhere(chain: Chain) -> Tail:
+    """A tail behind which every frame of the chain may be."""
+    tail = chain.tail.copy()
+    tail[POSITION] = 0
+    return tail
+
+
+def forged_frames(first: int, burst: int, **fields: object) -> bytes:
+    """A frame of one message with these numbers, as a sender can make it who guesses all but the secret."""
+    chain = Chain(4096, first, **fields)
+    chain.tail[SEQUENCE], chain.tail[BURST] = FIRST + 1, burst - 1
+    chain.append([encode(b"forged", b"")], {}, (0, 0))
+    return chain.data()[HEADER_BYTES : int(chain.tail[POSITION])]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("burst", [2, 3, 1 << 40, (1 << 62) - 1])
+def test_a_forged_frame_inside_a_datagram_is_passed_over(
+    path: Path, opened: list[int], burst: int, version: int, *, sealed: bool
+) -> None:
+    """A datagram that holds whole frames, whose numbers fit, does not lead a search astray.
+
+    Their digests are right for version 1, for version 2 with another secret, and for another segment. In a
+    segment of version 1 that has a footer, and where the damaged frame's digest is left, the search goes on.
+    """
+    secret = {"secret": b"own secret of 16"} if version > 1 else {}
+    forged = b"".join(
+        (
+            forged_frames(FIRST, burst, version=1),
+            forged_frames(FIRST, burst, secret=b"another of 16 by"),
+            forged_frames(FIRST - 1, burst, **secret, version=version),
+        )
+    )
+    chain = Chain(version=version, **secret)
     chain.append([encode(b"t", b"before")], {}, (0, 0))
     chain.append([encode(b"t", b"".join(bytes(shift) + forged for shift in range(8)))], {}, (0, 0))
     chain.append([encode(b"t", b"behind")], {}, (0, 0))
-    data = bytearray(chain.data())
-    data[chain.offsets[1]] ^= 1
+    end, data = int(chain.tail[POSITION]), bytearray(chain.data())
+    data[chain.offsets[1] + 80] ^= 1
+    if sealed:
+        header = decode_header(chain.data(), "")
+        data[end:] = Contents().footer(header, chain.tail, FIRST + 3)
+        data[chain.offsets[1] : chain.offsets[1] + 8] = bytes(8)
     scan = scan_of(path, bytes(data), opened)
-    assert find_frame(opened[0], chain.offsets[1], len(data)) not in chain.offsets
     assert offsets(scan) == [chain.offsets[0], chain.offsets[2]]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_is_torn_off_version_1_is_not_searched(path: Path, opened: list[int], version: int) -> None:
+    """With neither the damaged frame's digest nor a footer, version 1 tells no frame from forged ones."""
+    chain = Chain(version=version)
+    for i in range(3):
+        chain.append([encode(b"t", b"%d" % i)], {}, (0, 0))
+    data = bytearray(chain.data())
+    data[chain.offsets[1] : chain.offsets[1] + 8] = bytes(8)
+    scan = scan_of(path, bytes(data), opened)
+    assert offsets(scan) == [o for i, o in enumerate(chain.offsets) if i == 0 or (i == 2 and version == 2)]
 
 
 @settings(max_examples=30)
@@ -121,7 +167,7 @@ def test_find_frame_finds_the_next_whatever_its_window(
     fd = os.open(path, os.O_RDONLY)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spool.scan.CHUNK_BYTES", window)
-        found = find_frame(fd, position, len(chain.memory))
+        found = find_frame(fd, position, len(chain.memory), anywhere(chain))
     os.close(fd)
     assert found == next((o for o in chain.offsets if o >= position), -1)
 
@@ -131,8 +177,8 @@ def test_a_claim_that_the_file_does_not_hold_ends_the_search(path: Path, opened:
     chain = Chain.of(3)
     path.write_bytes(chain.data()[: int(chain.tail[POSITION]) - 8])
     opened.append(os.open(path, os.O_RDONLY))
-    assert find_frame(opened[0], chain.offsets[2], 1 << 20) == -1
-    assert find_frame(opened[0], chain.offsets[1] + 1, 1 << 20) == -1
+    assert find_frame(opened[0], chain.offsets[2], 1 << 20, anywhere(chain)) == -1
+    assert find_frame(opened[0], chain.offsets[1] + 1, 1 << 20, anywhere(chain)) == -1
 
 
 def test_absurd_lengths_cost_no_memory(path: Path, opened: list[int]) -> None:

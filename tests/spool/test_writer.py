@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spool import writer
 from spool.errors import SpoolFull
 from spool.format import HEAD_BYTES, HEADER_BYTES
-from spool.frame import POSITION
+from spool.frame import DISCARDED, POSITION
 from spool.layout import Layout
 from spool.live import LiveSegment
 from spool.page import Field
@@ -102,11 +102,11 @@ def test_a_segment_of_nothing_but_discards_keeps_its_name(rig: Rig) -> None:
     rig.step()
     refused = sum(s.refused().get(1, 0) for s in rig.segments())
     last = rig.segments()[-1].header
-    assert refused == int(rig.writer.tail[5 + 1])
+    assert refused == int(rig.writer.tail[DISCARDED + 1])
     assert last["discarded"][1] + rig.segments()[-1].refused().get(1, 0) == refused  # type: ignore[index]
     assert [rig.layout.segment(n).exists() for n in (0, 1, 2)] == [True] * 3
     rig.reopen()
-    assert int(rig.writer.tail[5 + 1]) == refused
+    assert int(rig.writer.tail[DISCARDED + 1]) == refused
     assert len(rig.records()) == 1
 
 
@@ -116,7 +116,7 @@ def test_restarts_with_discards_only_keep_every_count(rig: Rig) -> None:
         rig.append([], refused={2: (7, b"x")})
         rig.stop()
         rig.open()
-    assert int(rig.writer.tail[5 + 2]) == 21
+    assert int(rig.writer.tail[DISCARDED + 2]) == 21
     assert sum(s.refused()[2] for s in rig.segments()) == 21
 
 

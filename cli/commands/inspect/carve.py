@@ -50,8 +50,8 @@ def carve(
 
     A run is verified if its frames have the secret of a spool that --spool names, or of the segment that
     IMAGE begins with. All others are found by their form alone, as are all frames of format version 1: a
-    sender can make such frames, and put them into a message. Rows, runs and records say which they are, and a sentence on
-    standard error counts the messages that are not verified.
+    sender can make such frames, and put them into a message. Rows, runs and records say which they are, and
+    a sentence on standard error counts the messages that are not verified.
 
     With --json one document of version 1: image, runs: offset, verified, first_sequence, next_sequence,
     frames, messages, again, first_received, last_received; tool, host, boot_id, made, and sha256 with
