@@ -1,10 +1,9 @@
-"""Write the golden segments: what format version 1 looks like, for every later version to read.
+"""Write the golden segments: what the present format version looks like, for every later version to read.
 
-python -m tools.golden [--senders] DIRECTORY
+python -m tools.golden DIRECTORY
 
-tests/golden/v1 was written by this, once; senders.seg, whose frames have flag 16, later, beside the others,
-which have not. None is to be written again: a difference there means that files on the disks of users can no
-longer be read.
+tests/golden/v1 and v2 were written by this, each once, by the release that had this version. None is to be
+written again: a difference there means that files on the disks of users can no longer be read.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from spool.frame import BURST, POSITION, Tail, finish, tail_at_start
 from spool.kernel import address_of
 from spool.live import empty_tail, read_footer
 from spool.mapping import Mapping as Mapped
+from spool.packed import pack
 from spool.scan import digest_address
 from spool.segment import Identity, header_behind, seal
 from spool.wire import Reason, encode
@@ -107,18 +107,14 @@ def write_segment(path: Path, before: Tail, number: int, bursts: Sequence[Burst]
 
 
 def main() -> None:
-    """Write sealed.seg, unsealed.seg, torn.seg and expected.json."""
+    """Write sealed.seg, unsealed.seg, torn.seg, expected.json; packed.seg; senders.seg, senders.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--senders", action="store_true", help="write senders.seg and senders.json instead")
-    chosen = parser.parse_args()
-    directory: Path = chosen.directory
-    directory.mkdir(parents=True, exist_ok=chosen.senders)
-    if chosen.senders:
-        write_segment(directory / "senders.seg", empty_tail(), 1, SENDERS_BURSTS)
-        described = [describe(burst) for burst in SENDERS_BURSTS]
-        (directory / "senders.json").write_text(json.dumps(described, indent=1) + "\n")
-        return
+    directory: Path = parser.parse_args().directory
+    directory.mkdir(parents=True)
+    write_segment(directory / "senders.seg", empty_tail(), 1, SENDERS_BURSTS)
+    described = [describe(burst) for burst in SENDERS_BURSTS]
+    (directory / "senders.json").write_text(json.dumps(described, indent=1) + "\n")
     write_segment(directory / "sealed.seg", empty_tail(), 1, BURSTS)
     tail = seal(directory / "sealed.seg")
     behind = write_segment(directory / "unsealed.seg", tail, 2, BURSTS[:2])
@@ -132,6 +128,9 @@ def main() -> None:
         expected[name] = {"header": header_of(directory / f"{name}.seg"), "end": int(position[POSITION])}
     fd = os.open(directory / "sealed.seg", os.O_RDONLY)
     footer = read_footer(fd)
+    packed = os.open(directory / "packed.seg", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    pack(fd, packed)
+    os.close(packed)
     os.close(fd)
     assert footer is not None
     expected["sealed"]["footer"] = {

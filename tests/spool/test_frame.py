@@ -162,7 +162,7 @@ def test_random_bytes_are_no_frame(data: bytes, room: int) -> None:
 
 @pytest.mark.parametrize("at", [32, 40, 48])
 def test_a_number_that_nobody_can_have_given(at: int) -> None:
-    """A negative or huge sequence number or burst, or a negative time, is not believed with a right digest."""
+    """A negative or huge sequence number or burst, or a negative time, is not believed with its digest."""
     chain = Chain.of(1)
     memory = chain.memory[chain.offsets[0] :].copy()
     frame = memory[: int(chain.tail[POSITION]) - chain.offsets[0]]

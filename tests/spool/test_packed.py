@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 from spool import packed
 from spool.catalogue import Catalogue
 from spool.check import Check
+from spool.compression import compress, decompress
+from spool.digest import digest
 from spool.errors import BadSpool, UnknownVersion
+from spool.format import HEADER_BYTES
 from spool.live import read_footer
 from spool.packed import is_packed, open_plain, pack
 from spool.scan import read_header
 from tests.spool.rig import Rig
 from tests.spool.stored import messages, pack_file
 
-GOLDEN = Path(__file__).parents[1] / "golden/v1"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.fixture(autouse=True)
@@ -133,6 +136,40 @@ def test_what_is_not_sealed_is_not_packed(tmp_path: Path) -> None:
     rig.crash()
 
 
-def test_the_golden_file_is_read() -> None:
-    """packed.seg was made of sealed.seg, once."""
-    assert plain_bytes(GOLDEN / "packed.seg") == (GOLDEN / "sealed.seg").read_bytes()
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_golden_file_is_read(version: int) -> None:
+    """packed.seg was made of sealed.seg, once, by the release that had this version."""
+    golden = GOLDEN / f"v{version}"
+    assert plain_bytes(golden / "packed.seg") == (golden / "sealed.seg").read_bytes()
+
+
+def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that say that they hold more than any segment does are damage from there on."""
+    _, _, paths = made(tmp_path)
+    whole = plain_bytes(paths[0])
+    monkeypatch.setattr(packed, "MOST_BYTES", 4096)
+    monkeypatch.setattr(packed, "_MOST_RATIO", 1)
+    found = plain_bytes(paths[0])
+    assert len(found) < max(4096, paths[0].stat().st_size) + 1024 < len(whole)
+    assert whole.startswith(found[:3000])
+
+
+def test_a_block_of_a_sender_is_no_block(tmp_path: Path) -> None:
+    """A block without the segment's key is damaged, wherever it is: so is one of this segment elsewhere."""
+    _, _, paths = made(tmp_path)
+    image, at = paths[0].read_bytes(), packed._FIRST
+    size = packed._CHECKED.unpack_from(image, at)[0] + packed._CHECKED.size
+    first, rest = image[at : at + size], image[at + size :]
+    other = compress(bytes(1024))
+    forged = packed._CHECKED.pack(len(other), 1024, digest(packed._LENGTHS.pack(len(other), 1024) + other))
+    header = HEADER_BYTES
+    for block in (forged + other, first):
+        # Behind the first block, where the second one was.
+        paths[0].write_bytes(image[: at + size] + block + rest)
+        assert plain_bytes(paths[0])[header : header + 2048] == plain_first(first) + bytes(1024)
+
+
+def plain_first(block: bytes) -> bytes:
+    """What a block holds."""
+    length, size, _ = packed._CHECKED.unpack_from(block)
+    return decompress(block[packed._CHECKED.size :][:length], size) or b""
