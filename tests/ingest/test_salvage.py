@@ -11,14 +11,15 @@ from ingest import burst
 from ingest.bank import load_length
 from ingest.staging import read_staging
 from ingest.worker import ATTEMPTS
-from spool.format import HEAD_BYTES, POISON, SALVAGED
-from spool.frame import BURST, POSITION
+from spool.format import HEAD_BYTES, HEADER_BYTES, POISON, SALVAGED
+from spool.frame import BURST, POSITION, SEQUENCE
 from spool.histogram import SIZE_WORDS, read_sizes
 from spool.ledger import read_ledger
 from spool.page import Field
 from spool.wire import Reason, encode
 from tests.ingest.intake import SEGMENT_BYTES, Intake
 from tests.ingest.test_burst import sized
+from tests.spool.memory import Chain
 
 MIXED = [sized(40, 1), b"", b"abc", sized(5000, 2), b"\xff" * 70000, sized(65536, 3)]
 """Right, empty, short, large, truncated, largest."""
@@ -108,6 +109,56 @@ def test_a_torn_frame_is_written_over(intake: Intake, written: int) -> None:
     assert intake.refused() == REFUSED
     intake.take([sized(60, 1)])
     assert intake.stored() == [sized(50, 0), *RIGHT, sized(60, 1)]
+
+
+def planted(intake: Intake, burst_number: int, *, insider: bool) -> bytes:
+    """A message that holds whole frames with fitting numbers, and a sender and a topic that are not its own.
+
+    `insider`: with the keys of the segment that it is stored in, which no sender knows.
+    """
+    tail = intake.worker.writer.tail
+    fields = {"secret": intake.rig.identity.secret} if insider else {"version": 1}
+    chain = Chain(4096, 0, **fields)
+    chain.tail[[SEQUENCE, BURST]] = tail[SEQUENCE], burst_number - 1
+    chain.append([encode(b"forbidden", b"forged")], {}, (0, 1))
+    frame = chain.data()[HEADER_BYTES : int(chain.tail[POSITION])]
+    return encode(b"t", b"".join(bytes(shift) + frame for shift in range(8)))
+
+
+@pytest.mark.parametrize("insider", [False, True])
+@pytest.mark.parametrize("burst_number", [2, 3, (1 << 62) - 1])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_frame_inside_a_message_is_no_frame(
+    intake: Intake, burst_number: int, *, insider: bool, first: bool
+) -> None:
+    """Killed before the digest, all else of the frame being in the log: its messages are stored, no others.
+
+    Not even by the right keys is a frame in them believed: behind what was announced nothing is searched.
+    """
+    if not first:
+        intake.take([sized(50, 0)])
+    before, writer = intake.stored(), intake.worker.writer
+    at, announced = (
+        int(writer.tail[POSITION]) if writer.number else HEADER_BYTES,
+        int(intake.rig.page.words[Field.WRITTEN]),
+    )
+    sent = [planted(intake, burst_number, insider=insider), sized(60, 1), sized(70, 2)]
+    intake.queue(sent)
+    intake.worker.job[burst.USED] = intake.receive()
+    intake.rig.step()
+    intake.worker._store(0)
+    assert writer._mapping
+    writer._mapping.bytes[at : at + 8] = 0
+    if not first:
+        intake.rig.page.words[Field.WRITTEN] = announced
+    else:
+        writer.tail[POSITION] = HEADER_BYTES
+        writer.publish()
+    assert intake.restart() == len(sent)
+    assert intake.stored() == [*before, *sent]
+    intake.take([sized(80, 3)])
+    assert intake.stored() == [*before, *sent, sized(80, 3)]
+    assert {frame.burst for frame in intake.frames()} == set(range(1, len(intake.frames()) + 1))
 
 
 def test_killed_between_the_ledger_and_the_next_arm(intake: Intake) -> None:
