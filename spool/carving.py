@@ -73,8 +73,9 @@ class Run:
 def _find(base: int, position: int, limit: int, end: int, marks: Marks, tail: Tail) -> tuple[int, int]:
     """The next place at or behind `position` that has the form of a frame: (offset, 0); (-1, 0) without one.
 
-    (offset, bytes): memory does not hold these bytes of what may be one. `marks`: sorted, those that are
-    known; with one of them a head is enough. tail[MARK] is set to the frame's. Else as spool.frame.find.
+    (offset, bytes): memory does not hold these bytes of what may be one, before offset `end`. `marks`: those
+    that are known, sorted; with one of them a head is enough. tail[MARK] is set to the frame's. Else as
+    spool.frame.find.
     """
     while position + HEAD_BYTES <= limit:
         at = base + position
@@ -164,17 +165,16 @@ class Carver:
         while position + HEAD_BYTES <= self._size:
             data = np.frombuffer(read_at(self._fd, min(window, self._size - position), position), np.uint8)
             limit = position + len(data)
-            found, whole = _find(address_of(data) - position, position, limit, self._size, self._marks, tail)
+            end = self._size if self._left > 0 else 0
+            found, whole = _find(address_of(data) - position, position, limit, end, self._marks, tail)
             if found >= 0 and not whole:
                 return int(found), self._keys.get(int(tail[MARK]))
             window = CHUNK_BYTES
             if found < 0:
                 position = max(position + 8, (limit - HEAD_BYTES + 8) & ~7)
-            elif whole > self._left:
-                position = int(found) + 8
             else:
-                self._left -= whole
                 position, window = int(found), max(CHUNK_BYTES, int(whole))
+                self._left -= window
         return None
 
 

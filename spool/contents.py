@@ -28,76 +28,58 @@ from spool.wire import load_be16, load_be64
 
 _COUNT, _FIRST, _LAST, _AT, _BYTES = range(5)
 """Of a topic: messages, first and last timestamp, and where its name is among the names."""
-_NOTHING = (0, np.iinfo(np.int64).max, np.iinfo(np.int64).min, 0, 0)
-"""Counted of a topic before its first message."""
-_ROWS = 64
-"""At first."""
+_OTHERS = 0
+"""The row of all topics that are not listed."""
 
 
 @kernel
 def _count(
     base: int,
     frames: npt.NDArray[np.int64],
-    start: npt.NDArray[np.int64],
     slots: npt.NDArray[np.int64],
     counts: npt.NDArray[np.int64],
     names: npt.NDArray[np.uint8],
     used: npt.NDArray[np.int64],
     seed: int,
     digest: int,
-) -> bool:
-    """Count the messages of `frames` from frame start[0], message start[1] on; whether all are counted.
+) -> None:
+    """Count the messages of `frames` by topic. Offset 0 of the segment would be at `base`.
 
-    False: a new topic has no room in `counts` or `names`; `start` is moved, so that the caller makes room and
-    calls again. Offset 0 of the segment would be at `base`. `slots` int64[a power of two, at least twice
-    the rows of `counts`, 2]: digest and row of a topic, row 0: free. `used`: rows of `counts` and bytes of
-    `names` that are taken. Of a frame that holds anything but well-formed datagrams nothing is counted.
+    `slots` int64[a power of two, at least twice the rows of `counts`, 2]: digest and row of a topic, row 0:
+    free. `used`: rows of `counts` and bytes of `names` that are taken; a topic without room in these, and all
+    behind it, are others. Of a frame that holds anything but well-formed datagrams nothing is counted.
     """
     mask = slots.shape[0] - 1
-    for f in range(start[0], frames.shape[0]):
+    for f in range(frames.shape[0]):
         at = base + frames[f, 0]
+        if not holds_datagrams(at):
+            continue
         flags, count = load_u16(at + 14), load_u32(at + 16)
-        if start[1] == 0:
-            start[2] = frames[f, 0] + HEAD_BYTES + 4 * count * (1 + (flags & UIDS) + ((flags & PIDS) >> 1))
-            if not holds_datagrams(at):
-                continue
-        for i in range(start[1], count):
-            topic = base + start[2] + 10 + 4 * load_u8(base + start[2] + 5)  # 1 where it has a partition key
+        datagram = at + HEAD_BYTES + 4 * count * (1 + (flags & UIDS) + ((flags & PIDS) >> 1))
+        for i in range(count):
+            topic = datagram + 10 + 4 * load_u8(datagram + 5)  # 1 where it has a partition key
             size = load_be16(topic)
             hashed = call(digest, topic + 2, size, seed)
             slot = hashed & mask
             while slots[slot, 1] != 0 and slots[slot, 0] != hashed:
                 slot = (slot + 1) & mask
-            row = slots[slot, 1]
-            if row == 0 and used[0] <= MAX_TOPICS and size <= MAX_TOPIC_BYTES:
-                if used[0] == counts.shape[0] or used[1] + size > names.shape[0]:
-                    start[0], start[1] = f, i
-                    return False
+            row, timestamp = slots[slot, 1], load_be64(topic + 2 + size)
+            fits = used[0] < counts.shape[0] and used[1] + size <= names.shape[0] - TOPIC_BYTES * used[0]
+            if row == 0 and size <= MAX_TOPIC_BYTES and not fits:
+                used[1] = names.shape[0]  # and none behind it fits, however short: what is listed comes first
+            elif row == 0 and size <= MAX_TOPIC_BYTES:
                 row = used[0]
                 slots[slot, 0], slots[slot, 1] = hashed, row
                 counts[row, _AT], counts[row, _BYTES] = used[1], size
                 for byte in range(size):
                     names[used[1] + byte] = load_u8(topic + 2 + byte)
                 used[0], used[1] = row + 1, used[1] + size
-            timestamp = load_be64(topic + 2 + size)
+            if counts[row, _COUNT] == 0:
+                counts[row, _FIRST] = counts[row, _LAST] = timestamp
             counts[row, _COUNT] += 1
             counts[row, _FIRST] = min(counts[row, _FIRST], timestamp)
             counts[row, _LAST] = max(counts[row, _LAST], timestamp)
-            start[2] += load_u32(at + HEAD_BYTES + 4 * i)
-        start[1] = 0
-    return True
-
-
-@kernel
-def _rehash(before: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]) -> None:
-    """Put every topic of `before` into the larger and empty `slots`."""
-    mask = slots.shape[0] - 1
-    for at in range(before.shape[0]):
-        if before[at, 1] != 0:
-            slot = before[at, 0] & mask
-            while slots[slot, 1] != 0:
-                slot = (slot + 1) & mask
-            slots[slot] = before[at]
+            datagram += load_u32(at + HEAD_BYTES + 4 * i)
 
 
 @kernel
@@ -116,50 +98,35 @@ def _mark(frames: npt.NDArray[np.int64], least: int, apart: int, rows: npt.NDArr
 
 
 class Contents:
-    """Gathered chunk by chunk, in order.
+    """Gathered chunk by chunk, in order. Work is linear in the segment's bytes, memory has a bound."""
 
-    Work is linear in the bytes of the segment, whatever is in it, and memory has a bound: MAX_TOPICS rows and
-    names. All other topics are counted together.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        """Of a segment of at most `size` bytes."""
         self._marks: list[npt.NDArray[np.int64]] = []
         """int64[n, 3] each: offset, first sequence, time of reception of frames that are marked."""
         self._least = 0
         """Where the next mark may be."""
+        room = topic_room(size)
+        rows = 1 + min(MAX_TOPICS, room // TOPIC_BYTES)
         self._seed = secrets.randbits(63)
-        self._slots = np.zeros((2 * _ROWS, 2), np.int64)
-        self._counts = np.full((_ROWS, len(_NOTHING)), _NOTHING, np.int64)
+        self._slots = np.zeros((1 << (2 * rows).bit_length(), 2), np.int64)
+        self._counts = np.zeros((rows, 5), np.int64)
         """int64[rows, 5]: _COUNT, _FIRST, _LAST, _AT, _BYTES of a topic; row 0 is that of all others."""
-        self._names = np.zeros(_ROWS * MAX_TOPIC_BYTES, np.uint8)
+        self._names = np.zeros(room, np.uint8)
         self._used = np.array([1, 0], np.int64)
         self._received = (0, 0)
 
     def add(self, chunk: Chunk) -> None:
         """Take in a run of good frames."""
-        frames, start = chunk.frames, np.zeros(3, np.int64)
+        frames = chunk.frames
         self._received = self._received[0] or int(frames[0, 3]), int(frames[-1, 3])
         rows = np.empty(len(frames), np.int64)
         if marked := _mark(frames, self._least, MARK_BYTES, rows):
             self._marks.append(frames[rows[:marked]][:, [0, 1, 3]])
             self._least = int(self._marks[-1][-1, 0]) + MARK_BYTES
         base = address_of(chunk.data) - chunk.offset
-        while not self._count(base, frames, start):
-            self._make_room()
-
-    def _count(self, base: int, frames: npt.NDArray[np.int64], start: npt.NDArray[np.int64]) -> bool:
-        slots, counts, names, seed = self._slots, self._counts, self._names, self._seed
-        return bool(_count(base, frames, start, slots, counts, names, self._used, seed, digest_address()))
-
-    def _make_room(self) -> None:
-        """Room for twice as many topics."""
-        rows = 2 * len(self._counts)
-        fresh = np.full((rows, len(_NOTHING)), _NOTHING, np.int64)
-        fresh[: len(self._counts)] = self._counts
-        slots = np.zeros((2 * rows, 2), np.int64)
-        _rehash(self._slots, slots)
-        self._counts, self._slots = fresh, slots
-        self._names = np.concatenate((self._names, np.zeros_like(self._names)))
+        counts, names, used = self._counts, self._names, self._used
+        _count(base, frames, self._slots, counts, names, used, self._seed, digest_address())
 
     def _topics(self, room: int) -> list[tuple[bytes, int, int, int]]:
         """A row for each topic, by their first messages, in `room` bytes; then one of the rest."""
@@ -172,7 +139,7 @@ class Contents:
             for count, first, last, at, size in rows[1:listed].tolist()
         ]
         others = np.concatenate((rows[:1], rows[listed:]))
-        if others[:, _COUNT].any():
+        if len(others := others[others[:, _COUNT] > 0]):
             count, first, last = others[:, _COUNT].sum(), others[:, _FIRST].min(), others[:, _LAST].max()
             found.append((OTHERS, int(count), int(first), int(last)))
         return found

@@ -36,7 +36,7 @@ from spool.holes import Hole, State, conclude, hole_at
 from spool.kernel import address_of, kernel
 from spool.live import EPOCH, Footer, last_footer, read_footer, tail_of_footer
 from spool.packed import has_damaged_head, open_plain
-from spool.scan import CHUNK_BYTES, Scan, enter_at
+from spool.scan import CHUNK_BYTES, Scan, enter_at, read_header
 from spool.segment import following
 from spool.vouched import vouched_up_to
 
@@ -119,7 +119,8 @@ class Examination:
     def findings(self) -> Iterator[Finding]:
         """Look at all of it. Raises FileNotFoundError."""
         try:
-            fd = open_plain(self.path)
+            beginning = None if self._has_header() else find_beginning(self.path)
+            fd = open_plain(self.path, beginning.keys if beginning else None)
         except FileNotFoundError:
             raise
         except UnknownVersion as error:
@@ -131,7 +132,7 @@ class Examination:
             return
         try:
             yield from self._head()
-            yield from self._examine(fd)
+            yield from self._examine(fd, beginning)
         except OSError as error:
             self.whole, self.unread = False, True
             yield damage(self.path, self.end, Kind.UNREADABLE, f"it cannot be read: {error.strerror}")
@@ -145,7 +146,16 @@ class Examination:
                 sentence = "its first bytes are damaged; it is read all the same, as a packed segment"
                 yield damage(self.path, 0, Kind.HEADER, sentence)
 
-    def _examine(self, fd: int) -> Iterator[Finding]:
+    def _has_header(self) -> bool:
+        try:
+            read_header(self.path)
+        except (UnknownVersion, ReadFailed):
+            raise
+        except BadSpool:
+            return False
+        return True
+
+    def _examine(self, fd: int, beginning: Beginning | None) -> Iterator[Finding]:
         try:
             self.header = decode_header(read_at(fd, HEADER_BYTES, 0), self.path.name)
         except UnknownVersion as error:
@@ -157,9 +167,8 @@ class Examination:
             self.whole = False
             yield damage(self.path, 0, Kind.HEADER, f"{error}".partition(";")[0])
         # By what a damaged header must have had, its frames and its footer are told all the same.
-        beginning = find_beginning(self.path) if self.header is None else None
         header = beginning.header() if beginning else self.header
-        footer, contents = read_footer(fd, header), Contents()
+        footer, contents = read_footer(fd, header), Contents(os.fstat(fd).st_size)
         self._sealed_with = int(footer[0]["digest"]) if footer else None
         self.totals.segments += 1
         tail = self._start(beginning)

@@ -32,7 +32,7 @@ def look_into(fd: int, header: Record, behind: Record | None) -> tuple[State, Co
     Raises OSError.
     """
     footer = read_footer(fd, header)
-    tail, contents, holes, messages = tail_at_start(header), Contents(), list[Hole](), 0
+    tail, contents, holes, messages = tail_at_start(header), Contents(os.fstat(fd).st_size), list[Hole](), 0
     scan = Scan(fd, tail, int(footer[0]["end"]) if footer else None)
     while True:
         while chunk := scan.next():

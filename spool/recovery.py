@@ -258,7 +258,7 @@ def _begin_epoch(layout: Layout, identity: Identity, before: Tail, number: int) 
     head = header_behind(before, identity, number)
     header = decode_header(head, "")
     tail = tail_at_start(header)
-    footer = Contents().footer(header, tail, following(header, tail))
+    footer = Contents(0).footer(header, tail, following(header, tail))
     write_file(layout.segment(int(before[SEQUENCE])), head + footer)
 
 

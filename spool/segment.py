@@ -110,7 +110,7 @@ def seal(path: Path, *, next_sequence: int | None = None) -> Tail:
     try:
         header = read_header(path)
         tail = tail_at_start(header)
-        contents = Contents()
+        contents = Contents(os.fstat(fd).st_size)
         for chunk in Scan(fd, tail).all():
             contents.add(chunk)
         goes_on = following(header, tail) if next_sequence is None else next_sequence

@@ -7,22 +7,35 @@ import json
 import random
 import subprocess
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from spool.carving import Run, carve
+from spool.carving import Carver, Run
+from spool.disk import read_at
 from spool.files import list_files
-from spool.format import HEAD, HEAD_BYTES
-from spool.frame import length_of
+from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, decode_header, keys_of
+from spool.frame import POSITION, length_of
 from spool.frames import heads_of
+from spool.scan import Chunk
 from spool.wire import encode
 from tests.cli.test_inspect import PROGRAM, inspect
 from tests.daemon import ROOT
+from tests.spool.memory import Chain
 from tests.spool.rig import Rig
 
 BLOCK = 4096
+
+
+def carve(path: Path, *spools: Path) -> Iterator[tuple[Run, Chunk]]:
+    """What is found in an image, with the secrets of these spools."""
+    carver = Carver(path, spools)
+    try:
+        yield from carver.runs()
+    finally:
+        carver.close()
 
 
 @pytest.fixture
@@ -43,10 +56,20 @@ def image(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_found(image: Path, tmp_path: Path) -> None:
-    """Every whole frame, once; where it lies, and which messages it holds. The image stays as it is."""
-    before = image.read_bytes()
-    report = json.loads(inspect("carve", "--json", image).stdout)
+@pytest.mark.parametrize("verified", [False, True])
+def test_what_is_found(image: Path, tmp_path: Path, *, verified: bool) -> None:
+    """Every whole frame, once; where it is, and which messages it holds. The image stays as it is.
+
+    Whether the spool's secret was at hand is told everywhere: in the table, in JSON, in records, and by a
+    sentence.
+    """
+    before, secrets = image.read_bytes(), ["--secrets-from", tmp_path / "spool"] if verified else []
+    done = inspect("carve", "--json", *secrets, image)
+    report = json.loads(done.stdout)
+    assert {run["verified"] for run in report["runs"]} == {verified}
+    told = "" if verified else "are not verified: a sender may have made them (see --secrets-from)\n"
+    assert done.stderr.endswith(told)
+    assert bool(done.stderr) != verified
     assert (report["version"], report["image"]) == (1, str(image))
     whole, cut, third, again = report["runs"]
     assert whole["offset"] == 3 * BLOCK + 384
@@ -54,7 +77,9 @@ def test_what_is_found(image: Path, tmp_path: Path) -> None:
     assert whole["next_sequence"] < cut["first_sequence"] < cut["next_sequence"] == third["first_sequence"]
     assert (again["messages"], again["again"]) == (0, third["frames"])
     assert all(run["messages"] == run["next_sequence"] - run["first_sequence"] for run in (whole, cut, third))
-    records = [json.loads(line) for line in inspect("carve", "--records", image).stdout.splitlines()]
+    lines = inspect("carve", "--records", *secrets, image).stdout.splitlines()
+    records = [json.loads(line) for line in lines]
+    assert {one["verified"] for one in records} == {verified}
     assert [one["sequence"] for one in records] == [
         sequence
         for run in (whole, cut, third)
@@ -62,8 +87,47 @@ def test_what_is_found(image: Path, tmp_path: Path) -> None:
     ]
     assert all(one["value"].strip() == str(one["sequence"]) for one in records)
     assert image.read_bytes() == before
-    table = inspect("carve", image).stdout.splitlines()
-    assert table[0].split("\t")[:2] == [str(3 * BLOCK + 384), "0"]
+    table = inspect("carve", *secrets, image).stdout.splitlines()
+    assert table[0].split("\t")[:3] == [str(3 * BLOCK + 384), "yes" if verified else "no", "0"]
+
+
+def test_a_frame_of_a_sender_is_not_verified(tmp_path: Path) -> None:
+    """Whole frames and a whole header in a message, found where the frame around them is damaged."""
+    rig, forged = Rig(tmp_path / "spool"), Chain.of(2, first=4711)
+    rig.append(
+        [encode(b"t", bytes(shift) + forged.data()[: int(forged.tail[POSITION])]) for shift in range(8)]
+    )
+    rig.append([encode(b"t", b"mine")])
+    rig.step()
+    rig.crash()
+    (path,) = list_files(rig.layout)
+    data = bytearray(path.read_bytes())
+    data[HEADER_BYTES + 24] ^= 1
+    image = tmp_path / "disk.img"
+    image.write_bytes(bytes(BLOCK) + data)
+    found = {(run.first_sequence, run.verified) for run, _ in carve(image, rig.layout.directory)}
+    assert found == {(4711, False), (8, True)}
+
+
+def test_many_long_claims_cost_no_more_than_the_image(tmp_path: Path) -> None:
+    """Heads that claim to be of the longest frames, end to end, are read a few times in all."""
+    head = bytearray(HEAD_BYTES)
+    head[12:14], head[16:20] = (64).to_bytes(2, "little"), (1).to_bytes(4, "little")
+    head[24:28] = (2 << 20).to_bytes(4, "little")
+    path = tmp_path / "disk.img"
+    path.write_bytes(bytes(head) * ((4 << 20) // HEAD_BYTES))
+    read = 0
+
+    def counted(fd: int, length: int, offset: int) -> bytes:
+        nonlocal read
+        data = read_at(fd, length, offset)
+        read += len(data)
+        return data
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spool.carving.read_at", counted)
+        assert list(carve(path)) == []
+    assert read < 8 * path.stat().st_size
 
 
 def test_parts_of_what_was_found(tmp_path: Path) -> None:
@@ -79,7 +143,8 @@ def test_parts_of_what_was_found(tmp_path: Path) -> None:
     for _, chunk in carve(path):
         found += heads_of(chunk)[1]["digest"].tolist() if len(chunk.frames) else []
     assert len(found) == len(set(found)) > 100
-    seen = {int(digest) for piece in pieces for digest in whole_frames(piece)}
+    mark = keys_of(decode_header(data, "")).mark.to_bytes(4, "little")
+    seen = {int(digest) for piece in pieces for digest in whole_frames(piece, mark)}
     assert set(found) == seen
 
 
@@ -117,14 +182,14 @@ def segment_of(directory: Path, frames: int) -> bytes:
     return path.read_bytes()
 
 
-def whole_frames(piece: bytes) -> list[int]:
-    """Digests of the frames that lie in it from beginning to end."""
-    found, at = [], piece.find(b"bfrm", 8)
+def whole_frames(piece: bytes, mark: bytes) -> list[int]:
+    """Digests of the frames that are in it from beginning to end."""
+    found, at = [], piece.find(mark, 8)
     while 0 <= at <= len(piece) - HEAD_BYTES:
         head = np.frombuffer(piece, HEAD, 1, at - 8)[0]
         if at - 8 + length_of(head) <= len(piece):
             found.append(int(head["digest"]))
-        at = piece.find(b"bfrm", at + 1)
+        at = piece.find(mark, at + 1)
     return found
 
 

@@ -137,7 +137,7 @@ def test_a_forged_frame_inside_a_datagram_is_passed_over(
     data[chain.offsets[1] + 80] ^= 1
     if sealed:
         header = decode_header(chain.data(), "")
-        data[end:] = Contents().footer(header, chain.tail, FIRST + 3)
+        data[end:] = Contents(0).footer(header, chain.tail, FIRST + 3)
         data[chain.offsets[1] : chain.offsets[1] + 8] = bytes(8)
     scan = scan_of(path, bytes(data), opened)
     assert offsets(scan) == [chain.offsets[0], chain.offsets[2]]

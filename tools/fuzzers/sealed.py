@@ -8,7 +8,18 @@ from __future__ import annotations
 import struct
 
 from spool.digest import digest
-from spool.format import FOOTER_TAIL, HEAD_BYTES, HEADER_BYTES, footer_bytes
+from spool.errors import SpoolError
+from spool.format import (
+    FOOTER_TAIL,
+    HEAD_BYTES,
+    HEADER_BYTES,
+    OLD_KEYS,
+    Keys,
+    decode_header,
+    footer_bytes,
+    keys_of,
+    unsigned,
+)
 
 HEADER, FRAMES, FOOTER = 1, 2, 4
 _MOST_FRAMES = 64
@@ -26,9 +37,17 @@ def seal_input(data: bytes) -> bytes:
     return bytes(segment)
 
 
+def _keys(segment: bytes | bytearray) -> Keys:
+    """The keys of a segment; those of version 1 if its header is none."""
+    try:
+        return keys_of(decode_header(bytes(segment[:HEADER_BYTES]), "input"))
+    except SpoolError:
+        return OLD_KEYS
+
+
 def _seal_frames(segment: bytearray) -> None:
-    """Give every frame that lies whole in the segment its digest, and that of the one before."""
-    (previous,) = struct.unpack_from("<Q", segment, 64)
+    """Give every frame that is whole in the segment its mark, its digest, and that of the one before."""
+    (previous,), keys = struct.unpack_from("<Q", segment, 64), _keys(segment)
     at = HEADER_BYTES
     for _ in range(_MOST_FRAMES):
         if at + HEAD_BYTES > len(segment):
@@ -38,7 +57,8 @@ def _seal_frames(segment: bytearray) -> None:
         if end > len(segment):
             return
         struct.pack_into("<Q", segment, at + 56, previous)
-        previous = digest(bytes(segment[at + 8 : end]), previous)
+        struct.pack_into("<I", segment, at + 8, keys.mark)
+        previous = digest(bytes(segment[at + 8 : end]), unsigned(keys.key) ^ previous)
         struct.pack_into("<Q", segment, at, previous)
         at = (end + 7) & ~7
 
@@ -48,4 +68,4 @@ def _seal_footer(segment: bytearray) -> None:
     length, tail = footer_bytes(bytes(segment)), FOOTER_TAIL.itemsize
     if tail < length <= len(segment):
         body = bytes(segment[len(segment) - length : len(segment) - tail])
-        struct.pack_into("<Q", segment, len(segment) - tail, digest(body))
+        struct.pack_into("<Q", segment, len(segment) - tail, digest(body, unsigned(_keys(segment).key)))

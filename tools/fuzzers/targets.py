@@ -17,8 +17,8 @@ from spool.decode import decode
 from spool.errors import SpoolError
 from spool.examination import Examination, malformed
 from spool.files import Span, Unreadable, read_file
-from spool.format import HEAD_BYTES, HEADER_BYTES, PIDS, UIDS, decode_header
-from spool.frame import POSITION, ROW, TAIL_FIELDS, find, tail_at_start, walk
+from spool.format import HEAD_BYTES, HEADER_BYTES, OLD_KEYS, PIDS, UIDS, decode_header
+from spool.frame import MARK, POSITION, ROW, TAIL_FIELDS, find, tail_at_start, walk
 from spool.kernel import address_of
 from spool.record import Batch, Topics
 from spool.scan import digest_address
@@ -110,13 +110,13 @@ def _walk(segment: bytes) -> None:
         tail = tail_at_start(decode_header(segment, "input"))
     except SpoolError:
         tail = np.zeros(TAIL_FIELDS, np.int64)
-        tail[POSITION] = min(HEADER_BYTES, limit)
+        tail[POSITION], tail[MARK] = min(HEADER_BYTES, limit), OLD_KEYS.mark
     before = int(tail[POSITION])
     _, rows = walk(base, limit, tail, table, digest_address())
     _expect(before <= tail[POSITION] <= (limit + 7) & ~7, "the walk left the segment")
     malformed(base, table[:rows])
-    nowhere = np.zeros(TAIL_FIELDS, np.int64)
-    position = 0
+    nowhere, position = tail.copy(), 0
+    nowhere[POSITION] = 0
     for _ in range(_TABLE_ROWS):
         found, whole = find(base, position, limit, limit, nowhere, digest_address())
         if found < 0:

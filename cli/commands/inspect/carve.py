@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 VERSION = 1
 EXAMPLES = examples(
     "brucectl inspect carve disk.img",
+    "brucectl inspect carve disk.img --secrets-from /var/lib/bruce",
     "brucectl inspect carve disk.img --records | jq -r .value",
     "brucectl inspect carve disk.img --datagrams | brucectl send --datagrams",
 )
@@ -33,7 +34,9 @@ def carve(
     spools: Annotated[
         list[Path] | None,
         typer.Option(
-            "--spool", metavar="DIRECTORY", help="A spool whose frames may be in IMAGE; can be repeated."
+            "--secrets-from",
+            metavar="DIRECTORY",
+            help="A spool whose frames may be in IMAGE; can be repeated.",
         ),
     ] = None,
     records: Annotated[bool, typer.Option("--records", help="Print the messages, as JSON lines.")] = False,
@@ -48,8 +51,8 @@ def carve(
     Frames that follow one another are a run: its offset, sequence numbers, frames, messages, times. Frames
     that are there twice count once. Compressed segments are not found.
 
-    A run is verified if its frames have the secret of a spool that --spool names, or of the segment that
-    IMAGE begins with. All others are found by their form alone, as are all frames of format version 1: a
+    A run is verified if its frames have the secret of a spool that --secrets-from names, or of the segment
+    that IMAGE begins with. All others are found by their form alone, as are all frames of format version 1: a
     sender can make such frames, and put them into a message. Rows, runs and records say which they are, and
     a sentence on standard error counts the messages that are not verified.
 
@@ -94,7 +97,9 @@ def _chunks(image: Path, spools: list[Path], runs: dict[int, Run]) -> Iterator[t
         raise BadArgument(f"{image} is no file: copy a disk into one first, as `dd` does")
     for spool in spools:
         if not spool.is_dir() or not list_secrets(Layout(spool)):
-            raise BadArgument(f"{spool} holds no spool with a secret; leave --spool out, or name another")
+            raise BadArgument(
+                f"{spool} holds no spool with a secret; leave --secrets-from out, or name another"
+            )
     carver = Carver(image, spools)
     try:
         for run, chunk in carver.runs():
@@ -109,7 +114,7 @@ def _warn(messages: int) -> None:
     from cli.output import complain
 
     if messages:
-        complain(f"{messages} messages are not verified: a sender may have made them (see --spool)")
+        complain(f"{messages} messages are not verified: a sender may have made them (see --secrets-from)")
 
 
 def _records(chunks: Iterator[tuple[Run, Chunk]]) -> Iterator[str]:
