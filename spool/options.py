@@ -19,7 +19,8 @@ class SpoolOptions:
 
     max_bytes: int = 4096 * MIB
     """Bytes that segments may take, delivered ones included. When nothing delivered is left to remove,
-    the spool is full: see when_full."""
+    the spool is full: see when_full. Footers of segments that were not full yet come on top: at most a
+    thirtieth of what these take, with thousands of topics in each."""
 
     min_free_bytes: int | None = None
     """Bytes that segments leave free on their filesystem, for index and marks, and for others. When others

@@ -156,6 +156,8 @@ class Scan:
 
         Raises ReadFailed, with the tail where it was.
         """
+        # Where there is damage there may be more: little is read before it is known to be good.
+        self._next_bytes = min(FIRST_BYTES, self._chunk_bytes)
         found = self._next_linked() if self.tail[KEY] == OLD_KEYS.key else self._next_good()
         return None if found is None else skip_to(self.tail, *found)
 
@@ -251,7 +253,7 @@ def find_frame(fd: int, position: int, limit: int, tail: Tail) -> int:
     `tail`: has the keys of the segment. Frames that cannot be behind it are passed over, unless its position
     is 0. Raises ReadFailed.
     """
-    position, window, tried = (position + 7) & ~7, CHUNK_BYTES, -1
+    position, window, tried = (position + 7) & ~7, min(FIRST_BYTES, CHUNK_BYTES), -1
     while position + HEAD_BYTES <= limit:
         checkpoint()
         data = np.empty(min(window, limit - position), np.uint8)
@@ -271,7 +273,7 @@ def find_frame(fd: int, position: int, limit: int, tail: Tail) -> int:
         else:
             # A frame may begin there: look again, with as many bytes as it says it has.
             position = tried = found
-        window = max(CHUNK_BYTES, whole)
+        window = max(min(2 * window, CHUNK_BYTES), whole)
     return -1
 
 
