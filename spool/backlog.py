@@ -23,6 +23,7 @@ from spool import scan
 from spool.catalogue import Catalogue, SegmentInfo
 from spool.changes import CHUNK_MESSAGES
 from spool.decode import decode
+from spool.disk import opened
 from spool.environment import UNREADABLE
 from spool.errors import BadSpool, ReadFailed
 from spool.files import Span, Unreadable, read_file
@@ -332,7 +333,7 @@ def _has_far_to_walk(layout: Layout) -> bool:
         live = live_segment(layout)
         if live is None:
             return False
-        with live.path.open("rb", buffering=0) as file:
+        with opened(live.path) as file:
             if read_footer(file.fileno()):
                 return False
     except (OSError, BadSpool):

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from spool.carved import Earlier
-from spool.disk import read_at
+from spool.disk import open_to_read, read_at
 from spool.examination import malformed
 from spool.format import HEAD, HEAD_BYTES
 from spool.frame import POSITION, TAIL_FIELDS, skip_to
@@ -42,7 +42,7 @@ class Run:
 
 def carve(path: Path) -> Iterator[tuple[Run, Chunk]]:
     """(the run so far, its next good frames), each valid until the next. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_to_read(path, links=True)
     try:
         earlier = Earlier(fd)
         size, position = os.fstat(fd).st_size, 0

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from spool.crash_point import reach
-from spool.disk import read_at, write_at
+from spool.disk import is_regular, open_to_write, opened, read_at, write_at
 from spool.errors import BadSpool, NoSpool, ReadFailed, UnknownVersion
 from spool.format import HEAD, HEAD_BYTES, HEADER, HEADER_BYTES, Record, decode_header, encode_header
 from spool.frame import BURST, DIGEST, DISCARDED, SEQUENCE, STORED, Tail, tail_at_start
@@ -53,7 +53,7 @@ def mend_headers(layout: Layout) -> None:
     What the disk gives an error for is left alone: it waits for the disk.
     """
     for path in (layout.segment(*pair) for pair in layout.list_segments()):
-        if path.is_file() and is_unread(path):
+        if is_regular(path) and is_unread(path):
             log.error("%s: the disk gives an error for its header; it is left as it is", path)
     for pair in damaged_headers(layout):
         path = layout.segment(*pair)
@@ -65,7 +65,7 @@ def mend_headers(layout: Layout) -> None:
         if data is None:
             set_aside(layout, path, "its header is damaged, and nothing is left that says what stood in it")
             continue
-        with path.open("r+b", buffering=0) as file:
+        with os.fdopen(open_to_write(path), "r+b", buffering=0) as file:
             at = header_at(file.fileno())
             keep(layout, f"{path.name}.header", read_at(file.fileno(), HEADER_BYTES, at))
             write_at(file.fileno(), data, at)
@@ -90,7 +90,7 @@ def header_for(layout: Layout, pair: tuple[int, str]) -> bytes | None:
         "burst": int(before[BURST]),
         "discarded": before[DISCARDED:].astype(np.uint64),
     }
-    with path.open("rb", buffering=0) as file:
+    with opened(path) as file:
         stands = read_at(file.fileno(), HEADER_BYTES, header_at(file.fileno())).ljust(HEADER_BYTES, b"\0")
     record = np.frombuffer(stands, HEADER)[0]
     whole = encode_header(**fields, **{name: record[name] for name in _UNTOLD})
@@ -107,7 +107,7 @@ def header_by_frames(path: Path) -> bytes | None:
     own = _own_beginning(path, None)
     if own is None:
         return None
-    with path.open("rb", buffering=0) as file:
+    with opened(path) as file:
         stands = read_at(file.fileno(), HEADER_BYTES, header_at(file.fileno())).ljust(HEADER_BYTES, b"\0")
     record = np.frombuffer(stands, HEADER)[0]
     told = {
@@ -125,7 +125,7 @@ def _unsigned(digest: np.int64) -> int:
 
 def _is_damaged(path: Path) -> bool:
     """A directory is no segment, nor is what a crash left empty. What the disk does not give may be good."""
-    return path.is_file() and path.stat().st_size > 0 and _header(path) is None and not is_unread(path)
+    return is_regular(path) and path.stat().st_size > 0 and _header(path) is None and not is_unread(path)
 
 
 def is_unread(path: Path) -> bool:
@@ -134,7 +134,7 @@ def is_unread(path: Path) -> bool:
         read_header(path)
     except ReadFailed:
         return True
-    except (BadSpool, IsADirectoryError):
+    except BadSpool:
         return False
     return False
 
@@ -144,7 +144,7 @@ def _header(path: Path) -> Record | None:
         return read_header(path)
     except UnknownVersion:
         raise
-    except (BadSpool, IsADirectoryError):
+    except BadSpool:
         return None
 
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 
-from spool.disk import write_file
+from spool.disk import read_text, write_file
 from spool.errors import BadSpool, NoSpool
 from spool.layout import Layout
 from spool.live import live_segment
@@ -27,6 +27,8 @@ from spool.segment import bound_spares
 
 log = logging.getLogger("bruce.spool")
 
+IDENTITY_BYTES = 1024
+"""Of the file: three lines."""
 _HOST, _IN_USE = "host ", "in use\n"
 
 
@@ -102,7 +104,7 @@ def mark_in_use(layout: Layout) -> None:
 
 def _text(layout: Layout) -> str:
     try:
-        return layout.identity.read_text(encoding="utf-8", errors="replace")
+        return read_text(layout.identity, IDENTITY_BYTES)
     except FileNotFoundError:
         return ""
 
