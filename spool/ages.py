@@ -15,6 +15,7 @@ from pathlib import Path
 
 from spool.digest import digest
 from spool.disk import read_text, write_file
+from spool.errors import NotAFile
 
 log = logging.getLogger("bruce.keeper")
 
@@ -59,7 +60,7 @@ def _read(path: Path) -> tuple[float, dict[int, float]]:
     """(clock, delivered at, by first sequence); a clock that begins when there is none, or it is damaged."""
     try:
         *lines, check = read_text(path, MOST_BYTES).splitlines(keepends=True)
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, NotAFile, ValueError):
         return 0.0, {}
     if check != f"{digest(''.join(lines).encode()):016x}\n":
         return 0.0, {}

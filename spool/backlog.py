@@ -10,6 +10,7 @@ any case; `estimated` says that their topics are not.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -211,7 +212,7 @@ class Backlog:
 
     def _footer_counts(self, info: SegmentInfo) -> Counts | None:
         try:
-            with open(self._catalogue.open_file(info), "rb", buffering=0) as file:
+            with os.fdopen(self._catalogue.open_file(info), "rb", buffering=0) as file:
                 footer = read_footer(file.fileno())
         except ReadFailed:
             return None
