@@ -12,7 +12,7 @@ import typer
 
 from cli.errors import BadArgument
 from cli.output import is_of_output
-from spool.errors import ReadFailed
+from spool.errors import BadSpool
 
 _OF_WRITING = (errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
@@ -66,12 +66,12 @@ SendThem = Annotated[bool, typer.Option("--yes", help="Send them; else they are 
 
 @contextmanager
 def file_errors() -> Iterator[None]:
-    """Make one sentence of what the file system refuses. Raises BadArgument; ReadFailed as it is."""
+    """Make one sentence of what the file system refuses. Raises BadArgument; BadSpool as it is."""
     try:
         yield
     except OSError as error:
-        # A disk that fails is nobody's wrong argument.
-        if is_of_output(error) or isinstance(error, ReadFailed):
+        # A disk that fails, or a pipe in the spool, is no wrong argument.
+        if is_of_output(error) or isinstance(error, BadSpool):
             raise
         done = "written" if error.errno in _OF_WRITING else "read"
         raise BadArgument(

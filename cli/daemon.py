@@ -44,9 +44,10 @@ from spool.errors import SpoolError
 from spool.format import body_room
 from spool.keeper import Keeper
 from spool.ledger import Ledger
-from spool.page import Field, Page, directory_word, page_path, runtime_of
+from spool.page import Field, Page
 from spool.quotas import publish_open
 from spool.recovery import open_spool
+from spool.runtime import directory_word, own_runtime, page_path
 from spool.writer import Writer
 
 log = logging.getLogger("bruce")
@@ -90,7 +91,7 @@ class Daemon:
         )
         spool, boot = self._spool.identity.spool, self._spool.identity.boot
         # Where a predecessor had its own: what it had received and not written lies there.
-        runtime = runtime_of(spool, boot)
+        runtime = own_runtime(self._spool.layout.directory, spool, boot)
         self._page_path = page_path(runtime, spool, boot)
         self.page = Page(self._page_path)
         self.page.words[Field.DIRECTORY] = directory_word(self._spool.layout.directory)

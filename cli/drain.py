@@ -21,8 +21,10 @@ from spool.errors import SpoolBusy
 from spool.identity import read_identity
 from spool.layout import Layout
 from spool.lock import Lock, read_holder
-from spool.page import page_path, read_page, runtime_of
+from spool.own import believed
+from spool.page import read_page
 from spool.recovery import OpenSpool, boot_id, open_spool
+from spool.runtime import page_path, runtime_of
 
 _DRAINING = "(brucectl drain)"
 
@@ -59,7 +61,7 @@ def _drain(
     except SpoolBusy:
         _refuse_second(layout)
         with ExitStack() as stack:
-            page = _page_of_daemon(spool)
+            page = _page_of_daemon(layout, spool)
             hold = stack.enter_context(Hold(layout, page)) if stop_intake else None
             return Watch(layout, show, deadline, topics, hold).run(before)
     try:
@@ -90,7 +92,7 @@ def _refuse_second(layout: Layout) -> None:
 
 def _refuse_copy(layout: Layout, spool: bytes) -> None:
     """Raises SpoolBusy beside the daemon of the original, whose page is found by the spool's identity."""
-    page = read_page(_page_of_daemon(spool))
+    page = read_page(_page_of_daemon(layout, spool), believed(layout.directory))
     if page is not None and (workers := list_workers(page)):
         raise SpoolBusy(
             f"{layout.directory} is a copy of a spool whose daemon lives on this host (process "
@@ -98,7 +100,7 @@ def _refuse_copy(layout: Layout, spool: bytes) -> None:
         )
 
 
-def _page_of_daemon(spool: bytes) -> Path:
+def _page_of_daemon(layout: Layout, spool: bytes) -> Path:
     """That of the original, for a copy too."""
     boot = boot_id()
-    return page_path(runtime_of(spool, boot), spool, boot)
+    return page_path(runtime_of(layout.directory, spool, boot), spool, boot)

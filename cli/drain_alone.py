@@ -32,9 +32,10 @@ from spool.layout import SPARE
 from spool.lease import Claims
 from spool.ledger import Ledger
 from spool.lock import Lock
-from spool.page import Field, Page, own_page_path, runtime_of
+from spool.page import Field, Page
 from spool.recovery import OpenSpool
 from spool.retention import Stock
+from spool.runtime import own_page_path, own_runtime
 from spool.segment import create_spare
 from spool.writer import Writer
 
@@ -48,7 +49,9 @@ class Alone:
         self._config, self._show, self._deadline, self._topics = config, show, deadline, topics
         self._layout, self._identity = own.layout, own.identity
         spool, boot = own.identity.spool, own.identity.boot
-        self._page_path = own_page_path(runtime_of(spool, boot), own.layout.directory, spool, boot)
+        self._page_path = own_page_path(
+            own_runtime(own.layout.directory, spool, boot), own.layout.directory, spool, boot
+        )
         # Of a copy there is none: what waits in that of its original is not the copy's to take.
         self._staging = self._page_path.with_suffix(SUFFIX)
         self._page = Page(self._page_path)

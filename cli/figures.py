@@ -16,8 +16,10 @@ from spool.histogram import read_latency, read_sizes
 from spool.history import STEP_S, Sample, samples
 from spool.identity import read_identity
 from spool.layout import Layout
-from spool.page import Field, own_page_path, read_page, runtime_of
+from spool.own import believed
+from spool.page import Field, read_page
 from spool.recovery import boot_id
+from spool.runtime import find_page
 from spool.wire import Reason, reason_name
 from status.figures import Counted, Figures, Latency, Point, Stage, TopicFlow
 from status.health import Limits, complaints
@@ -65,7 +67,7 @@ class Looks:
 
     def _read_page(self) -> np.ndarray | None:
         spool, boot = read_identity(Layout(self._directory)), boot_id()
-        return read_page(own_page_path(runtime_of(spool, boot), self._directory, spool, boot))
+        return read_page(find_page(self._directory, spool, boot), believed(self._directory))
 
 
 def _history(page: np.ndarray, snapshot: Snapshot) -> list[Point]:

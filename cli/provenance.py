@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spool.abreast import in_order
+from spool.disk import is_regular, opened
 
 
 def provenance(files: Iterable[Path] | None = None) -> dict[str, Any]:
@@ -35,10 +36,10 @@ def provenance(files: Iterable[Path] | None = None) -> dict[str, Any]:
 
 def files_of(directory: Path) -> list[Path]:
     """Every file of a spool, for `provenance`, in order."""
-    return sorted(path for path in directory.rglob("*") if path.is_file())
+    return sorted(path for path in directory.rglob("*") if is_regular(path))
 
 
 def _hash(path: Path) -> Iterator[tuple[str, str]]:
     """(path, sha256 of the file); nothing where it is gone."""
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    with suppress(FileNotFoundError), opened(path) as file:
         yield str(path), hashlib.file_digest(file, "sha256").hexdigest()

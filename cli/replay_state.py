@@ -22,7 +22,7 @@ from typing import Any
 
 from cli.errors import BadArgument
 from spool.catalogue import Catalogue
-from spool.disk import make_directory, write_file
+from spool.disk import make_directory, read_text, write_file
 from spool.errors import SpoolBusy
 from spool.layout import Layout
 from spool.lock import Lock
@@ -30,6 +30,8 @@ from spool.marks import Marks
 from spool.wanted import Wanted
 
 _VERSION = 1
+MOST_BYTES = 16 << 20
+"""Of replay.json: an order of some hundred thousand topics and keys."""
 
 
 def default_directory(environ: Mapping[str, str] = os.environ) -> Path:
@@ -78,7 +80,7 @@ def read_begun(directory: Path) -> Begun | None:
     """The replay that was begun and not finished; None when there is none. Raises BadArgument."""
     path = directory / "replay.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_text(path, MOST_BYTES))
     except FileNotFoundError:
         return None
     except ValueError:

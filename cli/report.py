@@ -16,10 +16,12 @@ from spool.history import Change, change_over
 from spool.identity import read_identity
 from spool.layout import Layout
 from spool.options import SpoolOptions
-from spool.page import Field, own_page_path, read_page, read_text, runtime_of
+from spool.own import believed
+from spool.page import Field, read_page, read_text
 from spool.recovery import boot_id
 from spool.retention import undelivered
 from spool.room import capacity, seconds_until_full, waiting_bytes
+from spool.runtime import find_page
 from status.report import LastTrouble, OldestView, RateView, Report, RoomView
 
 MINUTE_S, QUARTER_S = 60.0, 900.0
@@ -47,7 +49,7 @@ def take_report(directory: Path, backlog: Backlog, options: SpoolOptions | None)
     waiting = backlog.look()
     now_ns = time.time_ns()
     spool, boot = read_identity(layout), boot_id()
-    page = read_page(own_page_path(runtime_of(spool, boot), directory, spool, boot))
+    page = read_page(find_page(directory, spool, boot), believed(directory))
     counting = page if snapshot.workers else None
     minute, quarter = (_change(counting, seconds) for seconds in (MINUTE_S, QUARTER_S))
     limits = _limits(counting, options)

@@ -24,6 +24,7 @@ from spool.index import read_committed
 from spool.layout import Layout
 from spool.lease import lent_to
 from spool.lock import is_held, read_holder
+from spool.own import Owners, believed
 from spool.page import (
     BROKER_TIME_WORDS,
     BROKER_WORDS,
@@ -31,12 +32,11 @@ from spool.page import (
     WORKER_WORDS,
     Field,
     other_format,
-    own_page_path,
     read_page,
     read_text,
-    runtime_of,
 )
 from spool.recovery import boot_id
+from spool.runtime import find_page
 from spool.senders import UNKNOWN, read_senders
 from spool.unadopted import count_unadopted
 from spool.wire import reason_name
@@ -72,8 +72,8 @@ def take_snapshot(directory: Path) -> Snapshot:
     # Before all that was received: so they never add up to more.
     senders = list_senders(layout)
     account = account_of(layout)
-    path = own_page_path(runtime_of(spool, boot), directory, spool, boot)
-    page = read_page(path)
+    path, owners = find_page(directory, spool, boot), believed(directory)
+    page = read_page(path, owners)
     workers = [] if page is None else list_workers(page)
     roles = {worker.role for worker in workers}
     written = int(account.tail[SEQUENCE])
@@ -95,10 +95,10 @@ def take_snapshot(directory: Path) -> Snapshot:
         discarded={reason_name(reason): count for reason, count in account.by_reason().items()},
         backlog=account.backlog,
         full=list(list_full(page)) if page is not None and workers else [],
-        disk=(_disk(page, path) if page is not None else None) or _strangers(layout),
+        disk=(_disk(page, path, owners) if page is not None else None) or _strangers(layout),
         workers=workers,
         brokers=_brokers(page) if page is not None and workers else [],
-        trouble=_text(path, Field.TROUBLE) if workers else None,
+        trouble=_text(path, Field.TROUBLE, owners) if workers else None,
         dead_lettered=account.dead_lettered,
         acknowledgements=_acknowledgements(page) if page is not None and "ack" in roles else None,
         lent=_lent(layout, boot),
@@ -115,7 +115,7 @@ def find_other_release(layout: Layout, page: Path) -> OtherRelease | None:
 
     Behind a daemon that was killed its page stays: the lock tells whether one lives.
     """
-    name = other_format(page)
+    name = other_format(page, believed(layout.directory))
     if name is None or not is_held(layout.lock):
         return None
     pid = read_holder(layout.lock).partition(" ")[0]
@@ -154,8 +154,9 @@ def _sender_name(uid: int | None) -> str:
 def account_of(layout: Layout) -> Account:
     """The books of a spool, what waits in staging included. Raises NoSpool, BadSpool."""
     spool, boot = read_identity(layout), boot_id()
-    path = own_page_path(runtime_of(spool, boot), layout.directory, spool, boot).with_suffix(SUFFIX)
-    return take_account(layout, lambda: read_staging(path) + read_lines(lines_path(path)))
+    path = find_page(layout.directory, spool, boot).with_suffix(SUFFIX)
+    owners = believed(layout.directory)
+    return take_account(layout, lambda: read_staging(path, owners) + read_lines(lines_path(path), owners))
 
 
 def _synced(layout: Layout, written: int) -> int:
@@ -164,7 +165,7 @@ def _synced(layout: Layout, written: int) -> int:
     return int(committed[1][SEQUENCE]) if committed else written
 
 
-def _disk(page: np.ndarray, path: Path) -> str | None:
+def _disk(page: np.ndarray, path: Path, owners: Owners) -> str | None:
     """What the keeper met with, or the deliverer, in words."""
     suspect, error, renewed = (int(page[f]) for f in (Field.SUSPECT, Field.SYNC_ERROR, Field.RENEWED))
     reason = os.strerror(error) if error > 0 else "an unknown error"
@@ -175,7 +176,7 @@ def _disk(page: np.ndarray, path: Path) -> str | None:
         )
     if error:
         return f"the disk refuses what the spool asks of it: {reason}"
-    unread = _text(path, Field.UNREAD) if list_workers(page) else None
+    unread = _text(path, Field.UNREAD, owners) if list_workers(page) else None
     if renewed and not unread:
         return f"syncs have failed since the start: {renewed} segments were written anew; see to the disk"
     return unread
@@ -224,10 +225,10 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def _text(path: Path, field: Field) -> str | None:
+def _text(path: Path, field: Field, owners: Owners) -> str | None:
     """What the delivery worker says there; None for nothing."""
     for _ in range(_LOOKS):
-        page = read_page(path)
+        page = read_page(path, owners)
         text = None if page is None else read_text(page, field)
         if text is not None:
             return text or None

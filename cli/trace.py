@@ -12,11 +12,14 @@ from typing import Any, Self
 
 from cli.errors import CliError, NobodyListens
 from cli.snapshot import find_other_release, list_workers
-from router.trace_ask import Ask, ask_path, events_path, read_ask
+from router.trace_ask import MOST_BYTES, Ask, ask_path, events_path, read_ask
+from spool.disk import write_at
 from spool.identity import read_identity
 from spool.layout import Layout
-from spool.page import page_path, read_page, runtime_of
+from spool.own import Owners, believed, put_own, read_believed
+from spool.page import read_page
 from spool.recovery import boot_id
+from spool.runtime import page_path, runtime_of
 
 ANSWER_S = 10.0
 """In which a delivery worker answers, one that is being started again included."""
@@ -34,12 +37,12 @@ class Asking:
 
     def __init__(self, spool: Path, ask: Ask) -> None:
         """Ask the daemon of this spool. Raises NobodyListens, CliError when a trace runs, OSError."""
-        self.page, self.ask = page_of(spool), ask
+        self.page, self.ask, self._owners = page_of(spool), ask, believed(spool)
         if other := find_other_release(Layout(spool), self.page):
             raise NobodyListens(other.sentence)
-        if not _daemon(self.page):
+        if not _daemon(self.page, self._owners):
             raise NobodyListens(f"no daemon is running on {spool}; only one that lives can be followed")
-        running = read_ask(self.page)
+        running = read_ask(self.page, self._owners)
         if running is not None and not running.is_over():
             left = (running.until_ns - time.monotonic_ns()) / 1e9
             raise CliError(
@@ -57,21 +60,20 @@ class Asking:
     def _put(self) -> None:
         """Put the ask where the worker looks, as a file of the worker's own user."""
         owner = self.page.stat()
-        temporary = ask_path(self.page).with_suffix(".trace-asking")
-        temporary.unlink(missing_ok=True)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "wb") as file:
+
+        def fill(fd: int) -> None:
             if owner.st_uid != os.geteuid():
                 os.fchown(fd, owner.st_uid, owner.st_gid)
-            file.write(self.ask.encode())
-        temporary.rename(ask_path(self.page))
+            write_at(fd, self.ask.encode(), 0)
+
+        put_own(ask_path(self.page), fill, owners=self._owners)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         with suppress(FileNotFoundError):
-            if (now := read_ask(self.page)) and now.token == self.ask.token:
+            if (now := read_ask(self.page, self._owners)) and now.token == self.ask.token:
                 ask_path(self.page).unlink()
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -87,7 +89,7 @@ class Asking:
                     return
             if not began and time.monotonic() > deadline:
                 raise NobodyListens(_NOBODY)
-            if not _daemon(self.page):
+            if not _daemon(self.page, self._owners):
                 raise NobodyListens("the daemon has ended, and the trace with it")
             if time.monotonic_ns() > self.ask.until_ns + LATE_S * 1e9:
                 raise NobodyListens("the time is over, and no delivery worker is there to say so")
@@ -95,9 +97,7 @@ class Asking:
 
     def _news(self) -> Iterator[dict[str, Any]]:
         try:
-            with events_path(self.page).open("rb") as file:
-                file.seek(self._at)
-                data = file.read()
+            data = read_believed(events_path(self.page), MOST_BYTES, self._at, self._owners)
         except FileNotFoundError:
             return
         whole = data[: data.rfind(b"\n") + 1]
@@ -109,7 +109,7 @@ class Asking:
 def stop(spool: Path) -> bool:
     """End the trace that runs; whether there was one. Raises OSError."""
     page = page_of(spool)
-    running = read_ask(page)
+    running = read_ask(page, believed(spool))
     ask_path(page).unlink(missing_ok=True)
     return running is not None and not running.is_over()
 
@@ -117,9 +117,9 @@ def stop(spool: Path) -> bool:
 def page_of(spool: Path) -> Path:
     """The shared page of a spool, in this boot. Raises NoSpool."""
     identity, boot = read_identity(Layout(spool)), boot_id()
-    return page_path(runtime_of(identity, boot), identity, boot)
+    return page_path(runtime_of(spool, identity, boot), identity, boot)
 
 
-def _daemon(page: Path) -> bool:
-    words = read_page(page)
+def _daemon(page: Path, owners: Owners) -> bool:
+    words = read_page(page, owners)
     return words is not None and bool(list_workers(words))

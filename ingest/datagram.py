@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import grp
 import os
-import shutil
 import socket
 import stat
 from pathlib import Path
 
 from ingest.errors import BadSocket
+from spool.disk import make_directory, set_mode
 
 RECEIVE_TIMEOUT_S = 1
 
@@ -25,7 +26,7 @@ def open_socket(path: Path, mode: int = EVERYBODY, group: str | None = None) -> 
     # Before bind: a datagram queued earlier would carry no sender.
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         make_way(path)
         bind(receiver, path, mode, group)
     except OSError as error:
@@ -53,21 +54,31 @@ def bind(one: socket.socket, path: Path, mode: int, group: str | None) -> None:
 
 def open_to(path: Path, mode: int, group: str | None) -> None:
     """Let these write to the socket at a path. Raises BadSocket, OSError."""
-    if group:
-        try:
-            shutil.chown(path, group=group)
-        except LookupError:
-            raise BadSocket(f"{path}: there is no group {group!r}; see [ingest] socket_group") from None
-        except PermissionError:
-            raise BadSocket(
-                f"{path} cannot be given to group {group!r}: make bruce a member; see [ingest] socket_group"
-            ) from None
-    path.chmod(mode)
+    try:
+        set_mode(path, mode, grp.getgrnam(group).gr_gid if group else -1)
+    except KeyError:
+        raise BadSocket(f"{path}: there is no group {group!r}; see [ingest] socket_group") from None
+    except PermissionError:
+        if not group:
+            raise
+        raise BadSocket(
+            f"{path} cannot be given to group {group!r}: make bruce a member; see [ingest] socket_group"
+        ) from None
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder of a socket, for everybody to look into and for us to change, where there is none.
+
+    Raises BadSocket for one in which every user could put a socket in the place of ours, OSError.
+    """
+    make_directory(path, 0o755)
+    if path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+        raise BadSocket(f"every user of this host may replace the sockets in {path}: chmod o-w {path}")
 
 
 def make_way(path: Path) -> None:
     """Take a path over from a socket that was left behind. Raises BadSocket when something else is there."""
-    if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
+    if os.path.lexists(path) and not stat.S_ISSOCK(path.lstat().st_mode):
         raise BadSocket(f"{path} exists and is no socket; choose another path in [ingest]")
     path.unlink(missing_ok=True)
 

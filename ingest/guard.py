@@ -43,6 +43,7 @@ from spool.kernel import (
     publish_i64,
     store_i64,
 )
+from spool.own import open_own
 
 (
     FDS,
@@ -86,7 +87,7 @@ class Guard:
     def __init__(self, receivers: Sequence[int], staging: Staging, turn: Turn) -> None:
         """`receivers`: the sockets; the timeout of a single one bounds how long `leave` takes."""
         self._turn, self._staging = turn, staging
-        self._file = os.open(staging.path, os.O_RDWR | os.O_CLOEXEC)
+        self._file = open_own(staging.path)
         self._time = np.zeros(2, np.int64)
         libc = ctypes.CDLL(None)
         job = self._job = np.zeros(FIELDS, np.int64)

@@ -22,6 +22,7 @@ from typing import Self
 from ingest.errors import IngestError
 from spool.layout import Layout
 from spool.lock import Lock
+from spool.own import believed
 from spool.page import HOLD_NS, Field, Page, read_page
 
 RENEW_S = 0.5
@@ -41,7 +42,7 @@ class Hold:
 
         Raises IngestError when the daemon's page may not be written.
         """
-        self._path, self._since = page, 0
+        self._path, self._since, self._owners = page, 0, believed(layout.directory)
         self._page: Page | None = None
         self._lock = Lock(layout.hold, "stopping the intake", patience_s=0)
         self._ended = threading.Event()
@@ -90,11 +91,11 @@ class Hold:
         now = time.monotonic_ns()
         if self._page is None or not self._is_current():
             self._since = 0
-            if read_page(self._path) is None:
+            if read_page(self._path, self._owners) is None:
                 # The daemon is being started again.
                 return
             self._inode = os.stat(self._path).st_ino
-            self._page = Page(self._path)
+            self._page = Page(self._path, self._owners)
         words = self._page.words
         # A hold that ran out meanwhile was none: what came since then is not known.
         if not self._since or now >= int(words[Field.HOLD]):

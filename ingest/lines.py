@@ -51,15 +51,20 @@ from ingest.line import (
     UID,
     UNTIL,
 )
-from ingest.staging import PUNCH, check_owner
+from ingest.staging import PUNCH
+from spool.errors import NotAFile, NotOurs
 from spool.format import MAX_BURST
 from spool.kernel import address_of, kernel, load_i64, load_u32
 from spool.mapping import Mapping
+from spool.own import Owners, open_own, put_own, read_believed
 from spool.wire import load_be32
 
 MAGIC = b"brucelin"
 LAYOUT_VERSION = 1
+_NOT_THERE = (FileNotFoundError, NotADirectoryError, PermissionError, NotAFile, NotOurs)
 MOST_LINES = 4096
+_MOST_LIMIT = 1 << 32
+"""What no file says that we have made: its field is not to be computed with unseen."""
 MOST_RUNS = 64
 """In a burst."""
 MOST_BYTES = 1 << 20
@@ -102,14 +107,15 @@ class Lines:
         """
         self.bells, self.room = bells, room
         self.path = path
-        if not path.exists():
+        if not os.path.lexists(path):
             _create(path, spool, limit)
-        check_owner(path)
-        head = _read(path, 32)
-        if head[:12] != MAGIC + LAYOUT_VERSION.to_bytes(4, "little") or head[16:32] != spool:
-            raise BadStaging(f"{path} holds no streams of this spool; move it away and start again")
-        self._mapping = Mapping(path)
-        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._file = open_own(path, secret=True)
+        try:
+            _check(self._file, path, spool)
+        except BadStaging:
+            os.close(self._file)
+            raise
+        self._mapping = Mapping(os.dup(self._file))
         self.address = self._mapping.address
         self.heads = self.address + _HEADS
         self.limit = int(load_word(self.address + _LIMIT))
@@ -264,14 +270,14 @@ def lines_path(staging: Path) -> Path:
     return staging.with_suffix(".lines")
 
 
-def read_lines(path: Path) -> list[tuple[int, int]]:
+def read_lines(path: Path, owners: Owners = ()) -> list[tuple[int, int]]:
     """(burst, messages) of the runs that wait, without mapping or changing anything.
 
-    Those that no burst was made of count as of one that is never stored.
+    Those that no burst was made of count as of one that is never stored. `owners`: as of read_staging.
     """
     try:
-        data = _read(path, _SIDES)
-    except (FileNotFoundError, PermissionError):
+        data = read_believed(path, _SIDES, owners=owners)
+    except _NOT_THERE:
         return []
     if len(data) < _SIDES or not data.startswith(MAGIC):
         return []
@@ -292,8 +298,8 @@ def read_lines(path: Path) -> list[tuple[int, int]]:
 def holds_anything(path: Path) -> bool:
     """Whether any line is in use, or offers a run."""
     try:
-        heads = np.frombuffer(_read(path, _SIDES), np.int64, offset=_HEADS).reshape(MOST_LINES, -1)
-    except (FileNotFoundError, PermissionError, ValueError):
+        heads = np.frombuffer(read_believed(path, _SIDES), np.int64, offset=_HEADS).reshape(MOST_LINES, -1)
+    except (*_NOT_THERE, ValueError):
         return False
     return bool(heads[:, line.KIND // 8].any()) or bool(read_lines(path))
 
@@ -304,31 +310,31 @@ def make_way(path: Path, limit: int) -> None:
         path.unlink()
 
 
-def _read(path: Path, length: int) -> bytes:
-    with path.open("rb") as file:
-        return file.read(length)
-
-
 def _limit_of(path: Path) -> int:
-    return int.from_bytes(_read(path, _USED)[_LIMIT:], "little")
+    return int.from_bytes(read_believed(path, _USED)[_LIMIT:], "little")
+
+
+def _check(fd: int, path: Path, spool: bytes) -> None:
+    """Raises BadStaging for what is no file of this spool's lines, or not as long as it says."""
+    head = os.pread(fd, _USED, 0)
+    ours = head[:12] == MAGIC + LAYOUT_VERSION.to_bytes(4, "little") and head[16:32] == spool
+    limit = int.from_bytes(head[_LIMIT:], "little")
+    if not ours or limit > _MOST_LIMIT or os.fstat(fd).st_size != _file_bytes(limit):
+        raise BadStaging(f"{path} holds no streams of this spool; move it away and start again")
+
+
+def _file_bytes(limit: int) -> int:
+    return _SIDES + 2 * MOST_LINES * side_bytes(limit)
 
 
 def _create(path: Path, spool: bytes, limit: int) -> None:
-    temporary = path.with_suffix(".lines-new")
-    # The directory may be one that everybody can write to.
-    temporary.unlink(missing_ok=True)
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        os.ftruncate(fd, _SIDES + 2 * MOST_LINES * side_bytes(limit))
+    def fill(fd: int) -> None:
+        os.ftruncate(fd, _file_bytes(limit))
         os.posix_fallocate(fd, 0, _SIDES)
         head = MAGIC + LAYOUT_VERSION.to_bytes(4, "little") + bytes(4) + spool
         os.pwrite(fd, head + limit.to_bytes(8, "little"), 0)
-        os.rename(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(fd)
+
+    put_own(path, fill)
 
 
 def compile_kernels() -> None:

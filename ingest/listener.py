@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ingest.burst import SENDER_UNKNOWN
-from ingest.datagram import EVERYBODY, bind, make_way
+from ingest.datagram import EVERYBODY, bind, make_folder, make_way
 from ingest.errors import BadSocket
 from ingest.line import TCP, UNIX
 
@@ -31,7 +31,7 @@ def listen_unix(path: Path, mode: int = EVERYBODY, group: str | None = None) -> 
     """A listening UNIX stream socket at `path`. One left behind is taken over. Raises BadSocket."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         make_way(path)
         bind(listener, path, mode, group)
         listener.listen(BACKLOG)

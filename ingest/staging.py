@@ -31,7 +31,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,8 +51,10 @@ from ingest.bank import (
     store_word,
 )
 from ingest.errors import BadStaging
+from spool.errors import NotAFile, NotOurs
 from spool.format import HEADER_BYTES, MAX_BURST, ROW_BYTES
 from spool.mapping import Mapping
+from spool.own import Owners, open_believed, open_own, put_own
 from spool.wire import MAX_DATAGRAM_BYTES, REASONS
 
 MAGIC = b"brucestg"
@@ -73,16 +74,20 @@ class Staging:
         """Map the staging file of spool uuid `spool`, which is made when it is not there.
 
         A file with another number of slots keeps its own, and of them `burst` are received into from now
-        on; fewer where the tmpfs has no room for that many large datagrams. Raises BadStaging when it belongs
-        to somebody else, OSError when there is no room for one.
+        on; fewer where the tmpfs has no room for that many large datagrams. Raises NotOurs when
+        somebody else may have made it, BadStaging when it is of another spool, OSError without room for one.
         """
-        if not path.exists():
+        if not os.path.lexists(path):
             _create(path, spool, slots)
-        self.path = path
-        self.slots = _check(path, spool)
-        self.burst = _reserve(path, self.slots, min(slots, self.slots))
+        self.path, fd = path, open_own(path, secret=True)
+        try:
+            self.slots = _check(fd, path, spool)
+            self.burst = _reserve(fd, self.slots, min(slots, self.slots))
+        except BaseException:
+            os.close(fd)
+            raise
         self.bank_bytes = bank_bytes(self.slots)
-        self._mapping = Mapping(path)
+        self._mapping = Mapping(fd)
         self.address = self._mapping.address
         self.armed_at, self.opened_at = self.address + _ARMED, self.address + _OPENED
         self.first_at, self.reserve_at = self.address + _FIRST, self.bank(1)
@@ -147,7 +152,7 @@ class Staging:
         self._give_back(self.reserve_at, RESERVE * self.bank_bytes)
 
     def _give_back(self, address: int, length: int) -> None:
-        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        fd = open_own(self.path)
         try:
             start = ctypes.c_int64(address - self.address)
             _libc.fallocate(fd, PUNCH, start, ctypes.c_int64(length))
@@ -170,84 +175,76 @@ def staging_path(directory: Path, spool: bytes, boot: bytes) -> Path:
     return directory / f"bruce-{spool.hex()}-{boot.hex()}{SUFFIX}"
 
 
-def read_staging(path: Path) -> list[tuple[int, int]]:
-    """(burst, slots received) of each bank that has any, without mapping or changing anything."""
+def read_staging(path: Path, owners: Owners = ()) -> list[tuple[int, int]]:
+    """(burst, slots received) of each bank that has any, without mapping or changing anything.
+
+    `owners`: whose file is believed, beside ours and root's.
+    """
     try:
-        with path.open("rb") as file:
-            head = file.read(_BANKS)
-            if len(head) < _BANKS or not head.startswith(MAGIC):
-                return []
-            slots = int.from_bytes(head[12:16], "little")
-            armed, first, opened = (
-                int.from_bytes(head[at : at + 8], "little") for at in (_ARMED, _FIRST, _OPENED)
-            )
-            numbers = [armed, *range(first, first + min(opened, RESERVE))]
-            found = []
-            for bank, number in enumerate(numbers):
-                file.seek(_BANKS + bank * bank_bytes(slots))
-                lengths = np.frombuffer(file.read(slots * MSGHDR_BYTES), "<u4")[14::16]
-                missing = np.flatnonzero(lengths == NOT_RECEIVED)
-                found.append((number, int(missing[0]) if len(missing) else slots))
-    except (FileNotFoundError, PermissionError):
+        fd = open_believed(path, owners)
+    except (FileNotFoundError, NotADirectoryError, PermissionError, NotAFile, NotOurs):
         return []
-    return [(number, count) for number, count in found if count]
+    try:
+        return list(_list_received(fd))
+    finally:
+        os.close(fd)
+
+
+def _list_received(fd: int) -> Iterator[tuple[int, int]]:
+    head = os.pread(fd, _BANKS, 0)
+    slots = int.from_bytes(head[12:16], "little")
+    if len(head) < _BANKS or not head.startswith(MAGIC) or not 0 < slots <= MAX_BURST:
+        return
+    armed, first, opened = (int.from_bytes(head[at : at + 8], "little") for at in (_ARMED, _FIRST, _OPENED))
+    for bank, number in enumerate([armed, *range(first, first + min(opened, RESERVE))]):
+        data = os.pread(fd, slots * MSGHDR_BYTES, _BANKS + bank * bank_bytes(slots))
+        lengths = np.frombuffer(data[: len(data) & ~63], "<u4")[14::16]
+        missing = np.flatnonzero(lengths == NOT_RECEIVED)
+        count = int(missing[0]) if len(missing) else len(lengths)
+        if count:
+            yield number, count
 
 
 def _create(path: Path, spool: bytes, slots: int) -> None:
-    temporary = path.with_suffix(".new")
-    # The directory may be one that everybody can write to.
-    temporary.unlink(missing_ok=True)
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        os.ftruncate(fd, _BANKS + (1 + RESERVE) * bank_bytes(slots))
+    def fill(fd: int) -> None:
+        os.ftruncate(fd, _file_bytes(slots))
         os.posix_fallocate(fd, 0, _BANKS + overflow_at(slots))
         head = MAGIC + LAYOUT_VERSION.to_bytes(4, "little") + slots.to_bytes(4, "little") + spool
         os.pwrite(fd, head, 0)
         nothing = np.zeros((slots, 16), "<u4")
         nothing[:, 14] = NOT_RECEIVED
         os.pwrite(fd, nothing.tobytes(), _BANKS)
-        os.rename(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(fd)
+
+    put_own(path, fill)
 
 
-def _reserve(path: Path, slots: int, wanted: int) -> int:
+def _file_bytes(slots: int) -> int:
+    return _BANKS + (1 + RESERVE) * bank_bytes(slots)
+
+
+def _reserve(fd: int, slots: int, wanted: int) -> int:
     """Reserve the overflow of the first slots of bank 0, `wanted` of them or as many as there is room for.
 
     Ahead, because a datagram whose overflow finds the tmpfs full is lost: recvmmsg has taken it from the
     socket when it fails.
     """
     at = _BANKS + overflow_at(slots)
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        while True:
-            try:
-                os.posix_fallocate(fd, at, wanted * OVERFLOW_BYTES)
-            except OSError as error:
-                if error.errno != errno.ENOSPC or wanted == 1:
-                    raise
-                wanted //= 2
-            else:
-                return wanted
-    finally:
-        os.close(fd)
+    while True:
+        try:
+            os.posix_fallocate(fd, at, wanted * OVERFLOW_BYTES)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or wanted == 1:
+                raise
+            wanted //= 2
+        else:
+            return wanted
 
 
-def _check(path: Path, spool: bytes) -> int:
-    """The number of slots of a staging file that is ours."""
-    check_owner(path)
-    with path.open("rb") as file:
-        head = file.read(32)
-    if head[:8] != MAGIC or head[8:12] != LAYOUT_VERSION.to_bytes(4, "little") or head[16:32] != spool:
+def _check(fd: int, path: Path, spool: bytes) -> int:
+    """The number of slots of a staging file that is this spool's, and as long as it says."""
+    head = os.pread(fd, 32, 0)
+    slots = int.from_bytes(head[12:16], "little")
+    ours = head[:12] == MAGIC + LAYOUT_VERSION.to_bytes(4, "little") and head[16:32] == spool
+    if not (ours and 0 < slots <= MAX_BURST and os.fstat(fd).st_size == _file_bytes(slots)):
         raise BadStaging(f"{path} is no staging file of this spool; move it away and start again")
-    return int.from_bytes(head[12:16], "little")
-
-
-def check_owner(path: Path) -> None:
-    """Whether a file in a directory of everybody's is ours alone. Raises BadStaging."""
-    status = path.lstat()
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise BadStaging(f"{path} belongs to another user or is open to others; remove it and start again")
+    return slots

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from pipeline.errors import BadOption
-from spool.disk import write_at
+from spool.disk import opened, write_at
 from spool.errors import BadSpool, NoSpool
 from spool.format import FOOTER_TAIL, HEADER_BYTES, footer_bytes
 from spool.layout import SEGMENT, SENT, SPARE, Layout, parse_name, segment_name
@@ -139,7 +139,7 @@ def _mirror(source: Remote, name: str, path: Path) -> None:
 
 
 def _is_unbound(path: Path) -> bool:
-    with path.open("rb", buffering=0) as file:
+    with opened(path) as file:
         try:
             return bool(header_of(file.fileno(), path)["first_sequence"] == UNBOUND)
         except BadSpool:
@@ -180,7 +180,7 @@ def _fetch(file: Any, begin: int, end: int | None) -> int:
         _bring(file, fd, [(0, min(size, 2 * HEADER_BYTES))])
         if is_packed(fd):
             _bring(file, fd, [(0, size)])
-            packed, fd = fd, open_plain(Path(f"/proc/self/fd/{fd}"))
+            packed, fd = fd, open_plain(Path(f"/proc/self/fd/{fd}"), links=True)
             os.close(packed)
         else:
             _bring(file, fd, [(begin, size if end is None else min(end, size))])

@@ -13,10 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from spool.disk import make_directory, write_file
+from spool.disk import make_directory, read_text, write_file
 from spool.wanted import Wanted
 
 _VERSION = 1
+MOST_BYTES = 256 << 20
+"""Of the file: a line for each topic of each segment, some million."""
 
 
 class Counted(NamedTuple):
@@ -39,7 +41,7 @@ class Note:
     def read(self) -> list[Counted]:
         """What was counted; nothing where that was not, or the file is damaged or of another release."""
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            found = json.loads(read_text(self._path, MOST_BYTES))
             return [Counted(*row) for row in found["counted"]] if found["version"] == _VERSION else []
         except (OSError, ValueError, KeyError, TypeError):
             return []

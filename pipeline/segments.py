@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from pipeline.errors import JobFailed, SegmentGone
 from pipeline.remote import is_address, open_remote, shown
 from spool.decode import decode
-from spool.disk import read_at
+from spool.disk import open_to_read, read_at
 from spool.errors import BadSpool, ReadFailed
 from spool.examination import malformed
 from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, Record, decode_header
@@ -42,7 +42,7 @@ def open_segment(layout: Layout, first_sequence: int, number: int = 0, *, plain:
     for name, suffix in ((number, SPARE), (first_sequence, SEGMENT), (first_sequence, SENT)):
         path = layout.segment(name, suffix)
         try:
-            return open_plain(path) if plain else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return open_plain(path) if plain else open_to_read(path)
         except FileNotFoundError:
             continue
     return None

@@ -5,24 +5,25 @@
 
 The delivery worker looks for the first a few times a second. A worker that is started anew goes on with the
 trace that it finds. It ends when its time is over, when its bytes are used up, or when the first file goes.
-Both are believed only of files that belong to ourselves or to root: /dev/shm is open to everybody.
+Both are believed only of files that nobody else can have made (spool.own).
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 import secrets
-import stat
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spool.own import Owners, read_believed
+
 VERSION = 1
 MOST_SECONDS, MOST_BYTES = 3600.0, 16 << 20
 """A trace that nobody ends is over by then."""
+MOST_ASK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +90,12 @@ def events_path(page: Path) -> Path:
     return page.with_suffix(".trace")
 
 
-def read_ask(page: Path) -> Ask | None:
-    """What is asked for by somebody who may; None when nothing is. Raises OSError."""
+def read_ask(page: Path, owners: Owners = ()) -> Ask | None:
+    """What is asked for by somebody who may: ourselves, root, or one of `owners`; None when nothing is.
+
+    Raises NotAFile, NotOurs, OSError.
+    """
     try:
-        fd = os.open(ask_path(page), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return decode(read_believed(ask_path(page), MOST_ASK_BYTES, owners=owners))
     except FileNotFoundError:
         return None
-    with os.fdopen(fd, "rb") as file:
-        return decode(file.read(MOST_BYTES)) if is_ours(fd) else None
-
-
-def is_ours(fd: int) -> bool:
-    """Whether an open file is a plain one, of ourselves or of root."""
-    found = os.fstat(fd)
-    return stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid())

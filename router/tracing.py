@@ -32,8 +32,10 @@ import numpy.typing as npt
 
 from dispatch.codes import name_of
 from dispatch.pool import Outcomes, Pool
-from router.trace_ask import Ask, events_path, is_ours, read_ask
+from router.trace_ask import Ask, events_path, read_ask
+from spool.errors import NotOurs
 from spool.kernel import kernel
+from spool.own import append_own
 from spool.record import Batch, Topics
 from spool.wire import DEAD_LETTERED, reason_name
 
@@ -81,15 +83,11 @@ class Trace:
     """One trace that runs."""
 
     def __init__(self, ask: Ask, path: Path, topics: Topics, pool: Pool) -> None:
-        """Go on with the lines in `path`, or begin them. Raises OSError when they may not be written."""
+        """Go on with the lines in `path`, or begin them. Raises NotOurs, OSError."""
         self.ask, self._pool = ask, pool
         self._topics = np.array([topics.add(name) for name in ask.topics], np.int64)
         self._key = np.frombuffer(ask.key or b"", np.uint8)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
-        if not is_ours(self._file.fileno()):
-            self._file.close()
-            raise PermissionError(f"{path} belongs to somebody else")
+        self._file = os.fdopen(append_own(path), "ab", buffering=0)
         self._left = ask.most_bytes - os.fstat(self._file.fileno()).st_size
         self._lines: list[bytes] = []
         self._followed: dict[int, int] = {}
@@ -248,7 +246,7 @@ class Tracing:
             if self.current is None and ask is not None and ask.token != self._done and not ask.is_over():
                 self.current = Trace(ask, events_path(self._page), self._topics, self._pool)
                 _log.info("a trace of single messages runs: brucectl trace has asked for it")
-        except OSError as error:
+        except (NotOurs, OSError) as error:
             # A full tmpfs, or a file of somebody else's. Delivery goes on.
             _log.warning("no trace: %s", error)
             if ask is not None:

@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from spool.digest import digest
-from spool.disk import write_file
+from spool.disk import read_text, write_file
+from spool.errors import NotAFile
 
 log = logging.getLogger("bruce.keeper")
 
+MOST_BYTES = 16 << 20
+"""Of the file: a line for each of some hundred thousand segments."""
 SAVE_S = 60.0
 """A keeper that is killed forgets so much of the clock, at most."""
 
@@ -56,8 +59,8 @@ class Ages:
 def _read(path: Path) -> tuple[float, dict[int, float]]:
     """(clock, delivered at, by first sequence); a clock that begins when there is none, or it is damaged."""
     try:
-        *lines, check = path.read_text(encoding="ascii", errors="replace").splitlines(keepends=True)
-    except (FileNotFoundError, ValueError):
+        *lines, check = read_text(path, MOST_BYTES).splitlines(keepends=True)
+    except (FileNotFoundError, NotAFile, ValueError):
         return 0.0, {}
     if check != f"{digest(''.join(lines).encode()):016x}\n":
         return 0.0, {}

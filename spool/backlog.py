@@ -10,6 +10,7 @@ any case; `estimated` says that their topics are not.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from spool import scan
 from spool.catalogue import Catalogue, SegmentInfo
 from spool.changes import CHUNK_MESSAGES
 from spool.decode import decode
+from spool.disk import opened
 from spool.environment import UNREADABLE
 from spool.errors import BadSpool, ReadFailed
 from spool.files import Span, Unreadable, read_file
@@ -210,7 +212,7 @@ class Backlog:
 
     def _footer_counts(self, info: SegmentInfo) -> Counts | None:
         try:
-            with open(self._catalogue.open_file(info), "rb", buffering=0) as file:
+            with os.fdopen(self._catalogue.open_file(info), "rb", buffering=0) as file:
                 footer = read_footer(file.fileno())
         except ReadFailed:
             return None
@@ -332,7 +334,7 @@ def _has_far_to_walk(layout: Layout) -> bool:
         live = live_segment(layout)
         if live is None:
             return False
-        with live.path.open("rb", buffering=0) as file:
+        with opened(live.path) as file:
             if read_footer(file.fileno()):
                 return False
     except (OSError, BadSpool):

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from spool.digest import digest
-from spool.disk import allocate, write_at
+from spool.disk import allocate, is_regular, open_to_write, read_bytes, write_at
 
 BANK_BYTES = 65536
 BANKS_BYTES = 2 * BANK_BYTES
@@ -25,7 +25,7 @@ HEAD_BYTES = 256
 
 def make_banks(path: Path) -> None:
     """Make a file that counts nothing where none is, or none that is whole. Raises SpoolFull, OSError."""
-    if not path.exists() or path.stat().st_size != BANKS_BYTES:
+    if not is_regular(path) or path.stat().st_size != BANKS_BYTES:
         allocate(path, b"", BANKS_BYTES)
 
 
@@ -48,7 +48,7 @@ def bank_of(data: bytes, number: int) -> bytes:
 def read_bank(path: Path) -> tuple[int, bytes]:
     """(burst, the right bank) of a file; (0, nothing) without one."""
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, BANKS_BYTES)
     except FileNotFoundError:
         return 0, b""
     burst, number = right_bank(data)
@@ -61,11 +61,11 @@ class SyncedBanks:
     def __init__(self, path: Path) -> None:
         """Open the file at `path`; made when it is not there. Raises SpoolFull, OSError."""
         make_banks(path)
-        data = path.read_bytes()
+        data = read_bytes(path, BANKS_BYTES)
         self.burst, self._right = right_bank(data)
         self.bank = bank_of(data, self._right) if self.burst else bytes(BANK_BYTES)
         """The right one. What two torn ones hold is nothing to count on from."""
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._fd = open_to_write(path)
         try:
             # The last sync before may have failed: what is read is in memory, and perhaps only there.
             write_at(self._fd, self.bank, self._right * BANK_BYTES)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spool.disk import read_at
+from spool.disk import opened, read_at
 from spool.format import (
     HEADER,
     HEADER_BYTES,
@@ -67,7 +67,7 @@ class Beginning(NamedTuple):
 
 def remains(path: Path) -> Record:
     """The bytes in the place of a segment's header, as a HEADER record. Raises OSError."""
-    with path.open("rb", buffering=0) as file:
+    with opened(path) as file:
         data = read_at(file.fileno(), HEADER_BYTES, header_at(file.fileno()))
     return np.asarray(np.frombuffer(data.ljust(HEADER_BYTES, b"\0"), HEADER)[0])
 

@@ -12,7 +12,7 @@ import numpy as np
 from spool.banks import BANKS_BYTES
 from spool.catalogue import Catalogue
 from spool.changes import CHUNK_MESSAGES
-from spool.disk import read_at
+from spool.disk import read_at, read_bytes
 from spool.environment import UNREADABLE
 from spool.examination import Examination
 from spool.finding import Finding, Kind, Severity, damage
@@ -134,7 +134,7 @@ class Books:
             )
             return
         for _ in range(_TRIES):
-            if read_books(path)[0] or not any(path.read_bytes()):
+            if read_books(path)[0] or not any(read_bytes(path, BANKS_BYTES)):
                 return
         yield damage(path, 0, Kind.LEDGER, "the ledger cannot be read: what it counted is gone")
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.carved import Earlier
-from spool.disk import read_at
+from spool.disk import open_to_read, read_at
 from spool.errors import BadSpool
 from spool.examination import malformed
 from spool.format import HEAD, HEAD_BYTES, HEADER_BYTES, MAGIC, Keys, Record, decode_header, keys_from
@@ -99,7 +99,7 @@ class Carver:
 
     def __init__(self, path: Path, spools: Iterable[Path] = ()) -> None:
         """`spools`: directories of spools, from whose segments frames of the image may be. Raises OSError."""
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = open_to_read(path, links=True)
         self._size = os.fstat(self._fd).st_size
         self._keys = {keys.mark: keys for keys in self._known_keys(spools)}
         self._marks = np.array(sorted(self._keys), np.int64)

@@ -83,7 +83,7 @@ class Catalogue:
         except ReadFailed:
             self.untold[first] = time.monotonic() + RETRY_S
             return None
-        except (BadSpool, IsADirectoryError):
+        except BadSpool:
             self.damaged.add(first)
             return None
         self.untold.pop(first, None)

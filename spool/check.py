@@ -15,11 +15,12 @@ import numpy as np
 
 from spool.abreast import in_order
 from spool.books import Books
+from spool.disk import read_text
 from spool.errors import BadSpool, UnknownVersion
 from spool.examination import Examination, Totals
 from spool.finding import Finding, Kind, Severity, damage
 from spool.frame import BURST, DIGEST, DISCARDED, SEQUENCE, STORED
-from spool.identity import read_identity
+from spool.identity import IDENTITY_BYTES, read_identity
 from spool.layout import SENT, SPARE, Layout, parse_name
 from spool.live import EPOCH
 from spool.scan import read_header
@@ -138,7 +139,7 @@ def _number(path: Path) -> tuple[bytes, int]:
 def _identity(layout: Layout) -> Iterator[Finding]:
     """The file that names the spool."""
     try:
-        uuid.UUID(layout.identity.read_text(encoding="ascii", errors="replace").partition("\n")[0])
+        uuid.UUID(read_text(layout.identity, IDENTITY_BYTES).partition("\n")[0])
     except FileNotFoundError:
         sentence = "it is not there; the segments name the spool"
         yield Finding(layout.identity, 0, Severity.NOTE, Kind.IDENTITY, sentence)

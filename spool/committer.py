@@ -22,7 +22,7 @@ from pathlib import Path
 
 from spool.catalogue import RETRY_S
 from spool.crash_point import reach
-from spool.disk import sync_directory
+from spool.disk import open_to_read, opened, sync_directory
 from spool.errors import BadSpool, ReadFailed, SpoolFull
 from spool.format import MARK_BYTES, Record
 from spool.frame import BURST, DIGEST, POSITION, SEQUENCE, tail_at_start
@@ -78,7 +78,7 @@ class Committer:
                 self._pass_over(error, paths)
                 continue
             self.last = max(self.last, int(header["number"]))
-            with path.open("rb", buffering=0) as file:
+            with opened(path) as file:
                 try:
                     footer = read_footer(file.fileno())
                 except ReadFailed as error:
@@ -123,7 +123,7 @@ class Committer:
         self._path, header = following
         self.number, self.tail = int(header["number"]), tail_at_start(header)
         self._first, self._entry, self._stuck = int(header["first_sequence"]), -MARK_BYTES, -1
-        self._scan = Scan(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC), self.tail)
+        self._scan = Scan(open_to_read(self._path), self.tail)
         return True
 
     def commit_all(self) -> bool:
@@ -207,7 +207,7 @@ class Committer:
         assert self._scan is not None
         try:
             renew(self.layout, self._path)
-            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_to_read(self._path)
         except OSError as error:
             self._page.words[Field.SYNC_ERROR] = error.errno or -1
             self._renew_at = time.monotonic() + RENEW_S

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spool.digest import digest
-from spool.disk import write_file
+from spool.disk import read_bytes, write_file
 from spool.errors import BadSpool, UnknownVersion
 
 MAGIC = b"brucecnt"
@@ -24,6 +24,8 @@ SUFFIX = ".counts"
 _HEAD = struct.Struct("<8sII16s")
 _ROW = struct.Struct("<QIH")
 _CHECK_BYTES = 8
+MOST_BYTES = 64 << 20
+"""Of a file that is read: histories of some hundred thousand topics."""
 
 History = list[tuple[int, int]]
 """(from sequence, partitions), in order."""
@@ -79,4 +81,4 @@ def write_counts(directory: Path, name: str, spool: bytes, histories: Mapping[by
 
 def read_counts(path: Path) -> CountsFile:
     """What a file says. Raises BadSpool when it is damaged or something else, UnknownVersion, OSError."""
-    return decode_counts(path.read_bytes(), path)
+    return decode_counts(read_bytes(path, MOST_BYTES), path)

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from spool.digest import digest
-from spool.disk import read_at, sync_directory, write_at
+from spool.disk import open_or_make, open_to_read, read_at, sync_directory, write_at
 from spool.errors import BadSpool
 from spool.format import MAX_BODY_BYTES
 
@@ -122,9 +122,13 @@ def read_file(path: Path) -> Iterator[GivenUp]:
     Raises BadSpool when the file is something else, OSError.
     """
     try:
-        data = path.read_bytes()
+        fd = open_to_read(path, links=True)
     except FileNotFoundError:
         return
+    try:
+        data = read_at(fd, os.fstat(fd).st_size, 0)
+    finally:
+        os.close(fd)
     if not data.startswith(HEAD) and not HEAD.startswith(data):
         raise BadSpool(f"{path} is no discard file of a version that is known here")
     yield from (message for message, _ in _records(data))
@@ -180,7 +184,7 @@ class DiscardFile:
         """A descriptor of the younger generation, while no other process writes to it. Raises OSError."""
         end = time.monotonic() + PATIENCE_S
         while True:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+            fd = open_or_make(self.path, links=True)
             try:
                 if self._is_ours(fd):
                     yield fd

@@ -13,9 +13,9 @@ from typing import Any
 
 import lmdb
 
-from spool.disk import make_directory, sync_directory
+from spool.disk import FILE_MODE, is_regular, make_directory, sync_directory
 from spool.lock import is_in_use
-from spool.soundness import is_harmless
+from spool.soundness import are_files, is_harmless, set_modes
 
 log = logging.getLogger("bruce.spool")
 
@@ -44,14 +44,17 @@ def look_at(directory: Path) -> Opened:
     # Without a place in the lock file a writer would reuse pages under our eyes. Without a writer nothing is
     # written.
     in_use = is_in_use(directory / "lock.mdb")
-    if not in_use:
-        _refuse_harm(directory)
+    if not in_use and not is_harmless(directory):
+        raise _harmed(directory)
     return open_tables(directory, readonly=True, lock=in_use and os.access(directory / "lock.mdb", os.W_OK))
 
 
 def open_surely(directory: Path) -> Opened:
     """Open it to write, made when there is none; what cannot be read is set aside. Raises LMDB_REFUSES."""
     make_directory(directory)
+    lock = directory / "lock.mdb"
+    if os.path.lexists(lock) and not is_regular(lock):
+        os.replace(lock, directory / "lock.mdb.damaged")
     try:
         opened = _open_whole(directory)
     except UNREADABLE as error:
@@ -59,7 +62,7 @@ def open_surely(directory: Path) -> Opened:
             "%s cannot be read, and is begun anew: what was delivered is sent again: %s", directory, error
         )
         os.replace(directory / "data.mdb", directory / "data.mdb.damaged")
-        (directory / "lock.mdb").unlink(missing_ok=True)
+        lock.unlink(missing_ok=True)
         opened = open_tables(directory, readonly=False, lock=True)
     opened[0].reader_check()
     # LMDB syncs its file, and not the name of it.
@@ -69,7 +72,8 @@ def open_surely(directory: Path) -> Opened:
 
 def _open_whole(directory: Path) -> Opened:
     """Touch every row: damage to the file's structure shows here, and not between two commits."""
-    _refuse_harm(directory)
+    if not is_harmless(directory):
+        raise _harmed(directory)
     env, tables = open_tables(directory, readonly=False, lock=True)
     try:
         with env.begin() as txn:
@@ -85,6 +89,8 @@ def _open_whole(directory: Path) -> Opened:
 
 def open_tables(directory: Path, *, readonly: bool, lock: bool) -> Opened:
     """Open it as it is. `lock`: with a place in the lock file. Raises LMDB_REFUSES."""
+    if not are_files(directory):
+        raise _harmed(directory)
     env = lmdb.open(
         os.fsencode(directory),
         map_size=MAP_BYTES,
@@ -92,8 +98,10 @@ def open_tables(directory: Path, *, readonly: bool, lock: bool) -> Opened:
         readonly=readonly,
         lock=lock,
         create=not readonly,
-        mode=0o660,
+        mode=FILE_MODE,
     )
+    if not readonly:
+        set_modes(directory)
     try:
         tables = {}
         for name in _TABLES:
@@ -105,6 +113,5 @@ def open_tables(directory: Path, *, readonly: bool, lock: bool) -> Opened:
     return env, tables
 
 
-def _refuse_harm(directory: Path) -> None:
-    if not is_harmless(directory):
-        raise lmdb.CorruptedError(f"{directory} lacks pages, or has others in their place")
+def _harmed(directory: Path) -> lmdb.Error:
+    return lmdb.CorruptedError(f"{directory} lacks pages, or has others in their place")

@@ -11,6 +11,8 @@
       BadSpool           the files cannot be trusted
         UnknownVersion   written by a newer release
         ReadFailed       the disk gives an error for bytes of a file; an OSError, too
+        NotAFile         a pipe, a link, a directory where a file should be; an OSError, too
+      NotOurs            a directory or a file that another user could have planted
 
 Each message is one sentence that says what, where and what to do; `cli.exits` maps the tree to exit codes.
 """
@@ -72,3 +74,14 @@ class ReadFailed(BadSpool, OSError):
 
     def __str__(self) -> str:
         return f"{self.filename} cannot be read: {self.strerror}; see to the disk"
+
+
+class NotAFile(BadSpool, OSError):
+    """No regular file stands where one should. Made as an OSError is: number, what it is, path."""
+
+    def __str__(self) -> str:
+        return f"{self.filename} is {self.strerror} and no regular file: move it away"
+
+
+class NotOurs(SpoolError):
+    """A directory or a file belongs to another user, or others may write to it: nothing in it is believed."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from spool.beginning import Beginning, find_beginning
 from spool.contents import Contents
-from spool.disk import read_at
+from spool.disk import opened, read_at
 from spool.errors import BadSpool, ReadFailed, UnknownVersion
 from spool.finding import Finding, Kind, Severity, damage
 from spool.format import (
@@ -141,7 +141,7 @@ class Examination:
 
     def _head(self) -> Iterator[Finding]:
         """The first bytes of a packed file, which its plain form does not have."""
-        with self.path.open("rb", buffering=0) as file:
+        with opened(self.path) as file:
             if has_damaged_head(file.fileno()):
                 sentence = "its first bytes are damaged; it is read all the same, as a packed segment"
                 yield damage(self.path, 0, Kind.HEADER, sentence)

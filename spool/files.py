@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.decode import decode
+from spool.disk import opened
 from spool.examination import WRITTEN, malformed, skip_damage
 from spool.format import Record
 from spool.frame import POSITION, SEQUENCE, tail_at_start
@@ -111,7 +112,7 @@ def read_file(
     Chunks that hold nothing like `pattern` are not made into batches. Raises BadSpool when the file is no
     segment, UnknownVersion, OSError.
     """
-    with path.open("rb", buffering=0) as file:
+    with opened(path) as file:
         header, footer = header_of(file.fileno(), path), read_footer(file.fileno())
     if path.suffix == SPARE and header["first_sequence"] < 0:
         return

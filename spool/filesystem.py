@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from spool.disk import make_anew
+
 PROBE = "probe.tmp"
 _STATFS_BYTES = 256
 
@@ -82,7 +84,7 @@ def can_reserve(directory: Path) -> bool:
     """
     path = directory / PROBE
     libc = ctypes.CDLL(None, use_errno=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fd = make_anew(path)
     try:
         failed = libc.fallocate(fd, 0, ctypes.c_int64(0), ctypes.c_int64(4096)) != 0
         return not (failed and ctypes.get_errno() in (errno.EOPNOTSUPP, errno.ENOSYS))

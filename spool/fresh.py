@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.catalogue import Catalogue, SegmentInfo
+from spool.disk import open_to_read
 from spool.errors import BadSpool
 from spool.format import Record
 from spool.frame import BURST, Tail
@@ -73,7 +74,7 @@ class Fresh:
         if self._last_burst - entrance.burst > MOST_FRAMES:
             return None
         counts, oldest = Counts(), None
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_to_read(path)
         try:
             for run in runs(fd, entrance, self._last_burst):
                 counts.update(topics_of(run))

@@ -21,7 +21,7 @@ import numpy as np
 
 from spool.beginning import Beginning, find_beginning, remains
 from spool.crash_point import reach
-from spool.disk import read_at, write_at
+from spool.disk import is_regular, open_to_write, read_at, write_at
 from spool.errors import BadSpool, NoSpool, ReadFailed, UnknownVersion
 from spool.format import HEADER_BYTES, VERSION, Record, encode_header, unsigned
 from spool.frame import BURST, DIGEST, DISCARDED, SEQUENCE, STORED, Tail, tail_at_start
@@ -54,7 +54,7 @@ def mend_headers(layout: Layout) -> None:
     What the disk gives an error for is left alone: it waits for the disk.
     """
     for path in (layout.segment(*pair) for pair in layout.list_segments()):
-        if path.is_file() and is_unread(path):
+        if is_regular(path) and is_unread(path):
             log.error("%s: the disk gives an error for its header; it is left as it is", path)
     for pair in damaged_headers(layout):
         path = layout.segment(*pair)
@@ -66,7 +66,7 @@ def mend_headers(layout: Layout) -> None:
         if data is None:
             set_aside(layout, path, "its header is damaged, and nothing is left that says what stood in it")
             continue
-        with path.open("r+b", buffering=0) as file:
+        with os.fdopen(open_to_write(path), "r+b", buffering=0) as file:
             at = header_at(file.fileno())
             keep(layout, f"{path.name}.header", read_at(file.fileno(), HEADER_BYTES, at))
             write_at(file.fileno(), data, at)
@@ -118,7 +118,7 @@ def header_by_frames(path: Path) -> bytes | None:
 
 def _is_damaged(path: Path) -> bool:
     """A directory is no segment, nor is what a crash left empty. What the disk does not give may be good."""
-    return path.is_file() and path.stat().st_size > 0 and _header(path) is None and not is_unread(path)
+    return is_regular(path) and path.stat().st_size > 0 and _header(path) is None and not is_unread(path)
 
 
 def is_unread(path: Path) -> bool:
@@ -127,7 +127,7 @@ def is_unread(path: Path) -> bool:
         read_header(path)
     except ReadFailed:
         return True
-    except (BadSpool, IsADirectoryError):
+    except BadSpool:
         return False
     return False
 
@@ -137,7 +137,7 @@ def _header(path: Path) -> Record | None:
         return read_header(path)
     except UnknownVersion:
         raise
-    except (BadSpool, IsADirectoryError):
+    except BadSpool:
         return None
 
 

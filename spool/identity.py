@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 
-from spool.disk import write_file
+from spool.disk import read_text, write_file
 from spool.errors import BadSpool, NoSpool
 from spool.format import SECRET_BYTES, Record
 from spool.layout import Layout
@@ -32,6 +32,8 @@ from spool.segment import Identity, bound_spares
 
 log = logging.getLogger("bruce.spool")
 
+IDENTITY_BYTES = 1024
+"""Of the file: four lines."""
 _HOST, _SECRET, _IN_USE = "host ", "secret ", "in use\n"
 
 
@@ -126,7 +128,7 @@ def mark_in_use(layout: Layout) -> None:
 
 def _text(layout: Layout) -> str:
     try:
-        return layout.identity.read_text(encoding="utf-8", errors="replace")
+        return read_text(layout.identity, IDENTITY_BYTES)
     except FileNotFoundError:
         return ""
 

@@ -26,10 +26,10 @@ import numpy as np
 
 from spool.crash_point import reach
 from spool.digest import digest
-from spool.disk import make_directory
+from spool.disk import FILE_MODE, make_directory
 from spool.frame import TAIL_FIELDS, Tail
 from spool.lock import is_in_use
-from spool.soundness import is_harmless
+from spool.soundness import are_files, is_harmless, set_modes
 
 log = logging.getLogger("bruce.keeper")
 
@@ -102,7 +102,8 @@ class IndexReader:
 
     def __init__(self, directory: Path) -> None:
         """Open it. Raises lmdb.Error when there is none, or it cannot be opened without harm."""
-        if not is_in_use(directory / "lock.mdb") and not is_harmless(directory):
+        in_use = is_in_use(directory / "lock.mdb")
+        if not (are_files(directory) if in_use else is_harmless(directory)):
             raise lmdb.CorruptedError(f"{directory} lacks pages, or has others in their place")
         self._env = lmdb.open(os.fsencode(directory), readonly=True, lock=False, max_dbs=2, create=False)
         self._meta = self._env.open_db(b"meta", create=False)
@@ -188,8 +189,9 @@ def _open(directory: Path) -> tuple[Any, Any, Any]:
 
 def _environment(directory: Path) -> tuple[Any, Any, Any]:
     env = lmdb.open(
-        os.fsencode(directory), map_size=MAP_BYTES, max_dbs=2, sync=False, metasync=False, mode=0o660
+        os.fsencode(directory), map_size=MAP_BYTES, max_dbs=2, sync=False, metasync=False, mode=FILE_MODE
     )
+    set_modes(directory)
     return env, env.open_db(b"meta"), env.open_db(b"entry")
 
 

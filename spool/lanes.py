@@ -17,7 +17,7 @@ import struct
 from typing import NamedTuple
 
 from spool.digest import digest
-from spool.disk import make_directory, sync_directory, write_file
+from spool.disk import make_directory, read_bytes, sync_directory, write_file
 from spool.layout import Layout
 
 _MAGIC, _VERSION = b"brucelan", 1
@@ -39,7 +39,7 @@ _UNKNOWN = Lanes(0, 0)
 def read_lanes(layout: Layout) -> Lanes | None:
     """The lanes that jobs have used; None when all are closed."""
     try:
-        data = layout.lanes.read_bytes()
+        data = read_bytes(layout.lanes, _LANES.size + _CHECK_BYTES)
     except FileNotFoundError:
         return None
     except OSError:

@@ -130,14 +130,12 @@ class Layout:
         return sorted(pair for pair, is_file in self._named() if pair[1] != SPARE and is_file)
 
     def list_strangers(self) -> list[Path]:
-        """What is called as a segment and is no file, in order: a directory, or a pipe, that nobody reads."""
-        return sorted(
-            self.segment(*pair) for pair, is_file in self._named() if pair[1] != SPARE and not is_file
-        )
+        """What is called as a segment or a spare and is no file, in order: a directory, a pipe, a link."""
+        return sorted(self.segment(*pair) for pair, is_file in self._named() if not is_file)
 
     def list_spares(self) -> list[int]:
         """The numbers of the spares, in order."""
-        return sorted(pair[0] for pair, _ in self._named() if pair[1] == SPARE)
+        return sorted(pair[0] for pair, is_file in self._named() if pair[1] == SPARE and is_file)
 
     def _named(self) -> list[tuple[tuple[int, str], bool]]:
         """((number, suffix), whether it is a file) of what is called as a segment or a spare."""
@@ -146,4 +144,4 @@ class Layout:
                 found = [(parse_name(entry.name), entry) for entry in entries]
         except FileNotFoundError:
             return []
-        return [(pair, entry.is_file()) for pair, entry in found if pair]
+        return [(pair, entry.is_file(follow_symlinks=False)) for pair, entry in found if pair]

@@ -33,7 +33,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spool.digest import digest
-from spool.disk import make_directory, write_at, write_file
+from spool.disk import make_directory, open_to_write, read_bytes, read_text, write_at, write_file
+from spool.errors import NotAFile
 from spool.layout import Layout
 from spool.lock import HOLDER_BYTES, Lock, is_held
 
@@ -93,8 +94,8 @@ def _checked(data: bytes) -> bytes:
 def _read(path: Path, shape: struct.Struct, magic: bytes, at: int = 0) -> tuple[object, ...] | None:
     """The fields behind magic and version; None without a file, or when it holds something else."""
     try:
-        data = path.read_bytes()[at:][: shape.size + _CHECK_BYTES]
-    except (FileNotFoundError, PermissionError):
+        data = read_bytes(path, at + shape.size + _CHECK_BYTES)[at:][: shape.size + _CHECK_BYTES]
+    except (FileNotFoundError, PermissionError, NotAFile):
         return None
     if data != _checked(data[: shape.size]) or data[: len(magic)] != magic:
         return None
@@ -145,7 +146,7 @@ def lent_to(layout: Layout, boot: bytes) -> tuple[Ask, Grant] | None:
 def machine_id() -> bytes:
     """What tells this host from others, through all its boots; zeros where it has nothing like that."""
     try:
-        return bytes.fromhex(_MACHINE_ID.read_text(encoding="ascii").strip()).ljust(16, b"\0")[:16]
+        return bytes.fromhex(read_text(_MACHINE_ID, 64, links=True).strip()).ljust(16, b"\0")[:16]
     except (OSError, ValueError):
         return bytes(16)
 
@@ -218,7 +219,7 @@ class Claim:
             _host_name().encode(),
         )
         # Opened anew: on a network filesystem others see it when it is closed.
-        fd = os.open(self._layout.lease, os.O_WRONLY | os.O_CLOEXEC)
+        fd = open_to_write(self._layout.lease)
         try:
             write_at(fd, _checked(row), HOLDER_BYTES)
         finally:
@@ -233,8 +234,10 @@ class Claim:
         """Ask no longer."""
         self._ended.set()
         self._thread.join()
-        with contextlib.suppress(FileNotFoundError):
-            os.truncate(self._layout.lease, 0)
+        with contextlib.suppress(FileNotFoundError, NotAFile):
+            fd = open_to_write(self._layout.lease)
+            os.ftruncate(fd, 0)
+            os.close(fd)
         self._lock.release()
 
 

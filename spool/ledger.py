@@ -32,7 +32,7 @@ from spool.banks import (
     read_bank,
     right_bank,
 )
-from spool.disk import read_at
+from spool.disk import open_to_read, open_to_write, read_at
 from spool.kernel import address_of, call, copy, kernel, load_i64, publish_i64, store_i64, store_u16
 from spool.layout import copy_of_ledger
 from spool.mapping import Mapping
@@ -104,7 +104,7 @@ class Ledger:
         What its copy knows and it does not, it learns. Raises SpoolFull, OSError.
         """
         make_banks(path)
-        self._mapping = Mapping(path, length=BANKS_BYTES)
+        self._mapping = Mapping(open_to_write(path), length=BANKS_BYTES)
         self.burst, self._right = right_bank(self._mapping.bytes.tobytes())
         burst, bank = _newest(path)
         if burst > self.burst:
@@ -153,7 +153,7 @@ class LedgerCopy:
     def _is_behind(self) -> bool:
         """Whether the ledger may count more than its copy; a look at two words."""
         try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_to_read(self._path)
         except FileNotFoundError:
             return False
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from spool.decode import decode
-from spool.disk import read_at
+from spool.disk import opened, read_at
 from spool.errors import BadSpool
 from spool.examination import WRITTEN, malformed, skip_damage
 from spool.files import Span, Unreadable, of_segment
@@ -69,7 +69,7 @@ def locate(paths: Iterable[Path], sequence: int, *, fleeting: bool = False) -> L
 
 
 def _look_into(path: Path, sequence: int) -> Located | Unreadable | None:
-    with path.open("rb", buffering=0) as file:
+    with opened(path) as file:
         header, footer = header_of(file.fileno(), path), read_footer(file.fileno())
         packed = is_packed(file.fileno(), path)
     first = int(header["first_sequence"])

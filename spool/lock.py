@@ -9,7 +9,8 @@ import struct
 import time
 from pathlib import Path
 
-from spool.errors import SpoolBusy
+from spool.disk import open_or_make, open_to_read, read_bytes
+from spool.errors import NotAFile, SpoolBusy
 
 HOLDER_BYTES = 32
 """At the beginning of a file that is locked: the pid of who holds it, for people."""
@@ -25,7 +26,7 @@ class Lock:
 
         `note`: a word about ourselves for who finds it held.
         """
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        self._fd = open_or_make(path)
         end = time.monotonic() + patience_s
         while not self._taken():
             if time.monotonic() > end:
@@ -52,15 +53,14 @@ class Lock:
 
 def read_holder(path: Path) -> str:
     """The pid of who holds a lock, or held it last, and the note behind it; nothing where nobody did."""
-    with path.open("rb") as file:
-        return file.read(HOLDER_BYTES).decode("ascii", "replace").strip()
+    return read_bytes(path, HOLDER_BYTES)[:HOLDER_BYTES].decode("ascii", "replace").strip()
 
 
 def is_held(path: Path) -> bool:
     """Whether somebody on this host holds the flock on a file. For a moment nobody else can take it."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+        fd = open_to_read(path)
+    except (FileNotFoundError, NotAFile):
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -77,8 +77,8 @@ def is_in_use(path: Path) -> bool:
     Not for a process that holds one itself: it would lose it.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, PermissionError):
+        fd = open_to_read(path)
+    except (FileNotFoundError, PermissionError, NotAFile):
         return False
     try:
         # struct flock: type, whence, start, length, pid

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +21,8 @@ class Mapping:
     `bytes` uint8[length]; `address` of the first byte, for kernels.
     """
 
-    def __init__(self, path: Path, *, length: int | None = None) -> None:
-        """Map a file that exists, readable and writable."""
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    def __init__(self, fd: int, *, length: int | None = None) -> None:
+        """Map a file that is open to be read and written; the descriptor is closed. Raises OSError."""
         try:
             self.length = length or os.fstat(fd).st_size
             self._map = mmap.mmap(fd, self.length, mmap.MAP_SHARED)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spool.contents import Contents
 from spool.crash_point import reach
-from spool.disk import sync_directory, write_at
+from spool.disk import make_anew, sync_directory, write_at
 from spool.format import Record, keys_of
 from spool.frame import POSITION, SEQUENCE, STORED, tail_at_start
 from spool.gap import GAP_BYTES, encode_gap
@@ -54,7 +54,7 @@ def write_copy(path: Path, target: Path, header: Record, behind: Record | None, 
 
     `inside`: also for those that have good frames behind them. Raises OSError.
     """
-    fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o660)
+    fd = make_anew(target)
     try:
         source = open_plain(path, keys_of(header))
         try:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from spool.compression import compress, decompress
 from spool.digest import digest
-from spool.disk import write_file
+from spool.disk import opened, read_bytes, write_file
 from spool.errors import BadSpool, UnknownVersion
 
 MAGIC = b"bruceout"
@@ -40,6 +40,8 @@ MOST = 1 << 27
 _HEAD = struct.Struct("<8sI4x16sQ")
 _GAP_BYTES, _REASON_BYTES = 8, 4
 _UUID_BYTES = 16
+MOST_BYTES = MOST * 13
+"""Of a file that is read: what does not pack grows by less than a twelfth."""
 _CHECK_BYTES = 8
 
 
@@ -115,12 +117,12 @@ def write_outcomes(
 
 def read_outcomes(path: Path) -> OutcomeFile:
     """What a file says. Raises BadSpool when it is damaged or something else, UnknownVersion, OSError."""
-    return decode_outcomes(path.read_bytes(), path)
+    return decode_outcomes(read_bytes(path, MOST_BYTES), path)
 
 
 def count_outcomes(path: Path) -> int:
     """Messages that a file tells of, by its first bytes alone; 0 when it is none. Raises OSError."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         head = file.read(_HEAD.size)
     if len(head) < _HEAD.size or not head.startswith(MAGIC):
         return 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from spool.disk import allocated_bytes
+from spool.disk import allocated_bytes, open_to_read
 from spool.errors import BadSpool
 from spool.files import of_segment
 from spool.format import HEADER_BYTES
@@ -69,7 +69,7 @@ def overview(paths: Iterable[Path], layout: Layout | None) -> Iterator[Overview]
 
 
 def _look_at(path: Path, committed: tuple[int, Tail] | None) -> Overview:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_to_read(path)
     try:
         size = allocated_bytes(path)
         try:

@@ -93,13 +93,13 @@ def header_of(fd: int, where: object) -> Record:
     return decode_header(read_at(fd, HEADER_BYTES, header_at(fd, where)), where)
 
 
-def open_plain(path: Path, keys: Keys | None = None) -> int:
+def open_plain(path: Path, keys: Keys | None = None, *, links: bool = False) -> int:
     """A descriptor of a segment as it was before it was packed; of the file itself when it is not.
 
     `keys`: of the segment, where its header is damaged. What is damaged in a packed one reads as
     zeros. Raises ReadFailed, OSError, UnknownVersion.
     """
-    fd = open_to_read(path)
+    fd = open_to_read(path, links=links)
     try:
         if not is_packed(fd, path):
             plain, fd = fd, -1

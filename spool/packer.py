@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from spool.crash_point import reach
-from spool.disk import allocated_bytes, sync_directory
+from spool.disk import allocated_bytes, make_anew, open_to_read, sync_directory
 from spool.errors import BadSpool
 from spool.layout import SEGMENT, SENT, Layout
 from spool.live import read_footer
@@ -81,13 +81,13 @@ class Packer:
         """In the thread: the packed segment, durable, under another name; None when there is no point."""
         packed = path.with_name(path.name + _UNFINISHED)
         with contextlib.ExitStack() as files:
-            source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            source = open_to_read(path)
             files.callback(os.close, source)
             if is_packed(source, path) or read_footer(source) is None:
                 return None
             if os.fstat(source).st_size > MOST_BYTES:
                 return None
-            target = os.open(packed, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o660)
+            target = make_anew(packed)
             files.callback(os.close, target)
             try:
                 pack(source, target)

@@ -17,10 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from spool.digest import digest
-from spool.disk import write_file
+from spool.disk import FILE_MODE, write_at
+from spool.errors import NotAFile, NotOurs
 from spool.mapping import Mapping
+from spool.own import Owners, open_own, put_own, read_believed
 
 WORDS = 12288
+_BYTES = 8 * WORDS
 FORMAT = b"brucepg5"
 _FAMILY = b"brucepg"
 """With which the format of every release begins."""
@@ -157,13 +160,16 @@ def split_place(word: int) -> tuple[int, int]:
 class Page:
     """One mapped page; `words` int64[WORDS]."""
 
-    def __init__(self, path: Path) -> None:
-        """Map the page at `path`, which is made when it is not there, or is that of another release."""
-        if read_page(path) is None:
+    def __init__(self, path: Path, owners: Owners = ()) -> None:
+        """Map the page at `path`, which is made when none of ours, or of this release, is there.
+
+        `owners`: who else may have made it. Raises NotOurs where others may write to its directory, OSError.
+        """
+        if read_page(path, owners) is None:
             head = np.zeros(WORDS, np.int64)
             head[Field.MAGIC] = MAGIC
-            write_file(path, head.tobytes())
-        self._mapping = Mapping(path)
+            put_own(path, lambda fd: write_at(fd, head.tobytes(), 0), FILE_MODE)
+        self._mapping = Mapping(open_own(path, owners=owners), length=_BYTES)
         self.words = self._mapping.bytes.view(np.int64)
         self.address = self._mapping.address
 
@@ -205,85 +211,31 @@ def read_text(words: np.ndarray, field: Field) -> str | None:
     return data.decode("utf-8", "ignore")
 
 
-def read_page(path: Path) -> np.ndarray | None:
-    """A copy of the words, without mapping; None when there is no page."""
-    try:
-        data = path.read_bytes()
-    except (FileNotFoundError, PermissionError):
-        return None
-    words = np.frombuffer(data, np.int64) if len(data) == 8 * WORDS else np.zeros(1, np.int64)
+def read_page(path: Path, owners: Owners = ()) -> np.ndarray | None:
+    """A copy of the words, without mapping; None without a page of ours, of root's or of one of `owners`."""
+    data = _read(path, _BYTES + 1, owners)
+    words = np.frombuffer(data, np.int64) if len(data) == _BYTES else np.zeros(1, np.int64)
     return words if words[Field.MAGIC] == MAGIC else None
 
 
-def other_format(path: Path) -> str | None:
+def other_format(path: Path, owners: Owners = ()) -> str | None:
     """The name of a page's format, when another release has made it; else None."""
-    try:
-        with path.open("rb") as file:
-            name = file.read(len(FORMAT))
-    except (FileNotFoundError, PermissionError):
-        return None
+    name = _read(path, len(FORMAT), owners)
     return name.decode("ascii", "replace") if name.startswith(_FAMILY) and name != FORMAT else None
 
 
+def _read(path: Path, length: int, owners: Owners) -> bytes:
+    try:
+        return read_believed(path, length, owners=owners)
+    except (FileNotFoundError, NotADirectoryError, PermissionError, NotAFile, NotOurs):
+        return b""
+
+
 def bump(path: Path, field: Field) -> None:
-    """Add one to a word of the page at `path`, for its one writer. Raises OSError when there is no page."""
-    with path.open("r+b", buffering=0) as file:
-        file.seek(8 * field)
-        count = int.from_bytes(file.read(8), "little")
-        file.seek(8 * field)
-        file.write((count + 1).to_bytes(8, "little"))
-
-
-def runtime_directory() -> Path:
-    """Where memory lies that outlives processes but not the host: /run/bruce, else /dev/shm."""
-    chosen, other = _runtime_directories()
-    if chosen.is_dir() and os.access(chosen, os.W_OK) and _is_memory(chosen):
-        return chosen
-    return other
-
-
-def runtime_of(spool: bytes, boot: bytes) -> Path:
-    """The runtime directory that has a spool's page; without any, the one where it would be made.
-
-    Who looks may have other rights there than the daemon, and /run/bruce may have come since it was started.
-    """
-    found = (place for place in _runtime_directories() if page_path(place, spool, boot).exists())
-    return next(found, None) or runtime_directory()
-
-
-def _runtime_directories() -> tuple[Path, Path]:
-    return Path(os.environ.get("BRUCE_RUNTIME_DIRECTORY", "/run/bruce")), Path("/dev/shm")
-
-
-def _is_memory(path: Path) -> bool:
-    """Whether a directory lies on tmpfs, by the mount table."""
-    best, kind = "", ""
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, mount, fstype, *_ = line.split()
-        inside = str(path) == mount or str(path).startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, kind = mount, fstype
-    return kind in ("tmpfs", "ramfs")
-
-
-def page_path(directory: Path, spool: bytes, boot: bytes) -> Path:
-    """Where the page of a spool lies, in this boot of the host."""
-    return directory / f"bruce-{spool.hex()}-{boot.hex()}.page"
-
-
-def directory_word(directory: Path) -> int:
-    """Tells a spool's directory from its copies, wherever it is mounted or moved to on its filesystem."""
-    status = directory.stat()
-    return int(np.uint64(digest(f"{status.st_dev}:{status.st_ino}".encode())).astype(np.int64))
-
-
-def own_page_path(runtime: Path, directory: Path, spool: bytes, boot: bytes) -> Path:
-    """Where the page of the spool in `directory` lies: of a copy not where that of its original does.
-
-    A copy has the uuid of its original, and on the same host the boot. Raises FileNotFoundError.
-    """
-    path, own = page_path(runtime, spool, boot), directory_word(directory)
-    words = read_page(path)
-    if words is None or int(words[Field.DIRECTORY]) in (0, own):
-        return path
-    return path.with_name(f"{path.stem}-{own & 0xFFFFFFFFFFFFFFFF:016x}{path.suffix}")
+    """Add one to a word of the page at `path`, for its one writer. Raises NotOurs, OSError without a page."""
+    fd = open_own(path)
+    try:
+        count = int.from_bytes(os.pread(fd, 8, 8 * field), "little")
+        os.pwrite(fd, (count + 1).to_bytes(8, "little"), 8 * field)
+    finally:
+        os.close(fd)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spool.crash_point import reach
-from spool.disk import sync_directory
+from spool.disk import is_regular, sync_directory
 from spool.errors import BadSpool, ReadFailed, UnknownVersion
 from spool.format import Record
 from spool.frame import STORED
@@ -46,7 +46,7 @@ def list_misplaced(layout: Layout, spool: bytes) -> list[Misplaced]:
     found = list[Misplaced]()
     by_number = defaultdict[int, list[tuple[Path, Record]]](list)
     for path in _files(layout):
-        if not path.is_file():
+        if not is_regular(path):
             found.append(Misplaced(path, None, "it is no file"))
         elif (header := _header(path)) is None:
             if path.suffix == _MOVING:

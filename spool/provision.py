@@ -7,7 +7,7 @@ import math
 import time
 
 from spool.crash_point import reach
-from spool.disk import free_bytes
+from spool.disk import free_bytes, is_regular
 from spool.errors import SpoolFull
 from spool.fullness import LEAST, Full, WhenFull, fullness, give_up, most_spares, want
 from spool.layout import SPARE
@@ -42,7 +42,7 @@ class Provision:
         self._most = most_spares(options.max_bytes, options.segment_bytes)
         self._least = min(LEAST, self._most)
         self.next_spare = number + 1
-        while stock.layout.segment(self.next_spare, SPARE).exists():
+        while is_regular(stock.layout.segment(self.next_spare, SPARE)):
             self.next_spare += 1
         self.rate = 0.0
         """Bytes a second."""

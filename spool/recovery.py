@@ -33,7 +33,16 @@ from pathlib import Path
 
 from spool.contents import Contents
 from spool.crash_point import reach
-from spool.disk import PAGE_BYTES, make_directory, read_at, sync_directory, write_file
+from spool.disk import (
+    PAGE_BYTES,
+    is_regular,
+    make_directory,
+    opened,
+    read_at,
+    read_text,
+    sync_directory,
+    write_file,
+)
 from spool.errors import BadSpool, ReadFailed, UnknownVersion
 from spool.format import HEADER_BYTES, decode_header
 from spool.frame import BURST, POSITION, SEQUENCE, STORED, Tail, tail_at_start
@@ -45,6 +54,7 @@ from spool.layout import SPARE, Layout, parse_name
 from spool.live import LiveSegment, end_of, live_segment, next_epoch, read_footer
 from spool.lock import Lock
 from spool.options import SpoolOptions
+from spool.own import claim
 from spool.packed import is_packed
 from spool.placement import put_in_place
 from spool.quarantine import keep, set_aside
@@ -69,14 +79,14 @@ class OpenSpool:
 
 def boot_id() -> bytes:
     """This boot of this host, 16 bytes."""
-    return uuid.UUID(BOOT_ID.read_text().strip()).bytes
+    return uuid.UUID(read_text(BOOT_ID, 64).strip()).bytes
 
 
 def open_spool(options: SpoolOptions, note: str = "") -> OpenSpool:
     """Own the spool, make it when there is none, and put its files in order. `note`: as in Lock.
 
-    Raises SpoolBusy when somebody else owns it, UnknownVersion when a newer release wrote it, SpoolFull,
-    OSError.
+    Raises SpoolBusy when somebody else owns it, NotOurs where others could plant files, UnknownVersion when a
+    newer release wrote it, SpoolFull, OSError.
     """
     layout = Layout(options.directory)
     # Whoever is to read it besides is let in here, and nowhere else: chmod of this one directory.
@@ -86,6 +96,7 @@ def open_spool(options: SpoolOptions, note: str = "") -> OpenSpool:
     lock = Lock(layout.lock, "in use", note=note)
     try:
         reach("recover.owned")
+        claim(layout.directory, [layout.segments, layout.delivery, layout.quarantine])
         boot = boot_id()
         identity = put_in_order(layout, boot)
         # Last: while they lie there it is known that there was no clean end.
@@ -143,9 +154,9 @@ def _clean(layout: Layout) -> None:
     """Remove what a crash left half made."""
     places = (layout.directory, layout.segments, layout.quarantine)
     half = {path for place in places for path in place.iterdir() if path.suffix == ".tmp"}
-    half |= {path for path in layout.segments.iterdir() if path.stat().st_size == 0}
+    half |= {path for path in layout.segments.iterdir() if path.lstat().st_size == 0}
     # A directory is none of ours; on some filesystems an empty one has no bytes.
-    half = {path for path in half if path.is_file()}
+    half = {path for path in half if is_regular(path)}
     for path in half:
         path.unlink()
     _say_removed(layout, len(half))
@@ -198,7 +209,7 @@ def is_bound(path: Path) -> bool:
 
 def _holds_frames(path: Path) -> bool:
     """Whether anything was stored behind the header of a spare, as far as the first page."""
-    with path.open("rb", buffering=0) as file:
+    with opened(path) as file:
         return any(read_at(file.fileno(), PAGE_BYTES, HEADER_BYTES))
 
 
@@ -264,7 +275,7 @@ def _begin_epoch(layout: Layout, identity: Identity, before: Tail, number: int) 
 
 def is_sealed(path: Path) -> bool:
     """Whether a segment has a footer, or had one when it was packed."""
-    with path.open("rb", buffering=0) as file:
+    with opened(path) as file:
         return read_footer(file.fileno()) is not None or is_packed(file.fileno())
 
 
@@ -303,7 +314,7 @@ def _name(layout: Layout, segment: LiveSegment) -> Path:
 
 def _keep_torn(layout: Layout, path: Path, tail: Tail) -> None:
     """Move `tail` behind the last good frame, and copy what stands there, if not zero, to quarantine."""
-    with path.open("rb", buffering=0) as file:
+    with opened(path) as file:
         scan = Scan(file.fileno(), tail)
         for _ in scan.all():
             continue

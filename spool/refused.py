@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from spool.banks import BANK_BYTES, HEAD_BYTES, SyncedBanks, read_bank
 from spool.crash_point import reach
-from spool.disk import FULL
+from spool.disk import FULL, open_to_read
 from spool.errors import BadSpool, ReadFailed, SpoolFull
 from spool.examination import skip_damage
 from spool.files import list_files
@@ -114,7 +114,7 @@ class Refusals:
 
     def read(self, path: Path) -> bool:
         """Add what a segment has; whether it has, or had, anything. Raises BadSpool, OSError."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_to_read(path)
         try:
             header, footer = header_of(fd, path), read_footer(fd)
         finally:

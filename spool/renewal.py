@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from spool.crash_point import reach
-from spool.disk import PAGE_BYTES, read_at, sync_directory, write_at
+from spool.disk import PAGE_BYTES, make_anew, open_to_read, read_at, sync_directory, write_at
 from spool.errors import ReadFailed
 from spool.frame import POSITION, Tail, tail_at_start
 from spool.layout import Layout
@@ -43,7 +43,7 @@ def renew(layout: Layout, path: Path) -> None:
     suspect is where it was then, or renewed without the directory being known to be synced: do it again.
     """
     fresh = path.with_suffix(path.suffix + ".tmp")
-    fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o660)
+    fd = make_anew(fresh)
     try:
         _copy(path, fd)
         tail = tail_at_start(read_header(fresh))
@@ -65,7 +65,7 @@ def renew(layout: Layout, path: Path) -> None:
 
 
 def _copy(path: Path, target: int) -> None:
-    source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    source = open_to_read(path)
     try:
         copy_readable(source, target)
     finally:

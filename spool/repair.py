@@ -22,7 +22,7 @@ from spool.books import Books
 from spool.catalogue import Catalogue
 from spool.check import Check
 from spool.crash_point import reach
-from spool.disk import make_directory, read_at
+from spool.disk import make_directory, opened, read_at, read_text
 from spool.environment import UNREADABLE
 from spool.errors import BadSpool, NoSpool, SpoolBusy, UnknownVersion
 from spool.examination import Examination
@@ -32,7 +32,7 @@ from spool.frame import BURST, POSITION, SEQUENCE, STORED
 from spool.gap import GAP_BYTES
 from spool.headers import damaged_headers, header_by_frames, header_for
 from spool.holes import Hole, State
-from spool.identity import agreed_identity, read_identity
+from spool.identity import IDENTITY_BYTES, agreed_identity, read_identity
 from spool.layout import Layout, parse_name
 from spool.lock import Lock, is_held, read_holder
 from spool.marks import Marks
@@ -218,7 +218,7 @@ def _header_of(path: Path) -> tuple[Record, list[Step]]:
 
 def _identity(layout: Layout, spool: bytes) -> Iterator[Step]:
     try:
-        text = layout.identity.read_text(encoding="ascii", errors="replace")
+        text = read_text(layout.identity, IDENTITY_BYTES)
     except FileNotFoundError:
         text = ""
     if text.partition("\n")[0].replace("-", "") != spool.hex():
@@ -304,7 +304,7 @@ def _segment(path: Path, state: State, behind: Record | None) -> Iterator[Step]:
 
 def _torn(path: Path, state: State) -> int:
     """Bytes of what stands behind the last good frame."""
-    with path.open("rb", buffering=0) as file:
+    with opened(path) as file:
         position = int(state.tail[POSITION])
         rest = read_at(file.fileno(), os.fstat(file.fileno()).st_size - position, position)
     return len(rest.rstrip(b"\0"))

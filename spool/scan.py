@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from spool.abreast import checkpoint
 from spool.digest import digest_function
-from spool.disk import read_ahead, read_at, read_into
+from spool.disk import opened, read_ahead, read_at, read_into
 from spool.format import FOOTER_MAGIC, HEAD, HEAD_BYTES, OLD_KEYS, Record
 from spool.frame import (
     BAD,
@@ -219,7 +219,7 @@ class Scan:
 
 def read_header(path: Path) -> Record:
     """The header of a segment file. Raises BadSpool, UnknownVersion, OSError."""
-    with path.open("rb", buffering=0) as file:
+    with opened(path) as file:
         return header_of(file.fileno(), path)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from spool.contents import Contents
 from spool.crash_point import reach
-from spool.disk import allocate, reserve, write_at
+from spool.disk import allocate, open_to_write, reserve, write_at
 from spool.errors import BadSpool, ReadFailed, UnknownVersion
 from spool.format import HEADER_BYTES, Record, decode_header, encode_header, unsigned
 from spool.frame import BURST, DIGEST, DISCARDED, POSITION, SEQUENCE, STORED, Tail, tail_at_start
@@ -106,7 +106,7 @@ def seal(path: Path, *, next_sequence: int | None = None) -> Tail:
     begin, when not right behind. Good frames behind damage are kept, and so is the damage.
     Raises SpoolFull when there is no room for the footer; the segment is as it was then.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    fd = open_to_write(path)
     try:
         header = read_header(path)
         tail = tail_at_start(header)

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.banks import BANK_BYTES, HEAD_BYTES, SyncedBanks, read_bank
+from spool.disk import opened
 from spool.errors import BadSpool, ReadFailed, SpoolFull
 from spool.files import list_files
 from spool.format import HEAD_BYTES as FRAME_HEAD_BYTES
@@ -205,7 +206,7 @@ def _list_behind(layout: Layout, burst: int, known: Place | None, *, sealed: boo
     found, whole = list[Path](), True
     for path in reversed(list_files(layout)):
         try:
-            with path.open("rb", buffering=0) as file:
+            with opened(path) as file:
                 footer = read_footer(file.fileno())
                 if _is_counted(burst, path, file.fileno(), footer, known):
                     break
@@ -245,7 +246,7 @@ def _skim_behind(layout: Layout, count: Count, known: Place) -> bool:
     uids, begun = Counter[int](), count.burst
     try:
         for path, header, end in _segments_behind(layout, begun, known):
-            with path.open("rb", buffering=0) as file:
+            with opened(path) as file:
                 for run in runs(file.fileno(), entrance_of(header), end):
                     uids.update(uids_of(run, begun))
     except (BadSpool, FileNotFoundError):

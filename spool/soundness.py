@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from spool.disk import read_at
+from spool.disk import FILE_MODE, is_regular, open_to_read, read_at, set_mode
 
 _DB = np.dtype(
     [("page_bytes", "<u4"), ("flags", "<u2"), ("depth", "<u2"), ("counts", "<u8", 4), ("root", "<u8")]
@@ -38,6 +39,7 @@ _META = np.dtype(
 _MAGIC = 0xBEEFC0DE
 _PAGE = np.dtype([("number", "<u8"), ("pad", "<u2"), ("flags", "<u2"), ("lower", "<u2"), ("upper", "<u2")])
 _NODE = np.dtype([("low", "<u2"), ("high", "<u2"), ("flags", "<u2"), ("key_bytes", "<u2")])
+MDB_FILES = "data.mdb", "lock.mdb"
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
 _BIG, _TABLE = 1, 2
 """Flags of a node: its value lies in pages of its own; its value is the root of a table."""
@@ -52,7 +54,7 @@ class _Unsound(Exception):
 
 def is_sound(path: Path) -> bool:
     """Whether every page that the newest commit in an LMDB file needs is there, and of its kind."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_to_read(path)
     try:
         _File(fd).check()
     except _Unsound:
@@ -150,6 +152,18 @@ def is_harmless(directory: Path) -> bool:
     """Whether LMDB may open an environment that nobody writes: sound, or not begun yet."""
     path = directory / "data.mdb"
     try:
-        return path.stat().st_size == 0 or is_sound(path)
+        return are_files(directory) and (path.stat().st_size == 0 or is_sound(path))
     except FileNotFoundError:
         return True
+
+
+def are_files(directory: Path) -> bool:
+    """Whether what LMDB would open there are files, or not there yet: it opens whatever has their names."""
+    return all(is_regular(path) or not os.path.lexists(path) for path in map(directory.joinpath, MDB_FILES))
+
+
+def set_modes(directory: Path) -> None:
+    """Give the files of an environment the mode that ours have: LMDB's has lost what the umask takes."""
+    for name in MDB_FILES:
+        with suppress(PermissionError):  # of a filesystem without modes
+            set_mode(directory / name, FILE_MODE)

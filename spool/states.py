@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from spool.disk import is_regular
 from spool.errors import BadSpool, ReadFailed
 from spool.examination import Examination
 from spool.format import Record, decode_header, keys_of
@@ -72,7 +73,7 @@ def _good_headers(layout: Layout, unread: list[Unread], spool: bytes | None) -> 
     aside = {one.path for one in list_misplaced(layout, spool) if one.to is None} if spool else set()
     for pair in layout.list_segments():
         path = layout.segment(*pair)
-        if path in aside or not path.is_file() or not path.stat().st_size:
+        if path in aside or not is_regular(path) or not path.stat().st_size:
             continue
         try:
             found.append((path, read_header(path)))

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.decode import decode
+from spool.disk import open_to_read
 from spool.errors import BadSpool, ReadFailed
 from spool.frame import tail_at_start
 from spool.layout import Layout
@@ -94,7 +95,7 @@ class Tally:
         """What a sealed segment holds; None when it is gone, damaged, unreadable, or not sealed."""
         try:
             header = read_header(path := self._layout.segment(first))
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_to_read(path)
         except (OSError, BadSpool):
             return None
         try:

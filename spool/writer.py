@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spool.crash_point import reach
+from spool.disk import open_to_write
 from spool.errors import SpoolFull
 from spool.format import HEAD_BYTES, HEADER_BYTES, MAX_BURST, PIDS, SAMPLE_BYTES, UIDS, Record
 from spool.frame import BURST, POSITION, SEQUENCE, finish, padded
@@ -57,7 +58,7 @@ class Writer:
         end = end_of(live, written=self._announced())
         self.tail = end.tail
         if end.appendable:
-            self._mapping = Mapping(live.path)
+            self._mapping = Mapping(open_to_write(live.path))
         if end.damaged:
             log.error("%s is damaged; the log goes on in a new segment", live.path)
         self.publish()
@@ -92,7 +93,7 @@ class Writer:
         number = self.number + 1
         if self.page.words[Field.SPARE] < number:
             return False
-        mapping = Mapping(self.layout.segment(number, SPARE))
+        mapping = Mapping(open_to_write(self.layout.segment(number, SPARE)))
         reach("roll.mapped")
         if self._header is not None:
             self.tail[SEQUENCE] = following(self._header, self.tail)

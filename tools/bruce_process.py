@@ -25,8 +25,9 @@ import numpy as np
 
 from spool.identity import read_identity
 from spool.layout import Layout
-from spool.page import WORKER_WORDS, Field, page_path, read_page
+from spool.page import WORKER_WORDS, Field, read_page
 from spool.recovery import boot_id
+from spool.runtime import page_path
 from tools.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent

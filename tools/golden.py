@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from spool.digest import digest
+from spool.disk import open_to_write
 from spool.format import (
     FOOTER,
     HEAD_BYTES,
@@ -93,7 +94,7 @@ def write_segment(path: Path, before: Tail, number: int, bursts: Sequence[Burst]
     record["check"] = digest(record.tobytes()[:-8])
     path.write_bytes(record.tobytes() + bytes(SEGMENT_BYTES - HEADER_BYTES))
     tail = tail_at_start(decode_header(record.tobytes(), path))
-    mapped = Mapped(path)
+    mapped = Mapped(open_to_write(path))
     for i, (datagrams, refused, sender, flags) in enumerate(bursts):
         body, rows = encode_body(datagrams, refused, sender)
         at = int(tail[POSITION]) + HEAD_BYTES

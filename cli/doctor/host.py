@@ -12,7 +12,7 @@ from pathlib import Path
 from cli.doctor.finding import Finding, Level
 from ingest.bank import OVERFLOW_BYTES, overflow_at
 from spool.format import MAX_BURST
-from spool.page import runtime_directory
+from spool.runtime import memory
 
 QUEUE_LENGTH = Path("/proc/sys/net/unix/max_dgram_qlen")
 ENOUGH_QUEUED = 512
@@ -32,7 +32,7 @@ def look(pid: int | None) -> Iterator[Finding]:
     """All checks of this host. `pid`: of the ingest worker, whose limits count; None for those from here."""
     yield check_queue(read_queue_length())
     yield check_locking(*read_locking(pid))
-    directory = runtime_directory()
+    directory = memory()
     room = os.statvfs(directory)
     # A daemon that runs has its share already.
     yield check_memory(directory, room.f_bavail * room.f_frsize + (MEMORY_BYTES if pid else 0))

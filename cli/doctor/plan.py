@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from cli.doctor.disk import existing
 from spool.compression import compress
-from spool.disk import free_bytes, read_at
+from spool.disk import free_bytes, open_to_read, read_at
 from spool.format import HEADER_BYTES
 from spool.fullness import reserve
 from spool.options import SpoolOptions
@@ -139,7 +139,7 @@ def _try_to_pack(segment: Overview) -> float:
     """What a sixteenth of its MiBs, or all when there are few, take when they are packed."""
     size = segment.log_bytes or 0
     step = max(_SAMPLE_BYTES, size // _SAMPLES)
-    fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_to_read(segment.path)
     try:
         parts = [read_at(fd, min(_SAMPLE_BYTES, size - at), HEADER_BYTES + at) for at in range(0, size, step)]
     finally:

@@ -23,8 +23,9 @@ from spool.history import Change
 from spool.identity import read_identity
 from spool.layout import Layout
 from spool.outcome_file import write_outcomes
-from spool.page import FORMAT, Field, Page, page_path, runtime_directory
+from spool.page import FORMAT, Field, Page
 from spool.recovery import boot_id
+from spool.runtime import page_path, runtime_directory
 from spool.wire import encode
 from status.health import Limits, complaints
 from tests.cli.program import run

@@ -20,6 +20,7 @@ from ingest.bank import (
 )
 from ingest.errors import BadStaging
 from ingest.staging import RESERVE, Staging, read_staging, staging_path
+from spool.errors import NotAFile, NotOurs
 from tests.spool.small_disk import fill_up, mounted
 
 SPOOL = bytes(range(16))
@@ -109,15 +110,24 @@ def test_files_of_others_are_refused(path: Path) -> None:
     """A file that others own or can open, or a link to one, is not trusted: the directory may be public."""
     Staging(path, SPOOL, 8)
     path.chmod(0o644)
-    with pytest.raises(BadStaging):
+    with pytest.raises(NotOurs):
         Staging(path, SPOOL, 8)
     path.chmod(0o600)
     link = path.with_name("link")
     link.symlink_to(path)
-    with pytest.raises(BadStaging):
+    with pytest.raises(NotAFile):
         Staging(link, SPOOL, 8)
     if os.geteuid() == 0:
         os.chown(path, 12345, 12345)
+        with pytest.raises(NotOurs):
+            Staging(path, SPOOL, 8)
+
+
+def test_a_file_of_another_length_is_named(path: Path) -> None:
+    """Cut or grown: a store behind its end would be a SIGBUS."""
+    Staging(path, SPOOL, 8)
+    for size in (path.stat().st_size - 1, path.stat().st_size + 1):
+        os.truncate(path, size)
         with pytest.raises(BadStaging):
             Staging(path, SPOOL, 8)
 
@@ -126,7 +136,7 @@ def test_a_planted_link_is_not_followed(path: Path) -> None:
     """Somebody leaves a link where the file is made: what it points to stays as it is."""
     victim = path.with_name("victim")
     victim.write_text("precious")
-    path.with_suffix(".new").symlink_to(victim)
+    path.with_name(f"{path.name}.tmp").symlink_to(victim)
     Staging(path, SPOOL, 8)
     assert victim.read_text() == "precious"
 

@@ -19,7 +19,7 @@ def mounted(kind: str, directory: Path, size_bytes: int) -> Iterator[Path]:
     place, image = directory / "disk", directory / "image"
     place.mkdir()
     if kind == "tmpfs":
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(place)]
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=755", "tmpfs", str(place)]
     else:
         with image.open("wb") as file:
             file.truncate(size_bytes)

@@ -22,14 +22,12 @@ from spool.page import (
     WORKER_WORDS,
     Field,
     Page,
-    page_path,
     place,
     read_page,
     read_text,
-    runtime_directory,
-    runtime_of,
     split_place,
 )
+from spool.runtime import page_path
 
 
 @given(st.integers(0, (1 << 31) - 1), st.integers(0, (1 << 32) - 1).map(lambda n: n * 8))
@@ -79,34 +77,6 @@ def test_each_writer_has_cache_lines_of_its_own() -> None:
     taken = [line for found in lines.values() for line in found]
     assert len(taken) == len(set(taken))
     assert Field.BROKERS + 4 * (BROKER_ROWS + 1) <= WORDS
-
-
-def test_memory_that_outlives_processes_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A directory on tmpfs is taken where one is named; one on a disk is not, nor one that is missing."""
-    monkeypatch.setenv("BRUCE_RUNTIME_DIRECTORY", "/dev/shm")
-    assert runtime_directory() == Path("/dev/shm")
-    monkeypatch.setenv("BRUCE_RUNTIME_DIRECTORY", "/proc")
-    assert runtime_directory() == Path("/dev/shm")
-    monkeypatch.setenv("BRUCE_RUNTIME_DIRECTORY", str(tmp_path / "missing"))
-    assert runtime_directory() == Path("/dev/shm")
-
-
-def test_a_page_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be /run/bruce made after the daemon was started, or be it closed to who looks."""
-    spool, boot = os.urandom(16), os.urandom(16)
-    with tempfile.TemporaryDirectory(prefix="bruce-test-", dir="/dev/shm") as name:
-        monkeypatch.setenv("BRUCE_RUNTIME_DIRECTORY", name)
-        assert runtime_of(spool, boot) == Path(name)
-        older = page_path(Path("/dev/shm"), spool, boot)
-        Page(older)
-        try:
-            assert runtime_of(spool, boot) == Path("/dev/shm")
-        finally:
-            older.unlink()
-        Page(page_path(Path(name), spool, boot))
-        monkeypatch.setattr(os, "access", lambda *_: False)
-        assert runtime_of(spool, boot) == Path(name)
-        assert runtime_of(boot, spool) == Path("/dev/shm")
 
 
 def test_pages_differ_by_spool_and_boot(tmp_path: Path) -> None:
