@@ -149,6 +149,13 @@ def load_config(
     )
 
 
+def load_ingest(named: Path | None = None, *, environ: Mapping[str, str] = os.environ) -> IngestOptions:
+    """Where messages come in, without the secrets that [kafka] may name. Raises ConfigError."""
+    settings, place = given_settings(named, environ=environ), str(find_file(named, environ) or "bruce.toml")
+    directory, datagram_socket = default_paths(environ, os.getuid())
+    return _ingest_options(datagram_socket, _spool_options(directory, settings, place), settings, place)
+
+
 def config_for(named: Path | None, spool: Path | None, kafka: Path | None = None) -> Config:
     """The configuration with another spool, and with the cluster that the [kafka] table of `kafka` names.
 
