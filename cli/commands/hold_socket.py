@@ -33,6 +33,9 @@ def hold_socket(config: ConfigFile = None) -> None:
 
     SIGTERM and SIGINT end it, and remove the sockets that no bruce uses any more; SIGHUP does nothing.
     """
+    import logging
+    import signal
+
     from cli import logs
     from cli.config import load_ingest
     from cli.inputs import wanted_inputs
@@ -44,4 +47,8 @@ def hold_socket(config: ConfigFile = None) -> None:
     ack = None
     if options.ack_socket:
         ack = Input(DATAGRAM, options.ack_socket, options.socket_mode, options.socket_group)
-    hold(folder_of(options.datagram_socket), wanted_inputs(options, []), ack)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        hold(folder_of(options.datagram_socket), wanted_inputs(options, []), ack)
+    except KeyboardInterrupt:
+        logging.getLogger("bruce").info("stopped before the sockets were free")

@@ -173,7 +173,7 @@ def test_the_holder_dies_first(bruce: RunningBruce) -> None:
         bruce.send([encode(b"t", b"v")])
         bruce.await_status(lambda seen: seen.received == 1)
         holder.start()
-        holder.await_said("is in use")
+        holder.await_said("/bruce.sock is in use")
         bruce.send([encode(b"t", b"v")])
         bruce.await_status(lambda seen: seen.received == 2)
         bruce.kill9()

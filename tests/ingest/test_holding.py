@@ -207,7 +207,7 @@ def test_sockets_in_use_are_not_taken_away(holder: Holder, memory: Path) -> None
         held = held_sockets(holder.folder, wait=False)
         holder.end(signal.SIGKILL)
         holder.start()
-        holder.await_said("is in use")
+        holder.await_said("/bruce.sock is in use")
         # It looks ten times a second: it would have taken them by now.
         time.sleep(1)
         send(memory / "bruce.sock", b"x")
@@ -216,6 +216,19 @@ def test_sockets_in_use_are_not_taken_away(holder: Holder, memory: Path) -> None
         let_go(held)
         holder.await_said(HELD)
         let_go(held_sockets(holder.folder, wait=True))
+
+
+def test_the_end_of_one_that_waits(holder: Holder, memory: Path) -> None:
+    """SIGTERM ends a holder that has nothing yet, in order, and takes nothing from who has the sockets."""
+    with holder:
+        held = held_sockets(holder.folder, wait=False)
+        holder.end(signal.SIGKILL)
+        holder.start()
+        holder.await_said("/bruce.sock is in use")
+        assert holder.end() == 0
+        send(memory / "bruce.sock", b"x")
+        assert held[0][1].recv(10) == b"x"
+        let_go(held)
 
 
 def test_the_end_in_order(holder: Holder, memory: Path) -> None:
