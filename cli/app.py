@@ -53,7 +53,7 @@ jobs = new_app(
 
 daemon = new_app(
     "Take messages from local programs, keep them on disk, and deliver them to Kafka.",
-    {"run": command("run")},
+    {"run": command("run"), "hold-socket": command("hold_socket")},
     add_completion=True,
 )
 

@@ -55,8 +55,8 @@ class IngestOptions:
     same messages, back to back. Danger: as above."""
 
     socket_mode: int = 0o666
-    """Who may write to the UNIX sockets, as chmod takes it. A socket that the service manager opened has the
-    mode that it was given there."""
+    """Who may write to the UNIX sockets, as chmod takes it. A socket that systemd opened has the mode that it
+    was given there; one of `bruce hold-socket` keeps that of the holder's start."""
 
     socket_group: str | None = None
     """The group that the UNIX sockets belong to: with mode 0660 its members may write, and nobody else.
@@ -147,6 +147,13 @@ def load_config(
         file=file,
         first_try=first_try,
     )
+
+
+def load_ingest(named: Path | None = None, *, environ: Mapping[str, str] = os.environ) -> IngestOptions:
+    """Where messages come in, without the secrets that [kafka] may name. Raises ConfigError."""
+    settings, place = given_settings(named, environ=environ), str(find_file(named, environ) or "bruce.toml")
+    directory, datagram_socket = default_paths(environ, os.getuid())
+    return _ingest_options(datagram_socket, _spool_options(directory, settings, place), settings, place)
 
 
 def config_for(named: Path | None, spool: Path | None, kafka: Path | None = None) -> Config:

@@ -7,27 +7,29 @@ import functools
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 
 from cli import reloading
-from cli.config import EMBEDDED, Config, IngestOptions, load_config
+from cli.config import EMBEDDED, Config, load_config
 from cli.delivery import FLUSH_S
 from cli.delivery_page import DeliveryPage
 from cli.delivery_worker import DeliveryWorker
 from cli.errors import ConfigError
 from cli.exits import KNOWN
+from cli.inputs import wanted_inputs
 from cli.logs import to_the_end
 from cli.snapshot import ROLES
 from cli.standing import describe
 from cli.trial import try_parts
 from dispatch.embedded import EmbeddedKafka
 from ingest.acknowledger import Acknowledger
-from ingest.activation import activated_doors
+from ingest.activation import activated_doors, doors_of
 from ingest.datagram import open_socket
 from ingest.errors import BadSocket
 from ingest.fd_store import FdStore, allow_descriptors
-from ingest.inputs import DATAGRAM, STREAM, TCP, Door, Input, Inputs
+from ingest.holding import folder_of, held_sockets
+from ingest.inputs import DATAGRAM, STREAM, TCP, Inputs
 from ingest.kernels import compile_kernels, is_compiled
 from ingest.lines import Lines, holds_anything, lines_path, make_bells, make_way, read_lines
 from ingest.notify import ServiceManager
@@ -65,9 +67,10 @@ STOP_S = 20.0
 class Daemon:
     """One running bruce. `run` returns after a clean stop."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, held: bool = False) -> None:
         """Own the spool, the sockets and the staging. Raises the errors of all packages.
 
+        `held`: wait for a `bruce hold-socket` that has the sockets.
         A signal to stop raises KeyboardInterrupt, as Python has it, up to the moment when there is a socket.
         """
         self._manager = ServiceManager()
@@ -79,8 +82,11 @@ class Daemon:
         self._spool = open_spool(config.spool)
         for found in filesystem.weaknesses(self._spool.layout.segments):
             log.warning("%s; %s", *found)
-        hold_signals()
         handed, self._handed_ack = activated_doors()
+        if not handed:
+            folder = folder_of(self.config.ingest.datagram_socket)
+            handed, self._handed_ack = doors_of(held_sockets(folder, wait=held))
+        hold_signals()
         self._wanted = wanted_inputs(self.config.ingest, handed)
         self._inputs = Inputs(handed, self._wanted)
         chosen = self.config.ingest
@@ -319,6 +325,7 @@ class Daemon:
             self._spool.layout,
             self.page,
             bell=self._ack_bell,
+            last_reader=not self._handed_ack,
             knows_delivery=self.config.dispatch.mode != "at_most_once",
             rules=self._rules,
         )
@@ -356,15 +363,3 @@ class Daemon:
 
         signal.signal(GIVE_WAY, leave)
         worker.run(lambda: int(self.page.words[Field.SYNCED_SEQUENCE]))
-
-
-def wanted_inputs(options: IngestOptions, handed: Sequence[Door]) -> list[Input]:
-    """Those to be made. With a datagram socket of the service manager's [ingest] datagram_socket is not."""
-    mode, group = options.socket_mode, options.socket_group
-    given = any(door.activated and door.input.kind == DATAGRAM for door in handed)
-    found = [] if given else [Input(DATAGRAM, options.datagram_socket, mode, group)]
-    if options.stream_socket:
-        found.append(Input(STREAM, options.stream_socket, mode, group))
-    if options.tcp_port:
-        found.append(Input(TCP, options.tcp_port))
-    return [*found, *options.inputs]

@@ -1,13 +1,14 @@
-"""The `[[input]]` tables of bruce.toml."""
+"""The `[[input]]` tables of bruce.toml, and all places where messages come in."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.errors import ConfigError
 from cli.settings import Settings
-from ingest.inputs import DATAGRAM, STREAM, TCP, Input
+from ingest.inputs import DATAGRAM, STREAM, TCP, Door, Input
 
 if TYPE_CHECKING:
     from cli.config import IngestOptions
@@ -50,3 +51,15 @@ def check_inputs(options: IngestOptions, settings: Settings) -> None:
                 where, f"[[input]] {one.kind} = {one.place}: named twice; each place is one input"
             )
         seen.add(one.place)
+
+
+def wanted_inputs(options: IngestOptions, handed: Sequence[Door]) -> list[Input]:
+    """Those to be made. Where a datagram socket was handed over, [ingest] datagram_socket is not."""
+    mode, group = options.socket_mode, options.socket_group
+    given = any(door.activated and door.input.kind == DATAGRAM for door in handed)
+    found = [] if given else [Input(DATAGRAM, options.datagram_socket, mode, group)]
+    if options.stream_socket:
+        found.append(Input(STREAM, options.stream_socket, mode, group))
+    if options.tcp_port:
+        found.append(Input(TCP, options.tcp_port))
+    return [*found, *options.inputs]

@@ -98,18 +98,20 @@ class Acknowledger:
         page: Page,
         *,
         bell: int,
+        last_reader: bool,
         knows_delivery: bool,
         rules: Rules | None = None,
     ) -> None:
         """`datagram_socket`: its address. `bell`: an eventfd that rings when more is committed.
 
-        `knows_delivery`: that marks say what the broker has acknowledged. Raises BadSocket.
+        `last_reader`: no other process keeps the socket when we stop. `knows_delivery`: that marks say what
+        the broker has acknowledged. Raises BadSocket.
         """
         self.stopping = self.giving_way = False
         self.beat: Callable[[], None] = no_beat
         self._rules = rules or Rules({})
         self._receiver, self._layout, self._page, self._bell = receiver, layout, page, bell
-        self._knows_delivery = knows_delivery
+        self._last_reader, self._knows_delivery = last_reader, knows_delivery
         self._onward = _connect(datagram_socket)
         self._pid = os.getpid()
         self._buffer = np.zeros(MAX_DATAGRAM_BYTES + 1, np.uint8)
@@ -130,16 +132,17 @@ class Acknowledger:
     def run(self) -> None:
         """Take, pass on and answer until told to stop; then refuse senders, and finish what was taken.
 
-        Who gives way refuses nobody, and takes no more.
+        One that gives way, or whose socket another process keeps, refuses no sender and takes no more.
         """
         while not self.stopping:
             self.beat()
             self.step()
             self._wait()
-        if not self.giving_way:
+        empties = self._last_reader and not self.giving_way
+        if empties:
             self._receiver.shutdown(socket.SHUT_RD)
         latest = time.monotonic() + FINISH_S
-        while (self._held or (not self.giving_way and self._take())) and time.monotonic() < latest:
+        while (self._held or (empties and self._take())) and time.monotonic() < latest:
             self._follow()
             self._pass_on_held()
             if self._held:

@@ -1,4 +1,4 @@
-"""Sockets that the service manager opened for us (sd_listen_fds(3)).
+"""Sockets that were opened for us: by the service manager (sd_listen_fds(3)) or a holder (ingest.holding).
 
     LISTEN_PID      whom they are for
     LISTEN_FDS      how many there are, from descriptor 3 on
@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ingest.errors import BadSocket
@@ -23,9 +23,14 @@ ACK = "ack"
 
 
 def activated_doors(environ: Mapping[str, str] = os.environ) -> tuple[list[Door], socket.socket | None]:
-    """(inputs, socket for acknowledgements) that were handed over. Raises BadSocket."""
+    """(inputs, socket for acknowledgements) that the service manager opened. Raises BadSocket."""
+    return doors_of(_handed_over(environ))
+
+
+def doors_of(opened: Iterable[tuple[str, socket.socket]]) -> tuple[list[Door], socket.socket | None]:
+    """(inputs, socket for acknowledgements) among these, each with its name. Raises BadSocket."""
     doors, acknowledged = [], None
-    for name, one in _handed_over(environ):
+    for name, one in opened:
         kind, place = _what(one)
         if kind != TCP:
             # Datagrams that were queued before carry no sender.

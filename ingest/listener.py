@@ -7,6 +7,7 @@ says so by `finish`, which everybody who has the socket can see (`is_finished`),
 from __future__ import annotations
 
 import ctypes
+import errno
 import select
 import socket
 import struct
@@ -60,6 +61,17 @@ def listen_tcp(port: int) -> socket.socket:
         ) from error
     listener.setblocking(False)
     return listener
+
+
+def is_taken(port: int) -> bool:
+    """Whether a process listens at a port of loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 def refuse(listener: socket.socket) -> None:

@@ -11,6 +11,7 @@ that is forged in a browser does nothing. Without a token only names of this hos
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import logging
@@ -19,13 +20,16 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
+from tornado.http1connection import HTTP1Connection, HTTP1ServerConnection
 from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPServerRequest
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from status import dory
 from status.access import Access
+from status.crowd import MOST_LOOKING, Crowd
 from status.desk import Desk, Source
 from status.errors import NothingToTell
 from status.metrics import CONTENT_TYPE, exposition
@@ -37,12 +41,11 @@ log = logging.getLogger("bruce.status")
 EACH_S = 1.0
 """Between two events of a stream."""
 PATIENCE_S = 30.0
-"""For who reads what is sent to him, and for headers to come."""
+"""For a client to read its answer, and for headers and body of a request to come."""
 DORY_PATHS = r"/(server_info|counters|queues|discards|metadata_fetch_time)/(plain|json)"
-MOST_STREAMS = 32
-"""Open at a time: each costs some memory, and a look a second serves all."""
-MOST_CONNECTIONS = 256
-"""Open at a time. A process has 1,024 descriptors where nobody gives it more."""
+_BACKLOG = 1024
+"""Connections that wait until they are accepted."""
+_MOST_REQUEST_BYTES = 32 << 10
 _AGAIN_S = 5.0
 """Until a port that is taken is tried again."""
 _HEADERS = {
@@ -56,11 +59,16 @@ _HEADERS = {
 class _Listener(HTTPServer):
     """As many connections as there are surely descriptors for: without any it would spin, and answer none."""
 
+    crowd: Crowd
+
     def handle_stream(self, stream: IOStream, address: tuple[str, int]) -> None:
-        if len(self._connections) < MOST_CONNECTIONS:
-            super().handle_stream(stream, address)
-        else:
-            stream.close()
+        self.crowd.admit(stream, address[0])
+        super().handle_stream(stream, address)
+
+    def on_close(self, server_conn: object) -> None:
+        assert isinstance(server_conn, HTTP1ServerConnection)
+        self.crowd.leave(server_conn.stream)
+        super().on_close(server_conn)
 
 
 class Server:
@@ -84,13 +92,17 @@ class Server:
         if not told.is_set():
             desk = Desk(self._source)
             beginning = asyncio.create_task(desk.begin())
+            crowd = Crowd()
             server = _Listener(
-                application(self._access, desk),
+                application(self._access, desk, crowd),
                 ssl_options=self._access.tls,
                 idle_connection_timeout=PATIENCE_S,
-                max_header_size=16 << 10,
+                body_timeout=PATIENCE_S,
+                max_buffer_size=_MOST_REQUEST_BYTES,
+                max_header_size=_MOST_REQUEST_BYTES // 2,
                 max_body_size=1 << 10,
             )
+            server.crowd = crowd
             for listener in listening.result():
                 # Who takes none of what is sent to him is gone: what waits for him, and his socket, go.
                 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * PATIENCE_S))
@@ -104,7 +116,7 @@ class Server:
         said = False
         while True:
             try:
-                found = bind_sockets(port, host)
+                found = bind_sockets(port, host, backlog=_BACKLOG)
             except OSError as error:
                 if not said:
                     reason = "it is taken" if error.errno == errno.EADDRINUSE else error.strerror
@@ -123,9 +135,9 @@ class Server:
                 return found
 
 
-def application(access: Access, desk: Desk) -> Application:
+def application(access: Access, desk: Desk, crowd: Crowd) -> Application:
     """What is served under which path."""
-    shared = {"access": access, "desk": desk}
+    shared = {"access": access, "desk": desk, "crowd": crowd}
     open_to_all = {**shared, "guarded": False}
     return Application(
         [
@@ -141,7 +153,7 @@ def application(access: Access, desk: Desk) -> Application:
             (DORY_PATHS, Dory, shared),
             (r"/metadata_update", MetadataUpdate, shared),
             (r"/msg_debug(/.*)?", MessageDebug, shared),
-            (r"/api/v1/stream", Stream, {**shared, "streams": set()}),
+            (r"/api/v1/stream", Stream, shared),
         ],
         default_handler_class=Unknown,
         default_handler_args=shared,
@@ -151,8 +163,9 @@ def application(access: Access, desk: Desk) -> Application:
 class Handler(RequestHandler):
     """What all paths have in common: who may ask, and how it is said that nothing can be told."""
 
-    def initialize(self, access: Access, desk: Desk, *, guarded: bool = True) -> None:
-        self._access, self.desk, self._guarded = access, desk, guarded
+    def initialize(self, access: Access, desk: Desk, crowd: Crowd, *, guarded: bool = True) -> None:
+        self._access, self.desk, self.crowd, self._guarded = access, desk, crowd, guarded
+        self.stream = stream_of(self.request)
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
@@ -160,10 +173,18 @@ class Handler(RequestHandler):
             self.set_header(name, value)
 
     def prepare(self) -> None:
+        self.crowd.ask(self.stream)
         if self._guarded and not self._access.admits(
             self.request.headers.get("Authorization", ""), self.request.host_name
         ):
             self._turn_away()
+
+    def finish(self, chunk: str | bytes | None = None) -> asyncio.Future[None]:  # type: ignore[override]
+        answer = chunk.encode() if isinstance(chunk, str) else chunk or b""
+        self.crowd.answer(self.stream, len(answer))
+        read = super().finish(answer)
+        read.add_done_callback(lambda _: self.crowd.rest(self.stream))
+        return read
 
     def _turn_away(self) -> None:
         if self._access.token is None:
@@ -332,25 +353,14 @@ class MessageDebug(Handler):
 class Stream(Handler):
     """Server-sent events: what the three above tell, each second; of the history what is new."""
 
-    def initialize(  # type: ignore[override]
-        self, access: Access, desk: Desk, streams: set[Stream]
-    ) -> None:
-        super().initialize(access, desk)
-        self._streams = streams
-
     async def get(self) -> None:
-        if len(self._streams) >= MOST_STREAMS:
-            self.refuse(503, f"{MOST_STREAMS} pages are open already")
+        if not self.crowd.look(self.stream):
+            self.refuse(503, f"{MOST_LOOKING} pages are open already")
             return
-        self._streams.add(self)
         self.set_header("Content-Type", "text/event-stream")
-        try:
+        # A client that is gone, or our own end: there is nothing to answer any more.
+        with contextlib.suppress(StreamClosedError, TimeoutError, asyncio.CancelledError):
             await self._send_for_ever()
-        except (StreamClosedError, TimeoutError, asyncio.CancelledError):
-            # Who looked on is gone, or we end: there is nothing to answer any more.
-            return
-        finally:
-            self._streams.discard(self)
 
     async def _send_for_ever(self) -> None:
         after = 0.0
@@ -369,3 +379,9 @@ class Stream(Handler):
 
     def _event(self, name: str, document: Any) -> None:
         self.write(f"event: {name}\ndata: {json.dumps(document, ensure_ascii=False)}\n\n")
+
+
+def stream_of(request: HTTPServerRequest) -> IOStream:
+    """The connection that a request came by."""
+    assert isinstance(request.connection, HTTP1Connection)
+    return request.connection.stream

@@ -22,7 +22,6 @@ from rich.console import Console
 
 from cli.snapshot import take_snapshot
 from dispatch.embedded import EmbeddedKafka
-from ingest.datagram import open_socket
 from spool.errors import NoSpool
 from status.snapshot import Snapshot
 
@@ -37,24 +36,23 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 class Daemon:
-    """`bruce run`, started as systemd starts it: the listening socket is ours and stays open."""
+    """`bruce run`, and beside it `bruce hold-socket`, which keeps the socket while the other is dead."""
 
     def __init__(self, config: Path) -> None:
-        self._config = config
-        self._socket = open_socket(HOME / "bruce.sock")
+        self._config = str(config)
         self._log = (HOME / "bruce.log").open("ab")
         self._process: subprocess.Popen[bytes] | None = None
+        self._holder = self._run("hold-socket")
 
     def start(self) -> None:
         """Start it, and wait until it takes messages in."""
-        activate = f'LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" run --config "$1" 3<&{self._socket.fileno()}'
-        self._process = subprocess.Popen(
-            ["sh", "-c", activate, program("bruce"), str(self._config)],
-            stderr=self._log,
-            stdout=self._log,
-            pass_fds=(self._socket.fileno(),),
-        )
+        self._process = self._run("run", "--held")
         wait("bruce to start", self._runs)
+
+    def _run(self, *command: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [program("bruce"), *command, "--config", self._config], stderr=self._log, stdout=self._log
+        )
 
     def _runs(self) -> bool:
         assert self._process is not None
@@ -70,10 +68,11 @@ class Daemon:
         self._process.wait()
 
     def stop(self) -> None:
-        """A clean end."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            self._process.wait(30)
+        """A clean end, of the holder last."""
+        for process in (self._process, self._holder):
+            if process is not None and process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                process.wait(30)
 
 
 def program(name: str) -> str:
@@ -159,7 +158,7 @@ def story(kafka: EmbeddedKafka, daemon: Daemon) -> int:
         watch(5)
         say("3. bruce is killed with SIGKILL, every process of it, and started again. Kafka is still away.")
         daemon.kill()
-        console.print("  killed; the socket stays open, as under systemd: the programs wait for a moment")
+        console.print("  killed; bruce hold-socket keeps the socket open: the programs wait for a moment")
         daemon.start()
         watch(4)
         say("4. Kafka comes back: the backlog goes out, in order, while new messages come in.")

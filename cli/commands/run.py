@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from cli.arguments import ConfigFile, examples
 
@@ -19,7 +21,13 @@ EXAMPLES = examples(
 )
 
 
-def run(config: ConfigFile = None) -> None:
+def run(
+    *,
+    held: Annotated[
+        bool, typer.Option("--held", help="Wait for bruce hold-socket to hand over the sockets.")
+    ] = False,
+    config: ConfigFile = None,
+) -> None:
     """Take messages in, keep them, and deliver them, until SIGTERM or SIGINT.
 
     Without a configuration file and without BRUCE_KAFKA_BOOTSTRAP_SERVERS it runs for a first try, on an
@@ -37,6 +45,7 @@ def run(config: ConfigFile = None) -> None:
     and asks for the time that a stop takes. WATCHDOG=1 is sent only while every worker works: one whose loop
     has not turned for half of WatchdogSec is named in the status, and nothing more is sent until it does. Any
     KillMode will do. A socket that systemd holds is taken over, and keeps what is sent while bruce is down.
+    Where systemd holds none, those of `bruce hold-socket` are.
     """
     from cli import logs
 
@@ -47,7 +56,7 @@ def run(config: ConfigFile = None) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     try:
-        daemon = _start(config, log)
+        daemon = _start(config, log, held=held)
     except KeyboardInterrupt:
         log.info("stopped before it had started; the next start goes on")
         return
@@ -56,7 +65,7 @@ def run(config: ConfigFile = None) -> None:
     logs.end()
 
 
-def _start(config: Path | None, log: logging.Logger) -> Daemon:
+def _start(config: Path | None, log: logging.Logger, *, held: bool) -> Daemon:
     from importlib.metadata import version
 
     from cli import logs
@@ -68,7 +77,7 @@ def _start(config: Path | None, log: logging.Logger) -> Daemon:
     logs.begin(chosen.log.format)
     if chosen.first_try:
         log.warning("no configuration: delivering to an EMBEDDED Kafka, which forgets everything at the end")
-    daemon = Daemon(chosen)
+    daemon = Daemon(chosen, held=held)
     log.info(
         "listening on %s, spool in %s, delivering to %s; bruce %s",
         ", ".join(daemon.doors()),

@@ -35,6 +35,7 @@ COMMANDS = {
 NAMES = list(COMMANDS)
 WITHOUT_JSON = {
     "bruce run": "prints nothing",
+    "bruce hold-socket": "prints nothing",
     "brucectl send": "prints nothing",
     "brucectl inspect export": "prints JSON lines, or datagrams, and nothing else",
     "brucectl spark query": "--form json",

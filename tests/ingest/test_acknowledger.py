@@ -36,7 +36,7 @@ class Scene:
         self.client = Client(self.path)
         self.ack = self.start()
 
-    def start(self, *, knows_delivery: bool = True) -> Acknowledger:
+    def start(self, *, knows_delivery: bool = True, last_reader: bool = True) -> Acknowledger:
         """An acknowledger that knows nothing of those before it."""
         self.ack = Acknowledger(
             self.receiver,
@@ -44,6 +44,7 @@ class Scene:
             self.intake.rig.layout,
             self.page,
             bell=self.bell,
+            last_reader=last_reader,
             knows_delivery=knows_delivery,
         )
         return self.ack
@@ -297,3 +298,18 @@ def test_counts(scene: Scene) -> None:
     scene.ack._looked = 0.0
     scene.ack.step()
     assert words.tolist() == [2, 1, 0, 0, 0]
+
+
+def test_a_socket_that_was_handed_over_is_not_shut_down(scene: Scene) -> None:
+    """One that ends leaves it to its successor: what comes meanwhile waits in it, and is answered."""
+    scene.ack.close()
+    first = scene.start(last_reader=False)
+    first.stopping = True
+    first.run()
+    scene.client.send(b"v", WHEN_SYNCED)
+    ack = scene.start(last_reader=False)
+    ack.step()
+    scene.take_in()
+    scene.sync()
+    ack.step()
+    assert [status for status, _, _ in scene.told()] == [Status.SYNCED]

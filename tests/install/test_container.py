@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -118,12 +119,42 @@ def test_the_image_is_configured(compose: dict[str, Any]) -> None:
 def test_the_socket_is_shared(compose: dict[str, Any]) -> None:
     """By who listens and who sends, in the host's memory: not in a tmpfs that ends with its container."""
     services = compose["services"]
-    for name in ("prepare", "bruce", "sender"):
+    for name in ("sockets", "bruce", "sender"):
         assert services[name]["volumes"].count("/run/bruce:/run/bruce") == 1
     assert "/run/bruce" not in services["bruce"]["tmpfs"]
-    assert int(services["bruce"]["sysctls"]["net.unix.max_dgram_qlen"]) >= 512
-    assert services["prepare"]["entrypoint"][-1] == "/run/bruce"
-    assert f"--owner={USER}" in services["prepare"]["entrypoint"]
+    # The kernel asks for it where the socket is made.
+    assert int(services["sockets"]["sysctls"]["net.unix.max_dgram_qlen"]) >= 512
+
+
+def test_the_sockets_are_held_beside_bruce(compose: dict[str, Any], tmp_path: Path) -> None:
+    """The service's script, with the rights that it has there: the folder is bruce's, and so is the holder.
+
+    bruce waits for it, so that the order in which an engine starts them after a reboot does not matter.
+    """
+    if os.geteuid():
+        pytest.skip("becoming another user needs root")
+    service = compose["services"]["sockets"]
+    rights = ",".join(["-all", *(f"+{name.lower()}" for name in service["cap_add"])])
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "--held" in compose["services"]["bruce"]["command"]
+    script = service["command"][0].replace("/run/bruce", str(tmp_path / "run"))
+    # In place of the program: what it is run as, and what it may.
+    (tmp_path / "bruce").write_text("#!/bin/sh\necho $*; id -u; id -g; id -G; grep Cap /proc/self/status\n")
+    for path in (tmp_path / "bruce", tmp_path, *tmp_path.parents[:-2]):
+        path.chmod(0o755)
+    command = ["setpriv", f"--bounding-set={rights}", "--inh-caps=-all", "--no-new-privs"]
+    said = subprocess.run(
+        [*command, *service["entrypoint"], script],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout.splitlines()
+    assert said[:4] == ["hold-socket", USER, USER, USER]
+    assert {line.split()[1] for line in said[4:] if "Bnd" not in line} == {"0" * 16}
+    made = (tmp_path / "run").stat()
+    assert (made.st_uid, made.st_gid, made.st_mode & 0o777) == (int(USER), int(USER), 0o755)
 
 
 def test_who_is_asked_for_its_health(image: list[tuple[str, str]], compose: dict[str, Any]) -> None:
@@ -150,6 +181,7 @@ def test_the_parts_refer_to_one_another(compose: dict[str, Any]) -> None:
     for service in services.values():
         for other, wanted in service.get("depends_on", {}).items():
             assert other in services
-            assert wanted["condition"] in ("service_healthy", "service_completed_successfully")
+            # bruce waits for its sockets by itself.
+            assert wanted["condition"] == ("service_started" if other == "sockets" else "service_healthy")
         build = service.get("build")
         assert not build or (CONTAINER / build["context"] / build["dockerfile"]).resolve().exists()
