@@ -39,6 +39,7 @@ from spool.kernel import (
     exchange,
     function_address,
     kernel,
+    load_acquire,
     load_i64,
     publish_i64,
     store_i64,
@@ -139,12 +140,12 @@ def _sleep(guard: Job, nanoseconds: int) -> None:
 def stand_by(guard: Job) -> None:
     """Look, and take over where a store lasts, until told to leave."""
     turn, pause, beat = guard[TURN], LOOK_NS, -1
-    while load_i64(turn + LEAVE) == 0:
+    while load_acquire(turn + LEAVE) == 0:
         _sleep(guard, pause)
-        state, now = load_i64(turn), load_i64(turn + BEAT)
-        if state == STORING and now == beat and load_i64(turn + HOLD) == 0:
-            store_i64(turn + DONE, -1)
-            store_i64(turn + CLOSED, 0)
+        state, now = load_acquire(turn), load_acquire(turn + BEAT)
+        if state == STORING and now == beat and load_acquire(turn + HOLD) == 0:
+            publish_i64(turn + DONE, -1)
+            publish_i64(turn + CLOSED, 0)
             if exchange(turn, STORING, GUARDED):
                 _receive(guard)
         pause = LOOK_NS if state == STORING or now != beat else min(2 * pause, IDLE_NS)
@@ -156,9 +157,9 @@ def _receive(guard: Job) -> None:
     """Receive into the reserve, bank after bank, until the worker has stored all of it."""
     turn, closed = guard[TURN], 0
     publish_i64(guard[OPENED], 0)
-    publish_i64(guard[FIRST], load_i64(guard[ARMED]) + 1)
-    while load_i64(turn + DONE) != closed:
-        if load_i64(turn + HOLD) != 0 or closed == RESERVE - KEPT or not _open(guard, closed):
+    publish_i64(guard[FIRST], load_acquire(guard[ARMED]) + 1)
+    while load_acquire(turn + DONE) != closed:
+        if load_acquire(turn + HOLD) != 0 or closed == RESERVE - KEPT or not _open(guard, closed):
             # No room, or no memory is left: senders wait in the socket.
             _sleep(guard, LOOK_NS)
             continue
@@ -166,7 +167,7 @@ def _receive(guard: Job) -> None:
             closed += 1
             publish_i64(turn + CLOSED, closed)
             looks = 0
-            while looks < _PATIENCE and load_i64(turn + DONE) == closed - 1:
+            while looks < _PATIENCE and load_acquire(turn + DONE) == closed - 1:
                 _sleep(guard, SHORT_NS)
                 looks += 1
     publish_i64(turn, RECEIVING)
@@ -232,7 +233,7 @@ def _fill(guard: Job, number: int) -> int:
             used += got
         elif got == _NO_MEMORY and used > 0:
             break
-        if load_i64(guard[TURN] + DONE) == number or load_i64(guard[TURN] + HOLD) != 0:
+        if load_acquire(guard[TURN] + DONE) == number or load_acquire(guard[TURN] + HOLD) != 0:
             break
         if got >= _FAILED:
             # Nothing there, or what the worker will be told in its turn.
@@ -245,13 +246,13 @@ def _fill(guard: Job, number: int) -> int:
 @kernel
 def _take_rest(guard: Job) -> int:
     """Receive into bank after bank until nothing is left to receive, or no memory."""
-    number, total = load_i64(guard[OPENED]), 0
+    number, total = load_acquire(guard[OPENED]), 0
     last = guard[RESERVE_AT] + (number - 1) * guard[BANK_BYTES]
     if 0 < number < RESERVE and count_received(last, guard[SLOTS]) == 0:
         # A bank without a datagram would hide those behind it.
         number -= 1
     if number == 0:
-        publish_i64(guard[FIRST], load_i64(guard[ARMED]) + 1)
+        publish_i64(guard[FIRST], load_acquire(guard[ARMED]) + 1)
     while number < RESERVE and _open(guard, number):
         used = 0
         while used < guard[BURST]:
