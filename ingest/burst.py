@@ -18,11 +18,14 @@ works on is in one int64 array, so that a call costs one argument:
 
 from __future__ import annotations
 
+import errno
+
 import numpy as np
 import numpy.typing as npt
 
 from ingest.access import NO_ID, is_permitted
 from ingest.bank import CONTROL_BYTES, MSGHDR_BYTES, OVERFLOW_BYTES, SLOT_BYTES, reset
+from ingest.faults import note_fault
 from ingest.turn import BEAT, RECEIVING, STORING
 from spool.format import HEAD_BYTES, PIDS, POISON, ROW_BYTES, SAMPLE_BYTES, SENDERS, UIDS
 from spool.frame import BURST, POSITION, SEQUENCE, Tail, finish, padded
@@ -87,6 +90,7 @@ _TRUNCATED = int(Reason.TRUNCATED)
 _POISONED = int(Reason.POISON)
 _SPOOL_FULL = int(Reason.SPOOL_FULL)
 _NOT_PERMITTED = int(Reason.NOT_PERMITTED)
+_EFAULT = errno.EFAULT
 _MSG_TRUNC = 0x20
 _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
 _CREDENTIALS = (2 << 32) | 1  # cmsg_level SOL_SOCKET, cmsg_type SCM_CREDENTIALS, as one word
@@ -120,7 +124,7 @@ def receive(job: Job, tail: Tail, verdicts: Column, rounds: int) -> int:
         # The result is an int in the low half of the register.
         got = call(job[RECVMMSG], job[FD], job[HEADERS], job[SLOTS], job[FLAGS], 0) & 0xFFFFFFFF
         if got >= 0x80000000:
-            return load_u32(call(job[ERRNO]))
+            return _EFAULT if note_fault(job[TURN], job[ERRNO]) else load_u32(call(job[ERRNO]))
         job[USED] = got
         publish_i64(job[TURN] + BEAT, load_acquire(job[TURN] + BEAT) + 1)
         publish_i64(job[TURN], STORING)

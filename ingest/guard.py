@@ -16,7 +16,7 @@ is in one int64 array:
                      place in the file               guard[ARMED]       address of the armed burst
     guard[SLOTS]     of a bank; in [BURST] of them   guard[FIRST], [OPENED]  addresses of those words
                      is received                     guard[TIME]        address of 16 bytes, for SLEEP
-    guard[FD_COUNT]  how many sockets
+    guard[FD_COUNT]  how many sockets                guard[ERRNO]       address of errno's location function
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.bank import MSGHDR_BYTES, OVERFLOW_BYTES, count_received, is_large, overflow_at, point, reset
+from ingest.faults import note_fault
 from ingest.staging import PUNCH, RESERVE, Staging
 from ingest.turn import BEAT, CLOSED, DONE, GUARDED, HOLD, LEAVE, RECEIVING, STORING, Turn
 from spool.kernel import (
@@ -62,8 +63,9 @@ from spool.kernel import (
     OPENED,
     TIME,
     FD_COUNT,
-) = range(16)
-FIELDS = 16
+    ERRNO,
+) = range(17)
+FIELDS = 17
 LOOK_NS, IDLE_NS, SHORT_NS = 3_000_000, 48_000_000, 200_000
 """Between two looks: at work, at rest, and while the worker is about to catch up."""
 _PATIENCE = 10
@@ -71,8 +73,8 @@ _PATIENCE = 10
 _MSG_WAITFORONE, _MSG_DONTWAIT = 0x10000, 0x40
 _FAILED = 0x80000000
 """From here on an int in the low half of a register is negative."""
-_NO_MEMORY = _FAILED
-"""What no system call returns."""
+_NO_MEMORY, _LOST = _FAILED, _FAILED + 1
+"""What no system call returns: no memory to receive into; a datagram was lost (ingest.faults)."""
 KEPT = 8
 """Banks that stay free for what is in the socket when a worker stops without room."""
 AT_ONCE = 32
@@ -100,6 +102,7 @@ class Guard:
         job[RECVMMSG] = function_address(libc.recvmmsg)
         job[FALLOCATE] = function_address(libc.fallocate)
         job[SLEEP] = function_address(libc.nanosleep)
+        job[ERRNO] = function_address(libc["__errno_location"])
         job[TURN], job[TIME] = turn.address, address_of(self._time)
         job[ARMED], job[FIRST], job[OPENED] = staging.armed_at, staging.first_at, staging.opened_at
         self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
@@ -193,7 +196,7 @@ def _receive_some(guard: Job, number: int, first: int, flags: int) -> int:
         return _NO_MEMORY
     bank = guard[RESERVE_AT] + number * guard[BANK_BYTES]
     room = min(AT_ONCE, guard[BURST] - first)
-    got = _FAILED + 1
+    got = _FAILED + 2
     if guard[FD_COUNT] > 1:
         # Who has several to wait for waits for none of them.
         flags |= _MSG_DONTWAIT
@@ -201,6 +204,9 @@ def _receive_some(guard: Job, number: int, first: int, flags: int) -> int:
         fd = load_i64(guard[FDS] + 8 * which)
         got = call(guard[RECVMMSG], fd, bank + first * MSGHDR_BYTES, room, flags, 0) & 0xFFFFFFFF
         if got < _FAILED:
+            break
+        if note_fault(guard[TURN], guard[ERRNO]):
+            got = _LOST
             break
     if got < _FAILED and not is_large(bank, first, first + got):
         _large(guard, number, first, PUNCH)
@@ -235,7 +241,7 @@ def _fill(guard: Job, number: int) -> int:
             break
         if load_acquire(guard[TURN] + DONE) == number or load_acquire(guard[TURN] + HOLD) != 0:
             break
-        if got >= _FAILED:
+        if got >= _FAILED and got != _LOST:
             # Nothing there, or what the worker will be told in its turn.
             _sleep(guard, SHORT_NS)
     if used < guard[SLOTS]:
@@ -257,6 +263,8 @@ def _take_rest(guard: Job) -> int:
         used = 0
         while used < guard[BURST]:
             got = _receive_some(guard, number, used, _MSG_WAITFORONE | _MSG_DONTWAIT)
+            if got == _LOST:
+                continue
             if got >= _FAILED:
                 return total + used
             used += got

@@ -63,7 +63,7 @@ class Reason(IntEnum):
     VALUE = 9
     """A negative value length, or one that is not exactly what is left."""
     TRUNCATED = 10
-    """Longer than the largest datagram; the rest was cut off by the kernel."""
+    """Longer than the largest datagram: the kernel cut off the rest; or all of it, for want of memory."""
     POISON = 11
     """In a burst that failed three times; its bytes are in quarantine/."""
     SPOOL_FULL = 12
