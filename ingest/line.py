@@ -89,6 +89,12 @@ def kind_of(head: int) -> int:
 
 
 @kernel
+def uid_of(head: int) -> int:
+    """Of who connected."""
+    return load_u32(head + UID)
+
+
+@kernel
 def side_of(head: int) -> int:
     """The side that is received into."""
     return load_acquire(head + SIDE)
@@ -242,4 +248,4 @@ def compile_kernels() -> None:
     offer(head, 0, 0, 0, 0, 0)
     take(head, 1)
     turn_over(head, head, head)
-    side_of(head), is_ended(head), free_line(head)
+    side_of(head), uid_of(head), is_ended(head), free_line(head)

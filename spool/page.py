@@ -21,7 +21,7 @@ from spool.disk import write_file
 from spool.mapping import Mapping
 
 WORDS = 12288
-FORMAT = b"brucepg5"
+FORMAT = b"brucepg6"
 _FAMILY = b"brucepg"
 """With which the format of every release begins."""
 MAGIC = int.from_bytes(FORMAT, "little")
