@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+
 from ingest import line
 from ingest.lines import Lines
 from ingest.users import BASE, Connection, Users
 from spool.format import SAMPLE_BYTES
+from spool.kernel import function_address
 
 
 class LineMemory:
@@ -13,6 +16,9 @@ class LineMemory:
 
     def __init__(self, lines: Lines, users: Users) -> None:
         self._lines, self._users = lines, users
+        libc = ctypes.CDLL(None)
+        self._recvmmsg = function_address(libc.recvmmsg)
+        self._errno = function_address(libc["__errno_location"])
 
     def adopt(self, connection: Connection) -> None:
         """Take over what a line of a predecessor has."""
@@ -21,9 +27,8 @@ class LineMemory:
         self._users.furnish(connection)
         if end > connection.least:
             # What has begun there was given all of its memory.
-            begin = int(line.consumed(head))
-            _, _, _, size = line.cut(self.side(connection), begin, end, lines.limit, line.UNIX, lines.room)
-            self._users.give(connection, self._users.wanted(max(int(size), end)))
+            self.cut(connection, int(line.consumed(head)), end)
+            self._users.give(connection, self._users.wanted(max(connection.size, end)))
         connection.room = self._users.wanted(end)
         lines.give_back(number, side, max(connection.least, connection.grant))
         lines.give_back(number, 1 - side, connection.least)
@@ -31,6 +36,18 @@ class LineMemory:
     def side(self, connection: Connection) -> int:
         """The address of what it receives into."""
         return self._lines.side(connection.number, int(line.side_of(connection.head)))
+
+    def receive(self, connection: Connection, fd: int) -> int:
+        """Receive once, into the room that there is: bytes, or a negative errno."""
+        side = self.side(connection)
+        return int(line.receive(connection.head, fd, side, connection.room, self._recvmmsg, self._errno))
+
+    def cut(self, connection: Connection, begin: int, end: int) -> tuple[int, int, int]:
+        """Where whole messages in [begin, end) end, how many, and the Reason of what is behind."""
+        limit, kind, room = self._lines.limit, line.kind_of(connection.head), self._lines.room
+        until, count, reason, size = line.cut(self.side(connection), begin, end, limit, kind, room)
+        connection.size = int(size)
+        return until, count, reason
 
     def make_room(self, connection: Connection) -> bool:
         """Have memory to receive into, behind what is there; False when there is none now."""

@@ -12,7 +12,6 @@ one, and what had only begun counts as unclean.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import heapq
 import logging
@@ -32,7 +31,6 @@ from ingest.listener import accept, finish, refuse, sender_of
 from ingest.stream_log import Said
 from ingest.users import GRACE_S, Connection, Users, bytes_for, is_late, put
 from spool.format import SAMPLE_BYTES
-from spool.kernel import function_address
 from spool.page import Field, Page, no_beat
 from spool.wire import Reason
 
@@ -71,9 +69,6 @@ class StreamWorker:
         self.beat: Callable[[], None] = no_beat
         self._listeners, self._lines, self._store = {one.fileno(): one for one in listeners}, lines, store
         self._counts = page.address_of(Field.CONNECTIONS)
-        libc = ctypes.CDLL(None)
-        self._recvmmsg = function_address(libc.recvmmsg)
-        self._errno = function_address(libc["__errno_location"])
         self._poll = select.epoll()
         self._poll.register(lines.bells.taken, select.EPOLLIN)
         self._connections: dict[int, Connection] = {}
@@ -84,10 +79,8 @@ class StreamWorker:
         most = min(MOST_LINES, descriptors() - DESCRIPTORS) - SPARE_LINES
         self.users = Users(most, memory, lines.side_bytes)
         self._memory, self._said = LineMemory(lines, self.users), Said(lines.limit)
-        self._starving = False
-        """Whether any waits for memory."""
-        self._look_at = 0.0
-        """When to look for messages that do not come."""
+        self._starving, self._look_at = False, 0.0
+        """Whether any waits for memory; when to look for messages that do not come."""
         self._free = list(range(MOST_LINES))
         self._leaving: list[socket.socket] = []
         """Listeners that are no inputs any more, at which connections may wait."""
@@ -190,9 +183,7 @@ class StreamWorker:
         if self._is_succeeded:
             self._store.keep(number, sock)
         self._begin(Connection(number, head, sock, self.users.enter(kind, uid)))
-        if victim := self.users.crowding():
-            self._said.crowd(victim.user, self.users.most)
-            self._expel(victim, Reason.USER_LIMIT)
+        self._relieve()
         return True
 
     @property
@@ -232,13 +223,15 @@ class StreamWorker:
                 continue
             self._free.remove(number)
             user = self.users.enter(line.kind_of(head), line.uid_of(head))
-            connection = Connection(number, head, held.pop(number, None), user)
+            # One that is ended is closed, as it was to be.
+            sock = None if line.is_ended(head) else held.pop(number, None)
+            connection = Connection(number, head, sock, user)
             self._memory.adopt(connection)
             (self._begin if connection.sock else self._go_on)(connection)
         for number, sock in held.items():
-            # Its line was free already.
             _end(sock)
             self._store.drop(number)
+        self._relieve()
 
     # -- receiving --------------------------------------------------------------------------------------
 
@@ -285,14 +278,13 @@ class StreamWorker:
 
     def _take_in(self, connection: Connection, fd: int) -> None:
         """Receive once, into the room that there is."""
-        head, side = connection.head, self._memory.side(connection)
-        got = line.receive(head, fd, side, connection.room, self._recvmmsg, self._errno)
+        got = self._memory.receive(connection, fd)
         if got == -errno.EAGAIN:
             connection.readable = False
         elif got <= 0 and got != -errno.EINTR:
             # The end of the stream, or an error that is one.
             if got < 0:
-                connections.count_error(self._counts, head)
+                connections.count_error(self._counts, connection.head)
             self._disconnect(connection)
 
     def _is_waiting(self, connection: Connection) -> bool:
@@ -311,12 +303,8 @@ class StreamWorker:
 
     def _offer(self, connection: Connection) -> bool:
         """Offer whole messages, or what ends the connection; whether there was anything to offer."""
-        head, begin = connection.head, line.consumed(connection.head)
-        end = line.filled(head)
-        kind = line.kind_of(head)
-        limit, room = self._lines.limit, self._lines.room
-        until, count, reason, size = line.cut(self._memory.side(connection), begin, end, limit, kind, room)
-        connection.size = size
+        head, begin, end = connection.head, line.consumed(connection.head), line.filled(connection.head)
+        until, count, reason = self._memory.cut(connection, begin, end)
         if not count and not reason and connection.sock is None and end > begin:
             reason = int(Reason.UNCLEAN)
         if not count and not reason:
@@ -343,8 +331,9 @@ class StreamWorker:
                 victim = self.users.greediest(user, self._hold.now() - GRACE_S)
                 if victim is None:
                     break
-                self._said.give_up(victim)
-                self._expel(victim, Reason.USER_LIMIT)
+                if self._stays(victim):
+                    self._said.give_up(victim)
+                    self._expel(victim, Reason.USER_LIMIT)
         self._starving = bool(self.users.hungry())
 
     def _look_for_late(self) -> None:
@@ -352,19 +341,34 @@ class StreamWorker:
         self._look_at = self._hold.now() + _LOOK_S
         for connection in self.users.late(self._hold.now()):
             # It may have come while this process stood still.
-            self._receive(connection)
-            if is_late(connection, self._hold.now()):
+            if self._stays(connection) and is_late(connection, self._hold.now()):
                 self._said.give_up_waiting(connection)
                 self._expel(connection, Reason.TOO_SLOW)
+
+    def _relieve(self) -> None:
+        """Have no more connections than there may be."""
+        while victim := self.users.crowding():
+            if self._stays(victim):
+                self._said.crowd(victim.user, self.users.most)
+                self._expel(victim, Reason.USER_LIMIT)
+
+    def _stays(self, connection: Connection) -> bool:
+        """Receive what may be there; whether a connection is idle, or unfinished, all the same."""
+        among = connection.among
+        self._receive(connection)
+        return connection.among is among
 
     def _expel(self, connection: Connection, reason: Reason) -> None:
         """End a connection that offers nothing, with what it has begun."""
         head, begin = connection.head, int(line.consumed(connection.head))
         tail = min(int(line.filled(head)) - begin, SAMPLE_BYTES)
-        self._disconnect(connection)
+        # The run first: a successor of who is killed here finds why the connection ended.
         line.offer(head, begin, begin, 0, tail, int(reason))
         os.eventfd_write(self._lines.bells.offered, 1)
-        self._is_waiting(connection)
+        self._disconnect(connection)
+        # It may be taken by now; the bell that says so has not been heard.
+        put(connection, None)
+        connection.waiting, self._waiting[connection.number] = True, connection
         self._memory.cut_off(connection, begin)
 
     # -- ending -----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest import line, users
+from ingest import line, stream_worker, users
 from ingest.fd_store import DESCRIPTORS, allow_descriptors
 from ingest.lines import MOST_LINES
 from ingest.stream_worker import SPARE_LINES
@@ -25,8 +25,9 @@ from ingest.users import BASE, SHARES, Connection, Users, bytes_for
 from spool.page import Field
 from spool.wire import Reason, encode
 from tests.ingest.processes import PATIENCE_S, Processes, await_end, fork, message
-from tests.ingest.streams import Streams
+from tests.ingest.streams import Kill, Streams
 from tests.ingest.test_stream_storm import await_true, stream_to
+from tests.ingest.test_stream_worker import STEPS, settle
 
 LIMIT = 2 << 20
 ATTACKER, OTHER, HONEST = 12_001, 12_002, 12_500
@@ -278,6 +279,47 @@ def test_a_message_that_came_while_the_worker_stood_still(
     streams.worker._look_for_late()
     streams.settle()
     assert (streams.stored, streams.refused) == ([good], {})
+
+
+# What a process leaves when it is gone the kernel closes; of this one it is Python's to complain.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.crash
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_while_one_is_closed_for_another(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, *, after: bool
+) -> None:
+    """Whichever step the worker dies before or after, one is closed, and counted once, by its reason."""
+    monkeypatch.setattr(stream_worker, "SPARE_LINES", MOST_LINES - 3)
+    good, large = encode(b"t", b"v"), encode(b"t", bytes(80_000))
+    for at in range(1, 1000):
+        directory = memory / f"{after}-{at}"
+        directory.mkdir()
+        streams, kill = Streams(directory), Kill(at, after=after)
+        begun = [streams.connect() for _ in range(3)]
+        for sender in begun:
+            sender.sendall(large[:50_000])
+        settle(streams)
+        with pytest.MonkeyPatch.context() as patch:
+            for home, name in STEPS:
+                patch.setattr(home, name, kill.wrap(getattr(home, name)))
+            streams.connect().sendall(good)
+            settle(streams)
+        for sender in begun:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                sender.sendall(large[50_000:])
+        settle(streams)
+        # One that is killed between accept and keeping a connection loses that.
+        assert streams.refused in ({"user_limit": 1}, {})
+        assert streams.counted()[1].get("user_limit", 0) == streams.refused["user_limit"]
+        assert sorted(map(len, streams.stored)) == sorted(
+            map(len, [large] * 2 + [good] if streams.refused else [large] * 3)
+        ), (at, after, streams.refused, streams.counted())
+        assert bool(streams.refused) or at <= 3
+        streams.close()
+        if kill.left > 0:
+            assert at > 10
+            return
+    pytest.fail("it never ends")
 
 
 def test_limits_are_named(streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
