@@ -348,7 +348,7 @@ def test_shares(steps: list[tuple[int, int, str]]) -> None:
 
     A user that has nothing gets a message's memory when no more than three others have some.
     """
-    side, memory = 64 * BASE, 64 * 64 * BASE
+    side, memory = 64 * BASE, 16 * 64 * BASE
     all_ = Users(100, memory, side)
     there = {
         (uid, n): Connection(n, 0, None, all_.enter(line.UNIX, uid)) for uid in range(7) for n in range(41)
