@@ -49,7 +49,7 @@ from spool.wire import MAX_DATAGRAM_BYTES, Reason, check
 log = logging.getLogger("bruce.ack")
 
 MOST = 65_536
-"""Messages that are waited for at one level; beyond that senders wait, or who has most gives up its oldest."""
+"""Messages that are waited for at one level; beyond that senders wait, or who has most gives up one."""
 GIVE_UP_S = 30.0
 """Until a message that has not come into the log is answered as unknown."""
 FINISH_S = 5.0
