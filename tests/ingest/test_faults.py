@@ -7,6 +7,7 @@ import mmap
 import os
 import resource
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from ingest.turn import FAULTS, GUARDED, STATE, STORING
 from spool.ledger import read_ledger
 from spool.wire import Reason, encode
 from tests.ingest.intake import Intake
-from tests.ingest.processes import await_end, fork
+from tests.ingest.processes import PATIENCE_S, await_end, fork
 
 SPOOL = bytes(16)
 LARGE = [encode(b"large", bytes([65 + number]) * 30_000) for number in range(4)]
@@ -73,8 +74,10 @@ def test_what_the_guard_loses_is_counted(intake: Intake) -> None:
     with missing(intake, bank=1):
         intake.queue([LARGE[0]])
         guard.start()
+        deadline = time.monotonic() + PATIENCE_S
         while not worker.turn.load(FAULTS):
-            os.sched_yield()
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
     intake.queue(SMALL)
     assert worker.turn.load(STATE) == GUARDED
     worker._catch_up()

@@ -22,6 +22,7 @@ from ingest.fd_store import DESCRIPTORS, allow_descriptors
 from ingest.lines import MOST_LINES
 from ingest.stream_worker import SPARE_LINES
 from ingest.users import BASE, SHARES, Connection, Users, bytes_for
+from spool.format import SAMPLE_BYTES
 from spool.page import Field
 from spool.wire import Reason, encode
 from tests.ingest.processes import PATIENCE_S, Processes, await_end, fork, message
@@ -279,6 +280,62 @@ def test_a_message_that_came_while_the_worker_stood_still(
     streams.worker._look_for_late()
     streams.settle()
     assert (streams.stored, streams.refused) == ([good], {})
+
+
+def test_memory_is_given_back(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large message when it is taken, or given up: at once, with nothing more sent."""
+    large, now = encode(b"t", bytes(90_000)), 1000.0
+    monkeypatch.setattr(streams.worker._hold, "now", lambda: now)
+    sender = streams.connect()
+    before = streams.lines_path.stat().st_blocks * 512
+    pool = streams.worker.users.large
+
+    def kept() -> int:
+        return streams.lines_path.stat().st_blocks * 512 - before
+
+    for _ in range(3):
+        sender.sendall(large[:50_000])
+        streams.settle()
+        assert pool.given >= len(large)
+        assert kept() > 50_000
+        sender.sendall(large[50_000:])
+        streams.settle()
+        assert pool.given == 0
+        assert kept() <= 2 * users.ROOM
+    sender.sendall(large[:50_000])
+    streams.settle()
+    now += 2 * users.QUIET_S
+    streams.step()
+    # The run that says so is not taken yet.
+    assert pool.given == 0
+    assert kept() <= 2 * users.ROOM
+    streams.settle()
+    assert (streams.stored, streams.refused) == ([large] * 3, {"too_slow": 1})
+    assert (kept(), len(streams.samples[0])) == (0, SAMPLE_BYTES)
+
+
+def test_tcp_is_one_user(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever comes by TCP takes from others who do, not from users of the UNIX socket."""
+    monkeypatch.setattr(stream_worker, "SPARE_LINES", MOST_LINES - 8)
+    streams, good = Streams(memory), encode(b"t", b"v")
+    try:
+        ours = [streams.connect() for _ in range(4)]
+        streams.settle()
+        theirs = [streams.connect(tcp=True) for _ in range(20)]
+        streams.settle()
+        for sender in (*ours, *theirs[-4:]):
+            sender.sendall(good)
+        streams.settle()
+        assert streams.stored == [good] * 8
+        assert streams.refused == {"user_limit": 16}
+        assert streams.uids == {os.getuid(), 0xFFFFFFFF}
+        assert streams.counted("tcp") == (20, {"user_limit": 16}, 0)
+        assert streams.counted() == (4, {}, 0)
+        assert "TCP has 5 of 8 connections" in caplog.text
+    finally:
+        streams.close()
 
 
 # What a process leaves when it is gone the kernel closes; of this one it is Python's to complain.
