@@ -73,7 +73,9 @@ class IngestOptions:
 
     max_stream_message_bytes: int = 2 * MIB
     """Bytes of a message on stream_socket and tcp_port, its size field not counted. A larger one ends the
-    connection, and is counted as too_long. A message must fit into a segment, and Kafka must take it, too."""
+    connection, and is counted as too_long; one whose rest does not come (no byte for a minute, or after a
+    minute less than 16 KiB/s) ends it, too, as too_slow. A message must fit into a segment, and Kafka must
+    take it, too."""
 
     @property
     def stream_address(self) -> str | tuple[str, int] | None:

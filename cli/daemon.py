@@ -25,6 +25,7 @@ from cli.trial import try_parts
 from dispatch.embedded import EmbeddedKafka
 from ingest.acknowledger import Acknowledger
 from ingest.activation import activated_doors, doors_of
+from ingest.bank import OVERFLOW_BYTES
 from ingest.datagram import open_socket
 from ingest.errors import BadSocket
 from ingest.fd_store import FdStore, allow_descriptors
@@ -105,7 +106,9 @@ class Daemon:
         self.page.words[[Field.SPARE, Field.FULL, Field.STREAMS_HELD]] = 0
         self._staging = staging_path(runtime, spool, boot)
         # Made here, so that a file that cannot be made or is not ours ends the start, with one sentence.
-        Staging(self._staging, spool, slots_for(config.spool.segment_bytes)).received(0)
+        self._locked = Staging(self._staging, spool, slots_for(config.spool.segment_bytes))
+        if self._locked.lock_overflow() < self._locked.burst * OVERFLOW_BYTES:
+            log.info("staging cannot be locked in memory as a whole (RLIMIT_MEMLOCK); see `brucectl doctor`")
         Ledger(self._spool.layout.ledger)
         # Written by the appender, read by the keeper; by the keeper, read by the deliverer.
         self._keeper_bell = os.eventfd(0, os.EFD_NONBLOCK)

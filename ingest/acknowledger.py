@@ -49,7 +49,7 @@ from spool.wire import MAX_DATAGRAM_BYTES, Reason, check
 log = logging.getLogger("bruce.ack")
 
 MOST = 65_536
-"""Messages that are waited for at one level; beyond that senders wait, or the oldest is given up."""
+"""Messages that are waited for at one level; beyond that senders wait, or who has most gives up one."""
 GIVE_UP_S = 30.0
 """Until a message that has not come into the log is answered as unknown."""
 FINISH_S = 5.0
@@ -85,6 +85,8 @@ class Request:
     digest: int
     due: float
     """When it is given up."""
+    uid: int = NO_ID
+    """Of its sender."""
 
 
 class Acknowledger:
@@ -124,6 +126,8 @@ class Acknowledger:
         """In the order in which they will stand in the log."""
         self._synced: dict[int, Request] = {}
         """By sequence: those to be told when delivered."""
+        self._of: dict[int, dict[int, None]] = {}
+        """Their sequences by uid."""
         self._fates: Fates | None = None
         self._inode, self._looked = 0, 0.0
         self._outbox = Outbox(receiver)
@@ -200,9 +204,7 @@ class Acknowledger:
         return True
 
     def _receive(self) -> tuple[int, str | bytes | None, tuple[int, int]]:
-        """(bytes, client, its uid and gid, where there are rules to ask)."""
-        if not self._rules.address:
-            return *self._receiver.recvfrom_into(self._view, 0, socket.MSG_DONTWAIT), (NO_ID, NO_ID)
+        """(bytes, client, its uid and gid)."""
         size, told, _, client = self._receiver.recvmsg_into([self._view], _TOLD_BYTES, socket.MSG_DONTWAIT)
         return size, client, _sender_in(told)
 
@@ -213,7 +215,8 @@ class Acknowledger:
         reply.clear_flags(datagram)
         reason = self._judge(datagram)
         marked = reply.tag(0 if reason else reply.read_timestamp(datagram), len(datagram), crc32)
-        request = Request(_answerable(client), wants, marked, digest(datagram), time.monotonic() + GIVE_UP_S)
+        due = time.monotonic() + GIVE_UP_S
+        request = Request(_answerable(client), wants, marked, digest(datagram), due, sender[0])
         if reason:
             self._answer(request, Status.DISCARDED, reason=reason)
             self._pass_on(datagram, None)
@@ -287,9 +290,21 @@ class Acknowledger:
             self._answer(request, Status.UNKNOWN, sequence=sequence)
             return
         if len(self._synced) >= MOST:
-            oldest = next(iter(self._synced))
-            self._answer(self._synced.pop(oldest), Status.UNKNOWN, sequence=oldest)
+            # One sender's messages do not push out another's.
+            most: dict[int, None] = max(self._of.values(), key=len)
+            oldest = next(iter(most))
+            self._answer(self._let_go(oldest), Status.UNKNOWN, sequence=oldest)
         self._synced[sequence] = request
+        self._of.setdefault(request.uid, {})[sequence] = None
+
+    def _let_go(self, sequence: int) -> Request:
+        """Wait no longer for this one to be delivered."""
+        request = self._synced.pop(sequence)
+        mine = self._of[request.uid]
+        del mine[sequence]
+        if not mine:
+            del self._of[request.uid]
+        return request
 
     def _tick(self) -> None:
         """What is done now and then."""
@@ -322,7 +337,7 @@ class Acknowledger:
         fates = self._fates.of(sequences)
         for row in np.flatnonzero(fates != OPEN).tolist():
             sequence, fate = int(sequences[row]), int(fates[row])
-            request = self._synced.pop(sequence)
+            request = self._let_go(sequence)
             if fate == DELIVERED:
                 self._answer(request, Status.DELIVERED, sequence=sequence)
             elif fate == UNTOLD:

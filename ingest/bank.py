@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spool.kernel import address_of, kernel, load_i64, load_u32, publish_i64, store_i64, store_u32
+from spool.kernel import address_of, kernel, load_acquire, load_u32, publish_i64, store_i64, store_u32
 from spool.wire import MAX_DATAGRAM_BYTES
 
 SLOT_BYTES = 2048
@@ -59,7 +59,7 @@ def bank_bytes(slots: int) -> int:
 @kernel
 def load_word(address: int) -> int:
     """One aligned word."""
-    return load_i64(address)
+    return load_acquire(address)
 
 
 @kernel

@@ -18,11 +18,14 @@ works on is in one int64 array, so that a call costs one argument:
 
 from __future__ import annotations
 
+import errno
+
 import numpy as np
 import numpy.typing as npt
 
 from ingest.access import NO_ID, is_permitted
 from ingest.bank import CONTROL_BYTES, MSGHDR_BYTES, OVERFLOW_BYTES, SLOT_BYTES, reset
+from ingest.faults import note_fault
 from ingest.turn import BEAT, RECEIVING, STORING
 from spool.format import HEAD_BYTES, PIDS, POISON, ROW_BYTES, SAMPLE_BYTES, SENDERS, UIDS
 from spool.frame import BURST, POSITION, SEQUENCE, Tail, finish, padded
@@ -33,6 +36,7 @@ from spool.kernel import (
     exchange,
     fence,
     kernel,
+    load_acquire,
     load_i64,
     load_u8,
     load_u32,
@@ -86,6 +90,7 @@ _TRUNCATED = int(Reason.TRUNCATED)
 _POISONED = int(Reason.POISON)
 _SPOOL_FULL = int(Reason.SPOOL_FULL)
 _NOT_PERMITTED = int(Reason.NOT_PERMITTED)
+_EFAULT = errno.EFAULT
 _MSG_TRUNC = 0x20
 _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
 _CREDENTIALS = (2 << 32) | 1  # cmsg_level SOL_SOCKET, cmsg_type SCM_CREDENTIALS, as one word
@@ -111,7 +116,7 @@ def receive(job: Job, tail: Tail, verdicts: Column, rounds: int) -> int:
     recvmmsg's errno.
     """
     for _ in range(rounds):
-        if load_i64(job[PAGE] + _HOLD) | load_i64(job[PAGE] + _HELD) and _is_held(job):
+        if load_acquire(job[PAGE] + _HOLD) | load_acquire(job[PAGE] + _HELD) and _is_held(job):
             return HELD
         reset(job[HEADERS], job[USED])
         job[USED] = 0
@@ -119,9 +124,9 @@ def receive(job: Job, tail: Tail, verdicts: Column, rounds: int) -> int:
         # The result is an int in the low half of the register.
         got = call(job[RECVMMSG], job[FD], job[HEADERS], job[SLOTS], job[FLAGS], 0) & 0xFFFFFFFF
         if got >= 0x80000000:
-            return load_u32(call(job[ERRNO]))
+            return _EFAULT if note_fault(job[TURN], job[ERRNO]) else load_u32(call(job[ERRNO]))
         job[USED] = got
-        store_i64(job[TURN] + BEAT, load_i64(job[TURN] + BEAT) + 1)
+        publish_i64(job[TURN] + BEAT, load_acquire(job[TURN] + BEAT) + 1)
         publish_i64(job[TURN], STORING)
         outcome = store(job, tail, verdicts, 0)
         if outcome != STORED:
@@ -134,7 +139,7 @@ def receive(job: Job, tail: Tail, verdicts: Column, rounds: int) -> int:
 @kernel
 def _is_held(job: Job) -> bool:
     """Whether a hold is in force; says so in the page. Never while the socket is emptied at the end."""
-    until, now = load_i64(job[PAGE] + _HOLD), _clock_ns(job, _CLOCK_MONOTONIC)
+    until, now = load_acquire(job[PAGE] + _HOLD), _clock_ns(job, _CLOCK_MONOTONIC)
     held = now < until <= now + HOLD_NS and job[EMPTYING] == 0
     publish_i64(job[PAGE] + _HELD, until if held else 0)
     return held
@@ -191,7 +196,7 @@ def _refuse_forbidden(job: Job, verdicts: Column, used: int) -> None:
 @kernel
 def any_over_quota(page: int) -> bool:
     """Whether any topic is over its quota."""
-    return load_i64(page + _QUOTAS) != 0
+    return load_acquire(page + _QUOTAS) != 0
 
 
 @kernel
@@ -199,9 +204,9 @@ def over_quota(page: int, message: int) -> int:
     """Which of the topics over their quota the well-formed message at an address is of; -1: of none."""
     topic = message + 10 + 4 * load_u8(message + 5)
     size = load_be16(topic)
-    for number in range(load_i64(page + _QUOTA_TOPICS)):
+    for number in range(load_acquire(page + _QUOTA_TOPICS)):
         row = page + _QUOTA_ROWS + number * _QUOTA_ROW_BYTES
-        if load_i64(row) == 0 or load_i64(row + 32) != size:
+        if load_acquire(row) == 0 or load_acquire(row + 32) != size:
             continue
         same = 0
         while same < size and load_u8(row + 128 + same) == load_u8(topic + 2 + same):
@@ -304,7 +309,7 @@ def announce(job: Job, tail: Tail) -> None:
     publish_i64(job[PAGE] + _WRITTEN_SEQUENCE, tail[SEQUENCE])
     publish_i64(job[PAGE] + _WRITTEN, (job[NUMBER] << 32) | (tail[POSITION] >> 3))
     fence()
-    if load_i64(job[PAGE] + _KEEPER_WAITS) != 0:
+    if load_acquire(job[PAGE] + _KEEPER_WAITS) != 0:
         store_i64(job[SCRATCH] + MAX_DATAGRAM_BYTES, 1)
         call(job[WRITE], job[BELL], job[SCRATCH] + MAX_DATAGRAM_BYTES, 8)
 
@@ -314,7 +319,7 @@ def has_room(job: Job, tail: Tail, room: int) -> bool:
     """Whether the live segment takes a frame with a body of `room` bytes."""
     if job[BASE] == 0 or tail[POSITION] + HEAD_BYTES + padded(room) > job[CAPACITY]:
         return False
-    return load_i64(job[PAGE] + _SUSPECT) != job[NUMBER]
+    return load_acquire(job[PAGE] + _SUSPECT) != job[NUMBER]
 
 
 @kernel

@@ -21,9 +21,12 @@ from ingest.line import REASON, TCP, UNIX, free_line, is_ended, kind_of, open_li
 from spool.kernel import address_of, kernel, load_i64, load_u32, store_i64
 from spool.wire import Reason, reason_name
 
-_REASONS = (Reason.UNCLEAN, Reason.BAD_SIZE, Reason.TOO_LONG, Reason.TLS, Reason.HTTP)
+_REASONS = (
+    *(Reason.UNCLEAN, Reason.BAD_SIZE, Reason.TOO_LONG, Reason.TLS, Reason.HTTP),
+    *(Reason.USER_LIMIT, Reason.TOO_SLOW),
+)
 CLOSINGS = ("clean", *map(reason_name, _REASONS))
-"""How a connection ends: between two messages, inside one (unclean), or by us for what it sent."""
+"""How a connection ends: between two messages, inside one (unclean), or by us."""
 _CODES = tuple(int(reason) for reason in _REASONS)
 _ERRORS = 1 + len(CLOSINGS)
 _ROW = 2 + len(CLOSINGS)

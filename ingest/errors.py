@@ -39,3 +39,7 @@ class NoAccounts(IngestError):
 
 class BadStaging(IngestError):
     """The staging memory cannot be made or is not ours."""
+
+
+class NoDescriptors(IngestError):
+    """The host, or its limits, have no room for one more connection."""

@@ -15,6 +15,8 @@ import socket
 log = logging.getLogger("bruce.supervisor")
 
 _NUMBER_BYTES = 4
+DESCRIPTORS = 128
+"""That a process of the daemon has beside connections, at most."""
 _PATIENCE_S = 1
 """For the supervisor to make room, in seconds."""
 
@@ -80,6 +82,11 @@ class FdStore:
             self._outside.send(number.to_bytes(_NUMBER_BYTES, "little"))
         except OSError as error:
             log.warning("a connection is held for longer than it lasts: %s", error.strerror)
+
+
+def descriptors() -> int:
+    """How many this process may have."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def allow_descriptors() -> None:

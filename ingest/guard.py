@@ -16,7 +16,7 @@ is in one int64 array:
                      place in the file               guard[ARMED]       address of the armed burst
     guard[SLOTS]     of a bank; in [BURST] of them   guard[FIRST], [OPENED]  addresses of those words
                      is received                     guard[TIME]        address of 16 bytes, for SLEEP
-    guard[FD_COUNT]  how many sockets
+    guard[FD_COUNT]  how many sockets                guard[ERRNO]       address of errno's location function
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.bank import MSGHDR_BYTES, OVERFLOW_BYTES, count_received, is_large, overflow_at, point, reset
+from ingest.faults import note_fault
 from ingest.staging import PUNCH, RESERVE, Staging
 from ingest.turn import BEAT, CLOSED, DONE, GUARDED, HOLD, LEAVE, RECEIVING, STORING, Turn
 from spool.kernel import (
@@ -39,6 +40,7 @@ from spool.kernel import (
     exchange,
     function_address,
     kernel,
+    load_acquire,
     load_i64,
     publish_i64,
     store_i64,
@@ -62,8 +64,9 @@ from spool.own import open_own
     OPENED,
     TIME,
     FD_COUNT,
-) = range(16)
-FIELDS = 16
+    ERRNO,
+) = range(17)
+FIELDS = 17
 LOOK_NS, IDLE_NS, SHORT_NS = 3_000_000, 48_000_000, 200_000
 """Between two looks: at work, at rest, and while the worker is about to catch up."""
 _PATIENCE = 10
@@ -71,8 +74,8 @@ _PATIENCE = 10
 _MSG_WAITFORONE, _MSG_DONTWAIT = 0x10000, 0x40
 _FAILED = 0x80000000
 """From here on an int in the low half of a register is negative."""
-_NO_MEMORY = _FAILED
-"""What no system call returns."""
+_NO_MEMORY, _LOST = _FAILED, _FAILED + 1
+"""What no system call returns: no memory to receive into; a datagram was lost (ingest.faults)."""
 KEPT = 8
 """Banks that stay free for what is in the socket when a worker stops without room."""
 AT_ONCE = 32
@@ -100,6 +103,7 @@ class Guard:
         job[RECVMMSG] = function_address(libc.recvmmsg)
         job[FALLOCATE] = function_address(libc.fallocate)
         job[SLEEP] = function_address(libc.nanosleep)
+        job[ERRNO] = function_address(libc["__errno_location"])
         job[TURN], job[TIME] = turn.address, address_of(self._time)
         job[ARMED], job[FIRST], job[OPENED] = staging.armed_at, staging.first_at, staging.opened_at
         self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
@@ -140,12 +144,12 @@ def _sleep(guard: Job, nanoseconds: int) -> None:
 def stand_by(guard: Job) -> None:
     """Look, and take over where a store lasts, until told to leave."""
     turn, pause, beat = guard[TURN], LOOK_NS, -1
-    while load_i64(turn + LEAVE) == 0:
+    while load_acquire(turn + LEAVE) == 0:
         _sleep(guard, pause)
-        state, now = load_i64(turn), load_i64(turn + BEAT)
-        if state == STORING and now == beat and load_i64(turn + HOLD) == 0:
-            store_i64(turn + DONE, -1)
-            store_i64(turn + CLOSED, 0)
+        state, now = load_acquire(turn), load_acquire(turn + BEAT)
+        if state == STORING and now == beat and load_acquire(turn + HOLD) == 0:
+            publish_i64(turn + DONE, -1)
+            publish_i64(turn + CLOSED, 0)
             if exchange(turn, STORING, GUARDED):
                 _receive(guard)
         pause = LOOK_NS if state == STORING or now != beat else min(2 * pause, IDLE_NS)
@@ -157,9 +161,9 @@ def _receive(guard: Job) -> None:
     """Receive into the reserve, bank after bank, until the worker has stored all of it."""
     turn, closed = guard[TURN], 0
     publish_i64(guard[OPENED], 0)
-    publish_i64(guard[FIRST], load_i64(guard[ARMED]) + 1)
-    while load_i64(turn + DONE) != closed:
-        if load_i64(turn + HOLD) != 0 or closed == RESERVE - KEPT or not _open(guard, closed):
+    publish_i64(guard[FIRST], load_acquire(guard[ARMED]) + 1)
+    while load_acquire(turn + DONE) != closed:
+        if load_acquire(turn + HOLD) != 0 or closed == RESERVE - KEPT or not _open(guard, closed):
             # No room, or no memory is left: senders wait in the socket.
             _sleep(guard, LOOK_NS)
             continue
@@ -167,7 +171,7 @@ def _receive(guard: Job) -> None:
             closed += 1
             publish_i64(turn + CLOSED, closed)
             looks = 0
-            while looks < _PATIENCE and load_i64(turn + DONE) == closed - 1:
+            while looks < _PATIENCE and load_acquire(turn + DONE) == closed - 1:
                 _sleep(guard, SHORT_NS)
                 looks += 1
     publish_i64(turn, RECEIVING)
@@ -193,7 +197,7 @@ def _receive_some(guard: Job, number: int, first: int, flags: int) -> int:
         return _NO_MEMORY
     bank = guard[RESERVE_AT] + number * guard[BANK_BYTES]
     room = min(AT_ONCE, guard[BURST] - first)
-    got = _FAILED + 1
+    got = _FAILED + 2
     if guard[FD_COUNT] > 1:
         # Who has several to wait for waits for none of them.
         flags |= _MSG_DONTWAIT
@@ -201,6 +205,9 @@ def _receive_some(guard: Job, number: int, first: int, flags: int) -> int:
         fd = load_i64(guard[FDS] + 8 * which)
         got = call(guard[RECVMMSG], fd, bank + first * MSGHDR_BYTES, room, flags, 0) & 0xFFFFFFFF
         if got < _FAILED:
+            break
+        if note_fault(guard[TURN], guard[ERRNO]):
+            got = _LOST
             break
     if got < _FAILED and not is_large(bank, first, first + got):
         _large(guard, number, first, PUNCH)
@@ -233,9 +240,9 @@ def _fill(guard: Job, number: int) -> int:
             used += got
         elif got == _NO_MEMORY and used > 0:
             break
-        if load_i64(guard[TURN] + DONE) == number or load_i64(guard[TURN] + HOLD) != 0:
+        if load_acquire(guard[TURN] + DONE) == number or load_acquire(guard[TURN] + HOLD) != 0:
             break
-        if got >= _FAILED:
+        if got >= _FAILED and got != _LOST:
             # Nothing there, or what the worker will be told in its turn.
             _sleep(guard, SHORT_NS)
     if used < guard[SLOTS]:
@@ -246,17 +253,19 @@ def _fill(guard: Job, number: int) -> int:
 @kernel
 def _take_rest(guard: Job) -> int:
     """Receive into bank after bank until nothing is left to receive, or no memory."""
-    number, total = load_i64(guard[OPENED]), 0
+    number, total = load_acquire(guard[OPENED]), 0
     last = guard[RESERVE_AT] + (number - 1) * guard[BANK_BYTES]
     if 0 < number < RESERVE and count_received(last, guard[SLOTS]) == 0:
         # A bank without a datagram would hide those behind it.
         number -= 1
     if number == 0:
-        publish_i64(guard[FIRST], load_i64(guard[ARMED]) + 1)
+        publish_i64(guard[FIRST], load_acquire(guard[ARMED]) + 1)
     while number < RESERVE and _open(guard, number):
         used = 0
         while used < guard[BURST]:
             got = _receive_some(guard, number, used, _MSG_WAITFORONE | _MSG_DONTWAIT)
+            if got == _LOST:
+                continue
             if got >= _FAILED:
                 return total + used
             used += got

@@ -26,12 +26,34 @@ from spool.own import believed
 from spool.page import HOLD_NS, Field, Page, read_page
 
 RENEW_S = 0.5
+_HELD_S = 0.01
 
 
 def held_until(page: Page) -> int:
     """Until when nothing is to be received, in ns of CLOCK_MONOTONIC; 0 without a hold."""
     until, now = int(page.words[Field.HOLD]), time.monotonic_ns()
     return until if now < until <= now + HOLD_NS else 0
+
+
+class StreamHold:
+    """What the stream worker knows of holds: whether one lasts, and what time has passed without."""
+
+    def __init__(self, page: Page) -> None:
+        self._page, self._away_s = page, 0.0
+
+    def lasts(self) -> bool:
+        """Whether nothing is to be received, which the page then says; a while is over then."""
+        until = held_until(self._page)
+        self._page.words[Field.STREAMS_HELD] = until or 1
+        if until:
+            before = time.monotonic()
+            time.sleep(_HELD_S)
+            self._away_s += time.monotonic() - before
+        return until > 0
+
+    def now(self) -> float:
+        """Seconds in which something could be received."""
+        return time.monotonic() - self._away_s
 
 
 class Hold:

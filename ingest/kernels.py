@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ingest import access, bank, burst, connections, guard, lines, run, turn
+from ingest import access, bank, burst, connections, faults, guard, lines, run, turn
 from spool import ledger, refused, scan, senders
 from spool.frame import TAIL_FIELDS
 from spool.kernel import INTERPRETED, address_of
@@ -33,6 +33,7 @@ def compile_kernels() -> None:
     access.compile_kernels()
     bank.compile_kernels()
     turn.compile_kernels()
+    faults.compile_kernels()
     guard.compile_kernels()
     lines.compile_kernels()
     connections.compile_kernels()

@@ -34,7 +34,7 @@ from spool.kernel import (
     call,
     copy,
     kernel,
-    load_i64,
+    load_acquire,
     load_u8,
     load_u32,
     publish_i64,
@@ -69,7 +69,7 @@ def open_line(head: int, kind: int, uid: int, pid: int, gid: int) -> None:
     for side in range(2):
         store_i64(head + side * _MSGHDR_BYTES + _LENGTH, NOT_RECEIVED)
         store_u32(head + _RUNS + side * _RUN_BYTES + RUN_SIDE, _NO_SIDE)
-    store_i64(head + SIDE, 0)
+    publish_i64(head + SIDE, 0)
     store_u32(head + UID, uid)
     store_u32(head + PID, pid)
     store_u32(head + GID, gid + 1)
@@ -85,31 +85,37 @@ def free_line(head: int) -> None:
 @kernel
 def kind_of(head: int) -> int:
     """UNIX, TCP, or FREE."""
-    return load_i64(head + KIND)
+    return load_acquire(head + KIND)
+
+
+@kernel
+def uid_of(head: int) -> int:
+    """Of who connected."""
+    return load_u32(head + UID)
 
 
 @kernel
 def side_of(head: int) -> int:
     """The side that is received into."""
-    return load_i64(head + SIDE)
+    return load_acquire(head + SIDE)
 
 
 @kernel
 def run_at(head: int) -> int:
     """The address of the run that was offered last."""
-    return head + _RUNS + (load_i64(head + OFFERED) & 1) * _RUN_BYTES
+    return head + _RUNS + (load_acquire(head + OFFERED) & 1) * _RUN_BYTES
 
 
 @kernel
 def waits(head: int) -> bool:
     """Whether a run is offered and not taken."""
-    return load_i64(head + OFFERED) != load_i64(head + TAKEN)
+    return load_acquire(head + OFFERED) != load_acquire(head + TAKEN)
 
 
 @kernel
 def filled(head: int) -> int:
     """Bytes received into the present side."""
-    word = load_i64(head + load_i64(head + SIDE) * _MSGHDR_BYTES + _LENGTH)
+    word = load_acquire(head + load_acquire(head + SIDE) * _MSGHDR_BYTES + _LENGTH)
     length = word & 0xFFFFFFFF
     return ((word >> 32) & 0xFFFFFFFF) + (0 if length == NOT_RECEIVED else length)
 
@@ -118,7 +124,7 @@ def filled(head: int) -> int:
 def consumed(head: int) -> int:
     """Bytes of the present side that are done with."""
     run = run_at(head)
-    if load_u32(run + RUN_SIDE) != load_i64(head + SIDE):
+    if load_u32(run + RUN_SIDE) != load_acquire(head + SIDE):
         return 0
     if waits(head):
         return load_u32(run + FROM)
@@ -129,7 +135,7 @@ def consumed(head: int) -> int:
 def is_ended(head: int) -> bool:
     """Whether the last run was one that ends the connection."""
     run = run_at(head)
-    return load_u32(run + RUN_SIDE) == load_i64(head + SIDE) and load_u32(run + REASON) != 0
+    return load_u32(run + RUN_SIDE) == load_acquire(head + SIDE) and load_u32(run + REASON) != 0
 
 
 @kernel
@@ -138,7 +144,7 @@ def receive(head: int, fd: int, buffer: int, room: int, recvmmsg: int, errno: in
 
     Returns the bytes, 0 at the end of the stream, or a negative errno.
     """
-    header = head + load_i64(head + SIDE) * _MSGHDR_BYTES
+    header = head + load_acquire(head + SIDE) * _MSGHDR_BYTES
     start = filled(head)
     store_i64(head + _IOVEC, buffer + start)
     store_i64(head + _IOVEC + 8, room - start)
@@ -200,14 +206,14 @@ def _refusal(at: int, size: int, kind: int) -> int:
 @kernel
 def offer(head: int, begin: int, until: int, count: int, tail: int, reason: int) -> None:
     """Offer a run."""
-    number = load_i64(head + OFFERED) + 1
+    number = load_acquire(head + OFFERED) + 1
     run = head + _RUNS + (number & 1) * _RUN_BYTES
     store_u32(run + FROM, begin)
     store_u32(run + UNTIL, until)
     store_u32(run + TAIL, tail)
     store_u32(run + REASON, reason)
     store_u32(run + COUNT, count)
-    store_u32(run + RUN_SIDE, load_i64(head + SIDE))
+    store_u32(run + RUN_SIDE, load_acquire(head + SIDE))
     publish_i64(head + OFFERED, number)
 
 
@@ -217,7 +223,7 @@ def turn_over(head: int, source: int, target: int) -> int:
 
     `source`, `target`: addresses of the present side and the other one, where so many bytes are reserved.
     """
-    begin, other = consumed(head), 1 - load_i64(head + SIDE)
+    begin, other = consumed(head), 1 - load_acquire(head + SIDE)
     left = filled(head) - begin
     copy(target, source + begin, left)
     store_i64(head + other * _MSGHDR_BYTES + _LENGTH, (left << 32) | NOT_RECEIVED)
@@ -228,7 +234,7 @@ def turn_over(head: int, source: int, target: int) -> int:
 @kernel
 def take(head: int, number: int) -> None:
     """Run `number` is in the log. Without effect on a later one."""
-    if load_i64(head + OFFERED) == number:
+    if load_acquire(head + OFFERED) == number:
         publish_i64(head + TAKEN, number)
 
 
@@ -242,4 +248,4 @@ def compile_kernels() -> None:
     offer(head, 0, 0, 0, 0, 0)
     take(head, 1)
     turn_over(head, head, head)
-    side_of(head), is_ended(head), free_line(head)
+    side_of(head), uid_of(head), is_ended(head), free_line(head)

@@ -54,7 +54,7 @@ from ingest.line import (
 from ingest.staging import PUNCH
 from spool.errors import NotAFile, NotOurs
 from spool.format import MAX_BURST
-from spool.kernel import address_of, kernel, load_i64, load_u32
+from spool.kernel import address_of, kernel, load_acquire, load_u32
 from spool.mapping import Mapping
 from spool.own import Owners, open_own, put_own, read_believed
 from spool.wire import load_be32
@@ -229,7 +229,7 @@ def gather(heads: int, used: int, first: int, rows: npt.NDArray[np.int64], most:
         full = messages + more > MAX_BURST or line.body_bytes(total + length, messages + more) > most
         if count > 0 and full:
             return count, number
-        rows[count, 0], rows[count, 1] = number, load_i64(head + OFFERED)
+        rows[count, 0], rows[count, 1] = number, load_acquire(head + OFFERED)
         count += 1
         messages += more
         total += length

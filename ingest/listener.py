@@ -16,13 +16,15 @@ from pathlib import Path
 
 from ingest.burst import SENDER_UNKNOWN
 from ingest.datagram import EVERYBODY, bind, make_folder, make_way
-from ingest.errors import BadSocket
+from ingest.errors import BadSocket, NoDescriptors
 from ingest.line import TCP, UNIX
 
 BACKLOG = 4096
 """Connections that wait to be accepted; the kernel takes fewer where net.core.somaxconn is lower."""
 LOOPBACK = "127.0.0.1"
 _CREDENTIALS = struct.Struct("3I")
+_PASSING = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH)
+"""What accept says when it is the connection that failed, or there is none."""
 _SO_ATTACH_FILTER = 26
 _DROP = struct.Struct("HBBI").pack(0x06, 0, 0, 0)
 """A classic BPF program of one instruction: return 0, which is none of the packet."""
@@ -101,6 +103,18 @@ def is_finished(listener: socket.socket) -> bool:
     poll = select.poll()
     poll.register(listener, 0)
     return any(event & select.POLLHUP for _, event in poll.poll(0))
+
+
+def accept(listener: socket.socket) -> tuple[socket.socket | None, bool]:
+    """(a connection, or None; whether there may be more). Raises NoDescriptors."""
+    try:
+        return listener.accept()[0], True
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            raise NoDescriptors(error.strerror) from error
+        if error.errno not in _PASSING:
+            raise
+        return None, error.errno != errno.EAGAIN
 
 
 def sender_of(sock: socket.socket) -> tuple[int, int, int, int]:

@@ -95,6 +95,16 @@ class Staging:
         # Only the part that every burst touches; refused without harm where the limit is small.
         _libc.mlock(ctypes.c_void_p(self.bank(0)), ctypes.c_size_t(overflow_at(self.slots)))
 
+    def lock_overflow(self) -> int:
+        """Keep bank 0's overflow in memory while this mapping lives; how many bytes the limit allowed.
+
+        For the supervisor, whose mapping outlives the workers': their pages are the same (ingest.faults).
+        """
+        at, length = self.bank(0) + overflow_at(self.slots), self.burst * OVERFLOW_BYTES
+        while length and _libc.mlock(ctypes.c_void_p(at), ctypes.c_size_t(length)):
+            length = (length // 2) & ~(OVERFLOW_BYTES - 1)
+        return length
+
     def bank(self, number: int) -> int:
         """The address of a bank."""
         return self.address + _BANKS + number * self.bank_bytes

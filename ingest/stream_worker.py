@@ -12,7 +12,6 @@ one, and what had only begun counts as unclean.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import heapq
 import logging
@@ -23,45 +22,33 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from ingest import connections, line
-from ingest.fd_store import FdStore
-from ingest.hold import held_until
+from ingest.errors import NoDescriptors
+from ingest.fd_store import DESCRIPTORS, FdStore, descriptors
+from ingest.hold import StreamHold
+from ingest.line_memory import LineMemory
 from ingest.lines import MOST_LINES, Lines
-from ingest.listener import finish, refuse, sender_of
-from spool.kernel import function_address
+from ingest.listener import accept, finish, refuse, sender_of
+from ingest.stream_log import Said
+from ingest.users import GRACE_S, Connection, Users, bytes_for, is_late, put
+from spool.format import SAMPLE_BYTES
 from spool.page import Field, Page, no_beat
-from spool.wire import Reason, reason_name
+from spool.wire import Reason
 
 log = logging.getLogger("bruce.stream")
 
-ROOM = 32 << 10
-"""Bytes of a side that are received into, where it has so many; more for a larger message, as it comes."""
 FINISH_S = 5.0
 """At the end, how long for runs to be taken."""
+SPARE_LINES = 64
+"""For connections that are over, until what they sent is in the log."""
 _ACCEPTS = 64
 """Connections accepted between two looks at those that are there."""
 _PAUSE_S = 0.1
 """Until the next try, where descriptors or memory are missing."""
 _IDLE_S = 0.2
-_HELD_S = 0.01
 _LINGER_S = 0.3
 """So long nothing comes by TCP before its connections are ended."""
-_QUIET_S = 30.0
-"""Between two lines in the log about the same thing."""
-_PASSING = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH)
-"""What accept says when it is the connection that failed, or there is none."""
-
-
-class Connection:
-    """One that is accepted, and its line."""
-
-    __slots__ = ("head", "number", "readable", "room", "sock", "starved", "waiting")
-
-    def __init__(self, number: int, head: int, sock: socket.socket | None) -> None:
-        """`sock`: None when the connection is gone, and only its line is left."""
-        self.number, self.head, self.sock = number, head, sock
-        self.room = 0
-        """Bytes of the present side that are reserved."""
-        self.readable, self.waiting, self.starved = False, False, False
+_LOOK_S = 1.0
+"""Between two looks for messages that do not come."""
 
 
 class StreamWorker:
@@ -78,26 +65,27 @@ class StreamWorker:
     ) -> None:
         """`kept`: descriptors of the listeners that somebody else keeps, too, when we stop."""
         self.stopping, self.giving_way, self._page, self._kept = False, False, page, kept
+        self._hold = StreamHold(page)
         self.beat: Callable[[], None] = no_beat
         self._listeners, self._lines, self._store = {one.fileno(): one for one in listeners}, lines, store
         self._counts = page.address_of(Field.CONNECTIONS)
-        libc = ctypes.CDLL(None)
-        self._recvmmsg = function_address(libc.recvmmsg)
-        self._errno = function_address(libc["__errno_location"])
         self._poll = select.epoll()
         self._poll.register(lines.bells.taken, select.EPOLLIN)
         self._connections: dict[int, Connection] = {}
         """By descriptor."""
         self._waiting: dict[int, Connection] = {}
         """Those that offer a run, by number."""
-        self._starved: list[Connection] = []
-        """Those that found no memory to receive into."""
+        memory = bytes_for(lines.path.parent, lines.side_bytes)
+        most = min(MOST_LINES, descriptors() - DESCRIPTORS) - SPARE_LINES
+        self.users = Users(most, memory, lines.side_bytes)
+        self._memory, self._said = LineMemory(lines, self.users), Said(lines.limit)
+        self._starving, self._look_at = False, 0.0
+        """Whether any waits for memory; when to look for messages that do not come."""
         self._free = list(range(MOST_LINES))
         self._leaving: list[socket.socket] = []
         """Listeners that are no inputs any more, at which connections may wait."""
         self._paused = 0.0
         """When connections are accepted again; 0: they are."""
-        self._said: dict[str, float] = {}
         for fd in self._listeners:
             self._poll.register(fd, select.EPOLLIN)
         self._take_over()
@@ -106,7 +94,7 @@ class StreamWorker:
         """Receive until told to stop; then take what is there, and end each connection."""
         while not self.stopping:
             self.beat()
-            if not self._is_held():
+            if not self._hold.lasts():
                 self._step(_IDLE_S)
         if not self.giving_way:
             self._take_rest()
@@ -146,33 +134,24 @@ class StreamWorker:
             if connection.sock and (connection.sock.family != socket.AF_UNIX) == tcp:
                 with contextlib.suppress(OSError):
                     connection.sock.shutdown(socket.SHUT_RD)
-                connection.readable = True
                 self._receive(connection)
-
-    def _is_held(self) -> bool:
-        """Whether an operator wants nothing to be received (ingest.hold); then a while is over."""
-        until = held_until(self._page)
-        self._page.words[Field.STREAMS_HELD] = until or 1
-        if until:
-            time.sleep(_HELD_S)
-        return until > 0
 
     def _step(self, wait_s: float) -> bool:
         """Wait for something, and do it; whether there was anything."""
-        events = self._poll.poll(_PAUSE_S if self._paused or self._starved else wait_s)
+        events = self._poll.poll(_PAUSE_S if self._paused or self._starving else wait_s)
         for fd, _event in events:
             if fd == self._lines.bells.taken:
                 self._look_at_taken()
             elif fd in self._listeners:
                 self._accept_some(self._listeners[fd])
             elif connection := self._connections.get(fd):
-                connection.readable = True
                 self._receive(connection)
         if self._paused and time.monotonic() >= self._paused:
             self._resume()
-        starved, self._starved = self._starved, []
-        for connection in starved:
-            self._go_on(connection)
+        if self._starving:
+            self._feed()
+        if self._hold.now() >= self._look_at:
+            self._look_for_late()
         return bool(events)
 
     # -- accepting --------------------------------------------------------------------------------------
@@ -187,23 +166,24 @@ class StreamWorker:
         if self._paused:
             return False
         if not self._free:
-            self._pause(f"{MOST_LINES} connections are open; more wait")
+            self._pause("what was sent on connections that are over is not yet in the log; new ones wait")
             return False
         try:
-            sock, _address = listener.accept()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                self._pause(f"no more connections can be accepted: {error.strerror}; they wait")
-                return False
-            if error.errno not in _PASSING:
-                raise
-            return error.errno != errno.EAGAIN
+            sock, more = accept(listener)
+        except NoDescriptors as error:
+            self._pause(f"no more connections can be accepted: {error}; they wait")
+            return False
+        if sock is None:
+            return more
         number = heapq.heappop(self._free)
         self._lines.use(number)
-        connections.open_counted(self._counts, self._lines.head(number), *sender_of(sock))
+        kind, uid, pid, gid = sender_of(sock)
+        head = self._lines.head(number)
+        connections.open_counted(self._counts, head, kind, uid, pid, gid)
         if self._is_succeeded:
             self._store.keep(number, sock)
-        self._begin(number, sock)
+        self._begin(Connection(number, head, sock, self.users.enter(kind, uid)))
+        self._relieve()
         return True
 
     @property
@@ -211,17 +191,18 @@ class StreamWorker:
         """Whether somebody goes on with the connections; at the end nobody attends to the store."""
         return self.giving_way or not self.stopping
 
-    def _begin(self, number: int, sock: socket.socket) -> None:
+    def _begin(self, connection: Connection) -> None:
         """Receive from a connection that has a line."""
-        connection = Connection(number, self._lines.head(number), sock)
-        self._connections[sock.fileno()] = connection
+        assert connection.sock
+        self._connections[connection.sock.fileno()] = connection
+        self.users.count(connection.user, 1)
         # By edges: a connection that waits for its run does not wake us all the time.
-        self._poll.register(sock.fileno(), select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+        self._poll.register(connection.sock.fileno(), select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
         self._go_on(connection)
 
     def _pause(self, why: str) -> None:
         """Leave those who want to connect where they are for a moment."""
-        self._say(why)
+        self._said.say(why, why)
         self._paused = time.monotonic() + _PAUSE_S
         for fd in self._listeners:
             self._poll.unregister(fd)
@@ -241,25 +222,27 @@ class StreamWorker:
             if line.kind_of(head) == line.FREE:
                 continue
             self._free.remove(number)
-            if number in held:
-                self._begin(number, held.pop(number))
-            else:
-                self._go_on(Connection(number, head, None))
+            user = self.users.enter(line.kind_of(head), line.uid_of(head))
+            # One that is ended is closed, as it was to be.
+            sock = None if line.is_ended(head) else held.pop(number, None)
+            connection = Connection(number, head, sock, user)
+            self._memory.adopt(connection)
+            (self._begin if connection.sock else self._go_on)(connection)
         for number, sock in held.items():
-            # Its line was free already.
             _end(sock)
             self._store.drop(number)
+        self._relieve()
 
     # -- receiving --------------------------------------------------------------------------------------
 
     def _receive(self, connection: Connection) -> None:
-        """Receive what is there, until a run is offered or nothing is left."""
+        """Receive what may be there, until a run is offered or nothing is left."""
+        connection.readable = True
         if not connection.waiting and not connection.starved:
             self._go_on(connection)
 
     def _go_on(self, connection: Connection) -> None:
         """Offer what is whole; receive when nothing is. One that is over loses its line."""
-        connection.starved = False
         while not self._is_waiting(connection):
             if line.is_ended(connection.head):
                 self._close(connection)
@@ -269,25 +252,45 @@ class StreamWorker:
             if connection.sock is None:
                 self._close(connection)
                 return
-            if not connection.readable or not self._make_room(connection):
+            if not connection.readable:
+                self._rest(connection)
+                return
+            if not self._memory.make_room(connection):
+                self._said.say("memory", "senders on streams wait: there is no memory to receive into")
+                put(connection, connection.user.starved)
+                self._starving = True
                 return
             self._take_in(connection, connection.sock.fileno())
 
+    def _rest(self, connection: Connection) -> None:
+        """All that came is received: the next bytes are its sender's to send."""
+        user, got = connection.user, int(line.filled(connection.head) - line.consumed(connection.head))
+        if connection.grant and got <= connection.least:
+            self._memory.turn_over(connection)
+        if not got:
+            put(connection, user.idle)
+        elif connection.among is not user.unfinished:
+            put(connection, user.unfinished)
+            connection.begun = connection.came = self._hold.now()
+        elif got != connection.got:
+            connection.came = self._hold.now()
+        connection.got = got
+
     def _take_in(self, connection: Connection, fd: int) -> None:
         """Receive once, into the room that there is."""
-        head, side = connection.head, self._side(connection)
-        got = line.receive(head, fd, side, connection.room, self._recvmmsg, self._errno)
+        got = self._memory.receive(connection, fd)
         if got == -errno.EAGAIN:
             connection.readable = False
         elif got <= 0 and got != -errno.EINTR:
             # The end of the stream, or an error that is one.
             if got < 0:
-                connections.count_error(self._counts, head)
+                connections.count_error(self._counts, connection.head)
             self._disconnect(connection)
 
     def _is_waiting(self, connection: Connection) -> bool:
         connection.waiting = bool(line.waits(connection.head))
         if connection.waiting:
+            put(connection, None)
             self._waiting[connection.number] = connection
         return connection.waiting
 
@@ -300,59 +303,73 @@ class StreamWorker:
 
     def _offer(self, connection: Connection) -> bool:
         """Offer whole messages, or what ends the connection; whether there was anything to offer."""
-        head, begin = connection.head, line.consumed(connection.head)
-        end = line.filled(head)
-        kind = line.kind_of(head)
-        limit, room = self._lines.limit, self._lines.room
-        until, count, reason, _ = line.cut(self._side(connection), begin, end, limit, kind, room)
+        head, begin, end = connection.head, line.consumed(connection.head), line.filled(connection.head)
+        until, count, reason = self._memory.cut(connection, begin, end)
         if not count and not reason and connection.sock is None and end > begin:
             reason = int(Reason.UNCLEAN)
         if not count and not reason:
             return False
         if reason:
-            self._refuse(connection, reason)
+            self._said.refuse(connection.user, reason, self._memory.side(connection) + until)
+            self._disconnect(connection)
         line.offer(head, begin, until, count, end - until if reason else 0, reason)
         os.eventfd_write(self._lines.bells.offered, 1)
         return True
 
-    def _refuse(self, connection: Connection, reason: int) -> None:
-        """Nothing more is read from it."""
-        if reason in (Reason.TLS, Reason.HTTP):
-            self._say(f"somebody speaks {Reason(reason).name} to [ingest] tcp_port; it takes bare messages")
-        elif reason != Reason.UNCLEAN:
-            self._say(f"a connection is closed for what it sent: {reason_name(reason)}")
+    # -- limits -----------------------------------------------------------------------------------------
+
+    def _feed(self) -> None:
+        """Go on with those that wait for memory, as far as there is some."""
+        for user in self.users.hungry():
+            while user.starved:
+                connection = next(iter(user.starved))
+                put(connection, None)
+                self._go_on(connection)
+                if not connection.starved:
+                    continue
+                user.starved.move_to_end(connection, last=False)
+                victim = self.users.greediest(user, self._hold.now() - GRACE_S)
+                if victim is None:
+                    break
+                if self._stays(victim):
+                    self._said.give_up(victim)
+                    self._expel(victim, Reason.USER_LIMIT)
+        self._starving = bool(self.users.hungry())
+
+    def _look_for_late(self) -> None:
+        """End connections whose message does not come."""
+        self._look_at = self._hold.now() + _LOOK_S
+        for connection in self.users.late(self._hold.now()):
+            # It may have come while this process stood still.
+            if self._stays(connection) and is_late(connection, self._hold.now()):
+                self._said.give_up_waiting(connection)
+                self._expel(connection, Reason.TOO_SLOW)
+
+    def _relieve(self) -> None:
+        """Have no more connections than there may be."""
+        while victim := self.users.crowding():
+            if self._stays(victim):
+                self._said.crowd(victim.user, self.users.most)
+                self._expel(victim, Reason.USER_LIMIT)
+
+    def _stays(self, connection: Connection) -> bool:
+        """Receive what may be there; whether a connection is idle, or unfinished, all the same."""
+        among = connection.among
+        self._receive(connection)
+        return connection.among is among
+
+    def _expel(self, connection: Connection, reason: Reason) -> None:
+        """End a connection that offers nothing, with what it has begun."""
+        head, begin = connection.head, int(line.consumed(connection.head))
+        tail = min(int(line.filled(head)) - begin, SAMPLE_BYTES)
+        # The run first: a successor of who is killed here finds why the connection ended.
+        line.offer(head, begin, begin, 0, tail, int(reason))
+        os.eventfd_write(self._lines.bells.offered, 1)
         self._disconnect(connection)
-
-    def _make_room(self, connection: Connection) -> bool:
-        """Have memory to receive into, behind what is there; False when there is none now."""
-        head, lines = connection.head, self._lines
-        side, number, begin = int(line.side_of(head)), connection.number, int(line.consumed(head))
-        end, least = int(line.filled(head)), min(ROOM, lines.side_bytes)
-        if begin:
-            left = end - begin
-            if not lines.reserve(number, 1 - side, 0, max(least, left)):
-                return self._starve(connection)
-            line.turn_over(head, lines.side(number, side), lines.side(number, 1 - side))
-            if connection.room > ROOM:
-                lines.give_back(number, side, ROOM)
-            side, end, connection.room = 1 - side, left, max(least, left)
-        if connection.room > end:
-            return True
-        # As it comes: a size field is easily written.
-        room = min(max(least, 2 * end), lines.side_bytes)
-        if not lines.reserve(number, side, connection.room, room):
-            return self._starve(connection)
-        connection.room = room
-        return True
-
-    def _starve(self, connection: Connection) -> bool:
-        self._say("there is no memory to receive into (tmpfs is full); senders on streams wait")
-        connection.starved = True
-        self._starved.append(connection)
-        return False
-
-    def _side(self, connection: Connection) -> int:
-        return self._lines.side(connection.number, int(line.side_of(connection.head)))
+        # It may be taken by now; the bell that says so has not been heard.
+        put(connection, None)
+        connection.waiting, self._waiting[connection.number] = True, connection
+        self._memory.cut_off(connection, begin)
 
     # -- ending -----------------------------------------------------------------------------------------
 
@@ -364,23 +381,16 @@ class StreamWorker:
         del self._connections[connection.sock.fileno()]
         _end(connection.sock)
         connection.sock = None
+        self.users.count(connection.user, -1)
         if self._is_succeeded:
             self._store.drop(connection.number)
 
     def _close(self, connection: Connection) -> None:
         """All of it is taken: its line is free."""
         self._disconnect(connection)
-        for side in range(2):
-            self._lines.give_back(connection.number, side, 0)
+        self._memory.free(connection)
         connections.free_counted(self._counts, connection.head)
         heapq.heappush(self._free, connection.number)
-
-    def _say(self, what: str) -> None:
-        """Log, but not the same again and again."""
-        now = time.monotonic()
-        if now - self._said.get(what, -_QUIET_S) >= _QUIET_S:
-            self._said[what] = now
-            log.warning("%s", what)
 
 
 def _end(sock: socket.socket) -> None:

@@ -7,6 +7,7 @@
     24   closed    banks of the reserve that the guard has received into and left to the worker
     32   leave     1: the guard is to end
     40   hold      1: nobody is to receive; senders wait until there is room
+    48   faults    datagrams that were lost for want of memory (ingest.faults); counted by who has the socket
 
 From STORING either side goes on by one exchange, the worker to RECEIVING, the guard to GUARDED. From there
 only the guard leads back.
@@ -19,7 +20,7 @@ import numpy as np
 from ingest.bank import load_word, store_word
 from spool.kernel import address_of, exchange, kernel
 
-STATE, BEAT, DONE, CLOSED, LEAVE, HOLD = 0, 8, 16, 24, 32, 40
+STATE, BEAT, DONE, CLOSED, LEAVE, HOLD, FAULTS = 0, 8, 16, 24, 32, 40, 48
 RECEIVING, STORING, GUARDED = range(3)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from ingest import bank, burst, run
 from ingest.access import Rules
+from ingest.faults import Faults
 from ingest.guard import Guard
 from ingest.lines import Lines
 from ingest.receivers import Receivers
@@ -43,8 +44,7 @@ ATTEMPTS = 3
 """Tries to salvage one burst before it is given up as poison."""
 _WAIT_S = 0.001
 """Between two looks for what another process or thread owes us."""
-_BLOCKED_S = 0.01
-_HELD_S = 0.01
+_BLOCKED_S = _HELD_S = 0.01
 _ROUNDS = 16
 """Where there are several: bursts of datagrams between two looks at the others."""
 
@@ -87,6 +87,7 @@ class IngestWorker:
         self.job[burst.SLOTS] = staging.burst
         self.job[burst.ARMED] = staging.armed_at
         self.turn = Turn()
+        self._faults = Faults(self.turn)
         self.job[burst.TURN] = self.turn.address
         self.job[burst.SCRATCH] = address_of(self._scratch)
         self.job[burst.PAGE] = writer.page.address
@@ -198,11 +199,9 @@ class IngestWorker:
         """Keep the burst that waits in staging in quarantine; the flag to store it with, as discarded."""
         used, name = self._runs or int(self.job[burst.USED]), f"burst-{self._next}.poison"
         log.error("%d messages cannot be stored; they are discarded, and kept as quarantine/%s", used, name)
-        if self._runs:
-            assert self._streams
-            keep(self.writer.layout, name, self._streams.image(used))
-        else:
-            keep(self.writer.layout, name, self.staging.image(self._bank, used))
+        lines = self._streams if self._runs else None
+        image = lines.image(used) if lines else self.staging.image(self._bank, used)
+        keep(self.writer.layout, name, image)
         return POISON
 
     def run(self) -> None:
@@ -275,23 +274,22 @@ class IngestWorker:
                 self._catch_up()
         elif outcome == burst.RELIEVED:
             self._catch_up()
-        elif outcome not in (burst.STORED, burst.HELD, errno.EAGAIN, errno.EINTR):
+        elif outcome not in (burst.STORED, burst.HELD, errno.EAGAIN, errno.EINTR, errno.EFAULT):
             raise OSError(outcome, os.strerror(outcome))
         elif self.writer.is_suspect and self.writer.switch():
             # Nobody sends, and the keeper waits until nothing more is stored there.
             self._point()
         if outcome == burst.HELD:
             time.sleep(_HELD_S)
+        self._count_faults()
         return bool(outcome != errno.EAGAIN)
 
     def _tell_hold(self, *, held: bool) -> None:
-        if held != self._held:
-            self._held = held
-            log.warning(
-                "`brucectl drain --stop-intake` has stopped the intake: senders wait"
-                if held
-                else "the intake goes on"
-            )
+        if held and not self._held:
+            log.warning("`brucectl drain --stop-intake` has stopped the intake: senders wait")
+        elif self._held and not held:
+            log.warning("the intake goes on")
+        self._held = held
 
     def _round_of_runs(self) -> bool:
         """Store what connections offer, one burst; False when nothing is offered."""
@@ -324,6 +322,12 @@ class IngestWorker:
             else:
                 time.sleep(_WAIT_S)
         self._take_up()
+
+    def _count_faults(self) -> None:
+        """Count datagrams that were lost on their way from the kernel, as a burst of none."""
+        if self._faults.count(self.ledger, self._next):
+            self.writer.tail[BURST] = self.ledger.burst
+            self._ring()
 
     def _store(self, flags: int) -> None:
         """Store the burst that waits in staging: in a new segment, or without room in the ledger."""
@@ -386,10 +390,9 @@ class IngestWorker:
         else:
             burst.discard(self.job, bank, flags)
         reach("discard.added")
-        number = self._next
-        self.ledger.commit(number)
+        self.ledger.commit(self._next)
         reach("discard.committed")
-        self.writer.tail[BURST] = number
+        self.writer.tail[BURST] = self.ledger.burst
         self._ring()
 
     def _ring(self) -> None:

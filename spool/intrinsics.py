@@ -66,6 +66,13 @@ def _define_load(bits: int, *, signed: bool = False) -> Callable[..., Any]:
     return load
 
 
+def _define_load_acquire(_: Any, address: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_pointer(builder, args[0], _WORD), "acquire", _WORD // _BYTE)
+
+    return types.int64(types.int64), generate
+
+
 def _define_store(bits: int, *, release: bool = False) -> Callable[..., Any]:
     def store(_: Any, address: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
@@ -128,6 +135,7 @@ _intrinsic(kernel.load_u16, _define_load(16))
 _intrinsic(kernel.load_i32, _define_load(32, signed=True))
 _intrinsic(kernel.load_u32, _define_load(32))
 _intrinsic(kernel.load_i64, _define_load(64))
+_intrinsic(kernel.load_acquire, _define_load_acquire)
 _intrinsic(kernel.store_u8, _define_store(8))
 _intrinsic(kernel.store_u16, _define_store(16))
 _intrinsic(kernel.store_u32, _define_store(32))

@@ -13,6 +13,26 @@ C functions are called through an address passed in at run time. A kernel that n
 itself could not be cached on disk, since the address changes with each start.
 
 Addresses and integers are int64 throughout; unsigned 64-bit values travel as their two's complement.
+
+Processors other than x86 may show one thread's stores to another in any order. So a word that one process
+or thread writes and another reads is stored by `publish_i64` (a release) and read by `load_acquire` (an
+acquire), or changed by `exchange`. On x86 both are plain moves, and only the compiler is bound. The words:
+
+    word                                        written by               read in loops of
+    turn: STATE                                 worker, guard            worker, guard
+    turn: BEAT, DONE, LEAVE, HOLD, FAULTS       worker (LEAVE: at stop)  guard
+    turn: CLOSED, FAULTS while it is GUARDED    guard                    worker
+    staging: armed; first, opened               worker; guard            guard; worker
+    line: KIND, SIDE, OFFERED                   stream worker            ingest worker
+    line: TAKEN; lines: burst, runs             ingest worker            stream worker
+    page: WRITTEN, WRITTEN_SEQUENCE, HELD       ingest worker            keeper and others, from Python
+    page: KEEPER_WAITS, SUSPECT, QUOTAS,        keeper                   ingest worker
+          QUOTA_TOPICS and its rows
+    page: HOLD                                  `drain --stop-intake`    ingest worker
+
+KEEPER_WAITS is read behind a `fence`: WRITTEN must be seen before it is looked at. Python's own stores into
+the page are followed by system calls, or depend on no other word. The kernel stores msg_len for the thread
+that reads it, or that publishes a word behind it.
 """
 
 from __future__ import annotations
@@ -141,6 +161,9 @@ load_u16 = _loader(ctypes.c_uint16)
 load_i32 = _loader(ctypes.c_int32)
 load_u32 = _loader(ctypes.c_uint32)
 load_i64 = _loader(ctypes.c_int64)
+load_acquire = _loader(ctypes.c_int64)
+"""Load 8 aligned bytes so that no later load or store can be seen before it: what `publish_i64` was behind is
+there when its word is."""
 store_u8 = _storer(ctypes.c_uint8)
 store_u16 = _storer(ctypes.c_uint16)
 store_u32 = _storer(ctypes.c_uint32)

@@ -24,7 +24,7 @@ from spool.own import Owners, open_own, put_own, read_believed
 
 WORDS = 12288
 _BYTES = 8 * WORDS
-FORMAT = b"brucepg5"
+FORMAT = b"brucepg6"
 _FAMILY = b"brucepg"
 """With which the format of every release begins."""
 MAGIC = int.from_bytes(FORMAT, "little")

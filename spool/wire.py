@@ -63,7 +63,7 @@ class Reason(IntEnum):
     VALUE = 9
     """A negative value length, or one that is not exactly what is left."""
     TRUNCATED = 10
-    """Longer than the largest datagram; the rest was cut off by the kernel."""
+    """Longer than the largest datagram: the kernel cut off the rest; or all of it, for want of memory."""
     POISON = 11
     """In a burst that failed three times; its bytes are in quarantine/."""
     SPOOL_FULL = 12
@@ -96,6 +96,11 @@ class Reason(IntEnum):
     """Somebody spoke HTTP to the TCP input; it ended the connection."""
     NOT_PERMITTED = 26
     """By a rule of [access] its sender may not write to its topic."""
+    USER_LIMIT = 28
+    """On streams, its user had most connections, or most memory for unfinished messages, when others needed
+    some; it ended a connection, with what had begun there, if anything."""
+    TOO_SLOW = 29
+    """On a stream, the rest of this message did not come in time; it ended the connection."""
 
 
 REASONS = 32

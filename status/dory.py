@@ -59,7 +59,7 @@ _BY_TCP = "unknown"
 _AT_INTAKE = {
     *_MALFORMED,
     *("api_key", "api_version", "spool_full", "over_quota", "not_permitted"),
-    *("bad_size", "too_long", "unclean", "tls", "http"),
+    *("bad_size", "too_long", "unclean", "tls", "http", "user_limit", "too_slow"),
 }
 
 Document = dict[str, Any]

@@ -149,7 +149,7 @@ def _inputs(figures: Figures) -> Iterator[Metric]:
     )
     closed = CounterMetricFamily(
         "bruce_connections_closed",
-        "Connections that ended: clean, inside a message (unclean), or by bruce for what they sent.",
+        "Connections that ended: clean, inside a message (unclean), or by bruce.",
         labels=["input", "how"],
     )
     failed = CounterMetricFamily(

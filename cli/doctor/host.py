@@ -19,8 +19,8 @@ ENOUGH_QUEUED = 512
 """A burst of the intake."""
 MEMORY_BYTES = overflow_at(MAX_BURST) + MAX_BURST * OVERFLOW_BYTES
 """What staging reserves of its tmpfs."""
-LOCKED_BYTES = overflow_at(MAX_BURST)
-"""What staging locks in memory."""
+LOCKED_BYTES = MEMORY_BYTES
+"""What staging locks in memory: all of it."""
 UNSYNCHRONISED = 5
 """TIME_ERROR of adjtimex(2): nobody keeps the clock."""
 _CAP_IPC_LOCK = 1 << 14
@@ -91,8 +91,8 @@ def check_locking(limit: int | None, privileged: bool) -> Finding:  # noqa: FBT0
         name,
         Level.ADVICE,
         f"only {limit:,} of the {LOCKED_BYTES:,} bytes of staging can be locked in memory: "
-        "a host that swaps makes senders wait",
-        "raise the limit, for systemd by LimitMEMLOCK=8M",
+        "a host that swaps makes senders wait, and one without memory can lose large datagrams",
+        "raise the limit, for systemd by LimitMEMLOCK=64M",
     )
 
 

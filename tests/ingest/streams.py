@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ingest.connections import read_connections
-from ingest.fd_store import FdStore
+from ingest.fd_store import FdStore, allow_descriptors
 from ingest.lines import Lines, make_bells
 from ingest.listener import listen_tcp, listen_unix
 from ingest.stream_worker import StreamWorker
@@ -64,6 +64,7 @@ class Streams:
     """Listeners, lines and connections as the supervisor has them, and a worker at a time."""
 
     def __init__(self, directory: Path, limit: int = LIMIT, *, room: int = ROOM_BYTES) -> None:
+        allow_descriptors()
         self.path, self.lines_path = directory / "stream", directory / "lines"
         self.bells, self.store = make_bells(), PromptStore()
         self.lines = Lines(self.lines_path, SPOOL, limit, self.bells, room=room)

@@ -221,6 +221,36 @@ def test_more_than_can_be_waited_for(scene: Scene, monkeypatch: pytest.MonkeyPat
     assert scene.told() == [(Status.UNKNOWN, 0, 0), (Status.UNKNOWN, 1, 1)]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_one_sender_does_not_push_out_another(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one who has most to wait for gives up its oldest, whoever comes."""
+    monkeypatch.setattr(acknowledger, "MOST", 3)
+
+    def send(number: int) -> None:
+        scene.client.send(b"v%d" % number, WHEN_DELIVERED, timestamp=number)
+        scene.ack.step()
+        scene.take_in()
+        scene.sync()
+        scene.ack.step()
+
+    send(0)
+    scene.path.parent.chmod(0o711)
+    os.setresuid(12_001, 12_001, 0)
+    try:
+        scene.client.send(b"other", WHEN_DELIVERED, timestamp=1)
+        for number in range(2, 6):
+            scene.client.send(b"other%d" % number, WHEN_DELIVERED, timestamp=number)
+    finally:
+        os.setresuid(0, 0, 0)
+    for _ in range(6):
+        scene.ack.step()
+        scene.take_in()
+        scene.sync()
+        scene.ack.step()
+    # The first, of root's, is waited for still.
+    assert scene.told() == [(Status.UNKNOWN, number, number) for number in (1, 2, 3)]
+
+
 def test_a_full_datagram_socket(scene: Scene) -> None:
     """What has no room there waits, in order, and so do those who send more; nothing is lost or doubled."""
     sent = 0

@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from ingest import connections, line, stream_worker
+from ingest import connections, line, stream_worker, users
 from ingest.fd_store import FdStore, allow_descriptors
 from ingest.lines import Lines, holds_anything, make_way, read_lines
 from ingest.listener import is_finished, refuse
@@ -90,7 +90,7 @@ def test_a_small_limit(memory: Path) -> None:
         sent, other = messages(300), encode(b"t", bytes(900))
         slow.sendall(other[:500])
         made.settle()
-        assert made.lines.side_bytes < len(b"".join(sent)) < stream_worker.ROOM
+        assert made.lines.side_bytes < len(b"".join(sent)) < users.ROOM
         # The first turns the line over; then more comes at once than a side takes.
         busy.sendall(sent[0] + sent[1][:9])
         made.settle()
@@ -437,8 +437,8 @@ def test_no_memory(streams: Streams) -> None:
 def test_held(streams: Streams) -> None:
     """While an operator holds the intake nothing is received, and the page says so; then it goes on."""
     streams.page.words[Field.HOLD] = until = time.monotonic_ns() + HOLD_NS
-    assert streams.worker._is_held()
+    assert streams.worker._hold.lasts()
     assert streams.page.words[Field.STREAMS_HELD] == until
     streams.page.words[Field.HOLD] = 0
-    assert not streams.worker._is_held()
+    assert not streams.worker._hold.lasts()
     assert streams.page.words[Field.STREAMS_HELD] == 1

@@ -132,3 +132,35 @@ def test_a_stamp_is_that_of_all_that_is_imported(tmp_path: Path) -> None:
                 (home / path).write_text(source + (text if path == name else ""))
             stamps.append(stamp(home / "spool/one.py", home))
         assert (stamps[0] == stamps[1]) == (name in ("spool/apart.py", "numpy.py")), name
+
+
+SEEN_BY = """
+from spool import kernel
+@kernel.kernel
+def acquire(address):
+    return kernel.load_acquire(address)
+@kernel.kernel
+def publish(address, value):
+    kernel.publish_i64(address, value)
+import numpy as np
+word = np.zeros(1, np.int64)
+publish(kernel.address_of(word), -5)
+print(acquire(kernel.address_of(word)))
+for loop in (acquire, publish):
+    for made in loop.compiled.inspect_llvm().values() if hasattr(loop, "compiled") else ():
+        print(*(line for line in made.splitlines() if " atomic " in line), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("interpreted", [False, True])
+def test_what_is_published_is_acquired(tmp_path: Path, *, interpreted: bool) -> None:
+    """Words between processes are stored by a release and loaded by an acquire, whatever the processor."""
+    program = tmp_path / "loops.py"
+    program.write_text(SEEN_BY)
+    environ = {**os.environ, "NUMBA_DISABLE_JIT": str(int(interpreted)), "PYTHONPATH": os.getcwd()}
+    environ["NUMBA_CACHE_DIR"] = str(tmp_path)
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True, env=environ)
+    value, _, code = done.stdout.partition("\n")
+    assert value == "-5"
+    assert interpreted or ("load atomic" in code and "acquire, align 8" in code)
+    assert interpreted or ("store atomic" in code and "release, align 8" in code)

@@ -71,9 +71,9 @@ def test_healthy() -> None:
     [
         (but(workers=[], brokers=[]), "stopped", "no daemon is running on this spool, and 3 messages wait"),
         (
-            but(workers=[], brokers=[], other_release=OtherRelease(77, "brucepg9", "brucepg5")),
+            but(workers=[], brokers=[], other_release=OtherRelease(77, "brucepg9", "brucepg6")),
             "release",
-            "a daemon of another release is running (process 77; its page is brucepg9, ours is brucepg5)",
+            "a daemon of another release is running (process 77; its page is brucepg9, ours is brucepg6)",
         ),
         (
             but(workers=[*WELL.workers[:3], WorkerView("delivery", 10, 4, alive=False)]),

@@ -1,0 +1,57 @@
+"""No compiled loop of the intake reads a word of another process or thread by a plain load."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import ingest
+
+SHARED = {
+    *("STATE", "BEAT", "DONE", "CLOSED", "LEAVE", "HOLD", "FAULTS"),
+    *("KIND", "SIDE", "OFFERED", "TAKEN", "_USED", "_BURST"),
+    *("ARMED", "FIRST", "OPENED"),
+    *("_HOLD", "_HELD", "_SUSPECT", "_QUOTAS", "_QUOTA_TOPICS", "_KEEPER_WAITS"),
+}
+"""Names of those words, as offsets or fields that have their address (spool.kernel says who writes them)."""
+BARE = {"turn", "row"}
+"""Addresses of such words themselves: the state of the turn, a row of quotas."""
+PLAIN = {"load_i64", "load_i32", "load_u32", "store_i64"}
+FILES = sorted(Path(ingest.__file__).parent.glob("*.py"))
+
+
+def offences(source: str) -> list[str]:
+    """Plain loads and stores of shared words in the compiled loops of a module."""
+    found = []
+    for loop in ast.walk(ast.parse(source)):
+        if not isinstance(loop, ast.FunctionDef) or "kernel" not in map(ast.unparse, loop.decorator_list):
+            continue
+        for node in ast.walk(loop):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in PLAIN:
+                continue
+            names = {one.id for one in ast.walk(node.args[0]) if isinstance(one, ast.Name)}
+            # What is nested has a load of its own.
+            names -= {
+                one.id
+                for inner in ast.walk(node.args[0])
+                if isinstance(inner, ast.Call)
+                for one in ast.walk(inner)
+                if isinstance(one, ast.Name)
+            }
+            if names & SHARED or ast.unparse(node.args[0]) in BARE:
+                found.append(f"{loop.name}: {ast.unparse(node)}")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_shared_words_are_acquired(path: Path) -> None:
+    """Each is read by load_acquire, and stored by publish_i64 or exchange."""
+    assert offences(path.read_text(encoding="utf-8")) == []
+
+
+def test_a_plain_load_is_found() -> None:
+    """The check sees one."""
+    loop = "@kernel\ndef look(turn):\n    return load_i64(turn + HOLD) + load_acquire(turn + BEAT)\n"
+    assert offences(loop) == ["look: load_i64(turn + HOLD)"]
