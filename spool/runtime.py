@@ -130,19 +130,13 @@ def _places(owners: Owners) -> Iterator[Path]:
 
 
 def _named(base: Path, owners: Owners) -> list[Path]:
-    """The directories in `base` that are called as one of these users' own, and are."""
+    """What is called in `base` as one of these users' own directories: who uses it looks whose it is."""
     try:
-        with os.scandir(base) as entries:
-            found = [(entry, match) for entry in entries if (match := _OWN_NAME.fullmatch(entry.name))]
+        names = os.listdir(base)
     except OSError:
         return []
-    return sorted(base / e.name for e, match in found if int(match[1]) in owners and _is_of(e, int(match[1])))
-
-
-def _is_of(entry: os.DirEntry[str], owner: int) -> bool:
-    with suppress(OSError):
-        return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == owner
-    return False
+    matches = filter(None, map(_OWN_NAME.fullmatch, names))
+    return sorted(base / match[0] for match in matches if int(match[1]) in owners)
 
 
 def _with(places: list[Path], name: Path) -> Path | None:

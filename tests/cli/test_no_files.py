@@ -189,11 +189,13 @@ def test_what_it_is_called(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_path_that_the_operator_names_may_be_a_link(made: Path, tmp_path: Path) -> None:
-    """The spool's directory, as a link to it."""
+    """The spool's directory, or a segment file, as a link to it."""
     shutil.copytree(made, tmp_path / "spool")
     (tmp_path / "link").symlink_to(tmp_path / "spool")
     assert run("inspect", "verify", "--spool", tmp_path / "link").returncode == FINE
-    assert Layout(tmp_path / "link").list_segments()
+    (tmp_path / "one.seg").symlink_to(Layout(tmp_path / "spool").segment(0))
+    done = run("inspect", "verify", tmp_path / "one.seg")
+    assert done.returncode == FINE, done
 
 
 def test_strangers_are_neither_segments_nor_spares(tmp_path: Path) -> None:

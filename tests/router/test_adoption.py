@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 
 from router.adoption import Adoption
-from spool import crash_point
+from spool import crash_point, outcome_file
 from spool.account import Account, take_account
 from spool.catalogue import Catalogue
 from spool.counts_file import write_counts
@@ -193,19 +193,19 @@ def test_what_is_refused_is_passed_over(desk: Desk, caplog: pytest.LogCaptureFix
     """A file that is refused to us stops nothing: it is said once, and the next owner tries again."""
     bad, good = desk.write(range(10)), desk.write(range(10, 20))
     adoption = Adoption(desk.layout, desk.rig.identity.spool)
-    real_read, real_unlink = Path.read_bytes, Path.unlink
+    real_read, real_unlink = outcome_file.read_bytes, Path.unlink
 
-    def read(path: Path) -> bytes:
+    def read(path: Path, most: int) -> bytes:
         if path == bad:
             raise PermissionError(13, "Permission denied")
-        return real_read(path)
+        return real_read(path, most)
 
     def unlink(path: Path, *, missing_ok: bool = False) -> None:
         if path == good:
             raise PermissionError(13, "Permission denied")
         real_unlink(path, missing_ok=missing_ok)
 
-    with mock.patch.object(Path, "read_bytes", read), mock.patch.object(Path, "unlink", unlink):
+    with mock.patch.object(outcome_file, "read_bytes", read), mock.patch.object(Path, "unlink", unlink):
         for _ in range(3):
             assert adoption.step()
     adoption.close()

@@ -12,6 +12,7 @@ import pytest
 
 from spool.errors import NotAFile, NotOurs
 from spool.layout import Layout
+from spool.options import SpoolOptions
 from spool.own import (
     append_own,
     believed,
@@ -22,6 +23,7 @@ from spool.own import (
     put_own,
     read_believed,
 )
+from spool.recovery import open_spool
 from tests.users import NOBODY, as_user
 
 
@@ -168,3 +170,14 @@ def test_the_group_loses_the_right_to_write(tmp_path: Path) -> None:
     claim(tmp_path, [layout.segments])
     assert [stat.S_IMODE(path.stat().st_mode) for path in modes] == [0o640, 0o644, 0o600]
     assert stat.S_IMODE(layout.segments.stat().st_mode) == 0o750
+
+
+def test_a_start_refuses_a_spool_that_everybody_may_change(tmp_path: Path) -> None:
+    """Before anything in it is read, or changed."""
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    spool.chmod(0o777)
+    with pytest.raises(NotOurs, match="chmod o-w"):
+        open_spool(SpoolOptions(spool))
+    spool.chmod(0o700)
+    open_spool(SpoolOptions(spool)).lock.release()

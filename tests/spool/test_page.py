@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from spool.page import (
     WORKER_WORDS,
     Field,
     Page,
+    other_format,
     place,
     read_page,
     read_text,
@@ -77,6 +80,38 @@ def test_each_writer_has_cache_lines_of_its_own() -> None:
     taken = [line for found in lines.values() for line in found]
     assert len(taken) == len(set(taken))
     assert Field.BROKERS + 4 * (BROKER_ROWS + 1) <= WORDS
+
+
+PLANTED: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "link": lambda path: path.symlink_to("/dev/zero"),
+    "another user's": lambda path: (path.write_bytes(forged(path)), os.chown(path, 65534, 65534)),
+    "open to others": lambda path: (path.write_bytes(forged(path)), path.chmod(0o666)),
+    "of two names": lambda path: (path.write_bytes(forged(path)), os.link(path, path.with_name("name"))),
+    "cut": lambda path: path.write_bytes(forged(path)[:-8]),
+}
+
+
+def forged(path: Path) -> bytes:
+    """A page that says that much is delivered."""
+    page = Page(path.with_name("forged"))
+    page.words[Field.FLOOR] = 1 << 40
+    return page.words.tobytes()
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_planted_page_is_neither_read_nor_mapped(tmp_path: Path, kind: str) -> None:
+    """Lookers see no page, and do not wait for one; who owns the spool puts a page of its own there."""
+    if os.geteuid():
+        pytest.skip("giving a file to another user needs root")
+    path = tmp_path / "page"
+    PLANTED[kind](path)
+    assert read_page(path) is None
+    assert other_format(path) is None
+    page = Page(path)
+    assert page.words[Field.FLOOR] == 0
+    status = path.lstat()
+    assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_nlink) == (0o640, os.geteuid(), 1)
 
 
 def test_pages_differ_by_spool_and_boot(tmp_path: Path) -> None:

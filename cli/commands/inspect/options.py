@@ -39,4 +39,5 @@ def segment_files(files: list[Path] | None, spool: Path | None, config: Path | N
     for path in files:
         if path.is_dir():
             raise BadArgument(f"{path} is a directory; if it is a spool, give it as --spool {path}")
-    return files
+    # A file in a spool is never a link; one that an operator names may be.
+    return [path.resolve() if path.is_symlink() else path for path in files]
