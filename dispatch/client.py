@@ -159,6 +159,11 @@ class KafkaClient:
         while event := self.library.queue_poll(self.queue, 0):
             self.take_event(event)
 
+    def drop_events(self) -> None:
+        """Pass over the events that lie in the queue, where another client says what there is to say."""
+        while event := self.library.queue_poll(self.queue, 0):
+            self.library.event_destroy(event)
+
     def take_event(self, event: int) -> None:
         """Note what an event says that is no delivery report, and free it."""
         note = {

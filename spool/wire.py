@@ -96,6 +96,10 @@ class Reason(IntEnum):
     """Somebody spoke HTTP to the TCP input; it ended the connection."""
     NOT_PERMITTED = 26
     """By a rule of [access] its sender may not write to its topic."""
+    TOO_MANY_TOPICS = 27
+    """The spool has messages of more topics than [spool] max_topics, and Kafka does not know this one."""
+    PARTITIONER = 30
+    """The function that is its topic's partitioner raised, or gave no partition for it."""
 
 
 REASONS = 32

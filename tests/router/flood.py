@@ -1,0 +1,106 @@
+"""What a flood of 100,000 messages does to an honest sender behind it: `python -m tests.router.flood`.
+
+For each kind of flood, one router over a spool of its own and the embedded Kafka. The flood is in the log;
+then an honest message comes every 5 ms until all is resolved. It prints how long honest messages took, how
+long the flood took, and the memory of the process. `--profile` says where the time went.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import logging
+import multiprocessing
+import pstats
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from dispatch.embedded import EmbeddedKafka
+from spool.wire import encode
+from tests.router.outlet import NO_AUTO, Outlet, anywhere
+
+EVERY_S = 0.005
+GOOD = 8
+KINDS: dict[str, Callable[[int], bytes]] = {
+    "good": lambda n: b"good-%d" % (n % GOOD),
+    "illegal": lambda n: b"no name %d" % n,
+    "unknown": lambda n: b"unknown-%d" % n,
+    "thousand": lambda n: b"no name %d" % (n % 1000),
+}
+
+
+def run(kind: str, count: int, *, profile: bool = False) -> tuple[float, float, float, int]:
+    """(median, p99 of honest messages, seconds until the flood is resolved, MiB)."""
+    logging.disable()
+    with EmbeddedKafka(topics=[("honest", 4), *((f"good-{n}", 4) for n in range(GOOD))]) as kafka:
+        outlet = Outlet(kafka, kafka_properties=NO_AUTO, segment_bytes=4 << 20, grace_s=1.0)
+        try:
+            outlet.send(anywhere(10, topic=b"honest"))
+            outlet.finish()
+            outlet.send([encode(KINDS[kind](n), b"." * 40, timestamp=1) for n in range(count)], burst=400)
+            with cProfile.Profile() if profile else _Nothing() as found:
+                result = _honest_beside(outlet, count)
+            if profile:
+                pstats.Stats(found).sort_stats("cumulative").print_stats(35)  # type: ignore[arg-type]
+            return result
+        finally:
+            outlet.close()
+
+
+def _honest_beside(outlet: Outlet, count: int) -> tuple[float, float, float, int]:
+    began = due = time.monotonic()
+    sent: dict[int, float] = {}
+    took: list[float] = []
+    flood_end = outlet.rig.synced
+    flooded = 0.0
+    while not flooded or sent:
+        now = time.monotonic()
+        while not flooded and due <= now:
+            sent[outlet.rig.append(anywhere(1, topic=b"honest"))] = due
+            outlet.rig.step()
+            due += EVERY_S
+        if not outlet.router.step():
+            time.sleep(0.001)
+        waiting = np.array(list(sent), np.int64)
+        done = waiting[outlet.acks._without(waiting, taken_too=False) == 0] if len(waiting) else waiting
+        took += [time.monotonic() - sent.pop(one) for one in done.tolist()]
+        if not flooded and (outlet.resolved >= flood_end or now - began > 60):
+            flooded = time.monotonic() - began
+    median, p99 = np.percentile(took, [50, 99]).tolist()
+    return median, p99, flooded, _mib()
+
+
+class _Nothing:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _mib() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 >> 20
+
+
+def main() -> None:
+    """Run the kinds that are named."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kinds", nargs="*", default=list(KINDS))
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--profile", action="store_true")
+    given = parser.parse_args()
+    for kind in given.kinds or KINDS:
+        # Each in a process of its own: memory is what this one took.
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            median, p99, seconds, mib = pool.apply(run, (kind, given.count), {"profile": given.profile})
+        print(
+            f"{kind:10} median {median:8.3f} s  p99 {p99:8.3f} s  flood {seconds:8.3f} s  {mib:5} MiB",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
