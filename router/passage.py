@@ -19,6 +19,7 @@ from router.catch_up import CatchUp
 from router.ends import Kafka, Log, Rules
 from router.failures import Failures
 from router.growth import Growth
+from router.partition import REFUSED
 from router.rejects import Rejects
 from router.room import Mask
 from router.strangers import Strangers
@@ -41,7 +42,7 @@ class Passage:
         rejects: Rejects[Acks],
     ) -> None:
         self._committed, self._acks = log.committed, rejects.acks
-        self._partitioners, self._limits = rules
+        self.partitioners, self._limits = rules
         _, self._pool, self._room, self._metadata = kafka
         self._failures, self._strangers, self._rejects = failures, strangers, rejects
         self._unknown = strangers.unknown
@@ -148,6 +149,7 @@ class Passage:
     def _hand_over(self, batch: Batch, wanted: Mask, catch_up: CatchUp | None, *, backlog: bool) -> None:
         rows = self._pool.partitions.rows
         chosen = self._choose(batch, wanted, catch_up)
+        wanted = wanted & ~self._give_up(batch, chosen)
         flat, closed = self._select(batch, chosen, catch_up, backlog=backlog)
         before = rows["held_from"][flat]
         may = self._may_go(batch, flat, before, catching_up=catch_up is not None)
@@ -176,6 +178,16 @@ class Passage:
             self._sent += int(sent.sum())
             catch_up.ready[chosen[left & (chosen >= 0)]] = False
             catch_up.ready[closed] = False
+
+    def _give_up(self, batch: Batch, chosen: npt.NDArray[np.int32]) -> Mask:
+        """Give up the rows for which their topic's function gives no partition; which they are."""
+        refused = chosen == REFUSED
+        if refused.any():
+            chosen[refused] = -1
+            self._rejects.add_rows(
+                batch, np.flatnonzero(refused), Reason.PARTITIONER, self._unknown.denied_ms
+            )
+        return np.asarray(refused)
 
     def _select(
         self, batch: Batch, chosen: npt.NDArray[np.int32], catch_up: CatchUp | None, *, backlog: bool
@@ -216,7 +228,7 @@ class Passage:
         available = self._room.available(catch_up.ready if catch_up else None)
         chosen = np.full(len(batch), -1, np.int32)
         for rows, counts in self.growth.parts(batch.sequence, wanted, partitions.partitions_of):
-            flat = self._partitioners.assign(batch, rows, counts, partitions.flats, available)
+            flat = self.partitioners.assign(batch, rows, counts, partitions.flats, available)
             np.copyto(chosen, flat, where=rows)
         if catch_up:
             self._failures.single_out(batch.sequence, wanted, chosen)
@@ -229,7 +241,7 @@ class Passage:
         held_from = partitions.rows["held_from"][chosen[placed]]
         bare = placed[(held_from == NOT_HELD) | (held_from > batch.sequence[placed])]
         partitions.hold(chosen[bare], batch.sequence[bare])
-        loose = left & self._partitioners.free(batch) & ~np.isin(chosen, self._failures.suspected())
+        loose = left & self.partitioners.free(batch) & ~np.isin(chosen, self._failures.suspected())
         topics = np.unique(batch.topic[loose]).tolist()
         for topic in topics:
             first = int(batch.sequence[np.argmax(loose & (batch.topic == topic))])

@@ -292,7 +292,7 @@ class Router:
         """Why nothing can be sent, or not to some topics, in one sentence; empty when all is well."""
         names, topic = self._live.topics.names, self._pool.partitions.rows["topic"]
         self._trouble.failing = {names[topic[flat]]: code for flat, code in self._failures.stopped.items()}
-        return self._trouble.sentence() or self._pool.trouble
+        return self._trouble.sentence() or self._pool.trouble or self._passage.partitioners.sentence()
 
     def unread(self) -> str:
         """What the disk does not give, in one sentence; empty when it gives everything."""

@@ -17,7 +17,7 @@ The deliverer's table is *bounded*, since anybody may send any name. It gives nu
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -189,13 +189,21 @@ class Names(Sequence[bytes]):
 
     def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
         if isinstance(at, slice):
-            return [self[number] for number in range(*at.indices(len(self)))]
+            return list(self._some(*at.indices(len(self))))
         number = at + len(self) if at < 0 else at
         if not 0 <= number < len(self):
             raise IndexError(at)
         table = self._topics.table
         start, length, _, _ = table.names[number].tolist()
         return table.arena[start : start + length].tobytes()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._some(0, len(self), 1)
+
+    def _some(self, first: int, end: int, step: int) -> Iterator[bytes]:
+        arena = self._topics.table.arena
+        for start, length in self._topics.table.names[first:end:step, [_AT, _BYTES]].tolist():
+            yield arena[start : start + length].tobytes()
 
 
 class Topics:
