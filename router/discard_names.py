@@ -15,7 +15,7 @@ from spool.digest import digest_function
 from spool.discarded import MOST_COUNTS
 from spool.kernel import address_of, kernel
 from spool.record import Batch, Topics
-from spool.topics import enter
+from spool.topics import OTHERS, enter
 from spool.wire import load_be16
 
 
@@ -84,6 +84,9 @@ class DiscardNames:
         return self._topics.names[number]
 
     def count(self, numbers: npt.NDArray[np.int64]) -> dict[bytes, int]:
-        """How many there are of each name."""
+        """How many there are of each name; `(others)` come last, so that they take no name its row."""
         found, counts = np.unique(numbers, return_counts=True)
-        return {self.name(number): n for number, n in zip(found.tolist(), counts.tolist(), strict=True)}
+        named = {self.name(number): n for number, n in zip(found.tolist(), counts.tolist(), strict=True)}
+        if OTHERS in named:
+            named[OTHERS] = named.pop(OTHERS)
+        return named

@@ -1,7 +1,7 @@
 """Counts and samples of discarded messages, as the marks keep them: a bounded number, whatever is discarded.
 
 discard   reason:u16be topic -> messages, first and last time (ns), check
-the first MOST_COUNTS pairs of a reason and a topic; of others, one row a reason, under the name `(others)`
+for the first pairs of a reason and a topic, MOST_COUNTS rows; one more a reason, `(others)`, has all others
 
 sample    reason:u16be slot:u8 topic -> sequence, time (ns), first bytes of the datagram, check
 some of the discarded messages, a slot for every fourth sequence number

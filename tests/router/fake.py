@@ -74,7 +74,7 @@ class FakeMetadata:
 
     def __init__(self, kafka: FakeKafka) -> None:
         self.kafka, self.pending, self.wanted = kafka, False, set[bytes]()
-        self.listed = False
+        self.listed = self.was_listed = self.deaf = False
 
     def want(self, topics: list[bytes]) -> None:
         self.wanted |= set(topics)
@@ -85,11 +85,13 @@ class FakeMetadata:
             self.want(topics)
 
     def list_all(self) -> None:
-        self.listed = True
+        self.listed = self.was_listed = True
 
     def take_names(self) -> frozenset[bytes] | None:
-        listed, self.listed = self.listed, False
-        return frozenset(self.kafka.leaders) if listed else None
+        if self.deaf or not self.listed:
+            return None
+        self.listed = False
+        return frozenset(self.kafka.leaders)
 
     def take(self) -> Cluster | None:
         if not self.pending:
