@@ -175,3 +175,23 @@ def test_discards_of_many_topics_are_summed_up(monkeypatch: pytest.MonkeyPatch) 
         assert found.pop(b"no name 3") == 4
         assert found == {b"no name %d" % n: 1 for n in range(20) if n != 3}
         bench.check_complete()
+
+
+def test_what_waited_is_given_up_before_its_name_is_forgotten() -> None:
+    """New strangers come in the moment in which the grace time of others ends."""
+    with made() as bench:
+        old, new = ([b"%s-%d" % (name, n) for n in range(10)] for name in (b"old", b"new"))
+        deny(bench, *old, *new)
+        bench.send([(name, 1, b"") for name in old])
+        bench.step(20)
+        bench.clock.now += 6
+        bench.metadata.pending = True
+        bench.send([(name, 1, b"") for name in new])
+        # In less than another grace time.
+        bench.step(60)
+        bench.router.commit()
+        assert {reasons(bench).get(name) for name in old} == {Reason.UNKNOWN_TOPIC}
+        bench.clock.now += 6
+        bench.metadata.pending = True
+        bench.settle()
+        bench.check_complete()
