@@ -31,11 +31,19 @@ KINDS: dict[str, Callable[[int], bytes]] = {
 }
 
 
-def run(kind: str, count: int, *, profile: bool = False) -> tuple[float, float, float, int]:
+def run(
+    kind: str, count: int, *, profile: bool = False, dead_letters: bool = False
+) -> tuple[float, float, float, int]:
     """(median, p99 of honest messages, seconds until the flood is resolved, MiB)."""
     logging.disable()
     with EmbeddedKafka(topics=[("honest", 4), *((f"good-{n}", 4) for n in range(GOOD))]) as kafka:
-        outlet = Outlet(kafka, kafka_properties=NO_AUTO, segment_bytes=4 << 20, grace_s=1.0)
+        outlet = Outlet(
+            kafka,
+            kafka_properties=NO_AUTO,
+            segment_bytes=4 << 20,
+            grace_s=1.0,
+            dead_letter_topic=b"good-0" if dead_letters else b"",
+        )
         try:
             outlet.send(anywhere(10, topic=b"honest"))
             outlet.finish()
@@ -91,11 +99,14 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", default=list(KINDS))
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--dead-letters", action="store_true")
     given = parser.parse_args()
     for kind in given.kinds or KINDS:
         # Each in a process of its own: memory is what this one took.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            median, p99, seconds, mib = pool.apply(run, (kind, given.count), {"profile": given.profile})
+            median, p99, seconds, mib = pool.apply(
+                run, (kind, given.count), {"profile": given.profile, "dead_letters": given.dead_letters}
+            )
         print(
             f"{kind:10} median {median:8.3f} s  p99 {p99:8.3f} s  flood {seconds:8.3f} s  {mib:5} MiB",
             flush=True,
