@@ -108,6 +108,13 @@ class KafkaClient:
                 self._topics[name] = self._new_topic(name)
             return self._topics[name]
 
+    def name_topics(self, names: Iterable[bytes]) -> None:
+        """Have `fetch_cluster` ask about these, too, to which nothing is ever sent."""
+        with self._topics_lock:
+            for name in names:
+                if name not in self._topics and (topic := self.library.topic_new(self.handle, name, None)):
+                    self._topics[name] = topic
+
     def fetch_cluster(self, names: Iterable[bytes], timeout_s: float) -> Cluster:
         """Ask a broker about `names` and every topic used so far; waits for the answer.
 

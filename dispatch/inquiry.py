@@ -31,7 +31,8 @@ class Inquiry:
         if self._client is None:
             self._client = KafkaClient(self._options)
         self._asked.update(names)
-        found = self._client.fetch_cluster(names, timeout_s)
+        self._client.name_topics(names)
+        found = self._client.fetch_cluster((), timeout_s)
         self._client.drop_events()
         wanted = set(names)
         return Cluster(

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 
 from dispatch.cluster import Cluster
 from dispatch.errors import DispatchError
-from dispatch.inquiry import MOST_ASKED, Inquiry
+from dispatch.inquiry import Inquiry
 
 log = logging.getLogger("bruce.router")
 
@@ -21,8 +21,8 @@ REFRESH_S = 10.0
 """Between two looks when nobody asks."""
 RETRY_S = 0.25
 LIST_TIMEOUT_S = 20.0
-STRANGERS_S = 1.0
-"""Between two questions about strangers, where one does not take them all."""
+STRANGERS_AT_ONCE = 500
+"""In one question: to name them keeps this process from other work."""
 IN_VAIN = 100
 """So many topics that Kafka does not have may be asked for as all others are."""
 TIMEOUT_S = 2.0
@@ -53,8 +53,8 @@ class Metadata:
         self._known: AbstractSet[bytes] = frozenset()
         """Of these, those that Kafka had last."""
         self._strangers: dict[bytes, None] = {}
-        self._next, self._ask_at = 0, 0.0
-        """Which stranger the inquiry goes on with, and when."""
+        self._next = 0
+        """Which stranger the inquiry goes on with."""
         self._lists = False
         self._names: deque[frozenset[bytes]] = deque(maxlen=1)
         self._newest: deque[Cluster] = deque(maxlen=1)
@@ -134,13 +134,12 @@ class Metadata:
     def _ask_strangers(self, found: Cluster) -> tuple[Cluster, Mapping[bytes, int]]:
         """Ask the inquiry for some of the strangers: the cluster with those that it has, errors of others."""
         names = list(self._strangers)
-        if self._inquiry is None or not names or time.monotonic() < self._ask_at:
+        if self._inquiry is None or not names:
             if self._inquiry and not names:
                 self._inquiry.close()
             return found, {}
-        self._ask_at = time.monotonic() + (STRANGERS_S if len(names) > MOST_ASKED else 0)
         first = self._next % len(names)
-        some = [*names[first:], *names[:first]][:MOST_ASKED]
+        some = [*names[first:], *names[:first]][:STRANGERS_AT_ONCE]
         self._next = first + len(some)
         try:
             answer = self._inquiry.ask(some, TIMEOUT_S)

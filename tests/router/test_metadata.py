@@ -9,8 +9,8 @@ import numpy as np
 
 from dispatch.cluster import Cluster
 from dispatch.errors import Unreachable
-from dispatch.inquiry import MOST_ASKED, Inquiry
-from router.metadata import IN_VAIN, Metadata
+from dispatch.inquiry import Inquiry
+from router.metadata import IN_VAIN, STRANGERS_AT_ONCE, Metadata
 
 
 def test_attempts_are_counted() -> None:
@@ -75,7 +75,7 @@ def test_strangers_are_asked_for_elsewhere() -> None:
             cluster = metadata.take()
             told |= cluster.errors if cluster else {}
             metadata.want([])
-        assert all(len(names) <= MOST_ASKED for names in inquiry.asked)
+        assert all(len(names) <= STRANGERS_AT_ONCE for names in inquiry.asked)
         assert {b"ours", b"late", b"t"} <= metadata._topics
         assert len(metadata._topics - set(has)) < IN_VAIN
         assert not set(fetched[0]).intersection(*inquiry.asked)
