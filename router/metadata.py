@@ -20,7 +20,7 @@ Fetch = Callable[[list[bytes], float], Cluster]
 REFRESH_S = 10.0
 """Between two looks when nobody asks."""
 RETRY_S = 0.25
-LIST_TIMEOUT_S = 20.0
+LIST_TIMEOUT_S = 5.0
 STRANGERS_AT_ONCE = 500
 """In one question: to name them keeps this process from other work."""
 IN_VAIN = 100
@@ -55,7 +55,7 @@ class Metadata:
         self._strangers: dict[bytes, None] = {}
         self._next = 0
         """Which stranger the inquiry goes on with."""
-        self._lists = False
+        self._listing: threading.Thread | None = None
         self._names: deque[frozenset[bytes]] = deque(maxlen=1)
         self._newest: deque[Cluster] = deque(maxlen=1)
         self._asked = threading.Event()
@@ -88,9 +88,12 @@ class Metadata:
             self.want(topics)
 
     def list_all(self) -> None:
-        """Ask which topics there are, soon."""
-        self._lists = True
-        self._asked.set()
+        """Ask which topics there are, beside all other questions: somebody waits for it."""
+        if self._fetch_all is None:
+            self._names.append(frozenset())
+        elif not (self._listing and self._listing.is_alive()):
+            self._listing = threading.Thread(target=self._list, args=(self._fetch_all,), daemon=True)
+            self._listing.start()
 
     def take_names(self) -> frozenset[bytes] | None:
         """The answer to that, when it is there; empty when Kafka gives none, though it answers others."""
@@ -122,6 +125,8 @@ class Metadata:
         self._stopping = True
         self._asked.set()
         self._thread.join(TIMEOUT_S + 1)
+        if self._listing:
+            self._listing.join(LIST_TIMEOUT_S + 1)
 
     def _note(self, found: Cluster, strangers: Mapping[bytes, int]) -> None:
         self._newest.append(Cluster(found.brokers, found.topics, {**strangers, **found.errors}))
@@ -152,28 +157,26 @@ class Metadata:
             self._known = found.topics.keys()
         return found, answer.errors
 
-    def _list(self) -> None:
-        if not self._lists or self._fetch_all is None:
-            return
-        self._lists = False
+    def _list(self, fetch_all: Callable[[float], Cluster]) -> None:
         try:
-            found = self._fetch_all(LIST_TIMEOUT_S)
+            found = fetch_all(LIST_TIMEOUT_S)
             self._names.append(frozenset([*found.topics, *found.errors]))
         except DispatchError as error:
             log.warning("asking for all topics of Kafka: %s", error)
-            self._names.append(frozenset())
+            if not self.error:
+                self._names.append(frozenset())
+        self._wake()
 
     def _run(self) -> None:
         while not self._stopping:
             self._asked.wait(REFRESH_S)
             self._asked.clear()
-            if self._stopping or not (self._topics or self._lists):
+            if self._stopping or not self._topics:
                 continue
             try:
                 found = self._fetch(sorted(self._topics), TIMEOUT_S)
                 self._known = found.topics.keys()
                 found, strangers = self._ask_strangers(found)
-                self._list()
                 self._note(found, strangers)
                 self.error = ""
                 self._wake()

@@ -64,6 +64,11 @@ class Strangers:
 
     def step(self) -> None:
         """Take over the list when it is there."""
-        if self.waits and (names := self._metadata.take_names()) is not None:
+        if not self.waits:
+            return
+        if (names := self._metadata.take_names()) is not None:
             self._topics.welcome(names)
             self._listed_at, self.waits = self._clock(), False
+        else:
+            # It may have failed.
+            self._metadata.list_all()
