@@ -6,6 +6,7 @@ for all of them again with each question. So names that anybody may have made up
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 
 from dispatch.client import KafkaClient
@@ -20,7 +21,9 @@ class Inquiry:
     """For one thread, which waits for the answers."""
 
     def __init__(self, options: DispatchOptions) -> None:
-        self._options = options
+        # It sends nothing, and so wants no producer id.
+        kafka = {**options.kafka, "enable.idempotence": "false"}
+        self._options = dataclasses.replace(options, mode="at_least_once", kafka=kafka)
         self._client: KafkaClient | None = None
         self._asked: set[bytes] = set()
 
