@@ -77,9 +77,11 @@ def _fill(
             if field + 16 + key_bytes + value_bytes != end:
                 row -= i
                 break
-            number = enter(
-                base + topic + 2, topic_bytes, digest, slots, seed, words, names, arena, arena_at, welcome
-            )
+            name = base + topic + 2
+            # Most names are there, and each array that is passed on counts a reference.
+            number = topic_number(name, topic_bytes, slots, seed, digest)
+            if number < 0:
+                number = enter(name, topic_bytes, digest, slots, seed, words, names, arena, arena_at, welcome)
             if number < 0:
                 start[0], start[1], start[2] = f, i, row
                 return False

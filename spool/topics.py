@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ OTHERS = b"(others)"
 ILLEGAL = b"(illegal)"
 _MOST_NAME_BYTES = 1 << 15
 _LEGAL_BYTES = 249
+_GROWTH = 2
 _USED, _COUNT, _END, _MOST, _STRANGERS, _MOST_STRANGERS, _OTHERS, _ILLEGAL, _REFUSED, _FREE = range(10)
 """Words of `Table.words`: names, numbers given, bytes of the arena, and the bounds; -1 for none."""
 _AT, _BYTES, _STRANGE, _NEXT_FREE = range(4)
@@ -333,12 +334,19 @@ class Topics:
         table = self.table
         used, count, end = table.words[[_USED, _COUNT, _END]].tolist()
         if 2 * (used + 2) > len(table.slots):
-            slots = np.zeros((2 * len(table.slots), 2), np.int64)
+            slots = np.zeros((_GROWTH * len(table.slots), 2), np.int64)
             _enter_again(table.slots, slots)
             table = table._replace(slots=slots)
         if count + 2 > len(table.names):
-            table = table._replace(names=np.pad(table.names, ((0, len(table.names)), (0, 0))))
+            table = table._replace(names=_extended(table.names))
         if end + _MOST_NAME_BYTES > len(table.arena):
-            arena = np.pad(table.arena, (0, len(table.arena)))
+            arena = _extended(table.arena)
             table = table._replace(arena=arena, arena_at=address_of(arena))
         self.table = table
+
+
+def _extended(table: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same with room for more rows."""
+    more = np.zeros((_GROWTH * len(table), *table.shape[1:]), table.dtype)
+    more[: len(table)] = table
+    return more
