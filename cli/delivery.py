@@ -16,6 +16,7 @@ import numpy.typing as npt
 from cli.config import Config
 from dispatch.client import KafkaClient
 from dispatch.errors import DispatchError
+from dispatch.inquiry import Inquiry
 from dispatch.modes import make_pool
 from dispatch.options import DispatchOptions
 from dispatch.pool import Pool
@@ -133,7 +134,9 @@ class Delivery:
         self._bell, self._wake = bell, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._report, self._told, self._handed_over = report, 0.0, 0
         self._catalogue = catalogue = Catalogue(layout)
-        topics = Topics()
+        topics = Topics(config.spool.max_topics)
+        for name in {*config.dispatch.topics, *config.partitioners, *config.rates}:
+            topics.add(name.encode())
         self._marks = Marks(layout.delivery, Catalogue(layout))
         self._acks = Acks(self._marks, catalogue, marks_first=config.dispatch.mode == "at_most_once")
         if latency is not None:
@@ -141,7 +144,13 @@ class Delivery:
         book = ProgressBook(self._acks, catalogue, layout)
         self._client, self._pool = self._make_pool(config.dispatch, topics, book, spool)
         self._tracing = Tracing(page, topics, self._pool) if page else None
-        self._metadata = Metadata(self._client.fetch_cluster, lambda: os.eventfd_write(self._wake, 1))
+        self._metadata = Metadata(
+            self._client.fetch_cluster,
+            lambda: os.eventfd_write(self._wake, 1),
+            Inquiry(config.dispatch),
+            self._client.fetch_all,
+            ours=[config.dispatch.dead_letter_topic.encode()],
+        )
         window = config.dispatch.window_messages, config.dispatch.window_bytes
         shares = (
             OpenCounts(sorted(config.spool.quotas), topics, share) if share and config.spool.quotas else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +26,9 @@ from dispatch.client import check
 from router.limits import Rate
 from router.partition import Partitioners
 from spool.catalogue import Catalogue
+from spool.crash_point import reach
 from spool.environment import LMDB_REFUSES
-from spool.errors import SegmentsGone
+from spool.errors import SegmentsGone, SpoolBusy
 from spool.identity import read_identity
 from spool.layout import Layout
 from spool.record import Topics
@@ -138,6 +139,8 @@ class Replay:
     def send(self, show: Show, timeout_s: float | None, rate: float | None = None) -> Replayed:
         """Count, then send, until everything is acknowledged or refused, or the time is over, or Ctrl-C.
 
+        With nothing left, say so, and then `forget` it.
+
         `rate`: messages a second, at most. Raises BadArgument when there is no Kafka to send to, SpoolBusy
         when another process sends just these, SegmentsGone, BadPartitioner, BadProperty, DispatchError.
         """
@@ -154,7 +157,6 @@ class Replay:
             wanted = state.begun.wanted if state.begun else self._wanted
             count = Count(self._layout, wanted, lambda _done, _total, _trouble="": None)
             if not count.sought.total:
-                state.finish()
                 return _result(count, state.begun, started, left=0)
             begun = state.begun or state.begin(_settled(wanted, count), count.sought.total)
             while True:
@@ -163,9 +165,15 @@ class Replay:
                         begun = self._pass_over(line, count.sought, begun, state)
                         continue
                     result = _result(count, begun, started, left=line.left(count.sought), line=line)
-                if not result.left:
-                    state.finish()
+                reach("replay.sent")
                 return result
+
+    def forget(self) -> None:
+        """Forget it, once somebody knows that all of it is sent: asked for again, it would be sent again."""
+        reach("replay.told")
+        # One that is at it already says the same, and forgets it.
+        with suppress(SpoolBusy), _own(self.state) as state:
+            state.finish()
 
     def _pass_over(self, line: Line, sought: Sought, begun: Begun, state: State) -> Begun:
         """Leave out what was removed to make room, and was not sent. Raises SegmentsGone when nothing was."""

@@ -18,6 +18,7 @@ import numpy as np
 from cli.config import Config
 from cli.replay_state import Begun, ReplayMarks, State
 from dispatch.brokers import State as BrokerState
+from dispatch.inquiry import Inquiry
 from dispatch.modes import make_pool
 from dispatch.names import replay_id
 from router.acks import Acks
@@ -74,7 +75,12 @@ class Line:
         rates: Mapping[str, Rate],
     ) -> None:
         """`rates` by topic. Raises BadProperty, BadPartitioner, DispatchError, SegmentsGone, LMDB_REFUSES."""
-        catalogue, topics = Catalogue(layout), Topics()
+        # Where all go to one topic, it is the only one that Kafka is asked for.
+        catalogue, topics = Catalogue(layout), Topics(None if to_topic else config.spool.max_topics)
+        for name in (*config.partitioners, *rates):
+            topics.add(name.encode())
+        for wanted in begun.wanted.topics:
+            topics.add(wanted)
         self._live, again = (_Turned(catalogue, topics, begun.wanted) for _ in range(2))
         self._live.target = again.target = topics.add(to_topic) if to_topic is not None else None
         # Its segments last: what goes without having been sent is not resolved.
@@ -94,7 +100,12 @@ class Line:
             name=replay_id(begun.name),
         )
         self._pool.note_replay(begun.since_ms)
-        self._metadata = Metadata(self._client.fetch_cluster, lambda: os.eventfd_write(self._wake, 1))
+        self._metadata = Metadata(
+            self._client.fetch_cluster,
+            lambda: os.eventfd_write(self._wake, 1),
+            Inquiry(config.dispatch),
+            self._client.fetch_all,
+        )
         window = config.dispatch.window_messages, config.dispatch.window_bytes
         place = self._live.place
         self._router = Router(

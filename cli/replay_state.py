@@ -1,6 +1,7 @@
 """How far a replay has come: marks of its own, so that it goes on where it was interrupted.
 
-    DIRECTORY/NAME/replay.json   what is replayed, as it was meant at first; it is there until all is sent
+    DIRECTORY/NAME/replay.json   what is replayed, as it was meant at first; it is there until the command has
+                                 said that all is sent, so that a kill before that sends nothing again
     DIRECTORY/NAME/delivery/     the marks, as a spool has them (spool.marks)
     DIRECTORY/NAME/lock          flock: who is at it
 
@@ -22,6 +23,7 @@ from typing import Any
 
 from cli.errors import BadArgument
 from spool.catalogue import Catalogue
+from spool.crash_point import reach
 from spool.disk import make_directory, read_text, write_file
 from spool.errors import SpoolBusy
 from spool.layout import Layout
@@ -143,8 +145,9 @@ class State:
         return Layout(self.directory).delivery
 
     def finish(self) -> None:
-        """Forget it: everything is sent."""
+        """Forget it: everything is sent, and somebody knows."""
         (self.directory / "replay.json").unlink(missing_ok=True)
+        reach("replay.forgotten")
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def close(self) -> None:

@@ -61,6 +61,7 @@ TABLES: dict[str, dict[str, Kind]] = {
         "segment_bytes": Size(256 * KIB, multiple_of=4096),
         "sync": Choice((INTERVAL, ALWAYS)),
         "recompress": Switch(),
+        "max_topics": Whole(10, 1_000_000, "topics"),
         "sync_interval_ms": Whole(1, 10_000, "ms"),
         "sync_bytes": Size(4 * KIB),
     },

@@ -108,6 +108,13 @@ class KafkaClient:
                 self._topics[name] = self._new_topic(name)
             return self._topics[name]
 
+    def name_topics(self, names: Iterable[bytes]) -> None:
+        """Have `fetch_cluster` ask about these, too, to which nothing is ever sent."""
+        with self._topics_lock:
+            for name in names:
+                if name not in self._topics and (topic := self.library.topic_new(self.handle, name, None)):
+                    self._topics[name] = topic
+
     def fetch_cluster(self, names: Iterable[bytes], timeout_s: float) -> Cluster:
         """Ask a broker about `names` and every topic used so far; waits for the answer.
 
@@ -158,6 +165,11 @@ class KafkaClient:
         """Take the events that lie in the queue, for a client that sends nothing."""
         while event := self.library.queue_poll(self.queue, 0):
             self.take_event(event)
+
+    def drop_events(self) -> None:
+        """Pass over the events that lie in the queue, where another client says what there is to say."""
+        while event := self.library.queue_poll(self.queue, 0):
+            self.library.event_destroy(event)
 
     def take_event(self, event: int) -> None:
         """Note what an event says that is no delivery report, and free it."""

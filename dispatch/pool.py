@@ -121,8 +121,9 @@ class Pool:
         for broker in cluster.brokers:
             self.brokers.index(broker)
         for name, leaders in cluster.topics.items():
-            handle = self._client.topic_handle(name)
-            self._lead(self.partitions.extend(self._topics.add(name), len(leaders), handle), leaders)
+            if (topic := self._topics.admit(name)) >= 0:
+                handle = self._client.topic_handle(name)
+                self._lead(self.partitions.extend(topic, len(leaders), handle), leaders)
 
     def send(self, batch: Batch, flat: npt.NDArray[np.int32], *, catching_up: bool = False) -> HandedOver:
         """Hand over what may go now. librdkafka copies it before this returns.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -98,7 +98,10 @@ class _Fates:
     def give_back(self, sequences: Sequences) -> None:
         assert not len(sequences), "no more are added than there is room for"
 
-    def discard(self, sequences: Sequences, reason: int, topic: bytes) -> int:  # noqa: ARG002
+    def unresolved(self, sequences: Sequences) -> npt.NDArray[np.bool_]:
+        return np.ones(len(sequences), np.bool_)
+
+    def discard(self, sequences: Sequences, reason: int, topic: bytes | Mapping[bytes, int]) -> int:  # noqa: ARG002
         self._settle(sequences, reason)
         return len(sequences)
 

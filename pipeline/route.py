@@ -96,10 +96,9 @@ class Chooser:
 
     def _learn(self) -> None:
         """Number the partitions of topics that are new."""
-        known = len(self._counts)
-        names = [name.decode() for name in self._topics.names]
-        if known == len(names):
+        if len(self._counts) == len(self._topics.names):
             return
+        names = [name.decode() for name in self._topics.names]
         none = np.zeros(0, np.bool_)
         # A topic may have had more than it has: a message that went by that must not be led astray here.
         masks = [self._routes.available.get(name, none) for name in names]

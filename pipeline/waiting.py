@@ -47,6 +47,7 @@ class Waiting:
 
     def add(self, span: Span) -> None:
         """These wait, too."""
+        self._names.add(span.topic.encode())
         self._spans.setdefault(span.topic, []).append(span)
 
     def learn(self, cluster: Cluster) -> None:

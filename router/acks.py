@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -40,6 +40,7 @@ UNROUTED = -1
 _NOTHING = int(np.iinfo(np.int64).max)
 
 Bits = npt.NDArray[np.uint8]
+Sequences = npt.NDArray[np.int64]
 
 
 @kernel
@@ -136,6 +137,8 @@ class Acks:
         self._samples: list[Sample] = []
         self.partitions = marks.partitions()
         """Topic -> (from sequence, partitions), in order: how many there were for which messages."""
+        self.discarded = [row.topic for row in marks.discards()]
+        """Topics in the marks' counts of discards, as they were at first."""
         self._grown: set[bytes] = set()
         self._committed_at = clock()
         self._changed = self._failing = False
@@ -212,8 +215,7 @@ class Acks:
 
     def leave_out(self, sequences: npt.NDArray[np.int64]) -> None:
         """These are not to be sent here; the next deliverer finds them open, as they were."""
-        still = sequences[self.open(sequences)]
-        if len(still):
+        if len(still := sequences[self.open(sequences)]):
             self.take(still)
             self._left_out = min(self._left_out, int(still[0]))
 
@@ -260,12 +262,16 @@ class Acks:
             self._delivered += fresh
         self._changed |= len(above) > 0
 
-    def discard(self, sequences: npt.NDArray[np.int64], reason: int, topic: bytes) -> int:
+    def unresolved(self, sequences: Sequences) -> npt.NDArray[np.bool_]:
+        """Which messages are not done with."""
+        return self._without(sequences, taken_too=False)
+
+    def discard(self, sequences: Sequences, reason: int, topic: bytes | Mapping[bytes, int]) -> int:
         """These are done with, undelivered, for a reason; how many were not done with before.
 
-        Both readers come by the same damage, and do so again after a restart: a message counts once.
+        Both readers come by the same damage: a message counts once. Of several topics none may be done with.
         """
-        fresh = sequences[self._without(sequences, taken_too=False)]
+        fresh = sequences[self.unresolved(sequences)]
         if self.trace:
             self.trace.note_discarded(fresh, reason)
         if len(fresh):
@@ -379,8 +385,7 @@ class Acks:
 
     def _raise_floor(self) -> None:
         """Move the floor over what is resolved, dropping the bits of segments that lie below it."""
-        segments = self._catalogue.segments
-        at = self._catalogue.at(self.floor)
+        segments, at = self._catalogue.segments, self._catalogue.at(self.floor)
         while at < len(segments):
             info = segments[at]
             bits = self._segments.get(info.first_sequence)

@@ -69,6 +69,11 @@ class CatchUps:
         """Sequences below which no pass has anything to do, under way or not."""
         return [*self.given_up, *([self._again.sequence] if self.current else [])]
 
+    @property
+    def swept_all(self) -> bool:
+        """Whether nothing is left of what topics that were given up had."""
+        return not self.given_up and not (self.current and GIVEN_UP in self.current.sweeping)
+
     def begin(self, floor: int, loose: dict[int, int], placeable: list[int], moved: int) -> CatchUp | None:
         """Start a pass if there is reason to. Takes what it sweeps out of `loose`, of what is `placeable`.
 

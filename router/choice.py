@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from router.partition import Partitioners
+from router.partition import REFUSED, Partitioners
 from spool.record import Batch
 
 _REASONS = {
@@ -50,5 +50,7 @@ def explain(
     flats = np.tile(np.arange(count, dtype=np.int32), (len(batch.topics.names), 1))
     counts_of = np.full(len(batch.topics.names), count, np.int32)
     flat = partitions.assign(batch, wanted, counts_of, flats, np.ones(count, np.bool_))
+    if flat[row] == REFUSED:
+        return Choice(None, count, partitions.sentence())
     reason = _REASONS.get(chosen, f"{chosen} chose it among {{count}}").format(count=count)
     return Choice(int(flat[row]), count, reason)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
@@ -47,7 +46,8 @@ class LogContents:
         return self._reader.topics
 
     def read(self, wanted: Collection[int], most: int) -> dict[int, Content]:
-        first = min(wanted)
+        sought = np.fromiter(wanted, np.int64, len(wanted))
+        first = int(sought.min())
         self._reader.allow(*self._committed())
         try:
             self._reader.seek(first)
@@ -57,6 +57,6 @@ class LogContents:
         self._reader.damage.clear()
         if batch is None or int(batch.sequence[0]) != first:
             return {first: UNREADABLE}
-        chosen = heapq.nsmallest(most, (s for s in wanted if s <= int(batch.sequence[-1])))
+        chosen = np.sort(sought[sought <= batch.sequence[-1]])[:most]
         rows = np.flatnonzero(np.isin(batch.sequence, chosen)).tolist()
         return {int(batch.sequence[row]): Content(batch.datagram(row), batch.key(row)) for row in rows}

@@ -13,6 +13,8 @@ _log = logging.getLogger("bruce.router")
 
 QUIET_S = 10.0
 """Between two lines for the same reason and topic, which then count all in between."""
+FLUSH_S = 1.0
+"""Between two looks for pairs that make room."""
 MOST_TOPICS = 200
 """So many pairs have lines of their own; the others share one a reason."""
 
@@ -30,6 +32,7 @@ class DiscardLog:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._counts: dict[tuple[int, bytes], _Count] = {}
+        self._flushed_at = clock() - FLUSH_S
 
     def note(self, reason: int, topic: bytes, sequence: int, messages: int) -> None:
         """So many were discarded, `sequence` being the first of them."""
@@ -43,13 +46,13 @@ class DiscardLog:
             _say(key, count, now)
 
     def _has_room(self) -> bool:
-        if len(self._counts) >= MOST_TOPICS:
+        if len(self._counts) >= MOST_TOPICS and self._clock() - self._flushed_at >= FLUSH_S:
             self.flush()
         return len(self._counts) < MOST_TOPICS
 
     def flush(self) -> None:
         """Say what is due, and forget what is old."""
-        now = self._clock()
+        self._flushed_at = now = self._clock()
         for key, count in list(self._counts.items()):
             if now - count.said_at < QUIET_S:
                 continue

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from router.acks import Acks
+from router.discard_names import DiscardNames
 from router.open_counts import OpenCounts
 from spool.reader import Reader
-from spool.record import by_topic
 from spool.wire import Reason
 
 _log = logging.getLogger("bruce.router")
@@ -52,7 +52,7 @@ class Eviction:
     ) -> None:
         """`limit`: below which sequence messages are to be given up. `reader` is for this alone."""
         self._reader, self._committed, self._limit, self._clock = reader, committed, limit, clock
-        self._shares = shares
+        self._shares, self._names = shares, DiscardNames()
         self._done = self._target = self._discarded = 0
         self._waits_since: float | None = None
         self._emptied = False
@@ -121,9 +121,8 @@ class Eviction:
             return False
         rows = (batch.sequence < self._target) & acks.open(batch.sequence)
         sequences, topics = batch.sequence[rows], batch.topic[rows]
-        for topic, which in by_topic(topics):
-            name = batch.topics.names[topic]
-            self._discarded += acks.discard(sequences[which], Reason.EVICTED, name)
+        names = self._names.count(self._names.numbers(batch, np.flatnonzero(rows)))
+        self._discarded += acks.discard(sequences, Reason.EVICTED, names)
         if self._shares:
             self._shares.note_resolved(topics[sequences < frontier])
         return True

@@ -66,7 +66,9 @@ class Growth:
     def shrink(self, cluster: Cluster, partitions: PartitionTable, now: float) -> None:
         """Take over that topics have fewer partitions than before, since they were deleted and made anew."""
         for name, leaders in cluster.topics.items():
-            topic = self._topics.add(name)
+            topic = self._topics.find(name)
+            if topic < 0:
+                continue
             known = max(partitions.partitions_of[topic], self._known(name))
             if len(leaders) >= known:
                 self._fewer.pop(topic, None)

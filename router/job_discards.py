@@ -22,7 +22,7 @@ from router.discard_log import DiscardLog
 from spool.catalogue import Catalogue
 from spool.crash_point import reach
 from spool.discard_file import DiscardFile, GivenUp
-from spool.discarded import SAMPLE_SLOTS
+from spool.discarded import MOST_COUNTS, SAMPLE_SLOTS
 from spool.errors import BadSpool
 from spool.layout import Layout
 from spool.reader import Reader
@@ -63,6 +63,7 @@ class JobDiscards:
         """`spool`: its uuid. `file`: None when discards are to be counted only."""
         self._spool, self._acks, self._file = spool, acks, file
         self._topics = Topics()
+        self._topics.bound(MOST_COUNTS)
         self._reader = Reader(Catalogue(layout), self._topics)
         self._samples: Counter[tuple[int, int]] = Counter()
         """By reason and topic, how many of those that are being taken over were kept."""

@@ -7,11 +7,12 @@
 | `partition_key` | the partition key, unsigned, modulo the topic's partitions |
 | `murmur2`       | of the record's key, as Java's client: (murmur2 & 0x7fffffff) modulo the partitions |
 | `crc32`         | of the record's key, as librdkafka's `consistent`: crc32 modulo the partitions |
-| `module:name`   | a function of the user's: (keys, partition_keys, partitions) -> partition by row |
+| `module:name`   | a function of the user's: (keys, partition_keys, partitions) -> partition by row; modulo |
 
 By default PartitionKey messages go by `partition_key` and others by `any`; a message without the key that
 its topic's partitioner asks for goes by `any`. Whatever hashes a key uses all partitions of the topic,
-available or not: the same key, the same partition.
+available or not: the same key, the same partition. Messages for which a user's function raises, or gives no
+whole number, are found by halving the batch, and refused.
 
 Sources: Kafka's Utils.murmur2 (seed 0x9747b28c), and CRC-32 as of IEEE 802.3.
 """
@@ -19,9 +20,11 @@ Sources: Kafka's Utils.murmur2 (seed 0x9747b28c), and CRC-32 as of IEEE 802.3.
 from __future__ import annotations
 
 import importlib
+import logging
+import time
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +32,13 @@ import numpy.typing as npt
 from router.errors import BadPartitioner
 from spool.kernel import address_of, kernel, load_u8, load_u32
 from spool.record import Batch, Topics
+
+_log = logging.getLogger("bruce.router")
+
+QUIET_S = 60.0
+"""Between two lines about the same function; so long it counts as a trouble."""
+REFUSED = -2
+"""In place of a flat number: the topic's function gave no partition."""
 
 Custom = Callable[[list[bytes | None], npt.NDArray[np.int32], int], npt.NDArray[np.int32]]
 
@@ -61,6 +71,19 @@ def _crc_table() -> npt.NDArray[np.uint32]:
 CRC_TABLE = _crc_table()
 
 
+MOST_SAID = 200
+"""Characters of what a user's function says."""
+
+
+class _Refusal(NamedTuple):
+    """The last time that a topic's function refused messages."""
+
+    sentence: str
+    at: float
+    said_at: float
+    """When the log said so."""
+
+
 class Partitioners:
     """The partitioner of every topic, and how far their rotations are."""
 
@@ -69,6 +92,13 @@ class Partitioners:
         self._chosen = {topic.encode(): _parse(topic, name) for topic, name in names.items()}
         self._modes = np.zeros(0, np.int32)
         self._rotation = np.zeros(0, np.int64)
+        self._refusals: dict[str, _Refusal] = {}
+        """By topic."""
+
+    def sentence(self) -> str:
+        """Which function has refused messages lately, and why; empty when none has."""
+        late = time.monotonic() - QUIET_S
+        return next((refusal.sentence for refusal in self._refusals.values() if refusal.at > late), "")
 
     def assign(
         self,
@@ -79,6 +109,8 @@ class Partitioners:
         available: npt.NDArray[np.bool_],
     ) -> npt.NDArray[np.int32]:
         """The flat partition of each row; -1 for rows not wanted, and where there is none to go to.
+
+        REFUSED where the user's function fails.
 
         `partitions_of` int32[topics], `flats` int32[topics, partitions] as dispatch numbers them;
         `available` bool by flat number: where messages that may go anywhere may go.
@@ -101,9 +133,15 @@ class Partitioners:
             CRC_TABLE,
             flat,
         )
-        for name, (mode, function) in self._chosen.items():
-            if mode is Mode.CUSTOM and function is not None and name in batch.topics.names:
-                _call(function, batch, batch.topics.names.index(name), wanted, partitions_of, flats, flat)
+        for name, (_, function) in self._chosen.items():
+            topic = batch.topics.find(name) if function else -1
+            if function is None or not 0 <= topic < len(partitions_of) or not partitions_of[topic]:
+                continue
+            rows = np.flatnonzero(wanted & (batch.topic == topic))
+            chosen, error = _halve(function, batch, rows, int(partitions_of[topic]))
+            flat[rows] = np.where(chosen < 0, REFUSED, flats[topic, chosen])
+            if error:
+                self._note(name.decode(), function, int((chosen < 0).sum()), error)
         return flat
 
     def settle(
@@ -117,9 +155,12 @@ class Partitioners:
         """The same, by the message alone: nothing rotates, so that who asks twice is told the same twice.
 
         A message that may go anywhere goes by its sequence number: `any` in runs, `round_robin` in turns.
+        Raises BadPartitioner where a user's function fails.
         """
         free = wanted & self.free(batch)
         flat = self.assign(batch, wanted & ~free, partitions_of, flats, available)
+        if (flat == REFUSED).any():
+            raise BadPartitioner(self.sentence())
         in_turns = self._modes[batch.topic] == Mode.ROUND_ROBIN
         turn = np.where(in_turns, batch.sequence, batch.sequence >> RUN_BITS)
         for topic in np.unique(batch.topic[free]).tolist():
@@ -130,6 +171,18 @@ class Partitioners:
                 rows = free & (batch.topic == topic)
                 flat[rows] = places[turn[rows] % len(places)]
         return flat
+
+    def _note(self, topic: str, function: Custom, count: int, error: str) -> None:
+        """Remember that a function refused messages of a topic, and say so now and then."""
+        now = time.monotonic()
+        before = self._refusals.get(topic)
+        name = f"{function.__module__}:{getattr(function, '__qualname__', function)}"
+        words = f"the partitioner {name} of topic {topic} gives no partition for some messages ({error})"
+        said_at = before.said_at if before else -QUIET_S
+        if now - said_at >= QUIET_S:
+            _log.error("%s; they are given up: %d in this batch", words, count)
+            said_at = now
+        self._refusals[topic] = _Refusal(f"{words}: mend it; they are given up", now, said_at)
 
     def free(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """Which rows may go to any partition of their topic."""
@@ -167,23 +220,24 @@ def _parse(topic: str, name: str) -> tuple[Mode, Custom | None]:
     return Mode.CUSTOM, function
 
 
-def _call(
-    function: Custom,
-    batch: Batch,
-    topic: int,
-    wanted: npt.NDArray[np.bool_],
-    partitions_of: npt.NDArray[np.int32],
-    flats: npt.NDArray[np.int32],
-    flat: npt.NDArray[np.int32],
-) -> None:
-    """Let a user's function choose for the rows of one topic."""
-    rows = np.flatnonzero(wanted & (batch.topic == topic))
-    count = int(partitions_of[topic]) if topic < len(partitions_of) else 0
-    if len(rows) == 0 or count == 0:
-        return
-    keys = [batch.key(row) for row in rows.tolist()]
-    chosen = np.asarray(function(keys, batch.partition_key[rows], count), np.int64) % count
-    flat[rows] = flats[topic, chosen]
+def _halve(
+    function: Custom, batch: Batch, rows: npt.NDArray[np.int64], count: int
+) -> tuple[npt.NDArray[np.int64], str]:
+    """What a user's function chooses for rows, -1 where it fails; and how it failed first, if it did."""
+    if len(rows) == 0:
+        return np.empty(0, np.int64), ""
+    try:
+        keys = [batch.key(row) for row in rows.tolist()]
+        chosen = np.asarray(function(keys, batch.partition_key[rows], count))
+        if chosen.shape != rows.shape or chosen.dtype.kind not in "iu":
+            raise TypeError(f"{chosen.dtype} of shape {chosen.shape} for {len(rows)} messages")  # noqa: TRY301
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (it is the user's, and may raise anything)
+        if len(rows) == 1:
+            return np.array([-1]), f"{type(error).__name__}: {error}"[:MOST_SAID]
+        half = len(rows) // 2
+        parts = [_halve(function, batch, part, count) for part in (rows[:half], rows[half:])]
+        return np.concatenate([found for found, _ in parts]), parts[0][1] or parts[1][1]
+    return chosen.astype(np.int64) % count, ""
 
 
 @kernel

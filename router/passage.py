@@ -19,12 +19,13 @@ from router.catch_up import CatchUp
 from router.ends import Kafka, Log, Rules
 from router.failures import Failures
 from router.growth import Growth
+from router.partition import REFUSED
 from router.rejects import Rejects
 from router.room import Mask
+from router.strangers import Strangers
 from router.tracing import Trace
-from router.unknown import UnknownTopics
 from spool.reader import Reader
-from spool.record import Batch, by_topic
+from spool.record import Batch
 from spool.wire import Reason
 
 
@@ -37,13 +38,14 @@ class Passage:
         kafka: Kafka,
         rules: Rules,
         failures: Failures,
-        unknown: UnknownTopics,
+        strangers: Strangers,
         rejects: Rejects[Acks],
     ) -> None:
         self._committed, self._acks = log.committed, rejects.acks
-        self._partitioners, self._limits = rules
+        self.partitioners, self._limits = rules
         _, self._pool, self._room, self._metadata = kafka
-        self._failures, self._unknown, self._rejects = failures, unknown, rejects
+        self._failures, self._strangers, self._rejects = failures, strangers, rejects
+        self._unknown = strangers.unknown
         self.growth = Growth(rejects.acks, log.live.topics, log.committed())
         self.loose: dict[int, int] = {}
         """Topic -> lowest sequence of a message that may go anywhere and found no place."""
@@ -57,7 +59,9 @@ class Passage:
         """Follows some of them."""
 
     def route(self, reader: Reader, catch_up: CatchUp | None) -> bool:
-        """Read one batch and hand over what may go; False when nothing is committed."""
+        """Read one batch and hand over what may go; False when nothing is committed, or may be read."""
+        if self._strangers.waits:
+            return False
         reader.allow(*self._committed())
         old = catch_up is None and reader.position < self.backlog_end
         batch = reader.next()
@@ -67,13 +71,10 @@ class Passage:
         reader.damage.clear()
         if batch is None:
             return False
-        wanted = self._acks.open(batch.sequence)
-        if self.trace:
-            self.trace.note_read(batch, wanted)
-        if catch_up is None:
-            wanted &= ~self._discard_excess(batch, wanted)
-        if self._rejects.shares and catch_up is None:
-            self._rejects.shares.note_read(batch, wanted)
+        batch, wanted = self._with_numbers(reader, batch)
+        if not len(batch):
+            return not self._strangers.waits
+        wanted = self._admit(batch, wanted, live=catch_up is None)
         if old:
             self._limits.fall_behind(batch.topic[wanted])
         wanted = self._known(batch, wanted)
@@ -81,10 +82,30 @@ class Passage:
             self._hand_over(batch, wanted, catch_up, backlog=old or catch_up is not None)
         return True
 
+    def _admit(self, batch: Batch, wanted: Mask, *, live: bool) -> Mask:
+        """The rows that are to be delivered; on the live path those in excess are discarded."""
+        if self.trace:
+            self.trace.note_read(batch, wanted)
+        if live:
+            wanted &= ~self._discard_excess(batch, wanted)
+            if self._rejects.shares:
+                self._rejects.shares.note_read(batch, wanted)
+        return wanted
+
     @property
     def moved(self) -> int:
         """Messages given up, and sent when catching up."""
         return self._sent + self._rejects.moved
+
+    def _with_numbers(self, reader: Reader, batch: Batch) -> tuple[Batch, Mask]:
+        """As much of the batch as has topics with numbers, or may be discarded; and which rows are open."""
+        wanted = self._acks.open(batch.sequence)
+        without = np.flatnonzero(wanted & (batch.topic == batch.topics.others))
+        if len(without) and self._strangers.may_have_room():
+            first = int(without[0])
+            reader.seek(int(batch.sequence[first]))
+            return batch.before(first), wanted[:first]
+        return batch, wanted
 
     def placeable(self, ready: Mask) -> list[int]:
         """The loose topics that have a partition to go to, `ready` ones included."""
@@ -103,26 +124,32 @@ class Passage:
             missing |= wanted & np.isin(batch.topic, list(self._unknown.gone))
         if not missing.any():
             return wanted
-        for topic in np.unique(batch.topic[missing]).tolist():
-            rows = missing & (batch.topic == topic)
-            name = batch.topics.names[topic]
-            if self._unknown.given_up(topic, name):
-                self._rejects.add_rows(batch, rows, name, self._unknown.denied_ms(topic))
-            elif self._unknown.wait(topic, int(batch.sequence[rows][0])):
-                self._metadata.want([name])
+        topics, gone = batch.topics, [batch.topics.illegal, *self._unknown.gone]
+        beyond = missing & (batch.topic == topics.others)
+        hopeless = missing & np.isin(batch.topic, gone)
+        for rows, reason in ((hopeless, Reason.UNKNOWN_TOPIC), (beyond, Reason.TOO_MANY_TOPICS)):
+            if rows.any():
+                self._rejects.add_rows(batch, np.flatnonzero(rows), reason, self._unknown.denied_ms)
+        waiting = np.flatnonzero(missing & ~beyond & ~hopeless)
+        numbers, first = np.unique(batch.topic[waiting], return_index=True)
+        sequences = batch.sequence[waiting[first]]
+        new = [
+            n for n, s in zip(numbers.tolist(), sequences.tolist(), strict=True) if self._unknown.wait(n, s)
+        ]
+        if new:
+            self._metadata.want([topics.names[topic] for topic in new])
         return wanted & ~missing
 
     def _discard_excess(self, batch: Batch, wanted: Mask) -> Mask:
         """Discard what came in faster than its topic may; which rows those are."""
         beyond = self._limits.beyond(batch)
-        excess = np.flatnonzero(beyond & wanted)
-        for _, rows in by_topic(batch.topic[excess]):
-            self._rejects.drop_rows(batch, excess[rows], Reason.RATE_LIMITED)
+        self._rejects.drop_rows(batch, np.flatnonzero(beyond & wanted), Reason.RATE_LIMITED)
         return beyond
 
     def _hand_over(self, batch: Batch, wanted: Mask, catch_up: CatchUp | None, *, backlog: bool) -> None:
         rows = self._pool.partitions.rows
         chosen = self._choose(batch, wanted, catch_up)
+        wanted = wanted & ~self._give_up(batch, chosen)
         flat, closed = self._select(batch, chosen, catch_up, backlog=backlog)
         before = rows["held_from"][flat]
         may = self._may_go(batch, flat, before, catching_up=catch_up is not None)
@@ -151,6 +178,16 @@ class Passage:
             self._sent += int(sent.sum())
             catch_up.ready[chosen[left & (chosen >= 0)]] = False
             catch_up.ready[closed] = False
+
+    def _give_up(self, batch: Batch, chosen: npt.NDArray[np.int32]) -> Mask:
+        """Give up the rows for which their topic's function gives no partition; which they are."""
+        refused = chosen == REFUSED
+        if refused.any():
+            chosen[refused] = -1
+            self._rejects.add_rows(
+                batch, np.flatnonzero(refused), Reason.PARTITIONER, self._unknown.denied_ms
+            )
+        return np.asarray(refused)
 
     def _select(
         self, batch: Batch, chosen: npt.NDArray[np.int32], catch_up: CatchUp | None, *, backlog: bool
@@ -191,7 +228,7 @@ class Passage:
         available = self._room.available(catch_up.ready if catch_up else None)
         chosen = np.full(len(batch), -1, np.int32)
         for rows, counts in self.growth.parts(batch.sequence, wanted, partitions.partitions_of):
-            flat = self._partitioners.assign(batch, rows, counts, partitions.flats, available)
+            flat = self.partitioners.assign(batch, rows, counts, partitions.flats, available)
             np.copyto(chosen, flat, where=rows)
         if catch_up:
             self._failures.single_out(batch.sequence, wanted, chosen)
@@ -204,7 +241,7 @@ class Passage:
         held_from = partitions.rows["held_from"][chosen[placed]]
         bare = placed[(held_from == NOT_HELD) | (held_from > batch.sequence[placed])]
         partitions.hold(chosen[bare], batch.sequence[bare])
-        loose = left & self._partitioners.free(batch) & ~np.isin(chosen, self._failures.suspected())
+        loose = left & self.partitioners.free(batch) & ~np.isin(chosen, self._failures.suspected())
         topics = np.unique(batch.topic[loose]).tolist()
         for topic in topics:
             first = int(batch.sequence[np.argmax(loose & (batch.topic == topic))])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -27,6 +27,7 @@ from dispatch.pool import Outcomes
 from dispatch.retry import Action, decide
 from router.contents import UNREADABLE, Content, Contents
 from router.discard_log import DiscardLog
+from router.discard_names import DiscardNames
 from router.ends import Kafka
 from router.open_counts import OpenCounts
 from router.trouble import PATIENCE_S, Trouble
@@ -41,6 +42,8 @@ MOST = 1 << 16
 """Kept in mind at once; about 300 bytes each."""
 AT_ONCE = 256
 """Dead letters in flight, and messages written to the discard file by one sync."""
+SAMPLED_TOPICS = 16
+"""Of a batch that is discarded, samples of so many topics are kept."""
 PAUSE_S = 0.5
 STOP_S = 5.0
 """Before it is tried again, after an error that passes, or that somebody has to mend."""
@@ -65,7 +68,11 @@ class Fates(Protocol):
 
     def give_back(self, sequences: npt.NDArray[np.int64]) -> None: ...
 
-    def discard(self, sequences: npt.NDArray[np.int64], reason: int, topic: bytes) -> int: ...
+    def unresolved(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]: ...
+
+    def discard(
+        self, sequences: npt.NDArray[np.int64], reason: int, topic: bytes | Mapping[bytes, int]
+    ) -> int: ...
 
     def keep_sample(self, sequence: int, reason: int, topic: bytes, datagram: bytes) -> None: ...
 
@@ -98,7 +105,7 @@ class Rejects(Generic[Book]):
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._contents = contents
+        self._contents, self.names = contents, DiscardNames()
         self.acks = acks
         _, self._pool, self._room, self._metadata = kafka
         self._trouble, self._clock = trouble, clock
@@ -151,21 +158,35 @@ class Rejects(Generic[Book]):
             lowest = int(left.min())
             self.over_from = lowest if self.over_from is None else min(lowest, self.over_from)
 
-    def add_rows(self, batch: Batch, rows: npt.NDArray[np.bool_], topic: bytes, first_ms: int) -> None:
-        """Give up rows of a batch, whose topic Kafka does not know."""
-        sequences, reason = batch.sequence[rows], Reason.UNKNOWN_TOPIC
-        topics = [topic] * len(sequences)
-        if self._topic or self._file:
-            self.add(sequences, reason, topics, [first_ms] * len(sequences))
+    def add_rows(
+        self, batch: Batch, rows: npt.NDArray[np.int64], reason: int, first_ms: Callable[[int], int]
+    ) -> None:
+        """Give up rows of a batch; `first_ms`: the first attempt of a topic, by number."""
+        if not (self._topic or self._file):
+            self.drop_rows(batch, rows, reason)
             return
-        self.drop_rows(batch, np.flatnonzero(rows), reason)
+        # No more than there is room for is looked at: the rest comes again, from its first on.
+        some = rows[: max(0, MOST - len(self))].tolist()
+        names = [batch.topic_name(row) for row in some]
+        self.add(batch.sequence[rows], reason, names, [first_ms(int(batch.topic[row])) for row in some])
 
     def drop_rows(self, batch: Batch, rows: npt.NDArray[np.int64], reason: int) -> None:
-        """Discard rows of one topic at once: nothing is to be waited for, and there may be very many."""
-        topic = batch.topics.names[int(batch.topic[rows[0]])]
-        for row in rows[:SAMPLE_SLOTS].tolist():
-            self.acks.keep_sample(int(batch.sequence[row]), reason, topic, batch.datagram(row))
-        self.discard(batch.sequence[rows], reason, topic)
+        """Discard rows at once: nothing is to be waited for, and there may be very many, of any topics."""
+        rows = rows[self.acks.unresolved(batch.sequence[rows])]
+        if not len(rows):
+            return
+        sequences, numbers = batch.sequence[rows], self.names.numbers(batch, rows)
+        found = np.unique(numbers)
+        for number in found[:SAMPLED_TOPICS].tolist():
+            name = self.names.name(number)
+            for row in rows[numbers == number][:SAMPLE_SLOTS].tolist():
+                self.acks.keep_sample(int(batch.sequence[row]), reason, name, batch.datagram(row))
+        self.acks.discard(sequences, reason, self.names.count(numbers))
+        if self.shares:
+            self.shares.note_resolved(batch.topic[rows])
+        name = self.names.name(int(found[0])) if len(found) == 1 else b""
+        self.log.note(reason, name, int(sequences[0]), len(rows))
+        self.moved += len(rows)
 
     def discard(self, sequences: npt.NDArray[np.int64], reason: int, topic: bytes) -> None:
         """Count messages of one topic as discarded at once, those that were not before."""

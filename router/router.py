@@ -23,6 +23,7 @@ from router.acks import UNROUTED, Acks
 from router.brokers import BrokerView, lowest_without_leader, view_brokers
 from router.catch_up import GIVEN_UP, CatchUps
 from router.contents import LogContents
+from router.discard_names import DiscardNames
 from router.ends import Kafka, Log, Rules
 from router.failures import Failures
 from router.gaps import Gaps
@@ -31,6 +32,7 @@ from router.passage import Passage
 from router.reading import Reading
 from router.rejects import Rejection, Rejects
 from router.renewal import Renewal
+from router.strangers import Strangers
 from router.tracing import Trace
 from router.trouble import Trouble
 from router.unknown import Learnt, UnknownTopics
@@ -63,9 +65,13 @@ class Router:
         self._unknown = UnknownTopics(grace_s=rejection.grace_s, clock=clock)
         self._trouble = Trouble(self._client, self._metadata)
         self._rejects = Rejects(LogContents(log), kafka, acks, self._trouble, rejection, clock=clock)
+        self._rejects.names = DiscardNames(acks.discarded)
         self._rejects.shares = self._shares
         self._gaps = Gaps(log, clock=clock)
-        self._passage = Passage(log, kafka, rules, self._failures, self._unknown, self._rejects)
+        self._strangers = Strangers(
+            self._live.topics, self._unknown, self._metadata, lambda: self._catch_ups.swept_all, clock=clock
+        )
+        self._passage = Passage(log, kafka, rules, self._failures, self._strangers, self._rejects)
         self._growth = self._passage.growth
         self._judge = self._failures.write_off if acks.marks_first else self._failures.judge
         self._catch_ups = CatchUps(
@@ -182,12 +188,13 @@ class Router:
         return moved
 
     def _take_cluster(self) -> None:
+        self._strangers.step()
         cluster = self._metadata.take()
         if cluster is None:
             return
         partitions, topics = self._pool.partitions, self._live.topics
         waiting = self._unknown.waiting
-        self._trouble.denied = {n: c for n, c in cluster.errors.items() if topics.add(n) in waiting}
+        self._trouble.denied = {n: c for n, c in cluster.errors.items() if topics.find(n) in waiting}
         self._pool.set_cluster(cluster)
         self._growth.shrink(cluster, partitions, self._clock())
         for topic in self._unknown.denies(cluster, topics):
@@ -228,9 +235,8 @@ class Router:
             self._notice_outages()
             for start in self._gaps.look(self._acks.floor):
                 self._catch_ups.come_by(start)
-            if self._unknown.waiting:
-                self._metadata.want([self._live.topics.names[t] for t in self._unknown.waiting])
-            elif now - self._asked_at >= ASK_S and self._room.orphaned():
+            self._strangers.ask()
+            if not self._unknown.waiting and now - self._asked_at >= ASK_S and self._room.orphaned():
                 # The timer of the metadata is too slow for messages that wait for a leader.
                 self._asked_at = now
                 self._metadata.want([])
@@ -286,7 +292,7 @@ class Router:
         """Why nothing can be sent, or not to some topics, in one sentence; empty when all is well."""
         names, topic = self._live.topics.names, self._pool.partitions.rows["topic"]
         self._trouble.failing = {names[topic[flat]]: code for flat, code in self._failures.stopped.items()}
-        return self._trouble.sentence() or self._pool.trouble
+        return self._trouble.sentence() or self._pool.trouble or self._passage.partitioners.sentence()
 
     def unread(self) -> str:
         """What the disk does not give, in one sentence; empty when it gives everything."""

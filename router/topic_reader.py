@@ -15,12 +15,11 @@ class TopicReader(Reader):
 
     def __init__(self, catalogue: Catalogue, topics: Topics, only: frozenset[bytes], acks: Acks) -> None:
         super().__init__(catalogue, topics)
-        self._only, self._acks = only, acks
+        self._only, self._acks = [topics.add(name) for name in only], acks
 
     def next(self) -> Batch | None:
         """Messages from `sequence` on; those of other topics are left out in the acknowledgements."""
         batch = super().next()
         if batch is not None:
-            wanted = np.array([name in self._only for name in self.topics.names], np.bool_)
-            self._acks.leave_out(batch.sequence[~wanted[batch.topic]])
+            self._acks.leave_out(batch.sequence[~np.isin(batch.topic, self._only)])
         return batch

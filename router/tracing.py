@@ -198,7 +198,7 @@ class Trace:
             "received",
             int(batch.sequence[row]),
             int(batch.received_ns[row]),
-            **_text("topic", batch.topics.names[int(batch.topic[row])]),
+            **_text("topic", batch.topic_name(row)),
             key_bytes=int(batch.key_bytes[row]),
             value_bytes=int(batch.value_bytes[row]),
             uid=int(batch.uid[row]),

@@ -63,13 +63,18 @@ class UnknownTopics:
         """Take note of what Kafka says; whose messages are due now."""
         due = []
         for name in cluster.topics:
-            topic = topics.add(name)
+            topic = topics.admit(name)
+            if topic < 0:
+                continue
             self.gone.discard(topic)
             self._denied.pop(topic, None)
             if topic in self.waiting:
                 due.append(Learnt(topic, self.waiting.pop(topic), known=True))
         for name, code in cluster.errors.items():
-            topic = topics.add(name)
+            topic = topics.find(name)
+            if topic < 0:
+                # It was forgotten meanwhile.
+                continue
             if code not in _DENIALS:
                 self._denied.pop(topic, None)
                 continue
@@ -81,7 +86,17 @@ class UnknownTopics:
 
     def denies(self, cluster: Cluster, topics: Topics) -> list[int]:
         """The topics that Kafka says it does not have, or does not have any more."""
-        return [topics.add(name) for name, code in cluster.errors.items() if code in _DENIALS]
+        named = [topics.find(name) for name, code in cluster.errors.items() if code in _DENIALS]
+        return [topic for topic in named if topic >= 0]
+
+    def forget(self, topics: Topics) -> bool:
+        """Free the numbers of strangers that were given up, of which nothing may be open; whether any was."""
+        strangers = [topic for topic in self.gone if topics.is_strange(topic)]
+        topics.forget(strangers)
+        self.gone.difference_update(strangers)
+        for topic in strangers:
+            del self._denied[topic]
+        return bool(strangers)
 
     def lowest(self) -> list[int]:
         """Sequences below which nothing waits for a topic."""

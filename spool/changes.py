@@ -17,11 +17,12 @@ CHUNK_MESSAGES = 8 * CHUNK_BYTES
 
 
 class Discard(NamedTuple):
-    """Messages of one topic that are discarded at once, for one reason."""
+    """Messages that are discarded at once, for one reason."""
 
     sequences: npt.NDArray[np.int64]
     reason: int
-    topic: bytes
+    topic: bytes | Mapping[bytes, int]
+    """The topic of all, or how many there are of each."""
     time_ns: int
 
 

@@ -9,27 +9,17 @@ import numpy.typing as npt
 
 from spool.format import HEAD_BYTES, PIDS, UIDS
 from spool.frame import LEAST_DATAGRAM_BYTES, ROW
-from spool.kernel import address_of, call, kernel, load_i64, load_u8, load_u16, load_u32
+from spool.kernel import address_of, kernel, load_i64, load_u8, load_u16, load_u32
 from spool.record import Batch, Topics
+from spool.topics import enter, topic_number
 from spool.wire import load_be16, load_be32, load_be64
+
+__all__ = ["decode", "topic_number"]
 
 _NARROW = 6
 """int32 columns that `_fill` writes: topic, keyed, partition_key, key, value and datagram bytes."""
 _WIDE = 6
 """int64 columns that `_fill` writes: sequence, timestamp, key_at, value_at, datagram_at, received_ns."""
-
-
-@kernel
-def topic_number(name: int, length: int, slots: npt.NDArray[np.int64], seed: int, digest: int) -> int:
-    """The number of the topic whose name lies at address `name`, in `slots` of Topics; -1: not there."""
-    hashed = call(digest, name, length, seed)
-    mask = slots.shape[0] - 1
-    at = hashed & mask
-    while slots[at, 1] != 0:
-        if slots[at, 0] == hashed:
-            return slots[at, 1] - 1
-        at = (at + 1) & mask
-    return -1
 
 
 @kernel
@@ -40,14 +30,19 @@ def _fill(
     wide: npt.NDArray[np.int64],
     narrow: npt.NDArray[np.int32],
     senders: npt.NDArray[np.uint32],
+    digest: int,
     slots: npt.NDArray[np.int64],
     seed: int,
-    digest: int,
-) -> int:
-    """Parse from frame start[0], message start[1], row start[2] on; stop at an unknown topic.
+    words: npt.NDArray[np.int64],
+    names: npt.NDArray[np.int64],
+    arena: npt.NDArray[np.uint8],
+    arena_at: int,
+    welcome: npt.NDArray[np.int64],
+) -> bool:
+    """Parse from frame start[0], message start[1], row start[2] on; a topic that is new is entered.
 
-    Returns the offset of that topic's length field, or -1 when all is parsed. `start` is moved, so that
-    the caller adds the topic and calls again. Offsets count from `base`. A right digest says that a frame is
+    False where that has no room (behind `digest`: spool.topics.Table). `start` is moved, so that the caller
+    makes room and calls again. Offsets count from `base`. A right digest says that a frame is
     as it was written, not by whom: one that has no room for what its datagrams say they hold has no rows.
     """
     row = start[2]
@@ -82,10 +77,14 @@ def _fill(
             if field + 16 + key_bytes + value_bytes != end:
                 row -= i
                 break
-            number = topic_number(base + topic + 2, topic_bytes, slots, seed, digest)
+            name = base + topic + 2
+            # Most names are there, and each array that is passed on counts a reference.
+            number = topic_number(name, topic_bytes, slots, seed, digest)
+            if number < 0:
+                number = enter(name, topic_bytes, digest, slots, seed, words, names, arena, arena_at, welcome)
             if number < 0:
                 start[0], start[1], start[2] = f, i, row
-                return topic
+                return False
             wide[0, row] = load_i64(at + 32) + i
             wide[1, row] = load_be64(base + field)
             wide[2, row] = field + 12
@@ -106,7 +105,7 @@ def _fill(
             row += 1
         start[1] = 0
     start[2] = row
-    return -1
+    return True
 
 
 def decode(
@@ -124,11 +123,8 @@ def decode(
     rows = np.ascontiguousarray(frames).reshape(-1, ROW).copy()
     rows[:, 0] -= offset
     start = np.zeros(4, np.int64)
-    base, seed = address_of(data), topics.seed
-    while (miss := _fill(base, rows, start, wide, narrow, senders, topics.slots, seed, digest)) >= 0:
-        length = int.from_bytes(data[miss : miss + 2].tobytes(), "big")
-        name = data[miss + 2 : miss + 2 + length].tobytes()
-        topics.add(name)
+    while not _fill(address_of(data), rows, start, wide, narrow, senders, digest, *topics.table):
+        topics.make_room()
     parsed = int(start[2])
     wide, narrow, senders = wide[:, :parsed], narrow[:, :parsed], senders[:, :parsed]
     return Batch(

@@ -1,4 +1,7 @@
-"""Samples of discarded messages, as the marks keep them: a bounded number, whatever is discarded.
+"""Counts and samples of discarded messages, as the marks keep them: a bounded number, whatever is discarded.
+
+discard   reason:u16be topic -> messages, first and last time (ns), check
+for the first pairs of a reason and a topic, MOST_COUNTS rows; one more a reason, `(others)`, has all others
 
 sample    reason:u16be slot:u8 topic -> sequence, time (ns), first bytes of the datagram, check
 some of the discarded messages, a slot for every fourth sequence number
@@ -9,18 +12,25 @@ dead-letter topic.
 
 from __future__ import annotations
 
+import heapq
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from spool.ledger import Discards
 from spool.row import CHECK_BYTES, TOPIC_BYTES, check, matches
+from spool.topics import OTHERS
+from spool.wire import REASONS
 
 SAMPLE_BYTES = 256
 """Of a discarded datagram, so many are kept."""
 SAMPLE_SLOTS = 4
 """Samples a reason and topic."""
 MOST_SAMPLES = 1024
+MOST_COUNTS = 1000
+_FOLD_ABOVE = MOST_COUNTS + 2 * REASONS
+"""Rows. So many there may be, with those of `(others)`; earlier releases had no bound."""
 _COUNT = struct.Struct("<QQQ")
 _FIXED = struct.Struct("<QQ")
 _TOPIC_AT = 3
@@ -40,9 +50,30 @@ class Sample(NamedTuple):
 def count(txn: Any, table: Any, more: Discards, identity: int) -> None:
     """Count more of them."""
     key = more.reason.to_bytes(2, "big") + more.topic[:TOPIC_BYTES]
-    messages, first, _ = _counts(key, txn.get(key, db=table), identity) or (0, more.first_ns, 0)
+    row = txn.get(key, db=table)
+    if row is None and txn.stat(table)["entries"] >= MOST_COUNTS:
+        key = key[:2] + OTHERS
+        row = txn.get(key, db=table)
+    messages, first, _ = _counts(key, row, identity) or (0, more.first_ns, 0)
     value = _COUNT.pack(messages + more.count, first, more.last_ns)
     txn.put(key, value + check(key, value, identity), db=table)
+
+
+def fold(txn: Any, table: Any, identity: int) -> None:
+    """Sum up what is too much, under `(others)`; the MOST_COUNTS that have most messages stay."""
+    if txn.stat(table)["entries"] <= _FOLD_ABOVE:
+        return
+    kept = heapq.nlargest(MOST_COUNTS, read_counts(txn, table, identity), key=lambda row: row.count)
+    rest: dict[int, Discards] = {}
+    stay = {(row.reason, row.topic) for row in kept}
+    for row in read_counts(txn, table, identity):
+        if (row.reason, row.topic) not in stay:
+            sum_ = rest.get(row.reason) or replace(row, topic=OTHERS, count=0)
+            first, last = min(sum_.first_ns, row.first_ns), max(sum_.last_ns, row.last_ns)
+            rest[row.reason] = Discards(OTHERS, row.reason, sum_.count + row.count, first, last)
+    txn.drop(table, delete=False)
+    for row in (*kept, *rest.values()):
+        count(txn, table, row, identity)
 
 
 def read_counts(txn: Any, table: Any, identity: int) -> Iterator[Discards]:

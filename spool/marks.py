@@ -80,6 +80,9 @@ class Marks:
         self.catalogue = catalogue
         self._commits = 0
         self._env, self._db = look_at(directory) if readonly else open_surely(directory)
+        if not readonly:
+            with self._env.begin(write=True) as txn:
+                discarded.fold(txn, self._db[b"discard"], catalogue.spool)
 
     def floor(self) -> tuple[int, int]:
         """(sequence, messages below it): everything below is resolved.
@@ -366,8 +369,9 @@ class Marks:
 def _summed(discards: list[Discard]) -> list[Discards]:
     """By reason and topic."""
     sums: dict[tuple[int, bytes], Discards] = {}
-    for sequences, reason, topic, now in discards:
-        before = sums.get((reason, topic)) or Discards(topic, reason, 0, now, now)
-        count = before.count + len(sequences)
-        sums[reason, topic] = Discards(topic, reason, count, before.first_ns, now)
+    for sequences, reason, topics, now in discards:
+        counts = {topics: len(sequences)} if isinstance(topics, bytes) else topics
+        for topic, more in counts.items():
+            before = sums.get((reason, topic)) or Discards(topic, reason, 0, now, now)
+            sums[reason, topic] = Discards(topic, reason, before.count + more, before.first_ns, now)
     return list(sums.values())

@@ -61,6 +61,11 @@ class SpoolOptions:
     sync_bytes: int = 8 * MIB
     """Unsynced bytes that start a sync before the interval is over."""
 
+    max_topics: int = 10_000
+    """Topics that the spool delivers to, at most. Names that Kafka does not have may take half of it. Beyond
+    that their messages are discarded and counted (too_many_topics), until some of the others are given up and
+    make room. Each topic that Kafka has costs the delivery worker up to 30 KB of memory."""
+
     quotas: Mapping[bytes, float] = field(default_factory=dict)
     """The share of max_bytes that undelivered messages of the topic may take. When they do, new ones of this
     topic are discarded and counted, until there is a tenth less; others go on. Followed to a few MiB and a

@@ -2,54 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from spool.digest import digest
+from spool.topics import Topics
 
-
-class Topics:
-    """Topic names seen so far, numbered from 0: a hash table that kernels can search.
-
-    `slots` int64[capacity, 2]: the name's digest and its number + 1 (0: free), probed linearly.
-    Names are told apart by their 64-bit digest alone. Who knows its `seed` can make a name with the digest of
-    another's, and write to a topic that [access] keeps from him: so each table has a seed by chance.
-    """
-
-    def __init__(self, capacity: int = 4096) -> None:
-        self.seed = secrets.randbits(63)
-        self.slots = np.zeros((capacity, 2), np.int64)
-        self.names: list[bytes] = []
-
-    def add(self, name: bytes) -> int:
-        """The number of `name`, which is new or already there."""
-        hashed = int(np.uint64(digest(name, self.seed)).astype(np.int64))
-        at = self._slot(hashed)
-        if not self.slots[at, 1]:
-            self.names.append(name)
-            self.slots[at] = (hashed, len(self.names))
-            if 2 * len(self.names) > len(self.slots):
-                self._grow()
-                at = self._slot(hashed)
-        return int(self.slots[at, 1]) - 1
-
-    def _slot(self, hashed: int) -> int:
-        """Where `hashed` stands, or the free slot where it belongs."""
-        mask = len(self.slots) - 1
-        at = hashed & mask
-        while self.slots[at, 1] and self.slots[at, 0] != hashed:
-            at = (at + 1) & mask
-        return at
-
-    def _grow(self) -> None:
-        rows = self.slots[self.slots[:, 1] > 0]
-        self.slots = np.zeros((2 * len(self.slots), 2), np.int64)
-        for row in rows:
-            self.slots[self._slot(int(row[0]))] = row
+__all__ = ["Batch", "Topics", "by_topic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +53,12 @@ class Batch:
         at = int(self.value_at[row])
         return self.data[at : at + int(self.value_bytes[row])].tobytes()
 
+    def topic_name(self, row: int) -> bytes:
+        """The topic of one message, also where it has no number of its own."""
+        at = int(self.datagram_at[row]) + 10 + 4 * int(self.keyed[row])
+        length = int.from_bytes(self.data[at : at + 2].tobytes(), "big")
+        return self.data[at + 2 : at + 2 + length].tobytes()
+
     def datagram(self, row: int) -> bytes:
         """One message as it was received."""
         at = int(self.datagram_at[row])
@@ -104,10 +71,15 @@ class Batch:
 
     def after(self, rows: int) -> Batch:
         """The same without its first `rows` messages."""
-        if rows == 0:
-            return self
+        return self._cut(slice(rows, None)) if rows else self
+
+    def before(self, rows: int) -> Batch:
+        """The first `rows` messages of it."""
+        return self._cut(slice(rows))
+
+    def _cut(self, part: slice) -> Batch:
         cut = {f.name: getattr(self, f.name) for f in fields(self)}
-        columns = {name: value[rows:] for name, value in cut.items() if name not in ("data", "topics")}
+        columns = {name: value[part] for name, value in cut.items() if name not in ("data", "topics")}
         return Batch(data=self.data, topics=self.topics, **columns)
 
 

@@ -47,6 +47,7 @@ class Tally:
         self._count = len(names)
         for name in names:
             self._topics.add(name)
+        self._topics.close()
         self._shares: dict[int, Share] = {}
         """By first sequence."""
         self._unknown = [first for first, _ in layout.list_segments()]

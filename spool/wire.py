@@ -96,11 +96,15 @@ class Reason(IntEnum):
     """Somebody spoke HTTP to the TCP input; it ended the connection."""
     NOT_PERMITTED = 26
     """By a rule of [access] its sender may not write to its topic."""
+    TOO_MANY_TOPICS = 27
+    """The spool has messages of more topics than [spool] max_topics, and Kafka does not know this one."""
     USER_LIMIT = 28
     """On streams, its user had most connections, or most memory for unfinished messages, when others needed
     some; it ended a connection, with what had begun there, if anything."""
     TOO_SLOW = 29
     """On a stream, the rest of this message did not come in time; it ended the connection."""
+    PARTITIONER = 30
+    """The function that is its topic's partitioner raised, or gave no partition for it."""
 
 
 REASONS = 32

@@ -28,6 +28,8 @@ from cli.arguments import (
 from cli.errors import BadArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cli.config import Config
     from cli.progress import Progress
     from cli.replay import Replayed
@@ -127,15 +129,18 @@ def replay(
         if discards:
             if key or partition_key or uid or kafka or rate:
                 raise BadArgument("with --discards say which by --from, --to and --topic only")
-            result = _again(chosen, order, progress, timeout, yes=yes)
+            result, forget = _again(chosen, order, progress, timeout, yes=yes), None
         else:
             mode = "at_least_once" if at_least_once else "exactly_once"
             chosen = dataclasses.replace(chosen, dispatch=dataclasses.replace(chosen.dispatch, mode=mode))
-            result = _replay(chosen, order, state, progress, timeout, rate, yes=yes)
+            result, forget = _replay(chosen, order, state, progress, timeout, rate, yes=yes)
     if as_json:
         show_json(_document(result, dry_run=not yes))
     else:
         _show(result, order, dry_run=not yes)
+    if forget:
+        with file_errors():
+            forget()
     if result.left and yes:
         raise typer.Exit(exits.FOUND if result.reachable else exits.UNREACHABLE)
     raise typer.Exit(exits.FOUND if result.refused or result.gone else exits.FINE)
@@ -159,12 +164,16 @@ def _replay(
     rate: float | None,
     *,
     yes: bool,
-) -> Replayed:
+) -> tuple[Replayed, Callable[[], None] | None]:
+    """What came of it, and what is to be called once that is said."""
     from cli.replay import Replay
     from cli.replay_state import default_directory
 
     task = Replay(config, order, state.absolute() if state else default_directory())
-    return task.send(progress.show, timeout, rate) if yes else task.count(progress.show)
+    if not yes:
+        return task.count(progress.show), None
+    result = task.send(progress.show, timeout, rate)
+    return result, None if result.left else task.forget
 
 
 def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:

@@ -29,6 +29,7 @@ from tests.cli.program import Ended, run
 from tests.daemon import ROOT, RunningBruce, consume
 
 MESSAGES = 1200
+PROGRAM = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
 
 
 @pytest.fixture
@@ -62,9 +63,8 @@ def report(bruce: RunningBruce, *arguments: object) -> dict[str, Any]:
 @contextmanager
 def running(bruce: RunningBruce, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
     """The replay in a process of its own, 20 messages a second, once some are sent and known to be."""
-    program = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
     process = subprocess.Popen(
-        [*program, *command(bruce, "--yes", "--rate", 20, *arguments)],
+        [*PROGRAM, *command(bruce, "--yes", "--rate", 20, *arguments)],
         cwd=ROOT,
         env=bruce.environ,
         stdout=subprocess.PIPE,
@@ -111,6 +111,33 @@ def test_after_sigkill(stored: RunningBruce, kafka: EmbeddedKafka, mode: list[st
     # It is over: what is asked for now is another replay.
     assert report(stored)["begun"] is None
     assert report(stored)["messages"] == MESSAGES + 1
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("point", ["replay.sent", "replay.told", "replay.forgotten"])
+def test_killed_at_its_end(stored: RunningBruce, kafka: EmbeddedKafka, tmp_path: Path, point: str) -> None:
+    """When all is sent, a kill has nothing sent again before somebody was told that it is."""
+    points = tmp_path / "points"
+    points.write_text(f"{point}\n")
+    killed = subprocess.run(
+        [*PROGRAM, *command(stored, "--yes", "--json", "--at-least-once")],
+        cwd=ROOT,
+        env={**stored.environ, "BRUCE_CRASH_POINTS": str(points)},
+        capture_output=True,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert points.read_text() == ""
+    told = point != "replay.sent"
+    assert bool(killed.stdout) == told
+    if told:
+        assert json.loads(killed.stdout)["sent"] == MESSAGES
+    if point != "replay.forgotten":
+        again = report(stored, "--yes", "--at-least-once")
+        assert (again["sent"], again["left"]) == (MESSAGES, 0)
+    assert found(kafka, MESSAGES) == Counter(range(MESSAGES))
+    # It is over: what is asked for now is another replay.
+    assert report(stored)["left"] == MESSAGES
 
 
 @pytest.mark.crash

@@ -42,6 +42,7 @@ class Bench:
         backlog_bytes_per_second: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
         rejection: Rejection = NO_REJECTION,
+        max_topics: int = 100,
         **options: int,
     ) -> None:
         """`chunk_bytes`: what the readers read at a time."""
@@ -49,6 +50,7 @@ class Bench:
         self.rig = Rig(self.directory, **options)
         self.kafka, self.clock = FakeKafka(), Clock()
         self.window, self.partitioners, self.rejection = window, partitioners or {}, rejection
+        self.max_topics = max_topics
         self.rates, self.backlog_bytes_per_second = rates, backlog_bytes_per_second
         Scan.__init__.__defaults__ = (None, chunk_bytes)
         self.sent: dict[int, tuple[bytes, int | None, bytes]] = {}
@@ -60,7 +62,7 @@ class Bench:
 
     def open(self) -> None:
         """Start it."""
-        catalogue, self.topics = Catalogue(self.rig.layout), Topics()
+        catalogue, self.topics = Catalogue(self.rig.layout), Topics(self.max_topics)
         self.marks = Marks(self.rig.layout.delivery, Catalogue(self.rig.layout))
         self.acks = Acks(self.marks, catalogue, clock=self.clock)
         self.pool = FakePool(self.kafka, self.topics, self.window)

@@ -74,10 +74,24 @@ class FakeMetadata:
 
     def __init__(self, kafka: FakeKafka) -> None:
         self.kafka, self.pending, self.wanted = kafka, False, set[bytes]()
+        self.listed = self.was_listed = self.deaf = False
 
     def want(self, topics: list[bytes]) -> None:
         self.wanted |= set(topics)
         self.pending = True
+
+    def look_for(self, topics: list[bytes]) -> None:
+        if topics:
+            self.want(topics)
+
+    def list_all(self) -> None:
+        self.listed = self.was_listed = True
+
+    def take_names(self) -> frozenset[bytes] | None:
+        if self.deaf or not self.listed:
+            return None
+        self.listed = False
+        return frozenset(self.kafka.leaders)
 
     def take(self) -> Cluster | None:
         if not self.pending:

@@ -17,6 +17,7 @@ from confluent_kafka import Message
 
 from dispatch.client import KafkaClient
 from dispatch.embedded import EmbeddedKafka
+from dispatch.inquiry import Inquiry
 from dispatch.options import DispatchOptions
 from dispatch.pool import Pool
 from router.acks import Acks
@@ -38,6 +39,7 @@ from spool.wire import encode
 from tests.daemon import consume
 from tests.spool.rig import Rig
 
+NO_AUTO = {"allow.auto.create.topics": "false"}
 SEGMENT_BYTES = 256 << 10
 PATIENCE_S = 60.0
 """For what takes moments, on a machine that has other work."""
@@ -55,12 +57,14 @@ class Outlet:
         partitioners: Mapping[str, str] | None = None,
         grace_s: float = 60,
         segment_bytes: int = SEGMENT_BYTES,
+        max_topics: int = 10_000,
         dead_letter_topic: bytes = b"",
         discard_file: DiscardFile | None = None,
         **options: Any,
     ) -> None:
         """`options`: fields of DispatchOptions; `kafka` adds librdkafka properties."""
         self.kafka, self.grace_s, self.partitioners = kafka, grace_s, partitioners or {}
+        self.max_topics = max_topics
         self.dead_letter_topic, self.discard_file = dead_letter_topic, discard_file
         self.directory = Path(tempfile.mkdtemp(prefix="bruce-outlet-", dir="/dev/shm"))
         self.rig = Rig(self.directory, segment_bytes=segment_bytes, max_bytes=512 * segment_bytes)
@@ -74,12 +78,18 @@ class Outlet:
     def start(self) -> None:
         """Start the deliverer."""
         self.wake = os.eventfd(0, os.EFD_NONBLOCK)
-        catalogue, topics = Catalogue(self.rig.layout), Topics()
+        catalogue, topics = Catalogue(self.rig.layout), Topics(self.max_topics)
         self.marks = Marks(self.rig.layout.delivery, Catalogue(self.rig.layout))
         self.client = KafkaClient(self.options, self.wake)
         self.pool = Pool(self.client, topics, self.options, spool_uuid=self.rig.identity.spool)
         self.acks = Acks(self.marks, catalogue, marks_first=self.options.mode == "at_most_once")
-        self.metadata = Metadata(self.client.fetch_cluster, lambda: None)
+        self.metadata = Metadata(
+            self.client.fetch_cluster,
+            lambda: None,
+            Inquiry(self.options),
+            self.client.fetch_all,
+            ours=[self.dead_letter_topic],
+        )
         self.readers = Reader(catalogue, topics), Reader(catalogue, topics)
         window = self.options.window_messages, self.options.window_bytes
 

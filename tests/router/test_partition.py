@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 
 from router.errors import BadPartitioner
-from router.partition import CRC_TABLE, Partitioners, crc32, murmur2
+from router.partition import CRC_TABLE, REFUSED, Partitioners, crc32, murmur2
 from spool.kernel import address_of
 from spool.record import Batch
 from tests.dispatch import batches
@@ -191,3 +191,45 @@ def test_a_bad_name_is_one_sentence(name: str) -> None:
         Partitioners({"clicks": name})
     assert str(raised.value).startswith('[topics."clicks"] partitioner: ')
     assert "\n" not in str(raised.value)
+
+
+def bitter(
+    keys: list[bytes | None], numbers: npt.NDArray[np.int32], partitions: int
+) -> npt.NDArray[np.int32]:
+    """A partitioner of a user's own that some keys make raise, and others make answer nonsense."""
+    if b"bad" in keys:
+        raise ValueError("cannot read the key b'bad'")
+    if b"exit" in keys:
+        raise SystemExit(3)
+    if b"short" in keys:
+        return numbers[:-1]
+    if b"word" in keys:
+        return np.array(["one"] * len(keys))  # type: ignore[return-value]
+    if b"half" in keys:
+        return numbers / 2  # type: ignore[return-value]
+    return numbers % partitions
+
+
+@pytest.mark.parametrize("bad", [b"bad", b"exit", b"short", b"word", b"half"])
+@pytest.mark.parametrize("at", [[0], [9], [3, 4, 8], list(range(10))])
+def test_a_function_that_fails_refuses_only_what_it_fails_for(
+    bad: bytes, at: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others of the batch have partitions; one line and one sentence say which function, and why."""
+    batch = build(*((bad if n in at else b"fine", n) for n in range(10)))
+    made = Partitioners({"t0": f"{__name__}:bitter"})
+    for _ in range(3):
+        assert choose(batch, made, 4) == [REFUSED if n in at else n % 4 for n in range(10)]
+    assert [r.levelname for r in caplog.records] == ["ERROR"]
+    assert f"the partitioner {__name__}:bitter of topic t0 gives no partition" in made.sentence()
+    assert made.sentence().split(": mend")[0] in caplog.text
+    assert choose(build((b"fine", 1)), f"{__name__}:bitter", 4) == [1]
+
+
+def test_a_job_says_which_function_fails() -> None:
+    """Where the caller cannot give messages up, it is one sentence, and no partition."""
+    made, flats = Partitioners({"t0": f"{__name__}:bitter"}), np.arange(4, dtype=np.int32).reshape(1, -1)
+    batch = build((b"bad", 1))
+    ones = np.ones(4, np.bool_)
+    with pytest.raises(BadPartitioner, match=r"bitter of topic t0 gives no partition.*cannot read the key"):
+        made.settle(batch, ones[:1], np.array([4], np.int32), flats, ones)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from dispatch.codes import Code
@@ -458,3 +460,36 @@ def test_letters_in_flight_when_the_producer_is_finished(dead: Bench, *, alone: 
     assert 1 in letters(dead)
     assert dead.discarded()[1] == Reason.INVALID_RECORD | DEAD_LETTERED
     dead.check_complete()
+
+
+@pytest.mark.parametrize("dead_letters", [False, True])
+def test_messages_that_a_partitioner_cannot_place(*, dead_letters: bool) -> None:
+    """They alone are given up, over restarts, too; the worker goes on, and says which function it was."""
+    bench = Bench(
+        rejection=Rejection(DEAD if dead_letters else b""),
+        partitioners={"a": "tests.router.test_rejects:by_number"},
+    )
+    bench.kafka.leaders = {b"a": [1, 2, 3], b"b": [1, 2], DEAD: [1]}
+    try:
+        for _ in range(3):
+            bench.send([(b"a", 1, b""), (b"a", 666, b""), (b"b", 666, b""), (b"a", 5, b"")] * 3)
+            bench.step(3)
+            bench.restart()
+        bench.settle()
+        bench.check_complete()
+        bad = [s for s, (topic, key, _) in bench.sent.items() if (topic, key) == (b"a", 666)]
+        reason = Reason.PARTITIONER | (DEAD_LETTERED if dead_letters else 0)
+        assert bench.discarded() == dict.fromkeys(bad, reason)
+        assert (
+            "tests.router.test_rejects:by_number of topic a" in bench.router._passage.partitioners.sentence()
+        )
+        assert [(d.topic, d.reason, d.count) for d in bench.outcomes().discarded] == [
+            (b"a", reason, len(bad))
+        ]
+    finally:
+        bench.close()
+
+
+def by_number(keys: list[bytes | None], numbers: npt.NDArray[np.int32], partitions: int) -> list[int]:
+    """A partitioner of a user's own that does not know a certain key."""
+    return [{1: 0, 5: 1}[number] % partitions for number in numbers.tolist()]

@@ -11,7 +11,7 @@ import pytest
 from dispatch.codes import Code
 from dispatch.embedded import EmbeddedKafka
 from spool.wire import Reason, encode
-from tests.router.outlet import anywhere, check_order, duplicates, keyed, numbers, outlet
+from tests.router.outlet import NO_AUTO, anywhere, check_order, duplicates, keyed, numbers, outlet
 from tests.spool import plain
 from tests.spool.stored import lost_of
 
@@ -112,9 +112,6 @@ def test_a_message_larger_than_the_window_goes_alone(kafka: EmbeddedKafka) -> No
         records = bruce.consume("t", PARTITIONS, 63)
         assert len(records) == 63
         check_order(records)
-
-
-NO_AUTO = {"allow.auto.create.topics": "false"}
 
 
 def test_an_unknown_topic_waits_until_it_is_there(kafka: EmbeddedKafka) -> None:

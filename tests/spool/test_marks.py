@@ -23,6 +23,7 @@ from spool.discarded import Sample
 from spool.errors import MarksFailed
 from spool.layout import Layout
 from spool.marks import CHUNK_BYTES, CHUNK_MESSAGES, Marks
+from spool.topics import OTHERS
 from tests.spool.rig import Rig
 from tests.spool.stored import lost_of
 
@@ -282,4 +283,50 @@ def test_marks_of_an_earlier_release_lack_tables(layout: Layout) -> None:
     )
     assert len(after.samples()) == 1
     assert lost_of(after) == {0: 15}
+    after.close()
+
+
+def sums(marks: Marks) -> dict[int, int]:
+    """By reason, how many were discarded."""
+    found: dict[int, int] = {}
+    for row in marks.discards():
+        found[row.reason] = found.get(row.reason, 0) + row.count
+    return found
+
+
+def test_discards_of_many_topics_have_a_bound(marks: Marks) -> None:
+    """The first topics keep rows of their own, the others share one a reason; the sum by reason is exact."""
+    for part in range(4):
+        names = {b"t%d" % n: 2 for n in range(500 * part, 500 * part + 500)}
+        more = [Discard(np.arange(1000), reason, names, 100 * part) for reason in (14, 27)]
+        marks.commit(Changes(discarded=more))
+    rows = marks.discards()
+    assert len(rows) == kept.MOST_COUNTS + 2
+    assert {(d.reason, d.topic): d.count for d in rows if d.topic == OTHERS} == {
+        (14, OTHERS): 3000,
+        (27, OTHERS): 3000,
+    }
+    assert sums(marks) == {14: 4000, 27: 4000}
+    # A topic that has a row goes on to be counted there.
+    marks.commit(Changes(discarded=[Discard(np.arange(5), 14, b"t3", 900)]))
+    assert {d.count for d in marks.discards() if (d.topic, d.reason) == (b"t3", 14)} == {7}
+
+
+def test_rows_of_an_earlier_release_are_summed_up(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It kept a row for every topic; the next deliverer keeps those with most messages, and each count."""
+    monkeypatch.setattr(kept, "MOST_COUNTS", 1 << 30)
+    before = Marks(layout.delivery, Catalogue(layout))
+    names = {b"t%d" % n: 1 + n % 7 for n in range(30_000)}
+    before.commit(
+        Changes(discarded=[Discard(np.arange(9), 14, names, 5), Discard(np.arange(9), 16, b"u", 6)])
+    )
+    whole = sums(before)
+    before.close()
+    monkeypatch.undo()
+    after = Marks(layout.delivery, Catalogue(layout))
+    rows = after.discards()
+    assert sums(after) == whole
+    assert len(rows) <= kept.MOST_COUNTS + 2
+    assert {d.count for d in rows if d.topic not in (OTHERS, b"u")} == {7}
+    assert after.mismatches() == []
     after.close()
