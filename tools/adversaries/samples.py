@@ -1,0 +1,94 @@
+"""Memory and descriptors of every process of a daemon, and how long a sync lets messages wait."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spool.page import Field
+from tools.bruce_process import Bruce
+
+PAUSE_S = 0.02
+EVERY = 20
+"""Looks at the page for each look at memory."""
+
+
+@dataclass
+class Peak:
+    """The most that was seen in one phase."""
+
+    pss_mib: dict[str, float] = field(default_factory=dict)
+    descriptors: dict[str, int] = field(default_factory=dict)
+    sync_s: float = 0.0
+    """Longest time for which something was written and the end of what is synced did not move."""
+
+
+class Sampler(threading.Thread):
+    """Looks at a daemon until it is stopped; `peak` is that of the phase that goes on."""
+
+    def __init__(self, bruce: Bruce) -> None:
+        super().__init__(name="sampler", daemon=True)
+        self.peak = Peak()
+        self._bruce, self._over = bruce, threading.Event()
+        self._synced, self._since = -1, time.monotonic()
+
+    def begin(self) -> Peak:
+        """Begin a phase; its peak."""
+        self.peak = Peak()
+        return self.peak
+
+    def run(self) -> None:
+        number = 0
+        while not self._over.wait(PAUSE_S):
+            self._look_at_sync()
+            if number % EVERY == 0:
+                self._look_at_memory()
+            number += 1
+
+    def _look_at_sync(self) -> None:
+        page, now = self._bruce.page(), time.monotonic()
+        if page is None or not self._bruce.pid:
+            self._since = now
+            return
+        written, synced = int(page[Field.WRITTEN_SEQUENCE]), int(page[Field.SYNCED_SEQUENCE])
+        if synced != self._synced or written <= synced:
+            self._synced, self._since = synced, now
+        self.peak.sync_s = max(self.peak.sync_s, now - self._since)
+
+    def _look_at_memory(self) -> None:
+        for name, pid in processes(self._bruce.pid).items():
+            with contextlib.suppress(OSError, StopIteration):
+                peak = self.peak
+                peak.pss_mib[name] = max(peak.pss_mib.get(name, 0.0), pss_mib(pid))
+                peak.descriptors[name] = max(
+                    peak.descriptors.get(name, 0), len(os.listdir(f"/proc/{pid}/fd"))
+                )
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._over.set()
+        self.join()
+
+
+def processes(pid: int) -> dict[str, int]:
+    """{name: pid} of a daemon and its children; those of one name are numbered."""
+    if not pid:
+        return {}
+    found, names = {"supervisor": pid}, Counter[str]()
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            name = Path(f"/proc/{child}/comm").read_text().strip()
+            names[name] += 1
+            found[name if names[name] == 1 else f"{name} {names[name]}"] = int(child)
+    return found
+
+
+def pss_mib(pid: int) -> float:
+    """Its share of the memory that it maps."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("Pss:"))) / 1024
