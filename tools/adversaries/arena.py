@@ -34,7 +34,7 @@ from tools.adversaries.villain import BURST, DONE, DUE, HONEST, SEQUENCE, Villai
 from tools.benches.machine import compile_c
 from tools.bruce_process import ROOT, Bruce
 from tools.load import LoadOptions
-from tools.load_process import RunningLoad
+from tools.load_process import LoadFailed, RunningLoad
 from tools.storms.watcher import adds_up
 from tools.targets import Embedded, Real, Target
 from tools.waiting import TookTooLong, wait_until
@@ -47,6 +47,8 @@ STREAM_RATE = 50
 SEGMENT_BYTES, ROOM_BYTES = 1 << 20, 8 << 30
 QUIET_S = 10.0
 _ARMED, _HITS = 0, 1
+FAILURES = (TookTooLong, RuntimeError, OSError, LoadFailed, subprocess.SubprocessError)
+"""What an attack may bring about, and is then found guilty of."""
 
 
 class Arena:
@@ -207,14 +209,13 @@ def run_attack(attack: Attack, options: Options, seconds: float, directory: Path
         found.trouble = arena.trouble
         consumer = Consumer(target.bootstrap, directory)
         stack.callback(consumer.close)
-        attack.before(arena)
-        found.first_start_s = _start(arena)
         sampler = Sampler(arena.bruce)
-        sampler.start()
-        stack.callback(sampler.stop)
         try:
+            attack.before(arena)
+            found.first_start_s = _start(arena)
+            sampler.start()
             _run_phases(arena, sampler, found, seconds)
-        except (TookTooLong, RuntimeError) as error:
+        except FAILURES as error:
             arena.trouble.append(f"{type(error).__name__}: {error}")
         _settle(arena, consumer, found)
         sampler.stop()
@@ -317,7 +318,7 @@ def _judge_end(arena: Arena, found: Observed) -> None:
         status = arena.bruce.status()
         found.adds_up = adds_up(status)
         arena.bruce.kill_all()
-    except (TookTooLong, RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+    except FAILURES as error:
         arena.trouble.append(f"the start behind it: {type(error).__name__}: {error}")
 
 

@@ -85,8 +85,8 @@ class HugeMessages(Flood):
     """The largest datagrams, in the flood topic, which nobody forbids."""
 
     name = "huge-messages"
-    rate = 1_000
-    good_bytes = 8_000
+    rate = 500
+    good_bytes = 65_400
 
     def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
         del words, number
@@ -137,7 +137,7 @@ class QuotaNames(Flood):
     """A topic beyond its share of the spool, and names that differ from it in one byte."""
 
     name = "quota-names"
-    settings: ClassVar[Settings] = {"topics.flood": {"quota": 0.01}, "spool": {"max_bytes": 256 << 20}}
+    settings: ClassVar[Settings] = {"topics.flood": {"quota": "1%"}, "spool": {"max_bytes": 256 << 20}}
 
     def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
         del words

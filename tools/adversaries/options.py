@@ -29,6 +29,8 @@ class Options:
     """Messages a second of the honest senders together."""
     settle_s: float = 60.0
     """For all honest messages to arrive when the attack is over."""
+    counts: bool = False
+    """Judge messages alone, neither latency nor memory nor time: on a machine that has other work."""
     keep: bool = False
 
     def phase_s(self, attacks: int) -> float:
@@ -52,6 +54,9 @@ def parse_options(
     parser.add_argument("--rate", type=int, default=default.rate, help="of the honest; default 500/s")
     parser.add_argument("--settle-s", type=float, default=default.settle_s)
     parser.add_argument("--dir", type=Path, default=default.dir)
+    parser.add_argument(
+        "--counts", action="store_true", help="judge messages alone, no latency, memory or time"
+    )
     parser.add_argument("--keep", action="store_true", help="keep spools and logs also where all held")
     given = vars(parser.parse_args(arguments))
     listed = given.pop("list")

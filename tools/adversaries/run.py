@@ -40,7 +40,7 @@ def run_all(options: Options) -> int:
         directory.mkdir(parents=True)
         print(f"{name} ...", flush=True)
         found = run_attack(ATTACKS[name](), options, seconds, directory)
-        verdict = decide(found)
+        verdict = decide(found, counts_only=options.counts)
         rows.append((name, found, verdict))
         for text in verdict.broken:
             print(f"  BROKEN {name}: {text}", flush=True)

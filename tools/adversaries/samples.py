@@ -6,7 +6,6 @@ import contextlib
 import os
 import threading
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,7 +60,7 @@ class Sampler(threading.Thread):
         self.peak.sync_s = max(self.peak.sync_s, now - self._since)
 
     def _look_at_memory(self) -> None:
-        for name, pid in processes(self._bruce.pid).items():
+        for name, pid in processes(self._bruce).items():
             with contextlib.suppress(OSError, StopIteration):
                 peak = self.peak
                 peak.pss_mib[name] = max(peak.pss_mib.get(name, 0.0), pss_mib(pid))
@@ -72,19 +71,17 @@ class Sampler(threading.Thread):
     def stop(self) -> None:
         """Look no more."""
         self._over.set()
-        self.join()
+        if self.is_alive():
+            self.join()
 
 
-def processes(pid: int) -> dict[str, int]:
-    """{name: pid} of a daemon and its children; those of one name are numbered."""
-    if not pid:
-        return {}
-    found, names = {"supervisor": pid}, Counter[str]()
+def processes(bruce: Bruce) -> dict[str, int]:
+    """{role: pid} of a daemon's processes; children that the page does not name are numbered."""
+    found = bruce.workers()
     with contextlib.suppress(OSError):
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            name = Path(f"/proc/{child}/comm").read_text().strip()
-            names[name] += 1
-            found[name if names[name] == 1 else f"{name} {names[name]}"] = int(child)
+        children = Path(f"/proc/{bruce.pid}/task/{bruce.pid}/children").read_text().split()
+        others = sorted({int(child) for child in children} - set(found.values()))
+        found |= {f"helper {number}": pid for number, pid in enumerate(others, start=1)}
     return found
 
 
