@@ -43,7 +43,9 @@ def seen(sender: int, count: int = COUNT, *, late_ms: float = 10) -> np.ndarray:
 
 def observed(rows: np.ndarray) -> Observed:
     """A run in which all is well but the rows."""
-    return Observed(Phase({0: COUNT}, COUNT), Phase({10: COUNT}, COUNT), rows, forbidden=(FORBIDDEN,))
+    return Observed(
+        Phase({0: COUNT}, {0: COUNT}), Phase({10: COUNT}, {10: COUNT}), rows, forbidden=(FORBIDDEN,)
+    )
 
 
 def judged(*rows: np.ndarray) -> Verdict:
@@ -113,7 +115,7 @@ def test_each_bound_that_is_broken_is_named() -> None:
     run = observed(np.concatenate([seen(0), seen(10)]))
     run.control.peak = Peak({"keeper": 50.0}, {"keeper": 10})
     run.attack.peak = Peak({"keeper": 900.0}, {"keeper": 9000}, 30.0)
-    run.start_s, run.adds_up, run.restarts, run.attack.due = 60.0, False, 2, 2 * COUNT
+    run.start_s, run.adds_up, run.restarts, run.attack.due = 60.0, False, 2, {10: 2 * COUNT}
     broken = " | ".join(decide(run).broken)
     for word in (
         "900 MiB",

@@ -284,11 +284,11 @@ def _honest(arena: Arena, phase: Phase, first: int, seconds: float) -> Iterator[
         yield
         report = load.wait(seconds + 60)
         phase.sent = {row["sender"]: row["sent"] for row in report["senders"]}
-        phase.due = int(options.rate * seconds)
+        phase.due = dict.fromkeys(phase.sent, int(options.rate * seconds) // len(phase.sent))
         if stream:
             stream.stop()
             phase.sent[first + 5] = int(stream.words[DONE])
-            phase.due += int(stream.words[DUE])
+            phase.due[first + 5] = int(stream.words[DUE])
 
 
 def _start(arena: Arena) -> float:

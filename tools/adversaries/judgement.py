@@ -25,16 +25,16 @@ NS = 1_000_000
 
 @dataclass
 class Phase:
-    """One phase: the honest senders' counts by number, what was due, and what was seen meanwhile."""
+    """One phase: what each honest sender, by number, has sent, and should have; and what was seen meanwhile."""
 
     sent: dict[int, int] = field(default_factory=dict)
-    due: int = 0
+    due: dict[int, int] = field(default_factory=dict)
     peak: Peak = field(default_factory=Peak)
 
     @property
     def unsent(self) -> float:
-        """The share of what was due that could not be sent."""
-        return max(0.0, 1 - sum(self.sent.values()) / self.due) if self.due else 0.0
+        """The share of what was due that could not be sent, of the sender who fared worst."""
+        return max((1 - self.sent[sender] / due for sender, due in self.due.items() if due), default=0.0)
 
 
 @dataclass

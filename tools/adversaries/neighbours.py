@@ -60,7 +60,7 @@ class PlantedPage(Attack):
         """Cut whatever of the runtime files is the attacker's own."""
         with Villain(lambda _words: cut(arena.bruce.runtime)):
             time.sleep(1.0)
-        if self._victim.read_text() != "of root\n":
+        if self._victim.read_bytes() != b"of root\n":
             arena.trouble.append(
                 "a link that another user planted was followed, and a file of root's changed"
             )

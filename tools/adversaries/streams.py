@@ -18,7 +18,8 @@ from tools.adversaries.villain import DONE, NOBODY, OTHER, REFUSED, STOP, Villai
 if TYPE_CHECKING:
     from tools.adversaries.arena import Arena
 
-STREAMS = {"ingest": {"stream_socket": "STREAM"}}
+_SPOOL = {"segment_bytes": 4 << 20}
+STREAMS: Settings = {"ingest": {"stream_socket": "STREAM"}, "spool": _SPOOL}
 """The arena puts its own path there."""
 _LINGER = struct.pack("ii", 1, 0)
 
@@ -144,7 +145,10 @@ class TcpHalfOpen(Attack):
     """Connections by TCP whose peer is gone without a word, and others that are reset in a message."""
 
     name = "tcp-half-open"
-    settings: ClassVar[Settings] = {"ingest": {"stream_socket": "STREAM", "tcp_port": 0}}
+    settings: ClassVar[Settings] = {
+        "ingest": {"stream_socket": "STREAM", "tcp_port": 0},
+        "spool": _SPOOL,
+    }
 
     def begin(self, arena: Arena, stack: ExitStack) -> None:
         port = arena.tcp_port

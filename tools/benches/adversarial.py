@@ -1,10 +1,10 @@
 """The worst contents of a segment that can be thought of, beside an ordinary one of the same bytes.
 
 Each is stored as a daemon stores it, and left as a power loss leaves it. Then a process of its own seals it
-(`seal`), opens the spool of another boot (`start`), or looks at it: `verify`, `decode`, `find`, `count` (what
-waits, by topic). `pack` packs the sealed one. An act that takes longer than --limit seconds is
-ended, and shown as "> limit". Required is at most 3 times the cost of the ordinary segment, and that twice the
-bytes cost twice the time, with something for what each costs at all.
+(`seal`), opens the spool of another boot (`start`), or looks at it: `verify`, `decode`, `find`, and `count`,
+of what waits by topic. `pack` packs the sealed one. An act that takes longer than --limit seconds is ended,
+and shown as "> limit". Required is at most 3 times the cost of the ordinary segment, and that twice the bytes
+cost twice the time, with something for what each costs at all.
 """
 
 from __future__ import annotations
