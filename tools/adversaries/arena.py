@@ -130,6 +130,11 @@ class Arena:
         good = [self.good_message(150)] * 100
         self.villains.append(stack.enter_context(Villain(flood(self.socket, lambda *_: good, rate))))
 
+    def report(self, text: str) -> None:
+        """Something is wrong; said once, however often it is found."""
+        if text not in self.trouble:
+            self.trouble.append(text)
+
     def kill_all(self) -> None:
         """SIGKILL every process at once."""
         self.bruce.kill_all()
@@ -216,7 +221,7 @@ def run_attack(attack: Attack, options: Options, seconds: float, directory: Path
             sampler.start()
             _run_phases(arena, sampler, found, seconds)
         except FAILURES as error:
-            arena.trouble.append(f"{type(error).__name__}: {error}")
+            arena.report(f"{type(error).__name__}: {error}")
         _settle(arena, consumer, found)
         sampler.stop()
         _judge_end(arena, found)
@@ -249,7 +254,7 @@ def _run_phases(arena: Arena, sampler: Sampler, found: Observed, seconds: float)
         found.restarts = arena.restarts() - before - arena.torn
     found.deliverers_killed = arena.killed
     if attack.failpoint and not arena.torn:
-        arena.trouble.append("no worker died between a frame's head and its digest: nothing was tried")
+        arena.report("no worker died between a frame's head and its digest: nothing was tried")
 
 
 def _tell(arena: Arena) -> None:
@@ -319,7 +324,7 @@ def _judge_end(arena: Arena, found: Observed) -> None:
         found.adds_up = adds_up(status)
         arena.bruce.kill_all()
     except FAILURES as error:
-        arena.trouble.append(f"the start behind it: {type(error).__name__}: {error}")
+        arena.report(f"the start behind it: {type(error).__name__}: {error}")
 
 
 @contextmanager

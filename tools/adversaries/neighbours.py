@@ -61,9 +61,7 @@ class PlantedPage(Attack):
         with Villain(lambda _words: cut(arena.bruce.runtime)):
             time.sleep(1.0)
         if self._victim.read_bytes() != b"of root\n":
-            arena.trouble.append(
-                "a link that another user planted was followed, and a file of root's changed"
-            )
+            arena.report("a link that another user planted was followed, and a file of root's changed")
 
 
 def plant(page: Path, names: list[str], data: bytes, victim: Path) -> None:
@@ -108,9 +106,7 @@ class PlantedFifo(Attack):
         """Look, each command with its deadline."""
         for arguments in (["status"], ["inspect", "segments"], ["inspect", "verify"]):
             if not brucectl_ends(arena, *arguments):
-                text = f"brucectl {' '.join(arguments)} did not end within {COMMAND_S:.0f} s"
-                if text not in arena.trouble:
-                    arena.trouble.append(text)
+                arena.report(f"brucectl {' '.join(arguments)} did not end within {COMMAND_S:.0f} s")
 
 
 def brucectl_ends(arena: Arena, *arguments: str) -> bool:
@@ -204,8 +200,8 @@ class StatusCrowd(Attack):
                 answered = client.recv(64).startswith(b"HTTP/1.1")
         except OSError:
             answered = False
-        if not answered and "/healthz did not answer within 5 s" not in arena.trouble:
-            arena.trouble.append("/healthz did not answer within 5 s")
+        if not answered:
+            arena.report("/healthz did not answer within 5 s")
 
 
 class ClockJumps(Attack):
