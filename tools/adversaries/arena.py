@@ -6,6 +6,7 @@ import contextlib
 import json
 import mmap
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -45,7 +47,8 @@ TOPICS = {**dict.fromkeys(HONEST_TOPICS, 8), STREAM_TOPIC: 8, FORBIDDEN: 1}
 FLOOD_PARTITIONS = 32
 STREAM_RATE = 50
 SEGMENT_BYTES, ROOM_BYTES = 1 << 20, 8 << 30
-QUIET_S = 10.0
+DEADLINE_S = 120.0
+"""For an attack, beyond its two phases."""
 _ARMED, _HITS = 0, 1
 FAILURES = (TookTooLong, RuntimeError, OSError, LoadFailed, subprocess.SubprocessError)
 """What an attack may bring about, and is then found guilty of."""
@@ -215,6 +218,8 @@ def run_attack(attack: Attack, options: Options, seconds: float, directory: Path
         consumer = Consumer(target.bootstrap, directory)
         stack.callback(consumer.close)
         sampler = Sampler(arena.bruce)
+        signal.signal(signal.SIGALRM, _too_long)
+        signal.alarm(int(2 * seconds + DEADLINE_S))
         try:
             attack.before(arena)
             found.first_start_s = _start(arena)
@@ -222,12 +227,18 @@ def run_attack(attack: Attack, options: Options, seconds: float, directory: Path
             _run_phases(arena, sampler, found, seconds)
         except FAILURES as error:
             arena.report(f"{type(error).__name__}: {error}")
+        finally:
+            signal.alarm(0)
         _settle(arena, consumer, found)
         sampler.stop()
         _judge_end(arena, found)
         found.seen = consumer.finish()
         found.forbidden = (list(TOPICS).index(FORBIDDEN),)
     return found
+
+
+def _too_long(_number: int, _frame: FrameType | None) -> None:
+    raise TookTooLong("the attack made something wait for ever")
 
 
 def _run_phases(arena: Arena, sampler: Sampler, found: Observed, seconds: float) -> None:

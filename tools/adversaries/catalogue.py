@@ -26,6 +26,8 @@ _ALL: tuple[type[Attack], ...] = (
     streams.SlowLoris,
     streams.TcpHalfOpen,
     neighbours.PlantedPage,
+    neighbours.PlantedLink,
+    neighbours.PlantedPipe,
     neighbours.PlantedFifo,
     neighbours.AckFlood,
     neighbours.StatusCrowd,

@@ -25,7 +25,7 @@ NS = 1_000_000
 
 @dataclass
 class Phase:
-    """One phase: what each honest sender, by number, has sent and should have, and what was seen meanwhile."""
+    """One phase: what each honest sender, by number, has sent and should have; and the peaks of it."""
 
     sent: dict[int, int] = field(default_factory=dict)
     due: dict[int, int] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from tools.adversaries.villain import DONE, NOBODY, REFUSED, STOP, Villain, Word
 if TYPE_CHECKING:
     from tools.adversaries.arena import Arena
 
-COMMAND_S = 30.0
+COMMAND_S = 15.0
 _LIE = 1 << 40
 
 
@@ -38,11 +38,10 @@ class PlantedPage(Attack):
     def before(self, arena: Arena) -> None:
         """Learn the names that the daemon uses by letting it run once, and plant each of them."""
         arena.bruce.runtime.chmod(0o1777)
-        with contextlib.ExitStack() as stack:
-            arena.bruce.start()
-            stack.callback(arena.bruce.stop)
-        names = [path.name for path in arena.bruce.runtime.iterdir() if path.is_file()]
+        arena.bruce.start()
         words = arena.bruce.page()
+        names = [path.name for path in arena.bruce.runtime.iterdir() if path.is_file()]
+        arena.bruce.stop()
         for path in list(arena.bruce.runtime.iterdir()):
             if path.is_file():
                 path.unlink()
@@ -52,9 +51,14 @@ class PlantedPage(Attack):
             data[8 * field : 8 * field + 8] = _LIE.to_bytes(8, "little")
         self._victim = arena.directory / "victim"
         self._victim.write_text("of root\n")
-        with Villain(lambda _words: plant(page, names, bytes(data), self._victim)) as villain:
+        with Villain(lambda _words: self.plant(page, names, bytes(data))):
             time.sleep(0.5)
-            villain.stop()
+
+    def plant(self, page: Path, names: list[str], data: bytes) -> None:
+        """The page, with a lie in it: all is delivered."""
+        del names
+        page.write_bytes(data)
+        page.chmod(0o666)
 
     def step(self, arena: Arena) -> None:
         """Cut whatever of the runtime files is the attacker's own."""
@@ -64,18 +68,25 @@ class PlantedPage(Attack):
             arena.report("a link that another user planted was followed, and a file of root's changed")
 
 
-def plant(page: Path, names: list[str], data: bytes, victim: Path) -> None:
-    """The page with a lie in it, a link where its successor is made, a FIFO for each other name."""
-    for name in {page.name, *names}:
-        path = page.with_name(name)
-        with contextlib.suppress(OSError):
-            if path == page:
-                path.write_bytes(data)
-                path.chmod(0o666)
-            else:
-                os.mkfifo(path, 0o666)
-        with contextlib.suppress(OSError):
-            os.symlink(victim, f"{path}.tmp")
+class PlantedLink(PlantedPage):
+    """Links to a file of root's lie where the daemon makes its own: none of them may be followed."""
+
+    name = "planted-link"
+
+    def plant(self, page: Path, names: list[str], data: bytes) -> None:
+        del data, names
+        os.symlink(self._victim, page.with_name(f"{page.name}.tmp"))
+
+
+class PlantedPipe(PlantedPage):
+    """FIFOs under the names of all runtime files: the start neither hangs nor fails."""
+
+    name = "planted-pipe"
+
+    def plant(self, page: Path, names: list[str], data: bytes) -> None:
+        del data
+        for name in {page.name, *names}:
+            os.mkfifo(page.with_name(name), 0o666)
 
 
 def cut(directory: Path) -> None:

@@ -13,6 +13,7 @@ from spool.page import Field
 from tools.bruce_process import Bruce
 
 PAUSE_S = 0.02
+JOIN_S = 5.0
 EVERY = 20
 """Looks at the page for each look at memory."""
 
@@ -72,7 +73,8 @@ class Sampler(threading.Thread):
         """Look no more."""
         self._over.set()
         if self.is_alive():
-            self.join()
+            # A page that is a pipe may hold it for ever.
+            self.join(JOIN_S)
 
 
 def processes(bruce: Bruce) -> dict[str, int]:
