@@ -133,6 +133,11 @@ class Arena:
         good = [self.good_message(150)] * 100
         self.villains.append(stack.enter_context(Villain(flood(self.socket, lambda *_: good, rate))))
 
+    def tell(self, page: np.ndarray) -> None:
+        """Attackers may know the log's next numbers; there are no more bursts than messages."""
+        for villain in list(self.villains):
+            villain.words[SEQUENCE] = villain.words[BURST] = page[Field.WRITTEN_SEQUENCE]
+
     def report(self, text: str) -> None:
         """Something is wrong; said once, however often it is found."""
         if text not in self.trouble:
@@ -217,7 +222,7 @@ def run_attack(attack: Attack, options: Options, seconds: float, directory: Path
         found.trouble = arena.trouble
         consumer = Consumer(target.bootstrap, directory)
         stack.callback(consumer.close)
-        sampler = Sampler(arena.bruce)
+        sampler = Sampler(arena.bruce, arena.tell)
         signal.signal(signal.SIGALRM, _too_long)
         signal.alarm(int(2 * seconds + DEADLINE_S))
         try:
@@ -258,7 +263,6 @@ def _run_phases(arena: Arena, sampler: Sampler, found: Observed, seconds: float)
         end = time.monotonic() + seconds
         with _honest(arena, found.attack, 10, seconds):
             while time.monotonic() < end:
-                _tell(arena)
                 attack.step(arena)
                 time.sleep(0.02)
     if not arena.killed and arena.bruce.pid:
@@ -266,15 +270,6 @@ def _run_phases(arena: Arena, sampler: Sampler, found: Observed, seconds: float)
     found.deliverers_killed = arena.killed
     if attack.failpoint and not arena.torn:
         arena.report("no worker died between a frame's head and its digest: nothing was tried")
-
-
-def _tell(arena: Arena) -> None:
-    """Attackers may know the log's next numbers."""
-    page = arena.bruce.page()
-    for villain in arena.villains:
-        if page is not None:
-            villain.words[SEQUENCE] = page[Field.WRITTEN_SEQUENCE]
-            villain.words[BURST] = page[Field.WRITTEN_SEQUENCE]
 
 
 @contextmanager

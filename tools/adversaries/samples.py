@@ -6,8 +6,11 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from spool.page import Field
 from tools.bruce_process import Bruce
@@ -31,9 +34,11 @@ class Peak:
 class Sampler(threading.Thread):
     """Looks at a daemon until it is stopped; `peak` is that of the phase that goes on."""
 
-    def __init__(self, bruce: Bruce) -> None:
+    def __init__(self, bruce: Bruce, tell: Callable[[np.ndarray], None]) -> None:
+        """`tell` is given the words of the page, at each look."""
         super().__init__(name="sampler", daemon=True)
         self.peak = Peak()
+        self._tell = tell
         self._bruce, self._over = bruce, threading.Event()
         self._synced, self._since = -1, time.monotonic()
 
@@ -55,6 +60,7 @@ class Sampler(threading.Thread):
         if page is None or not self._bruce.pid:
             self._since = now
             return
+        self._tell(page)
         written, synced = int(page[Field.WRITTEN_SEQUENCE]), int(page[Field.SYNCED_SEQUENCE])
         if synced != self._synced or written <= synced:
             self._synced, self._since = synced, now
