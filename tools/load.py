@@ -63,6 +63,8 @@ class LoadOptions:
     large: int = 0
     """Bytes of every burst-th datagram; 0: none is larger than the others."""
     first_sender: int = 0
+    uid: int = 0
+    """The user that the senders run as; 0: whoever runs the load."""
     seed: int = 1
 
     def mix(self, sender: int) -> Mix:
@@ -115,7 +117,7 @@ class Load:
             return pid
         code = 1
         try:
-            become_sender(parent)
+            become_sender(parent, self.options.uid)
             arguments = (self.options.socket, self.options.mix(sender))
             run_sender(*arguments, self._jobs[sender], self._histograms[sender], self._stop)
             code = 0

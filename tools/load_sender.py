@@ -152,8 +152,13 @@ def _connect(sender: socket.socket, path: Path) -> int:
     return 0
 
 
-def become_sender(parent: int) -> None:
-    """Die with the process that counts what is sent; leave the signals to it."""
+def become_sender(parent: int, uid: int = 0) -> None:
+    """Die with the process that counts what is sent; leave the signals to it. `uid`: become this user."""
+    if uid:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    # Behind the change of user, which forgets it.
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)

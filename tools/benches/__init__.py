@@ -8,6 +8,7 @@
     successor   from a SIGKILL to a successor that takes in
     memory      private memory of each process
     stall       senders while the disk stands still
+    adversarial the worst contents of a segment, beside an ordinary one
 
 A bench has `add_options(parser)` and `measure(bench, options)`, which yields `report.Figure`s. Nothing here
 asserts: a figure that is missed is shown as missed.

@@ -1,0 +1,189 @@
+"""tools/adversary: its judge finds what is planted, and its short form runs attacks against a live daemon."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spool.frame import HEAD_BYTES, verify
+from spool.kernel import address_of
+from spool.scan import digest_address
+from spool.wire import check
+from tools.adversaries import planting
+from tools.adversaries.catalogue import ATTACKS
+from tools.adversaries.consumer import SEEN
+from tools.adversaries.judgement import Observed, Phase, Verdict, decide
+from tools.adversaries.samples import Peak
+from tools.benches import adversarial
+from tools.benches.bench import Bench
+from tools.payload import NO_KEY
+
+ADVERSARY = Path(__file__).resolve().parents[2] / "tools/adversary"
+HONEST, FORBIDDEN = 0, 3
+COUNT = 50
+MS = 1_000_000
+
+
+def seen(sender: int, count: int = COUNT, *, late_ms: float = 10) -> np.ndarray:
+    """What a consumer sees of an honest sender, each message once."""
+    rows = np.zeros(count, SEEN)
+    rows["sender"], rows["key"], rows["topic"] = sender, NO_KEY, HONEST
+    rows["id"] = rows["offset"] = np.arange(count)
+    rows["sequence"] = 1000 * sender + np.arange(count)
+    rows["sent_ns"] = MS * np.arange(count)
+    rows["at_ns"] = rows["sent_ns"] + int(late_ms * MS)
+    return rows
+
+
+def observed(rows: np.ndarray) -> Observed:
+    """A run in which all is well but the rows."""
+    return Observed(
+        Phase({0: COUNT}, {0: COUNT}), Phase({10: COUNT}, {10: COUNT}), rows, forbidden=(FORBIDDEN,)
+    )
+
+
+def judged(*rows: np.ndarray) -> Verdict:
+    """The verdict over these rows."""
+    return decide(observed(np.concatenate(rows)))
+
+
+def test_what_is_right_holds() -> None:
+    """Every message once, in time: nothing is broken."""
+    assert not judged(seen(0), seen(10)).broken
+
+
+def test_a_lost_message_is_found() -> None:
+    """One message of the attack's phase, and one of the control's."""
+    for one in (0, 10):
+        whole = np.concatenate([seen(0), seen(10)])
+        verdict = judged(whole[~((whole["sender"] == one) & (whole["id"] == 7))])
+        assert (verdict.lost, len(verdict.broken)) == (1, 1)
+
+
+def test_a_doubled_message_is_found() -> None:
+    """Twice under one number, where nobody killed a deliverer; under two numbers, always."""
+    again = seen(10)[7:8]
+    again["offset"] = 1000
+    assert judged(seen(0), seen(10), again).doubled == 1
+    killed = observed(np.concatenate([seen(0), seen(10), again]))
+    killed.deliverers_killed = 1
+    assert not decide(killed).broken
+    again["sequence"] = 5
+    killed.seen = np.concatenate([seen(0), seen(10), again])
+    assert decide(killed).doubled == 1
+
+
+def test_what_comes_twice_behind_the_last_kill_is_allowed() -> None:
+    """The program itself kills the deliverer at its end: at least once lets it send again."""
+    again = seen(10)[7:8]
+    again["at_ns"] += 10**12
+    run = observed(np.concatenate([seen(0), seen(10), again]))
+    run.ended_ns = int(again["at_ns"][0]) - 1
+    assert not decide(run).broken
+
+
+def test_a_forged_message_is_found() -> None:
+    """In a topic that nobody may write to; of a sender that is none; changed on the way."""
+    planted, stranger, changed = seen(99, 1), seen(99, 1), seen(10)
+    planted["topic"] = FORBIDDEN
+    changed["corrupt"][3] = 1
+    for forged in ((seen(10), planted), (seen(10), stranger)):
+        verdict = judged(seen(0), *forged)
+        assert (verdict.forged, verdict.lost, len(verdict.broken)) == (1, 0, 1)
+    verdict = judged(seen(0), changed)
+    assert (verdict.forged, verdict.lost) == (1, 1)
+
+
+def test_messages_out_of_order_are_found() -> None:
+    """Of one key, a later one that came first."""
+    rows = seen(10)
+    rows["key"] = 5
+    rows["offset"][[3, 4]] = rows["offset"][[4, 3]]
+    assert judged(seen(0), rows).out_of_order == 1
+
+
+def test_each_bound_that_is_broken_is_named() -> None:
+    """Latency against the control, what was not taken, memory, descriptors, syncs, the start, the books."""
+    late = judged(seen(0), seen(10, late_ms=500))
+    assert ["honest p99 is 500 ms" in text for text in late.broken] == [True]
+    run = observed(np.concatenate([seen(0), seen(10)]))
+    run.control.peak = Peak({"keeper": 50.0}, {"keeper": 10})
+    run.attack.peak = Peak({"keeper": 900.0}, {"keeper": 9000}, 30.0)
+    run.start_s, run.adds_up, run.restarts, run.attack.due = 60.0, False, 2, {10: 2 * COUNT}
+    broken = " | ".join(decide(run).broken)
+    for word in (
+        "900 MiB",
+        "9000 descriptors",
+        "synced for 30.0",
+        "took 60.0",
+        "received is not",
+        "2 workers",
+    ):
+        assert word in broken
+    assert "50 % of what the honest" in broken
+    assert len(decide(run, counts_only=True).broken) == 2
+
+
+def test_a_planted_frame_is_one_that_a_reader_of_version_1_believes() -> None:
+    """The attacker's frames have a right digest: what stops them is not that they are badly made."""
+    data = np.frombuffer(planting.frame(5, 7) + bytes(HEAD_BYTES), np.uint8).copy()
+    made = planting.frame(5, 7)
+    assert made[8:12] == planting.MAGIC
+    assert len(made) % 8 == 0
+    held = made[HEAD_BYTES + 8 :]
+    size = int.from_bytes(held[:4], "big")
+    assert check(address_of(np.frombuffer(held, np.uint8)), size) == 0
+    assert verify(address_of(data), len(data), digest_address()) == 0
+
+
+def test_the_bench_ends_what_takes_too_long(tmp_path: Path) -> None:
+    """Every act gives a figure; one beyond its limit is shown as such."""
+    bench = Bench(tmp_path, repeat=1)
+    options = Namespace(
+        mib=[1], large=False, limit=20.0, cases=["tiny messages"], acts=list(adversarial.ACTS)
+    )
+    figures = list(adversarial.measure(bench, options))
+    assert {figure.name.partition(",")[0] for figure in figures} == set(adversarial.ACTS)
+    assert all(figure.value > 0 for figure in figures)
+    options.limit, options.acts = 1e-9, ["verify"]
+    assert all("> limit" in figure.remark for figure in adversarial.measure(bench, options))
+
+
+def test_every_attack_says_what_must_hold() -> None:
+    """`--list` has a line for each."""
+    done = subprocess.run([sys.executable, ADVERSARY, "--list"], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(ATTACKS)
+    assert all(len(line.split()) > 8 for line in lines)
+
+
+VERSION_1 = pytest.mark.xfail(reason="frames of version 1 are believed by whoever searches", strict=False)
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pytest.param("planted-frame", marks=VERSION_1),
+        "malformed",
+        "discard-rows",
+        "huge-messages",
+        "kill-all",
+    ],
+)
+def test_an_attack_loses_doubles_and_forges_nothing(tmp_path: Path, attack: str) -> None:
+    """Against a live daemon, beside honest senders of another user: every count is exact."""
+    command = [sys.executable, ADVERSARY, "--only", attack, "--minutes", "0.4", "--counts", "--seed", "3"]
+    done = subprocess.run(
+        [*command, "--dir", tmp_path / "adversary"], capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every attack failed" in done.stdout

@@ -1,0 +1,347 @@
+"""One daemon with its Kafka, its honest senders, its consumer, and what attacks it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from spool.identity import read_identity
+from spool.layout import Layout
+from spool.page import WORKER_WORDS, Field
+from spool.recovery import boot_id
+from spool.wire import encode
+from tools.adversaries.attack import Attack
+from tools.adversaries.consumer import SENDERS
+from tools.adversaries.honest import send_streams
+from tools.adversaries.judgement import Observed, Phase, no_rows
+from tools.adversaries.options import Options
+from tools.adversaries.planting import FORBIDDEN
+from tools.adversaries.samples import Sampler
+from tools.adversaries.villain import BURST, DONE, DUE, HONEST, SEQUENCE, Villain, Words, flood
+from tools.benches.machine import compile_c
+from tools.bruce_process import ROOT, Bruce
+from tools.load import LoadOptions
+from tools.load_process import LoadFailed, RunningLoad
+from tools.storms.watcher import adds_up
+from tools.targets import Embedded, Real, Target
+from tools.waiting import TookTooLong, wait_until
+
+HONEST_TOPICS = ("honest-0", "honest-1")
+STREAM_TOPIC = "honest-stream"
+TOPICS = {**dict.fromkeys(HONEST_TOPICS, 8), STREAM_TOPIC: 8, FORBIDDEN: 1}
+FLOOD_PARTITIONS = 32
+STREAM_RATE = 50
+SEGMENT_BYTES, ROOM_BYTES = 1 << 20, 8 << 30
+DEADLINE_S = 120.0
+"""For an attack, beyond its two phases."""
+_ARMED, _HITS = 0, 1
+FAILURES = (TookTooLong, RuntimeError, OSError, LoadFailed, subprocess.SubprocessError)
+"""What an attack may bring about, and is then found guilty of."""
+
+
+class Arena:
+    """What one attack finds, and what is left of it to be judged."""
+
+    def __init__(self, attack: Attack, options: Options, target: Target, directory: Path) -> None:
+        self.attack, self.options, self.target, self.directory = attack, options, target, directory
+        self.sockets = Path(tempfile.mkdtemp(prefix="bruce-adversary-", dir="/dev/shm"))
+        self.sockets.chmod(0o755)
+        self.stream, self.ack = self.sockets / "stream", self.sockets / "ack"
+        self.tcp_port, self.status_port = _free_port(), _free_port()
+        self.villains: list[Villain] = []
+        self.trouble: list[str] = []
+        self.killed = 0
+        self._number = options.seed
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._listener.bind(str(self.sockets / "bruce.sock"))
+        (self.sockets / "bruce.sock").chmod(0o666)
+        self.kill_words, kill_environ = self._preload(
+            "kill_in_digest", "KILL_IN_DIGEST_FILE", wanted=attack.failpoint
+        )
+        self.clock_words, clock_environ = self._preload(
+            "clock_ahead", "CLOCK_AHEAD_FILE", wanted=attack.clock
+        )
+        self.bruce = Bruce(
+            directory,
+            target.bootstrap,
+            settings=self._settings(),
+            listener=self._listener,
+            environ={**kill_environ, **clock_environ},
+        )
+
+    @property
+    def socket(self) -> Path:
+        """Of datagrams."""
+        return self.bruce.socket
+
+    def _preload(self, name: str, variable: str, *, wanted: bool) -> tuple[Words, dict[str, str]]:
+        """Words that a library in the daemon reads, and the variables that bring it there."""
+        path = self.sockets / name
+        path.write_bytes(bytes(16))
+        with path.open("r+b") as file:
+            words: Words = np.frombuffer(mmap.mmap(file.fileno(), 16), np.int64)
+        if not wanted:
+            return words, {}
+        library = compile_c(name, ROOT / ".cache/adversary-programs", shared=True)
+        return words, {variable: str(path), "LD_PRELOAD": str(library)}
+
+    def _settings(self) -> dict[str, dict[str, object]]:
+        """The attack's, over ours: honest topics are the honest users', one topic is root's."""
+        own: dict[str, dict[str, object]] = {
+            "spool": {"max_bytes": ROOM_BYTES, "segment_bytes": SEGMENT_BYTES},
+            "access": {"honest-*": [f"uid:{HONEST}"], FORBIDDEN: ["uid:0"]},
+        }
+        here = {"STREAM": str(self.stream), "ACK": str(self.ack), "tcp_port": self.tcp_port}
+        here["port"] = self.status_port
+        for table, keys in self.attack.settings.items():
+            for key, value in keys.items():
+                chosen = here[key] if value == 0 and key in here else value
+                own.setdefault(table, {})[key] = here.get(str(chosen), chosen)
+        return own
+
+    def identity(self) -> tuple[bytes, bytes]:
+        """(uuid of the spool, boot id)."""
+        return read_identity(Layout(self.bruce.spool)), boot_id()
+
+    def next_number(self) -> int:
+        """For choices that are to be repeated."""
+        self._number += 1
+        return self._number
+
+    def good_message(self, size: int) -> bytes:
+        """A message that anybody may send, of about so many bytes."""
+        return encode(b"flood", bytes(max(1, size - 40)))
+
+    def flood_good(self, stack: ExitStack, rate: int) -> None:
+        """Good messages of another user."""
+        good = [self.good_message(150)] * 100
+        self.villains.append(stack.enter_context(Villain(flood(self.socket, lambda *_: good, rate))))
+
+    def tell(self, page: np.ndarray) -> None:
+        """Attackers may know the log's next numbers; there are no more bursts than messages."""
+        for villain in list(self.villains):
+            villain.words[SEQUENCE] = villain.words[BURST] = page[Field.WRITTEN_SEQUENCE]
+
+    def report(self, text: str) -> None:
+        """Something is wrong; said once, however often it is found."""
+        if text not in self.trouble:
+            self.trouble.append(text)
+
+    def kill_all(self) -> None:
+        """SIGKILL every process at once."""
+        self.bruce.kill_all()
+        self.killed += 1
+
+    def tear(self) -> None:
+        """Let the next frame that is finished be torn."""
+        self.kill_words[_ARMED] = 1
+
+    def torn_by_now(self) -> bool:
+        """Whether the frame that was to be torn is."""
+        return bool(self.kill_words[_ARMED] <= 0)
+
+    def is_flowing(self) -> bool:
+        """Whether an ingest worker is there to be killed."""
+        return "ingest" in self.bruce.workers()
+
+    @property
+    def torn(self) -> int:
+        """Frames that were torn."""
+        return int(self.kill_words[_HITS])
+
+    def restarts(self) -> int:
+        """How often workers were started again, since the page was made."""
+        page = self.bruce.page()
+        if page is None:
+            return 0
+        rows = page[Field.WORKERS : Field.WORKERS + 8 * WORKER_WORDS].reshape(8, WORKER_WORDS)
+        return int(rows[:, 1].sum())
+
+    def close(self) -> None:
+        """Leave no process and no runtime files."""
+        self.bruce.close()
+        self._listener.close()
+        shutil.rmtree(self.sockets, ignore_errors=True)
+
+
+class Consumer:
+    """The consumer's process, and what it has seen by sender."""
+
+    def __init__(self, bootstrap: str, directory: Path) -> None:
+        self._output, counts = directory / "seen.npy", directory / "counts"
+        counts.write_bytes(bytes(8 * SENDERS))
+        self.counts = np.memmap(counts, np.int64, "r", shape=(SENDERS,))
+        arguments = [bootstrap, str(self._output), str(counts), json.dumps(list(TOPICS))]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tools.adversaries.consumer", *arguments],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout
+        self._process.stdout.readline()
+
+    def missing(self, phase: Phase) -> int:
+        """How many of these messages are not there yet."""
+        return sum(max(0, count - int(self.counts[sender])) for sender, count in phase.sent.items())
+
+    def finish(self) -> np.ndarray:
+        """All that was seen."""
+        self._process.communicate(timeout=120)
+        return np.load(self._output) if self._output.exists() else no_rows()
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+def run_attack(attack: Attack, options: Options, seconds: float, directory: Path) -> Observed:
+    """An attack from beginning to end."""
+    found = Observed(Phase(), Phase(), no_rows(), timed=attack.timed)
+    with _target(options, directory) as target, ExitStack() as stack:
+        arena = Arena(attack, options, target, directory)
+        stack.callback(arena.close)
+        found.trouble = arena.trouble
+        consumer = Consumer(target.bootstrap, directory)
+        stack.callback(consumer.close)
+        sampler = Sampler(arena.bruce, arena.tell)
+        signal.signal(signal.SIGALRM, _too_long)
+        signal.alarm(int(2 * seconds + DEADLINE_S))
+        try:
+            attack.before(arena)
+            found.first_start_s = _start(arena)
+            sampler.start()
+            _run_phases(arena, sampler, found, seconds)
+        except FAILURES as error:
+            arena.report(f"{type(error).__name__}: {error}")
+        finally:
+            signal.alarm(0)
+        _settle(arena, consumer, found)
+        sampler.stop()
+        _judge_end(arena, found)
+        found.seen = consumer.finish()
+        found.forbidden = (list(TOPICS).index(FORBIDDEN),)
+    return found
+
+
+def _too_long(_number: int, _frame: FrameType | None) -> None:
+    raise TookTooLong("the attack made something wait for ever")
+
+
+def _run_phases(arena: Arena, sampler: Sampler, found: Observed, seconds: float) -> None:
+    attack = arena.attack
+    found.control.peak = sampler.begin()
+    with ExitStack() as stack:
+        attack.control(arena, stack)
+        with _honest(arena, found.control, 0, seconds):
+            time.sleep(seconds)
+    # The peak of the control goes on counting until its own load is done with.
+    time.sleep(1.0)
+    before = arena.restarts()
+    found.attack.peak = sampler.begin()
+    arena.villains.clear()
+    with ExitStack() as stack:
+        attack.begin(arena, stack)
+        end = time.monotonic() + seconds
+        with _honest(arena, found.attack, 10, seconds):
+            while time.monotonic() < end:
+                attack.step(arena)
+                time.sleep(0.02)
+    if not arena.killed and arena.bruce.pid:
+        found.restarts = arena.restarts() - before - arena.torn
+    found.deliverers_killed = arena.killed
+    if attack.failpoint and not arena.torn:
+        arena.report("no worker died between a frame's head and its digest: nothing was tried")
+
+
+@contextmanager
+def _honest(arena: Arena, phase: Phase, first: int, seconds: float) -> Iterator[None]:
+    """Honest senders of datagrams, and of streams where there are any; their counts at the end."""
+    options = LoadOptions(
+        arena.socket,
+        seconds=seconds,
+        topics=HONEST_TOPICS,
+        sizes=(120, 300),
+        keyed=0.5,
+        rate=arena.options.rate,
+        first_sender=first,
+        uid=HONEST,
+        seed=arena.options.seed,
+    )
+    with ExitStack() as stack:
+        load = stack.enter_context(RunningLoad(options))
+        stream = None
+        if "stream_socket" in arena.attack.settings.get("ingest", {}):
+            run = send_streams(arena.stream, STREAM_TOPIC, first + 5, STREAM_RATE, seconds)
+            stream = stack.enter_context(Villain(run, HONEST))
+        yield
+        report = load.wait(seconds + 60)
+        phase.sent = {row["sender"]: row["sent"] for row in report["senders"]}
+        phase.due = dict.fromkeys(phase.sent, int(options.rate * seconds) // len(phase.sent))
+        if stream:
+            stream.stop()
+            phase.sent[first + 5] = int(stream.words[DONE])
+            phase.due[first + 5] = int(stream.words[DUE])
+
+
+def _start(arena: Arena) -> float:
+    """Start the daemon: seconds until its workers run."""
+    begun = time.monotonic()
+    arena.bruce.start()
+    return time.monotonic() - begun
+
+
+def _settle(arena: Arena, consumer: Consumer, found: Observed) -> None:
+    """Wait for what the honest sent, as long as any of it may come."""
+    with contextlib.suppress(TookTooLong):
+        wait_until(
+            lambda: not consumer.missing(found.control) + consumer.missing(found.attack),
+            arena.options.settle_s,
+            "honest messages",
+            pause_s=0.1,
+        )
+
+
+def _judge_end(arena: Arena, found: Observed) -> None:
+    """Everything dies and starts once more; the books, at last."""
+    try:
+        found.ended_ns = time.time_ns()
+        arena.bruce.kill_all()
+        found.start_s = _start(arena)
+        status = arena.bruce.status()
+        found.adds_up = adds_up(status)
+        arena.bruce.kill_all()
+    except FAILURES as error:
+        arena.report(f"the start behind it: {type(error).__name__}: {error}")
+
+
+@contextmanager
+def _target(options: Options, directory: Path) -> Iterator[Target]:
+    topics: Mapping[str, int] = {**TOPICS, "flood": FLOOD_PARTITIONS, "f": FLOOD_PARTITIONS}
+    target: Any = Real(directory / "kafka", 3, topics) if options.real else Embedded(3, topics)
+    with target:
+        yield target
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

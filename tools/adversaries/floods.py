@@ -1,0 +1,156 @@
+"""Datagrams that cost more than they seem."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from spool.wire import encode
+from tools.adversaries.attack import Flood, Settings
+from tools.adversaries.villain import Words
+from tools.bruce_process import ROOT
+
+_ROUND = 100
+GOLDEN = ROOT / "tests/golden/golden_datagrams.json"
+
+
+class DistinctTopics(Flood):
+    """Every message has a topic of its own, of 200 bytes: sealing must not stand still, nor memory grow."""
+
+    name = "distinct-topics"
+    settings: ClassVar[Settings] = {"spool": {"segment_bytes": 4 << 20}}
+    good_bytes = 250
+
+    def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
+        del words
+        first = number * _ROUND
+        return [encode(b"t%0200d" % (first + i), b"v") for i in range(_ROUND)]
+
+
+class DistinctShortTopics(Flood):
+    """The same, with names of eight characters: the most of them that a segment has room for."""
+
+    name = "distinct-short-topics"
+    settings: ClassVar[Settings] = {"spool": {"segment_bytes": 4 << 20}}
+    good_bytes = 60
+
+    def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
+        del words
+        first = number * _ROUND
+        return [encode(b"%08x" % (first + i), b"") for i in range(_ROUND)]
+
+
+class IllegalNames(Flood):
+    """Names that Kafka can never have: delivery must discard them as fast as it sends good messages."""
+
+    name = "illegal-names"
+    good_bytes = 60
+
+    def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
+        del words
+        first = number * _ROUND
+        return [encode(b"no such / name %d" % (first + i), b"v") for i in range(_ROUND)]
+
+
+class UnknownNames(Flood):
+    """Legal names that Kafka does not have, over and over new ones: they may wait, others may not."""
+
+    name = "unknown-names"
+    good_bytes = 60
+    rate = 1_000
+
+    def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
+        del words
+        first = number * _ROUND
+        return [encode(b"unknown.%d" % (first + i), b"v") for i in range(_ROUND)]
+
+
+class TinyFlood(Flood):
+    """The smallest message there is, as fast as two processes can."""
+
+    name = "tiny-floods"
+    good_bytes = 60
+    rate = 100_000
+    villains = 2
+
+    def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
+        del words, number
+        return [encode(b"f", b"")] * _ROUND
+
+
+class HugeMessages(Flood):
+    """The largest datagrams, in the flood topic, which nobody forbids."""
+
+    name = "huge-messages"
+    rate = 500
+    good_bytes = 65_400
+
+    def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
+        del words, number
+        return [encode(b"flood", bytes(65_400))] * 10
+
+
+class Malformed(Flood):
+    """Random bytes and golden datagrams that were changed: each harms itself, and is counted."""
+
+    name = "malformed"
+
+    def __init__(self) -> None:
+        golden = json.loads(GOLDEN.read_text())
+        self._golden = [bytes.fromhex(text) for text in hexes(golden)]
+
+    def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
+        del words
+        chance, found = random.Random(number), []  # noqa: S311  (to be repeated)
+        for i in range(_ROUND):
+            data = bytearray(chance.choice(self._golden) if self._golden and i % 4 else os.urandom(i))
+            for _ in range(chance.randrange(1, 4)):
+                if data:
+                    data[chance.randrange(len(data))] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
+            # Topics of the honest, which [access] keeps, cannot be hit by it.
+            found.append(bytes(data[: chance.randrange(len(data) + 1)] if i % 8 == 0 else data))
+        return found
+
+
+class DiscardRows(Flood):
+    """Every reason to refuse a datagram in each burst, so that each frame has as many rows as it may."""
+
+    name = "discard-rows"
+
+    def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
+        del words, number
+        good = encode(b"topic", b"v" * 250, key=b"k")
+        wrong = [b"", good[:-1], good[:4] + b"\x09\x09" + good[6:], good[:6] + b"\x01\x01" + good[8:]]
+        wrong += [good[:8] + b"\x01\x01" + good[10:], good[:10] + b"\xff\xff" + good[12:]]
+        wrong += [
+            good[:25] + b"\x7f\xff\xff\xff" + good[29:],
+            bytes(70_000),
+            encode(b"forbidden", b"v" * 300),
+        ]
+        return wrong * (_ROUND // len(wrong))
+
+
+class QuotaNames(Flood):
+    """A topic beyond its share of the spool, and names that differ from it in one byte."""
+
+    name = "quota-names"
+    settings: ClassVar[Settings] = {"topics.flood": {"quota": "1%"}, "spool": {"max_bytes": 256 << 20}}
+
+    def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
+        del words
+        near = [b"flooe", b"floof", b"flop\xff", b"floo", b"flood2"]
+        return [encode(near[i % 5] if i % 2 else b"flood", b"v" * 100) for i in range(number % 2, _ROUND)]
+
+
+def hexes(document: Any) -> list[str]:
+    """Every text in a JSON document that is the hexadecimal of a datagram."""
+    if isinstance(document, dict):
+        return [text for value in document.values() for text in hexes(value)]
+    if isinstance(document, list):
+        return [text for value in document for text in hexes(value)]
+    if isinstance(document, str) and len(document) >= 16 and not len(document) % 2:  # noqa: PLR2004
+        return [document] if all(c in "0123456789abcdef" for c in document) else []
+    return []

@@ -1,0 +1,159 @@
+"""What must hold of one attack. Pure functions: tests plant what they have to find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tools.adversaries.consumer import SEEN
+from tools.adversaries.samples import Peak
+from tools.verify_consume import RECORD
+from tools.verify_judge import judge
+
+LATENCY_RATIO, LATENCY_FLOOR_MS = 2.0, 100.0
+"""An honest p99 may be twice that of the control, and this much more on a machine with other work."""
+MEMORY_MIB, DESCRIPTORS = 160.0, 4_500
+"""What a process may have beyond the control, and at all."""
+SYNC_S, START_S = 2.0, 5.0
+"""Beyond twice what it was in the control, and at the first start."""
+UNSENT = 0.1
+"""Of what was due, the share that honest senders may not have got rid of, beyond that of the control."""
+NS = 1_000_000
+
+
+@dataclass
+class Phase:
+    """One phase: what each honest sender, by number, has sent and should have; and the peaks of it."""
+
+    sent: dict[int, int] = field(default_factory=dict)
+    due: dict[int, int] = field(default_factory=dict)
+    peak: Peak = field(default_factory=Peak)
+
+    @property
+    def unsent(self) -> float:
+        """The share of what was due that could not be sent, of the sender who fared worst."""
+        return max((1 - self.sent[sender] / due for sender, due in self.due.items() if due), default=0.0)
+
+
+@dataclass
+class Observed:
+    """Everything that an attack left to be judged."""
+
+    control: Phase
+    attack: Phase
+    seen: np.ndarray
+    """SEEN rows: all that Kafka has of the honest topics, and of those where nothing may ever be."""
+    forbidden: tuple[int, ...] = ()
+    """Numbers of topics into which no attacker may write."""
+    timed: bool = True
+    """Whether latency is judged: not where processes were killed."""
+    deliverers_killed: int = 0
+    ended_ns: int = 1 << 62
+    """When everything was killed at the end: what comes twice behind that may do so."""
+    first_start_s: float = 0.0
+    start_s: float = 0.0
+    backlog: int = 0
+    """At the end, of messages that are not the attackers'; -1: not known."""
+    adds_up: bool = True
+    restarts: int = 0
+    """Of workers, beyond those that were killed."""
+    trouble: list[str] = field(default_factory=list)
+    """What the attack itself found wrong."""
+
+
+@dataclass
+class Verdict:
+    """The row of an attack in the table."""
+
+    lost: int = 0
+    doubled: int = 0
+    forged: int = 0
+    out_of_order: int = 0
+    latency: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    """By phase: p50, p99 and max in ms."""
+    broken: list[str] = field(default_factory=list)
+
+
+def latency(seen: np.ndarray, sent: Mapping[int, int]) -> tuple[float, float, float]:
+    """(p50, p99, max) in ms of the first arrivals of these senders' messages; zeros without any."""
+    rows = seen[np.isin(seen["sender"], list(sent)) & (seen["corrupt"] == 0)]
+    rows = rows[np.lexsort((rows["at_ns"], rows["id"], rows["sender"]))]
+    if not len(rows):
+        return 0.0, 0.0, 0.0
+    first = np.ones(len(rows), bool)
+    first[1:] = (rows["id"][1:] != rows["id"][:-1]) | (rows["sender"][1:] != rows["sender"][:-1])
+    late = (rows["at_ns"] - rows["sent_ns"])[first] / NS
+    return float(np.quantile(late, 0.5)), float(np.quantile(late, 0.99)), float(late.max())
+
+
+def decide(found: Observed, *, counts_only: bool = False) -> Verdict:
+    """Judge what was observed. `counts_only`: neither latency nor memory nor time."""
+    verdict = Verdict()
+    _judge_messages(found, verdict)
+    for text in found.trouble:
+        verdict.broken.append(text)
+    _expect(verdict, found.adds_up, "received is not delivered + discarded + backlog")
+    _expect(verdict, found.backlog <= 0, f"{found.backlog} are still to be delivered")
+    _expect(verdict, found.restarts <= 0, f"{found.restarts} workers ended by themselves")
+    if not counts_only:
+        _judge_bounds(found, verdict)
+    return verdict
+
+
+def _expect(verdict: Verdict, holds: object, text: str) -> None:
+    if not holds:
+        verdict.broken.append(text)
+
+
+def _judge_messages(found: Observed, verdict: Verdict) -> None:
+    planted = np.isin(found.seen["topic"], found.forbidden)
+    rows = found.seen[~planted]
+    records = np.zeros(len(rows), RECORD)
+    for name in RECORD.names or ():
+        records[name] = rows[name]
+    sent = {**found.control.sent, **found.attack.sent}
+    findings = judge(records, sent)
+    verdict.lost = findings.missing
+    verdict.forged = int(planted.sum()) + findings.unknown + findings.corrupt
+    verdict.doubled = findings.received_twice
+    if not found.deliverers_killed:
+        early = judge(records[rows["at_ns"] < found.ended_ns], sent)
+        verdict.doubled = max(verdict.doubled, early.duplicates)
+    verdict.out_of_order = findings.out_of_order
+    _expect(verdict, not verdict.lost, f"{verdict.lost} honest messages did not arrive")
+    _expect(verdict, not verdict.forged, f"{verdict.forged} messages are in Kafka that were never sent so")
+    _expect(verdict, not verdict.doubled, f"{verdict.doubled} messages came twice")
+    _expect(verdict, not verdict.out_of_order, f"{verdict.out_of_order} messages came out of order")
+    verdict.latency = {
+        "control": latency(rows, found.control.sent),
+        "attack": latency(rows, found.attack.sent),
+    }
+
+
+def _judge_bounds(found: Observed, verdict: Verdict) -> None:
+    before, now = found.control.peak, found.attack.peak
+    if found.timed:
+        usual, late = verdict.latency["control"][1], verdict.latency["attack"][1]
+        most = LATENCY_RATIO * usual + LATENCY_FLOOR_MS
+        _expect(
+            verdict, late <= most, f"the honest p99 is {late:.0f} ms, and {usual:.0f} ms without the attack"
+        )
+        most = found.control.unsent + UNSENT
+        text = f"{100 * found.attack.unsent:.0f} % of what the honest had to send was not taken"
+        _expect(verdict, found.attack.unsent <= most, text)
+        most = 2 * before.sync_s + SYNC_S
+        _expect(verdict, now.sync_s <= most, f"nothing was synced for {now.sync_s:.1f} s")
+    most = 2 * found.first_start_s + START_S
+    _expect(verdict, found.start_s <= most, f"the start behind it took {found.start_s:.1f} s")
+    for name, mib in now.pss_mib.items():
+        most = before.pss_mib.get(name, 0.0) + MEMORY_MIB
+        _expect(verdict, mib <= most, f"{name} had {mib:.0f} MiB, bound {most:.0f}")
+    for name, count in now.descriptors.items():
+        _expect(verdict, count <= DESCRIPTORS, f"{name} had {count} descriptors, bound {DESCRIPTORS}")
+
+
+def no_rows() -> np.ndarray:
+    """Nothing was seen."""
+    return np.zeros(0, SEEN)

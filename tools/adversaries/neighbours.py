@@ -1,0 +1,251 @@
+"""Planted files, crowds at the other doors, clocks, and the death of everything."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from spool.page import Field, page_path
+from spool.wire import encode
+from tools.adversaries.attack import Attack, Settings
+from tools.adversaries.villain import DONE, NOBODY, REFUSED, STOP, Villain, Words
+
+if TYPE_CHECKING:
+    from tools.adversaries.arena import Arena
+
+COMMAND_S = 15.0
+_LIE = 1 << 40
+
+
+class PlantedPage(Attack):
+    """Another user plants the page before the start, in a directory that all may write to.
+
+    While the daemon runs he cuts whatever is his: nothing of it may be believed, followed or mapped.
+    """
+
+    name = "planted-page"
+    timed = False
+
+    def before(self, arena: Arena) -> None:
+        """Learn the names that the daemon uses by letting it run once, and plant each of them."""
+        arena.bruce.runtime.chmod(0o1777)
+        arena.bruce.start()
+        words = arena.bruce.page()
+        names = [path.name for path in arena.bruce.runtime.iterdir() if path.is_file()]
+        arena.bruce.stop()
+        for path in list(arena.bruce.runtime.iterdir()):
+            if path.is_file():
+                path.unlink()
+        page = page_path(arena.bruce.runtime, *arena.identity())
+        data = bytearray(b"" if words is None else words.tobytes())
+        for field in (Field.FLOOR, Field.FRONTIER) if data else ():
+            data[8 * field : 8 * field + 8] = _LIE.to_bytes(8, "little")
+        self._victim = arena.directory / "victim"
+        self._victim.write_text("of root\n")
+        with Villain(lambda _words: self.plant(page, names, bytes(data))):
+            time.sleep(0.5)
+
+    def plant(self, page: Path, names: list[str], data: bytes) -> None:
+        """The page, with a lie in it: all is delivered."""
+        del names
+        page.write_bytes(data)
+        page.chmod(0o666)
+
+    def step(self, arena: Arena) -> None:
+        """Cut whatever of the runtime files is the attacker's own."""
+        with Villain(lambda _words: cut(arena.bruce.runtime)):
+            time.sleep(1.0)
+        if self._victim.read_bytes() != b"of root\n":
+            arena.report("a link that another user planted was followed, and a file of root's changed")
+
+
+class PlantedLink(PlantedPage):
+    """Links to a file of root's lie where the daemon makes its own: none of them may be followed."""
+
+    name = "planted-link"
+
+    def plant(self, page: Path, names: list[str], data: bytes) -> None:
+        del data, names
+        os.symlink(self._victim, page.with_name(f"{page.name}.tmp"))
+
+
+class PlantedPipe(PlantedPage):
+    """FIFOs under the names of all runtime files: the start neither hangs nor fails."""
+
+    name = "planted-pipe"
+
+    def plant(self, page: Path, names: list[str], data: bytes) -> None:
+        del data
+        for name in {page.name, *names}:
+            os.mkfifo(page.with_name(name), 0o666)
+
+
+def cut(directory: Path) -> None:
+    """Truncate every file of a directory that lets us."""
+    for path in directory.iterdir():
+        with contextlib.suppress(OSError):
+            os.truncate(path, 0)
+
+
+class PlantedFifo(Attack):
+    """FIFOs, directories and links named like segments in the spool, while `brucectl` looks at it.
+
+    Every command must end, and the daemon go on.
+    """
+
+    name = "planted-fifo"
+    timed = False
+
+    def begin(self, arena: Arena, stack: ExitStack) -> None:
+        del stack
+        segments = arena.bruce.spool / "segments"
+        os.mkfifo(segments / f"{7_777:020d}.spare")
+        os.mkfifo(segments / f"{7_777_777:020d}.seg")
+        (segments / f"{8_888:020d}.spare").mkdir()
+        (segments / f"{9_999:020d}.spare").symlink_to("/dev/zero")
+
+    def step(self, arena: Arena) -> None:
+        """Look, each command with its deadline."""
+        for arguments in (["status"], ["inspect", "segments"], ["inspect", "verify"]):
+            if not brucectl_ends(arena, *arguments):
+                arena.report(f"brucectl {' '.join(arguments)} did not end within {COMMAND_S:.0f} s")
+
+
+def brucectl_ends(arena: Arena, *arguments: str) -> bool:
+    """Whether a command comes to its end."""
+    command = [sys.executable, "-c", "from cli.app import brucectl; brucectl()", *arguments]
+    environ = {**arena.bruce.environ, "BRUCE_CONFIG": str(arena.bruce.config)}
+    environ.pop("LD_PRELOAD", None)
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    try:
+        subprocess.run(command, env=environ, timeout=COMMAND_S, check=False, **quiet)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+class AckFlood(Attack):
+    """Clients of ack_socket that ask for replies and never read them."""
+
+    name = "ack-flood"
+    settings: ClassVar[Settings] = {"ingest": {"ack_socket": "ACK"}}
+
+    def control(self, arena: Arena, stack: ExitStack) -> None:
+        arena.flood_good(stack, rate=2_000)
+
+    def begin(self, arena: Arena, stack: ExitStack) -> None:
+        folder = arena.sockets / "clients"
+        folder.mkdir()
+        folder.chmod(0o777)
+
+        def run(words: Words) -> None:
+            clients = []
+            for number in range(200):
+                client = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                client.bind(str(folder / f"{number}"))
+                (folder / f"{number}").chmod(0o666)
+                client.connect(str(arena.ack))
+                client.settimeout(0.2)
+                clients.append(client)
+            data = encode(b"flood", b"v" * 100)
+            while not words[STOP]:
+                for client in clients:
+                    try:
+                        client.send(data)
+                    except OSError:
+                        words[REFUSED] += 1
+                    else:
+                        words[DONE] += 1
+                time.sleep(0.1)
+
+        arena.villains.append(stack.enter_context(Villain(run)))
+
+
+class StatusCrowd(Attack):
+    """1,000 connections to the status page that ask for nothing, and as many that ask for the stream."""
+
+    name = "status-crowd"
+    settings: ClassVar[Settings] = {"status": {"port": 0}}
+
+    def begin(self, arena: Arena, stack: ExitStack) -> None:
+        port = arena.status_port
+
+        def run(words: Words) -> None:
+            held: list[socket.socket] = []
+            while not words[STOP]:
+                if len(held) >= 1_000:  # noqa: PLR2004
+                    time.sleep(0.1)
+                    continue
+                client = socket.socket()
+                try:
+                    client.settimeout(0.5)
+                    client.connect(("127.0.0.1", port))
+                    if len(held) % 2:
+                        client.send(b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                except OSError:
+                    words[REFUSED] += 1
+                    client.close()
+                    time.sleep(0.05)
+                    continue
+                words[DONE] += 1
+                held.append(client)
+
+        arena.villains.append(stack.enter_context(Villain(run, NOBODY)))
+
+    def step(self, arena: Arena) -> None:
+        """/healthz answers whoever watches the service."""
+        time.sleep(0.5)
+        try:
+            with socket.create_connection(("127.0.0.1", arena.status_port), 5.0) as client:
+                client.settimeout(5.0)
+                client.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                answered = client.recv(64).startswith(b"HTTP/1.1")
+        except OSError:
+            answered = False
+        if not answered:
+            arena.report("/healthz did not answer within 5 s")
+
+
+class ClockJumps(Attack):
+    """The monotonic clock jumps ahead by minutes, hours and years, again and again."""
+
+    name = "clock-jumps"
+    timed = False
+    clock = True
+    _JUMPS = (60, 3_600, 86_400, 10 * 365 * 86_400)
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def step(self, arena: Arena) -> None:
+        """One more jump."""
+        time.sleep(2.0)
+        arena.clock_words[0] += self._JUMPS[self._number % len(self._JUMPS)]
+        self._number += 1
+
+
+class KillAll(Attack):
+    """Every process dies at once, again and again, while somebody else holds the socket: nothing is gone."""
+
+    name = "kill-all"
+    timed = False
+
+    def control(self, arena: Arena, stack: ExitStack) -> None:
+        arena.flood_good(stack, rate=5_000)
+
+    def begin(self, arena: Arena, stack: ExitStack) -> None:
+        arena.flood_good(stack, rate=5_000)
+
+    def step(self, arena: Arena) -> None:
+        time.sleep(float(np.random.default_rng(arena.next_number()).uniform(0.2, 1.5)))
+        arena.kill_all()
+        arena.bruce.start()

@@ -1,0 +1,90 @@
+"""The bytes that an attacker who knows the format, but no file of the spool, can make."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import zstandard
+
+from spool.digest import digest
+from spool.wire import encode
+
+HEAD = struct.Struct("<Q4sHHIIIIQQQQ")
+MAGIC = b"bfrm"
+LAST_BURST = 2**63 - 1
+MOST_BYTES = 60_000
+STEP = 20
+"""Between the sequence numbers that are tried: a search believes one that is ahead by a message for every 41
+bytes that it has passed over, and a group of frames takes about a thousand."""
+FORBIDDEN = "forbidden"
+VICTIM_UID = 0
+
+
+def frame(sequence: int, burst: int, *, previous: int = 0, topic: str = FORBIDDEN) -> bytes:
+    """A frame of one message under another's uid, whose digest is right."""
+    held = encode(topic.encode(), b"forged", timestamp=1)
+    body = struct.pack("<II", len(held), VICTIM_UID) + held
+    head = HEAD.pack(0, MAGIC, 64, 1, 1, 0, len(body), 0, sequence, burst, 1, previous)
+    whole = struct.pack("<Q", digest(head[8:] + body, previous)) + head[8:] + body
+    return whole + bytes(-len(whole) % 8)
+
+
+def frames(sequence: int, burst: int) -> bytes:
+    """Frames for every number that may be next, at every alignment that their place may have."""
+    value, count = b"", 0
+    while len(value) < MOST_BYTES:
+        number = LAST_BURST if count % 2 else burst + 1 + count
+        for _ in range(8):
+            value += frame(sequence + count * STEP, number) + b"\xff"
+        count += 1
+    return value[:MOST_BYTES]
+
+
+def frames_with_footer(sequence: int, burst: int) -> bytes:
+    """The same, each with the beginning of a footer behind it, where a search believes that the log ends."""
+    value, count = b"", 0
+    while len(value) < MOST_BYTES:
+        for _ in range(8):
+            value += frame(sequence + count * STEP, burst + 1) + footer(sequence + count * STEP) + b"\xff"
+        count += 1
+    return value[:MOST_BYTES]
+
+
+def footer(sequence: int) -> bytes:
+    """A whole footer without marks or topics, whose check is right."""
+    body = struct.pack("<8sIIII", b"bruceftr", 1, 0, 0, 0)
+    body += struct.pack("<QQQQQ", 384, 0, sequence, 0, 0) + bytes(32) + bytes(8 * 32)
+    return body + struct.pack("<QQ8s", digest(body), len(body) + 24, b"brucefin")
+
+
+def headers(sequence: int, burst: int) -> bytes:
+    """Segment headers of this spool's next segments, at every alignment, each with a frame behind it."""
+    value = b""
+    for number in range(1, 100):
+        head = bytearray(384)
+        struct.pack_into("<8sII", head, 0, b"bruceseg", 1, 384)
+        struct.pack_into("<Qq", head, 48, number, sequence + number * STEP)
+        struct.pack_into("<QQQ", head, 64, 0, 1, sequence)
+        struct.pack_into("<Q", head, 88, burst)
+        struct.pack_into("<Q", head, 376, digest(bytes(head[:376])))
+        value += bytes(head) + frame(sequence + number * STEP, burst + 1) + b"\xff"
+    return value[:MOST_BYTES]
+
+
+def packed(sequence: int, burst: int) -> bytes:
+    """zstd frames of planted frames, of a gigabyte of zeros, and skippable ones that claim four."""
+    held = zstandard.compress(frames(sequence, burst))
+    bomb = zstandard.ZstdCompressor(level=3).compress(bytes(64 << 20))
+    skippable = struct.pack("<II", 0x184D2A50, 0xFFFFFFF0)
+    one = held + bomb[:8192] + skippable + b"\xff"
+    return (one * (MOST_BYTES // len(one) + 1))[:MOST_BYTES]
+
+
+def fake_heads(sequence: int, burst: int) -> bytes:
+    """Heads that claim bodies of many MiB and fit in every number: a search digests them all in vain."""
+    value = np.zeros(MOST_BYTES, np.uint8)
+    head = HEAD.pack(1, MAGIC, 64, 0, 1, 0, 900_000, 0, sequence + 1, burst + 1, 1, 0)
+    for at in range(0, MOST_BYTES - 64, 65):
+        value[at : at + 64] = np.frombuffer(head, np.uint8)
+    return value.tobytes()

@@ -1,0 +1,179 @@
+"""Connections that do nothing, or almost nothing, so that others find no place."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from spool.wire import encode
+from tools.adversaries.attack import Attack, Settings
+from tools.adversaries.villain import DONE, NOBODY, OTHER, REFUSED, STOP, Villain, Words
+
+if TYPE_CHECKING:
+    from tools.adversaries.arena import Arena
+
+_SPOOL = {"segment_bytes": 4 << 20}
+STREAMS: Settings = {"ingest": {"stream_socket": "STREAM"}, "spool": _SPOOL}
+"""The arena puts its own path there."""
+_LINGER = struct.pack("ii", 1, 0)
+
+Act = Callable[[Words, list[socket.socket]], None]
+
+
+class StreamAttack(Attack):
+    """Many connections of one user; honest senders of streams are beside it."""
+
+    settings: ClassVar[Settings] = STREAMS
+    connections: ClassVar[int] = 5_000
+    uids: ClassVar[tuple[int, ...]] = (NOBODY,)
+
+    def begin(self, arena: Arena, stack: ExitStack) -> None:
+        for uid in self.uids:
+            run = self._hold(arena.stream, self.connections // len(self.uids))
+            arena.villains.append(stack.enter_context(Villain(run, uid)))
+
+    def first(self, stream: socket.socket) -> None:
+        """What is sent on a new connection."""
+
+    def again(self, streams: list[socket.socket]) -> None:
+        """What is done once more, while the connections are held."""
+
+    def _hold(self, path: Path, most: int) -> Callable[[Words], None]:
+        def run(words: Words) -> None:
+            held: list[socket.socket] = []
+            while not words[STOP]:
+                if len(held) < most:
+                    _open(path, held, words, self.first)
+                else:
+                    self.again(held)
+                    held = [stream for stream in held if _lives(stream)]
+                    time.sleep(0.05)
+
+        return run
+
+
+def _open(
+    path: Path, held: list[socket.socket], words: Words, first: Callable[[socket.socket], None]
+) -> None:
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        stream.settimeout(0.2)
+        stream.connect(str(path))
+        stream.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            first(stream)
+    except OSError:
+        words[REFUSED] += 1
+        stream.close()
+        time.sleep(0.01)
+        return
+    words[DONE] += 1
+    held.append(stream)
+
+
+def _lives(stream: socket.socket) -> bool:
+    """Whether the other end has not closed it; one that has is closed here, too."""
+    try:
+        ended = stream.recv(4096, socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        ended = True
+    if ended:
+        stream.close()
+    return not ended
+
+
+class IdleConnections(StreamAttack):
+    """5,000 connections that never send a byte: an honest stream is taken as soon as without them."""
+
+    name = "idle-connections"
+
+
+class ManyUsers(StreamAttack):
+    """The same, of three users: what is left for others may not depend on one user alone."""
+
+    name = "idle-of-three"
+    uids = (NOBODY, OTHER, 65_531)
+
+
+class UnfinishedMessages(StreamAttack):
+    """Messages of 2 MB of which the last byte never comes: memory of the streams is others', too."""
+
+    name = "unfinished-messages"
+    connections = 300
+    _data = encode(b"flood", bytes(2_000_000))[:-1]
+
+    def __init__(self) -> None:
+        self._left: dict[socket.socket, int] = {}
+
+    def again(self, streams: list[socket.socket]) -> None:
+        for stream in streams:
+            at = self._left.get(stream, 0)
+            with contextlib.suppress(OSError):
+                self._left[stream] = at + stream.send(self._data[at : at + (1 << 16)])
+
+
+class SlowLoris(StreamAttack):
+    """A byte on each of 2,000 connections, now and then: an unfinished message has a time limit."""
+
+    name = "slow-loris"
+    connections = 2_000
+    _data = encode(b"flood", bytes(10_000))
+
+    def __init__(self) -> None:
+        self._at = 0
+
+    def again(self, streams: list[socket.socket]) -> None:
+        self._at += 1
+        for stream in streams:
+            with contextlib.suppress(OSError):
+                stream.send(self._data[self._at : self._at + 1])
+        time.sleep(0.5)
+
+    def first(self, stream: socket.socket) -> None:
+        stream.send(self._data[:1])
+
+
+class TcpHalfOpen(Attack):
+    """Connections by TCP whose peer is gone without a word, and others that are reset in a message."""
+
+    name = "tcp-half-open"
+    settings: ClassVar[Settings] = {
+        "ingest": {"stream_socket": "STREAM", "tcp_port": 0},
+        "spool": _SPOOL,
+    }
+
+    def begin(self, arena: Arena, stack: ExitStack) -> None:
+        port = arena.tcp_port
+        data = encode(b"flood", bytes(10_000))
+
+        def run(words: Words) -> None:
+            held: list[socket.socket] = []
+            while not words[STOP]:
+                stream = socket.socket()
+                try:
+                    stream.settimeout(0.2)
+                    stream.connect(("127.0.0.1", port))
+                    stream.send(data[: len(data) // 2])
+                except OSError:
+                    words[REFUSED] += 1
+                    stream.close()
+                    time.sleep(0.01)
+                    continue
+                words[DONE] += 1
+                if words[DONE] % 2:
+                    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER)
+                    stream.close()
+                elif len(held) < 4_000:  # noqa: PLR2004  (below the descriptors that a process may have)
+                    held.append(stream)
+                else:
+                    stream.close()
+
+        arena.villains.append(stack.enter_context(Villain(run)))

@@ -1,0 +1,295 @@
+"""The worst contents of a segment that can be thought of, beside an ordinary one of the same bytes.
+
+Each is stored as a daemon stores it, and left as a power loss leaves it. Then a process of its own seals it
+(`seal`), opens the spool of another boot (`start`), or looks at it: `verify`, `decode`, `find`, and `count`,
+of what waits by topic. `pack` packs the sealed one. An act that takes longer than --limit seconds is ended,
+and shown as "> limit". Required is at most 3 times the cost of the ordinary segment, and that twice the bytes
+cost twice the time, with something for what each costs at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import random
+import select
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from spool.backlog import Backlog
+from spool.check import Check
+from spool.decode import decode
+from spool.errors import SpoolFull
+from spool.format import HEADER_BYTES
+from spool.frame import POSITION, tail_at_start
+from spool.layout import Layout
+from spool.options import SpoolOptions
+from spool.packed import pack
+from spool.page import Field, Page
+from spool.pattern import Plain
+from spool.record import Topics
+from spool.recovery import boot_id, open_spool
+from spool.scan import Scan, digest_address, read_header
+from spool.segment import Identity, create_spare, seal
+from spool.wire import MAX_DATAGRAM_BYTES, Reason, encode
+from spool.writer import Writer
+from tools.adversaries import planting
+from tools.benches.bench import Bench
+from tools.benches.report import Figure
+
+MOST_RATIO, MOST_GROWTH = 3.0, 2.6
+SPOOL, ELSEWHERE = bytes(range(16)), bytes(range(16, 32))
+ORDINARY = "ordinary"
+_MIB, _LARGE = 1 << 20, 64
+_BURST, _FEW, _BURST_BYTES = 500, 2, 200_000
+_DAMAGED: Mapping[str, int] = {
+    "damage": 300,
+    "fake heads": 50_000,
+    "nested fake heads": 50_000,
+    "planted frames": 50_000,
+    "magic words": 50_000,
+}
+"""One byte in so many is wrong: behind it a frame is searched for, where these contents are in the way."""
+_WARM_BYTES = 64 << 10
+ABSENT = b"a text that is nowhere"
+PREPARE_S = 10.0
+Burst = tuple[list[bytes], Mapping[int, tuple[int, bytes]]]
+Contents = Callable[[int], tuple[bytes, Mapping[int, tuple[int, bytes]]]]
+
+
+def _topic(name: str, width: int) -> Contents:
+    return lambda number: (encode(name.format(number).encode().ljust(width, b"x"), b"v" * 20), {})
+
+
+def _value(make: Callable[[int], bytes]) -> Contents:
+    return lambda number: (encode(b"orders", make(number)), {})
+
+
+def _nested(number: int) -> bytes:
+    """Heads within the bodies that other heads claim, each twice as long as the next."""
+    heads = [
+        planting.HEAD.pack(1, b"bfrm", 64, 0, 0, 0, 1 << i, 0, number, number, 1, 0) for i in range(7, 20)
+    ]
+    return b"".join(reversed(heads)) * 60
+
+
+CASES: Mapping[str, Contents] = {
+    ORDINARY: lambda n: (encode(b"topic-%d" % (n % 20), b"a value, %d " % n * 10, key=b"%d" % n), {}),
+    "distinct short topics": lambda n: (encode(b"%x" % n, b""), {}),
+    "distinct long topics": _topic("{:0200d}", 200),
+    "fake heads": _value(lambda n: planting.fake_heads(n, n)),
+    "nested fake heads": _value(_nested),
+    "planted frames": _value(lambda n: planting.frames(n, n)),
+    "zeros": _value(lambda _n: bytes(60_000)),
+    "magic words": _value(lambda _n: b"bfrmbruceftrbrucefinbrucesegbrucezst" * 1_000),
+    "one-byte topics": lambda n: (encode(bytes([n % 255 + 1]), b"v"), {}),
+    "tiny messages": lambda _n: (encode(b"t", b""), {}),
+    "maximal messages": _value(lambda n: n.to_bytes(8, "big") * ((MAX_DATAGRAM_BYTES - 100) // 8)),
+    "incompressible": _value(lambda n: random.Random(n).randbytes(1_000)),  # noqa: S311  (to be repeated)
+    "discard rows only": lambda _n: (b"", dict.fromkeys(range(1, 10), (1, b"x" * 250))),
+    "damage": lambda n: (encode(b"orders", b"v%d" % n), {}),
+}
+"""What the n-th message is; what is refused in its burst."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How large, which, and how long."""
+    parser.add_argument("--mib", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--large", action="store_true", help=f"segments of {_LARGE} MiB, too")
+    parser.add_argument("--limit", type=float, default=20.0, help="seconds; default 20")
+    parser.add_argument("--cases", nargs="+", choices=tuple(CASES), default=list(CASES), metavar="CASE")
+    parser.add_argument("--acts", nargs="+", choices=tuple(ACTS), default=list(ACTS), metavar="ACT")
+
+
+def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
+    """Every act on every content, of every size."""
+    sizes = sorted(set(options.mib) | ({_LARGE} if options.large else set()))
+    cases = [ORDINARY, *(case for case in options.cases if case != ORDINARY)]
+    took: dict[tuple[str, str, int], list[float]] = {}
+    work = bench.directory / "adversarial"
+    shutil.rmtree(work, ignore_errors=True)
+    warm = make_segment(work / "warm", "damage", _WARM_BYTES)
+    for case in cases:
+        for mib in sizes:
+            shutil.rmtree(work / "made", ignore_errors=True)
+            path = make_segment(work / "made", case, mib * _MIB)
+            for act in options.acts:
+                values = [timed(act, path, warm, options.limit) for _ in range(bench.repeat)]
+                took[act, case, mib] = values
+    shutil.rmtree(work, ignore_errors=True)
+    for act in options.acts:
+        for case in cases:
+            yield from _figures(took, act, case, sizes, options.limit)
+
+
+def _figures(
+    took: Mapping[tuple[str, str, int], Sequence[float]],
+    act: str,
+    case: str,
+    sizes: Sequence[int],
+    limit: float,
+) -> Iterator[Figure]:
+    for mib in sizes:
+        values, usual = took[act, case, mib], took[act, ORDINARY, mib]
+        name = f"{act}, {case}, {mib} MiB"
+        shown = [1000 * value / mib for value in values]
+        remark = f"> limit ({limit:g} s)" if max(values) >= limit else ""
+        if case == ORDINARY:
+            yield Figure(name, shown, "ms/MiB", remark=remark)
+        else:
+            baseline = [1000 * value / mib for value in usual]
+            yield Figure(name, shown, "ms/MiB", at_most=MOST_RATIO, baseline=baseline, remark=remark)
+    for small, large in pairwise(sizes):
+        if large == 2 * small:
+            name = f"{act}, {case}, {large} MiB against {small}"
+            few, many = took[act, case, small], took[act, case, large]
+            yield Figure(name, many, "s", at_most=MOST_GROWTH, baseline=few)
+
+
+def make_segment(directory: Path, case: str, size: int) -> Path:
+    """A spool of one segment of so many bytes, of another boot; the segment's file, without its name."""
+    layout = Layout(directory / "spool")
+    layout.segments.mkdir(parents=True)
+    identity = Identity(SPOOL, ELSEWHERE)
+    create_spare(layout, identity, 1, size)
+    page = Page(directory / "page")
+    page.words[Field.SPARE] = 1
+    writer, number = Writer(layout, identity, page), 0
+    with contextlib.suppress(SpoolFull):
+        while True:
+            held, refused = _burst(case, number)
+            writer.append(held, refused=dict(refused), sender=(1000, 1))
+            number += max(1, len(held))
+    end = int(writer.tail[POSITION])
+    writer.close()
+    path = layout.segment(1, ".spare")
+    if case in _DAMAGED:
+        with path.open("r+b") as file:
+            for at in range(2 * HEADER_BYTES, end, _DAMAGED[case]):
+                file.seek(at)
+                file.write(b"\xa5")
+    return path
+
+
+def _burst(case: str, number: int) -> Burst:
+    """One burst from this number on, as many as a queue would give; small, where damage is to hit many."""
+    most, contents = _FEW if case == "damage" else _BURST, CASES[case]
+    held: list[bytes] = []
+    refused: Mapping[int, tuple[int, bytes]] = {}
+    while len(held) < most and sum(map(len, held)) < _BURST_BYTES:
+        data, refused = contents(number + len(held))
+        if refused:
+            return [], {int(Reason(reason)): row for reason, row in refused.items()}
+        held.append(data)
+    return held, refused
+
+
+def copied(made: Path) -> Path:
+    """The segment in a copy of its spool, which may be changed."""
+    copy = made.parents[2].with_suffix(".copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(made.parents[2], copy)
+    return copy / "spool/segments" / made.name
+
+
+def timed(act: str, made: Path, warm: Path, limit_s: float) -> float:
+    """Seconds that an act takes, in a process of its own; the limit, where it takes longer.
+
+    What is compiled or loaded at first is so on the segment `warm`.
+    """
+    (prepare, run), path, first = ACTS[act], copied(made), copied(warm)
+    own, theirs = os.pipe()
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            # That a host went down is said of every start.
+            logging.disable()
+            run(prepare(first))
+            target = prepare(path)
+            begun = time.monotonic()
+            run(target)
+            os.write(theirs, str(time.monotonic() - begun).encode())
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(theirs)
+    try:
+        # Preparing takes its part: to pack a segment, it must be sealed.
+        ready, _, _ = select.select([own], [], [], limit_s + PREPARE_S)
+        said = os.read(own, 100) if ready else b""
+    finally:
+        os.close(own)
+        os.kill(pid, signal.SIGKILL)
+        status = os.waitpid(pid, 0)[1]
+    if ready and not said:
+        raise RuntimeError(f"{act} of {path} ended with {os.waitstatus_to_exitcode(status)}")
+    return min(limit_s, float(said or limit_s))
+
+
+def _sealed(path: Path) -> Path:
+    named = path.with_name(f"{1:020d}.seg")
+    seal(path)
+    path.rename(named)
+    return named
+
+
+def _start(path: Path) -> None:
+    layout = Layout(path.parents[1])
+    (layout.directory / "identity").unlink(missing_ok=True)
+    open_spool(SpoolOptions(directory=layout.directory)).lock.release()
+
+
+def _verify(path: Path) -> None:
+    for _ in Check().files([path]):
+        continue
+
+
+def _decode(path: Path, wanted: Plain | None = None) -> None:
+    with path.open("rb", buffering=0) as file:
+        topics, scan = Topics(), Scan(file.fileno(), tail_at_start(read_header(path)))
+        for chunk in scan.all():
+            if wanted is None or wanted.may_lie_in(chunk.data):
+                batch = decode(chunk.data, chunk.offset, chunk.frames, topics, digest_address())
+                if wanted is not None:
+                    wanted.rows(batch)
+
+
+def _find(path: Path) -> None:
+    """A text that no message holds."""
+    _decode(path, Plain(ABSENT))
+
+
+def _count(path: Path) -> None:
+    backlog = Backlog(Layout(path.parents[1]))
+    backlog.look()
+    backlog.close()
+
+
+def _pack(path: Path) -> None:
+    with path.open("rb") as source, path.with_suffix(".packed").open("w+b") as target:
+        pack(source.fileno(), target.fileno())
+
+
+def _same(path: Path) -> Path:
+    return path
+
+
+ACTS: Mapping[str, tuple[Callable[[Path], Path], Callable[[Path], object]]] = {
+    "seal": (_same, seal),
+    "start": (_same, _start),
+    "verify": (_same, _verify),
+    "decode": (_same, _decode),
+    "find": (_same, _find),
+    "count": (_same, _count),
+    "pack": (_sealed, _pack),
+}
+"""What is done before, and what is timed."""
+
+assert boot_id() != ELSEWHERE
