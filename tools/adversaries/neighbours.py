@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from spool.page import Field, page_path
+from spool.page import Field
+from spool.runtime import page_path
 from spool.wire import encode
 from tools.adversaries.attack import Attack, Settings
 from tools.adversaries.villain import DONE, NOBODY, REFUSED, STOP, Villain, Words

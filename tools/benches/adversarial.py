@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import random
+import secrets
 import select
 import shutil
 import signal
@@ -26,7 +27,7 @@ from spool.backlog import Backlog
 from spool.check import Check
 from spool.decode import decode
 from spool.errors import SpoolFull
-from spool.format import HEADER_BYTES
+from spool.format import HEADER_BYTES, SECRET_BYTES
 from spool.frame import POSITION, tail_at_start
 from spool.layout import Layout
 from spool.options import SpoolOptions
@@ -156,7 +157,7 @@ def make_segment(directory: Path, case: str, size: int) -> Path:
     """A spool of one segment of so many bytes, of another boot; the segment's file, without its name."""
     layout = Layout(directory / "spool")
     layout.segments.mkdir(parents=True)
-    identity = Identity(SPOOL, ELSEWHERE)
+    identity = Identity(SPOOL, ELSEWHERE, secrets.token_bytes(SECRET_BYTES))
     create_spare(layout, identity, 1, size)
     page = Page(directory / "page")
     page.words[Field.SPARE] = 1
