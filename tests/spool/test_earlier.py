@@ -1,0 +1,54 @@
+"""A spool that an earlier release left, in any state: nothing of it is lost, and nothing is added to it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from spool import segment
+from spool.check import Check
+from spool.finding import Severity
+from spool.format import SECRET_BYTES, encode_header
+from tests.spool.rig import Rig
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Rig:
+    """A spool whose segments are of version 1, the last one in use."""
+    with pytest.MonkeyPatch.context() as patch:
+        version_1 = {"version": 1, "secret": bytes(SECRET_BYTES)}
+        patch.setattr(segment, "encode_header", lambda **fields: encode_header(**fields | version_1))
+        rig = Rig(tmp_path)
+        rig.fill(60)
+        rig.step()
+        rig.fill(2)
+    assert {s.header["version"] for s in rig.segments()} == {1}
+    return rig
+
+
+@pytest.mark.parametrize("end", ["stop", "crash", "power"])
+def test_what_it_left_is_read_and_what_comes_has_a_secret(earlier: Rig, end: str) -> None:
+    """Messages keep their numbers, new ones go into segments of their own, and the check finds nothing."""
+    before = earlier.records()
+    if end == "stop":
+        earlier.stop()
+    elif end == "crash":
+        earlier.crash()
+    else:
+        earlier.step()
+        earlier.lose_power(random.Random(1))
+    earlier.open()
+    old = len(earlier.segments())
+    sent = earlier.fill(20)
+    earlier.step()
+    found = earlier.records()
+    assert found[: len(before)] == before
+    assert [data for _, data in found[len(before) :]] == sent
+    versions = [s.header["version"] for s in earlier.segments()]
+    assert set(versions[:old]) == {1}
+    assert set(versions[old:]) == {2}
+    earlier.stop()
+    wrong = [finding for finding in Check().spool(earlier.layout) if finding.severity != Severity.NOTE]
+    assert wrong == []
