@@ -19,12 +19,12 @@ from pathlib import Path
 from pipeline.headless import Bare, Headless, place_headless
 from pipeline.segments import Part, SegmentReading, open_segment, topic_name
 from spool.errors import BadSpool, NoSpool, ReadFailed, UnknownVersion
-from spool.format import OTHERS, Record
+from spool.format import UNLISTED, Record
 from spool.frame import POSITION, SEQUENCE, STORED, Tail
 from spool.identity import read_host
 from spool.index import read_index
 from spool.layout import SEGMENT, SENT, SPARE, Layout
-from spool.live import Footer, LiveSegment, empty_tail, end_of, has_others, read_footer, tail_of_footer
+from spool.live import Footer, LiveSegment, empty_tail, end_of, has_unlisted, read_footer, tail_of_footer
 from spool.packed import header_of, is_packed
 from spool.recovery import boot_id
 from spool.segment import bound_spares
@@ -78,7 +78,7 @@ class SpoolPlan:
         """Every topic in the spool. Segments whose footers do not list all are read, as far as possible."""
         found = set(self.footed)
         for part, segment in zip(self.parts, self.segments, strict=True):
-            told = segment.footer is not None and not has_others(segment.footer)
+            told = segment.footer is not None and not has_unlisted(segment.footer)
             for piece in () if told else SegmentReading(part, passing=True).pieces():
                 found.update(piece.batch.topics.names)
         return set(map(topic_name, found))
@@ -133,7 +133,7 @@ def plan_spool(
         int(tail[SEQUENCE]),
         before[-1] - before[0],
         runs,
-        frozenset().union(*([name for name, *_ in s.footer[2]] for s in segments if s.footer)) - {OTHERS},
+        frozenset().union(*([name for name, *_ in s.footer[2]] for s in segments if s.footer)) - {UNLISTED},
         segments,
         tail,
         damaged,

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.segments import topic_name
 from spool.files import CLOCK_NS, FOR_EVER
-from spool.live import Footer, has_others
+from spool.live import Footer, has_unlisted
 
 Interval = tuple[Any, Any]
 """Least and most, both of them among the values."""
@@ -51,7 +51,7 @@ def bounds_of(columns: dict[str, Interval], first_sequence: int, footer: Footer 
         "sequence": (first_sequence, int(fields["next_sequence"]) - 1),
         "received_at": ((min(received) - CLOCK_NS) // 1000, (max(received) + CLOCK_NS) // 1000),
     }
-    named = [] if has_others(footer) else topics
+    named = [] if has_unlisted(footer) else topics
     return Bounds(columns | known, [_topic(name, first, last) for name, _, first, last in named])
 
 

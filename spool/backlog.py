@@ -33,7 +33,7 @@ from spool.fresh import Fresh
 from spool.index import read_committed
 from spool.kernel import compile_at_once, interprets
 from spool.layout import Layout
-from spool.live import empty_tail, end_of, live_segment, read_footer
+from spool.live import empty_tail, end_of, live_segment, named_topics, read_footer
 from spool.marks import Bitmaps, Marks
 from spool.reader import Reader
 from spool.record import Batch, Topics
@@ -218,7 +218,7 @@ class Backlog:
             return None
         if footer is None or not self._catalogue.leads_on(info, footer):
             return None
-        return Counter({name: count for name, count, *_ in footer[2]})
+        return Counter(dict(named_topics(footer)))
 
     # -- of which topics --------------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ from spool.format import (
     MARK_BYTES,
     MAX_TOPIC_BYTES,
     MAX_TOPICS,
-    OTHERS,
     PIDS,
     TOPIC_BYTES,
     UIDS,
+    UNLISTED,
     Record,
     encode_footer,
     topic_room,
@@ -141,7 +141,7 @@ class Contents:
         others = np.concatenate((rows[:1], rows[listed:]))
         if len(others := others[others[:, _COUNT] > 0]):
             count, first, last = others[:, _COUNT].sum(), others[:, _FIRST].min(), others[:, _LAST].max()
-            found.append((OTHERS, int(count), int(first), int(last)))
+            found.append((UNLISTED, int(count), int(first), int(last)))
         return found
 
     def footer(self, header: Record, tail: Tail, next_sequence: int) -> bytes:

@@ -25,7 +25,7 @@ from spool.format import (
     FOOTER_END,
     FOOTER_MAGIC,
     HEADER_BYTES,
-    OTHERS,
+    UNLISTED,
     VERSION,
     Record,
     decode_footer,
@@ -325,7 +325,7 @@ class Examination:
         if not np.array_equal(footer[1], wanted[1]):
             wrong.append("its table of frames")
         # An earlier release listed more topics than this one does.
-        listed = OTHERS not in (name for name, *_ in wanted[2]) or self.header["version"] == VERSION
+        listed = UNLISTED not in (name for name, *_ in wanted[2]) or self.header["version"] == VERSION
         if listed and sorted(footer[2]) != sorted(wanted[2]):
             wrong.append("its table of topics")
         if wrong:

@@ -22,7 +22,7 @@ from spool.format import Record
 from spool.frame import POSITION, SEQUENCE, tail_at_start
 from spool.kernel import address_of
 from spool.layout import SENT, SPARE, Layout
-from spool.live import Footer, has_others, read_footer
+from spool.live import Footer, has_unlisted, read_footer
 from spool.packed import header_of, open_plain
 from spool.pattern import Pattern
 from spool.record import Batch, Topics
@@ -69,7 +69,7 @@ class Span:
         fields, marks, topics = footer
         if int(fields["next_sequence"]) <= self.first:
             return False
-        if self.topics and self.topics.isdisjoint(name for name, *_ in topics) and not has_others(footer):
+        if self.topics and self.topics.isdisjoint(name for name, *_ in topics) and not has_unlisted(footer):
             return False
         # Times of a few frames and of the last: no order among them, since clocks are set.
         received = [int(fields["last_received_ns"]), *marks["received_ns"].tolist()]

@@ -113,7 +113,7 @@ MAX_TOPICS = 10_000
 """Most topics that a footer lists by name."""
 MAX_TOPIC_BYTES = 249
 """Longer names are not listed: Kafka takes none."""
-OTHERS = b""
+UNLISTED = b""
 """The name in the row of all topics that a footer does not list."""
 
 

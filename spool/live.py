@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from spool.errors import BadSpool, UnknownVersion
-from spool.format import OTHERS, VERSION, Record, decode_footer, keys_of
+from spool.format import UNLISTED, VERSION, Record, decode_footer, keys_of
 from spool.frame import (
     BURST,
     DIGEST,
@@ -26,6 +27,7 @@ from spool.layout import Layout
 from spool.packed import footer_of, header_of, is_packed, open_plain
 from spool.scan import Scan, read_header
 from spool.segment import bound_spares
+from spool.topics import OTHERS
 from spool.vouched import Place, behind
 
 EPOCH = 1 << 32
@@ -104,9 +106,14 @@ def _can_belong(header: Record, footer: Record) -> bool:
     return behind <= int(footer["next_sequence"]) and bool(header["burst"] <= footer["burst"])
 
 
-def has_others(footer: Footer) -> bool:
+def has_unlisted(footer: Footer) -> bool:
     """Whether there are topics in the segment that its footer does not list."""
-    return any(name == OTHERS for name, *_ in footer[2])
+    return any(name == UNLISTED for name, *_ in footer[2])
+
+
+def named_topics(footer: Footer) -> Iterator[tuple[bytes, int]]:
+    """(topic, messages) as a footer has them; OTHERS stands for those that it does not list."""
+    return ((name if name != UNLISTED else OTHERS, count) for name, count, *_ in footer[2])
 
 
 def empty_tail() -> Tail:

@@ -15,7 +15,7 @@ from spool.format import HEADER_BYTES
 from spool.frame import SEQUENCE, STORED, Tail
 from spool.index import read_committed
 from spool.layout import SENT, SPARE, Layout
-from spool.live import read_footer
+from spool.live import named_topics, read_footer
 from spool.packed import header_of, is_packed
 from spool.segment import UNBOUND
 
@@ -93,7 +93,7 @@ def _look_at(path: Path, committed: tuple[int, Tail] | None) -> Overview:
             next_sequence=None if tail is None else int(tail[SEQUENCE]),
             messages=None if tail is None else int(tail[STORED]) - int(header["stored"]),
         )
-    fields, _, topics = footer
+    fields = footer[0]
     return Overview(
         path,
         State.SENT if path.suffix == SENT else State.SEALED,
@@ -106,7 +106,7 @@ def _look_at(path: Path, committed: tuple[int, Tail] | None) -> Overview:
         int(fields["first_received_ns"]) or None,
         int(fields["last_received_ns"]) or None,
         int(fields["end"]) - HEADER_BYTES,
-        tuple((name, count) for name, count, *_ in topics),
+        tuple(named_topics(footer)),
     )
 
 

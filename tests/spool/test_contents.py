@@ -14,8 +14,9 @@ from spool import contents
 from spool.catalogue import Catalogue
 from spool.examination import Examination
 from spool.files import Span, Unreadable, list_files, read_file
-from spool.format import MAX_TOPIC_BYTES, OTHERS, TOPIC_BYTES
-from spool.live import has_others, read_footer
+from spool.format import MAX_TOPIC_BYTES, TOPIC_BYTES, UNLISTED
+from spool.live import has_unlisted, read_footer
+from spool.overview import overview
 from spool.reader import Reader
 from spool.record import Topics
 from spool.wire import encode
@@ -68,7 +69,7 @@ def test_what_is_listed(tmp_path_factory: pytest.TempPathFactory, topics: list[b
     for name, count, *_ in rows:
         counted[name] += count
     assert counted.total() == len(topics)
-    assert all(counted[name] <= topics.count(name) for name in counted if name != OTHERS)
+    assert all(counted[name] <= topics.count(name) for name in counted if name != UNLISTED)
     assert all(len(name) <= MAX_TOPIC_BYTES for name in counted)
     assert min(first for *_, first, _ in rows) == 0
     assert max(last for *_, last in rows) == len(topics) - 1
@@ -87,7 +88,7 @@ def test_a_topic_that_is_not_listed_is_found(tmp_path: Path, monkeypatch: pytest
     path = list_files(rig.layout)[0]
     assert (b"t19" in [name for name, *_ in footer_topics(path)], footer_topics(path)[-1][0]) == (
         False,
-        OTHERS,
+        UNLISTED,
     )
     found = read_file(path, Topics(), Span(topics=frozenset([b"t19"])))
     assert any(b"t19" in batch.topics.names for batch in found if not isinstance(batch, Unreadable))
@@ -95,11 +96,13 @@ def test_a_topic_that_is_not_listed_is_found(tmp_path: Path, monkeypatch: pytest
     footer = read_footer(fd)
     os.close(fd)
     assert footer
-    assert has_others(footer)
+    assert has_unlisted(footer)
+    (shown,) = overview([path], None)
+    assert shown.topics[-1] == (b"(others)", footer[2][-1][1])
     reader = Reader(Catalogue(rig.layout), Topics())
     reader.allow(1 << 30, 0)
     reader.seek(0)
-    assert not reader.pass_over({name for name, *_ in footer[2] if name != OTHERS})
+    assert not reader.pass_over({name for name, *_ in footer[2] if name != UNLISTED})
     reader.close()
 
 
