@@ -126,7 +126,11 @@ class Bruce:
         """The words of the shared page; None when there is no daemon's yet."""
         if not (self.spool / "identity").exists():
             return None
-        return read_page(page_path(self.runtime, read_identity(Layout(self.spool)), boot_id()))
+        spool, boot = read_identity(Layout(self.spool)), boot_id()
+        # Where others may write to the directory, the daemon has one of its own in it.
+        places = (self.runtime, self.runtime / f"bruce-{os.geteuid()}")
+        pages = (read_page(page_path(place, spool, boot)) for place in places)
+        return next((words for words in pages if words is not None), None)
 
     def word(self, field: Field) -> int:
         """One word of the page; 0 without a page."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -41,10 +42,12 @@ class PlantedPage(Attack):
         arena.bruce.runtime.chmod(0o1777)
         arena.bruce.start()
         words = arena.bruce.page()
-        names = [path.name for path in arena.bruce.runtime.iterdir() if path.is_file()]
+        names = [path.name for path in arena.bruce.runtime.rglob("bruce-*.*") if path.is_file()]
         arena.bruce.stop()
         for path in list(arena.bruce.runtime.iterdir()):
-            if path.is_file():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
                 path.unlink()
         page = page_path(arena.bruce.runtime, *arena.identity())
         data = bytearray(b"" if words is None else words.tobytes())
