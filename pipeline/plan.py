@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pipeline.headless import Bare, Headless, place_headless
 from pipeline.segments import Part, SegmentReading, open_segment, topic_name
+from spool.beginning import find_footer
 from spool.errors import BadSpool, NoSpool, ReadFailed, UnknownVersion
 from spool.format import UNLISTED, Record
 from spool.frame import POSITION, SEQUENCE, STORED, Tail
@@ -206,7 +207,10 @@ def _look(
         if isinstance(error, ReadFailed) and not passing:
             raise
         why = str(error.strerror) if isinstance(error, ReadFailed) else ""
-        return Bare(first, suffix, os.fstat(fd).st_size, _footer(fd, passing=passing), why)
+        footer = None
+        with suppress(OSError):
+            footer = find_footer(layout.segment(first, suffix))
+        return Bare(first, suffix, os.fstat(fd).st_size, footer, why)
 
 
 def _believed(segments: list[Segment]) -> list[Segment]:

@@ -85,7 +85,9 @@ class Trace:
     def __init__(self, ask: Ask, path: Path, topics: Topics, pool: Pool) -> None:
         """Go on with the lines in `path`, or begin them. Raises NotOurs, OSError."""
         self.ask, self._pool = ask, pool
-        self._topics = np.array([topics.add(name) for name in ask.topics], np.int64)
+        self._topics = np.array([topics.number(name) for name in ask.topics], np.int64)
+        self._shared = [topics.others, topics.illegal]
+        """Numbers of more than one name."""
         self._key = np.frombuffer(ask.key or b"", np.uint8)
         self._file = os.fdopen(append_own(path), "ab", buffering=0)
         self._left = ask.most_bytes - os.fstat(self._file.fileno()).st_size
@@ -106,6 +108,9 @@ class Trace:
         rows, self._batch = np.zeros(len(batch), np.bool_), None
         if not of_topics(batch.topic, self._topics, rows):
             return
+        if self.ask.topics:
+            for row in np.flatnonzero(rows & np.isin(batch.topic, self._shared)).tolist():
+                rows[row] = batch.topic_name(row) in self.ask.topics
         if self.ask.key is not None and not with_key(
             batch.data, batch.key_at, batch.key_bytes, self._key, rows
         ):

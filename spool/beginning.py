@@ -30,6 +30,7 @@ from spool.format import (
 from spool.frame import DIGEST, KEY, MARK, TAIL_FIELDS, Tail
 from spool.identity import list_secrets
 from spool.layout import SPARE, Layout, parse_name
+from spool.live import Footer, read_footer
 from spool.packed import header_at, open_plain
 from spool.scan import find_frame, frame_at
 
@@ -90,6 +91,17 @@ def find_beginning(path: Path) -> Beginning | None:
                 return Beginning(version, secret, first, offset, head)
         finally:
             os.close(fd)
+    return None
+
+
+def find_footer(path: Path) -> Footer | None:
+    """The footer of the segment in a file, its header being damaged; None without one. Raises OSError."""
+    with opened(path) as file:
+        for version, secret, first in _candidates(path):
+            fields = {"version": version, "secret": secret, "first_sequence": first}
+            header = decode_header(encode_header(**fields), "")
+            if found := read_footer(file.fileno(), header):
+                return found
     return None
 
 

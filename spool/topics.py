@@ -264,7 +264,7 @@ class Topics:
         """The number of `name`, which is new or already there, and is no stranger. No bound holds for it."""
         words = self.table.words
         most, words[_MOST] = int(words[_MOST]), -1
-        number = self._enter(name)
+        number = self.number(name)
         words[_MOST] = most
         self.keep(number)
         return number
@@ -281,7 +281,8 @@ class Topics:
         data = np.frombuffer(name or b"\0", np.uint8)
         return int(topic_number(address_of(data), len(name), self.slots, self.seed, self._digest))
 
-    def _enter(self, name: bytes) -> int:
+    def number(self, name: bytes) -> int:
+        """The number that a message of this name gets."""
         data = np.frombuffer(name or b"\0", np.uint8)
         while (number := int(enter(address_of(data), len(name), self._digest, *self.table))) < 0:
             self.make_room()

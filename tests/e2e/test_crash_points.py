@@ -46,6 +46,8 @@ TRANSACTIONS = {place for place in POINTS if place.startswith("transaction.")}
 """Places that only exactly_once comes to: tests/real_kafka/test_spark_run.py."""
 REPAIR = {place for place in POINTS if place.startswith("repair.")}
 """Places that only `brucectl inspect repair` comes to: tests/gallery."""
+REPLAY = {place for place in POINTS if place.startswith("replay.")}
+"""Places that only `brucectl replay` comes to: tests/cli/test_replay_again.py."""
 POWER = {"file.synced", "file.named", "recover.header", "recover.moving", "recover.torn", "recover.named"}
 """Places that only a start after a power loss comes to."""
 
@@ -141,7 +143,7 @@ class Life:
 
 
 FORMS = {"once": 1, "twice": 2}
-ALL = sorted((POINTS.keys() | WRITE_POINTS.keys()) - PACKING - LENDING - TRANSACTIONS - REPAIR)
+ALL = sorted((POINTS.keys() | WRITE_POINTS.keys()) - PACKING - LENDING - TRANSACTIONS - REPAIR - REPLAY)
 
 
 @pytest.fixture(scope="module")

@@ -169,9 +169,9 @@ def test_modes_under_any_umask(tmp_path: Path, kafka: EmbeddedKafka, shared: Pat
         os.chown(own, -1, 4321)
         os.chown(page := next(own.glob("*.page")), -1, 4321)
         bruce.spool.chmod(0o750)
-        tmp_path.chmod(0o755)
-        tmp_path.parent.chmod(0o755)
-        tmp_path.parent.parent.chmod(0o755)
+        for folder in (tmp_path, *tmp_path.parents):
+            if folder.is_relative_to(tempfile.gettempdir()) and folder != Path(tempfile.gettempdir()):
+                folder.chmod(0o755)
         identity = Layout(bruce.spool).identity
         assert as_user(NOBODY, identity.read_bytes, groups=[4321]) == 0
         assert as_user(NOBODY, page.read_bytes, groups=[4321]) == 0

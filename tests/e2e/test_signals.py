@@ -25,6 +25,7 @@ from tests.daemon import ROOT, RunningBruce, consume, halt
 from tests.e2e.test_embedded import PARTITIONS, Traffic, check_books, check_complete, worker
 from tests.ingest.intake import connect
 from tests.router.outlet import keyed, numbers
+from tools.benches.machine import compile_c
 from tools.bruce_process import Bruce
 from tools.waiting import wait_until
 
@@ -185,32 +186,25 @@ def test_a_stop_during_recovery(kafka: EmbeddedKafka, tmp_path: Path, number: si
         bruce.send(keyed(1000))
         bruce.await_status(lambda s: s.watermarks.synced == 1000)
         bruce.kill9()
-        identity = Layout(bruce.spool).identity
-        identity.rename(tmp_path / "aside")
-        # Whoever reads it waits, as for a disk that does not answer.
-        os.mkfifo(identity)
-        ends: list[int | None] = []
+        identity, flag = Layout(bruce.spool).identity, tmp_path / "flag"
+        identity.unlink()
+        flag.touch()
+        preload = {
+            "LD_PRELOAD": str(compile_c("slow_sync", tmp_path, shared=True)),
+            "SLOW_SYNC_FLAG": str(flag),
+        }
+        bruce.environ |= preload
         bruce.start(wait=False)
-        bruce.await_true(lambda: ends.append(writer_for(identity)) or ends[-1] is not None)  # type: ignore[func-returns-value]
+        bruce.await_true(identity.with_suffix(".tmp").exists)
         bruce.tell(number)
         assert bruce.await_end() == 0
-        os.close(ends.pop() or -1)
         assert bruce.logged("stopped before it had started") == 1
         assert bruce.logged("Traceback") == 0
-        identity.unlink()
-        (tmp_path / "aside").rename(identity)
+        flag.unlink()
         kafka.up()
         bruce.start()
         bruce.await_status(lambda s: s.delivered == 1000)
         check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, 1000), 1000)
-
-
-def writer_for(fifo: Path) -> int | None:
-    """The end to write to, once somebody reads; who reads waits from then on for what is written."""
-    try:
-        return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError:
-        return None
 
 
 def test_a_stop_while_the_workers_start(kafka: EmbeddedKafka, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 /* A disk that stands still: fdatasync, fsync and msync wait for as long as a file exists.
+ * A signal interrupts them (EINTR).
  *
  *     SLOW_SYNC_FLAG=/path/of/flag LD_PRELOAD=slow_sync.so PROGRAM
  */
@@ -9,12 +10,14 @@
 #include <time.h>
 #include <unistd.h>
 
-static void stand_still(void)
+static int stand_still(void)
 {
     const char *flag = getenv("SLOW_SYNC_FLAG");
     struct timespec pause = {0, 5000000};
     while (flag && access(flag, F_OK) == 0)
-        nanosleep(&pause, NULL);
+        if (nanosleep(&pause, NULL) < 0)
+            return -1;
+    return 0;
 }
 
 #define SLOW(name, parameters, arguments) \
@@ -23,8 +26,7 @@ static void stand_still(void)
         static int(*real) parameters; \
         if (!real) \
             real = (int(*) parameters)dlsym(RTLD_NEXT, #name); \
-        stand_still(); \
-        return real arguments; \
+        return stand_still() < 0 ? -1 : real arguments; \
     }
 
 SLOW(fdatasync, (int fd), (fd))
