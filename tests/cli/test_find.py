@@ -17,6 +17,7 @@ from spool.wire import encode
 from tests.cli.test_inspect import PROGRAM, inspect, layout, state_of
 from tests.daemon import ROOT, RunningBruce
 from tests.spool.rig import Rig
+from tools.benches.machine import compile_c
 from tools.waiting import wait_until
 
 __all__ = ["layout"]
@@ -65,10 +66,14 @@ def test_what_is_not_found(layout: Layout) -> None:
 def test_control_c_ends_it_while_a_disk_gives_nothing(tmp_path: Path) -> None:
     """Threads that stand in a call of the system are not waited for: 130, and no traceback."""
     paths = [tmp_path / f"{number}.seg" for number in range(3)]
-    for path in paths:
-        os.mkfifo(path)  # to open one is to wait for somebody who writes
+    for path in (*paths, flag := tmp_path / "flag"):
+        path.write_bytes(b"bruceseg")
+    preload = {"LD_PRELOAD": str(compile_c("slow_sync", tmp_path, shared=True)), "SLOW_READ_FLAG": str(flag)}
     with subprocess.Popen(
-        [*PROGRAM, "inspect", "find", "x", *map(str, paths)], cwd=ROOT, stderr=subprocess.PIPE
+        [*PROGRAM, "inspect", "find", "x", *map(str, paths)],
+        cwd=ROOT,
+        env={**os.environ, **preload},
+        stderr=subprocess.PIPE,
     ) as finding:
         try:
             threads = min(processors(), len(paths))
@@ -82,9 +87,9 @@ def test_control_c_ends_it_while_a_disk_gives_nothing(tmp_path: Path) -> None:
 
 
 def standing(pid: int) -> int:
-    """How many threads of a process wait for somebody who writes into a pipe."""
+    """How many threads of a process wait for the disk that slow_sync.c makes of it."""
     places = (task / "wchan" for task in Path(f"/proc/{pid}/task").iterdir())
-    return sum(place.read_text() == "wait_for_partner" for place in places)
+    return sum("nanosleep" in place.read_text() for place in places)
 
 
 def test_segments(tmp_path: Path) -> None:

@@ -174,6 +174,8 @@ def test_a_folder_that_another_user_planted(holder: Holder, plant: str) -> None:
         # It lives on in a process that ends with this test's.
         if not os.fork():
             os.closerange(0, made.fileno())
+            os.closerange(made.fileno() + 1, 1 << 16)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(int(PATIENCE_S))
             connection, _ = made.accept()
             socket.send_fds(connection, [b"0 "], [made.fileno()])

@@ -385,7 +385,7 @@ def test_limits_are_named(streams: Streams, caplog: pytest.LogCaptureFixture) ->
         with streams.connect() as sender:
             sender.sendall(data)
             streams.settle()
-    said = [record.message for record in caplog.records if "closed" in record.message]
+    said = [text for record in caplog.records if "closed" in (text := record.getMessage())]
     assert said == [
         f"uid {os.getuid()} sent a message of {0x7FFFFFFB} bytes; [ingest] max_stream_message_bytes is "
         f"{streams.lines.limit}; its connection is closed (too_long)",

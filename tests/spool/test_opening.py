@@ -14,6 +14,7 @@ HOMES = {
     "spool/crash_point.py": "a file that a test names",
     "spool/kernel_cache.py": "our own source",
     "ingest/watch.py": "/proc",
+    "ingest/holding.py": "a folder, which is judged by its descriptor",
 }
 METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "touch", "fromfile", "memmap"}
 OF_OS = {"open", "FileIO", "truncate", "mkfifo", "mknod", "popen"}

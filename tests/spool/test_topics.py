@@ -16,7 +16,7 @@ from spool.topics import ILLEGAL, OTHERS, Topics, is_legal, topic_number
 
 def number(topics: Topics, name: bytes) -> int:
     """As a reader of segments numbers it."""
-    return topics._enter(name)
+    return topics.number(name)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=300))

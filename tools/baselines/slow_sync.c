@@ -1,18 +1,19 @@
-/* A disk that stands still: fdatasync, fsync and msync wait for as long as a file exists.
+/* A disk that stands still: fdatasync, fsync and msync wait while a file exists; pread waits while another does.
  * A signal interrupts them (EINTR).
  *
- *     SLOW_SYNC_FLAG=/path/of/flag LD_PRELOAD=slow_sync.so PROGRAM
+ *     SLOW_SYNC_FLAG=/path/of/flag SLOW_READ_FLAG=/path/of/another LD_PRELOAD=slow_sync.so PROGRAM
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
 
-static int stand_still(void)
+static int stand_still(const char *variable)
 {
-    const char *flag = getenv("SLOW_SYNC_FLAG");
+    const char *flag = getenv(variable);
     struct timespec pause = {0, 5000000};
     while (flag && access(flag, F_OK) == 0)
         if (nanosleep(&pause, NULL) < 0)
@@ -20,15 +21,16 @@ static int stand_still(void)
     return 0;
 }
 
-#define SLOW(name, parameters, arguments) \
-    int name parameters \
+#define SLOW(kind, flag, name, parameters, arguments) \
+    kind name parameters \
     { \
-        static int(*real) parameters; \
+        static kind(*real) parameters; \
         if (!real) \
-            real = (int(*) parameters)dlsym(RTLD_NEXT, #name); \
-        return stand_still() < 0 ? -1 : real arguments; \
+            real = (kind(*) parameters)dlsym(RTLD_NEXT, #name); \
+        return stand_still(flag) < 0 ? -1 : real arguments; \
     }
 
-SLOW(fdatasync, (int fd), (fd))
-SLOW(fsync, (int fd), (fd))
-SLOW(msync, (void *at, size_t length, int flags), (at, length, flags))
+SLOW(int, "SLOW_SYNC_FLAG", fdatasync, (int fd), (fd))
+SLOW(int, "SLOW_SYNC_FLAG", fsync, (int fd), (fd))
+SLOW(int, "SLOW_SYNC_FLAG", msync, (void *at, size_t length, int flags), (at, length, flags))
+SLOW(ssize_t, "SLOW_READ_FLAG", pread64, (int fd, void *to, size_t length, off64_t at), (fd, to, length, at))
