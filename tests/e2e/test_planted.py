@@ -203,7 +203,10 @@ def test_pipes_in_the_spool_stop_no_daemon(tmp_path: Path, kafka: EmbeddedKafka,
         ):
             path.unlink(missing_ok=True)
             os.mkfifo(path)
-        bruce.start()
+        bruce.start(wait=False)
+        # Until then a look at the spool names the pipe.
+        bruce.await_true(layout.ledger.is_file)
+        bruce.await_true(bruce._runs)
         bruce.send(encode(b"t", b"%d" % n) for n in range(MESSAGES))
         bruce.await_status(lambda s: s.delivered == MESSAGES)
         assert bruce.brucectl("inspect", "verify").returncode in (0, 1)
