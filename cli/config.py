@@ -55,8 +55,8 @@ class IngestOptions:
     same messages, back to back. Danger: as above."""
 
     socket_mode: int = 0o666
-    """Who may write to the UNIX sockets, as chmod takes it. A socket that systemd opened has the mode that it
-    was given there; one of `bruce hold-socket` keeps that of the holder's start."""
+    """The mode of the UNIX sockets, as chmod takes it: who may write to them. A socket that systemd opened
+    has the mode that it was given there; one of `bruce hold-socket` keeps that of the holder's start."""
 
     socket_group: str | None = None
     """The group that the UNIX sockets belong to: with mode 0660 its members may write, and nobody else.

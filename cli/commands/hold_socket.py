@@ -22,8 +22,8 @@ def hold_socket(config: ConfigFile = None) -> None:
     and nothing but that user and root is handed the sockets. In containers, share the folders of the sockets;
     a TCP port is one of this process's network.
 
-    Start it first, and end it last. `bruce run` finds it by itself; with --held it waits for it. What the
-    configuration names later, bruce makes itself, and this process holds it from its own next start on. The
+    Start it first, and end it last. `bruce run` finds it by itself; with --held it waits for it. Sockets
+    that are configured later bruce makes itself; this process holds them from its own next start on. The
     same goes for another mode or group.
 
     A second one for the same sockets is refused. If a bruce has made them itself, this process waits for the

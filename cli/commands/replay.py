@@ -165,7 +165,7 @@ def _replay(
     *,
     yes: bool,
 ) -> tuple[Replayed, Callable[[], None] | None]:
-    """What came of it, and what is to be called once that is said."""
+    """(the result, a function to call when the user has been told of it)."""
     from cli.replay import Replay
     from cli.replay_state import default_directory
 

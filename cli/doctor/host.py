@@ -20,7 +20,7 @@ ENOUGH_QUEUED = 512
 MEMORY_BYTES = overflow_at(MAX_BURST) + MAX_BURST * OVERFLOW_BYTES
 """What staging reserves of its tmpfs."""
 LOCKED_BYTES = MEMORY_BYTES
-"""What staging locks in memory: all of it."""
+"""Staging locks all of it in memory."""
 UNSYNCHRONISED = 5
 """TIME_ERROR of adjtimex(2): nobody keeps the clock."""
 _CAP_IPC_LOCK = 1 << 14
