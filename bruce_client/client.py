@@ -11,11 +11,9 @@ import weakref
 from types import TracebackType
 from typing import Self
 
-from bruce_client.datagrams import DatagramSender
-from bruce_client.deadline import Deadline
 from bruce_client.errors import BadMessage, ClientError, QueueFull, TooLarge
 from bruce_client.message import MAX_DATAGRAM_BYTES, encode
-from bruce_client.streams import Address, deliver
+from bruce_client.sockets import Address, DatagramSender, Deadline, deliver
 
 DEFAULT_SOCKET = "/run/bruce/bruce.sock"
 DEFAULT_STREAM_LIMIT = 2 << 20
@@ -137,7 +135,7 @@ class Client:
 
 
 class _Turn:
-    """The lock, for as long as there is time."""
+    """The lock, if it is free within the time that is left."""
 
     def __init__(self, lock: threading.Lock, deadline: Deadline) -> None:
         self._lock, self._deadline = lock, deadline
@@ -160,7 +158,7 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 def _begin_anew() -> None:
     for client in list(_clients):
-        client._begin_anew()  # noqa: SLF001  (it concerns nobody outside of this file)
+        client._begin_anew()  # noqa: SLF001  (private to this file)
 
 
 os.register_at_fork(after_in_child=_begin_anew)

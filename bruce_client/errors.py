@@ -4,7 +4,7 @@
       BadMessage      what was given makes no message
       TooLarge        more bytes than the daemon takes
       NotPermitted    this user may not write to the socket
-      NobodyListens   no daemon, for as long as was waited
+      NobodyListens   no daemon within the time given
       QueueFull       the daemon did not take it in time
       Unconfirmed     handed over, but the daemon has not read it in time
 
@@ -62,7 +62,7 @@ _MEANING: dict[int | None, tuple[type[ClientError], str]] = {
 
 
 def explain(error: OSError, where: str) -> ClientError:
-    """What an error of the system means for a message; `where`: the address."""
+    """The error for a message that a system error causes; `where`: the address."""
     # Python's own, when time is over, has no number.
     number = errno.EAGAIN if isinstance(error, TimeoutError) else error.errno
     kind, words = _MEANING.get(number, (NobodyListens, f"cannot send to {{}}: {error.strerror or error}"))

@@ -13,9 +13,9 @@ from bruce_client.errors import NobodyListens, NotPermitted, QueueFull, Unconfir
 class BruceHandler(logging.Handler):
     """Sends each record, formatted, to one topic. The record's time is that of the message.
 
-    What cannot be sent is dropped: counted in `dropped`, and told by `handleError`, as logging's own handlers
-    do; the program that logs sees no exception. It is held up by `timeout_s` at most for the first record
-    that no daemon takes, and not at all for those after it, until one is taken again.
+    A record that cannot be sent is dropped: counted in `dropped`, and reported by `handleError`, as logging's
+    own handlers do; the program that logs sees no exception. It is held up by `timeout_s` at most for the
+    first record that no daemon takes, and not at all for those after it, until one is taken again.
     """
 
     def __init__(

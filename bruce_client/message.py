@@ -1,6 +1,6 @@
-"""A message as bruce reads it, from a datagram or a stream. `spool.wire` has the format.
+"""A message as bruce reads it, from a datagram or a stream. `spool.format.wire` has the format.
 
-This package imports nothing but Python's own library, so the encoder stands here.
+This package imports nothing but Python's own library, so it has an encoder of its own.
 """
 
 from __future__ import annotations

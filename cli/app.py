@@ -8,9 +8,8 @@ import typer
 
 from cli.commands.inspect import HELP as INSPECT
 from cli.commands.spark import HELP as SPARK
-from cli.entry import enter
-from cli.lazily import command, group, new_app
-from spool.kernel import interpret_at_first
+from cli.terminal.program import command, enter, group, new_app
+from spool.native.kernel import interpret_at_first
 
 configuration = new_app(
     "Look at bruce.toml, or make one of a Bruce's or a Dory's.",
@@ -25,14 +24,14 @@ inspection = new_app(
     INSPECT,
     {
         "segments": command("inspect.segments"),
-        "frames": command("inspect.frames"),
-        "records": command("inspect.records"),
-        "show": command("inspect.show"),
-        "find": command("inspect.find"),
-        "export": command("inspect.export"),
-        "timeline": command("inspect.timeline"),
+        "frames": command("inspect.segments", "frames", "FRAMES_EXAMPLES"),
+        "records": command("inspect.messages", "records"),
+        "show": command("inspect.messages", "show", "SHOW_EXAMPLES"),
+        "find": command("inspect.messages", "find", "FIND_EXAMPLES"),
+        "export": command("inspect.messages", "export", "EXPORT_EXAMPLES"),
+        "timeline": command("inspect.segments", "timeline", "TIMELINE_EXAMPLES"),
         "carve": command("inspect.carve"),
-        "verify": command("inspect.verify"),
+        "verify": command("inspect.repair", "verify", "VERIFY_EXAMPLES"),
         "repair": command("inspect.repair"),
         "reindex": command("inspect.repair", "reindex", "REINDEX_EXAMPLES"),
     },
@@ -43,17 +42,21 @@ jobs = new_app(
     {
         "audit": command("spark.audit"),
         "archive": command("spark.archive"),
-        "query": command("spark.query"),
+        "query": command("spark.stats", "query", "QUERY_EXAMPLES"),
         "stats": command("spark.stats"),
         "drain": command("spark.drain"),
         "replay": command("spark.replay"),
-        "run": command("spark.run"),
+        "run": command("spark.drain", "run", "RUN_EXAMPLES"),
     },
 )
 
 daemon = new_app(
     "Take messages from local programs, keep them on disk, and deliver them to Kafka.",
-    {"run": command("run"), "hold-socket": command("hold_socket")},
+    {
+        "run": command("daemon", "run"),
+        "compile": command("daemon", "compile_loops", "COMPILE_EXAMPLES"),
+        "hold-socket": command("daemon", "hold_socket", "HOLD_SOCKET_EXAMPLES"),
+    },
     add_completion=True,
 )
 
@@ -61,7 +64,7 @@ control = new_app(
     "Look into, feed and steer bruce, the durable way into Kafka.",
     {
         "status": command("status"),
-        "top": command("top"),
+        "top": command("status", "top", "TOP_EXAMPLES"),
         "trace": command("trace"),
         "send": command("send"),
         "drain": command("drain"),
@@ -83,7 +86,7 @@ def _look() -> None:
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  (Typer calls it with the option's value)
     if wanted:
-        from importlib.metadata import version  # noqa: PLC0415  (as long as all the other imports here)
+        from importlib.metadata import version  # noqa: PLC0415  (it takes the time of all other imports here)
 
         typer.echo(f"bruce {version('bruce-spool')}")
         raise typer.Exit

@@ -1,6 +1,6 @@
-"""Where `bruce` and `brucectl` begin: with the question whether our packages are ours.
+"""The entry points of `bruce` and `brucectl`: they check that Python imports our packages, and not others.
 
-Imported in the wrong place's stead they would end in a traceback that tells nobody why.
+Packages of others with our names would end in a traceback without a cause.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import os
 import sys
 from typing import NoReturn
 
-from cli.clashes import HOME, find_clashes
+from cli.terminal.clashes import HOME, find_clashes
 
 POLITE = 12
 """A fifteenth of what others get of a core that both want (sched(7))."""
 USAGE = 2
-"""As in cli.exits, which may be hidden, too."""
+"""The exit code of cli.terminal.errors, which may be hidden, too."""
 
 
 def bruce() -> NoReturn:
@@ -36,9 +36,9 @@ def brucectl() -> NoReturn:
 
 
 def step_aside() -> None:
-    """Who looks into a spool takes the cores of senders and of the daemon: let them have all but a little.
+    """Lower our priority: `brucectl inspect` competes with senders and the daemon for the cores.
 
-    Not SCHED_IDLE: on a host that is busy all the time, who looks would wait for minutes.
+    Not SCHED_IDLE: on a host that is busy all the time, a look would take minutes.
     """
     os.nice(POLITE)
 

@@ -1,46 +1,138 @@
-"""The librdkafka producer: its handle, its topics, its events that are no delivery reports.
+"""The librdkafka producer: its handle, its topics, its metadata, its events that are no delivery reports.
 
-Delivery reports do not come through here: `dispatch.reports` reads them from `queue` in a kernel and
+`KafkaClient` is the producer; `Cluster` is what it knows of Kafka's metadata, `BrokerLatency` what its
+statistics say of brokers. `Inquiry` asks about topics through producers of its own. By `Wakeup` librdkafka
+and other threads wake the one that waits for them.
+
+Delivery reports do not come through here: `dispatch.records` reads them from `queue` in a kernel and
 hands over the events it does not know (`take_event`).
 
-Threads: one thread sends, collects and closes. `fetch_cluster` waits for the network and may run beside
-it in a thread of its own.
+Threads: one thread sends, collects and closes. `fetch_cluster` and `fetch_lateness` wait for the network
+and may run beside it in a thread of their own.
 """
 
 from __future__ import annotations
 
 import collections
 import ctypes
+import dataclasses
 import json
 import logging
+import os
 import re
+import select
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch import librdkafka
-from dispatch.cluster import NO_LEADER, Cluster
-from dispatch.codes import Code
-from dispatch.diagnosis import KafkaError, explain_endings, explain_refusal
-from dispatch.errors import BadProperty, DispatchError, Unreachable
+from dispatch.diagnosis import (
+    KafkaError,
+    catch_verify_errors,
+    explain_endings,
+    explain_refusal,
+    verify_error_of,
+)
+from dispatch.errors import BadProperty, Code, DispatchError, Unreachable
 from dispatch.librdkafka import Event, Library, MetadataStruct, set_properties
-from dispatch.options import DispatchOptions, demand_credentials, properties, topic_properties
-from dispatch.timings import Timings
-from dispatch.verdicts import listen, verdict_of
+from dispatch.options import DispatchOptions, chooses_linger, demand_credentials, properties, topic_properties
+from dispatch.topic_settings import Lateness, ask_lateness
+from spool.throttle import Throttle
 
 _log = logging.getLogger("dispatch.librdkafka")
 _SYSLOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 """Python's logging level by syslog level."""
+_CONNECTIONS = ("FAIL", "ERROR", "REQTMOUT")
+"""librdkafka's names of lines about connections that fail."""
+_HURRY_MS = 1
+"""So long librdkafka does not linger: its threads wake in less."""
+_HURRY_ENDS_S = 1.0
 _QUIET_S = 600.0
 """Between two lines of librdkafka's log for the same cause."""
 _NUMBERS = re.compile(r"\b\d+(?:\.\d+)?(?=\s*(?:ms|s|us|bytes|error|identical)\b)")
 """In a line: how long, and how often, which is no other cause."""
+_TOPICS = b'"topics":'
+"""In statistics: where those of brokers end, and 4 KB of each topic begin. No name has a quote in it."""
+_TOPPARS = re.compile(rb'"toppars":\{ (?:(?:, )?"[^"]*": \{ "topic":"[^"]*", "partition":-?\d+\} )*\} ')
+"""The list of its partitions that each broker has there."""
+_LIBC = ctypes.CDLL(None)
+_LIBC.strstr.argtypes, _LIBC.strstr.restype = (ctypes.c_void_p, ctypes.c_char_p), ctypes.c_void_p
 _WAKE = (1).to_bytes(8, "little")
-"""What an eventfd takes."""
+"""The 8 bytes that an eventfd takes."""
+
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One picture of the metadata, as it was when it was fetched: brokers, and who leads which partition."""
+
+    brokers: Mapping[int, str] = field(default_factory=dict)
+    """Broker id -> "host:port"."""
+    topics: Mapping[bytes, npt.NDArray[np.int32]] = field(default_factory=dict)
+    """Topic -> broker id of the leader by partition id; NO_LEADER where there is none.
+
+    Topics that the cluster named together with an error are in `errors` alone.
+    """
+    errors: Mapping[bytes, int] = field(default_factory=dict)
+    """Topic -> Kafka's error code, such as UNKNOWN_TOPIC_OR_PART."""
+
+    def is_like(self, other: Cluster) -> bool:
+        """Whether both say the same."""
+        return (self.brokers, self.errors, self.topics.keys()) == (
+            other.brokers,
+            other.errors,
+            other.topics.keys(),
+        ) and all(np.array_equal(leaders, other.topics[name]) for name, leaders in self.topics.items())
+
+
+LATENCY_ROW_WORDS = 12
+_LATENCIES = (("rtt", 1), ("int_latency", 1), ("throttle", 1000))
+"""By name in the statistics: µs of one of its units."""
+_NO_LATENCY = np.array([0, 0, -1, -1] * len(_LATENCIES), np.int64)
+
+
+class BrokerLatency:
+    """How long brokers take, by librdkafka's statistics: round trip, queue and throttle time of each.
+
+    The statistics are about windows, from one emission to the next (`statistics.interval.ms`). Sums and
+    counts are added up here, so that a scraper gets them however seldom it looks. Quantiles are those of the
+    newest window.
+
+        row := round trip, queue, throttle, each: count, sum, median, 99th percentile         all int64, in µs
+
+    Round trip is that of requests (`rtt`). Queue is how long messages waited in the producer before they went
+    into a request, lingering included (`int_latency`). Throttle is how long brokers asked to be left alone
+    (`throttle`). A quantile is -1 where the window had nothing.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[int, npt.NDArray[np.int64]] = {}
+
+    def note(self, statistics: Mapping[str, Any]) -> None:
+        """Add the windows of one emission."""
+        for broker in statistics.get("brokers", {}).values():
+            if broker["nodeid"] >= 0:
+                row = self._rows.setdefault(broker["nodeid"], _NO_LATENCY.copy())
+                for at, (name, scale) in enumerate(_LATENCIES):
+                    _add_window(row[4 * at :][:4], broker.get(name, {}), scale)
+
+    def table(self, brokers: Sequence[int]) -> npt.NDArray[np.int64]:
+        """int64[brokers, LATENCY_ROW_WORDS] by id, in this order; zeros and -1 for unknown brokers."""
+        rows = [self._rows.get(broker, _NO_LATENCY) for broker in brokers]
+        return np.array(rows, np.int64).reshape(-1, LATENCY_ROW_WORDS)
+
+
+def _add_window(row: npt.NDArray[np.int64], window: Mapping[str, int], scale: int) -> None:
+    count = window.get("cnt", 0)
+    row[0] += count
+    row[1] += scale * window.get("sum", 0)
+    row[2:] = [scale * window[name] for name in ("p50", "p99")] if count else -1
 
 
 class Refusal(NamedTuple):
@@ -52,6 +144,64 @@ class Refusal(NamedTuple):
     """The producer is finished."""
     requires_abort: bool
     """The transaction is; another can begin."""
+
+
+class Wakeup:
+    """An eventfd that becomes readable when there is something to do."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """For librdkafka to write to, and to wait for along with others."""
+        self._lock, self._closed = threading.Lock(), False
+
+    def ring(self) -> None:
+        """Wake the waiting thread; from any thread."""
+        # A thread may be late: the number of a closed descriptor is another file's by then.
+        with self._lock:
+            if not self._closed:
+                os.eventfd_write(self.fd, 1)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until it rings, `seconds` at most."""
+        if select.select([self.fd], [], [], seconds)[0]:
+            os.eventfd_read(self.fd)
+
+    def close(self) -> None:
+        """Close it, once librdkafka writes to it no more."""
+        with self._lock:
+            self._closed = True
+            os.close(self.fd)
+
+
+class _Hurry:
+    """Has a producer send without lingering, in a thread of its own.
+
+    librdkafka does so while a thread waits in rd_kafka_flush, and that wait is by the time of day: when the
+    time is set back meanwhile, it lasts for as much longer. So no thread that has other work waits there.
+    """
+
+    def __init__(self, library: Any, handle: int) -> None:
+        self._library, self._handle, self._ended = library, handle, False
+        self._idle = threading.Lock()
+        self._idle.acquire()
+        self._thread = threading.Thread(target=self._run, name="hurry", daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Begin, unless it has been asked for. One thread alone may call this."""
+        if self._idle.locked():
+            self._idle.release()
+
+    def end(self) -> bool:
+        """End the thread; False when it is still in librdkafka, which may not be destroyed then."""
+        self._ended = True
+        self.ask()
+        self._thread.join(_HURRY_ENDS_S)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while self._idle.acquire() and not self._ended:
+            self._library.flush(self._handle, _HURRY_MS)
 
 
 class KafkaClient:
@@ -69,10 +219,10 @@ class KafkaClient:
         self._options, self._wake_fd, self.transactional_id = options, wake_fd, transactional_id
         self._topics: dict[bytes, int] = {}
         self._topics_lock, self._asking = threading.Lock(), threading.Lock()
-        self._logged: dict[tuple[str, str], float] = {}
+        self._log_throttle = Throttle(_QUIET_S)
         self._stats: bytes | dict[str, Any] = {}
-        self.timings = Timings()
-        """What the statistics that were looked at said of brokers."""
+        self.latency = BrokerLatency()
+        """Of brokers, by the statistics that were looked at."""
         self.last_errors: collections.deque[KafkaError] = collections.deque(maxlen=64)
         self.fatal: KafkaError | None = None
         """Why the producer is finished: it takes nothing more, though reports still come."""
@@ -81,7 +231,10 @@ class KafkaClient:
         self.queue = 0
         """rd_kafka_queue_t with all events."""
         self.open_event: npt.NDArray[np.int64] = np.zeros(1, np.int64)
-        """An event whose reports were not all read yet; 0 for none. Belongs to `dispatch.reports`."""
+        """An event whose reports were not all read yet; 0 for none. Belongs to `dispatch.records`."""
+        self.lingers_by_choice = chooses_linger(options)
+        """Whether the configuration says how long it lingers."""
+        self._hurry: _Hurry | None = None
         self._open()
 
     def _open(self) -> None:
@@ -133,6 +286,11 @@ class KafkaClient:
         with self._asking:
             return self._ask_cluster(timeout_s, every_topic=True)
 
+    def fetch_lateness(self, topics: Sequence[bytes], timeout_s: float) -> dict[bytes, Lateness]:
+        """Ask a broker how late messages of these may come; empty when there is no answer in time."""
+        with self._asking:
+            return ask_lateness(self.library, self.handle, topics, timeout_s)
+
     def _ask_cluster(self, timeout_s: float, *, every_topic: bool) -> Cluster:
         found = ctypes.POINTER(MetadataStruct)()
         code = self.library.metadata(
@@ -154,11 +312,11 @@ class KafkaClient:
         return {broker["nodeid"]: broker["state"] for broker in brokers if broker["nodeid"] >= 0}
 
     def statistics(self) -> dict[str, Any]:
-        """librdkafka's newest statistics, as its STATISTICS.md has them; empty before the first."""
+        """librdkafka's newest statistics, up to the brokers; empty before the first."""
         if isinstance(self._stats, bytes):
             # They come every second, asked for or not: parsed when somebody wants to know, and once.
-            self._stats = dict[str, Any](json.loads(self._stats))
-            self.timings.note(self._stats)
+            self._stats = parse_statistics(self._stats)
+            self.latency.note(self._stats)
         return self._stats
 
     def note_events(self) -> None:
@@ -182,10 +340,20 @@ class KafkaClient:
             note(event)
         self.library.event_destroy(event)
 
-    def flush(self, timeout_s: float) -> bool:
-        """Send without lingering and wait until every report is read; False when time ran out.
+    def note_fatal(self, why: KafkaError) -> None:
+        """The producer is finished, unless it was so already."""
+        self.fatal = self.fatal or why
 
-        Whoever reads the reports in the same thread calls this in short slices, between two collections.
+    def hurry(self) -> None:
+        """Have what was handed over sent without lingering. Returns at once. For one thread alone."""
+        if self._hurry is None:
+            self._hurry = _Hurry(self.library, self.handle)
+        self._hurry.ask()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send without lingering, and wait until every report is read elsewhere; False when time ran out.
+
+        It waits by the time of day: longer, when that is set back meanwhile.
         """
         return not self.library.flush(self.handle, int(timeout_s * 1000))
 
@@ -205,7 +373,7 @@ class KafkaClient:
         return refusal
 
     def explain_endings(self) -> str:
-        """What it means that brokers end each connection without a word; empty when none does."""
+        """The sentence for brokers that end each connection without a word; empty when none does."""
         return explain_endings(self.statistics(), self._options.kafka.get("security.protocol", "plaintext"))
 
     @property
@@ -227,8 +395,10 @@ class KafkaClient:
             library.topic_destroy(topic)
         self._topics.clear()
         library.queue_destroy(self.queue)
-        library.destroy_flags(self.handle, librdkafka.DESTROY_WITHOUT_GOODBYE)
+        if self._hurry is None or self._hurry.end():
+            library.destroy_flags(self.handle, librdkafka.DESTROY_WITHOUT_GOODBYE)
         self.handle = self.queue = 0
+        self._hurry = None
 
     def _new_topic(self, name: bytes) -> int:
         library = self.library
@@ -244,8 +414,8 @@ class KafkaClient:
         library = self.library
         code = library.event_error(event)
         text = _text(library.event_error_string(event))
-        if verdict := verdict_of(text) if "certificate verify failed" in text else "":
-            text = text.replace("certificate verify failed", verdict)
+        if reason := verify_error_of(text) if "certificate verify failed" in text else "":
+            text = text.replace("certificate verify failed", reason)
         error = KafkaError(time.time(), library.error_name(code), text)
         # A name that does not resolve comes hundreds of times a second, and would push out all others.
         if self.last_errors and self.last_errors[-1][1:] == error[1:]:
@@ -255,7 +425,10 @@ class KafkaClient:
             self.fatal = error
 
     def _note_stats(self, event: int) -> None:
-        self._stats = self.library.event_stats(event)
+        at = self.library.event_stats(event)
+        # ctypes lets other threads go on meanwhile.
+        end = _LIBC.strstr(at, _TOPICS)
+        self._stats = ctypes.string_at(at, end - at if end else -1)
 
     def _note_log(self, event: int) -> None:
         facility, text, level = ctypes.c_char_p(), ctypes.c_char_p(), ctypes.c_int()
@@ -263,9 +436,26 @@ class KafkaClient:
         words = _text(text.value)
         # A broker that is down is tried, and fails, many times a second: one line a cause and a while.
         cause = (_text(facility.value), _NUMBERS.sub("", words.partition(" (after ")[0]))
-        if time.monotonic() - self._logged.get(cause, -_QUIET_S) >= _QUIET_S:
-            self._logged[cause] = time.monotonic()
-            _log.log(_SYSLOG_LEVELS[level.value & 7], "%s: %s", cause[0], words)
+        if self._log_throttle.due(cause):
+            # Those about connections come as error events, too, and are said in our words.
+            known = cause[0] in _CONNECTIONS
+            _log.log(logging.INFO if known else _SYSLOG_LEVELS[level.value & 7], "%s: %s", cause[0], words)
+
+
+def parse_statistics(text: bytes) -> dict[str, Any]:
+    """librdkafka's statistics as STATISTICS.md has them, without anything that grows with the topics.
+
+    `text`: all of them, or the part before `"topics":`. A topic takes 60 µs to parse, each second.
+    Empty when they are no JSON.
+    """
+    brokers, cut, _ = text.partition(_TOPICS)
+    brokers = _TOPPARS.sub(b'"toppars":{}', brokers)
+    whole = brokers if brokers.endswith(b"}") and not cut else brokers.rstrip(b", ") + b"}"
+    try:
+        return dict(json.loads(whole))
+    except ValueError:
+        # librdkafka writes the names that brokers give themselves as they are, quotes included.
+        return {}
 
 
 def check(options: DispatchOptions) -> None:
@@ -296,7 +486,7 @@ def _new_conf(library: Library, options: DispatchOptions) -> int:
     except BadProperty:
         library.conf_destroy(conf)
         raise
-    listen(library, conf)
+    catch_verify_errors(library, conf)
     library.conf_set_events(conf, Event.DELIVERY | Event.ERROR | Event.STATS | Event.LOG)
     return conf
 
@@ -332,3 +522,71 @@ def _read_cluster(found: MetadataStruct) -> Cluster:
 
 def _text(raw: bytes | None) -> str:
     return (raw or b"").decode("utf-8", "replace")
+
+
+MOST_ASKED = 1000
+"""Names that one producer is asked for: 8 MB where Kafka has them."""
+
+
+class Inquiry:
+    """Asks Kafka about topics that it may not have, through short-lived producers.
+
+    For one thread, which waits for the answers. librdkafka never forgets a topic that it was asked for, even
+    after its handle is destroyed, and asks for all of them again with each request. So names that any sender
+    may have made up are asked for here. Statistics would take 24 KB more for each name: these producers have
+    none.
+
+    If Kafka makes topics on demand, a request by name makes one, unless the request forbids it. So there are
+    two producers: one only looks, the other lets Kafka make the topics.
+    """
+
+    def __init__(self, options: DispatchOptions) -> None:
+        self.makes = options.kafka.get("allow.auto.create.topics", "true") != "false"
+        """Whether `make` can have Kafka make topics."""
+        self._looks, self._maker = _Asker(options, {"allow.auto.create.topics": "false"}), _Asker(options, {})
+
+    def ask(self, names: Collection[bytes], timeout_s: float) -> Cluster:
+        """Kafka's metadata of these, MOST_ASKED at most; makes no topic. Raises DispatchError."""
+        return self._looks.ask(names, timeout_s)
+
+    def make(self, names: Collection[bytes], timeout_s: float) -> None:
+        """Have Kafka make these, if it makes topics on demand: `ask` tells. Raises DispatchError."""
+        self._maker.ask(names, timeout_s)
+
+    def close(self) -> None:
+        """Close the producers; the next request makes another."""
+        self._looks.close()
+        self._maker.close()
+
+
+class _Asker:
+    """One producer at a time."""
+
+    def __init__(self, options: DispatchOptions, own: dict[str, str]) -> None:
+        # It sends nothing, and so wants no producer id.
+        kafka = {**options.kafka, "enable.idempotence": "false", "statistics.interval.ms": "0", **own}
+        self._options = dataclasses.replace(options, mode="at_least_once", kafka=kafka)
+        self._client: KafkaClient | None = None
+        self._asked: set[bytes] = set()
+
+    def ask(self, names: Collection[bytes], timeout_s: float) -> Cluster:
+        if len(self._asked.union(names)) > MOST_ASKED:
+            self.close()
+        if self._client is None:
+            self._client = KafkaClient(self._options)
+        self._asked.update(names)
+        self._client.name_topics(names)
+        found = self._client.fetch_cluster((), timeout_s)
+        self._client.drop_events()
+        wanted = set(names)
+        return Cluster(
+            found.brokers,
+            {name: leaders for name, leaders in found.topics.items() if name in wanted},
+            {name: code for name, code in found.errors.items() if name in wanted},
+        )
+
+    def close(self) -> None:
+        if self._client:
+            self._client.close()
+        self._client = None
+        self._asked.clear()

@@ -1,16 +1,22 @@
-"""A consumer that reads the offsets it is told to, and leaves no trace: no group, nothing committed."""
+"""Reading from Kafka: a consumer that leaves no trace, and the search for the record of one message.
+
+The consumer reads the offsets that it is given. It joins no group, and commits nothing. The record of a
+message is found by the header `bruce-id`, near its timestamp.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from dispatch.diagnosis import KafkaError, explain_errors
-from dispatch.errors import BadProperty
+from dispatch.errors import BadProperty, Code, Unreachable
+from dispatch.handover import HEADER_NAME
 from dispatch.options import demand_credentials
 
 _SETTINGS = {
@@ -20,15 +26,20 @@ _SETTINGS = {
     "enable.partition.eof": "true",
     "isolation.level": "read_committed",
     "auto.offset.reset": "earliest",
-    # Nothing of brokers that fail: that is told once, by `Listener.why`.
+    # Nothing about brokers that fail: `Listener.why` says that once.
     "log_level": "2",
 }
 _REMEMBERED = 64
 """Errors: brokers that are away give two a second each."""
 
+TIMEOUT_S = 15.0
+"""For each question to the brokers, at most."""
+_BATCH = 1000
+_POLL_S = 1.0
+
 
 class Listener(Consumer):
-    """A consumer that knows why it does not get on."""
+    """A consumer that can say why it makes no progress."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self._errors: deque[KafkaError] = deque(maxlen=_REMEMBERED)
@@ -38,8 +49,8 @@ class Listener(Consumer):
         self._errors.append(KafkaError(time.time(), error.name(), error.str()))
 
     def why(self, error: KafkaException) -> str:
-        """What made a call fail: what is wrong with the connections, in words, or else librdkafka's own."""
-        # It serves what `_remember` is told.
+        """Why a call failed: the trouble with the connections in our words, or else librdkafka's own."""
+        # This calls `_remember`.
         self.poll(0)
         return explain_errors(self._errors) or str(error.args[0].str())
 
@@ -52,3 +63,82 @@ def open_consumer(properties: Mapping[str, str]) -> Listener:
     except KafkaException as error:
         # Such as: No such configuration property: "..."
         raise BadProperty("", f"librdkafka refuses the [kafka] properties: {error.args[0].str()}") from error
+
+
+class Wanted(NamedTuple):
+    """A message as its record would be known."""
+
+    topic: str
+    stamp: bytes
+    """The header's value, 24 bytes."""
+    from_ms: int
+    """No record of it has an earlier timestamp, ms since the epoch."""
+
+
+class RecordPosition(NamedTuple):
+    """The position of a record in Kafka."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+def find_records(
+    properties: Mapping[str, str], wanted: Wanted, first: int | None = None, seconds: float = 60.0
+) -> list[RecordPosition]:
+    """All records of a message, in Kafka's order, partition by partition; [] when there is none.
+
+    `first`: the partition to look at before the others. A record whose sender's clock was wrong is found
+    only if its timestamp is not before `from_ms`. Raises BadProperty, Unreachable, which is also what is
+    raised when `seconds` are over before all was read.
+    """
+    deadline = time.monotonic() + seconds
+    with closing(open_consumer(properties)) as consumer:
+        try:
+            starts = _starts(consumer, wanted, min(seconds, TIMEOUT_S))
+            starts.sort(key=lambda start: start.partition != first)
+            return [found for start in starts for found in _search(consumer, start, wanted, deadline)]
+        except KafkaException as error:
+            code, why = error.args[0].code(), consumer.why(error)
+            raise Unreachable(code, f"Kafka cannot be searched: {why}") from error
+
+
+def _starts(consumer: Consumer, wanted: Wanted, timeout_s: float) -> list[TopicPartition]:
+    """Of each partition the first offset whose record is not older; without those that have none."""
+    found = consumer.list_topics(wanted.topic, timeout=timeout_s).topics[wanted.topic]
+    asked = [TopicPartition(wanted.topic, number, wanted.from_ms) for number in sorted(found.partitions)]
+    if not asked:
+        return []
+    return [at for at in consumer.offsets_for_times(asked, timeout=timeout_s) if at.offset != OFFSET_END]
+
+
+def _search(
+    consumer: Consumer, start: TopicPartition, wanted: Wanted, deadline: float
+) -> Iterable[RecordPosition]:
+    _, end = consumer.get_watermark_offsets(start, timeout=TIMEOUT_S)
+    consumer.assign([start])
+    offset = start.offset
+    while offset < end:
+        if time.monotonic() > deadline:
+            raise Unreachable(
+                int(Code.TIMED_OUT),
+                f"the search of {wanted.topic} [{start.partition}] was not over in time: "
+                f"it came to offset {offset} of {end}",
+            )
+        for message in consumer.consume(_BATCH, _POLL_S):
+            if (error := message.error()) is None:
+                offset = _offset(message) + 1
+                if _is_wanted(message.headers(), wanted.stamp):
+                    yield RecordPosition(start.partition, offset - 1, message.timestamp()[1])
+            elif error.name() == "_PARTITION_EOF":
+                offset = end
+            elif not (error.retriable() or error.code() < 0):
+                raise KafkaException(error)
+
+
+def _offset(message: Any) -> int:
+    return int(message.offset())
+
+
+def _is_wanted(headers: Any, stamp: bytes) -> bool:
+    return any(name.encode() == HEADER_NAME and value == stamp for name, value in headers or ())

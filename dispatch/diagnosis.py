@@ -1,14 +1,23 @@
-"""What is wrong with a connection to Kafka, and what to do: librdkafka's words in ours, in one table.
+"""The trouble with a connection to Kafka, and what to do: librdkafka's words in ours, in one table.
 
-An error's name and text are looked up; statistics tell of connections that end without an error. Each
-sentence says what, where and what to do.
+An error's name and text are looked up; statistics show connections that end without an error. Each sentence
+says what, where and what to do.
+
+Why a broker's certificate was refused, OpenSSL says to a callback alone: librdkafka's own words are the same
+for every cause ("certificate verify failed"). The callback (`catch_verify_errors`) changes no result: what
+OpenSSL refuses stays refused, and an error in here refuses as well (ctypes then returns 0). It is called by
+librdkafka's threads, once for each certificate of a chain at each handshake.
 """
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Iterable, Mapping
+from ctypes import POINTER, c_char_p, c_int, c_int32, c_size_t, c_void_p
 from typing import Any, NamedTuple
+
+from dispatch.librdkafka import Library
 
 
 class KafkaError(NamedTuple):
@@ -27,7 +36,7 @@ _KAFKA = "in [kafka] and restart bruce"
 _TABLE = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
-        # Who we are. An empty list of mechanisms: it is a listener without users.
+        # Our user. An empty list of mechanisms: it is a listener without users.
         (
             r"^_AUTHENTICATION .*supported mechanisms: *(\(after .*)?$",
             "the listener at {where} knows no passwords: set security.protocol to PLAINTEXT or SSL, or "
@@ -42,7 +51,7 @@ _TABLE = tuple(
             "Kafka refuses who we are ({plain}): correct sasl.username, sasl.password or sasl.mechanism "
             f"{_KAFKA}, or mend the user on the brokers",
         ),
-        # The broker's certificate, in the words of dispatch.verdicts.
+        # The broker's certificate: see _VERIFY_ERRORS.
         (
             "certificate has expired",
             "the certificate of Kafka at {where}, or of its authority, has expired: renew it on the broker",
@@ -106,7 +115,7 @@ _REFUSED = tuple(
         ),
     )
 )
-"""What librdkafka says of properties when a producer is made."""
+"""librdkafka's words about properties, when it is asked for a producer."""
 _BROKER = re.compile(r"^(?:\w+://)?(?P<broker>\S+?)/(?:bootstrap|\d+): ")
 _STATE = re.compile(r"\s*\(after \d+ms in state .*\)$")
 
@@ -129,7 +138,9 @@ def explain_endings(statistics: Mapping[str, Any], protocol: str) -> str:
     `statistics`: librdkafka's; `protocol`: our security.protocol.
     """
     brokers = [b for b in statistics.get("brokers", {}).values() if b.get("source") != "logical"]
+    # A broker that hangs lets requests time out, and librdkafka itself then ends the connection.
     ended = [b for b in brokers if b.get("disconnects") and b["rx"] <= b["connects"]]
+    ended = [b for b in ended if not b.get("req_timeouts")]
     if not ended or any(b["state"] == "UP" and b not in ended and b["rx"] > b["connects"] for b in brokers):
         return ""
     where, shown = ended[0]["nodename"], protocol.upper()
@@ -152,3 +163,66 @@ def plain(text: str) -> str:
     found = _BROKER.match(text)
     where = f"{found['broker']}: " if found else ""
     return where + _STATE.sub("", _BROKER.sub("", text)).strip()
+
+
+_EXPIRED, _NOT_YET, _STRANGE, _ELSEWHERE, _REVOKED = (
+    "certificate has expired",
+    "certificate is not valid yet",
+    "certificate is of no known authority",
+    "certificate is for another name",
+    "certificate is revoked",
+)
+_VERIFY_ERRORS = {
+    # The numbers of X509_V_ERR_..., which OpenSSL's x509_vfy.h fixes.
+    2: _STRANGE,
+    9: _NOT_YET,
+    10: _EXPIRED,
+    18: _STRANGE,
+    19: _STRANGE,
+    20: _STRANGE,
+    21: _STRANGE,
+    23: _REVOKED,
+    62: _ELSEWHERE,
+    64: _ELSEWHERE,
+}
+_VERIFY_CALLBACK = ctypes.CFUNCTYPE(
+    *(c_int, c_void_p, c_char_p, c_int32, POINTER(c_int), c_int),
+    *(c_void_p, c_size_t, c_void_p, c_size_t, c_void_p),
+)
+_refused: dict[str, str] = {}
+"""By host:port, why its certificate was refused last. Of this process: its clients have one cluster each, and
+a function that librdkafka's threads may call must outlive every client."""
+
+
+def _note_verify_error(
+    _handle: int,
+    broker: bytes,
+    _broker_id: int,
+    error: Any,
+    _depth: int,
+    _certificate: int,
+    _size: int,
+    _said: int,
+    _said_size: int,
+    _opaque: int,
+) -> int:
+    code = int(error[0])
+    if code == 0:
+        return 1
+    _refused[broker.decode("utf-8", "replace")] = _VERIFY_ERRORS.get(
+        code, f"certificate has OpenSSL's error {code}"
+    )
+    return 0
+
+
+_verify_callback = _VERIFY_CALLBACK(_note_verify_error)
+
+
+def catch_verify_errors(library: Library, conf: int) -> None:
+    """Have TLS verify errors noted of each client that is made from this configuration (rd_kafka_conf_t)."""
+    library.conf_set_ssl_cert_verify_cb(conf, ctypes.cast(_verify_callback, c_void_p))
+
+
+def verify_error_of(text: str) -> str:
+    """Why the certificate of the broker that an error's text names was refused; empty when it was not."""
+    return next((words for broker, words in _refused.items() if broker in text), "")

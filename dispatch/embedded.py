@@ -14,7 +14,7 @@ is answered by one line: null, a result, or {"error": "..."}.
     ["requests"]                           {"api key": requests since the first such command}
     ["quit"]
 
-It ends when its input closes, or with the thread that started it. What it cannot prove: it keeps 5 MiB
+It ends when its input closes, or with the thread that started it. Its limits: it keeps 5 MiB
 or 100,000 message sets a partition and drops the oldest, does not remove the duplicates of an idempotent
 producer, and shows aborted data.
 """
@@ -48,7 +48,7 @@ class MockCluster:
     def __init__(self, brokers: int) -> None:
         self._library = load()
         conf = self._library.conf_new()
-        # Its log goes to standard error, which belongs to whoever started us.
+        # Its log goes to standard error, which belongs to the process that started this one.
         set_properties(self._library.conf_set, conf, {"log_level": "0"})
         said = ctypes.create_string_buffer(512)
         self._handle = self._library.new(PRODUCER, conf, said, len(said))
@@ -228,7 +228,7 @@ def main() -> None:
     parser.add_argument("--topic", type=_parse_topic, action="append", default=[], metavar="NAME:PARTITIONS")
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Ctrl-C in a terminal reaches the whole group; who started us decides when we end.
+    # Ctrl-C in a terminal reaches the whole group; the process that started this one decides when it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     cluster = MockCluster(options.brokers)
     for name, partitions in options.topic:
@@ -240,7 +240,7 @@ def main() -> None:
         print(json.dumps(_answer(cluster, line)), flush=True)
     cluster.close()
     sys.stdout.flush()
-    # The hidden client behind the cluster has threads that nobody needs to wait for.
+    # The hidden client behind the cluster has threads that need not be waited for.
     os._exit(0)
 
 

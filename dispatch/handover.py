@@ -14,7 +14,7 @@ is filled once and only its changing words are written for each message:
     HEADER        name         value   bytes       left out when records are not stamped
     HEADER        name         value   bytes       only of messages that are replayed
 
-What cannot go now holds its partition: from that message on, nothing of the partition goes until the
+A message that cannot go now holds its partition: from it on, nothing of the partition goes until the
 router has caught up. That alone keeps order; see `hand_over`.
 """
 
@@ -26,16 +26,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.brokers import BACKING_OFF
-from dispatch.codes import Code
+from dispatch.errors import Code
 from dispatch.librdkafka import COPY_MESSAGE, Library, Vtype
-from spool.kernel import address_of, call, kernel, store_i64, store_u8
+from dispatch.tables import BACKING_OFF
+from spool.native.kernel import kernel
+from spool.native.memory import address_of, call, store_i64, store_u8
 
 HEADER_NAME = b"bruce-id"
 HEADER_BYTES = 24
 """Spool uuid, 16 bytes; sequence, 8 bytes, big-endian."""
 REPLAY_NAME = b"bruce-replay"
-"""When somebody asked for the message again: ms since the epoch, in digits."""
+"""When the replay was asked for: ms since the epoch, in digits."""
 
 _KINDS = (
     Vtype.RKT,
@@ -52,7 +53,7 @@ _WORDS = 9
 _RKT, _PARTITION, _MSGFLAGS, _VALUE, _KEY, _TIMESTAMP, _OPAQUE, _HEADER = (
     8 * (_WORDS * row + 1) for row in range(len(_KINDS))
 )
-"""Where in the array, in bytes, the first word of each union lies."""
+"""The offset in the array, in bytes, of the first word of each union."""
 _TOO_LARGE = int(Code.MSG_SIZE_TOO_LARGE)
 _FATAL = int(Code.FATAL)
 _NO_ROOM = 1 << 30
@@ -60,7 +61,7 @@ _NO_ROOM = 1 << 30
 
 
 class Producer(NamedTuple):
-    """Where to call, and what is written on the way."""
+    """The functions to call, and the memory that is written on the way."""
 
     handle: int
     """rd_kafka_t"""
@@ -149,9 +150,9 @@ def hand_over(
     cannot go holds it. When catching up the partition is held and stays so, its `held_from` moving along:
     earlier rows were sent before and are skipped, and the first that cannot go is where to continue.
 
-    The tables are those of `dispatch.partitions`, `brokers` and `flight`, with room in flight for all.
+    The tables are those of `dispatch.tables`, `brokers` and `flight`, with room in flight for all.
     `window`: messages and bytes a broker may have in flight. Returns how many rows were sent, held back,
-    and refused for good (they stand in `refused`, `dispatch.reports.ROW`s, room for all), and the last
+    and refused for good (they are in `refused`, `dispatch.records.ROW`s, with room for all), and the last
     error that held a partition back, or 0.
     """
     sent = held = refusals = error = 0
@@ -236,7 +237,13 @@ def enclose(argument_at: int, at: int, length: int) -> None:
 @kernel
 def produce(producer: Producer) -> int:
     """Hand one message to librdkafka; returns its error code, 0 when taken."""
-    error = call(producer.produceva, producer.handle, producer.arguments_at, producer.arguments)
+    return offer(producer, producer.arguments_at, producer.arguments)
+
+
+@kernel
+def offer(producer: Producer, arguments_at: int, arguments: int) -> int:
+    """The same of so many arguments at an address."""
+    error = call(producer.produceva, producer.handle, arguments_at, arguments)
     if error == 0:
         return 0
     code = call(producer.error_code, error) & 0xFFFFFFFF

@@ -1,11 +1,11 @@
 """librdkafka, reached through ctypes: the copy that the confluent_kafka wheel carries.
 
 confluent_kafka's own interface costs a Python call per message, so messages go to the library directly.
-Its file has no fixed name; what importing confluent_kafka has mapped into this process tells. Loading
+Its file has no fixed name; it is found among the files that importing confluent_kafka has mapped. Loading
 starts no thread; a client does.
 
-Pointers travel as integers, and kernels call by address (`spool.kernel.call`): a ctypes function inside
-a kernel would keep it from being cached on disk.
+Pointers travel as integers, and kernels call by address (`spool.native.memory.call`): a ctypes function
+inside a kernel would keep it from being cached on disk.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Vtype(IntEnum):
 
 
 class Event(IntFlag):
-    """rd_kafka_event_type_t: what lies in a queue."""
+    """rd_kafka_event_type_t: the kinds of events in a queue."""
 
     DELIVERY = 0x1
     LOG = 0x4
@@ -139,13 +139,27 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "event_error": (c_int, c_void_p),
     "event_error_string": (c_char_p, c_void_p),
     "event_error_is_fatal": (c_int, c_void_p),
-    "event_stats": (c_char_p, c_void_p),
+    "event_stats": (c_void_p, c_void_p),
     "event_log": (c_int, c_void_p, POINTER(c_char_p), POINTER(c_char_p), POINTER(c_int)),
     "produceva": (c_void_p, c_void_p, c_void_p, c_size_t),
     "init_transactions": (c_void_p, c_void_p, c_int),
     "begin_transaction": (c_void_p, c_void_p),
     "commit_transaction": (c_void_p, c_void_p, c_int),
     "abort_transaction": (c_void_p, c_void_p, c_int),
+    "queue_new": (c_void_p, c_void_p),
+    "AdminOptions_new": (c_void_p, c_void_p, c_int),
+    "AdminOptions_set_request_timeout": (c_int, c_void_p, c_int, c_char_p, c_size_t),
+    "AdminOptions_destroy": (None, c_void_p),
+    "ConfigResource_new": (c_void_p, c_int, c_char_p),
+    "ConfigResource_destroy_array": (None, POINTER(c_void_p), c_size_t),
+    "DescribeConfigs": (None, c_void_p, POINTER(c_void_p), c_size_t, c_void_p, c_void_p),
+    "event_DescribeConfigs_result": (c_void_p, c_void_p),
+    "DescribeConfigs_result_resources": (POINTER(c_void_p), c_void_p, POINTER(c_size_t)),
+    "ConfigResource_name": (c_char_p, c_void_p),
+    "ConfigResource_error": (c_int, c_void_p),
+    "ConfigResource_configs": (POINTER(c_void_p), c_void_p, POINTER(c_size_t)),
+    "ConfigEntry_name": (c_char_p, c_void_p),
+    "ConfigEntry_value": (c_char_p, c_void_p),
     "error_code": (c_int, c_void_p),
     "error_string": (c_char_p, c_void_p),
     "error_is_fatal": (c_int, c_void_p),
@@ -190,8 +204,8 @@ class Library:
         raise AttributeError(f"rd_kafka_{name} is not among the functions in dispatch.librdkafka")
 
     def address(self, name: str) -> int:
-        """Where a function starts, as `spool.kernel.call` takes it."""
-        # As spool.kernel.function_address, without the Numba that the embedded Kafka would load.
+        """The address of a function, as `spool.native.memory.call` takes it."""
+        # As spool.native.memory.function_address, without the Numba that the embedded Kafka would load.
         return int(ctypes.cast(getattr(self, name), c_void_p).value or 0)
 
     def error_name(self, code: int) -> str:
@@ -199,7 +213,7 @@ class Library:
         return _text(self.err2name(code))
 
     def error_text(self, code: int) -> str:
-        """What librdkafka says about an error code."""
+        """librdkafka's words about an error code."""
         return _text(self.err2str(code))
 
 
@@ -226,7 +240,7 @@ def version() -> str:
 
 
 def features() -> str:
-    """What the library was built with: codecs, TLS, ways to authenticate. Raises NoLibrary."""
+    """The features that the library was built with: codecs, TLS, ways to authenticate. Raises NoLibrary."""
     library, said = load(), ctypes.create_string_buffer(512)
     conf = library.conf_new()
     library.conf_get(conf, b"builtin.features", said, ctypes.byref(c_size_t(len(said))))

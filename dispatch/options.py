@@ -1,4 +1,4 @@
-"""What can be set about delivery, and the librdkafka properties that follow from it."""
+"""The options of delivery, and the librdkafka properties that follow from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _DEFAULTS = {
     "client.id": "bruce",
     "acks": "all",
     "enable.idempotence": "true",
-    # Batching pays for most of the broker's work: 20 ms halves it against 5 ms.
+    # Batching pays for most of the broker's work: 20 ms halves it against 5 ms. Behind the last message that
+    # there is, the router hurries, unless the configuration says how long to linger.
     "linger.ms": "20",
     # Both stand above any sensible sum of windows, so that the windows decide and not this queue.
     "queue.buffering.max.messages": "2000000",
@@ -74,6 +75,9 @@ class DispatchOptions:
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     """librdkafka properties, as they stand in its CONFIGURATION.md: TLS, SASL, batching, compression.
 
+    `bootstrap.servers` names the brokers, or is `embedded`: a Kafka in memory, for a first try and for tests,
+    which makes every topic, and forgets everything when bruce ends. The log tells its address.
+
     A secret need not stand here: `"sasl.password.credential" = "kafka-password"` takes the value from a
     credential of that name, which systemd hands over (`LoadCredential=`), and so for any property; keys and
     certificates by `ssl.key.pem.credential` and its like.
@@ -82,6 +86,14 @@ class DispatchOptions:
     """
     topics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By topic, librdkafka's topic properties that differ from `kafka`: `compression.type`, `acks`."""
+    partitioner: str = "murmur2"
+    """How the partition of a message is chosen, if its topic has no partitioner of its own, and the message
+    no partition key (one that has it goes by that number). `murmur2`: by the record's key, as Kafka's client
+    for Java; a message without a key, or with an empty one, goes by `any`. `crc32`: the same, as librdkafka.
+    `any`: whatever the key, to any partition that is there; messages that are read together go to one, then
+    the next has its turn; Bruce and Dory did that. `round_robin`: each message to the next partition.
+    Danger: after a change the messages of a key go on in another partition.
+    """
     window_messages: int = 25_000
     """Messages in flight per broker, at most. Each takes about 400 bytes of memory beside key
     and value. Danger: low values cost throughput, high ones memory."""
@@ -110,12 +122,12 @@ class DispatchOptions:
     they are dead-lettered, or discarded. Danger: with a short time a topic that is made late loses its first.
     """
     dead_letter_topic: str = ""
-    """Where messages go that Kafka will never take: too large, refused for their content, of no topic.
+    """The topic for messages that Kafka will never take: too large, refused for their content, of no topic.
 
     The value is the datagram as it was sent, the key that of the message; headers tell why (`bruce-reason`),
     the topic (`bruce-topic`), and the times of the first and last attempt (`bruce-first-attempt`,
-    `bruce-last-attempt`, in ms). It must exist, or be made by Kafka on demand. What it refuses too is
-    discarded. Danger: without one, and without a discard_file, such messages are counted and gone.
+    `bruce-last-attempt`, in ms). It must exist, or Kafka must make it on demand. A message that it refuses,
+    too, is discarded. Danger: without one, and without a discard_file, such messages are counted and gone.
     """
     discard_file: Path | None = None
     """A file for messages that are discarded though they were accepted, for `brucectl replay --discards`.
@@ -125,15 +137,15 @@ class DispatchOptions:
     their segments.
     """
     discard_file_bytes: int = 64 << 20
-    """Bytes after which the discard file is called .1, in place of the one before, and begun anew."""
+    """Bytes after which bruce renames the discard file to .1, over the earlier one, and begins another."""
     engine: str = LIVE
-    """Who delivers. `live`: bruce itself, as messages come. `spark`: jobs only, such as `brucectl spark run`;
+    """The deliverer. `live`: bruce itself, as messages come. `spark`: jobs only, like `brucectl spark run`;
     bruce takes messages in, and writes down what jobs have delivered. Danger: without a job nothing is
     delivered, and the spool fills."""
     mode: str = "at_least_once"
-    """`at_least_once`: what a crash leaves unclear is sent again. `exactly_once`: in transactions, ten a
-    second; a consumer with `isolation.level=read_committed` sees each message once. A broker that stands
-    still holds up the others for up to 10 s, until it is left out. `at_most_once`: a message counts as
+    """`at_least_once`: messages that a crash leaves unclear are sent again. `exactly_once`: in transactions,
+    ten a second; a consumer with `isolation.level=read_committed` sees each message once. A broker that
+    stalls delays the others for up to 10 s, until it is left out. `at_most_once`: a message counts as
     delivered before it is sent, and no acknowledgement is asked for. Danger: that loses messages."""
     progress_topic: str = "bruce-progress"
     """For `exactly_once`: the topic in which each transaction says what it delivered. Made when it is not
@@ -152,7 +164,9 @@ def properties(options: DispatchOptions) -> dict[str, str]:
     _refuse(given, "kafka")
     if not given.get("bootstrap.servers"):
         raise BadProperty(
-            "bootstrap.servers", "Kafka property 'bootstrap.servers' is missing: name at least one host:port"
+            "bootstrap.servers",
+            "Kafka property 'bootstrap.servers' is missing: name at least one host:port, or \"embedded\" for "
+            "a Kafka in memory that forgets everything at the end",
         )
     if options.mode == "exactly_once":
         _refuse_weaker(given, options.topics)
@@ -164,8 +178,13 @@ def properties(options: DispatchOptions) -> dict[str, str]:
     return effective
 
 
+def chooses_linger(options: DispatchOptions) -> bool:
+    """Whether the configuration says how long the producer lingers."""
+    return any(_ALIASES.get(key, key) == "linger.ms" for key in options.kafka)
+
+
 def demand_credentials(kafka: Mapping[str, str]) -> None:
-    """Raises BadProperty when the value of a property lies where it could not be read."""
+    """Raises BadProperty when the value of a property is in a credential that could not be read."""
     for key, name in kafka.items():
         if key.endswith(CREDENTIAL):
             wanted = key.removesuffix(CREDENTIAL)
@@ -184,7 +203,7 @@ def topic_properties(options: DispatchOptions, topic: str) -> dict[str, str]:
 
 
 def _refuse_weaker(given: Mapping[str, str], topics: Mapping[str, Mapping[str, str]]) -> None:
-    """Raises BadProperty for what a transaction cannot do with."""
+    """Raises BadProperty for a property that weakens a transaction."""
     for table, chosen in {"kafka": given, **{f"topics.{name}": own for name, own in topics.items()}}.items():
         for key, wanted in (("acks", ("all", "-1")), ("enable.idempotence", ("true",))):
             if chosen.get(key, wanted[0]) not in wanted:

@@ -8,7 +8,7 @@ partition without looking at anything else. The router reads the log again from 
 `catching_up=True`, and calls `release` when it has come to where the live path is.
 
 Rejected: a queue per partition in memory (the spool is the only queue), and stopping the whole batch
-(one stuck broker would stop all). What remains: a message that *fails* after it was handed over may have
+(one stuck broker would stop all). One case remains: a message that *fails* after it was handed over may have
 successors in flight that succeed; the router holds the partition, waits until it is empty, and sends
 again what has no outcome. With idempotence that happens only after a permanent refusal or a fatal error.
 Kafka 4.4 refuses a whole batch for one record's timestamp, all with the same code, so a refusal is to be
@@ -21,29 +21,26 @@ message that says 0 goes out with 1, the nearest that can be said.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.brokers import BrokerTable
-from dispatch.client import KafkaClient
-from dispatch.cluster import Cluster
-from dispatch.codes import Code
-from dispatch.flight import Flight
-from dispatch.handover import HEADER_NAME, Envelope, Rows, hand_over, may_send
-from dispatch.letters import Letter, charge, produce
+from dispatch.client import Cluster, KafkaClient
+from dispatch.errors import Code
+from dispatch.handover import HEADER_NAME, Envelope, Rows, hand_over
 from dispatch.options import DispatchOptions
-from dispatch.partitions import NONE, PartitionTable, order_by_partition
-from dispatch.reports import ROW, collect, reader
-from spool.kernel import address_of
-from spool.record import Batch, Topics
+from dispatch.records import ROW, DeadLetter, collect, lay_out, post, reader
+from dispatch.tables import NONE, BrokerTable, Flight, PartitionTable, order_by_partition
+from spool.format.batch import Batch, Topics
+from spool.native.memory import address_of
 
 REPORTS_AT_ONCE = 1 << 16
 
 
 class HandedOver(NamedTuple):
-    """What became of the rows of one `send`."""
+    """The result of one `send`, by rows."""
 
     sent: int
     held: int
@@ -55,7 +52,7 @@ class HandedOver(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """What became of messages; columns of one length, each message once."""
+    """The outcomes of messages; columns of one length, each message once."""
 
     sequence: npt.NDArray[np.int64]
     code: npt.NDArray[np.int32]
@@ -154,30 +151,47 @@ class Pool:
             self._refused.append(refused[:refusals])
         return HandedOver(sent, held, refusals, error)
 
-    def post(self, letter: Letter, flat: int) -> int:
-        """Hand over one record to a partition: 0, or why not. Its outcome comes as those of messages do."""
-        partition, brokers = self.partitions.rows[flat], self.brokers.rows
-        if not may_send(int(partition.leader), letter.size, brokers, self._window):
-            return int(Code.QUEUE_FULL)
+    def post(self, letters: Sequence[DeadLetter], flats: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Hand over records, to partitions: of each 0, or why not. Outcomes come as those of messages do.
+
+        `letters`: one at least; all have headers of the same names.
+        """
         if self._stamp:
-            stamp = (HEADER_NAME, self._uuid + letter.sequence.to_bytes(8, "big"))
-            letter = letter._replace(headers=[*letter.headers, stamp])
-        self.flight.make_room(1)
-        number = int(self.flight.free[int(self.flight.free_count[0]) - 1])
-        code = produce(self._client, partition, number, letter)
-        if code == 0:
-            self.flight.free_count[0] -= 1
-            charge(self.flight.rows[number], letter, flat, self.partitions, brokers)
-        return code
+            letters = [
+                letter._replace(
+                    headers=[
+                        *letter.headers,
+                        (HEADER_NAME, self._uuid + letter.sequence.to_bytes(8, "big")),
+                    ]
+                )
+                for letter in letters
+            ]
+        arguments = lay_out(letters, self.partitions.rows[flats])
+        self.flight.make_room(len(letters))
+        codes = np.zeros(len(letters), np.int32)
+        post(
+            self._envelope.producer,
+            arguments.table,
+            address_of(arguments.table),
+            np.array([letter.sequence for letter in letters], np.int64),
+            flats,
+            self.partitions.rows,
+            self.brokers.rows,
+            self.flight.rows,
+            self.flight.free,
+            self.flight.free_count,
+            self._window,
+            time.monotonic_ns(),
+            codes,
+        )
+        return codes
 
     def orphan(self, topic: int) -> None:
         """A topic is gone: none of its partitions has a leader."""
-        if topic < len(self.partitions.partitions_of):
-            flats = self.partitions.flats[topic, : self.partitions.partitions_of[topic]]
-            self.partitions.rows["leader"][flats] = NONE
+        self.partitions.orphan(topic)
 
     def collect(self) -> Outcomes:
-        """What became known since the last time; does not wait. Events of other kinds go to the client."""
+        """The outcomes since the last time; does not wait. Events of other kinds go to the client."""
         filled = 0
         while True:
             filled, event = collect(
@@ -209,12 +223,17 @@ class Pool:
         return False
 
     @property
+    def ended(self) -> bool:
+        """Whether nothing will ever be handed over again."""
+        return False
+
+    @property
     def trouble(self) -> str:
         """Why nothing is delivered, in one sentence; empty when all is well."""
         return ""
 
     def in_flight(self) -> int:
-        """Messages handed over whose outcome is not told."""
+        """Messages handed over whose outcome was not returned yet."""
         return int(self.brokers.rows["messages"].sum()) if len(self.brokers.rows) else 0
 
     def close(self) -> bool:
@@ -222,13 +241,13 @@ class Pool:
         return True
 
     def unsettled(self) -> npt.NDArray[np.int64]:
-        """int64 by flat number: messages whose outcome is not told yet."""
+        """int64 by flat number: messages whose outcome was not returned yet."""
         count = self.partitions.count
         refused = np.concatenate([*self._refused, np.empty(0, ROW)])["flat_number"]
         return np.asarray(self.partitions.rows["messages"][:count] + np.bincount(refused, minlength=count))
 
     def lowest_in_flight(self) -> npt.NDArray[np.int64]:
-        """int64 by flat number: the lowest sequence in flight; `flight.NOBODY` where there is none."""
+        """int64 by flat number: the lowest sequence in flight; `flight.NO_SEQUENCE` where there is none."""
         return self.flight.lowest(self.partitions.count)
 
     def observe(self) -> None:
@@ -240,8 +259,8 @@ class Pool:
     def rebuild(self) -> Outcomes:
         """Go on with another producer in place of one that is finished. Collect from that one before.
 
-        What was in flight is returned with PURGE_INFLIGHT: it may or may not be in Kafka, and nobody will
-        say. Hold its partitions from the lowest of these sequences, and catch up. Raises DispatchError.
+        All that was in flight is returned with PURGE_INFLIGHT: it may or may not be in Kafka, and no report
+        will say. Hold its partitions from the lowest of these sequences, and catch up. Raises DispatchError.
         """
         client = self._client
         client.renew()
@@ -260,7 +279,7 @@ class Pool:
         return _outcomes(told, more=False)
 
     def serve(self, spool_uuid: bytes) -> None:
-        """Go on with the messages of another spool. Nothing may be in flight: its numbers begin anew."""
+        """Go on with the messages of another spool. Nothing may be in flight: its numbers begin at 0."""
         assert not self.in_flight()
         self._uuid = spool_uuid
         self._attach()

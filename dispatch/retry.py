@@ -1,6 +1,6 @@
-"""What follows from an error code: one table, no state.
+"""The decision that follows from an error code: one table, no state.
 
-A code that is not in the table is tried again: a message may wait in the spool for as long as it takes, and
+A code that is not in the table is tried again: a message may wait in the spool without limit, and
 a code we do not know is no reason to lose one. Nothing is discarded for a cause that can pass.
 """
 
@@ -9,17 +9,17 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from dispatch.codes import Code
-from spool.wire import Reason
+from dispatch.errors import Code
+from spool.format.wire import Reason
 
 
 class Action(Enum):
-    """What is to be done with a message that was not acknowledged."""
+    """The next step with a message that was not acknowledged."""
 
     RETRY = "retry"
     """Send it again; the cause is expected to pass."""
     REFRESH = "refresh"
-    """Fetch the metadata, choose its broker anew, and send it again."""
+    """Fetch the metadata, choose its broker again, and send it."""
     DISCARD = "discard"
     """It will never be taken: count it with the reason, and go on."""
     REBUILD = "rebuild"
@@ -190,11 +190,11 @@ _CODES = {
 }
 TABLE = {int(code): decision for decision, codes in _CODES.items() for code in codes}
 """By code."""
-_UNHEARD_OF = Decision(Action.RETRY, "a code that nobody had heard of when this was written")
+_UNHEARD_OF = Decision(Action.RETRY, "a code that this release does not know")
 
 
 def decide(code: int) -> Decision:
-    """What to do with a message whose outcome is `code` (not 0).
+    """The decision about a message whose outcome is `code` (not 0).
 
     A broker that names no record refuses the whole batch with one code: send each message by itself
     before a DISCARD is believed.

@@ -1,36 +1,50 @@
-"""Who may write to which topics: the rules of `[access]`, and the loop that asks them.
+"""Access to topics: the rules of `[access]`, the accounts that they name, and the loop that checks a message.
 
-The first rule whose pattern fits a topic decides: who it names may write, and nobody else. A topic that no
-pattern fits is everybody's. In a pattern `*` stands for any number of characters, `?` for one.
+The first rule whose pattern matches a topic decides: the senders that it names may write, and no others. A
+topic that matches no pattern is open to every sender. In a pattern `*` matches any number of characters, `?`
+matches one.
 
-A sender is known by what the kernel says of it: uid and gid of the process, at the time of sending
-(SCM_CREDENTIALS) or of connecting (SO_PEERCRED). Of its supplementary groups neither says anything. So a
-group stands for the processes that run in it, and for the users that the host's database counts among its
-members when the rules are read. By TCP nobody says who he is; a rule can name that door as a whole.
+The kernel identifies a sender: uid and gid of the process, at the time of sending (SCM_CREDENTIALS) or of
+connecting (SO_PEERCRED). Neither tells its supplementary groups. So a group means the processes that run in
+it, and the users that the host's database lists as its members when the rules are read. A TCP connection has
+no uid; a rule can name all of TCP.
 
-Who runs bruce may write to every topic: the spool is that user's own, and messages of ack_socket come with
-that name (ingest.acknowledger).
+The user that runs bruce may write to every topic: the spool is that user's own, and messages of ack_socket
+come under its uid (ingest.acknowledger).
+
+The host may get its users and groups from a directory elsewhere (nsswitch.conf), which may not answer for
+minutes. A supervisor that waited for it would start no successor, and would not answer the service manager.
+So a child process asks, and is ended when it takes too long (`look_up`).
 """
 
 from __future__ import annotations
 
+import grp
+import json
 import os
-from collections.abc import Mapping, Sequence
+import pwd
+import select
+import signal
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.accounts import Account, look_up
-from ingest.errors import BadAccessRule
-from spool.kernel import address_of, kernel, load_i64, load_u8
-from spool.wire import load_be16
+from ingest.errors import BadAccessRule, NoAccounts
+from ingest.role import die_with
+from spool.format.wire import TOPIC_SIZE_BYTES, load_be16, topic_at
+from spool.native.kernel import kernel
+from spool.native.memory import Address, address_of, load_i64, load_u8
 
+LOOK_UP_S = 10.0
+"""For all names together: far below half of a watchdog's time."""
 EVERYBODY, TCP = "everybody", "tcp"
 NO_ID = 0xFFFFFFFF
-"""Stands for a uid or gid that is not known."""
+"""A uid or gid that is not known."""
 TCP_GID = -1
-"""Stands for the gid of who came by TCP."""
+"""In place of a gid: the sender uses TCP."""
 _RULES, _OWN, _HEAD_WORDS = 0, 8, 2
 _ROW_WORDS = 7
 _PATTERN, _PATTERN_BYTES, _DOORS, _UIDS, _UID_COUNT, _GIDS, _GID_COUNT = (8 * n for n in range(_ROW_WORDS))
@@ -40,7 +54,7 @@ _STAR, _ANY = ord("*"), ord("?")
 
 @dataclass(frozen=True, slots=True)
 class Senders:
-    """Those that one rule names."""
+    """The senders that one rule names."""
 
     uids: frozenset[int]
     gids: frozenset[int]
@@ -51,7 +65,7 @@ class Senders:
 class Rules:
     """The rules in memory, as kernels read them.
 
-    `address` is 0 when there is none, else that of int64 words: how many there are, and the uid of who runs
+    `address` is 0 when there is no rule, else that of int64 words: the number of rules, and the uid that runs
     bruce; then for each rule addresses and lengths of its pattern, its uids and its gids (both sorted).
     """
 
@@ -59,11 +73,11 @@ class Rules:
         """`rules`: senders by pattern, in order. Raises BadAccessRule, NoAccounts."""
         self._kept: list[npt.NDArray[np.int64] | npt.NDArray[np.uint8]] = []
         self.senders = resolve(rules)
-        """What the names mean on this host, in order."""
+        """Pattern and senders of each rule, as resolved on this host, in order."""
         rows = [self._row(*rule) for rule in self.senders]
         head = [len(rows), os.geteuid() if own_uid is None else own_uid]
         self._words = np.array(sum(rows, head), np.int64)
-        self.address = address_of(self._words) if rows else 0
+        self.address = address_of(self._words) if rows else Address(0)
 
     def _row(self, pattern: str, senders: Senders) -> list[int]:
         text = np.frombuffer(pattern.encode(), np.uint8)
@@ -73,15 +87,15 @@ class Rules:
         return [address_of(text), len(text), doors, address_of(uids), len(uids), address_of(gids), len(gids)]
 
     def permits(self, topic: bytes, uid: int, gid: int) -> bool:
-        """What the kernels decide of a topic's name."""
+        """The decision of the compiled loops for this topic and sender."""
         name = np.frombuffer(topic + b"\0", np.uint8)
         return not self.address or bool(_permits(self.address, address_of(name), len(topic), uid, gid))
 
 
 def resolve(rules: Mapping[str, Sequence[str]]) -> list[tuple[str, Senders]]:
-    """Who is meant by the names of each rule, in order.
+    """Look up the names of each rule on this host: (pattern, senders), in order.
 
-    Raises BadAccessRule for who is not on this host, NoAccounts when the host does not say.
+    Raises BadAccessRule for a name that this host does not know, NoAccounts when it does not answer.
     """
     asked = {
         name for names in rules.values() for name in names if name.startswith(("user:", "group:", "gid:"))
@@ -90,7 +104,7 @@ def resolve(rules: Mapping[str, Sequence[str]]) -> list[tuple[str, Senders]]:
     return [(pattern, _senders(pattern, names, accounts)) for pattern, names in rules.items()]
 
 
-def _senders(pattern: str, names: Sequence[str], accounts: Mapping[str, Account]) -> Senders:
+def _senders(pattern: str, names: Sequence[str], accounts: Mapping[str, SpoolTotals]) -> Senders:
     uids, gids = set[int](), set[int]()
     for name in names:
         kind, _, value = name.partition(":")
@@ -102,21 +116,93 @@ def _senders(pattern: str, names: Sequence[str], accounts: Mapping[str, Account]
             uids.add(accounts[name].number)
         elif kind in ("gid", "group"):
             # A number that has no name has no members.
-            group = accounts.get(name) or Account(int(value))
+            group = accounts.get(name) or SpoolTotals(int(value))
             gids.add(group.number)
             uids |= group.members
     return Senders(frozenset(uids), frozenset(gids), everybody=EVERYBODY in names, tcp=TCP in names)
 
 
+@dataclass(frozen=True, slots=True)
+class SpoolTotals:
+    """A user, or a group with the users that the host lists in it."""
+
+    number: int
+    members: frozenset[int] = frozenset()
+
+
+def look_up(names: Collection[str], within_s: float = LOOK_UP_S) -> dict[str, SpoolTotals]:
+    """Look up `user:NAME`, `group:NAME` and `gid:NUMBER`: accounts by name; an unknown name has none.
+
+    Forks: only for a process without threads. Raises NoAccounts when the host does not answer in time.
+    """
+    if not names:
+        return {}
+    receiving, sending = os.pipe2(os.O_CLOEXEC)
+    parent = os.getpid()
+    child = os.fork()
+    if not child:
+        _answer(parent, names, sending)
+    os.close(sending)
+    try:
+        said = _read(receiving, within_s)
+    finally:
+        os.close(receiving)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    if not said:
+        raise NoAccounts(within_s)
+    return {
+        name: SpoolTotals(number, frozenset(members)) for name, (number, members) in json.loads(said).items()
+    }
+
+
+def _read(receiving: int, within_s: float) -> bytes:
+    """Read the answer, which the child sends complete; empty when its first byte does not come in time."""
+    if not select.select([receiving], [], [], within_s)[0]:
+        return b""
+    with os.fdopen(os.dup(receiving), "rb") as file:
+        return file.read()
+
+
+def _answer(parent: int, names: Collection[str], sending: int) -> NoReturn:
+    """In the child: ask, send the answer, and end, whatever happens."""
+    try:
+        die_with(parent)
+        found = {name: account for name in names if (account := _ask(name))}
+        with os.fdopen(sending, "w") as file:
+            file.write(json.dumps(found))
+    finally:
+        os._exit(0)
+
+
+def _ask(name: str) -> tuple[int, list[int]] | None:
+    kind, _, value = name.partition(":")
+    try:
+        if kind == "user":
+            return pwd.getpwnam(value).pw_uid, []
+        group = grp.getgrgid(int(value)) if kind == "gid" else grp.getgrnam(value)
+    except KeyError:
+        return None
+    return group.gr_gid, [uid for member in group.gr_mem if (uid := _uid(member)) is not None]
+
+
+def _uid(member: str) -> int | None:
+    try:
+        return pwd.getpwnam(member).pw_uid
+    except KeyError:
+        # The group's list may be older than the user's end.
+        return None
+
+
 @kernel
-def is_permitted(rules: int, message: int, uid: int, gid: int) -> bool:
+def is_permitted(rules: Address, message: Address, uid: int, gid: int) -> bool:
     """Whether this sender may write the well-formed message at an address. `rules`: Rules.address, not 0."""
-    topic = message + 10 + 4 * load_u8(message + 5)
-    return _permits(rules, topic + 2, load_be16(topic), uid, gid)
+    topic = topic_at(message)
+    return _permits(rules, Address(topic + TOPIC_SIZE_BYTES), load_be16(topic), uid, gid)
 
 
 @kernel
-def _permits(rules: int, topic: int, size: int, uid: int, gid: int) -> bool:
+def _permits(rules: Address, topic: Address, size: int, uid: int, gid: int) -> bool:
     if uid == load_i64(rules + _OWN):
         return True
     for number in range(load_i64(rules + _RULES)):
@@ -133,8 +219,8 @@ def _permits(rules: int, topic: int, size: int, uid: int, gid: int) -> bool:
 
 
 @kernel
-def _fits(pattern: int, length: int, text: int, size: int) -> bool:
-    """Whether a pattern stands for the whole of a text. On a mismatch the last star takes one more."""
+def _fits(pattern: Address, length: int, text: Address, size: int) -> bool:
+    """Whether a pattern matches the whole text. On a mismatch the last star takes one more character."""
     p = t = again = 0
     star = -1
     while t < size:
@@ -156,8 +242,8 @@ def _fits(pattern: int, length: int, text: int, size: int) -> bool:
 
 
 @kernel
-def _holds(ids: int, count: int, wanted: int) -> bool:
-    """Whether an id is among those that are sorted at an address."""
+def _holds(ids: Address, count: int, wanted: int) -> bool:
+    """Whether a sorted int64 array at an address contains an id."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -169,6 +255,6 @@ def _holds(ids: int, count: int, wanted: int) -> bool:
 
 
 def compile_kernels() -> None:
-    """Compile, or load from the cache, what asking takes."""
+    """Compile, or load from the cache."""
     rules, message = Rules({"*": []}), np.zeros(64, np.uint8)
     is_permitted(rules.address, address_of(message), 0, 0)

@@ -1,16 +1,21 @@
 """The acknowledger: a process that takes messages on a socket of its own, and tells senders how far they are.
 
-It does not touch the log. What it receives it passes on to the datagram socket, as any program would, and
-then reads the committed log for it. So the ingest worker does nothing for it, and nobody waits for it.
+It does not touch the log. It passes the messages on to the datagram socket, as any program would, and then
+reads the committed log for them. So the ingest worker does nothing for it, and no process waits for it.
 
-How it finds its messages: the kernel gives each datagram the pid of its sender, and frames keep it. Messages
-that are passed on one after the other stand in the log in that order. So a message in the log that has our
-pid and the digest of one that was passed on is that one, and those passed on before it will not come any
-more.
+It recognises its messages by pid and digest: the kernel gives each datagram the pid of its sender, frames
+keep it, and messages that are passed on one after the other are in the log in that order. So a message in the
+log that has our pid and the digest of one that was passed on is that one, and those passed on before it will
+not come any more.
 
-What makes a reply true: only what is committed is read (spool.reader), and a message counts as delivered by
-what is marked and synced (spool.fates). All else that this process knows is in its memory and dies with it:
-then there is no reply, and the sender sends again.
+A reply is true, because only committed messages are read (spool.read.reader), and a message counts as
+delivered by marks that are synced (spool.marks.marks). All else that this process knows is in its memory
+and dies with it: then there is no reply, and the sender sends again.
+
+Replies wait in an outbox, and the acknowledger waits for no client. A client's queue has room for few
+datagrams (net.unix.max_dgram_qlen, 10 on many hosts), and one commit can be the answer to many messages. A
+reply without room waits in order, and is tried again: soon while the client reads, and ever less often while
+it does not.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -33,23 +38,22 @@ import numpy.typing as npt
 from ingest import reply
 from ingest.access import NO_ID, Rules, is_permitted
 from ingest.errors import BadSocket
-from ingest.outbox import Outbox
 from ingest.reply import WHEN_DELIVERED, WHEN_SYNCED, Status
-from spool.catalogue import Catalogue
-from spool.digest import digest
-from spool.fates import DELIVERED, OPEN, UNTOLD, Fates, open_fates
-from spool.fullness import WhenFull
-from spool.kernel import address_of
+from spool.format.batch import Topics
+from spool.format.wire import MAX_DATAGRAM_BYTES, Reason, check
+from spool.index.segment_list import SegmentList
 from spool.layout import Layout
-from spool.page import Field, Page, no_beat
-from spool.reader import Reader
-from spool.record import Topics
-from spool.wire import MAX_DATAGRAM_BYTES, Reason, check
+from spool.marks.outcomes import DELIVERED, OPEN, UNTOLD, OutcomeReader, open_fates
+from spool.native.digest import digest
+from spool.native.memory import address_of
+from spool.options import WhenFull
+from spool.read.reader import Reader
+from spool.shared.state import Field, SharedState, no_beat
 
 log = logging.getLogger("bruce.ack")
 
 MOST = 65_536
-"""Messages that are waited for at one level; beyond that senders wait, or who has most gives up one."""
+"""Messages that are waited for at one level; beyond that senders wait, or the user with most loses one."""
 GIVE_UP_S = 30.0
 """Until a message that has not come into the log is answered as unknown."""
 FINISH_S = 5.0
@@ -66,22 +70,34 @@ _FAR = 1 << 20
 """Messages of others that are rather jumped over than gone through."""
 ACK_WORDS = 5
 TAKEN, REPLIED, DROPPED, WAITING, REFUSED = range(ACK_WORDS)
-"""Words of Field.ACK: messages taken, replies, replies that found no room or nobody, messages waited for now,
+"""Words of Field.ACK: messages taken, replies, replies without room or client, messages waited for now,
 messages refused while the spool was full, or by a rule of [access]."""
 _CREDENTIALS = struct.Struct("3I")
 _TOLD_BYTES = socket.CMSG_SPACE(_CREDENTIALS.size)
+Client = str | bytes
+"""The address of its socket: a path, or abstract."""
+
+MEMORY = 64 << 20
+"""Of replies that clients have not read; about 800 bytes each, for all clients together."""
+MOST_REPLIES = 65_536
+"""Replies that wait here, for all clients together; beyond that the user with most loses one."""
+MOST_REPLIES_OF_ONE = 4096
+UNREAD_S = 30.0
+"""A client that has read nothing for so long gets none of what waits for it."""
+_SOON_S, _SELDOM_S = 0.001, 0.25
+_SO_SNDBUFFORCE = 32
 
 
 @dataclass(slots=True)
 class Request:
     """A message that was passed on."""
 
-    client: str | bytes | None
-    """Whom to answer; None for nobody, or nobody any more."""
+    client: Client | None
+    """The address to answer to; None for none, or none any more."""
     wants: int
     """Flags."""
     tag: bytes
-    """What the reply says of which message is meant."""
+    """The part of the reply that identifies the message."""
     digest: int
     due: float
     """When it is given up."""
@@ -97,44 +113,47 @@ class Acknowledger:
         receiver: socket.socket,
         datagram_socket: str | bytes,
         layout: Layout,
-        page: Page,
+        shared: SharedState,
         *,
         bell: int,
         last_reader: bool,
         knows_delivery: bool,
         rules: Rules | None = None,
+        most: int = MOST,
     ) -> None:
         """`datagram_socket`: its address. `bell`: an eventfd that rings when more is committed.
 
         `last_reader`: no other process keeps the socket when we stop. `knows_delivery`: that marks say what
-        the broker has acknowledged. Raises BadSocket.
+        the broker has acknowledged. `most`: messages waited for at one level. Raises BadSocket.
         """
         self.stopping = self.giving_way = False
         self.beat: Callable[[], None] = no_beat
         self._rules = rules or Rules({})
-        self._receiver, self._layout, self._page, self._bell = receiver, layout, page, bell
-        self._last_reader, self._knows_delivery = last_reader, knows_delivery
+        self.leaving: list[socket.socket] = []
+        """No inputs any more, and to be emptied before anything else is taken."""
+        self._receiver, self._layout, self._shared, self._bell = receiver, layout, shared, bell
+        self._last_reader, self._knows_delivery, self._most = last_reader, knows_delivery, most
         self._onward = _connect(datagram_socket)
         self._pid = os.getpid()
         self._buffer = np.zeros(MAX_DATAGRAM_BYTES + 1, np.uint8)
         self._view = self._buffer.data
-        self._reader = Reader(Catalogue(layout), Topics())
+        self._reader = Reader(SegmentList(layout), Topics())
         self._reader.seek(self._written())
         self._held: tuple[bytes, Request | None] | None = None
         """Received, while the datagram socket has no room for it."""
         self._passed: deque[Request] = deque()
-        """In the order in which they will stand in the log."""
+        """In the order in which they will be in the log."""
         self._synced: dict[int, Request] = {}
-        """By sequence: those to be told when delivered."""
+        """By sequence: requests to answer when delivered."""
         self._of: dict[int, dict[int, None]] = {}
         """Their sequences by uid."""
-        self._fates: Fates | None = None
+        self._fates: OutcomeReader | None = None
         self._inode, self._looked = 0, 0.0
         self._outbox = Outbox(receiver)
         self._counted = self._words()[REPLIED : DROPPED + 1].copy()
 
     def run(self) -> None:
-        """Take, pass on and answer until told to stop; then refuse senders, and finish what was taken.
+        """Take, pass on and answer until END; then refuse senders, and finish the messages that were taken.
 
         One that gives way, or whose socket another process keeps, refuses no sender and takes no more.
         """
@@ -181,7 +200,7 @@ class Acknowledger:
         poll.register(self._bell, select.POLLIN)
         if self._held:
             poll.register(self._onward, select.POLLOUT)
-        elif len(self._passed) < MOST and not self.stopping:
+        elif len(self._passed) < self._most and not self.stopping:
             poll.register(self._receiver, select.POLLIN)
         wait = _TICK_S if self._passed or self._synced else _IDLE_S
         due = self._outbox.due()
@@ -194,7 +213,7 @@ class Acknowledger:
     def _take(self) -> bool:
         """Receive what is there, or as much as may wait; False when there was nothing."""
         for taken in range(_BURST):
-            if self._held or len(self._passed) >= MOST:
+            if self._held or len(self._passed) >= self._most:
                 return taken > 0
             try:
                 size, client, sender = self._receive()
@@ -203,12 +222,20 @@ class Acknowledger:
             self._accept(self._view[:size], client, sender)
         return True
 
-    def _receive(self) -> tuple[int, str | bytes | None, tuple[int, int]]:
+    def _receive(self) -> tuple[int, Client | None, tuple[int, int]]:
         """(bytes, client, its uid and gid)."""
-        size, told, _, client = self._receiver.recvmsg_into([self._view], _TOLD_BYTES, socket.MSG_DONTWAIT)
+        while self.leaving:
+            try:
+                return self._receive_from(self.leaving[0])
+            except BlockingIOError:
+                self.leaving = self.leaving[1:]
+        return self._receive_from(self._receiver)
+
+    def _receive_from(self, one: socket.socket) -> tuple[int, Client | None, tuple[int, int]]:
+        size, told, _, client = one.recvmsg_into([self._view], _TOLD_BYTES, socket.MSG_DONTWAIT)
         return size, client, _sender_in(told)
 
-    def _accept(self, datagram: memoryview, client: str | bytes | None, sender: tuple[int, int]) -> None:
+    def _accept(self, datagram: memoryview, client: Client | None, sender: tuple[int, int]) -> None:
         """Pass a message on, and refuse what will not be stored. Malformed ones are counted where all are."""
         self._count(TAKEN)
         wants, crc32 = reply.read_flags(datagram), zlib.crc32(datagram)
@@ -224,7 +251,7 @@ class Acknowledger:
             # It would be let in with our name.
             self._count(REFUSED)
             self._answer(request, Status.DISCARDED, reason=Reason.NOT_PERMITTED)
-        elif self._page.words[Field.FULL] and self._page.words[Field.WHEN_FULL] != WhenFull.BLOCK:
+        elif self._shared.words[Field.FULL] and self._shared.words[Field.WHEN_FULL] != WhenFull.BLOCK:
             self._count(REFUSED)
             self._answer(request, Status.DISCARDED, reason=Reason.SPOOL_FULL)
         else:
@@ -257,10 +284,10 @@ class Acknowledger:
 
     def _written(self) -> int:
         """Nothing that is passed on from now on has a lower sequence."""
-        return int(self._page.words[Field.WRITTEN_SEQUENCE])
+        return int(self._shared.words[Field.WRITTEN_SEQUENCE])
 
     def _jump(self) -> None:
-        """Nobody waited: what was written meanwhile is not read."""
+        """Skip messages that were written while no client waited."""
         written = self._written()
         if written - self._reader.sequence > _FAR:
             self._reader.seek(written)
@@ -270,7 +297,7 @@ class Acknowledger:
         """Find what was passed on in what is committed."""
         if not self._passed:
             return
-        self._reader.allow(*self._page.place(Field.SYNCED))
+        self._reader.allow(*self._shared.place(Field.SYNCED))
         while self._passed and (batch := self._reader.next()) is not None:
             for row in np.flatnonzero(batch.pid == self._pid).tolist():
                 self._find(int(batch.sequence[row]), digest(batch.datagram(row)))
@@ -289,7 +316,7 @@ class Acknowledger:
         if not self._knows_delivery:
             self._answer(request, Status.UNKNOWN, sequence=sequence)
             return
-        if len(self._synced) >= MOST:
+        if len(self._synced) >= self._most:
             # One sender's messages do not push out another's.
             most: dict[int, None] = max(self._of.values(), key=len)
             oldest = next(iter(most))
@@ -307,7 +334,7 @@ class Acknowledger:
         return request
 
     def _tick(self) -> None:
-        """What is done now and then."""
+        """Every _TICK_S: look at the marks, give up late requests, and update the counts."""
         now = time.monotonic()
         if now - self._looked < _TICK_S:
             return
@@ -319,7 +346,7 @@ class Acknowledger:
             # It keeps its place: should it still come, it is not taken for a later one.
             self._answer(request, Status.UNKNOWN)
             request.client = None
-        while len(self._passed) >= MOST and self._passed[0].due <= now:
+        while len(self._passed) >= self._most and self._passed[0].due <= now:
             self._passed.popleft()
         words = self._words()
         words[REPLIED] = self._counted[0] + self._outbox.sent
@@ -365,13 +392,13 @@ class Acknowledger:
         if not request.client or not request.wants & (WHEN_SYNCED | WHEN_DELIVERED):
             return
         said = reply.encode(status, request.tag, sequence=sequence, reason=reason)
-        self._outbox.send(request.client, said)
+        self._outbox.send(request.client, said, request.uid)
 
     def _count(self, which: int) -> None:
         self._words()[which] += 1
 
     def _words(self) -> npt.NDArray[np.int64]:
-        return self._page.words[Field.ACK :][:ACK_WORDS]
+        return self._shared.words[Field.ACK :][:ACK_WORDS]
 
 
 def _connect(address: str | bytes) -> socket.socket:
@@ -386,7 +413,7 @@ def _connect(address: str | bytes) -> socket.socket:
 
 
 def _sender_in(told: list[tuple[int, int, bytes]]) -> tuple[int, int]:
-    """(uid, gid) of who sent a datagram, in what the kernel tells beside it."""
+    """(uid, gid) of the sender of a datagram, from its control messages."""
     for level, kind, data in told:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) == _CREDENTIALS.size:
             _, uid, gid = _CREDENTIALS.unpack(data)
@@ -394,8 +421,128 @@ def _sender_in(told: list[tuple[int, int, bytes]]) -> tuple[int, int]:
     return NO_ID, NO_ID
 
 
-def _answerable(client: str | bytes | None) -> str | bytes | None:
+def _answerable(client: Client | None) -> Client | None:
     """The address to answer to; None when there is none, or one that means something else to us."""
     if isinstance(client, bytes):
         return client or None
     return client if client and client.startswith("/") else None
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Replies that one client has had no room for."""
+
+    read: float
+    """When it last had room."""
+    due: float
+    user: int
+    """The uid that it belongs to."""
+    pause: float = _SOON_S
+    replies: deque[bytes] = field(default_factory=deque)
+
+
+class Outbox:
+    """The replies that go out through one socket."""
+
+    def __init__(self, sender: socket.socket) -> None:
+        self._sender = sender
+        self._probe = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._clients: dict[Client, _Waiting] = {}
+        self._waiting = 0
+        self._of: dict[int, dict[Client, None]] = {}
+        """Clients by user."""
+        self._count: dict[int, int] = {}
+        """Replies that wait, by user."""
+        self.sent = self.dropped = 0
+        """Replies, since it was made."""
+        try:
+            sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, MEMORY)
+        except PermissionError:
+            # As much as the host lets us have.
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MEMORY)
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def send(self, client: Client, reply: bytes, user: int) -> None:
+        """Send a reply to a client of a user, behind those that wait for the same client."""
+        waiting = self._clients.get(client)
+        if waiting is None:
+            if self._try(client, reply):
+                return
+            now = time.monotonic()
+            waiting = self._clients[client] = _Waiting(now, now + _SOON_S, user)
+            self._of.setdefault(user, {})[client] = None
+        if len(waiting.replies) >= MOST_REPLIES_OF_ONE:
+            self.dropped += 1
+            return
+        waiting.replies.append(reply)
+        self._add(waiting.user, 1)
+        if self._waiting > MOST_REPLIES:
+            self._give_up()
+
+    def retry(self) -> None:
+        """Try again where it is time."""
+        now = time.monotonic()
+        for client, waiting in list(self._clients.items()):
+            if waiting.due > now:
+                continue
+            before = len(waiting.replies)
+            while waiting.replies and self._try(client, waiting.replies[0]):
+                waiting.replies.popleft()
+            self._add(waiting.user, len(waiting.replies) - before)
+            if len(waiting.replies) < before:
+                waiting.read, waiting.pause = now, _SOON_S
+            else:
+                waiting.pause = min(2 * waiting.pause, _SELDOM_S)
+            waiting.due = now + waiting.pause
+            if not waiting.replies or now - waiting.read > UNREAD_S:
+                self._forget(client)
+
+    def due(self) -> float | None:
+        """Seconds until there is something to try again; None when nothing waits."""
+        if not self._clients:
+            return None
+        return max(0.0, min(waiting.due for waiting in self._clients.values()) - time.monotonic())
+
+    def close(self) -> None:
+        """Forget what waits."""
+        self._probe.close()
+
+    def _forget(self, client: Client) -> None:
+        waiting = self._clients.pop(client)
+        left = len(waiting.replies)
+        self._add(waiting.user, -left)
+        self.dropped += left
+        del self._of[waiting.user][client]
+        if not self._of[waiting.user]:
+            del self._of[waiting.user], self._count[waiting.user]
+
+    def _add(self, user: int, more: int) -> None:
+        self._waiting += more
+        self._count[user] = self._count.get(user, 0) + more
+
+    def _give_up(self) -> None:
+        """Drop the newest reply to a client of the user with most."""
+        most = max(self._count, key=self._count.__getitem__)
+        client = next(iter(self._of[most]))
+        waiting = self._clients[client]
+        waiting.replies.pop()
+        self._add(most, -1)
+        self.dropped += 1
+        if not waiting.replies:
+            self._forget(client)
+
+    def _try(self, client: Client, reply: bytes) -> bool:
+        """Send a reply, or drop it when the client is gone; False when there is no room."""
+        try:
+            # Refused when the client is connected to us: its queue has no limit, and would take from all.
+            self._probe.connect(client)
+            self._sender.sendto(reply, socket.MSG_DONTWAIT, client)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self.dropped += 1
+            return True
+        self.sent += 1
+        return True

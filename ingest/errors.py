@@ -1,9 +1,9 @@
-"""What can go wrong at intake.
+"""Errors of the intake.
 
     IngestError
       BadSocket       the socket cannot be made, or what was handed over is no such socket
-      BadAccessRule   a rule of [access] names somebody whom this host does not know
-      NoAccounts      the host does not say who its users and groups are
+      BadAccessRule   a rule of [access] names an account that this host does not know
+      NoAccounts      the host does not tell its users and groups
       BadStaging      the staging memory cannot be made or is not ours
 
 Each message is one sentence that says what, where and what to do.
@@ -21,19 +21,19 @@ class BadSocket(IngestError):
 
 
 class BadAccessRule(IngestError):
-    """A rule of [access] names somebody whom this host does not know."""
+    """A rule of [access] names an account that this host does not know."""
 
     def __init__(self, pattern: str, reason: str) -> None:
         super().__init__(f'[access] "{pattern}": {reason}')
 
 
 class NoAccounts(IngestError):
-    """The host does not say who its users and groups are."""
+    """The host does not tell its users and groups."""
 
     def __init__(self, within_s: float) -> None:
         super().__init__(
-            f"this host has not said within {within_s:.0f} s who its users and groups are: see what "
-            "/etc/nsswitch.conf asks, or write uid:NUMBER in [access]"
+            f"this host did not answer within {within_s:.0f} s which users and groups it has: see the "
+            "sources in /etc/nsswitch.conf, or write uid:NUMBER in [access]"
         )
 
 

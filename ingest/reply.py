@@ -1,9 +1,9 @@
-"""What the acknowledgement socket takes, and what it answers. No I/O happens here.
+"""The protocol of the acknowledgement socket: requests and replies. No I/O happens here.
 
 A program binds a UNIX datagram socket of its own, to an absolute path or an abstract address, and sends
 messages to `[ingest] ack_socket` as it would to `datagram_socket`, but with sendto: a socket that is
 connected gets no replies, as the kernel sets no limit to its queue, and the memory is that of all clients.
-Replies come from `ack_socket`. The flags of a message say what its sender wants to be told:
+Replies come from `ack_socket`. The flags of a message say which replies its sender wants:
 
     0x0001    when the message is synced: it survives power loss, and will be delivered
     0x0002    when the message is delivered: the broker has acknowledged it, and that is on disk
@@ -29,9 +29,9 @@ Messages that have all three in common are the same to their reader: two replies
 
 The reasons are those of bruce-spool(5). Status 0 and 1 are never said of a message that is not so. Silence
 says nothing: replies are lost when bruce or one of its processes ends, when 4,096 wait for one client or
-65,536 for all, and when a client has read nothing for 30 s. Who is told nothing in time, or `unknown`,
-sends again; then the message may come twice. With `mode = "at_most_once"` nobody knows what is delivered:
-the reply is 3.
+65,536 for all, and when a client has read nothing for 30 s. A sender
+without a reply in time, or with `unknown`, sends again; then the message may come twice. With
+`mode = "at_most_once"` bruce does not know which messages are delivered: the reply is 3.
 
 In the log these messages have the uid and pid of the process of bruce that passed them on.
 
@@ -57,7 +57,7 @@ _FLAGS_AT = 8
 
 
 class Status(IntEnum):
-    """What a reply says."""
+    """The status in a reply."""
 
     SYNCED = 0
     DELIVERED = 1
@@ -98,7 +98,7 @@ def read_timestamp(datagram: memoryview) -> int:
 
 
 def tag(timestamp: int, size: int, crc32: int) -> bytes:
-    """What a reply says of which message is meant."""
+    """The part of a reply that identifies its message."""
     return _TAG.pack(timestamp, size, crc32)
 
 

@@ -4,13 +4,13 @@ It reads no message and so has nothing to crash on. It is the zygote too: it has
 everything once, and starts no thread, so that a worker is one fork away and shares its pages. A dead
 worker is reaped before its successor starts; the sockets never close.
 
-What it is told by signals:
+Signals to the supervisor:
 
     SIGTERM, SIGINT    stop in order; the second one: at once
     SIGHUP             reload, and replace the workers whose settings have changed
 
-What it tells a worker: END and GIVE_WAY. A worker hears nothing else: what a terminal or a service manager
-sends to all processes of the daemon is for the supervisor, which knows who may end before whom.
+Signals to a worker: END and GIVE_WAY. A worker ignores all others: a signal that a terminal or a service
+manager sends to all processes of the daemon is for the supervisor, which knows the order in which they end.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Protocol
 
-from ingest.role import Role, die_with
+from ingest.role import PATIENCE, Patience, Pulse, Role, die_with
 from ingest.watch import Watch
-from spool.page import BEAT, WORKER_WORDS, Field, Page
+from spool.shared.state import BEAT, WORKER_WORDS, Field, SharedState
 
 log = logging.getLogger("bruce.supervisor")
 
 END, GIVE_WAY = signal.SIGUSR1, signal.SIGUSR2
-"""To a worker: end in order, for good; make way for a successor. Who has not said how gives way by dying."""
+"""To a worker: end in order, for good; give way to a successor (a worker without a handler dies)."""
 BACKOFF_S = (0.0, 0.0, 0.05, 0.2, 1.0, 5.0)
 """Pauses before the next start, by how many starts before it ended within STEADY_S."""
 STEADY_S = 2.0
@@ -63,7 +63,7 @@ class Replaceable(Stoppable, Protocol):
 
 
 class Attended(Protocol):
-    """What the supervisor looks after beside signals. Neither call may wait, or raise."""
+    """Something that the supervisor attends to beside signals. Neither call may wait, or raise."""
 
     def fileno(self) -> int:
         """Readable when there is something to attend to."""
@@ -73,41 +73,48 @@ class Attended(Protocol):
 
 
 class Supervisor:
-    """Keeps one process a role alive until told to stop."""
+    """Keeps one process a role alive until it receives a signal to stop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (each is another part's)
         self,
         roles: list[Role],
-        page: Page,
+        shared: SharedState,
         *,
         reload: Callable[[], Collection[str]] = tuple,
+        look: Callable[[], Collection[str]] = tuple,
+        renew: Callable[[], Collection[str]] = tuple,
         beside: Attended | None = None,
         watch: Watch | None = None,
+        patience: Patience = PATIENCE,
     ) -> None:
-        """`roles` are started in order, and stopped in that order but for who ends first.
+        """`roles` are started in order, and stopped in that order, those with `ends_first` before all others.
 
-        `reload` takes over new settings, and returns the names of the roles that are to be replaced.
-        `beside` is attended to while workers run, and before each fork. `watch` speaks with who started us.
+        `reload` takes over new settings, and returns the names of the roles that are to be replaced. So do
+        `look`, which is called every few seconds, and `renew`, which is called whenever a child has ended,
+        among others. `beside` is attended to while workers run, and before each fork. `watch` reports to the
+        service manager. `patience`: with workers that hang.
         """
         self._beside, self._watch = beside, watch
-        self.roles, self.page, self._reload = roles, page, reload
+        self.roles, self.shared, self._reload, self._look, self._news = roles, shared, reload, look, renew
+        self._pulse, self._look_s, self._look_at = Pulse(shared, patience), patience.look, 0.0
         for row, role in enumerate(roles, 1):
             role.row = role.row or row
         self._stops: list[float] = []
-        """When it was told to stop."""
+        """When signals to stop came."""
         self._told_by = 0
         self._hung_up = False
 
     def run(self) -> None:
         """Supervise until SIGTERM or SIGINT; then stop the workers, one after the other."""
-        self.page.words[Field.WORKERS : Field.DELIVERED] = 0
-        self.page.words[Field.WORKERS] = os.getpid()
-        self.page.words[Field.STARTED_NS] = time.time_ns()
+        self.shared.words[Field.WORKERS : Field.DELIVERED] = 0
+        self.shared.words[Field.WORKERS] = os.getpid()
+        self.shared.words[Field.STARTED_NS] = time.time_ns()
         wake = self._listen()
-        # What is there now stays: a collection that looked at it would copy its pages into every worker.
+        # Present objects stay: a collection that looked at them would copy their pages into every worker.
         gc.freeze()
-        # Somebody who gives way has a successor before the end, for whom there may be work left.
+        # A worker that gives way gets a successor before the end, since there may be work left for it.
         while not self._stops or (len(self._stops) == 1 and any(role.replaced_by for role in self.roles)):
+            self._look_round()
             self._renew()
             self._start_due()
             self._replace()
@@ -119,7 +126,9 @@ class Supervisor:
         """Let each role do what it does at the end, one after the other; also those between two lives."""
         if self._watch:
             self._watch.stop()
-        log.info("told to stop by %s; a second one ends all at once", signal.Signals(self._told_by).name)
+        log.info(
+            "received %s, shutting down; send it again to stop at once", signal.Signals(self._told_by).name
+        )
         for role in self.roles:
             role.due = 0.0
         self._start_due()
@@ -148,15 +157,14 @@ class Supervisor:
         self._hung_up = True
 
     def _sleep(self, wake: int) -> None:
-        """Until a signal, or until the next start or question is due."""
+        """Until a signal, or until the next start, question or look is due."""
         now = time.monotonic()
-        waits = [role.due - now for role in self.roles if not role.pid]
+        waits = [self._look_at - now, *(role.due - now for role in self.roles if not role.pid)]
         waits += [role.asked + ASK_S - now for role in self.roles if role.pid and role.replaced_by]
         if self._watch:
             waits.append(self._watch.look(self.roles))
-        wait = min(waits, default=math.inf)
         heard: list[int | Attended] = [wake, self._beside] if self._beside else [wake]
-        select.select(heard, [], [], None if wait == math.inf else max(0.0, wait))
+        select.select(heard, [], [], max(0.0, min(waits)))
         self._attend()
         try:
             os.read(wake, 512)
@@ -168,23 +176,39 @@ class Supervisor:
             self._beside.attend()
 
     def _renew(self) -> None:
-        """Reload, if told to, and have those replaced who work with old settings."""
-        if not self._hung_up:
+        """Reload after SIGHUP, and replace the workers whose settings, or loops, changed."""
+        names = self._news()
+        if self._hung_up:
+            self._hung_up = False
+            if self._watch:
+                self._watch.reload()
+            try:
+                names = [*names, *self._reload()]
+            except Exception:
+                log.exception("reloading failed; the settings stay as they were")
+        self._have_replaced(names)
+
+    def _look_round(self) -> None:
+        """Now and then: have what fails mended, and end workers that hang."""
+        now = time.monotonic()
+        if now < self._look_at or self._stops:
             return
-        self._hung_up = False
-        if self._watch:
-            self._watch.reload()
+        self._look_at = now + self._look_s
+        self.shared.beat(0)
+        for role in self._pulse.look(self.roles):
+            os.kill(role.pid, signal.SIGKILL)
         try:
-            names = self._reload()
+            self._have_replaced(self._look())
         except Exception:
-            log.exception("reloading failed; the settings stay as they were")
-            return
+            log.exception("a look at the sockets failed")
+
+    def _have_replaced(self, names: Collection[str]) -> None:
         for role in self.roles:
             if role.name in names and role.pid:
                 role.replaced_by = time.monotonic() + role.stop_s
 
     def _replace(self) -> None:
-        """Ask those to give way who are to be replaced; insist when they take too long."""
+        """Ask workers to give way that are to be replaced; kill those that take too long."""
         now = time.monotonic()
         for role in self.roles:
             if not role.pid or not role.replaced_by:
@@ -202,9 +226,9 @@ class Supervisor:
         for role in self.roles:
             if not role.pid and role.due <= now:
                 at = Field.WORKERS + WORKER_WORDS * role.row
-                self.page.words[at + BEAT] = 0
+                self.shared.words[at + BEAT] = 0
                 self._fork(role)
-                self.page.words[at : at + 2] = (role.pid, role.restarts)
+                self.shared.words[at : at + 2] = (role.pid, role.restarts)
 
     def _fork(self, role: Role) -> None:
         parent = os.getpid()
@@ -242,7 +266,7 @@ class Supervisor:
     def _schedule(self, role: Role, status: int) -> None:
         """Plan the successor of a worker that has ended: by itself, or to give way."""
         if role.replaced_by:
-            log.info("%s (%d) gave way; its successor has the new settings", role.name, role.pid)
+            log.info("%s (%d) gave way to a successor", role.name, role.pid)
             role.pid, role.due, role.replaced_by, role.asked = 0, 0.0, 0.0, 0.0
             return
         lived = time.monotonic() - role.started
@@ -276,7 +300,7 @@ class Supervisor:
             time.sleep(0.005)
 
     def _latest(self, role: Role, started: float) -> float:
-        """When a worker, told to END at `started`, must have ended."""
+        """When a worker that got END at `started` must have ended."""
         latest = started + role.stop_s
         if len(self._stops) > 1:
             latest = min(latest, max(started, self._stops[1]) + role.hasty_stop_s)
@@ -288,11 +312,13 @@ def hold_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
 
 
-def end_when_told(worker: Stoppable) -> None:
-    """Let END set a worker's flag."""
+def end_when_told(worker: Stoppable, bell: int = -1) -> None:
+    """Let END set a worker's flag, and ring the eventfd that it sleeps on, if it has one."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
         worker.stopping = True
+        if bell >= 0:
+            os.eventfd_write(bell, 1)
 
     signal.signal(END, end)
 

@@ -1,26 +1,31 @@
-"""The watch: whether the workers work, and what the service manager is told of it.
+"""The watch: whether the workers make progress, and the reports to the service manager (sd_notify(3)).
 
-Each worker writes into the shared page when its loop has turned. WATCHDOG=1 is sent only while all of them
-have done so lately; so a service manager that hears nothing has a supervisor that does not run, or a worker
-that does not work, and does what a supervisor cannot: it starts all of it anew. Not waited for:
+Each worker writes the time of its last loop into the shared state. WATCHDOG=1 is sent only while all of them
+did so lately; so a service manager that hears nothing has a supervisor that does not run, or a worker that
+makes no progress, and does what a supervisor cannot: it restarts all of it. Exempt are:
 
-    who is between two lives    the supervisor starts its successor
-    who gives way               the supervisor has a deadline for that
-    who waits for the disk      a restart would wait for it, too (state D in proc(5))
-    the status page             no message depends on it
+    a worker between two lives     the supervisor starts its successor
+    a worker that gives way        the supervisor has a deadline for that
+    a worker that waits for I/O    a restart would wait, too
+    the status page                no message depends on it
 """
 
 from __future__ import annotations
 
+import logging
 import math
+import os
+import socket
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, MutableMapping
 
-from ingest.notify import ServiceManager
-from ingest.role import Role
-from spool.page import BEAT, WORKER_WORDS, Field, Page
+from ingest.role import Role, waits_for_disk
+from spool.shared.state import BEAT, WORKER_WORDS, Field, SharedState
 
+log = logging.getLogger("bruce.supervisor")
+
+_TIMEOUT_S = 1.0
+"""For a manager whose queue is full; it gets the next report."""
 LOOK_S = 5.0
 """Between two looks, at most, where a service manager listens."""
 BEGIN_S = 300.0
@@ -34,11 +39,11 @@ _HUNG_S = 60.0
 
 
 class Watch:
-    """What the supervisor does for the service manager."""
+    """The supervisor's reports to the service manager."""
 
-    def __init__(self, page: Page, manager: ServiceManager, describe: Callable[[], str]) -> None:
-        """`describe`: how things stand, in one line."""
-        self._page, self._manager, self._describe = page, manager, describe
+    def __init__(self, shared: SharedState, manager: ServiceManager, describe: Callable[[], str]) -> None:
+        """`describe`: the state of the daemon, in one line."""
+        self._shared, self._manager, self._describe = shared, manager, describe
         self._ready, self._reloading, self._status = False, False, ""
         watchdog = manager.watchdog_s
         # Half of it each: to notice, and to be heard of in time.
@@ -58,7 +63,7 @@ class Watch:
         return _SOON_S if waits else self._look_s
 
     def reload(self) -> None:
-        """Settings are read again; the manager is told when everybody works with them."""
+        """Settings are read again; READY=1 follows when all workers use them."""
         self._reloading = True
         self._manager.tell_reloading()
 
@@ -102,17 +107,46 @@ class Watch:
                 continue
             beat = self._beat(role)
             silent, patience = (now - beat, self._patience_s) if beat else (now - role.started, BEGIN_S)
-            if silent > patience and not _waits_for_disk(role.pid):
+            if silent > patience and not waits_for_disk(role.pid):
                 return f"the {role.name} worker ({role.pid}) has done nothing for {silent:.0f} s"
         return ""
 
     def _beat(self, role: Role) -> float:
         """When its loop last turned, s of CLOCK_MONOTONIC; 0.0 before it has."""
-        return int(self._page.words[Field.WORKERS + WORKER_WORDS * role.row + BEAT]) / 1e9
+        return int(self._shared.words[Field.WORKERS + WORKER_WORDS * role.row + BEAT]) / 1e9
 
 
-def _waits_for_disk(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].startswith(b"D")
-    except OSError:
-        return False
+class ServiceManager:
+    """The service manager that started us, if any. For one process, and not for its workers."""
+
+    def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
+        """Take the variables of sd_notify(3) and sd_watchdog_enabled(3) out of `environ`."""
+        self._address = environ.pop("NOTIFY_SOCKET", "")
+        wanted, of = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
+        ours = not of or of == str(os.getpid())
+        self.watchdog_s = int(wanted) / 1e6 if self._address and ours and wanted.isdecimal() else 0.0
+        """It restarts us after so long without WATCHDOG=1; 0: it does not look."""
+        self._said = ""
+
+    @property
+    def listens(self) -> bool:
+        """Whether there is a service manager."""
+        return bool(self._address)
+
+    def tell(self, *assignments: str) -> None:
+        """Send assignments such as READY=1. A failure is logged once, and raises nothing."""
+        if not self._address:
+            return
+        address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.settimeout(_TIMEOUT_S)
+                sender.sendto("\n".join(assignments).encode(), address)
+        except OSError as error:
+            if self._said != str(error):
+                log.warning("cannot notify the service manager at %s: %s", self._address, error)
+            self._said = str(error)
+
+    def tell_reloading(self) -> None:
+        """Settings are read again; READY=1 says when that is over."""
+        self.tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")

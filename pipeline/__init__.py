@@ -1,10 +1,14 @@
 """The log as data, on Spark: DataFrames over committed frames, and what was found in Kafka beside them.
 
-    spool directories -> plan -> source (reader, segments, columns) ─┐
-                                                                     ├─► audit -> runner -> a Report
-    Kafka             ->         kafka_source                       ─┘
+    source     spools as rows: format("bruce")       archive    rows as Parquet files, each once
+    delivery   rows into Kafka, as the daemon would  kafka      Kafka as rows and back: format("bruce-kafka")
+    audit      spools against Kafka                  stats      SQL, statistics
 
-`plan` runs beside the spool, on the driver, and alone reads the index; executors need the bytes of the
-segments and nothing else. `places` and `stream` are the same source, followed. A job is a function of
-DataFrames, and `runner` is what joins it to the world.
+Read `source` first. Each imports only those before it in this order: source, archive, delivery, kafka, then
+`audit`, `audit_report` (the document that users read), `stats` and `session` (a Spark session that knows our
+formats). Below all are `errors`, `job` (our code in Spark's Python workers, and the error of a failed job as
+one sentence) and `spark_release` (what the installed Spark can do and needs). The driver plans beside the
+spools and alone opens their index; executors need the bytes of the segments and nothing else.
+
+    from pipeline.source.source import BruceSource
 """

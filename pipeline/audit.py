@@ -1,15 +1,16 @@
-"""Spool against Kafka: what became of each stored message. Functions of DataFrames, nothing else.
+"""Spool against Kafka: the outcome of each stored message. Functions of DataFrames, nothing else.
 
+    stamp      which message a record without the header is; only when headers were lost
     match      one row for each message, stored or found in Kafka
     summarise  one row for each topic of each spool, counts by finding
 
-A stored message is found again by the header `bruce-id`: spool uuid and sequence. Of each:
+The header `bruce-id`, spool uuid and sequence, identifies a stored message. Its outcome is one of:
 
     once        one record in Kafka
     duplicated  more than one
-    discarded   none, and the daemon says that it discarded it after acceptance
-    backlog     none, and the daemon says that it was not delivered yet
-    lost        none, and nobody says why
+    discarded   none, and the daemon recorded that it discarded it after acceptance
+    backlog     none, and the daemon recorded that it was not delivered yet
+    lost        none, and nothing says why
 
 which add up to `stored`. Beside them, of those that are in Kafka:
 
@@ -17,12 +18,20 @@ which add up to `stored`. Beside them, of those that are in Kafka:
     reordered   a later message with the same partition key came first (by first appearances, in one
                 partition of the topic)
 
-and `foreign`: records that belong to no stored message, unstamped ones included. They are no fault: others
-write to the topic, or the segment that held the message is gone.
+`unreadable` messages are in none of these: they are in Kafka, by their headers, and the segment that should
+hold them does not give them.
 
-Keys and values are compared by a hash of 64 bits, made before anything is moved: what is shuffled has the
-same few bytes for each message, however large it was. Sequences come first in every sort, since the sort
-is by the first 8 bytes and looks further only where they are equal.
+`foreign` counts records that belong to no message of the segments, unstamped ones included. They are no
+fault: another producer writes to the topic, or the segment that held the message is gone.
+
+Keys and values are compared by a hash of 64 bits, made before the shuffle: a shuffled row has the same few
+bytes for each message, however large it was. Sequences come first in every sort, since Spark sorts by the
+first 8 bytes and looks further only when they are equal.
+
+Without the header, `stamp` tells messages by their content. Messages and records of one topic, key, value and
+timestamp are alike. Of those, the first record is the first message, and so on; records that are left over
+begin again with the first message, and are its duplicates. Messages that the daemon discarded or has not
+delivered come last, so that the count of lost messages is right, whichever of the equal ones was lost.
 """
 
 from __future__ import annotations
@@ -32,18 +41,20 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-FATES = ("once", "duplicated", "discarded", "backlog", "lost")
-COUNTS = ("stored", *FATES, "altered", "reordered", "foreign")
-"""The columns of `summarise`, beside `spool` (null for what is foreign) and `topic`."""
+OUTCOMES = ("once", "duplicated", "discarded", "backlog", "lost")
+UNREADABLE = "unreadable"
+"""The outcome of a message that only Kafka has; it is not among the `stored` ones, which were read."""
+COUNTS = ("stored", *OUTCOMES, "altered", "reordered", "foreign", UNREADABLE)
+"""The columns of `summarise`, beside `spool` (null for foreign records) and `topic`."""
 
 DIMENSIONS = ("partition", "hour", "host")
-"""What counts may be told apart by, beside the topic: the partition of the first record, null for what is not
-in Kafka; the hour of reception in UTC, and the spool's host, null for what is foreign."""
+"""Counts may be grouped by these, beside the topic: the partition of the first record, null without a record
+in Kafka; the hour of reception in UTC, and the spool's host, null for foreign records."""
 
 ID = ("sequence", "spool")
 _OFFSET_BITS = 48
-"""Of a place, which is a partition and an offset in one number."""
-_NO_LANES = 4096
+"""Of a position, which is a partition and an offset in one number."""
+_UNORDERED_GROUPS = 4096
 """Groups for the messages that keep no order: one would be one task's, one for each would be slow."""
 
 
@@ -53,14 +64,16 @@ def match(
     *,
     discarded: DataFrame | None = None,
     backlog: DataFrame | None = None,
+    kept: Sequence[tuple[str, int, int]] = (),
     by: Sequence[str] = (),
 ) -> DataFrame:
-    """What became of each message: sequence, spool, topic, fate, altered, reordered, copies; and `by`.
+    """The outcome of each message: sequence, spool, topic, outcome, altered, reordered, copies; and `by`.
 
-    `spool` has the columns of `pipeline.schema.SCHEMA` and `kafka` those of KAFKA_SCHEMA, as far as they
-    are used here. `discarded` and `backlog` name messages by (spool, sequence). `fate` is null for what
-    is foreign. `by`: of the DIMENSIONS; for `hour` and `host`, `spool` needs received_at and host. `kafka`
-    may have the hash `content` instead of key and value.
+    `spool` has columns of `pipeline.source.schema.SCHEMA` and `kafka` of KAFKA_SCHEMA, those that are used
+    here. `discarded` and `backlog` name messages by (spool, sequence). `kept`: spools, and the sequence
+    numbers [first, end) that their segments hold, readable or not. `outcome` is null for foreign records.
+    `by`: of the DIMENSIONS; for `hour` and `host`, `spool` needs received_at and host. `kafka` may have the
+    hash `content` instead of key and value.
     """
     rows = _stored(spool, by).unionByName(_found(kafka), allowMissingColumns=True)
     for name, known in (("discarded", discarded), ("backlog", backlog)):
@@ -73,26 +86,27 @@ def match(
     judged = gathered.where("stored or copies > 0").select(
         *ID,
         "topic",
-        _fate().alias("fate"),
+        _outcome(kept).alias("outcome"),
         _altered().alias("altered"),
         "copies",
-        "place",
-        _lane().alias("lane"),
+        "position",
+        _order_group().alias("order_group"),
         *(_DIMENSION[name]().alias(name) for name in by),
     )
-    return judged.select(*ID, "topic", "fate", "altered", _late().alias("reordered"), "copies", *by)
+    return judged.select(*ID, "topic", "outcome", "altered", _late().alias("reordered"), "copies", *by)
 
 
 def summarise(matched: DataFrame, by: Sequence[str] = ()) -> DataFrame:
     """The COUNTS of each spool and topic, and of each of `by`."""
-    counts = [f.count_if(f.col("fate") == name).alias(name) for name in FATES]
-    spool = f.when(f.col("fate").isNotNull(), f.col("spool")).alias("spool")
+    counts = [f.count_if(f.col("outcome") == name).alias(name) for name in OUTCOMES]
+    spool = f.when(f.col("outcome").isNotNull(), f.col("spool")).alias("spool")
     return matched.groupBy(spool, "topic", *by).agg(
-        f.count("fate").alias("stored"),
+        f.count_if(f.col("outcome").isin(*OUTCOMES)).alias("stored"),
         *counts,
         f.count_if("altered").alias("altered"),
         f.count_if("reordered").alias("reordered"),
-        f.sum(f.when(f.col("fate").isNull(), f.col("copies")).otherwise(0)).alias("foreign"),
+        f.sum(f.when(f.col("outcome").isNull(), f.col("copies")).otherwise(0)).alias("foreign"),
+        f.count_if(f.col("outcome") == UNREADABLE).alias(UNREADABLE),
     )
 
 
@@ -102,8 +116,8 @@ def _stored(spool: DataFrame, by: Sequence[str]) -> DataFrame:
         f.lit(True).alias("is_stored"),
         f.col("topic").alias("stored_topic"),
         "partition_key",
-        sent_ms().alias("sent_ms"),
-        content().alias("content"),
+        _sent_ms().alias("sent_ms"),
+        _content().alias("content"),
         *(_SEEN[name]().alias(name) for name in by if name in _SEEN),
     )
 
@@ -117,23 +131,23 @@ def _found(kafka: DataFrame) -> DataFrame:
         .otherwise(f.concat_ws(":", "topic", "partition"))
         .alias("spool"),
         f.col("topic").alias("found_topic"),
-        place().alias("place"),
+        _position().alias("position"),
         f.col("timestamp_ms").alias("found_ms"),
-        (f.col("content") if "content" in kafka.columns else content()).alias("found_content"),
+        (f.col("content") if "content" in kafka.columns else _content()).alias("found_content"),
     )
 
 
-def place() -> Column:
-    """Where a record is, as one number."""
+def _position() -> Column:
+    """The partition and offset of a record, as one number."""
     return f.shiftleft(f.col("partition").cast("long"), _OFFSET_BITS).bitwiseOR(f.col("offset"))
 
 
-def sent_ms() -> Column:
+def _sent_ms() -> Column:
     """The timestamp a message goes out with: librdkafka reads 0 as "now", so that is sent as 1."""
     return f.when(f.col("timestamp_ms") == 0, 1).otherwise(f.col("timestamp_ms"))
 
 
-def content() -> Column:
+def _content() -> Column:
     """A hash of topic, key and value. A null adds nothing to a hash: the lengths tell it from no bytes."""
     sizes = [f.coalesce(f.length(name), f.lit(-1)) for name in ("key", "value")]
     return f.xxhash64("topic", *sizes, "key", "value")
@@ -143,10 +157,10 @@ def _gather(by: Sequence[str]) -> list[Column]:
     return [
         *(f.max(name).alias(name) for name in by if name in _SEEN),
         f.coalesce(f.max("is_stored"), f.lit(False)).alias("stored"),
-        f.count("place").alias("copies"),
+        f.count("position").alias("copies"),
         f.coalesce(f.max("stored_topic"), f.min("found_topic")).alias("topic"),
         f.max("partition_key").alias("partition_key"),
-        f.min("place").alias("place"),
+        f.min("position").alias("position"),
         f.max("sent_ms").alias("sent_ms"),
         f.min("found_ms").alias("first_ms"),
         f.max("found_ms").alias("last_ms"),
@@ -159,7 +173,7 @@ def _gather(by: Sequence[str]) -> list[Column]:
 
 
 def _partition() -> Column:
-    return f.shiftright("place", _OFFSET_BITS)
+    return f.shiftright("position", _OFFSET_BITS)
 
 
 # Not columns but what makes them: a column needs a session. The hour is a number until the exchange is over.
@@ -174,9 +188,12 @@ _DIMENSION: dict[str, Callable[[], Column]] = {
 }
 
 
-def _fate() -> Column:
+def _outcome(kept: Sequence[tuple[str, int, int]]) -> Column:
+    held = f.lit(False)
+    for spool, first, end in kept:
+        held |= (f.col("spool") == spool) & f.col("sequence").between(first, end - 1)
     return (
-        f.when(~f.col("stored"), None)
+        f.when(~f.col("stored"), f.when(held, UNREADABLE))
         .when(f.col("copies") == 1, "once")
         .when(f.col("copies") > 1, "duplicated")
         .when(f.col("discarded"), "discarded")
@@ -190,29 +207,83 @@ def _altered() -> Column:
     differs = (
         (f.col("content") != f.col("least_content"))
         | (f.col("content") != f.col("most_content"))
-        # Null where the broker wrote its own time.
+        # Null when the broker wrote its own time.
         | ~f.coalesce(f.col("sent_ms") == f.col("first_ms"), f.lit(True))
         | ~f.coalesce(f.col("sent_ms") == f.col("last_ms"), f.lit(True))
     )
     return f.col("stored") & (f.col("copies") > 0) & differs
 
 
-def _lane() -> Column:
-    """What a message keeps its order in, as a pair: whether it has any, and a hash of which it is."""
-    ordered = f.col("stored") & f.col("place").isNotNull() & f.col("partition_key").isNotNull()
-    lane = f.when(ordered, f.xxhash64("topic", "spool", _partition(), "partition_key"))
+def _order_group() -> Column:
+    """The group in which a message keeps its order, as a pair: whether there is one, and its hash."""
+    ordered = f.col("stored") & f.col("position").isNotNull() & f.col("partition_key").isNotNull()
+    group = f.when(ordered, f.xxhash64("topic", "spool", _partition(), "partition_key"))
     return f.struct(
         f.coalesce(ordered, f.lit(False)).alias("ordered"),
-        lane.otherwise(f.pmod("sequence", f.lit(_NO_LANES))).alias("number"),
+        group.otherwise(f.pmod("sequence", f.lit(_UNORDERED_GROUPS))).alias("number"),
     )
 
 
 def _late() -> Column:
-    """Whether a message with a higher sequence comes before it in its lane."""
+    """Whether a message with a higher sequence comes before it in its group."""
     before = (
-        Window.partitionBy("lane.number", "lane.ordered")
-        .orderBy("place")
+        Window.partitionBy("order_group.number", "order_group.ordered")
+        .orderBy("position")
         .rowsBetween(Window.unboundedPreceding, Window.currentRow - 1)
     )
-    late = f.col("lane.ordered") & (f.max("sequence").over(before) > f.col("sequence"))
+    late = f.col("order_group.ordered") & (f.max("sequence").over(before) > f.col("sequence"))
     return f.coalesce(late, f.lit(False))
+
+
+_ALIKE = ("content", "sent_ms")
+
+
+def stamp(
+    spool: DataFrame,
+    kafka: DataFrame,
+    *,
+    discarded: DataFrame | None = None,
+    backlog: DataFrame | None = None,
+) -> DataFrame:
+    """The records of `kafka` with the stamps (bruce_spool, bruce_sequence) of the messages that they are.
+
+    Arguments as for `match`, which takes the result as its `kafka`. A record that is no
+    message has nulls. Columns: topic, partition, offset, timestamp_ms, content, bruce_spool, bruce_sequence.
+    """
+    rows = _messages(spool, discarded, backlog).unionByName(_records(kafka), allowMissingColumns=True)
+    alike = Window.partitionBy(*_ALIKE)
+    number = f.row_number().over(
+        Window.partitionBy(*_ALIKE, "is_record").orderBy("undelivered", "sequence", "spool", "position")
+    )
+    counted = rows.withColumns({"messages": f.count("sequence").over(alike), "number": number - 1})
+    ordinal: Column = f.when(f.col("is_record"), f.try_mod("number", "messages")).otherwise(f.col("number"))
+    same = Window.partitionBy(*_ALIKE, "ordinal")
+    named = counted.withColumn("ordinal", ordinal).withColumns(
+        {f"bruce_{name}": f.max(name).over(same) for name in ID}
+    )
+    return named.where("is_record").select(
+        "topic", "partition", "offset", "timestamp_ms", "content", "bruce_spool", "bruce_sequence"
+    )
+
+
+def _messages(spool: DataFrame, discarded: DataFrame | None, backlog: DataFrame | None) -> DataFrame:
+    rows = spool.select(*ID, _content().alias("content"), _sent_ms().alias("sent_ms"))
+    undelivered = f.lit(False)
+    for name, known in (("discarded", discarded), ("backlog", backlog)):
+        if known is not None:
+            rows = rows.join(known.select(*ID, f.lit(True).alias(name)), list(ID), "left")
+            undelivered = undelivered | f.coalesce(f.col(name), f.lit(False))
+    return rows.select(*ID, *_ALIKE, undelivered.alias("undelivered"), f.lit(False).alias("is_record"))
+
+
+def _records(kafka: DataFrame) -> DataFrame:
+    return kafka.select(
+        "topic",
+        "partition",
+        "offset",
+        "timestamp_ms",
+        f.col("timestamp_ms").alias("sent_ms"),
+        _content().alias("content"),
+        _position().alias("position"),
+        f.lit(True).alias("is_record"),
+    )

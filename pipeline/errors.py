@@ -1,24 +1,24 @@
-"""What can go wrong in a job on Spark.
+"""The errors of a job on Spark.
 
     PipelineError
       MissingSpark       no pyspark, one that is too old, no Java, or a JVM that does not start
       BadSchema          a column that a source does not have
       BadOption          an option of a source with a value that it cannot have
-      NotLent            delivery could not be had: its owner does not answer
+      NotLent            no lease of delivery: its owner does not answer
       LeaseLost          delivery was taken back from a job that had it
-      BadQuery           SQL that says nothing Spark could do
-      JobFailed          a job that began and could not end: a topic lost on the way
-        SegmentGone      of a job that reads: a segment was removed meanwhile
+      BadQuery           SQL that Spark cannot run
+      JobFailed          a job that began and could not finish: a topic was lost on the way
+        SegmentGone      a segment was removed while a job read the spool
 
-What Kafka refuses is said by the errors of dispatch. Each message is one sentence for the terminal;
-`cli.exits` says which exit code goes with it.
+Errors of Kafka are those of dispatch. Each message is one sentence for the terminal; `cli.terminal.errors`
+maps each error to an exit code.
 """
 
 from __future__ import annotations
 
 
 class PipelineError(Exception):
-    """Anything that keeps a job from its result."""
+    """The base of all errors of a job."""
 
 
 class MissingSpark(PipelineError):
@@ -34,20 +34,20 @@ class BadOption(PipelineError):
 
 
 class NotLent(PipelineError):
-    """Whoever owns the marks of a spool does not lend delivery."""
+    """The process that owns the marks of a spool does not lend delivery."""
 
 
 class LeaseLost(PipelineError):
-    """Delivery was taken back: others send what is not recorded."""
+    """The daemon took delivery back: it sends every message that has no recorded outcome."""
 
 
 class BadQuery(PipelineError):
-    """SQL that says nothing Spark could do."""
+    """SQL that Spark cannot run."""
 
 
 class JobFailed(PipelineError):
-    """A job that began and could not end."""
+    """A job that began and could not finish."""
 
 
 class SegmentGone(JobFailed):
-    """A segment that was planned to be read is not there any more."""
+    """A segment of the plan was removed before a task read it."""

@@ -1,11 +1,11 @@
-"""A Spark session with settings that suit one host, or whatever master is named.
+"""A Spark session with settings for one host, or for a given master; and the progress of its jobs.
 
 Python workers run this interpreter and find these packages wherever bruce was started: PYSPARK_PYTHON is
 this environment's own python (Spark's default is `python3` of the PATH, whose workers die without saying
 why), and the folder that holds `spool` and `pipeline` goes in front of their PYTHONPATH.
 
-The JVM writes to a file of its own, from which a failed start is explained: what it says of incubator
-modules, native libraries and host names is nothing that a user of bruce can act on.
+The JVM writes to a file of its own, which explains a failed start: its warnings of incubator modules, native
+libraries and host names are nothing that a user of bruce can act on.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import IO, Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -27,19 +28,20 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from pipeline.errors import MissingSpark
-from pipeline.kafka_source import KafkaSource
-from pipeline.source import BruceSource
+from pipeline.kafka.source import KafkaSource
+from pipeline.source.source import BruceSource
 
 LOCAL = "local[*,4]"
 """Every core; and a task is tried four times, as on a cluster."""
 Session = SparkSession
-"""What commands pass on, which know no pyspark."""
+"""The type that commands pass on, since they know no pyspark."""
 
 _NO_REASON = ("WARNING:", "Picked up ", "\t", "...")
-"""How lines of a JVM begin that say no reason: warnings, and the rows of a traceback."""
+"""The beginnings of JVM lines that give no reason: warnings, and the rows of a traceback."""
 _THREAD = 'Exception in thread "main"'
-_HERE = Path(__file__).resolve().parent
-_LOG = _HERE / "log4j2.properties"
+_ROOT = Path(__file__).resolve().parents[1]
+"""The folder that holds our packages."""
+_LOG = Path(__file__).resolve().with_name("log4j2.properties")
 
 _SETTINGS = {
     "spark.ui.enabled": "false",
@@ -47,30 +49,32 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
-    # Every row goes through it, and TCP on loopback takes a third more of the time for reading.
+    # Every row goes through it, and TCP on loopback makes reading take a third longer.
     "spark.python.unix.domain.socket.enabled": "true",
 }
 _UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-"""Options of the JVMs. Else Arrow looks for each bit and value of a row at the bounds of a buffer, and if it
-is still held: a sixth of the tasks' time. Batches come from pyarrow in our own workers."""
+"""Options of the JVMs. Without them Arrow checks for each bit and value of a row the bounds of a buffer, and
+that it is still held: a sixth of the tasks' time. Batches come from pyarrow in our own workers."""
 _LOCAL_SETTINGS = {
-    # Names of hosts resolve differently from one machine to the next; loopback is always there.
+    # Host names resolve differently on each machine; loopback always exists.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # 200, the default, is for clusters: on two cores most of a small job would be starting tasks.
+    # 200, the default, is for clusters: on two cores a small job would spend most of its time starting tasks.
     "spark.sql.shuffle.partitions": "16",
 }
 _LEAST_MIB, _MOST_MIB = 768, 4096
+EVERY_S = 0.25
+"""Between two checks of a job's progress."""
 
 
 @contextmanager
 def open_session(master: str = LOCAL, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session that knows the formats `bruce` and `bruce-kafka`; it ends with the context.
 
-    One that is already there is used as it is, and left. Raises MissingSpark when Spark does not start.
+    Uses an existing session unchanged, and leaves it open. Raises MissingSpark when Spark does not start.
     """
-    # Each writes to standard error what it raises, too: an error in SQL, as JSON, and an interrupted call,
-    # of Java or by it.
+    # Each also writes to standard error the errors that it raises: an error in SQL, as JSON, and an
+    # interrupted call, of Java or by it.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL + 1)
     logging.getLogger().addFilter(_is_not_py4js)
@@ -86,7 +90,7 @@ def open_session(master: str = LOCAL, settings: Mapping[str, str] | None = None)
 
 
 def _is_not_py4js(record: logging.LogRecord) -> bool:
-    """Of what is logged under no name."""
+    """A filter for records logged under no name."""
     return Path(record.pathname).parent.name != "py4j"
 
 
@@ -96,7 +100,7 @@ def _start(master: str, settings: Mapping[str, str]) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = settings.get("spark.pyspark.python", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if master.startswith("local"):
-        # Where Spark's page listens; else it is open to the network.
+        # The address of Spark's web page; else it is open to the network.
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     conf = _configuration(master, settings)
     with tempfile.TemporaryFile("w+") as said:
@@ -115,7 +119,7 @@ def _submitted() -> bool:
 
 
 def _join(master: str, settings: Mapping[str, str]) -> SparkSession:
-    """A session in the JVM of spark-submit, whose own settings come first."""
+    """A session in the JVM of spark-submit, whose own settings have precedence."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
     conf = SparkConf(loadDefaults=True, _jvm=gateway.jvm)
@@ -145,8 +149,8 @@ def _configuration(master: str, settings: Mapping[str, str]) -> SparkConf:
         local = {**_LOCAL_SETTINGS, "spark.driver.memory": f"{heap_mib(memory_bytes())}m"}
     executors: Mapping[str, str] = {}
     if "spark.pyspark.python" not in settings:
-        # Their Python is ours, which finds our packages here. Another one brings its own.
-        path = os.pathsep.join(filter(None, [str(_HERE.parent), os.environ.get("PYTHONPATH")]))
+        # Workers on our Python find our packages here. Another Python brings its own.
+        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
         executors = {"spark.executorEnv.PYTHONPATH": path}
     chosen = {
         "spark.app.name": "bruce",
@@ -162,12 +166,12 @@ def _configuration(master: str, settings: Mapping[str, str]) -> SparkConf:
 
 
 def heap_mib(host_bytes: int) -> int:
-    """The JVM's heap on a host with so much memory: a quarter, since the Python workers are beside it."""
+    """The JVM's heap on a host with this much memory: a quarter, since Python workers need the rest."""
     return min(max(host_bytes // 4 >> 20, _LEAST_MIB), _MOST_MIB)
 
 
 def memory_bytes() -> int:
-    """What this host has, or the control group that we are in may use."""
+    """The memory of this host, or the limit of our control group."""
     host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
@@ -177,7 +181,39 @@ def memory_bytes() -> int:
 
 
 def _first_reason(said: IO[str]) -> str:
-    """What a JVM says before it ends, without what follows from it."""
+    """The reason that a JVM gives before it ends, without the lines that follow from it."""
     said.seek(0)
     lines = [line.strip().removeprefix(_THREAD).strip() for line in said if not line.startswith(_NO_REASON)]
     return next(filter(None, lines), "")
+
+
+@contextmanager
+def watch(session: SparkSession, tell: Callable[[int, int], None]) -> Iterator[None]:
+    """Call `tell` with tasks done and tasks known, of all jobs so far, from a thread, until the context ends.
+
+    More tasks become known as Spark goes on from one stage to the next.
+    """
+    ended = Event()
+    thread = Thread(target=_look, args=(session, tell, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _look(session: SparkSession, tell: Callable[[int, int], None], ended: Event) -> None:
+    # Spark's store keeps a thousand finished stages: this remembers the counts of all.
+    seen: dict[int, tuple[int, int]] = {}
+    tracker = session.sparkContext.statusTracker()
+    while not ended.wait(EVERY_S):
+        try:
+            running = set(tracker.getActiveStageIds())
+            for stage in running | {stage for stage, (done, of) in seen.items() if done < of}:
+                if info := tracker.getStageInfo(stage):
+                    seen[stage] = (info.numCompletedTasks, info.numTasks)
+        except (Py4JError, OSError):
+            return  # the JVM is gone; the job itself will report it
+        if seen:
+            tell(sum(done for done, _ in seen.values()), sum(of for _, of in seen.values()))

@@ -1,4 +1,4 @@
-"""What can go wrong in the router.
+"""Errors of the router.
 
 RouterError
   BadPartitioner   a partitioner's name is unknown, or its function cannot be loaded

@@ -6,6 +6,9 @@ a quarter, and so on. Only a message that was refused by itself is given up; the
 
 A partition with a failure is left alone until nothing of it is in flight: what follows the failed message
 may fail as well, and must then go again behind it.
+
+A producer that failed fatally is replaced by another (`ProducerRebuild`). `Outages` knows the brokers that
+come back after a while.
 """
 
 from __future__ import annotations
@@ -14,19 +17,23 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.codes import name_of
+from dispatch.client import KafkaClient
+from dispatch.errors import name_of
+from dispatch.pool import Outcomes, Pool
 from dispatch.retry import Action, Decision, decide, needs_people
-from spool.wire import Reason
+from dispatch.tables import State
+from spool.format.wire import Reason
+from spool.throttle import Throttle
 
 PAUSE_S = 0.5
 """Before a partition is tried again after an error that time may heal."""
 STOP_S = 5.0
-"""Before it is tried again after one that somebody has to mend."""
+"""Before it is tried again after an error that only people can mend."""
 DECLINED_S = 0.05
 """Before a partition is tried again that librdkafka's own queue had no room for."""
 
@@ -54,7 +61,7 @@ class Refused(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What is to be done."""
+    """The next steps."""
 
     again: Failed
     discard: dict[int, Refused]
@@ -98,9 +105,8 @@ class Failures:
         """They wait until nothing of them is in flight."""
         self._until: dict[int, float] = {}
         self.stopped: dict[int, int] = {}
-        """Partitions that wait for somebody to mend something, and the code that says so."""
-        self._said: dict[int, float] = {}
-        """By code, when it was last said."""
+        """Partitions that wait until people mend something, and the code that says so."""
+        self._throttle = Throttle(QUIET_S, clock=clock)
 
     def judge(self, sequence: Sequences, code: npt.NDArray[np.int32], flat: Flats) -> Verdict:
         """Decide about failed messages; columns of one length."""
@@ -151,10 +157,8 @@ class Failures:
                 self.stopped.pop(flat, None)
 
     def _say(self, code: int, decision: Decision) -> None:
-        """Once a code and QUIET_S: what Kafka answered, and what follows."""
-        now = self._clock()
-        if now - self._said.get(code, -QUIET_S) >= QUIET_S:
-            self._said[code] = now
+        """Once a code and QUIET_S: Kafka's answer, and what follows."""
+        if self._throttle.due(code):
             _log.warning(
                 "messages came back with %s: %s (%s)", name_of(code), decision.why, decision.action.value
             )
@@ -225,3 +229,76 @@ class Failures:
         for flat in (*self._emptying, *self._suspicions):
             out[flat] &= in_flight[flat] == 0
         return out
+
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
+"""Between two new producers, neither of which delivered anything; it doubles. The first comes at once."""
+
+
+class ProducerRebuild:
+    """Builds a new producer in place of one that failed fatally, after its last reports."""
+
+    def __init__(
+        self, client: KafkaClient, pool: Pool, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client, self._pool, self._clock = client, pool, clock
+        self._since: float | None = None
+        self._renewed_at, self._pause_s = 0.0, 0.0
+
+    def note_delivered(self) -> None:
+        """A producer delivers: should it fail, another takes its place at once."""
+        self._pause_s = 0.0
+
+    def attempt(self, in_flight: int) -> Outcomes | None:
+        """Once it is time: what was in flight, to be sent again in order by the new producer.
+
+        A message without a report may be in Kafka all the same: it is waited for, for a while. Hand nothing
+        over meanwhile.
+        """
+        assert self._client.fatal
+        if self._since is None:
+            self._since = self._clock()
+            _log.error("the producer failed fatally (%s); creating a new one", self._client.fatal.text)
+        now = self._clock()
+        if self._pool.busy or (in_flight and now - self._since < self._pool.last_reports_s):
+            return None
+        if now - self._renewed_at < self._pause_s:
+            return None
+        self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+        lost = self._pool.rebuild()
+        self._since, self._renewed_at = None, self._clock()
+        _log.warning("a new producer goes on; %d messages had no report", len(lost.sequence))
+        return lost
+
+
+OUTAGE_S = 5.0
+"""A broker that was away for less was not away."""
+
+
+class Outages:
+    """Since when each broker has taken nothing: when it is back, the backlog begins to go out.
+
+    At the start all of them were away.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[int, float] = {}
+        self._begun = False
+
+    def last(self) -> bool:
+        """Whether one has been away for so long, and still was at the last look; or all, since the start."""
+        since = min(self._since.values(), default=np.inf)
+        return not self._begun or self._clock() - since >= OUTAGE_S
+
+    def ended(self, brokers: npt.NDArray[Any]) -> bool:
+        """Whether one of `brokers` (dispatch.tables.ROW[count]) has come back since the last look."""
+        now = self._clock()
+        healthy = brokers["state"] == State.HEALTHY
+        for broker in brokers["id"][~healthy].tolist():
+            self._since.setdefault(broker, now)
+        back = [broker for broker in brokers["id"][healthy].tolist() if broker in self._since]
+        away = [now - self._since.pop(broker) for broker in back]
+        first = bool(healthy.any()) and not self._begun
+        self._begun |= first
+        return first or max(away, default=0.0) >= OUTAGE_S

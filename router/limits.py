@@ -1,14 +1,15 @@
 """How much may go now: the rates of topics, and the pace at which a backlog is sent.
 
-A topic's rate is a token bucket that holds a second's worth. What is beyond it *waits* (its partitions are
+A topic's rate is a token bucket that holds a second's worth. A message beyond it *waits* (its partitions are
 held, and the catch-up comes by when tokens are there), or is *discarded*. The two are measured by different
-clocks. What waits is measured when it is handed over: Kafka is to get no more. What is discarded is measured
-when it was received: after an outage a backlog goes out faster than it came in, and nobody sent too much.
+clocks. A message that may wait is measured when it is handed over: Kafka is to get no more. One that may be
+discarded is measured when it was received: after an outage a backlog goes out faster than it came in, and no
+program sent too much.
 
 The backlog has a bucket of bytes, for all topics together. After an outage it is closed for a while, by
 chance, and filled at a rate that changes by chance: hosts that lost Kafka together do not come back together.
 Backlog is what waits since an outage, and what comes in behind it, of the same topic, until that has caught
-up. What waits for another reason is none: a topic that is new, or that ran out of room for a moment.
+up. Messages that wait for another reason are none: a topic that is new, or that ran out of room for a moment.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from router.room import Mask
-from spool.kernel import kernel
-from spool.record import Batch, Topics
+from spool.format.batch import Batch, Topics
+from spool.native.kernel import kernel
+
+if TYPE_CHECKING:
+    from dispatch.pool import Pool  # it brings librdkafka along, and a reader of bruce.toml needs none
 
 WORTHWHILE_S = 0.5
 """A pass of the catch-up reads a chunk of the log at least: it begins when it may send so much."""
@@ -33,6 +37,8 @@ SLOWEST = 0.5
 """Share of the cap below which the rate of the backlog does not go."""
 DRAW_S = 1.0
 """Between two changes of that rate."""
+
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +121,7 @@ class Limits:
         self._topics = topics
         self._named = {topic.encode(): rate for topic, rate in (rates or {}).items()}
         self._clock = clock
-        self._chance = chance or random.Random()  # noqa: S311  (nobody gains by guessing it)
+        self._chance = chance or random.Random()  # noqa: S311  (no secret)
         self._waits = np.zeros(0)
         """float64[topics]: messages a second; 0 for topics without a rate, or whose excess is discarded."""
         self._tokens = np.zeros(0)
@@ -124,6 +130,8 @@ class Limits:
         self._received_tokens, self._received_ns = np.zeros(0), np.zeros(0, np.int64)
         self._behind = np.zeros(0, np.bool_)
         """bool[topics]: with messages that wait since an outage."""
+        self._rated = self._late = False
+        """Whether a topic has a rate; whether one is behind."""
         self._cap = float(backlog_bytes_per_second)
         self._budget = 0.0
         self._filled_at = self._drawn_at = clock()
@@ -171,6 +179,12 @@ class Limits:
             paced = sent & self._behind[batch.topic]
             self._budget -= float((batch.key_bytes[paced] + batch.value_bytes[paced]).sum())
 
+    @property
+    def any(self) -> bool:
+        """Whether any topic that is known has a rate, or messages that wait since an outage."""
+        self._learn()
+        return self._rated or self._late
+
     def spent(self) -> Mask:
         """By topic: whether nothing of its backlog may go now."""
         self._refill()
@@ -189,11 +203,14 @@ class Limits:
         """These topics, by number, have messages from before the end of an outage."""
         self._learn()
         self._behind[np.asarray(topics, np.int32)] = True
+        self._late = bool(self._behind.any())
 
     def follow(self, waiting: Sequence[int]) -> None:
         """Only these topics have anything that waits: the others have caught up."""
         self._learn()
-        self._behind &= np.isin(np.arange(len(self._behind)), waiting)
+        if self._late:
+            self._behind &= np.isin(np.arange(len(self._behind)), waiting)
+            self._late = bool(self._behind.any())
 
     def kafka_came_back(self) -> None:
         """The backlog waits for a while that chance decides about."""
@@ -220,6 +237,7 @@ class Limits:
         if known == len(names):
             return
         rates = [self._named.get(name, Rate(0)) for name in names[known:]]
+        self._rated |= any(rate.messages for rate in rates)
         waits = np.array([0 if rate.discard else rate.messages for rate in rates], np.float64)
         discards = np.array([rate.messages if rate.discard else 0 for rate in rates], np.float64)
         self._waits, self._tokens = np.append(self._waits, waits), np.append(self._tokens, waits)
@@ -227,3 +245,26 @@ class Limits:
         self._received_tokens = np.append(self._received_tokens, discards)
         self._received_ns = np.append(self._received_ns, np.zeros(len(rates), np.int64))
         self._behind = np.append(self._behind, np.zeros(len(rates), np.bool_))
+
+
+def hot_topics(pool: Pool, roomy: Mask, free: Mask) -> npt.NDArray[np.int32]:
+    """Numbers of the topics that are to be set aside, of those with partitions that are `free`.
+
+    Of each healthy broker without room: those with no less in flight there than it would be if all with
+    anything in flight there had the same. `roomy` bool by broker index, `free` bool by flat number.
+    """
+    rows, brokers = pool.partitions.in_use, pool.brokers.rows
+    full = ~roomy & pool.brokers.healthy()
+    there = rows[(rows["leader"] >= 0) & (rows["messages"] > 0)]
+    there = there[full[there["leader"]]]
+    if len(there) == 0:
+        return np.zeros(0, np.int32)
+    topics = int(there["topic"].max()) + 1
+    shares = np.zeros((len(brokers), topics))
+    # The share of all that the broker has counts, in messages and in bytes.
+    for load in ("messages", "bytes"):
+        share = there[load] / np.maximum(brokers[load][there["leader"]], 1)
+        np.add.at(shares, (there["leader"], there["topic"]), share)
+    fair = shares.sum(axis=1) / np.maximum((shares > 0).sum(axis=1), 1)
+    flooding = ((shares > 0) & (shares >= 0.999 * fair[:, np.newaxis])).any(axis=0)
+    return np.intersect1d(np.flatnonzero(flooding), rows["topic"][free]).astype(np.int32)

@@ -1,18 +1,20 @@
-"""Which partition a message goes to: pure functions of the message and of what is known of its topic.
+"""The choice of a partition: pure functions of the message and of what is known of its topic.
 
 | name            | choice |
 |-----------------|--------|
-| `any`           | one available partition for a run of messages, then the next: large batches |
+| `any`           | one available partition for the messages read together, then the next: large batches |
 | `round_robin`   | the next available partition for every message |
 | `partition_key` | the partition key, unsigned, modulo the topic's partitions |
 | `murmur2`       | of the record's key, as Java's client: (murmur2 & 0x7fffffff) modulo the partitions |
 | `crc32`         | of the record's key, as librdkafka's `consistent`: crc32 modulo the partitions |
 | `module:name`   | a function of the user's: (keys, partition_keys, partitions) -> partition by row; modulo |
 
-By default PartitionKey messages go by `partition_key` and others by `any`; a message without the key that
-its topic's partitioner asks for goes by `any`. Whatever hashes a key uses all partitions of the topic,
-available or not: the same key, the same partition. Messages for which a user's function raises, or gives no
-whole number, are found by halving the batch, and refused.
+A topic that has none of its own: PartitionKey messages go by `partition_key`, others by the default
+partitioner, which is `murmur2` unless it is set. A message without the key that its partitioner needs goes
+by `any`. The only partition of a topic is chosen whether it is available or not, so that its messages stay
+in order. A partitioner that hashes a key uses all partitions of the topic,
+available or not: the same key, the same partition. The router finds messages for which a user's function
+raises, or returns no whole number, by halving the batch, and refuses them.
 
 Sources: Kafka's Utils.murmur2 (seed 0x9747b28c), and CRC-32 as of IEEE 802.3.
 """
@@ -22,7 +24,7 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -30,17 +32,30 @@ import numpy as np
 import numpy.typing as npt
 
 from router.errors import BadPartitioner
-from spool.kernel import address_of, kernel, load_u8, load_u32
-from spool.record import Batch, Topics
+from spool.format.batch import Batch, Topics
+from spool.native.kernel import kernel
+from spool.native.memory import address_of, load_u8, load_u32
+from spool.throttle import Throttle
 
 _log = logging.getLogger("bruce.router")
 
+DEFAULT = "murmur2"
+"""As Kafka's client for Java: a key is where other producers put it, and where consumers join by it."""
 QUIET_S = 60.0
 """Between two lines about the same function; so long it counts as a trouble."""
 REFUSED = -2
 """In place of a flat number: the topic's function gave no partition."""
 
 Custom = Callable[[list[bytes | None], npt.NDArray[np.int32], int], npt.NDArray[np.int32]]
+
+
+_REASONS = {
+    "partition_key": "its partition key, unsigned, modulo {count}",
+    "murmur2": "murmur2 of its key, modulo {count}, as Java's client",
+    "crc32": "crc32 of its key, modulo {count}, as librdkafka's",
+    "round_robin": "any of {count}, in turns",
+    "any": "any of {count}",
+}
 
 
 class Mode(IntEnum):
@@ -57,7 +72,7 @@ class Mode(IntEnum):
 
 RUN_BITS = 10
 """`settle` sends 1,024 messages of `any`, by their numbers, to one partition before it takes the next."""
-_ANY, _ROUND_ROBIN, _PARTITION_KEY, _MURMUR2, _CRC32, _CUSTOM = range(1, 7)
+_ROUND_ROBIN, _PARTITION_KEY, _MURMUR2, _CRC32, _CUSTOM = range(2, 7)
 
 
 def _crc_table() -> npt.NDArray[np.uint32]:
@@ -70,7 +85,6 @@ def _crc_table() -> npt.NDArray[np.uint32]:
 
 CRC_TABLE = _crc_table()
 
-
 MOST_SAID = 200
 """Characters of what a user's function says."""
 
@@ -80,20 +94,23 @@ class _Refusal(NamedTuple):
 
     sentence: str
     at: float
-    said_at: float
-    """When the log said so."""
 
 
 class Partitioners:
     """The partitioner of every topic, and how far their rotations are."""
 
-    def __init__(self, names: Mapping[str, str]) -> None:
-        """`names`: by topic. Raises BadPartitioner."""
+    def __init__(self, names: Mapping[str, str], default: str = DEFAULT) -> None:
+        """`names`: by topic. `default`, no function: of AnyPartition messages of other topics.
+
+        Raises BadPartitioner.
+        """
+        self._default = int(_NAMES[default])
         self._chosen = {topic.encode(): _parse(topic, name) for topic, name in names.items()}
         self._modes = np.zeros(0, np.int32)
         self._rotation = np.zeros(0, np.int64)
         self._refusals: dict[str, _Refusal] = {}
         """By topic."""
+        self._throttle = Throttle(QUIET_S)
 
     def sentence(self) -> str:
         """Which function has refused messages lately, and why; empty when none has."""
@@ -126,6 +143,7 @@ class Partitioners:
             batch.key_at,
             batch.key_bytes,
             self._modes,
+            self._default,
             self._rotation,
             partitions_of,
             flats,
@@ -152,7 +170,7 @@ class Partitioners:
         flats: npt.NDArray[np.int32],
         available: npt.NDArray[np.bool_],
     ) -> npt.NDArray[np.int32]:
-        """The same, by the message alone: nothing rotates, so that who asks twice is told the same twice.
+        """The same, by the message alone: nothing rotates, so that the same question has the same answer.
 
         A message that may go anywhere goes by its sequence number: `any` in runs, `round_robin` in turns.
         Raises BadPartitioner where a user's function fails.
@@ -161,7 +179,7 @@ class Partitioners:
         flat = self.assign(batch, wanted & ~free, partitions_of, flats, available)
         if (flat == REFUSED).any():
             raise BadPartitioner(self.sentence())
-        in_turns = self._modes[batch.topic] == Mode.ROUND_ROBIN
+        in_turns = self._modes_of(batch) == Mode.ROUND_ROBIN
         turn = np.where(in_turns, batch.sequence, batch.sequence >> RUN_BITS)
         for topic in np.unique(batch.topic[free]).tolist():
             count = int(partitions_of[topic]) if topic < len(partitions_of) else 0
@@ -173,24 +191,26 @@ class Partitioners:
         return flat
 
     def _note(self, topic: str, function: Custom, count: int, error: str) -> None:
-        """Remember that a function refused messages of a topic, and say so now and then."""
-        now = time.monotonic()
-        before = self._refusals.get(topic)
+        """Remember that a function refused messages of a topic, and log it now and then."""
         name = f"{function.__module__}:{getattr(function, '__qualname__', function)}"
         words = f"the partitioner {name} of topic {topic} gives no partition for some messages ({error})"
-        said_at = before.said_at if before else -QUIET_S
-        if now - said_at >= QUIET_S:
+        if self._throttle.due(topic):
             _log.error("%s; they are given up: %d in this batch", words, count)
-            said_at = now
-        self._refusals[topic] = _Refusal(f"{words}: mend it; they are given up", now, said_at)
+        self._refusals[topic] = _Refusal(f"{words}: mend it; they are given up", time.monotonic())
 
     def free(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """Which rows may go to any partition of their topic."""
-        self._learn(batch.topics)
-        mode, keyed, hashed = self._modes[batch.topic], batch.keyed, batch.key_bytes > 0
-        bound = np.isin(mode, (Mode.DEFAULT, Mode.PARTITION_KEY)) & keyed
-        bound |= np.isin(mode, (Mode.MURMUR2, Mode.CRC32)) & hashed
+        mode = self._modes_of(batch)
+        bound = (mode == Mode.PARTITION_KEY) & batch.keyed
+        bound |= ((mode == Mode.MURMUR2) | (mode == Mode.CRC32)) & (batch.key_bytes > 0)
         return ~(bound | (mode == Mode.CUSTOM))
+
+    def _modes_of(self, batch: Batch) -> npt.NDArray[np.int32]:
+        """The Mode of each row, never DEFAULT."""
+        self._learn(batch.topics)
+        mode = self._modes[batch.topic]
+        unset = np.where(batch.keyed, Mode.PARTITION_KEY, self._default).astype(np.int32)
+        return np.where(mode == Mode.DEFAULT, unset, mode)
 
     def _learn(self, topics: Topics) -> None:
         """Number the partitioners of topics that are new."""
@@ -223,7 +243,7 @@ def _parse(topic: str, name: str) -> tuple[Mode, Custom | None]:
 def _halve(
     function: Custom, batch: Batch, rows: npt.NDArray[np.int64], count: int
 ) -> tuple[npt.NDArray[np.int64], str]:
-    """What a user's function chooses for rows, -1 where it fails; and how it failed first, if it did."""
+    """The choices of a user's function for rows, -1 where it fails; and how it failed first, if it did."""
     if len(rows) == 0:
         return np.empty(0, np.int64), ""
     try:
@@ -296,6 +316,7 @@ def assign(
     key_at: npt.NDArray[np.int64],
     key_bytes: npt.NDArray[np.int32],
     modes: npt.NDArray[np.int32],
+    default: int,
     rotation: npt.NDArray[np.int64],
     partitions_of: npt.NDArray[np.int32],
     flats: npt.NDArray[np.int32],
@@ -312,16 +333,20 @@ def assign(
         count: Any = np.int64(partitions_of[topic])
         mode = modes[topic]
         if mode == 0:
-            mode = _PARTITION_KEY if keyed[row] else _ANY
+            mode = _PARTITION_KEY if keyed[row] else default
         if mode == _CUSTOM:
+            continue
+        if count == 1:
+            # There is no choice: it waits behind those that wait there.
+            flat[row] = flats[topic, 0]
             continue
         partition: Any = np.int64(-1)
         if mode == _PARTITION_KEY and keyed[row]:
             partition = (np.int64(partition_key[row]) & 0xFFFFFFFF) % count
         elif mode == _MURMUR2 and key_bytes[row] > 0:
-            partition = (murmur2(base + key_at[row], key_bytes[row]) & 0x7FFFFFFF) % count
+            partition = (murmur2(base + key_at[row], int(key_bytes[row])) & 0x7FFFFFFF) % count
         elif mode == _CRC32 and key_bytes[row] > 0:
-            partition = crc32(base + key_at[row], key_bytes[row], crc_table) % count
+            partition = crc32(base + key_at[row], int(key_bytes[row]), crc_table) % count
         elif mode == _ROUND_ROBIN:
             partition = _next_available(topic, count, rotation[topic], flats, available)
             rotation[topic] = max(partition, np.int64(0))
@@ -332,3 +357,47 @@ def assign(
             partition = run[topic]
         if partition >= 0:
             flat[row] = flats[topic, partition]
+
+
+class Choice(NamedTuple):
+    """The partition of a message, and why."""
+
+    partition: int | None
+    """None: to any that is there, or it is not known how many there are."""
+    partitions: int | None
+    """How many its topic had, as the marks know it."""
+    reason: str
+
+
+def explain(
+    batch: Batch,
+    row: int,
+    partitioners: Mapping[str, str],
+    history: Sequence[tuple[int, int]],
+    default: str = DEFAULT,
+) -> Choice:
+    """Choose again for one row. Raises BadPartitioner.
+
+    `partitioners` by topic and `default`: as configured. `history` of its topic: (from sequence, partitions),
+    in order.
+    """
+    counts = [count for first, count in history if first <= int(batch.sequence[row])]
+    if not counts:
+        return Choice(None, None, "nothing says how many partitions its topic has: none was delivered yet")
+    count, topic = counts[-1], int(batch.topic[row])
+    name = batch.topics.names[topic].decode("utf-8", "replace")
+    chosen = partitioners.get(name) or ("partition_key" if batch.keyed[row] else default)
+    partitions = Partitioners(partitioners, default)
+    wanted = np.arange(len(batch)) == row
+    if partitions.free(batch)[row]:
+        if count == 1:
+            return Choice(0, count, "its topic has one partition")
+        chosen = chosen if chosen == "round_robin" else "any"
+        return Choice(None, count, _REASONS[chosen].format(count=count))
+    flats = np.tile(np.arange(count, dtype=np.int32), (len(batch.topics.names), 1))
+    counts_of = np.full(len(batch.topics.names), count, np.int32)
+    flat = partitions.assign(batch, wanted, counts_of, flats, np.ones(count, np.bool_))
+    if flat[row] == REFUSED:
+        return Choice(None, count, partitions.sentence())
+    reason = _REASONS.get(chosen, f"{chosen} chose it among {{count}}").format(count=count)
+    return Choice(int(flat[row]), count, reason)

@@ -1,4 +1,4 @@
-"""What can go wrong in a spool.
+"""The errors of a spool.
 
     SpoolError
       MissingPart        a library or a kernel feature is not there
@@ -14,12 +14,13 @@
         NotAFile         a pipe, a link, a directory where a file should be; an OSError, too
       NotOurs            a directory or a file that another user could have planted
 
-Each message is one sentence that says what, where and what to do; `cli.exits` maps the tree to exit codes.
+Each message is one sentence that says what, where and what to do; `cli.terminal.errors` maps the tree to exit
+codes.
 """
 
 from __future__ import annotations
 
-from spool.fullness import Full
+from spool.options import Full
 
 
 class SpoolError(Exception):
@@ -67,9 +68,9 @@ class UnknownVersion(BadSpool):
 
 
 class ReadFailed(BadSpool, OSError):
-    """The disk gives an error for bytes of a file. Nothing is known of them, and later it may give them.
+    """The disk gives an error for bytes of a file. Nothing is known of them; a later read may succeed.
 
-    Made as an OSError is: number, text, path.
+    Made like an OSError: number, text, path.
     """
 
     def __str__(self) -> str:
@@ -77,7 +78,7 @@ class ReadFailed(BadSpool, OSError):
 
 
 class NotAFile(BadSpool, OSError):
-    """No regular file stands where one should. Made as an OSError is: number, what it is, path."""
+    """A path that should be a regular file is none. Made like an OSError: number, what it is, path."""
 
     def __str__(self) -> str:
         return f"{self.filename} is {self.strerror} and no regular file: move it away"

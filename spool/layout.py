@@ -1,21 +1,22 @@
-"""Where everything in a spool lies: every file name is built and parsed here.
+"""The paths of a spool: every file name is built and parsed here.
 
     SPOOL/identity            the spool's uuid, one line; its host, another
     SPOOL/lock                flock: one daemon a spool
-    SPOOL/hold                flock: who has stopped the intake, for as long as it lives
+    SPOOL/hold                flock: the process that has stopped the intake, while it lives
     SPOOL/ledger              datagrams discarded while the spool was full
     SPOOL/ledger.synced       the same, as of its last sync
-    SPOOL/refused             datagrams refused at intake, of segments that are gone
-    SPOOL/senders             who sent how much, as of the last second in which something came
-    SPOOL/ages                since when segments are delivered, where they are kept for a time
-    SPOOL/segments/           NUMBER.spare   allocated, not yet in use, or so lately that it has no name yet
+    SPOOL/refused             totals of datagrams refused at intake, of segments that are gone
+    SPOOL/senders             totals by sender, as of the last second in which a message came
+    SPOOL/ages                when segments were delivered, if they are kept for a time
+    SPOOL/segments/           NUMBER.spare   allocated; not in use yet, or too lately to have its name
                               SEQUENCE.seg   named by the sequence number of its first message
                               SEQUENCE.sent  the same, every message delivered
     SPOOL/index/              LMDB, derived from the segments
-    SPOOL/delivery/           LMDB, what was delivered; `owner` is the flock of whoever writes it
+    SPOOL/delivery/           LMDB, the marks; `owner` is the flock of the process that writes them
                               `lease` is that of a job which asks to deliver, `grant` the answer, `lanes` says
-                              in what transactions of jobs there may be what nobody has written down
-    SPOOL/delivery/outcomes/  what jobs on Spark delivered, until it is taken over into the marks
+                              which transactional tasks of jobs may have outcomes that are not written down,
+                              `lateness` how late messages of each topic may come to Kafka
+    SPOOL/delivery/outcomes/  outcomes of jobs on Spark, until they are imported into the marks
     SPOOL/quarantine/         copies of bytes that were cut off or could not be used
 
 Numbers have 20 digits, so that the order of names is the order of messages.
@@ -47,7 +48,7 @@ def parse_name(name: str) -> tuple[int, str] | None:
 
 
 def copy_of_ledger(ledger: Path) -> Path:
-    """Where the synced copy of a ledger lies."""
+    """The path of the synced copy of a ledger."""
     return ledger.with_name(f"{ledger.name}.synced")
 
 
@@ -114,6 +115,10 @@ class Layout:
         return self.delivery / "lanes"
 
     @property
+    def lateness(self) -> Path:
+        return self.delivery / "lateness"
+
+    @property
     def outcomes(self) -> Path:
         return self.delivery / "outcomes"
 
@@ -130,7 +135,7 @@ class Layout:
         return sorted(pair for pair, is_file in self._named() if pair[1] != SPARE and is_file)
 
     def list_strangers(self) -> list[Path]:
-        """What is called as a segment or a spare and is no file, in order: a directory, a pipe, a link."""
+        """Paths with a name of a segment or a spare but no file, in order: a directory, a pipe, a link."""
         return sorted(self.segment(*pair) for pair, is_file in self._named() if not is_file)
 
     def list_spares(self) -> list[int]:
@@ -138,7 +143,7 @@ class Layout:
         return sorted(pair[0] for pair, is_file in self._named() if pair[1] == SPARE and is_file)
 
     def _named(self) -> list[tuple[tuple[int, str], bool]]:
-        """((number, suffix), whether it is a file) of what is called as a segment or a spare."""
+        """((number, suffix), whether it is a file) of each path with a name of a segment or a spare."""
         try:
             with os.scandir(self.segments) as entries:
                 found = [(parse_name(entry.name), entry) for entry in entries]

@@ -1,1 +1,13 @@
-"""What an operator sees, as plain values. Imports none of the other packages; it is handed what it shows."""
+"""The status worker's HTTP server, and the figures that it and the commands show, as plain values.
+
+Read `report` and `figures` first: they are the shapes of `brucectl status --json` and of the API. `health`
+decides when a spool is called unhealthy. `access` (token, TLS) waits for the first client; then `web`, which
+loads Tornado, serves the page and all paths, with `clients` (limits of connections), `metrics` (Prometheus)
+and `dory` (its old paths).
+
+`cli` fills the figures and starts the server. This package imports nothing of ingest, router and dispatch,
+and of spool only `histogram` and `words`.
+
+    listener = await_client(options)
+    Server(open_access(options), source).run(listener, END)
+"""

@@ -1,26 +1,86 @@
-"""Who may look: a token, a certificate, and the names by which a page without a token may be asked for."""
+"""Access to the status page: its address, socket, token and certificate, and the host names that it accepts.
+
+Without a token the page answers only to names of this host. The libraries of a server are loaded when there
+is a client: a host that has no page open and no scraper pays for a socket alone.
+
+    StatusError
+      BadAccess       the token file, the certificate or the key cannot be used
+      NothingToTell   the spool cannot be looked at now
+
+Each message is one sentence for the terminal; `cli.terminal.errors` says which exit code goes with it.
+"""
 
 from __future__ import annotations
 
 import base64
+import errno
 import hmac
+import ipaddress
+import logging
+import select
+import socket
 import ssl
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from status.errors import BadAccess
-from status.options import StatusOptions
-
 _LEAST_CHARACTERS = 16
 _MOST_BYTES = 4096
-"""Of a file with a token: somebody may name one that never ends."""
+"""Of a token file, since an endless one may be named."""
 _LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
+log = logging.getLogger("bruce.status")
+_BACKLOG = 1024
+"""Connections that wait until they are accepted."""
+_AGAIN_S = 5.0
+"""Until a port that is taken is tried again."""
+
+
+class StatusError(Exception):
+    """Anything that the status page refuses by itself."""
+
+
+class BadAccess(StatusError):
+    """A token file, a certificate or a key that cannot be used. `key` is that of [status] which names it."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"[status] {key} {reason}")
+        self.key = key
+
+
+class NothingToTell(StatusError):
+    """The spool cannot be looked at now; the sentence says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusOptions:
+    """The status page, metrics and the API. The `[status]` table of bruce.toml."""
+
+    port: int = 9097
+    """The port of the page, /metrics and /api/v1/; 0: they are not served. Danger: without a token_file every
+    user of this host sees counts, topics, and the first bytes of discarded messages."""
+    address: str = "127.0.0.1"
+    """The address to listen on: an IP address of this host, or 0.0.0.0 or :: for all. Other hosts can reach
+    any address but loopback, so all others need a token_file."""
+    token_file: Path | None = None
+    """A file with the token that a request must show: `Authorization: Bearer TOKEN`, or in a browser as
+    the password, with any user name. At least 16 characters, and nothing others may read. Danger: without
+    tls_certificate it crosses the network as it is."""
+    tls_certificate: Path | None = None
+    """A file in PEM with the certificate to show, and those between it and its root: the page is then at
+    https. It is read when bruce starts, and at a reload of the table."""
+    tls_key: Path | None = None
+    """The certificate's private key, in PEM; by default it is read from tls_certificate."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this host can reach it."""
+        return ipaddress.ip_address(self.address).is_loopback
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a request must show, and what is shown to it."""
+    """The token that a request must show, and the certificate that it is shown."""
 
     token: str | None
     tls: ssl.SSLContext | None
@@ -38,7 +98,7 @@ class Access:
 
 
 def open_access(options: StatusOptions) -> Access:
-    """Read what the options name. Raises BadAccess."""
+    """Read the files that the options name. Raises BadAccess."""
     token = _read_token(options.token_file) if options.token_file else None
     tls = _tls(options.tls_certificate, options.tls_key) if options.tls_certificate else None
     return Access(token, tls, frozenset({*_LOCAL_NAMES, options.address}))
@@ -85,3 +145,42 @@ def _tls(certificate: Path, key: Path | None) -> ssl.SSLContext:
         reason = "no certificate in PEM, or not with this key" if isinstance(error, ssl.SSLError) else None
         raise BadAccess("tls_certificate", f"{named} cannot be used: {reason or error.strerror}") from None
     return context
+
+
+def await_client(options: StatusOptions) -> socket.socket:
+    """Listen as soon as possible, and return the listening socket when somebody has connected to it."""
+    listener = _listen(options)
+    select.select([listener], [], [])
+    return listener
+
+
+def _listen(options: StatusOptions) -> socket.socket:
+    host, port, said = options.address, options.port, False
+    while True:
+        try:
+            listener = open_listener(options)
+        except OSError as error:
+            if not said:
+                reason = "it is taken" if error.errno == errno.EADDRINUSE else error.strerror
+                log.warning(
+                    "no status page on %s port %d: %s; tried again every %.0f s, see [status] port",
+                    host,
+                    port,
+                    reason,
+                    _AGAIN_S,
+                )
+            said = True
+            time.sleep(_AGAIN_S)
+        else:
+            scheme = "https" if options.tls_certificate else "http"
+            log.info("status page on %s://%s:%d/", scheme, f"[{host}]" if ":" in host else host, port)
+            return listener
+
+
+def open_listener(options: StatusOptions) -> socket.socket:
+    """The listening socket, which does not block. Raises OSError."""
+    is_ipv6 = ipaddress.ip_address(options.address).version == 6  # noqa: PLR2004  (the name says it)
+    family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
+    listener = socket.create_server((options.address, options.port), family=family, backlog=_BACKLOG)
+    listener.setblocking(False)
+    return listener

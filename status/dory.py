@@ -1,20 +1,21 @@
 """The paths and fields of Dory's status server, for the monitoring scripts that read them.
 
     /server_info /counters /queues /discards /metadata_fetch_time, each with /json or /plain behind it
-    POST /metadata_update: ask Kafka for its metadata now
+    POST /metadata_update, or /sys/metadata_update: ask Kafka for its metadata now
 
-A counter is here under Dory's name where it means the same. Discards count over the spool's life, not since
-the start: what a script takes as a difference between two polls is right over a restart, too. What was
-accepted (...ForwardMsg), and connections, count since the daemon was started in order. In /queues all that
-waits of a topic stands under `send_wait`, since it waits in the spool and not in a batch, and what was sent
-and not answered is known by broker only; `new` are messages that are not synced yet. A discard report counts
-what came since the report before it; the first begins with this process. Messages that a connection's
-end cut short are told apart by who sent them, as what came by TCP has no uid; their samples are not, and
-stand in the list of each input that has any.
+A counter is here under Dory's name where it means the same. Others that Dory's check_dory_counters.py looks
+for are 0, since it ends at the first that is missing; and it wants the same names each time. Discards count
+over the spool's life, not since the start: a difference between two polls is right over a restart, too.
+Messages that were accepted (...ForwardMsg), and connections, count since the daemon was started in order. In
+/queues all waiting messages of a topic count as `send_wait`, since they wait in the spool and not in a batch,
+and messages that were sent and not answered are known by broker only; `new` are messages that are not synced
+yet. A discard report counts from the report before it; the first begins with this process. Messages that the
+end of a connection cut short are told apart by their sender, since a TCP connection has no uid; their samples
+are not, and are in the list of each input that has any.
 
-docs/monitoring/dory.md lists what is served, and what is absent since nothing here corresponds to it.
-/msg_debug/... is: a GET that starts something could be sent by any page in a browser of this host, so
-`brucectl trace` does what it did. An unknown path is 404.
+docs/monitoring/dory.md lists the served paths and fields, and those without a counterpart here. /msg_debug/
+has none: any page in a browser of this host could send a GET that starts something, so `brucectl trace` does
+the same. An unknown path is 404.
 """
 
 from __future__ import annotations
@@ -27,15 +28,14 @@ from datetime import datetime
 from typing import Any
 
 from status.figures import Figures
-from status.report import shown_name
-from status.snapshot import Snapshot
+from status.report import Snapshot, shown_name
 
 REPORT_S = 600.0
 """How long a discard report runs."""
 _MOST_RECENT = 25
 _MALFORMED = ("short", "size", "flags", "topic", "timestamp", "key", "value", "truncated", "poison")
 _REPORTED_MALFORMED = (*_MALFORMED, "bad_size", "too_long", "tls", "http")
-"""A discard report takes what ended a connection with what is malformed; the counter does not."""
+"""A discard report counts the ends of connections as malformed messages; the counter does not."""
 _COUNTERS: dict[str, tuple[str, ...]] = {
     "InputAgentDiscardMsgMalformed": _MALFORMED,
     "InputAgentDiscardMsgUnsupportedApiKey": ("api_key",),
@@ -46,7 +46,7 @@ _COUNTERS: dict[str, tuple[str, ...]] = {
 }
 """Which reasons a counter of Dory's takes together."""
 _STREAMS = {"stream": ("Unix", "UnixStreamInput"), "tcp": ("Tcp", "TcpInput")}
-"""What an input is called in the names of counters."""
+"""The names of an input in counters."""
 _ENDS: dict[str, tuple[str, ...]] = {
     "CleanDisconnect": ("clean",),
     "UncleanDisconnect": ("unclean",),
@@ -62,16 +62,40 @@ _AT_INTAKE = {
     *("bad_size", "too_long", "unclean", "tls", "http", "user_limit", "too_slow"),
 }
 
+_WITHOUT_MEANING = """
+    MsgUnprocessedDestroy NoDiscardQuery StreamClientWorkerStdException StreamClientWorkerUnknownException
+    BugAllTopicsEmpty BugDispatchBatchOutOfRangeIndex BugDispatchMsgOutOfRangeIndex
+    BugGetAckWaitQueueOutOfRangeIndex BugMsgListMultipleTopics BugMsgSetEmpty BugMultiPartitionGroupEmpty
+    BugProduceRequestEmpty
+    BadKafkaResponseSize BadMetadataResponse BadMetadataResponseSize BadProduceResponse BadProduceResponseSize
+    ConnectFailOnTryGetMetadata ConnectorConnectFail ConnectorSocketBrokerClose ConnectorSocketError
+    ConnectorSocketTimeout ConnectorTruncateLongTimeout CorrelationIdMismatch MsgSetCompressionError
+    MetadataHasEmptyBrokerList MetadataHasEmptyTopicList MetadataSanityCheckFail
+    MetadataResponseBadBrokerHostLen MetadataResponseBadBrokerPort MetadataResponseBadTopicNameLen
+    MetadataResponseInvalidLeaderNodeId MetadataResponseNegativeBrokerCount
+    MetadataResponseNegativeBrokerNodeId MetadataResponseNegativeCaughtUpReplicaNodeId
+    MetadataResponseNegativePartitionCaughtUpReplicaCount MetadataResponseNegativePartitionCount
+    MetadataResponseNegativePartitionId MetadataResponseNegativePartitionReplicaCount
+    MetadataResponseNegativeReplicaNodeId MetadataResponseNegativeTopicCount
+    MetadataResponseReadLostTcpConnection MetadataResponseReadTimeout
+    ProduceResponseBadPartitionCount ProduceResponseBadTopicCount ProduceResponseBadTopicNameLength
+    ProduceResponseShortPartitionList ProduceResponseShortTopicList ProduceResponseUnexpectedPartition
+    ProduceResponseUnexpectedTopic SendMetadataRequestFail SendMetadataRequestLostTcpConnection
+    ShortMetadataResponse TopicHasNoAvailablePartitions
+    MongooseStdException MongooseUnknownException MongooseUrlDecodeError
+"""
+"""Counters that Dory's script looks for, of parts that bruce does not have."""
+
 Document = dict[str, Any]
 
 
 def server_info(pid: int, version: str, started_s: int) -> Document:
-    """Who answers."""
+    """The process that answers."""
     return {"pid": pid, "version": version, "since": started_s, "now": int(time.time())}
 
 
 def counters(figures: Figures) -> list[Document]:
-    """Those that mean the same."""
+    """Those that mean the same, and those of `_WITHOUT_MEANING`; always the same names, each once."""
     snapshot, counted = figures.report.snapshot, figures.counted
     discarded, created = snapshot.discarded, snapshot.watermarks.accepted
     values = {"MsgCreate": created, "MsgDestroy": created - snapshot.backlog}
@@ -79,6 +103,7 @@ def counters(figures: Figures) -> list[Document]:
     values["GetMetadataFail"] = counted.metadata_failures if counted else 0
     values |= dict(_of_inputs(snapshot))
     values |= {name: sum(discarded.get(reason, 0) for reason in of) for name, of in _COUNTERS.items()}
+    values |= dict.fromkeys(_WITHOUT_MEANING.split(), 0)
     return [{"location": "[bruce, 0]", "name": name, "value": value} for name, value in values.items()]
 
 
@@ -86,15 +111,17 @@ def _of_inputs(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
     inputs = {one.input: one for one in snapshot.inputs}
     yield "UnixDgInputAgentForwardMsg", inputs["datagram"].stored if inputs else 0
     for name, (client, prefix) in _STREAMS.items():
-        if (one := inputs.get(name)) and (found := one.connections):
-            yield f"New{client}Client", found.accepted
-            yield f"{prefix}ForwardMsg", one.stored
-            yield from ((prefix + end, sum(found.closed[how] for how in ways)) for end, ways in _ENDS.items())
-            yield f"{prefix}SocketError", found.errors
+        one = inputs.get(name)
+        found = one.connections if one else None
+        closed = found.closed if found else {}
+        yield f"New{client}Client", found.accepted if found else 0
+        yield f"{prefix}ForwardMsg", one.stored if one else 0
+        yield from ((prefix + end, sum(closed.get(how, 0) for how in ways)) for end, ways in _ENDS.items())
+        yield f"{prefix}SocketError", found.errors if found else 0
 
 
 def queues(figures: Figures) -> Document:
-    """What waits, by topic."""
+    """Waiting messages, by topic."""
     marks = figures.report.snapshot.watermarks
     return {
         "sending": [
@@ -117,7 +144,7 @@ def metadata_fetch_time(figures: Figures) -> Document:
 
 
 class DiscardReports:
-    """Reports of what was discarded, a period each: the one that runs, and the one before."""
+    """Reports of discarded messages, a period each: the one that runs, and the one before."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -126,7 +153,7 @@ class DiscardReports:
         self._finished: Document | None = None
 
     def take(self, listing: Mapping[str, Any]) -> Document:
-        """What /discards tells, given the document of `brucectl discards --json` as of now."""
+        """The answer of /discards, made of the document of `brucectl discards --json` as of now."""
         now, counts = self._clock(), dict(_counted(listing))
         if self._base is None:
             self._base, self._began = counts, now
@@ -200,7 +227,7 @@ def _key(row: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    """A topic; "" where there is none. What is no UTF-8 is escaped."""
+    """A topic; "" where there is none. Bytes that are not UTF-8 are escaped."""
     if "topic_base64" in row:
         return shown_name(base64.b64decode(row["topic_base64"]))
     return row["topic"] or ""

@@ -1,8 +1,8 @@
-"""What page, metrics and API show: a report, and what happens at this moment.
+"""The figures of page, metrics and API: a report, and the rates at this moment.
 
 The shape of /api/v1/flow:
 
-    {"version": 1, "taken": TIME,
+    {"version": 1, "taken": TIME, "release": TEXT, "started": null or TIME,
      "stages": [{"stage", "cpu_seconds", "busy"}],
      "inputs": [{"input", "messages_per_second"}], "out_per_second",
      "latency": {"median", "p99"},
@@ -13,22 +13,30 @@ and of /api/v1/history:
 
     {"version": 1, "step_seconds": 5, "points": [[TIME in s, received, delivered, discarded, backlog]]}
 
-Rates are messages a second since the look before; what no rate is known of has null. `busy` is the share of
-one processor that a stage took. `latency` is the time from reception to acknowledgement, in seconds, of what
-was acknowledged in the last minute; null when nothing was. A point's rates are those of the `step_seconds`
-before it, its backlog is in messages; there is an hour of them at most. A topic that is not UTF-8 stands in
-base64 under `topic_base64`.
+`release` is that of bruce, `started` when the daemon was. `inputs` are those that are open, and others
+that have had messages. Rates are messages a second since the look before; an unknown rate is null. `busy` is
+the share of one processor that a stage took. `latency` is the time from reception to acknowledgement, in
+seconds, of messages that were acknowledged in the last minute; null when none were. A point's rates are those
+of the `step_seconds` before it, its backlog is in messages; there is an hour of them at most. A topic that is
+not UTF-8 is in base64 under `topic_base64`.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import functools
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from spool.histogram import Histogram
+from spool.shared.histogram import Histogram
 from status.report import Complaint, Report, named
 
 VERSION = 1
+MOST_TOPICS = 500
+"""Topics with a series of their own: senders name them, and a scraper keeps each name for weeks."""
+OTHERS = b"(others)"
+"""The series of all the rest; no topic of Kafka can be called so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What is counted in the shared page, since that was made."""
+    """Counts of the shared state, since that was made."""
 
     sizes: Histogram
     """Of messages that were stored, in bytes."""
@@ -109,9 +117,14 @@ class Figures:
     """Between two points, in seconds."""
     reasons: tuple[str, ...]
     """All for which messages can be discarded, whether some were or not."""
+    started: str | None = None
+    """When the daemon was, as 2026-11-21T17:00:00Z."""
     latency: Latency = Latency(None, None)
     counted: Counted | None = None
     """None without a daemon."""
+    received_by_topic: Mapping[bytes, int] = field(default_factory=dict)
+    """Messages stored since the first look, of at most MOST_TOPICS topics and OTHERS."""
+    delivered_by_topic: Mapping[bytes, int] = field(default_factory=dict)
 
     def status(self) -> dict[str, Any]:
         """As `brucectl status --json` prints it."""
@@ -122,6 +135,8 @@ class Figures:
         return {
             "version": VERSION,
             "taken": self.report.taken,
+            "release": release(),
+            "started": self.started,
             "stages": [asdict(stage) for stage in self.stages],
             "inputs": [{"input": name, "messages_per_second": rate} for name, rate in self.inputs.items()],
             "out_per_second": self.out_per_second,
@@ -139,6 +154,12 @@ class Figures:
         }
 
     def history(self, after: float = 0.0) -> dict[str, Any]:
-        """The last hour, or what of it came after a time in seconds since the epoch."""
+        """The last hour, or its points after a time in seconds since the epoch."""
         points = [[round(p.time, 1), *p[1:]] for p in self.points if p.time > after]
         return {"version": VERSION, "step_seconds": self.step_s, "points": points}
+
+
+@functools.cache
+def release() -> str:
+    """The release of bruce that runs."""
+    return version("bruce-spool")

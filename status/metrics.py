@@ -1,15 +1,14 @@
-"""What /metrics tells, by Prometheus' conventions: base units, `_total` for what only grows.
+"""The text of /metrics, by Prometheus' conventions: base units, `_total` for counters.
 
-Totals are those of the spool's whole life, so they do not begin anew when bruce is started; what does begin
-anew (restarts, processor time, acknowledgements by broker) is a counter all the same, as Prometheus has it.
+Totals are those of the spool's whole life, so they do not restart at 0 with bruce; those that do (restarts,
+processor time, acknowledgements by broker) are counters all the same, by Prometheus' rules.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
-from importlib.metadata import version
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
@@ -24,11 +23,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from spool.histogram import Histogram
-from status.figures import Counted, Figures
-from status.report import shown_name
-from status.snapshot import TimesView
-from status.vital import Vital
+from spool.shared.histogram import Histogram
+from status.figures import MOST_TOPICS, OTHERS, Counted, Figures, release
+from status.health import Health
+from status.report import TimesView, shown_name
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 """The format that every scraper knows."""
@@ -36,8 +34,10 @@ CONDITIONS = (
     "stopped",
     "release",
     "worker",
+    "inputs",
     "trouble",
     "old",
+    "late",
     "full",
     "filling",
     "discards",
@@ -50,27 +50,26 @@ _TIMES = {
     "queue": "How long messages waited in the producer before they went into a request to a broker.",
     "throttle": "How long a broker asked to be left alone.",
 }
-MOST_TOPICS = 500
-"""Topics with a series of their own: senders name them, and a scraper keeps each name for weeks."""
-OTHER_TOPICS = "(others)"
-"""The series of all the rest; no topic of Kafka can be called so."""
+OTHER_TOPICS = OTHERS.decode()
 STATES = ("healthy", "stalled", "backing_off")
 
 
-def exposition(figures: Figures, vital: Vital) -> bytes:
+def exposition(figures: Figures, health: Health) -> bytes:
     """The text of one scrape."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Look(figures, vital))
+    registry.register(_Look(figures, health))
     return generate_latest(registry)
 
 
 class _Look(Collector):
-    def __init__(self, figures: Figures, vital: Vital) -> None:
-        self._figures, self._vital = figures, vital
+    def __init__(self, figures: Figures, health: Health) -> None:
+        self._figures, self._health = figures, health
 
     def collect(self) -> Iterator[Metric]:
-        yield InfoMetricFamily("bruce_build", "The release.", {"version": version("bruce-spool")})
-        yield _gauge("bruce_start_time_seconds", "When the daemon was started.", self._vital.started_ns / 1e9)
+        yield InfoMetricFamily("bruce_build", "The release.", {"version": release()})
+        yield _gauge(
+            "bruce_start_time_seconds", "When the daemon was started.", self._health.started_ns / 1e9
+        )
         yield from _books(self._figures)
         yield from _senders(self._figures)
         yield from _inputs(self._figures)
@@ -207,6 +206,23 @@ def _topics(figures: Figures) -> Iterator[Metric]:
     for name, count in most.items():
         backlog.add_metric([name], count)
     yield backlog
+    yield _by_topic("received", "Messages that came", figures.received_by_topic)
+    yield _by_topic("delivered", "Messages that Kafka acknowledged", figures.delivered_by_topic)
+
+
+def _by_topic(event: str, text: str, counts: Mapping[bytes, int]) -> Metric:
+    """Counts since the first look: each series only grows, and stays."""
+    family = CounterMetricFamily(
+        f"bruce_topic_messages_{event}",
+        f"{text} since the page was asked first, of {MOST_TOPICS} topics; the rest is {OTHER_TOPICS}.",
+        labels=["topic"],
+    )
+    sums: Counter[str] = Counter()
+    for topic, count in counts.items():
+        sums[shown_name(topic)] += count
+    for name, count in sums.items():
+        family.add_metric([name], count)
+    return family
 
 
 def _brokers(figures: Figures) -> Iterator[Metric]:
@@ -231,7 +247,7 @@ def _brokers(figures: Figures) -> Iterator[Metric]:
 
 
 def _times(figures: Figures) -> Iterator[Metric]:
-    """What librdkafka measured; a quantile of nothing is NaN, as Prometheus' own clients have it."""
+    """Times that librdkafka measured; a quantile of nothing is NaN, as in Prometheus' own clients."""
     for field, text in _TIMES.items():
         family = SummaryMetricFamily(f"bruce_broker_{field}_seconds", text, labels=["broker"])
         for broker in figures.report.snapshot.brokers:
@@ -279,8 +295,14 @@ def _histogram(name: str, text: str, found: Histogram) -> HistogramMetricFamily:
 def _processes(figures: Figures) -> Iterator[Metric]:
     alive = GaugeMetricFamily("bruce_worker_up", "1 while a process of the daemon runs.", labels=["role"])
     restarts = CounterMetricFamily("bruce_worker_restarts", "How often it ended by itself.", labels=["role"])
+    silent = GaugeMetricFamily(
+        "bruce_worker_silent_seconds",
+        "For how long a process has done nothing; 0 while it works.",
+        labels=["role"],
+    )
     for worker in figures.report.snapshot.workers:
         alive.add_metric([worker.role], worker.alive)
+        silent.add_metric([worker.role], worker.silent_seconds or 0.0)
         restarts.add_metric([worker.role], worker.restarts)
     busy = CounterMetricFamily(
         "bruce_stage_cpu_seconds",
@@ -289,4 +311,4 @@ def _processes(figures: Figures) -> Iterator[Metric]:
     )
     for stage in figures.stages:
         busy.add_metric([stage.stage], stage.cpu_seconds)
-    yield from (alive, restarts, busy)
+    yield from (alive, silent, restarts, busy)

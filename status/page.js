@@ -1,6 +1,7 @@
 
 // What is shown comes from senders and brokers too: it is only ever set as text.
 const SPANS = [[300, 5], [900, 3], [1800, 3], [3600, 4]], HOUR_S = 3600;
+const REASONS = {/* reasons */};
 const GAP_S = 12.5, MOST_TOPICS = 25, ASK_DISCARDS_MS = 5000, QUIET_MS = 5000;
 const id = name => document.getElementById(name);
 let status, flow, points = [], discards, askedAt = 0, askedFor = -1, heardAt = 0;
@@ -18,9 +19,9 @@ function short(n) {
 const mark = n => short(n).replace(".0 ", " ");
 const rate = n => n === null || n === undefined ? "–" : short(n) + "/s";
 function bytes(n) {
-  const at = n > 0 ? Math.min(4, Math.floor(Math.log2(n) / 10)) : 0;
-  const value = n / 1024 ** at;
-  return value.toFixed(value < 10 && at ? 1 : 0) + " " + ["B", "KiB", "MiB", "GiB", "TiB"][at];
+  if (!n) return "0";
+  const at = Math.min(5, Math.floor(Math.log2(n) / 10)), value = n / 1024 ** at;
+  return value.toFixed(value < 100 ? 1 : 0).replace(".0", "") + " " + ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"][at];
 }
 function time(seconds) {
   if (seconds < 120) return Math.round(seconds) + " s";
@@ -28,6 +29,7 @@ function time(seconds) {
   return seconds < 172800 ? (seconds / 3600).toFixed(1) + " h" : Math.round(seconds / 86400) + " d";
 }
 const brief = s => s === null ? "–" : s < 1 ? Number((1000 * s).toPrecision(2)) + " ms" : time(s);
+const moment = text => text.slice(0, 19).replace("T", " ") + " UTC";
 const called = one => one.topic ?? (one.topic_base64 ? "base64 " + one.topic_base64 : "–");
 
 // -- parts ---------------------------------------------------------------------------------------------
@@ -67,7 +69,9 @@ function showVerdict() {
   fill("wrong", ...wrong.map(one => make("li", "", one.sentence)));
   id("wrong").hidden = !wrong.length;
   id("spool").textContent = status.spool.directory;
-  id("taken").textContent = status.taken.replace("T", " ");
+  id("release").textContent = "release " + flow.release + (flow.started === null ? "" : ", up since " + moment(flow.started)
+    + " (" + time((Date.parse(status.taken) - Date.parse(flow.started)) / 1000) + ")");
+  id("taken").textContent = moment(status.taken);
   entitle(wrong.length, short(status.backlog) + " waiting");
 }
 
@@ -95,15 +99,16 @@ function showFlow() {
   const full = status.full.some(one => one.topic === null);
   id("used").parentNode.className = "meter" + (full || share > .9 ? " bad" : "");
   id("room").textContent = !room ? "" : bytes(room.waiting_bytes) + " of " + bytes(room.capacity_bytes ?? 0)
-    + (full ? ", no room for more" : room.hours_until_full === null ? ""
-      : ", full in " + time(3600 * room.hours_until_full));
+    + " used by undelivered messages";
+  id("full").textContent = full ? "no room for more" : !room ? "" : room.hours_until_full === null ? "not filling up"
+    : "full in " + time(3600 * room.hours_until_full) + " at this rate";
   id("oldest").textContent = status.oldest ? "oldest waits for " + time(status.oldest.age_seconds) : "";
   showBrokers();
 }
 
 function showBrokers() {
   const out = new Map(flow.brokers.map(one => [one.id, one.out_per_second]));
-  const rows = status.brokers.map(one => {
+  const rows = [...status.brokers].sort((a, b) => a.id - b.id).map(one => {
     const well = one.state === "healthy";
     return make("div", "row broker", make("span", "dot" + (well ? "" : " bad")),
       make("span", "name", "broker " + one.id), well ? make("span", "dim", [one.in_flight ? short(one.in_flight) + " in flight" : "",
@@ -130,6 +135,12 @@ function showMarks() {
   }));
 }
 
+function workerState(one) {
+  if (!one.alive) return "not running";
+  if (one.silent_seconds === null) return "runs";
+  return (one.waits_for_disk ? "waits for the disk: " : "does nothing: ") + Math.round(one.silent_seconds) + " s";
+}
+
 function showTables() {
   id("estimated").textContent = status.topics_estimated ? "backlogs are estimated" : "";
   const topics = flow.topics.slice(0, MOST_TOPICS).map(one => [called(one), rate(one.in_per_second),
@@ -138,7 +149,7 @@ function showTables() {
   if (rest > 0) topics.push([rest + " more", "", "", ""]);
   table("topics", ["topic"], ["topic", "in", "out", "waiting"], topics, "nothing comes or waits");
   table("workers", ["worker", "state"], ["worker", "state", "pid", "restarts"],
-    status.workers.map(one => [one.role, make("span", one.alive ? "" : "state", one.alive ? "runs" : "not running"),
+    status.workers.map(one => [one.role, make("span", one.alive && one.silent_seconds === null ? "" : "state", workerState(one)),
       one.pid, whole(one.restarts)]), "no daemon is running");
   fill("stages", ...flow.stages.map(one => {
     const bar = make("i", "");
@@ -152,13 +163,12 @@ function showTables() {
 function showDiscards() {
   if (!discards) return;
   table("discards", ["reason", "topic"], ["reason", "topic", "messages", "dead letters"],
-    discards.discards.map(one =>
-      [one.reason.replaceAll("_", " "), called(one), whole(one.messages), whole(one.dead_lettered)]),
+    discards.discards.map(one => [make("span", "", one.reason, make("span", "dim why", REASONS[one.reason] ?? "")),
+      called(one), whole(one.messages), whole(one.dead_lettered)]),
     "nothing was ever discarded");
   id("samples").hidden = !discards.samples.length;
   id("samples").lastChild.replaceChildren(...discards.samples.map(one => make("div", "",
-    make("span", "dim", [one.reason.replaceAll("_", " "), called(one),
-      one.time ? one.time.slice(0, 19).replace("T", " ") : ""].join(", ")),
+    make("span", "dim", [one.reason, called(one), one.time ? moment(one.time) : ""].filter(Boolean).join(", ")),
     make("code", "", one.data?.replace(/[\x00-\x1f\x7f]/g, "·") ?? "base64 " + one.data_base64))));
 }
 

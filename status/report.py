@@ -1,8 +1,8 @@
-"""What an operator asks of a bruce: the shape of `brucectl status --json`, which other tools rely on.
+"""The report for operators: the shape of `brucectl status --json`, which other tools rely on.
 
     {"version": 1, "taken": TIME, "healthy": true or false,
      "unhealthy": [{"condition", "sentence"}],
-     "spool" ... "held": as in status.snapshot,
+     "spool" ... "held": as below,
      "rates": {"minute", "quarter_hour": null or {"seconds", "received", "delivered", "discarded"}},
      "topics": [{"topic", "backlog"}], "topics_estimated": true or false,
      "oldest": null or {"sequence", "received", "age_seconds"},
@@ -10,23 +10,283 @@
      "last_trouble": null or {"sentence", "seen"}}
 
 Times are UTC. Rates are messages a second over the `seconds` that are known, null where no daemon has been
-counting; a topic that is not UTF-8 stands in base64 under `topic_base64`. `topics` are those with a backlog,
-in the order of it; when they are `topics_estimated`, their sum is exact and each of them is not. `oldest` is
-the message that has waited longest. `capacity_bytes` is what undelivered messages may take by max_bytes and
-min_free_bytes, null where neither the daemon nor the configuration tells these; `hours_until_full` is null
-while they do not grow. `last_trouble` is why nothing could be sent when that was so last, in this run of the
-host; `trouble` is why nothing can be sent now.
+counting; a topic that is not UTF-8 is in base64 under `topic_base64`. `topics` are those with a backlog, in
+the order of it; when they are `topics_estimated`, their sum is exact and each of them is not. `oldest` is the
+message that has waited longest. `capacity_bytes` is the disk that undelivered messages may take by max_bytes
+and min_free_bytes, null where neither the daemon nor the configuration tells these; `hours_until_full` is
+null while they do not grow. `last_trouble` says why nothing could be sent, the last time in this run of the
+host; `trouble` says why nothing can be sent now.
+
+One look at a bruce, a `Snapshot`, gives its first part:
+
+    {"spool": {"uuid", "directory", "bytes", "segments"},
+     "watermarks": {"accepted", "written", "synced", "delivered"},
+     "received", "delivered", "discarded": {REASON: n}, "backlog",
+     "full": [{"what", "topic", "since", "sentence"}], "disk": null or a sentence,
+     "lost_inputs": null or a sentence,
+     "workers": [{"role", "pid", "restarts", "alive", "silent_seconds", "waits_for_disk"}],
+     "brokers": [{"id", "state", "offset", "in_flight", "acknowledged",
+                  "round_trip", "queue", "throttle": {"count", "seconds", "median", "p99"}}],
+     "trouble": null or a sentence, "dead_lettered": n,
+     "acknowledgements": null or {"taken", "replied", "dropped", "waiting", "refused"},
+     "lent": null or {"pid", "host", "since", "until"}, "unadopted": n, "held": bool,
+     "other_release": null or {"pid", "page", "own"},
+     "senders": [{"sender", "received", "discarded": {REASON: n}}],
+     "inputs": [{"input", "stored", "refused",
+                 "connections": null or {"accepted", "open", "closed": {HOW: n}, "errors"}}]}
+
+Watermarks are the next sequence number that is not yet at the level. Counts are those of the spool's whole
+life; `received = delivered + discarded + backlog` always holds. `trouble` says why nothing can be sent, or
+not to some topics; `disk` names the operation that the disk refuses; `full` lists limits that are reached.
+`lost_inputs` names sockets that programs do not reach, since their paths lead elsewhere. `silent_seconds`
+says for how long a worker has done nothing: null while it works, and for those that are not watched.
+`dead_lettered` of the discarded messages are in the dead-letter topic. `acknowledgements` are those of
+[ingest] ack_socket, since the daemon was started. `lent` is the job on Spark that delivers instead of the
+daemon. `unadopted` counts messages whose outcomes jobs have written down, and which are not in the
+counts yet. `held`: nothing is received at the moment, because of `brucectl drain --stop-intake`.
+`other_release`: a daemon of another release is running, whose shared state has the format `page` while ours
+is `own`, so workers, brokers and rates are not known. `senders` counts by uid the messages that were
+received, and discarded at intake: "1001", or "unknown" for TCP, or "other" for uids beyond some 200. Messages
+that were discarded for want of room are in none of them. `inputs` are those that take messages ("datagram",
+"stream", "tcp"), each with the number of its messages that were `stored` and `refused`, and of its
+connections the number that came, are open, and ended: "clean" between two messages, "unclean" inside one, or
+closed by bruce, by its reason; `errors` of them failed, for example by a reset. All this counts since the
+daemon was started in order; the successor of a killed one goes on counting.
+
+Of a broker, librdkafka measures: `round_trip` of requests; `queue`, how long messages waited before they went
+into a request, lingering included; `throttle`, how long the broker asked to be left alone. `count` and
+`seconds` (their sum) are since the delivery worker was started; `median` and `p99`, in seconds, are of the
+last second, null when there was nothing.
 """
 
 from __future__ import annotations
 
 import base64
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from status.snapshot import Snapshot
+from dispatch.topic_settings import Lateness
 
 VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolView:
+    """The spool, and the disk that it takes."""
+
+    uuid: str
+    directory: str
+    bytes: int
+    """Bytes of disk, spares included."""
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """The next sequence number that is not yet at each level."""
+
+    accepted: int
+    written: int
+    synced: int
+    delivered: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A process of the daemon."""
+
+    role: str
+    pid: int
+    restarts: int
+    alive: bool
+    """False for a moment also while it is being started again."""
+    silent_seconds: float | None = None
+    """For how long it has done nothing; None while it works, and for one that is not watched."""
+    waits_for_disk: bool = False
+    """In this silence."""
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it does nothing, and does not wait for the disk."""
+        return self.silent_seconds is not None and not self.waits_for_disk
+
+    @property
+    def sentence(self) -> str:
+        """The problem with it; empty if it works."""
+        if not self.alive:
+            return f"the {self.role} worker is not running"
+        if self.silent_seconds is None:
+            return ""
+        does = "waited for the disk" if self.waits_for_disk else "done nothing"
+        return f"the {self.role} worker ({self.pid}) has {does} for {self.silent_seconds:.0f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class TimesView:
+    """How long something took at a broker, in seconds."""
+
+    count: int = 0
+    seconds: float = 0.0
+    """The sum of all."""
+    median: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    """A broker, as the delivery worker has it."""
+
+    id: int
+    state: str
+    offset: int
+    """The lowest sequence routed to it that is not resolved."""
+    in_flight: int
+    acknowledged: int
+    """Messages, since the delivery worker was started."""
+    round_trip: TimesView = TimesView()
+    queue: TimesView = TimesView()
+    throttle: TimesView = TimesView()
+
+
+@dataclass(frozen=True, slots=True)
+class AckView:
+    """The acknowledger at work."""
+
+    taken: int
+    """Datagrams, malformed ones included."""
+    replied: int
+    dropped: int
+    """Replies for which a client had no room, or that had no client any more."""
+    waiting: int
+    """Messages that are not yet where their senders want to hear of."""
+    refused: int
+    """Messages that were not taken, the spool being full or by a rule; they count as received nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class FullView:
+    """A limit that is reached."""
+
+    what: str
+    """max_bytes, min_free_bytes, disk or quota."""
+    topic: str | None
+    """The topic of the quota."""
+    since: str
+    """When that began, as 2026-11-21T17:00:00Z."""
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class LentView:
+    """A job on Spark that delivers."""
+
+    pid: int
+    """Of its driver."""
+    host: str
+    since: str
+    """When it got delivery, as 2026-11-21T17:00:00Z."""
+    until: int
+    """The next sequence number that was not committed then."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRelease:
+    """A daemon whose shared state cannot be read by this release."""
+
+    pid: int
+    """From the spool's lock; 0: it has none."""
+    page: str
+    """The format of its page."""
+    own: str
+    """That of this release."""
+
+    @property
+    def sentence(self) -> str:
+        """The situation, and what to do."""
+        return (
+            f"a daemon of another release is running (process {self.pid}; its page is {self.page}, ours is "
+            f"{self.own}): restart the daemon, or use the brucectl of its release"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SenderView:
+    """Counts of one user."""
+
+    sender: str
+    """The uid; unknown, or other."""
+    received: int
+    discarded: dict[str, int]
+    """At intake, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionsView:
+    """Those of one input."""
+
+    accepted: int
+    open: int
+    """Those whose messages are not all stored yet included."""
+    closed: dict[str, int]
+    """By how they ended."""
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputView:
+    """A kind of input."""
+
+    input: str
+    """datagram, stream or tcp."""
+    stored: int
+    refused: int
+    """At intake; not for want of room."""
+    connections: ConnectionsView | None
+    """None of datagrams."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that `status` shows."""
+
+    spool: SpoolView
+    watermarks: Watermarks
+    received: int
+    delivered: int
+    discarded: dict[str, int]
+    backlog: int
+    full: list[FullView]
+    """Empty while there is room, and when no daemon runs."""
+    disk: str | None
+    """The known fault of the disk, in one sentence; None without one."""
+    lost_inputs: str | None
+    """The sockets that programs do not reach, in one sentence; None when they reach all."""
+    workers: list[WorkerView]
+    """Empty when no daemon runs."""
+    brokers: list[BrokerView]
+    trouble: str | None
+    """Why nothing can be sent, or not to some topics, and what to do. None without a daemon."""
+    dead_lettered: int
+    """How many of the discarded are in the dead-letter topic."""
+    acknowledgements: AckView | None
+    """None where [ingest] ack_socket is off."""
+    lent: LentView | None
+    """None while no job delivers."""
+    unadopted: int
+    """Messages in outcome files of jobs, which still count as backlog."""
+    held: bool
+    """Senders wait, because an operator wants it."""
+    other_release: OtherRelease | None
+    """None when no daemon of another release runs."""
+    senders: list[SenderView]
+    """Those with most first; empty before anything was counted."""
+    inputs: list[InputView]
+    """Empty when no daemon runs."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The documented shape."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +312,7 @@ class OldestView:
 
 @dataclass(frozen=True, slots=True)
 class RoomView:
-    """Room for what waits."""
+    """Room for waiting messages."""
 
     capacity_bytes: int
     waiting_bytes: int
@@ -79,7 +339,7 @@ class Complaint:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A snapshot and what follows from it."""
+    """A snapshot, and the figures that follow from it."""
 
     taken: str
     snapshot: Snapshot
@@ -93,6 +353,10 @@ class Report:
     last_trouble: LastTrouble | None
     marked: bool
     """False: there are marks, and they cannot be read."""
+    discarded_lately: int = 0
+    """Messages, in the time that `quarter_hour` has the rate of."""
+    lateness: Mapping[bytes, Lateness] = field(default_factory=dict)
+    """How late messages of topics may come to Kafka, as the delivery worker learnt last."""
 
     def as_json(self, unhealthy: list[Complaint]) -> dict[str, Any]:
         """The documented shape."""

@@ -1,4 +1,4 @@
-"""A program that wants to be told: it sends to the acknowledgement socket, and collects replies."""
+"""A program that asks for answers: it sends to the acknowledgement socket, and collects replies."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from types import TracebackType
 from typing import Self
 
 from ingest.reply import Reply, Status, decode
-from spool.wire import encode
+from spool.format.wire import encode
 
 Key = tuple[int, int, int]
 """Timestamp, size and crc32: what a reply names a message by."""
 
 
 class Client:
-    """One bound socket, and what it was told."""
+    """One bound socket, and the answers it received."""
 
     def __init__(self, path: Path, address: str = "") -> None:
         """`address`: to bind to; by default an abstract one that the kernel chooses."""

@@ -9,7 +9,7 @@ import pytest
 
 
 def check_mapped(pid: int, archive: Path | None) -> None:
-    """A process has the archive in its memory; a complete run always makes it before the tests begin."""
+    """A process has the archive in its memory; `tools/test` always makes it before the tests begin."""
     assert archive is not None
     if not archive.exists():
         refuse = pytest.fail if os.environ.get("CI") else pytest.skip

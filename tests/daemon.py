@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,20 +27,41 @@ from types import TracebackType
 from typing import Any, Self
 from unittest import mock
 
+import numpy as np
 import psutil
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from cli.snapshot import take_snapshot
-from status.snapshot import Snapshot
+from cli.status.snapshot import ROLES, list_workers, take_snapshot
+from spool.shared.state import WORKER_WORDS, Field, read_shared_state
+from spool.storage.ownership import believed
+from status.report import Snapshot
 from tests.nursery import Born, nursery
 
 START_S = 120.0
 """To accept messages: once on a machine the kernels are compiled."""
 PATIENCE_S = 60.0
-"""For what takes moments, on a machine that has other work: nobody waits longer than it takes."""
+"""Longest wait for an event that takes moments, on a machine that has other work."""
+_SILENCE_S = 5.0
+"""From a partition whose broker is away no end comes."""
 ROOT = Path(__file__).resolve().parent.parent
+_SHORTEST_S, _LONGEST_S = 0.005, 0.2
+"""Between two looks."""
+_PROGRESS = [
+    Field.WRITTEN_SEQUENCE,
+    Field.SYNCED_SEQUENCE,
+    Field.FULL,
+    Field.SUSPECT,
+    Field.LOW_WATERMARK,
+    Field.DELIVERED,
+    Field.DISCARDED,
+    *(Field.WORKERS + WORKER_WORDS * row for row in range(len(ROLES))),
+    *(Field.ACK + word for word in range(5)),
+    Field.TROUBLE,
+    Field.QUOTAS,
+]
+"""The words that change with what a status shows: other changes are seen after a pause."""
 _PORTS = [range(first, first + 1000) for first in range(10_000, 18_000, 1000)]
-"""Those of each worker of the tests: below the ones that the kernel gives to connections."""
+"""The ports of each test worker: below those that the kernel gives to connections."""
 
 
 class RunningBruce:
@@ -81,7 +104,7 @@ class RunningBruce:
                 "min_free_bytes": 0,
             },
             "kafka": {"bootstrap.servers": servers},
-            # Nobody looks, and many run at a time.
+            # No test looks at the shared state unless it asks for one, and many daemons run at a time.
             "status": {"port": 0},
         }
         self.configure(settings or {})
@@ -94,7 +117,7 @@ class RunningBruce:
 
     @property
     def pid(self) -> int:
-        """Of the supervisor."""
+        """The supervisor's process id."""
         assert self._process is not None
         return self._process.pid
 
@@ -104,11 +127,11 @@ class RunningBruce:
         if not self._prefix and nursery().suits(self.environ):
             self._process = nursery().start(self.environ, self.config, self.log)
         else:
-            self._process = self._start_anew()
+            self._process = self._start_fresh()
         if wait:
             self.await_true(self._runs, START_S)
 
-    def _start_anew(self) -> subprocess.Popen[bytes]:
+    def _start_fresh(self) -> subprocess.Popen[bytes]:
         bruce = [sys.executable, "-c", "from cli.app import bruce; bruce()"]
         with self.log.open("ab") as log:
             return subprocess.Popen(
@@ -127,8 +150,14 @@ class RunningBruce:
         assert self._process.poll() is None, "the daemon ended:\n" + self.log.read_text(errors="replace")
         if not self.socket.exists() or not (self.spool / "identity").exists():
             return False
-        running = {worker.role for worker in self.status().workers if worker.pid}
-        return running >= {"supervisor", "ingest", "keeper", "delivery"}
+        words = self.words()
+        workers = self.status().workers if words is None else list_workers(words)
+        return {worker.role for worker in workers if worker.pid} >= {
+            "supervisor",
+            "ingest",
+            "keeper",
+            "delivery",
+        }
 
     def kill9(self) -> None:
         """SIGKILL every process of the daemon at once, and wait until all are gone."""
@@ -165,34 +194,54 @@ class RunningBruce:
         return sum(words in line for line in self.log.read_text(errors="replace").splitlines())
 
     def status(self) -> Snapshot:
-        """What `brucectl status` shows; with the daemon dead, too."""
+        """The status that `brucectl status` shows; with the daemon dead, too."""
         with mock.patch.dict(os.environ, {"BRUCE_RUNTIME_DIRECTORY": str(self.runtime)}):
             return take_snapshot(self.spool)
 
+    def words(self) -> np.ndarray | None:
+        """A copy of the shared state, int64[WORDS]; None where there is none."""
+        path = next(self.runtime.glob("*.page"), None)
+        return None if path is None else read_shared_state(path, believed(self.spool))
+
     def await_status(self, condition: Callable[[Snapshot], bool], timeout_s: float = PATIENCE_S) -> Snapshot:
-        """The first status that is so; fails when it takes too long."""
-        seen: list[Snapshot] = []
+        """The first status seen for which the condition holds. Raises AssertionError after `timeout_s`.
 
-        def look() -> bool:
-            seen[:] = [self.status()]
-            return condition(seen[0])
+        A snapshot costs milliseconds of CPU time, which the daemon wants, too. So this takes one when the
+        shared words have changed and come to rest, and otherwise after a pause that grows.
+        """
+        end, pause = time.monotonic() + timeout_s, _SHORTEST_S
+        while not condition(seen := self.status()):
+            if time.monotonic() > end:
+                log = self.log.read_text(errors="replace")
+                raise AssertionError(f"waited in vain; last seen {seen}\n{log}")
+            self._await_rest(pause)
+            pause = min(2 * pause, _LONGEST_S)
+        return seen
 
-        try:
-            self.await_true(look, timeout_s)
-        except AssertionError:
-            log = self.log.read_text(errors="replace")
-            raise AssertionError(f"waited in vain; last seen {seen}\n{log}") from None
-        return seen[0]
+    def _await_rest(self, at_most_s: float) -> None:
+        """Return when the shared words have changed and no longer do, or after `at_most_s`."""
+        end = time.monotonic() + at_most_s
+        first = last = self._progress()
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, _SHORTEST_S))
+            before, last = last, self._progress()
+            if before == last != first:
+                return
+
+    def _progress(self) -> list[int]:
+        words = self.words()
+        return [] if words is None else words[_PROGRESS].tolist()
 
     def await_true(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-        """Ask until it is so; fail when it takes too long."""
-        end = time.monotonic() + timeout_s
+        """Ask until it is so. Raises AssertionError after `timeout_s`."""
+        end, pause = time.monotonic() + timeout_s, _SHORTEST_S
         while not condition():
             assert time.monotonic() < end, "waited in vain"
-            time.sleep(0.02)
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
 
     def send(self, datagrams: Iterable[bytes], timeout_s: float = PATIENCE_S) -> int:
-        """Send each, waiting for room where there is none; how many that were."""
+        """Send each, waiting for room if there is none; the number of messages."""
         sent = 0
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.settimeout(timeout_s)
@@ -201,6 +250,23 @@ class RunningBruce:
                 sender.send(datagram)
                 sent += 1
         return sent
+
+    def await_page(self) -> str:
+        """The page's address, once the status worker listens: the daemon takes messages before that."""
+        port = self._tables["status"]["port"]
+
+        def listens() -> bool:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), PATIENCE_S):
+                return True
+            return False
+
+        self.await_true(listens)
+        return f"http://127.0.0.1:{port}"
+
+    def metrics(self) -> str:
+        """The text of /metrics."""
+        with urllib.request.urlopen(f"{self.await_page()}/metrics", timeout=PATIENCE_S) as answer:
+            return str(answer.read(), "utf-8")
 
     def brucectl(
         self, *arguments: object, timeout_s: float = PATIENCE_S
@@ -240,24 +306,41 @@ def consume(
     servers: str, topic: str, partitions: int, count: int, timeout_s: float = PATIENCE_S
 ) -> list[Message]:
     """All records of a topic, by partition and offset, once there are at least `count`; fails without."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "test", "log_level": 0})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "test",
+            "log_level": 0,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,
+        }
+    )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
     records: list[Message] = []
-    end = time.monotonic() + timeout_s
+    # Up to the end of every partition: that shows messages beyond the expected ones.
+    ended = set[int | None]()
+    heard = time.monotonic()
+    end = heard + timeout_s
     try:
-        # One more round once all are there: what comes too much is seen as well.
-        while len(records) < count or (more := consumer.consume(10_000, 0.5)):
-            more = consumer.consume(10_000, 0.1) if len(records) < count else more
-            assert all(record.error() is None for record in more), [record.error() for record in more]
-            records += more
-            assert time.monotonic() < end, f"{len(records)} of {count} records of {topic}"
+        while len(records) < count or (len(ended) < partitions and time.monotonic() < heard + _SILENCE_S):
+            for record in consumer.consume(10_000, 0.1):
+                error = record.error()
+                if error is None:
+                    records.append(record)
+                    ended.discard(record.partition())
+                    heard = time.monotonic()
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    ended.add(record.partition())
+            found = Counter(record.partition() for record in records)
+            assert time.monotonic() < end, f"{len(records)} of {count} records of {topic}: {found}"
     finally:
         consumer.close()
     return sorted(records, key=lambda record: (record.partition(), record.offset()))
 
 
 def _family(pid: int) -> list[psutil.Process]:
-    """A process and all below it; nobody, when it has ended and was reaped."""
+    """A process and all below it; none when it has ended and was reaped."""
     try:
         first = psutil.Process(pid)
         return [first, *first.children(recursive=True)]
@@ -266,7 +349,7 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 def free_port() -> int:
-    """A port of this host that nobody has at the moment, and that no worker beside this one is given.
+    """A port of this host that is free at the moment, and that no other worker of the tests is given.
 
     Two daemons with one port: the second would be without a page, and its test would look at the other's.
     """
@@ -278,29 +361,37 @@ def free_port() -> int:
 
 @functools.cache
 def ports() -> Iterator[int]:
-    """Those of this worker, one after the other, over and over, from one by chance on."""
+    """The ports of this worker, one after the other, over and over, from a random one on."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % len(_PORTS)
     return itertools.cycle(random.sample(_PORTS[worker], len(_PORTS[worker])))
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether a process runs; a zombie that nobody has reaped holds nothing any more."""
+    """Whether a process runs. A zombie does while it has a thread left, which may still end its write."""
     try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+        return process.is_running() and (
+            process.status() != psutil.STATUS_ZOMBIE or len(_threads(process.pid)) > 1
+        )
     except psutil.NoSuchProcess:
         return False
 
 
+def _threads(pid: int) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(f"/proc/{pid}/task")
+    return []
+
+
 def halt(pid: int) -> None:
-    """SIGSTOP a process, and wait until its threads stand: until then who waits for something may get it."""
+    """SIGSTOP a process, and wait until all its threads have stopped: until then one may still receive."""
     os.kill(pid, signal.SIGSTOP)
     end = time.monotonic() + PATIENCE_S
-    while not all(_stands(task) for task in Path(f"/proc/{pid}/task").iterdir()):
+    while not all(_is_stopped(task) for task in Path(f"/proc/{pid}/task").iterdir()):
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.002)
 
 
-def _stands(task: Path) -> bool:
+def _is_stopped(task: Path) -> bool:
     try:
         return (task / "stat").read_text().rpartition(") ")[2][0] == "T"
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A pipe that nobody reads, and that has no room left."""
+"""A full pipe without a reader."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ingest.holding import folder_of
+from ingest.sockets.holding import folder_of
 from tests.daemon import PATIENCE_S, ROOT
 from tools.waiting import wait_until
 

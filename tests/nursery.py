@@ -29,11 +29,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import cli.daemon  # noqa: F401  (the command imports it when it runs)
+import cli.daemon.daemon  # noqa: F401  (the command imports it when it runs)
 from cli.app import bruce
-from ingest.kernels import compile_kernels
+from cli.daemon.compiling import compile_kernels
 from ingest.role import PR_SET_PDEATHSIG
-from spool import crash_point
+from spool.storage import failpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 _POLL_S = 0.005
@@ -61,7 +61,7 @@ class Nursery:
         atexit.register(self.close)
 
     def suits(self, environ: Mapping[str, str]) -> bool:
-        """Whether a daemon with these variables is the same as one that is started by who asks."""
+        """Whether a daemon forked here, with these variables, equals one that the caller would start."""
         return _imported(environ) == self._environ and _network("thread-self") == self._network
 
     def start(self, environ: Mapping[str, str], config: Path, log: Path) -> Born:
@@ -90,7 +90,7 @@ class Born:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Its exit code; None while it runs."""
         if self.returncode is None:
             self.returncode = self._nursery.ask("poll", self.pid)
         return self.returncode
@@ -112,7 +112,7 @@ def nursery() -> Nursery:
 
 
 def _imported(environ: Mapping[str, str]) -> dict[str, str]:
-    # Of Spark's, which a session sets in its own process, a daemon knows nothing.
+    # A daemon does not know Spark's variables, which a session sets in its own process.
     foreign = ("SPARK_", "PYSPARK_")
     return {
         name: value for name, value in environ.items() if name not in _OWN and not name.startswith(foreign)
@@ -127,7 +127,7 @@ def _live(environ: dict[str, str], config: str, log: str) -> None:
     """Become a daemon, to its end."""
     os.environ.clear()
     os.environ.update(environ)
-    crash_point.ARMED = environ.get("BRUCE_CRASH_POINTS", "")
+    failpoint.ARMED = environ.get("BRUCE_CRASH_POINTS", "")
     null, written = (
         os.open(os.devnull, os.O_RDONLY),
         os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
@@ -144,7 +144,7 @@ def _start(environ: dict[str, str], config: str, log: str) -> int:
     ready, become = os.pipe()
     pid = os.fork()
     if pid:
-        # To its end: who knows the pid may signal the group.
+        # Read to the end of the pipe: then the child leads its group, and the caller may signal it.
         os.close(become)
         os.read(ready, 1)
         os.close(ready)
@@ -172,9 +172,9 @@ def _poll(pid: int) -> int | None:
 
 
 def main() -> None:
-    """Do as one is told."""
+    """Serve the requests on standard input."""
     compile_kernels()
-    # What the command line imports when it is used.
+    # Modules that the command line imports when it is used.
     sys.argv = ["bruce", "run", "--help"]
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
         bruce()

@@ -1,8 +1,8 @@
 """A TCP proxy before each broker of a cluster, whose connections can be left half open.
 
-Brokers of a cluster that is `proxied` advertise it to whoever comes through it, so that all of a client's
-connections do. Bytes that are held are passed on later, as by a network that only delays; what comes for an
-end that is gone is read, and lost.
+Brokers of a cluster that is `proxied` advertise it to each client that comes through it, so that all of a
+client's connections do. Bytes that are held are passed on later, as by a network that only delays; what comes
+for an end that is gone is read, and lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATIENCE_S = 60.0
 
 
 class Side(Enum):
-    """Of a connection."""
+    """One side of a connection."""
 
     CLIENT = 0
     BROKER = 1
@@ -36,7 +36,7 @@ class Connection:
 
     ends: dict[Side, asyncio.StreamWriter]
     half_open: bool = False
-    """One side is gone, and the other is not to know."""
+    """One side is gone, and the other does not get to know."""
 
     def close(self, side: Side) -> None:
         """End one side, with a reset: nothing is sent any more."""
@@ -45,10 +45,10 @@ class Connection:
 
 @dataclass
 class Door:
-    """What stands before one broker."""
+    """The proxy's socket before one broker."""
 
     port: int
-    """Where the broker listens."""
+    """The broker's own address."""
     passing: dict[Side, asyncio.Event]
     """Whether bytes from this side go on to the other."""
     answers: bool = True
@@ -92,7 +92,7 @@ class Door:
 
     @contextlib.asynccontextmanager
     async def _ended(self, writer: asyncio.StreamWriter) -> AsyncIterator[None]:
-        """Whose connection ends with what is done inside."""
+        """A context at whose end the connection ends."""
         self.ends.add(writer)
         try:
             yield
@@ -103,7 +103,7 @@ class Door:
                 await writer.wait_closed()
 
     def end(self) -> None:
-        """End all connections: nothing is held any more, and whoever reads comes to an end."""
+        """End all connections: nothing is held any more, and each reader comes to an end."""
         for passing in self.passing.values():
             passing.set()
         for writer in self.ends:
@@ -142,7 +142,7 @@ class Proxy:
         self._each(brokers, end)
 
     def fall_silent(self, brokers: Iterable[int] | None = None) -> None:
-        """From now on connections are accepted, and nobody answers; those that were there end."""
+        """From now on connections are accepted without an answer; those that were there end."""
 
         def fall(door: Door) -> None:
             door.answers = False

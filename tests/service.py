@@ -1,4 +1,4 @@
-"""What a service manager does for `bruce run`: it has the socket, hears how things stand, and restarts it."""
+"""A service manager for `bruce run`: it has the socket, hears its state, and restarts it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Service(RunningBruce):
         if watchdog_s:
             self.environ["WATCHDOG_USEC"] = str(int(1e6 * watchdog_s))
         self.told: list[str] = []
-        """What it has said, in order."""
+        """Its messages so far, in order."""
 
     def listen(self) -> list[str]:
         """Everything it has said, as of now."""
@@ -65,7 +65,7 @@ class Service(RunningBruce):
         self.await_true(lambda: sum(line.startswith(beginning) for line in self.listen()) >= times)
 
     def forget(self) -> None:
-        """What was said before does not count."""
+        """Earlier messages do not count."""
         self.listen().clear()
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Service(RunningBruce):
 
 
 def bound(path: Path) -> socket.socket:
-    """A datagram socket at a path, for everybody."""
+    """A datagram socket at a path, open to every user."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     made.bind(str(path))

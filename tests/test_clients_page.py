@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.settings import read_file
+from cli.config.settings import read_file
 from dispatch.embedded import EmbeddedKafka
 from tests.bruce_client.doors import Doors
 from tests.daemon import ROOT, RunningBruce
@@ -33,7 +33,7 @@ def blocks(page: Path, language: str = r"(?!toml)\w+") -> list[tuple[str, str]]:
 
 
 def sending_blocks() -> list[tuple[str, str]]:
-    """Those that send something."""
+    """The blocks that send something."""
     return [*blocks(PAGE), *(block for block in blocks(ROOT / "README.md") if "/run/bruce/" in block[1])]
 
 
@@ -53,7 +53,7 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
 
 
 def program(*names: str) -> str:
-    """Where the first of these is installed."""
+    """The path of the first of these that is installed."""
     for name in names:
         if path := shutil.which(name):
             return path
@@ -131,11 +131,12 @@ def at(doors: Doors, text: str) -> str:
     return re.sub(r"\b9123\b", str(doors.port), text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("language", "text"), SHOWN)
 def test_a_program_that_is_shown_sends_its_message(
     doors: Doors, tmp_path: Path, language: str, text: str
 ) -> None:
-    """As it stands on the page, but for the address: key, value and time arrive in Kafka, once."""
+    """Run as on the page, but for the address: key, value and time arrive in Kafka, once."""
     name, runner = RUNNERS[language]
     source = tmp_path / name
     source.write_text(at(doors, text), encoding="utf-8")
@@ -150,26 +151,8 @@ def test_a_program_that_is_shown_sends_its_message(
     assert (seen.received, seen.discarded) == (before + 1, {})
 
 
-def test_what_the_readme_shows_of_it() -> None:
-    """Lines of the programs that are run here, of each language."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    _before, _found, rest = readme.partition("sending it is a line or two:\n\n")
-    lines, _end, _after = rest.partition("\n\n")
-    assert set(re.findall(r"^    (\S+)", lines, re.MULTILINE)) == {
-        "C",
-        "Go",
-        "Node.js",
-        "Java",
-        "shell",
-        "bash",
-    }
-    page = PAGE.read_text(encoding="utf-8")
-    for line in lines.splitlines():
-        assert line[13:] in page
-
-
 def test_every_language_is_shown() -> None:
-    """C, Go, Node.js, Java, shell and Python; and no program stands there that no test runs."""
+    """C, Go, Node.js, Java, shell and Python; and a test runs every program of the page."""
     assert {language for language, _ in sending_blocks()} == set(RUNNERS)
 
 

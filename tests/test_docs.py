@@ -13,7 +13,7 @@ import pytest
 import typer.main
 
 from cli import app
-from cli.settings import TABLES
+from cli.config.settings import TABLES
 from tools.command_pages import commands
 from tools.gen_man import PAGES, ROOT, stale
 from tools.markdown import as_roff, section_of
@@ -43,10 +43,10 @@ def test_a_page_is_what_man_reads(page: Path) -> None:
 
 
 def test_the_page_of_the_guarantees_is_the_readme() -> None:
-    """Every promise, and every limitation, that README.md names stands in bruce(7)."""
+    """Every promise, and every limitation, that README.md names is in bruce(7)."""
     page = " ".join(PAGES["bruce.7"]().replace("\\-", "-").split())
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for heading in ("What is promised", "Limitations"):
+    for heading in ("Promises", "Limitations"):
         words = re.findall(r"[A-Za-z]{3,}", section_of(readme, heading))
         assert len(words) > 100
         assert [word for word in words if word not in page and word.capitalize() not in page] == []
@@ -63,7 +63,7 @@ def test_every_command_has_help_and_an_example(called: str, command: Any) -> Non
 
 
 def test_every_key_is_documented() -> None:
-    """Each key that bruce.toml may have stands in its manual page, with more than its name."""
+    """Each key that bruce.toml may have is in its manual page, with more than its name."""
     page = PAGES["bruce.toml.5"]()
     for keys in TABLES.values():
         for key in keys:
@@ -81,11 +81,11 @@ def test_the_traps_name_tests_that_exist() -> None:
         assert not name or f"def {name}(" in source, f"{path}::{name}"
 
 
-def test_the_threat_model_names_tests_that_exist() -> None:
+def test_the_attacks_name_tests_that_exist() -> None:
     """Each attack has a test beside it that tried, and each of them is there."""
-    text = (ROOT / "docs/threat-model.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/attacks.md").read_text(encoding="utf-8")
     _, _, attacks = text.partition(
-        "| attacker | what he can do | what stops him | tests |\n|---|---|---|---|\n"
+        "| attacker | what it can do | what stops it | tests |\n|---|---|---|---|\n"
     )
     rows = [row for row in attacks.splitlines() if row.startswith("|")]
     assert len(rows) > 25
@@ -93,6 +93,64 @@ def test_the_threat_model_names_tests_that_exist() -> None:
         tests = re.findall(r"`(tests/[\w/]+\.py)`", row.split("|")[4])
         assert tests, row
         assert [test for test in tests if not (ROOT / test).exists()] == [], row
+
+
+PAPERS = [ROOT / name for name in ("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAPERS += sorted((ROOT / "docs").rglob("*.md"))
+MOST_BYTES = {"README.md": 8 << 10, "DESIGN.md": 12 << 10, "CHANGELOG.md": 16 << 10}
+OTHERS_MOST_BYTES = 10 << 10
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.relative_to(ROOT).as_posix())
+def test_a_paper_is_short(paper: Path) -> None:
+    """README at most 8 KB, DESIGN 12 KB, each page of docs/ 10 KB."""
+    assert paper.stat().st_size <= MOST_BYTES.get(paper.name, OTHERS_MOST_BYTES)
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(paper: Path) -> None:
+    """Each relative link names a file, and where it has a fragment, a heading of that file."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", paper.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
+        name, _, fragment = link.partition("#")
+        target = (paper.parent / name).resolve() if name else paper
+        assert target.exists(), link
+        assert not fragment or fragment in _anchors(target), link
+
+
+def _anchors(page: Path) -> set[str]:
+    """The fragments of a page's headings, as they are made of their words."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("paper", PAPERS[:3] + sorted((ROOT / "docs/design").iterdir()), ids=lambda p: p.name)
+def test_files_that_papers_name_exist(paper: Path) -> None:
+    """Each file and each module of ours that README, DESIGN, CONTRIBUTING or docs/design names is there."""
+    text = paper.read_text(encoding="utf-8")
+    packages = "bruce_client|cli|dispatch|ingest|pipeline|router|spool|status|tests|tools"
+    for name in re.findall(rf"`((?:{packages})/[\w/]+\.py)", text):
+        assert (ROOT / name).exists(), name
+    for name in re.findall(rf"`((?:{packages})(?:\.[a-z]\w*)+)`", text):
+        path = ROOT.joinpath(*name.split("."))
+        assert path.with_suffix(".py").exists() or path.is_dir() or _defines(path), name
+
+
+def _defines(path: Path) -> bool:
+    """Whether path's parent is a module with a name like path's."""
+    module = path.parent.with_suffix(".py")
+    return module.exists() and re.search(rf"\b{path.name}\b", module.read_text(encoding="utf-8")) is not None
+
+
+def test_every_decision_is_listed() -> None:
+    """docs/decisions/README.md names each page of its folder, and a page of docs/design leads to it."""
+    folder = ROOT / "docs/decisions"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    design = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs/design").iterdir())
+    for page in folder.glob("0*.md"):
+        assert f"]({page.name})" in index
+        assert f"](../decisions/{page.name})" in design, page.name
 
 
 def test_help_starts_without_the_heavy_libraries() -> None:

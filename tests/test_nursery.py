@@ -1,4 +1,4 @@
-"""Daemons that are forked are what a start makes of them, and outlive nobody."""
+"""Forked daemons equal those that a start makes, and die with the process that forked them."""
 
 from __future__ import annotations
 

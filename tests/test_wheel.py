@@ -1,4 +1,4 @@
-"""What the wheel installs beside the packages: manual pages, and completion for three shells."""
+"""The wheel's files beside the packages: manual pages, and completion for three shells."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from hatchling.builders.wheel import WheelBuilder
 
 from tools.gen_man import ROOT
 
+pytestmark = pytest.mark.long
+
 PROGRAMS = Path(sys.executable).parent
 
 
@@ -31,7 +33,7 @@ def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_installed(share: Path) -> None:
-    """Where man looks for its section; a page that pyproject.toml does not name would be missing."""
+    """The path at which man looks for its section; a page that pyproject.toml omits would be missing."""
     installed = {path.name: path.parent.name for path in (share / "man").glob("*/*")}
     assert installed == {path.name: f"man{path.suffix[1]}" for path in (ROOT / "man").iterdir()}
 
@@ -54,7 +56,7 @@ def test_man_finds_the_pages(share: Path) -> None:
 
 
 def test_every_completion_is_installed(share: Path) -> None:
-    """Where each shell looks for it, under the name that it looks for."""
+    """The path at which each shell looks for it, under the name that it looks for."""
     places = {"bash-completion/completions", "zsh/site-functions", "fish/vendor_completions.d"}
     names = {"bruce", "brucectl", "_bruce", "_brucectl", "bruce.fish", "brucectl.fish"}
     found = [path for place in places for path in (share / place).iterdir()]
@@ -75,7 +77,7 @@ def test_every_completion_is_installed(share: Path) -> None:
     ids=" ".join,
 )
 def test_bash_completes(share: Path, words: list[str], wanted: list[str]) -> None:
-    """What is begun, by the file that the wheel installs."""
+    """Words that are begun are completed, by the file that the wheel installs."""
     script = f"""
         source {share}/bash-completion/completions/{words[0]}
         COMP_WORDS=({" ".join(words)}) COMP_CWORD={len(words) - 1}

@@ -1,8 +1,8 @@
-"""A `bruce run` as benches and the storm use it: started, watched from outside, killed, started again.
+"""A `bruce run` for benches and the storm: started, watched from outside, killed, started again.
 
-What is seen of it is what anybody sees: its process table row, `brucectl status --json`, and the shared
-page. With a listening socket given, the daemon gets it as from systemd: descriptor 3, LISTEN_FDS and
-LISTEN_PID, so that it outlives the daemon.
+It reads only what any user can read: the process table, `brucectl status --json`, and the shared state. It
+hands a given listening socket over like systemd: descriptor 3, LISTEN_FDS and LISTEN_PID, so that the socket
+outlives the daemon.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from spool.identity import read_identity
+from cli.daemon.compiling import compile_kernels
+from spool.index.identity import read_identity
 from spool.layout import Layout
-from spool.page import WORKER_WORDS, Field, read_page
-from spool.recovery import boot_id
-from spool.runtime import page_path
+from spool.log.recovery import boot_id
+from spool.shared.runtime import shared_state_path
+from spool.shared.state import WORKER_WORDS, Field, read_shared_state
 from tools.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,7 +36,7 @@ ROLES = ("supervisor", "ingest", "keeper", "delivery")
 START_S = 120.0
 """Long enough to compile all kernels, on the first start of a checkout."""
 NOWHERE = "127.0.0.1:1"
-"""Bootstrap servers where nobody listens."""
+"""Bootstrap servers at which no broker listens."""
 _ACTIVATE = 'LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"'
 
 Settings = Mapping[str, Mapping[str, object]]
@@ -53,11 +54,11 @@ class Bruce:
         listener: socket.socket | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """`directory`: for spool, configuration and log. `settings`: more of bruce.toml, by table and key."""
+        """`directory`: for spool, configuration and log. `settings`: other keys of bruce.toml, by table."""
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.spool = directory, directory / "spool"
         self.log = directory / "bruce.log"
-        # Short, as a socket's path must be, and on tmpfs, as staging must be.
+        # Short, since a socket's path must be, and on tmpfs, since staging must be.
         self.runtime = Path(tempfile.mkdtemp(prefix="bruce-load-", dir="/dev/shm"))
         self.socket = Path(listener.getsockname()) if listener else self.runtime / "bruce.sock"
         self.pid = 0
@@ -68,6 +69,8 @@ class Bruce:
             "PYTHONPATH": str(ROOT),
             **(environ or {}),
         }
+        # Else the daemon would begin without compiled loops, and a figure would be one of plain Python.
+        compile_kernels()
         self.configure(servers)
 
     @property
@@ -105,7 +108,7 @@ class Bruce:
             command = ["sh", "-c", _ACTIVATE, "sh", *command]
             actions.append((os.POSIX_SPAWN_DUP2, self._listener.fileno(), 3))
         if shutil.which("setpriv"):
-            # Nothing of ours stays behind, however we end.
+            # No process of ours stays behind, however we end.
             command = ["setpriv", "--pdeathsig", "KILL", *command]
         self.pid = os.posix_spawnp(command[0], command, self.environ, file_actions=actions, setsid=True)
         if wait:
@@ -122,31 +125,31 @@ class Bruce:
             raise RuntimeError(f"bruce ended by itself; see {self.log}")
         return len(self.workers()) == len(ROLES) and self.socket.exists()
 
-    def page(self) -> np.ndarray | None:
-        """The words of the shared page; None when there is no daemon's yet."""
+    def shared(self) -> np.ndarray | None:
+        """The words of the shared state; None while no daemon has made it."""
         if not (self.spool / "identity").exists():
             return None
         spool, boot = read_identity(Layout(self.spool)), boot_id()
-        # Where others may write to the directory, the daemon has one of its own in it.
+        # If other users may write to the directory, the daemon makes one of its own in it.
         places = (self.runtime, self.runtime / f"bruce-{os.geteuid()}")
-        pages = (read_page(page_path(place, spool, boot)) for place in places)
-        return next((words for words in pages if words is not None), None)
+        states = (read_shared_state(shared_state_path(place, spool, boot)) for place in places)
+        return next((words for words in states if words is not None), None)
 
     def word(self, field: Field) -> int:
-        """One word of the page; 0 without a page."""
-        page = self.page()
-        return 0 if page is None else int(page[field])
+        """One word of the shared state; 0 without one."""
+        shared = self.shared()
+        return 0 if shared is None else int(shared[field])
 
     def workers(self) -> dict[str, int]:
-        """{role: pid} of those that live, checked against the process table."""
-        page = self.page()
-        if page is None or not self.pid or int(page[Field.WORKERS]) != self.pid:
+        """{role: pid} of the living workers, checked against the process table."""
+        shared = self.shared()
+        if shared is None or not self.pid or int(shared[Field.WORKERS]) != self.pid:
             return {}
-        pids = {role: int(page[Field.WORKERS + WORKER_WORDS * row]) for row, role in enumerate(ROLES)}
+        pids = {role: int(shared[Field.WORKERS + WORKER_WORDS * row]) for row, role in enumerate(ROLES)}
         return {role: pid for role, pid in pids.items() if pid == self.pid or _parent(pid) == self.pid}
 
     def living(self) -> set[int]:
-        """The pids of those workers that live."""
+        """The pids of the living workers."""
         return set(self.workers().values())
 
     def kill(self, role: str) -> int:
@@ -178,7 +181,7 @@ class Bruce:
         self.pid = 0
 
     def status(self, timeout_s: float = 60.0) -> dict[str, Any]:
-        """What `brucectl status --json` prints; with the daemon dead, too."""
+        """The document of `brucectl status --json`; also of a dead daemon."""
         command = [sys.executable, "-c", "from cli.app import brucectl; brucectl()", "status", "--json"]
         done = subprocess.run(
             [*command, "--config", str(self.config)],
@@ -187,7 +190,7 @@ class Bruce:
             timeout=timeout_s,
             check=False,
         )
-        # 1: it is unhealthy, and says so in the document.
+        # 1: the daemon is unhealthy; the document says why.
         if done.returncode not in (0, 1):
             raise RuntimeError(
                 f"brucectl status exits {done.returncode}: {done.stderr.decode(errors='replace')}"
@@ -196,7 +199,7 @@ class Bruce:
         return found
 
     def close(self) -> None:
-        """Kill what still runs and give the memory back; the directory stays."""
+        """Kill all processes that still run and free the memory; the directory stays."""
         self.kill_all()
         shutil.rmtree(self.runtime, ignore_errors=True)
 
@@ -210,7 +213,7 @@ class Bruce:
 
 
 def _parent(pid: int) -> int:
-    """The parent of a process that lives; 0 when it is dead, a zombie, or nobody."""
+    """The parent of a living process; 0 when it is dead, a zombie, or does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,10 +1,10 @@
 """Archives of the classes that Spark and Kafka load (Java's class data sharing).
 
-    python -m tools.class_data      makes those that are missing; the tests use them where they are
+    python -m tools.class_data      makes the missing ones; the tests use them if they exist
 
-A JVM that maps one need not read, check and link the classes again, which is most of what a session on Spark
-costs to start. .cache/class_data/spark-DIGEST.jsa, kafka-DIGEST.jsa; the digest is of the Java and of the
-jars. Java looks for itself whether an archive fits, and goes on without one that does not.
+A JVM that maps one need not read, check and link the classes again, which is most of the start of a session
+on Spark. Files: .cache/class_data/spark-DIGEST.jsa, kafka-DIGEST.jsa; the digest is of the Java and of the
+jars. Java itself checks whether an archive fits, and goes on without one that does not.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tools.waiting import end_by_sigterm, wait_until
 
 DIRECTORY = Path(__file__).resolve().parent.parent / ".cache/class_data"
 FRUGAL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For JVMs that live for seconds: to compile well, and to collect in parallel, costs more than it saves."""
+"""For JVMs that live for seconds: optimising compilation and parallel collection cost more than they save."""
 PATIENCE_S = 900.0
 
 _SILENT = "-Xlog:disable -Xlog:all=error:stderr"
-"""What does not fit is no concern of who reads what the JVM says."""
+"""Keeps warnings about an archive that does not fit out of the JVM's output."""
 _JOB = """
 import sys
 from pipeline.session import open_session
@@ -50,7 +50,7 @@ with open_session("local[2]") as session:
 
 
 def frugal_environ() -> dict[str, str]:
-    """Variables by which Spark's drivers and our brokers start soonest, with the archives that are there."""
+    """Variables that make Spark's drivers and our brokers start fastest, with the existing archives."""
     return {
         "SPARK_SUBMIT_OPTS": spark_options(),
         "SPARK_LAUNCHER_OPTS": FRUGAL,
@@ -64,7 +64,7 @@ def spark_options() -> str:
 
 
 def spark_archive() -> Path | None:
-    """Where that of Spark's classes belongs; None without PySpark or Java."""
+    """The path of the archive of Spark's classes; None without PySpark or Java."""
     found = importlib.util.find_spec("pyspark")
     java = shutil.which("java", path=_java_path())
     if not java or not found or not found.submodule_search_locations:
@@ -73,13 +73,13 @@ def spark_archive() -> Path | None:
 
 
 def kafka_archive() -> Path | None:
-    """Where that of Kafka's classes belongs; None without jars or Java."""
+    """The path of the archive of Kafka's classes; None without jars or Java."""
     java, jars = shutil.which("java"), jars_directory()
     return _archive("kafka", java, jars) if java and jars else None
 
 
 def _java_path() -> str | None:
-    """Where Spark looks for Java; None: on the PATH."""
+    """The path at which Spark looks for Java; None: on the PATH."""
     home = os.environ.get("JAVA_HOME")
     return os.path.join(home, "bin") if home else None
 
@@ -97,7 +97,7 @@ def _options(archive: Path | None) -> str:
 
 @contextmanager
 def _made(archive: Path) -> Iterator[str]:
-    """The option by which a JVM writes the archive at its end; it is where it belongs when all went well."""
+    """The option by which a JVM writes the archive at its end; moves it into place if all went well."""
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent) as name:
         fresh = Path(name) / "fresh.jsa"
@@ -120,7 +120,7 @@ def make_spark(archive: Path) -> None:
 
 
 def make_kafka(archive: Path) -> None:
-    """Run a broker with one who sends, by a transaction, and one who reads."""
+    """Run a broker with a producer, in a transaction, and a consumer."""
     with _made(archive) as options, tempfile.TemporaryDirectory() as name:
         cluster = KafkaCluster(Path(name), 1)
         with mock.patch.dict(os.environ, {"KAFKA_JVM_PERFORMANCE_OPTS": options}):
@@ -135,7 +135,7 @@ def make_kafka(archive: Path) -> None:
 
 
 def _exchange(servers: str) -> None:
-    """One record there and back."""
+    """Produce and consume one record."""
     producer = Producer({"bootstrap.servers": servers, "transactional.id": "one"})
     producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
@@ -151,7 +151,7 @@ def _exchange(servers: str) -> None:
 
 
 def main() -> None:
-    """Make what is missing."""
+    """Make the missing archives."""
     end_by_sigterm()
     try:
         fetch_jars()

@@ -8,12 +8,13 @@ from typing import Any
 import typer
 import typer.main
 
-from cli import config, exits
+from cli.config import config
+from cli.terminal import errors
 from tools.roff import document, escape, inline, items, literal, paragraph, section, subsection, title
 
 
 def commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """(how it is called, command) of each command below this one."""
+    """(full name, command) of each command below this one."""
     for name, child in getattr(command, "commands", {}).items():
         called = f"{path} {name}"
         if getattr(child, "commands", None):
@@ -40,9 +41,9 @@ def program(name: str, man_section: int, what: str, application: typer.Typer, re
 
 
 def family(name: str, what: str, application: typer.Typer, release: str) -> dict[str, str]:
-    """By file, the page of a program that has one for each of its commands, and those.
+    """By file, the page of a program, and a page for each of its commands.
 
-    As `man brucectl inspect` looks for them: man joins a command to its program, and nothing behind it.
+    The names are those that `man brucectl inspect` looks for: man joins a program and one command, no more.
     """
     top = typer.main.get_command(application)
     context = top.make_context(name, [], resilient_parsing=True)
@@ -99,7 +100,7 @@ def _page(page: str, release: str, what: str, *parts: str, related: str) -> str:
             title(name, int(number), release),
             section("NAME", f"{escape(name)} \\- {inline(what)}\n"),
             *parts,
-            section("EXIT STATUS", items((str(code), text) for code, text in exits.MEANINGS.items())),
+            section("EXIT STATUS", items((str(code), text) for code, text in errors.MEANINGS.items())),
             section("FILES", items([(str(config.SYSTEM_FILE), "The configuration; see bruce.toml(5).")])),
             section("SEE ALSO", inline(related) + "\n"),
         ]
@@ -119,7 +120,7 @@ def _described(called: str, command: Any, parent: Any) -> str:
 
 
 def _first_line(command: Any) -> str:
-    """What a command does, in one sentence."""
+    """The purpose of a command, in one sentence."""
     return " ".join((command.help or "").partition("\n\n")[0].split())
 
 

@@ -8,7 +8,7 @@ PROGRAMS = ("bruce", "brucectl")
 
 
 def completions(program: str) -> dict[str, str]:
-    """By file name, as each shell looks for it, the script that completes a program."""
+    """By file name, in the form that each shell looks for, the script that completes a program."""
     names = {"bash": f"{program}.bash", "zsh": f"_{program}", "fish": f"{program}.fish"}
     return {name: _script(program, shell) for shell, name in names.items()}
 

@@ -1,4 +1,4 @@
-"""The Debian package, put together: environment, what systemd reads, manual pages, dpkg's own files."""
+"""The build of the Debian package: environment, systemd's files, manual pages, dpkg's own files."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ FILES = {
     "systemd/sysctl.conf": "usr/lib/sysctl.d/60-bruce.conf",
     "bruce.toml": str(CONFIGURATION),
 }
-"""By path under install/, where it is installed."""
+"""By path under install/, the path on the target."""
 _UNWANTED = re.compile(r"(^|/)(tests|testing/_private)/")
-"""Of libraries: what only their own tests need."""
+"""Parts of libraries that only their own tests need."""
 _SCRIPT = """\
 #!/{home}/bin/python
 import sys
@@ -64,7 +64,7 @@ class Unbuilt(Exception):
 
 
 def release() -> str:
-    """As pyproject.toml has it."""
+    """The version in pyproject.toml."""
     return str(_project()["version"])
 
 
@@ -91,13 +91,13 @@ def build(to: Path, version: str) -> Path:
             (stage / target).chmod(0o644)
         _install_documents(stage)
         _write_control(stage, version, architecture)
-        # zstd at its usual level: xz takes minutes for 2 % less of what is mostly one library.
+        # zstd at its usual level: xz takes minutes to save 2 %, since most of the package is one library.
         _run("dpkg-deb", "--root-owner-group", "-Zzstd", "-z3", "--build", stage, package)
     return package
 
 
 def _install_environment(stage: Path) -> None:
-    """A virtual environment as venv makes it, on the target's Python, with the libraries that bruce needs."""
+    """A virtual environment like venv's, on the target's Python, with the libraries that bruce needs."""
     (stage / HOME / "bin").mkdir(parents=True)
     (stage / HOME / "pyvenv.cfg").write_text(
         f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {PYTHON.removeprefix('python')}\n",
@@ -111,12 +111,12 @@ def _install_environment(stage: Path) -> None:
                 continue
             target = stage / SITE / file
             target.parent.mkdir(parents=True, exist_ok=True)
-            # With its time, by which Python knows that the compiled file beside it is its own.
+            # With its time, by which Python matches the compiled file beside it.
             shutil.copy2(source, target)
 
 
 def libraries() -> Iterator[metadata.Distribution]:
-    """What bruce needs when it runs, as installed here, and what that needs. Raises Unbuilt."""
+    """The installed libraries that bruce needs at run time, and those that they need. Raises Unbuilt."""
     wanted, seen = [Requirement(text) for text in _project()["dependencies"]], set()
     while wanted:
         requirement = wanted.pop()
@@ -136,7 +136,7 @@ def libraries() -> Iterator[metadata.Distribution]:
 
 
 def _install_bruce(stage: Path) -> None:
-    """What our wheel installs, in the places that Debian has for it."""
+    """Install the files of our wheel at Debian's paths."""
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(stage), versions=["standard"])
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(stage / SITE)
@@ -154,7 +154,7 @@ def _install_bruce(stage: Path) -> None:
 
 
 def _install_documents(stage: Path) -> None:
-    """Manual pages as Debian has them, compressed; licence and changes."""
+    """Manual pages, compressed like Debian's; licence and changes."""
     for page in (stage / "usr/share/man").glob("*/*"):
         _compress(page, page.with_name(f"{page.name}.gz"))
         page.unlink()
@@ -195,13 +195,13 @@ def _write_control(stage: Path, version: str, architecture: str) -> None:
 
 
 def _md5(path: Path) -> str:
-    """As dpkg --verify compares it."""
+    """The digest that dpkg --verify compares."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _run(*command: object) -> str:
-    """What a program prints. Raises Unbuilt, with what it complains of."""
+    """The output of a program. Raises Unbuilt, with its error output."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     if done.returncode:
         raise Unbuilt(f"{command[0]}: {done.stderr.strip()}")

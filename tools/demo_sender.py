@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from spool.wire import encode
+from spool.format.wire import encode
 
 TOPICS = (b"orders", b"clicks", b"metrics")
 BURST_S = 0.02
@@ -29,7 +29,7 @@ class Sender:
         self.stopping = False
 
     def send(self, datagram: bytes) -> None:
-        """Send until the socket takes it, unless told to stop. Only what it took is counted."""
+        """Send until the socket takes it, or until the stop signal. Counts only messages that it took."""
         while not self.stopping:
             try:
                 self._connected().send(datagram)
@@ -49,7 +49,7 @@ class Sender:
 
 
 def message(number: int) -> bytes:
-    """Every third message of a topic's kind; orders keep their order by customer."""
+    """Messages of three kinds of topics, by turns; orders keep their order by customer."""
     topic = TOPICS[number % len(TOPICS)]
     body = f'{{"id": {number}, "text": "a message of some length, as they are"}}'.encode()
     now = time.time_ns() // 1_000_000

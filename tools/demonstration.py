@@ -20,10 +20,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cli.snapshot import take_snapshot
+from cli.status.snapshot import take_snapshot
 from dispatch.embedded import EmbeddedKafka
 from spool.errors import NoSpool
-from status.snapshot import Snapshot
+from status.report import Snapshot
 
 HOME = Path(".cache/demo")
 TOPICS = ("orders", "clicks", "metrics")
@@ -36,7 +36,7 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 class Daemon:
-    """`bruce run`, and beside it `bruce hold-socket`, which keeps the socket while the other is dead."""
+    """`bruce run`, and beside it `bruce hold-socket`, which keeps the socket while the daemon is dead."""
 
     def __init__(self, config: Path) -> None:
         self._config = str(config)
@@ -62,7 +62,7 @@ class Daemon:
         return now is not None and bool(now.workers)
 
     def kill(self) -> None:
-        """SIGKILL for all of its processes at once: the supervisor takes its workers along."""
+        """SIGKILL all of its processes at once: the workers die with the supervisor."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -81,7 +81,7 @@ def program(name: str) -> str:
 
 
 def status() -> Snapshot | None:
-    """What `brucectl status` shows; None while there is no spool."""
+    """The figures of `brucectl status`; None while there is no spool."""
     try:
         return take_snapshot(HOME.resolve() / "spool")
     except NoSpool:
@@ -147,7 +147,7 @@ def write_config(servers: str) -> Path:
 
 
 def story(kafka: EmbeddedKafka, daemon: Daemon) -> int:
-    """Tell it; how many messages were sent."""
+    """Run the story; how many messages were sent."""
     daemon.start()
     with traffic(HOME / "bruce.sock"):
         wait("the first message", lambda: (now := status()) is not None and now.received > 0)
@@ -172,7 +172,7 @@ def story(kafka: EmbeddedKafka, daemon: Daemon) -> int:
 
 
 def audit(servers: str) -> int:
-    """The count: a Spark job compares every message in the spool with what is in Kafka."""
+    """The count: a Spark job compares every message in the spool with the records in Kafka."""
     return subprocess.run(
         [program("brucectl"), "spark", "audit", str(HOME / "spool"), "--bootstrap-servers", servers],
         env={**os.environ, "COLUMNS": "120"},

@@ -12,7 +12,7 @@ def of_module(path: Path) -> str:
 
 
 def of_attributes(path: Path, class_name: str) -> dict[str, str]:
-    """By attribute, in order, the string that stands below it in the class; empty where none does."""
+    """By attribute, in order, the string below it in the class; empty if there is none."""
     body = next(
         node.body for node in _parse(path).body if isinstance(node, ast.ClassDef) and node.name == class_name
     )

@@ -1,12 +1,13 @@
-"""Write docs/damage.md: the kinds of damage of the gallery, and what verify, repair and a start do.
+"""Write docs/damage-*.md: the kinds of damage of the gallery, and what verify, repair and a start do.
 
-python -m tools.gen_damage             writes it
-python -m tools.gen_damage --check     exits 1 when it is not as it would be written
+python -m tools.gen_damage             writes the pages
+python -m tools.gen_damage --check     exits 1 when one differs from what would be written
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import re
 import sys
@@ -15,55 +16,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spool.errors import SpoolError
+from spool.fsck.repair import Action, Step, plan
 from spool.layout import Layout
-from spool.repair import Action, Step, plan
+from tests.gallery import kinds
 from tests.gallery.good import Good, make_good
 from tests.gallery.kinds import KINDS, Spoil
 from tests.gallery.trial import KILLED_IN, booted, damaged, damages, start
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/damage.md"
-_HEAD = """# Damage, and what becomes of it
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGES = {
+    DOCS / "damage-frames.md": ("Damage to frames", kinds.flipped_value),
+    DOCS / "damage-segments.md": ("Segments that are cut, gone or in the wrong place", kinds.cut_sealed),
+    DOCS / "damage-others.md": (
+        "Damage to headers, footers, index, marks and small files",
+        kinds.header_flipped,
+    ),
+}
+"""Title, and the first of the kinds of damage, of each page."""
+_HEAD = """# {title}
 
-The gallery (`tests/gallery`) takes one good spool whose daemon was killed, damages a copy of it in each of
-these ways, and holds `brucectl inspect verify`, `brucectl inspect repair` in its three modes and the
-daemon's own start to this: no crash, no hang, no good message lost, no bad one served, each one counted.
-This page is what they said; `python -m tools.gen_damage` writes it.
-
-The spool has {messages} messages in five segments: 0 to 59 are delivered, and their segment is called sent;
-60 to 119 lie in one that is packed, 240 to {last} in the one in use. What was delivered goes up to 79, and
-a few behind it.
-
-- **verify**: what it exits with 1 for. A dash: it calls nothing damage.
-- **repair**: what `--apply` does, and in brackets the first `--mode` that does it. "none": nothing can be
-  done.
-- **start**: what its log says, in the boot in which the daemon was killed; how many of the messages are
-  read from there on, and at which number the log goes on. After a reboot it goes on at a multiple of 2^32.
-
-A frame that was cut out leaves no room for a gap: verify goes on telling of it.
-
-## A disk that gives an error
-
-EIO for a sealed segment, its header or a part of its body, is no damage: nobody knows what is there, and
-the error of a network's disk may pass. So nothing is freed, mended, set aside or counted for it. The daemon
-delivers what lies before the place and goes on behind it, at the next mark of the segment (every 64 KiB), or
-with the next segment; a packed segment, and one whose header cannot be read, waits as a whole. `brucectl
-status` names it (`disk`, exit code 1); `/healthz`, which asks whether processes run, does not. Every 10 s it
-is tried again, also by a daemon that is started meanwhile. When it can be read its messages are delivered,
-behind later ones of the same partition.
-
-No segment behind the place is freed before, so the spool fills: `status` tells when (`filling`). If the
-disk will not heal:
-
-- stop bruce, then `brucectl inspect repair --mode skip-damaged --apply`: what can be read of the body goes
-  into a fresh file, the rest is counted as damaged; the old file is kept in `quarantine/`;
-- for a header, or a packed segment: stop bruce, copy the file by `dd bs=4096 conv=noerror,sync` under another
-  name and move it over the first. A start writes the header anew from the segments around.
-
-A start needs the last segment: with an error there it ends with a sentence. `brucectl replay` ends with one
-where it comes to such a place, and sends nothing silently less. Held by `tests/forgetful/test_unread.py`
-(a filesystem that refuses to read), `tests/spool/test_unread.py` and `tests/router/test_gaps.py`.
-
-## Damage
+The commands' answers to each kind; [damage](damage.md) explains the columns.
+`python -m tools.gen_damage` writes this page.
 
 | damage | verify | repair | start |
 |---|---|---|---|
@@ -71,7 +44,7 @@ where it comes to such a place, and sends nothing silently less. Held by `tests/
 
 
 class _Heard(logging.Handler):
-    """What is logged as warning or worse."""
+    """Collects log records of level warning or worse."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -81,15 +54,18 @@ class _Heard(logging.Handler):
         self.sentences.append(record.getMessage())
 
 
-def render() -> str:
-    """The page."""
+def render() -> dict[Path, str]:
+    """Each page, by its path."""
     log = logging.getLogger("bruce")
     log.propagate = False
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bruce-gallery-") as name:
         good = make_good(Path(name) / "good")
         rows = [_row(good, spoil, Path(name)) for spoil in KINDS]
         log.propagate = True
-    return _HEAD.format(messages=len(good.sent), last=max(good.sent)) + "".join(rows)
+    begins = [*(KINDS.index(first) for _, first in PAGES.values()), len(KINDS)]
+    parts = ("".join(rows[begin:end]) for begin, end in itertools.pairwise(begins))
+    heads = (_HEAD.format(title=title) for title, _ in PAGES.values())
+    return {page: head + part for page, head, part in zip(PAGES, heads, parts, strict=True)}
 
 
 def _row(good: Good, spoil: Spoil, directory: Path) -> str:
@@ -113,7 +89,7 @@ def _repair(home: Path) -> Iterator[str]:
 def _step(one: Step) -> str:
     mode = "" if one.action is Action.NONE else f" ({one.mode.value})"
     kept = "" if one.kept is None else f", {one.kept} kept"
-    lost = f", {one.messages_lost} lost" if one.lost else ""
+    lost = f", {one.messages_lost} lost" if len(one.lost) else ""
     return f"**{one.action.value}**{mode} {one.path.name}{kept}{lost}"
 
 
@@ -136,7 +112,7 @@ def _cell(lines: Iterator[str] | list[str]) -> str:
 
 
 def _plain(text: str, home: Path) -> str:
-    """Without what differs from run to run."""
+    """The text without parts that differ from run to run."""
     text = text.replace(f"{home}/spool/segments/", "").replace(f"{home}/", "")
     text = re.sub(r"\b0{8,}(\d+\.)", r"…\1", text)
     return re.sub(r"\b[0-9a-f]{32}\b", "UUID", re.sub(r"task\.[0-9a-f]{8}\.", "task.", text)).replace(
@@ -145,16 +121,17 @@ def _plain(text: str, home: Path) -> str:
 
 
 def main() -> None:
-    """Write the page, or compare it."""
+    """Write the pages, or compare them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true")
-    page = render()
-    if not parser.parse_args().check:
-        PAGE.write_text(page, encoding="utf-8")
-    elif PAGE.read_text(encoding="utf-8") != page:
-        sys.exit("docs/damage.md is not current; run python -m tools.gen_damage")
+    check = parser.parse_args().check
+    for page, text in render().items():
+        if not check:
+            page.write_text(text, encoding="utf-8")
+        elif page.read_text(encoding="utf-8") != text:
+            sys.exit(f"{page.name} is not current; run python -m tools.gen_damage")
 
 
 if __name__ == "__main__":

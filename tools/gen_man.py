@@ -1,7 +1,7 @@
 """Write the manual pages in man/, from the commands' help, docstrings and README.md, and completions/.
 
 python -m tools.gen_man             writes them
-python -m tools.gen_man --check     exits 1 and names the files that are not as they would be written
+python -m tools.gen_man --check     exits 1 and names the files that differ from the output
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from typing import Any
 
 import typer.main
 
-from cli import app, config, exits, output, settings
-from cli.log_options import LogOptions
-from cli.sizes import format_size
+from cli import app
+from cli.config import settings
+from cli.config.kinds import format_size
+from cli.config.settings import IngestOptions, LogOptions
+from cli.terminal import errors, output
 from dispatch.options import DispatchOptions
+from spool.format.wire import Reason, reason_name
 from spool.options import SpoolOptions
-from spool.wire import Reason, reason_name
-from status.options import StatusOptions
+from status.access import StatusOptions
 from tools import docstrings
 from tools.command_pages import commands, family, program
 from tools.completion import PROGRAMS, completions
@@ -36,11 +38,11 @@ RELEASE = (
 )
 
 _OPTIONS: dict[str, tuple[str, Any]] = {
-    "ingest": ("cli/config.py", config.IngestOptions),
+    "ingest": ("cli/config/settings.py", IngestOptions),
     "spool": ("spool/options.py", SpoolOptions),
     "dispatch": ("dispatch/options.py", DispatchOptions),
-    "status": ("status/options.py", StatusOptions),
-    "log": ("cli/log_options.py", LogOptions),
+    "status": ("status/access.py", StatusOptions),
+    "log": ("cli/config/settings.py", LogOptions),
 }
 _DEFAULTS = {
     "directory": "/var/lib/bruce for root and in bruce.service, for others $XDG_STATE_HOME/bruce "
@@ -57,12 +59,12 @@ _DEFAULTS = {
     "keep_delivered_hours": "until the room is needed",
 }
 _DOCUMENTS = {
-    "brucectl status": ("status/report.py", "status/snapshot.py"),
-    "brucectl inspect show": ("cli/message.py",),
-    "brucectl spark audit": ("pipeline/report.py",),
-    "brucectl spark stats": ("pipeline/stats_report.py",),
+    "brucectl status": ("status/report.py", "status/report.py"),
+    "brucectl inspect show": ("cli/inspect/message.py",),
+    "brucectl spark audit": ("pipeline/audit_report.py",),
+    "brucectl spark stats": ("pipeline/stats.py",),
 }
-"""Where the document of a command is described, when it is too long for its help."""
+"""The module that describes the document of a command, when it is too long for its help."""
 _JSON = re.compile(r"\bwith --json\s.*?(?=\n\n|\Z)", re.IGNORECASE | re.DOTALL)
 _EXAMPLE = """
     [spool]
@@ -91,9 +93,9 @@ _EXAMPLE = """
 def configuration() -> str:
     """bruce.toml(5)."""
     kafka = docstrings.of_attributes(ROOT / "dispatch/options.py", "DispatchOptions")
-    described = docstrings.of_attributes(ROOT / "cli/config.py", "Config")
+    described = docstrings.of_attributes(ROOT / "cli/config/config.py", "Config")
     quotas = docstrings.of_attributes(ROOT / "spool/options.py", "SpoolOptions")["quotas"]
-    described_inputs = docstrings.of_attributes(ROOT / "cli/config.py", "IngestOptions")["inputs"]
+    described_inputs = docstrings.of_attributes(ROOT / "cli/config/settings.py", "IngestOptions")["inputs"]
     kinds = settings.TOPIC_KEYS
     own = {
         "partitioner": f"{described['partitioners']} Accepts: {kinds['partitioner'].accepts}.",
@@ -102,7 +104,7 @@ def configuration() -> str:
         "rate_excess": f"Accepts: {kinds['rate_excess'].accepts}. Default: delay.",
     }
     others = ", ".join(f"`{key}`" for key in kinds if key not in own)
-    introduction = docstrings.of_module(ROOT / "cli/config.py").partition("\n\n")[2]
+    introduction = docstrings.of_module(ROOT / "cli/config/config.py").partition("\n\n")[2]
     return "".join(
         [
             title("bruce.toml", 5, RELEASE),
@@ -150,7 +152,7 @@ def on_disk() -> str:
     def specification(path: str) -> str:
         return document(docstrings.of_module(ROOT / path).replace(" No I/O happens here.", ""))
 
-    meanings = docstrings.of_attributes(ROOT / "spool/wire.py", "Reason")
+    meanings = docstrings.of_attributes(ROOT / "spool/format/wire.py", "Reason")
     reasons = (
         (f"{reason.value} {reason_name(reason)}", meanings[reason.name]) for reason in Reason if reason
     )
@@ -159,14 +161,13 @@ def on_disk() -> str:
             title("bruce-spool", 5, RELEASE),
             section("NAME", "bruce\\-spool \\- the files of a spool, byte by byte\n"),
             section("FILES", specification("spool/layout.py")),
-            section("SEGMENTS", specification("spool/format.py")),
-            section("PACKED SEGMENTS", specification("spool/packed.py")),
-            section("GAPS", specification("spool/gap.py")),
-            section("LEASE OF DELIVERY", specification("spool/lease.py")),
-            section("OUTCOME FILES", specification("spool/outcome_file.py")),
-            section("LANES OF JOBS", specification("spool/lanes.py")),
-            section("COUNTS FILES", specification("spool/counts_file.py")),
-            section("DATAGRAMS", specification("spool/wire.py")),
+            section("SEGMENTS", specification("spool/format/segment_format.py")),
+            section("PACKED SEGMENTS", specification("spool/format/packed.py")),
+            section("GAPS", specification("spool/format/damage.py")),
+            section("LEASE OF DELIVERY", specification("spool/marks/lease.py")),
+            section("OUTCOME FILES", specification("spool/marks/outcome_file.py")),
+            section("COUNTS FILES AND TRANSACTIONAL TASKS", specification("spool/marks/task_files.py")),
+            section("DATAGRAMS", specification("spool/format/wire.py")),
             section("REASONS", paragraph("Why a datagram or a message was discarded:"), items(reasons)),
             section("SEE ALSO", "bruce(8), brucectl(1)\n"),
         ]
@@ -187,23 +188,23 @@ def acknowledgement() -> str:
 
 
 def guarantees() -> str:
-    """bruce(7): what README.md promises, and what it does not."""
+    """bruce(7): the promises of README.md, and their limits."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     return "".join(
         [
             title("bruce", 7, RELEASE),
             section("NAME", "bruce \\- what is promised, and what is not\n"),
             section("DESCRIPTION", as_roff(readme.partition("\n\n")[2].partition("\n\n```")[0])),
-            section("GUARANTEES", as_roff(section_of(readme, "What is promised"))),
+            section("GUARANTEES", as_roff(section_of(readme, "Promises"))),
             section("LIMITATIONS", as_roff(section_of(readme, "Limitations"))),
-            section("EXIT STATUS", items((str(code), text) for code, text in exits.MEANINGS.items())),
+            section("EXIT STATUS", items((str(code), text) for code, text in errors.MEANINGS.items())),
             section("SEE ALSO", "bruce(8), brucectl(1), bruce.toml(5), bruce\\-spool(5), bruce\\-ack(7)\n"),
         ]
     )
 
 
 def json_shapes() -> str:
-    """bruce-json(5): what each command prints with --json, by its help or by the module that makes it."""
+    """bruce-json(5): the document of each command with --json, from its help or its module."""
     shapes = []
     for called, command in commands(typer.main.get_command(app.control), "brucectl"):
         if paths := _DOCUMENTS.get(called):
@@ -217,7 +218,9 @@ def json_shapes() -> str:
             section("NAME", "bruce\\-json \\- what brucectl prints with \\-\\-json\n"),
             section("DESCRIPTION", document(output.__doc__.partition("\n\n")[2])),
             *shapes,
-            section("THE LOG", document(docstrings.of_module(ROOT / "cli/logs.py").partition("\n\n")[2])),
+            section(
+                "THE LOG", document(docstrings.of_module(ROOT / "cli/daemon/logs.py").partition("\n\n")[2])
+            ),
             section("SEE ALSO", "brucectl(1), bruce(7)\n"),
         ]
     )
@@ -234,7 +237,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def files() -> dict[str, str]:
-    """By path from the root, everything that is generated."""
+    """By path from the root, all generated files."""
     pages = {name: page() for name, page in PAGES.items()}
     pages |= family("brucectl", "look into, feed and steer bruce", app.control, RELEASE)
     scripts = {name: script for program in PROGRAMS for name, script in completions(program).items()}
@@ -244,7 +247,7 @@ def files() -> dict[str, str]:
 
 
 def stale(root: Path) -> list[str]:
-    """The generated files under `root` that are missing, not as they would be written, or not wanted."""
+    """The generated files under `root` that are missing, outdated, or not wanted."""
     wanted = files()
     there = {
         str(path.relative_to(root)) for name in ("man", "completions") for path in (root / name).glob("*")

@@ -1,9 +1,9 @@
-"""Write the golden segments: what the present format version looks like, for every later version to read.
+"""Write the golden segments: samples of the present format version, for every later version to read.
 
 python -m tools.golden DIRECTORY
 
-tests/golden/v1 and v2 were written by this, each once, by the release that had this version. None is to be
-written again: a difference there means that files on the disks of users can no longer be read.
+This wrote tests/golden/v1 and v2, each once, in the release that had this version. Never write them again: a
+difference there means that files on the disks of users can no longer be read.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from spool.digest import digest
-from spool.disk import open_to_write
-from spool.format import (
+from spool.format.frame import BURST, POSITION, Tail, finish, tail_at_start
+from spool.format.packed import pack
+from spool.format.scan import digest_address
+from spool.format.segment import Identity, header_behind, seal
+from spool.format.segment_format import (
     FOOTER,
     HEAD_BYTES,
     HEADER,
@@ -30,15 +32,13 @@ from spool.format import (
     UIDS,
     decode_header,
 )
-from spool.frame import BURST, POSITION, Tail, finish, tail_at_start
-from spool.kernel import address_of
-from spool.live import empty_tail, read_footer
-from spool.mapping import Mapping as Mapped
-from spool.packed import pack
-from spool.scan import digest_address
-from spool.segment import Identity, header_behind, seal
-from spool.wire import Reason, encode
-from spool.writer import encode_body
+from spool.format.wire import Reason, encode
+from spool.index.log_end import empty_tail, read_footer
+from spool.log.writer import encode_body
+from spool.native.digest import digest
+from spool.native.memory import address_of
+from spool.storage.disk import Mapping as Mapped
+from spool.storage.disk import open_to_write
 
 SPOOL, BOOT, SECRET = bytes(range(16)), bytes(range(16, 32)), bytes(range(32, 48))
 RECEIVED_NS = 1_700_000_000_000_000_000
@@ -66,7 +66,7 @@ BURSTS: list[Burst] = [
 
 
 def by(uid: int, sample: bytes) -> bytes:
-    """A sample in a row that names the sender."""
+    """A sample, prefixed with its sender."""
     return uid.to_bytes(4, "little") + sample
 
 
@@ -87,7 +87,7 @@ SENDERS_BURSTS: list[Burst] = [
 
 
 def write_segment(path: Path, before: Tail, number: int, bursts: Sequence[Burst]) -> Tail:
-    """An unsealed segment with these bursts; the tail behind them."""
+    """An unsealed segment with these bursts; the tail after them."""
     header = bytearray(header_behind(before, Identity(SPOOL, BOOT, SECRET), number))
     record = np.frombuffer(header, HEADER).copy()
     record["created_ns"] = RECEIVED_NS

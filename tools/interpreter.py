@@ -1,4 +1,4 @@
-"""The Python that tools/test sets up: programs that need its packages enter it by themselves."""
+"""The Python environment of tools/test: programs that need its packages switch to it by themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PYTHON = Path(__file__).resolve().parent.parent / ".venv" / "bin" / "python"
 
 
 def enter() -> None:
-    """Go on under .venv's Python when this one lacks our packages; exit 2 with one sentence without it."""
+    """Restart under .venv's Python if this one lacks our packages; without it exit 2 with one sentence."""
     if find_spec("numba"):
         return
     if not PYTHON.exists():

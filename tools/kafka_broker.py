@@ -1,12 +1,12 @@
-"""One Kafka broker: a JVM on loopback, with a directory and two ports that stay its own.
+"""One Kafka broker: a JVM on loopback, with a directory and two fixed ports.
 
     server.properties    its settings, written by the cluster
     data/                its log directory
     broker.log           log4j's lines, and what the JVM prints
     pid                  the process started last, and the clock tick of its start
 
-Whatever process holds this object may stop what another one started: nothing
-about the JVM is remembered here. Linux only, since /proc tells which one lives.
+Any process with this object may stop a broker that another one started: the object keeps no state of the JVM.
+Linux only, since it finds the process in /proc.
 """
 
 import contextlib
@@ -39,13 +39,13 @@ class Broker:
     controller_port: int
     directory: Path
     sasl_port: int = 0
-    """Where clients must say who they are; 0 for no such listener."""
+    """The port of the listener with authentication; 0 for no such listener."""
     proxied_port: int = 0
-    """Where a proxy finds the broker; 0 for no such listener."""
+    """The broker's port for a proxy; 0 for no such listener."""
     proxy_port: int = 0
-    """Where clients that come through the proxy are told to find it."""
+    """The port that the broker advertises to clients of the proxy."""
     tls_ports: Mapping[str, int] = field(default_factory=dict)
-    """By listener, where clients come by TLS."""
+    """By listener, the ports for TLS."""
 
     @property
     def address(self) -> str:
@@ -77,8 +77,8 @@ class Broker:
             letter, start_ticks = _read_stat(pid)
         except (OSError, ValueError):
             return None
-        # A number may be given out again, but not together with the time of its start. The command
-        # line would not do: it reads as empty for a moment after the launch.
+        # The kernel may reuse a pid, but not together with its start time. The command line does not serve:
+        # it reads as empty for a moment after the launch.
         return pid if start_ticks == started and letter != "Z" else None
 
     @property
@@ -107,7 +107,7 @@ class Broker:
         self.settings.write_text(settings)
 
     def begin_format(self, cluster_id: str) -> int:
-        """The process that writes both ids into the data directory, as KRaft demands."""
+        """Start the process that writes both ids into the data directory, which KRaft demands."""
         return self._spawn("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self.settings))
 
     def end_format(self, tool: int) -> None:
@@ -137,7 +137,7 @@ class Broker:
         return os.posix_spawn(java, command, os.environ, file_actions=output, setsid=True)
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the process, which must live."""
+        """Signal the process, which must be running."""
         pid = self.pid
         if pid is None:
             raise KafkaError(f"broker {self.id} is not running")

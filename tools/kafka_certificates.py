@@ -23,7 +23,7 @@ _EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 def make_certificates(directory: Path) -> None:
-    """All of them, in a directory that is made. Raises KafkaError, KafkaMissing."""
+    """Make all of them, in a new directory. Raises KafkaError, KafkaMissing."""
     directory.mkdir(parents=True, exist_ok=True)
     for authority in ("ca", "other-ca"):
         _openssl(

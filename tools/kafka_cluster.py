@@ -36,8 +36,8 @@ __all__ = [
 DEFAULT_DIRECTORY = CACHE / "cluster"
 START_TIMEOUT_S = 90.0
 
-# Below the ports that the kernel gives to outgoing connections: nobody may take a dead broker's
-# port, least of all a client that reconnects to it and would meet itself.
+# Below the ports that the kernel gives to outgoing connections: no process may take a dead broker's
+# port, least of all a client that reconnects to it and would connect to itself.
 _PORTS = range(20_000, 30_000)
 
 _SETTINGS = """\
@@ -53,7 +53,8 @@ controller.quorum.voters={voters}
 log.dirs={directory}/data
 
 num.partitions=6
-auto.create.topics.enable=true
+log.retention.ms=-1
+auto.create.topics.enable={auto_create}
 default.replication.factor={copies}
 min.insync.replicas={in_sync}
 
@@ -91,17 +92,24 @@ TLS_LISTENERS = ("SASL_SSL", "MTLS", "EXPIRED", "ELSEWHERE")
 
 
 class KafkaCluster:
-    """Brokers 1..N in one directory; those of an earlier `up` are found there again."""
+    """Brokers 1..N in one directory; finds those of an earlier `up` again."""
 
     def __init__(
-        self, directory: Path, brokers: int, *, secured: bool = False, proxied: bool = False
+        self,
+        directory: Path,
+        brokers: int,
+        *,
+        secured: bool = False,
+        proxied: bool = False,
+        auto_create: bool = True,
     ) -> None:
         """`secured`: with listeners where users have SCRAM passwords and need ACLs, and others by TLS.
 
+        `auto_create`: a topic comes into being when a client names it.
         `proxied`: with a listener for a proxy, whose address it advertises.
         """
         self.directory = directory.resolve()
-        self.size, self.secured, self.proxied = brokers, secured, proxied
+        self.size, self.secured, self.proxied, self.auto_create = brokers, secured, proxied, auto_create
         self.brokers = _read_plan(self.directory)
 
     @classmethod
@@ -114,7 +122,7 @@ class KafkaCluster:
 
     @property
     def bootstrap(self) -> str:
-        """What a client's bootstrap.servers wants."""
+        """The value of a client's bootstrap.servers."""
         return ",".join(broker.address for broker in self.brokers)
 
     @property
@@ -128,7 +136,7 @@ class KafkaCluster:
 
     @property
     def certificates(self) -> Path:
-        """Where `make_certificates` put them, when secured."""
+        """The directory of `make_certificates`, when secured."""
         return self.directory / "tls"
 
     @property
@@ -165,15 +173,15 @@ class KafkaCluster:
         self._signal(broker_id, signal.SIGKILL, "dead")
 
     def freeze(self, broker_id: int) -> None:
-        """Stop a broker's every thread: its connections stay open and nobody answers."""
+        """Stop every thread of a broker: its connections stay open and get no answer."""
         self._signal(broker_id, signal.SIGSTOP, "frozen")
 
     def thaw(self, broker_id: int) -> None:
-        """Let a frozen broker go on where it stood."""
+        """Let a frozen broker continue."""
         self._signal(broker_id, signal.SIGCONT, "running")
 
     def cut(self, broker_id: int) -> None:
-        """Drop every packet that comes for a broker's port, from clients and brokers; nobody is told."""
+        """Drop every packet to a broker's port, from clients and brokers, without notice to either side."""
         broker = self.broker(broker_id)
         cut(broker.pid or 0, broker.port)
 
@@ -189,7 +197,7 @@ class KafkaCluster:
         self._await([broker])
 
     def heal(self) -> None:
-        """Thaw what is frozen, mend what is cut off, start what is dead: the next test finds N brokers."""
+        """Thaw frozen brokers, mend cut ones, start dead ones: the next test finds N brokers."""
         for broker in self.brokers:
             if broker.state == "frozen":
                 self.thaw(broker.id)
@@ -256,6 +264,7 @@ class KafkaCluster:
             tls=self.certificates,
             voters=",".join(f"{b.id}@{HOST}:{b.controller_port}" for b in self.brokers),
             directory=broker.directory,
+            auto_create=str(self.auto_create).lower(),
             copies=min(3, self.size),
             in_sync=min(2, self.size),
         )
@@ -286,7 +295,7 @@ def _addresses(**ports: int) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Distinct loopback ports that nobody listens on now."""
+    """Distinct loopback ports without a listener."""
     ports: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):
         if len(ports) == count:

@@ -1,8 +1,9 @@
-"""Cutting a broker off: every packet that comes for its port is dropped, as by a cable that is pulled.
+"""Cut a broker off: drop every packet to its port, like a pulled cable.
 
-Nobody is told: no answer, no reset, no end of the connection. A filter that keeps nothing is attached to the
-broker's own sockets, connections and listening one alike, through copies of their descriptors (pidfd_getfd:
-Linux 5.6, as root or as whoever may trace the broker). No namespace, no firewall, nobody else's packets.
+Neither side is notified: no answer, no reset, no end of the connection. This attaches a filter that keeps
+nothing to the broker's own sockets, connections and listeners alike, through copies of their descriptors
+(pidfd_getfd: Linux 5.6, as root or as a user that may trace the broker). It needs no namespace and no
+firewall, and affects no other packets.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def cut(pid: int, port: int) -> int:
-    """Drop what comes for this port of a process; how many sockets that are. Raises KafkaError."""
+    """Drop packets to this port of a process; returns the number of sockets. Raises KafkaError."""
     # struct sock_filter: RET of the constant 0, which keeps no byte.
     program = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
     filters = struct.pack("HxxxxxxQ", 1, ctypes.addressof(program))
@@ -32,7 +33,7 @@ def cut(pid: int, port: int) -> int:
 
 
 def mend(pid: int, port: int) -> int:
-    """Let packets through again; for how many sockets. Raises KafkaError."""
+    """Let packets through again; returns the number of sockets. Raises KafkaError."""
     return _on_each(pid, port, _SO_DETACH_FILTER, bytes(4))
 
 
@@ -62,7 +63,7 @@ def _sockets(pid: int) -> Iterator[socket.socket]:
                 copy = _libc.syscall(_PIDFD_GETFD, process, int(name), 0)
                 if copy < 0 and ctypes.get_errno() != errno.EBADF:
                     raise KafkaError(f"process {pid} cannot be cut off: {os.strerror(ctypes.get_errno())}")
-                # It may have been closed since it was listed, and its number be another's.
+                # It may have been closed since it was listed, and its number reused.
                 if copy >= 0 and stat.S_ISSOCK(os.fstat(copy).st_mode):
                     yield socket.socket(fileno=copy)
                 elif copy >= 0:

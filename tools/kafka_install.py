@@ -1,9 +1,9 @@
-"""What real Kafka needs on this machine: java, and jars that Maven fetches once into .cache/kafka/VERSION.
+"""The requirements of real Kafka: java, and jars that Maven fetches once into .cache/kafka/VERSION.
 
-Which jars is said in tools/kafka_jars/pom.xml alone.
+tools/kafka_jars/pom.xml alone names the jars.
 
-    KafkaError        one sentence for whoever asked
-      KafkaMissing    java, Maven or the jars are not to be had
+    KafkaError        one sentence for the caller
+      KafkaMissing    java, Maven or the jars are not available
 """
 
 import shutil
@@ -20,7 +20,7 @@ _JARS = MavenJars(f"Kafka {VERSION}", _ROOT / "tools/kafka_jars/pom.xml", CACHE 
 
 
 class KafkaError(Exception):
-    """What was asked of the brokers did not happen; the message says why."""
+    """A request to the brokers failed; the message says why."""
 
 
 class KafkaMissing(KafkaError):
@@ -36,17 +36,17 @@ def find_program(name: str) -> str:
 
 
 def jars_available() -> bool:
-    """Whether the jars that the pom asks for now lie complete in the cache."""
+    """Whether the cache has all jars of the present pom."""
     return _JARS.available
 
 
 def jars_directory() -> Path | None:
-    """Where those jars lie; None when they are not complete."""
+    """The directory of those jars; None when they are not complete."""
     return _JARS.directory if _JARS.available else None
 
 
 def fetch_jars() -> Path:
-    """The directory of jars, filled by Maven when not complete; waits for others who fetch."""
+    """The directory of jars, filled by Maven when not complete; waits while another process fetches."""
     try:
         return _JARS.fetch()
     except JarsMissing as error:

@@ -4,9 +4,9 @@
     python -m tools.load --socket S --seconds 20 --rate 10000        an open schedule, with latencies
     python -m tools.load --socket S --seconds 60 --keyed 0.5 --sizes 80:4000 --topics a b c
 
-Every successful send is counted, and nothing else: the counts are what `received` must come to. While the
+It counts every successful send, and nothing else: the daemon's `received` must come to this count. While the
 daemon is away, senders reconnect. Latency is measured from the time at which a message was due, so that a
-sender that is held up is late with all that it should have sent meanwhile. Prints one JSON document:
+sender that is held up is late with all messages that were due meanwhile. Prints one JSON document:
 
     {"senders": [{"sender", "sent", "reconnects"}], "sent", "seconds", "first_ns", "last_ns",
      "latency_ms": {"p50", "p99", "p99.9", "max"}}      times by CLOCK_MONOTONIC; latencies with a rate only
@@ -40,7 +40,7 @@ PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What to send, and how fast."""
+    """The messages to send, and their rate."""
 
     socket: Path
     count: int = 0
@@ -57,18 +57,18 @@ class LoadOptions:
     rate: int = 0
     """Messages a second of all senders together, on an open schedule; 0 is as fast as it goes."""
     lump_ms: int = 0
-    """With a rate: send what is due every so often, all at once."""
+    """With a rate: the interval at which all due messages are sent at once."""
     burst: int = 128
     """Most messages of one sendmmsg."""
     large: int = 0
     """Bytes of every burst-th datagram; 0: none is larger than the others."""
     first_sender: int = 0
     uid: int = 0
-    """The user that the senders run as; 0: whoever runs the load."""
+    """The user that the senders run as; 0: the user that runs the load."""
     seed: int = 1
 
     def mix(self, sender: int) -> Mix:
-        """What one sender sends."""
+        """The messages of one sender."""
         return Mix(
             self.topics,
             self.sizes,
@@ -86,7 +86,7 @@ class Load:
     def __init__(self, options: LoadOptions) -> None:
         self.options = options
         words = options.senders * (hot.JOB_FIELDS + hot.BUCKETS) + 8
-        # Shared, so that what a sender sent is known however it ended.
+        # Shared, so that a sender's count is known however it ended.
         memory = np.frombuffer(mmap.mmap(-1, 8 * words), np.int64)
         self._stop = memory[:8]
         rows = memory[8:].reshape(options.senders, hot.JOB_FIELDS + hot.BUCKETS)
@@ -137,7 +137,7 @@ class Load:
         self._pids.clear()
 
     def report(self) -> dict[str, Any]:
-        """The counts, and what was measured."""
+        """The counts, and the latencies."""
         jobs = self._jobs
         started = jobs[jobs[:, hot.FIRST] > 0, hot.FIRST]
         seconds = int(jobs[:, hot.LAST].max() - started.min()) / hot.SECOND_NS if len(started) else 0.0
@@ -167,7 +167,7 @@ def percentiles(histogram: npt.NDArray[np.int64], worst_ms: float) -> dict[str, 
 
 
 def bucket_end(index: int) -> int:
-    """The first microsecond behind a bucket (load_kernel.bucket)."""
+    """The first microsecond after a bucket (load_kernel.bucket)."""
     power = max(0, index // 32 - 1)
     return (index - 32 * power + 1) << power
 

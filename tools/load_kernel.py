@@ -1,12 +1,12 @@
 """The hot loop of a sender: write ids into prepared datagrams, and send them by sendmmsg. Compiled.
 
-Datagram number `id` of a sender lies in slot `id % slots`, so that a burst of any length has the mix of
-the whole. All that changes from message to message is its id, its time and its partition key.
+Datagram number `id` of a sender is in slot `id % slots`, so that a burst of any length has the mix of the
+whole. Only its id, its time and its partition key change from message to message.
 
     plan[slot]  = address of the datagram, offsets of timestamp, key, value, value's length, keyed
-    job[...]    = the words below; they lie in memory that outlives the sender
+    job[...]    = the words below; they are in memory that outlives the sender
 
-Times are ns of CLOCK_MONOTONIC; job[WALL] is what makes them wall-clock time.
+Times are ns of CLOCK_MONOTONIC; job[WALL] is the offset to wall-clock time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from spool.kernel import call, kernel, load_i64, load_u32, store_i64, store_u8, store_u32
+from spool.native.kernel import kernel
+from spool.native.memory import call, load_i64, load_u32, store_i64, store_u8, store_u32
 from tools.payload import HEAD_BYTES, NO_KEY
 
 (
@@ -51,7 +52,7 @@ BUCKETS = 1152
 NEVER = 1 << 62
 SECOND_NS = 1_000_000_000
 NAP_NS = 50_000_000
-"""Longest sleep before a look at job[STOP]."""
+"""Longest sleep between two checks of job[STOP]."""
 _MS_NS = 1_000_000
 _LINEAR = 32
 _ERRORS = 0x80000000
@@ -86,7 +87,7 @@ def due(job: Words, now: int) -> int:
     elapsed = now - job[START]
     if job[LUMP] > 0:
         elapsed = elapsed // job[LUMP] * job[LUMP]
-    # Rounded down: the message at the border may be due one look later, never one early.
+    # Rounded down: the message at the border may be due one check later, never earlier.
     return min(job[COUNT], elapsed * job[RATE] // SECOND_NS + 1)
 
 

@@ -18,7 +18,7 @@ STOP_S = 30.0
 
 
 class LoadFailed(Exception):
-    """The load generator itself failed; what it said stands on standard error."""
+    """The load generator itself failed; its output is on standard error."""
 
 
 class RunningLoad:
@@ -33,7 +33,7 @@ class RunningLoad:
         return self._process.poll() is None
 
     def wait(self, timeout_s: float) -> dict[str, Any]:
-        """The report, when everything is sent. Raises LoadFailed, subprocess.TimeoutExpired."""
+        """Wait until everything is sent; the report. Raises LoadFailed, subprocess.TimeoutExpired."""
         said, _ = self._process.communicate(timeout=timeout_s)
         if self._process.returncode:
             raise LoadFailed(f"tools/load exits {self._process.returncode}")
@@ -59,7 +59,7 @@ class RunningLoad:
 
 
 def arguments(options: LoadOptions) -> list[str]:
-    """The command line that stands for these options."""
+    """The command line for these options."""
     found = ["--socket", str(options.socket), "--sizes", "{}:{}".format(*options.sizes)]
     found += ["--topics", *options.topics]
     for option in fields(LoadOptions):

@@ -16,16 +16,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spool.kernel import address_of, function_address
-from spool.wire import encode
+from spool.format.wire import encode
+from spool.native.memory import address_of, function_address
 from tools import load_kernel as hot
 from tools.payload import KEY_BYTES, blank_value
 
 RECONNECT = (errno.ECONNREFUSED, errno.EPIPE, errno.ENOENT, errno.ENOTCONN, errno.ECONNRESET, errno.ENOTSOCK)
-"""What a sender meets while the daemon is away: it tries again."""
+"""The errors of a sender while the daemon is away: it tries again."""
 PAUSE_S = 0.002
 SEND_TIMEOUT_S = 0.2
-"""How long a blocked send keeps a sender from seeing that it shall stop."""
+"""How long a blocked send keeps a sender from seeing the stop signal."""
 _PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29
 _FIXED_BYTES = 28
 
@@ -34,7 +34,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What the messages of a sender are."""
+    """The mix of a sender's messages."""
 
     topics: Sequence[str]
     sizes: tuple[int, int]
@@ -46,7 +46,7 @@ class Mix:
     slots: int
     seed: int
     large: int = 0
-    """Bytes of the datagram in the last slot, when not like the others."""
+    """Bytes of the datagram in the last slot; 0: like the others."""
 
 
 class Datagrams:
@@ -120,9 +120,9 @@ def run_sender(
     histogram: npt.NDArray[np.int64],
     stop: npt.NDArray[np.int64],
 ) -> None:
-    """Send what the job says, over as many connections as it takes; returns when it is done.
+    """Run the job, over as many connections as it takes; returns when it is done.
 
-    Raises OSError when the socket fails in a way that waiting does not mend.
+    Raises OSError when the socket fails for good.
     """
     libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     datagrams, scratch = Datagrams(mix), np.zeros(8, np.int64)
@@ -153,12 +153,12 @@ def _connect(sender: socket.socket, path: Path) -> int:
 
 
 def become_sender(parent: int, uid: int = 0) -> None:
-    """Die with the process that counts what is sent; leave the signals to it. `uid`: become this user."""
+    """Die with the parent, which counts the messages; leave the signals to it. `uid`: become this user."""
     if uid:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    # Behind the change of user, which forgets it.
+    # After the change of user, which clears it.
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Sections of our Markdown as manual pages want them: paragraphs, tables, lists."""
+"""Sections of our Markdown in the form of manual pages: paragraphs, tables, lists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tools.roff import inline, items, paragraph
 
 
 def section_of(text: str, heading: str) -> str:
-    """What stands under a heading of the second level. Raises ValueError when there is none."""
+    """The text under a heading of the second level. Raises ValueError when there is no such heading."""
     _, found, rest = text.partition(f"\n## {heading}\n")
     if not found:
         raise ValueError(f"there is no section {heading!r}")
@@ -39,6 +39,6 @@ def _rows(block: str) -> Iterator[tuple[str, str]]:
 
 
 def _plain(text: str) -> str:
-    """Without what only Markdown wants: links become their words, emphasis becomes code's bold."""
+    """The text without Markdown's syntax: links become their words, emphasis becomes code's bold."""
     text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", text)
     return re.sub(r"\*\*([^*]+)\*\*", r"`\1`", text)

@@ -1,8 +1,8 @@
-"""Jars that Maven fetches once, with its ordinary settings, as a pom says which.
+"""The jars of a pom, which Maven fetches once, with its ordinary settings.
 
-DIRECTORY/*.jar                  what the pom asks for, and what that needs
+DIRECTORY/*.jar                  the jars of the pom, and those that they need
 DIRECTORY/complete               the digest of the pom that they were fetched for
-DIRECTORY/../fetch.log, .lock    Maven's words; held while Maven runs
+DIRECTORY/../fetch.log, .lock    Maven's output; held while Maven runs
 """
 
 import fcntl
@@ -19,21 +19,21 @@ class JarsMissing(Exception):
 
 @dataclass(frozen=True)
 class MavenJars:
-    """Those of one pom."""
+    """The jars of one pom."""
 
     what: str
-    """What they are, in words."""
+    """Their name in messages."""
     pom: Path
     directory: Path
 
     @property
     def available(self) -> bool:
-        """Whether what the pom asks for now lies complete in the directory."""
+        """Whether the directory has all jars of the present pom."""
         complete = self.directory / "complete"
         return complete.exists() and complete.read_text() == self._digest()
 
     def fetch(self) -> Path:
-        """The directory, filled by Maven when not complete; waits for who fetches. Raises JarsMissing."""
+        """The directory, filled by Maven if incomplete; waits for another fetch. Raises JarsMissing."""
         cache = self.directory.parent
         cache.mkdir(parents=True, exist_ok=True)
         with (cache / "fetch.lock").open("w") as lock:

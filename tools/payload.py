@@ -1,9 +1,9 @@
-"""What the load generator sends and the verifier expects: one value, checkable by itself.
+"""The values that the load generator sends and the verifier expects; each can be checked by itself.
 
     value := sender:u32 key:i32 id:u64 sent_ns:i64  fill  id:u64          little-endian
 
-`id` counts from 0 for each sender, so that (sender, id) is unique, and what a sender sent is known from
-one number. `key` is the partition key, or NO_KEY for an AnyPartition message; for one sender, topic and
+`id` counts from 0 for each sender, so that (sender, id) is unique, and one number tells the messages of a
+sender. `key` is the partition key, or NO_KEY for an AnyPartition message; for one sender, topic and
 partition key the ids rise. `sent_ns` is when the message was sent, or due on an open schedule; its
 milliseconds are the message's timestamp. The fill is a prefix of PATTERN. The message's own key, if it has
 one, is 8 bytes: the partition key or the id, as a little-endian int64.

@@ -1,4 +1,4 @@
-"""Text as manual pages want it: the few requests of man(7) that ours need."""
+"""Text in the form of manual pages: the few requests of man(7) that ours need."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 
 def escape(text: str) -> str:
-    """`text` so that roff prints it: as it is, hyphens that can be copied from the page included."""
+    """`text` escaped so that roff prints it unchanged, with hyphens that can be copied from the page."""
     text = text.replace("\\", r"\e").replace("-", r"\-")
     return re.sub(r"^(?=[.'])", r"\\&", text, flags=re.MULTILINE)
 
 
 def inline(text: str) -> str:
-    """Prose: what stands in backticks becomes bold, runs of white space one blank."""
+    """Prose: text in backticks becomes bold, runs of white space one blank."""
     return re.sub(r"`([^`]+)`", r"\\fB\1\\fR", escape(" ".join(text.split())))
 
 
@@ -25,12 +25,12 @@ def title(name: str, section: int, release: str) -> str:
 
 
 def section(name: str, *parts: str) -> str:
-    """A section and what is in it."""
+    """A section and its content."""
     return f".SH {name}\n" + "".join(parts)
 
 
 def subsection(name: str, *parts: str) -> str:
-    """A subsection and what is in it."""
+    """A subsection and its content."""
     return f'.SS "{escape(name)}"\n' + "".join(parts)
 
 
@@ -50,13 +50,13 @@ def items(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def document(docstring: str) -> str:
-    """A docstring: its paragraphs, and what is indented in it as it stands."""
+    """A docstring: its paragraphs, and its indented lines unchanged."""
     blocks = re.split(r"\n{2,}", inspect.cleandoc(docstring))
     return "".join(literal(text) if is_literal else paragraph(text) for is_literal, text in _joined(blocks))
 
 
 def _joined(blocks: Iterable[str]) -> list[tuple[bool, str]]:
-    """(is it literal, text) with literal blocks that follow each other as one."""
+    """(is it literal, text), with consecutive literal blocks joined."""
     joined: list[tuple[bool, str]] = []
     for block in blocks:
         is_literal = block.startswith("    ")

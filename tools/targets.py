@@ -1,4 +1,4 @@
-"""The Kafka that benches and the storm deliver to: real brokers or the embedded one, by the same verbs."""
+"""The Kafka that benches and the storm deliver to: real brokers or the embedded one, by the same methods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FROZEN_MS = 600_000
 
 
 class Target(Protocol):
-    """A cluster with brokers 1 to `size`, and the topics it was made with."""
+    """A cluster with brokers 1 to `size`, and its topics."""
 
     size: int
 
@@ -35,11 +35,11 @@ class Target(Protocol):
     def thaw(self, broker: int) -> None: ...
 
     def lose(self, broker: int) -> None:
-        """Kill a broker, running or frozen, and let others lead what it led."""
+        """Kill a broker, running or frozen, and let others lead its partitions."""
         ...
 
     def cut_all(self) -> None:
-        """Cut every broker off, its connections staying as they are."""
+        """Cut every broker off; its connections stay open."""
         ...
 
     def mend_all(self) -> None:
@@ -60,9 +60,11 @@ class Target(Protocol):
 class Real:
     """Apache Kafka. Three brokers keep three copies, and want two of them."""
 
-    def __init__(self, directory: Path, size: int, topics: Mapping[str, int]) -> None:
+    def __init__(
+        self, directory: Path, size: int, topics: Mapping[str, int], *, auto_create: bool = True
+    ) -> None:
         self.size = size
-        self._cluster = KafkaCluster(directory, size)
+        self._cluster = KafkaCluster(directory, size, auto_create=auto_create)
         self._topics = topics
 
     @property
@@ -82,7 +84,7 @@ class Real:
         self._cluster.thaw(broker)
 
     def lose(self, broker: int) -> None:
-        """Kafka's controller sees to the leaders."""
+        """Kafka's controller moves the leaders."""
         self._cluster.kill(broker)
 
     def cut_all(self) -> None:
@@ -102,15 +104,19 @@ class Real:
     def __enter__(self) -> Self:
         self._cluster.up()
         try:
-            copies = min(COPIES, self.size)
-            topics = [NewTopic(name, count, copies) for name, count in self._topics.items()]
-            admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 4})
-            for made in admin.create_topics(topics, operation_timeout=30).values():
-                made.result(60)
+            self.create(self._topics)
         except BaseException:
             self._cluster.down()
             raise
         return self
+
+    def create(self, topics: Mapping[str, int]) -> None:
+        """Make topics: {name: partitions}. Returns when they are there."""
+        copies = min(COPIES, self.size)
+        wanted = [NewTopic(name, count, copies) for name, count in topics.items()]
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 4})
+        for made in admin.create_topics(wanted, operation_timeout=30).values() if wanted else ():
+            made.result(60)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -146,7 +152,7 @@ class Embedded:
         self.kafka.rtt(broker, FROZEN_MS)
 
     def thaw(self, broker: int) -> None:
-        """The answers that were held back come with the connections that follow."""
+        """The delayed answers come with the next connections."""
         self.kafka.rtt(broker, 0)
         self.kafka.down(broker)
         self.kafka.up(broker)

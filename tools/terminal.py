@@ -1,4 +1,4 @@
-"""A command of brucectl on a terminal of its own, and what it shows there as a picture."""
+"""A command of brucectl on a terminal of its own, and its screen as a picture."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ class Terminal:
             while data := os.read(self._master, 1 << 16):
                 self._data += data
         except OSError:
-            return  # nobody holds the other end any more
+            return  # no process holds the other end any more
 
     def read(self) -> str:
-        """Everything that was shown, when the command has ended."""
+        """All output, when the command has ended."""
         self._process.wait()
         self._reader.join()
         return _text(bytes(self._data))
 
     def frame(self) -> str:
-        """The last screen that was drawn whole, of those which begin at the upper left."""
+        """The last complete screen of those that begin at the upper left."""
         *_, whole, _ = bytes(self._data).split(_HOME)
         if self._process.poll() is not None:
             raise RuntimeError(f"brucectl has ended:\n{self.read()}")
@@ -89,7 +89,7 @@ def _text(data: bytes) -> str:
 
 
 def write_svg(shown: str, title: str, path: Path) -> None:
-    """What a terminal showed, as a picture that needs nothing from elsewhere."""
+    """The screen of a terminal, as a picture that needs nothing from elsewhere."""
     console = Console(file=io.StringIO(), width=COLUMNS, record=True, force_terminal=True)
     console.print(Text.from_ansi(shown))
     path.write_text(_FONTS.sub("", console.export_svg(title=title, unique_id=path.stem)), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What arrived: consume whole topics, and compare with what the senders of tools/load counted.
+"""Consume whole topics, and compare what arrived with the counts that the senders of tools/load kept.
 
     python -m tools.verify --bootstrap 127.0.0.1:9092 --topics a b --sent load.json
 

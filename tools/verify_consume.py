@@ -144,7 +144,7 @@ def _keys_match(keys: list[bytes | None], heads: npt.NDArray[np.void]) -> npt.ND
 
 
 def _sequence(message: Message) -> int:
-    """What the bruce-id header says; NO_SEQUENCE without one."""
+    """The sequence in the bruce-id header; NO_SEQUENCE without one."""
     headers: list[tuple[str, Any]] = list(message.headers() or ())  # type: ignore[arg-type]
     for name, value in headers:
         if name == HEADER and isinstance(value, bytes) and len(value) == 24:  # noqa: PLR2004  (uuid, sequence)

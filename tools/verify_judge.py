@@ -1,4 +1,4 @@
-"""What the verifier finds in the messages that Kafka has: lost, doubled, altered, out of order.
+"""The verifier's findings in the messages that Kafka has: lost, doubled, altered, out of order.
 
 Pure functions on RECORD columns (verify_consume). The order that bruce promises is that of first
 appearances: of one sender's messages with one partition key, in one topic, the ids rise, whatever
@@ -69,7 +69,7 @@ def judge(records: Records, sent: Mapping[int, int], *, dropped: int = 0) -> Fin
     findings = Findings(messages=len(records), expected=sum(sent.values()), dropped=dropped)
     findings.corrupt = int(records["corrupt"].sum())
     _show(findings, "corrupt", records[records["corrupt"] != 0])
-    # What is corrupt names nobody.
+    # A corrupt message names no sender.
     records = records[records["corrupt"] == 0]
     _count_ids(findings, records, sent)
     _count_receptions(findings, records)

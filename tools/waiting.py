@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class TookTooLong(Exception):
-    """What was waited for did not come in time."""
+    """The condition that a caller waited for did not come true in time."""
 
 
 def wait_until(

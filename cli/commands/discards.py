@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.arguments import AsJson, ConfigFile, SpoolDirectory, Topics, configured_spool, examples, file_errors
-from cli.errors import BadArgument
+from cli.commands.arguments import (
+    AsJson,
+    ConfigFile,
+    SpoolDirectory,
+    Topics,
+    configured_spool,
+    examples,
+    file_errors,
+)
+from cli.terminal.errors import BadArgument
 
 if TYPE_CHECKING:
-    from cli.discards import Discarded, Example
+    from cli.inspect.discards import Discarded, Example
 
 EXAMPLES = examples(
     "brucectl discards",
@@ -39,7 +46,7 @@ def discards(
         ),
     ] = None,
     samples: Annotated[
-        int, typer.Option("--samples", min=0, metavar="N", help="Show so many samples a topic and reason.")
+        int, typer.Option("--samples", min=0, metavar="N", help="Show N samples for each topic and reason.")
     ] = 1,
     spool: SpoolDirectory = None,
     as_json: AsJson = False,
@@ -47,24 +54,25 @@ def discards(
 ) -> None:
     """Show what was discarded since the spool began, by topic and reason, with samples. Nothing is written.
 
-    Columns: topic, reason, messages, how many of them are in the dead-letter topic, first and last time. What
-    was malformed has no topic. Samples are first bytes of datagrams, as they were received. `brucectl replay
-    --discards` sends again what the discard file has.
+    Columns: topic, reason, messages, how many of them are in the dead-letter topic, first and last time.
+    Malformed messages have no topic. Samples are first bytes of datagrams, as they were received. `brucectl
+    replay --discards` sends again what the discard file has.
 
-    Then who sent what was discarded at intake: uid, user, reason, messages. It is not told with --topic or
-    --from: by sender neither is kept.
+    Then the discards at intake by sender: uid, user, reason, messages. With --topic or --from they are left
+    out: neither is kept by sender.
 
     With --json one document: version (1), discards (topic, reason, messages, dead_lettered, first, last),
     senders (sender, reason, messages; see brucectl-status), samples (sequence, topic, reason, time, data);
-    times are UTC, null: not known; what is not UTF-8 stands in base64 under topic_base64, data_base64.
+    times are UTC, null: not known; bytes that are not UTF-8 are in base64, under topic_base64, data_base64.
 
     Counts are those since the spool began, with --from, too: when each message was discarded is not kept.
     """
-    from cli.discards import as_document, list_discards, newest, user_name
-    from cli.output import show_json, show_rows
-    from cli.span import parse_place
-    from spool.kernel import interpret_at_first
-    from spool.wire import Reason, reason_name
+    from cli.inspect.discards import as_document, list_discards, newest, user_name
+    from cli.inspect.records import parse_place
+    from cli.terminal.output import say, show_json, show_rows, terminal
+    from spool.format.wire import Reason, reason_name
+    from spool.native.kernel import interpret_at_first
+    from spool.words import REASONS
 
     reasons = frozenset(reason or ())
     if unknown := reasons - {reason_name(known) for known in Reason}:
@@ -81,32 +89,43 @@ def discards(
         show_json(as_document(found, samples))
         return
     heads = ("topic", "reason", "messages", "dead-lettered", "first", "last")
-    show_rows(heads, [_columns(row) for row in found.discards])
+    rows = [_columns(row) for row in found.discards]
+    show_rows(heads, rows, clip=("topic",), spare=("first", "dead-lettered"))
+    if rows and terminal():
+        say("")
+        show_rows(
+            ("reason", "why"), sorted({(row.reason, REASONS.get(row.reason, "-")) for row in found.discards})
+        )
     if found.senders:
         typer.echo()
         rows = [(row.sender, user_name(row.sender), row.reason, row.messages) for row in found.senders]
         show_rows(("uid", "user", "reason", "messages"), rows)
     if shown := newest(found.examples, samples):
         typer.echo()
-        show_rows(("topic", "reason", "time", "sequence", "first bytes"), [_example(one) for one in shown])
+        show_rows(
+            ("topic", "reason", "time", "sequence", "first bytes"),
+            [_example(one) for one in shown],
+            clip=("topic", "first bytes"),
+            spare=("sequence",),
+        )
 
 
 def _columns(row: Discarded) -> tuple[object, ...]:
-    from cli.records import printable
+    from cli.terminal.output import topic_name
 
-    times = (_local(row.first_ns), _local(row.last_ns))
-    return printable(row.topic) or "-", row.reason, row.messages, row.dead_lettered, *times
+    times = (_time(row.first_ns), _time(row.last_ns))
+    return topic_name(row.topic) or "-", row.reason, row.messages, row.dead_lettered, *times
 
 
 def _example(one: Example) -> tuple[object, ...]:
-    from cli.records import printable
+    from cli.terminal.output import printable, topic_name
 
     number = "-" if one.sequence is None else str(one.sequence)
     data = printable(one.data[:_SHOWN_BYTES])
-    return printable(one.topic) or "-", one.reason, _local(one.time_ns), number, data
+    return topic_name(one.topic) or "-", one.reason, _time(one.time_ns), number, data
 
 
-def _local(ns: int) -> str:
-    if not ns:
-        return "-"
-    return datetime.fromtimestamp(ns / 1e9, UTC).astimezone().isoformat(sep=" ", timespec="seconds")
+def _time(ns: int) -> str:
+    from cli.terminal.output import utc
+
+    return utc(ns) if ns else "-"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import exits
-from cli.arguments import ConfigFile, examples
+from cli.commands.arguments import ConfigFile, examples
+from cli.terminal import errors
 
 if TYPE_CHECKING:
     from cli.doctor.plan import Plan
@@ -19,6 +19,8 @@ EXAMPLES = examples(
     "brucectl doctor --json | jq -r '.findings[] | select(.level == \"problem\").remedy'",
 )
 VERSION = 2
+_MUCH_S = 86400
+"""From less than a day, its busiest hour is not known."""
 
 
 def doctor(
@@ -29,15 +31,16 @@ def doctor(
 ) -> None:
     """Look for what is wrong on this host, or could be better, and say what to do. Nothing is changed.
 
-    Checked are: packages of others that are called like those of bruce, and whether brucectl spark can run;
-    the configuration; what the kernel lets bruce have (net.unix.max_dgram_qlen, locked memory, room for
-    staging, the clock); the disk of the spool, its filesystem, and whose files lie there; what the daemon
-    says is wrong; spools of other configurations that nobody looks after; librdkafka, whether brokers answer
+    It checks: packages of others that have the names of bruce's, and whether brucectl spark can run; the
+    configuration; what the kernel lets bruce have (net.unix.max_dgram_qlen, locked memory, room for staging,
+    the clock); the disk of the spool, its filesystem, and the owners of its files; what the daemon says is
+    wrong; spools of other configurations that no daemon looks after; librdkafka, whether brokers answer
     within 10 s, and whether Kafka has the topics that the configuration names. It needs no root: what this
     user may not see is said.
 
     With --plan: hours of outage per GiB of disk, of the whole spool, and of what is free of it, at the mean
-    rate and at that of the busiest hour, by all that the spool keeps, compressed as its packed segments are.
+    rate and at that of the busiest hour, by all that the spool keeps, compressed as its packed segments are;
+    and the topics that would delete, or refuse, messages that come as late as that.
 
     Prints a line a check. With --json one document of version 2: ok (nothing is a problem), findings: check,
     level (ok, advice, problem, unknown: it could not be checked), sentence, remedy (may be empty); plan, null
@@ -46,9 +49,12 @@ def doctor(
     busiest_hour, each with messages_per_second, bytes_per_second, hours_per_gib, hours, hours_left.
     Exits with 1 when a finding is a problem.
     """
+    from spool.native.kernel import interpret_at_first
+
+    interpret_at_first()
     from cli.doctor.examination import Examination
     from cli.doctor.finding import Level
-    from cli.output import show_json, show_sentences
+    from cli.terminal.output import show_json, show_sentences
 
     examination = Examination(config, plan=plan)
     if as_json:
@@ -62,14 +68,18 @@ def doctor(
         }
         show_json(document)
     else:
-        findings = []
+        findings, said = [], set[str]()
         for found in examination.findings():
             findings.append(found)
-            show_sentences([(found.level.value, "; ".join(filter(None, found[2:])))])
+            # The daemon may have asked another broker, which the sentence names in brackets.
+            cause = found.sentence.partition(" (")[0]
+            if found.level is not Level.PROBLEM or cause not in said:
+                show_sentences([(found.level.value, "; ".join(filter(None, found[2:])))])
+            said.add(cause)
         if examination.plan is not None:
             _show_plan(examination.plan)
     if any(found.level is Level.PROBLEM for found in findings):
-        raise typer.Exit(exits.FOUND)
+        raise typer.Exit(errors.FOUND)
 
 
 _KNOWN_BY = {
@@ -80,18 +90,28 @@ _KNOWN_BY = {
 
 
 def _show_plan(plan: Plan) -> None:
-    from cli.output import say, show_rows
+    from cli.terminal.output import say, show_rows
+    from spool.words import counted, size_in_words
+    from status.health import in_words
 
-    hours, ratio = plan.measured_seconds / 3600, plan.compression.ratio
-    say(
-        f"\nBy {hours:,.1f} hours of this spool, {_KNOWN_BY[plan.compression.known_by]}: "
-        f"{ratio:.2f} bytes of disk for each that comes in."
+    seconds, ratio, mean, busiest = (
+        plan.measured_seconds,
+        plan.compression.ratio,
+        plan.mean,
+        plan.busiest_hour,
     )
-    mean, busiest = plan.mean, plan.busiest_hour
-    gib = f"{plan.room_bytes / (1 << 30):,.1f} GiB"
+    messages = counted(round(mean.messages_per_second * seconds), "message")
+    say(
+        f"\nReckoned from {messages} ({size_in_words(mean.bytes_per_second * seconds)}) that this spool "
+        f"keeps,\nreceived within {in_words(seconds)}, {_KNOWN_BY[plan.compression.known_by]}: {ratio:.2f} "
+        "bytes of disk for each that comes in."
+    )
+    if seconds < _MUCH_S:
+        say("That is little: ask again when it has a day.")
+    gib = size_in_words(plan.room_bytes)
     rows = (
         ("messages a second", mean.messages_per_second, busiest.messages_per_second),
-        ("MiB a second", mean.bytes_per_second / (1 << 20), busiest.bytes_per_second / (1 << 20)),
+        ("KiB a second", mean.bytes_per_second / (1 << 10), busiest.bytes_per_second / (1 << 10)),
         ("hours of outage per GiB of disk", mean.hours_per_gib, busiest.hours_per_gib),
         (f"hours of outage, whole spool, {gib}", mean.hours, busiest.hours),
         ("hours of outage, what is free now", mean.hours_left, busiest.hours_left),

@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import exits
-from cli.arguments import AsJson, ConfigFile, OtherKafka, SpoolDirectory, Topics, examples, file_errors
+from cli.commands.arguments import (
+    AsJson,
+    ConfigFile,
+    OtherKafka,
+    SpoolDirectory,
+    Timeout,
+    Topics,
+    examples,
+    file_errors,
+)
+from cli.terminal import errors
 
 if TYPE_CHECKING:
-    from cli.drained import Drained
+    from cli.replay.drain import Drained
 
 EXAMPLES = examples(
     "brucectl drain",
@@ -32,24 +41,22 @@ def drain(
     ] = False,
     spool: SpoolDirectory = None,
     kafka: OtherKafka = None,
-    timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Give up after so many seconds; else never.")
-    ] = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
     """Wait until everything is delivered that was accepted when this began.
 
-    Where a daemon runs, it delivers. With --stop-intake it receives nothing until this command ends, be that
-    by SIGKILL: senders wait in the socket, and nothing of theirs is lost. Should the command stand still, the
-    daemon goes on after 5 s. What is to be delivered is then all that it has received.
+    If a daemon runs, it delivers. With --stop-intake it receives nothing until this command ends, be that by
+    SIGKILL: senders wait in the socket, and lose nothing. If the command stalls, the daemon goes on after
+    5 s. The drain then ends when everything that the daemon has received is delivered.
 
-    Where none runs, this command takes its place, locks included: what was received and not yet written when
-    the daemon was killed is delivered too, by the topics and partitioners of its configuration. So a copy of
-    a dead host's spool is delivered (--spool; --config or --kafka say where to), by one process at a time. It
-    can be interrupted at any time, by SIGKILL as well, and goes on where it was. Of a copy on the host of its
-    original only what the copy has is delivered: what waits in the memory of the original's dead daemon is
-    the original's.
+    If none runs, this command takes its place, locks included: messages that were received and not yet
+    written when the daemon was killed are delivered too, by the topics and partitioners of its configuration.
+    So a copy of a dead host's spool is delivered (--spool; --config or --kafka say where to), by one process
+    at a time. It can be interrupted at any time, by SIGKILL as well, and goes on where it was. Of a copy on
+    the host of its original only what the copy has is delivered: what waits in the memory of the original's
+    dead daemon is the original's.
 
     With --topic only messages of these topics are waited for; without a daemon only they are delivered.
 
@@ -57,10 +64,10 @@ def drain(
     what was waited for), backlog (of the whole spool), seconds, by_daemon, reachable, trouble (a sentence, or
     null). Exits with 1 when the time is over and messages are left, with 3 when no broker was reachable then.
     """
-    from cli.config import config_for
-    from cli.drain import drain as run
-    from cli.output import show_json
-    from cli.progress import Progress
+    from cli.config.config import config_for
+    from cli.replay.drain import drain as run
+    from cli.terminal.output import show_json
+    from cli.terminal.progress import Progress
 
     chosen = config_for(config, spool, kafka)
     topics = frozenset(name.encode(errors="surrogateescape") for name in topic or ())
@@ -71,7 +78,7 @@ def drain(
     else:
         typer.echo(_sentence(result))
     if not result.drained:
-        raise typer.Exit(exits.FOUND if result.reachable else exits.UNREACHABLE)
+        raise typer.Exit(errors.FOUND if result.reachable else errors.UNREACHABLE)
 
 
 def _sentence(result: Drained) -> str:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import exits
-from cli.arguments import (
+from cli.commands.arguments import (
     AsJson,
     ConfigFile,
     Keys,
@@ -18,6 +17,7 @@ from cli.arguments import (
     SendThem,
     Since,
     SpoolDirectory,
+    Timeout,
     Topics,
     ToTopic,
     Uids,
@@ -25,16 +25,17 @@ from cli.arguments import (
     examples,
     file_errors,
 )
-from cli.errors import BadArgument
+from cli.terminal import errors
+from cli.terminal.errors import BadArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cli.config import Config
-    from cli.progress import Progress
-    from cli.replay import Replayed
-    from cli.replay_order import Order
-    from spool.sought import TopicCount
+    from cli.config.config import Config
+    from cli.replay.replay import Replayed
+    from cli.replay.state import Order
+    from cli.terminal.progress import Progress
+    from spool.read.selection import TopicCount
 
 EXAMPLES = examples(
     "brucectl replay --from -2h",
@@ -59,30 +60,28 @@ def replay(
     kafka: OtherKafka = None,
     yes: SendThem = False,
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.001, metavar="N", help="Send so many a second, at most.")
+        float | None, typer.Option("--rate", min=0.001, metavar="N", help="Limit to N messages a second.")
     ] = None,
     at_least_once: Annotated[
         bool,
         typer.Option(
             "--at-least-once",
-            help="Without transactions, where Kafka grants none: a replay that is killed and begun again "
-            "sends what was in flight twice.",
+            help="Use no transactions, if Kafka grants none: a replay that is killed and begun again sends "
+            "what was in flight twice.",
         ),
     ] = False,
     discards: Annotated[
         bool,
         typer.Option("--discards", help="Send what the discard file has, through the daemon's socket."),
     ] = False,
-    timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Give up after so many seconds; else never.")
-    ] = None,
+    timeout: Timeout = None,
     spool: SpoolDirectory = None,
     state: Annotated[
         Path | None,
         typer.Option(
             "--state",
             metavar="DIR",
-            help="Where replays that are not finished are kept in mind; else bruce-replay in "
+            help="Keep the state of unfinished replays in this directory; else bruce-replay in "
             "$XDG_STATE_HOME or ~/.local/state.",
         ),
     ] = None,
@@ -98,12 +97,12 @@ def replay(
     beside it: to it these are no new messages, and what it has delivered stays so. The spool is only read: a
     copy that may not be written will do, and so will its segments/ alone.
 
-    What was interrupted, by Ctrl-C, SIGKILL or --timeout, goes on when the same command is given again: with
-    the messages that were meant at first, and without sending again what was sent. They go in transactions
-    for that: a consumer with isolation.level=read_committed sees each of them once.
+    A replay that was interrupted, by Ctrl-C, SIGKILL or --timeout, goes on when the same command is given
+    again: with the messages that were meant at first, and without sending again what was sent. They go in
+    transactions for that: a consumer with isolation.level=read_committed sees each of them once.
 
-    Nothing is held back for it: room for new messages comes first. What is removed to make room while it is
-    being replayed is counted (gone), and the rest is sent.
+    Nothing is held back for it: room for new messages comes first. Messages that are removed to make room
+    while they are being replayed are counted (gone), and the rest is sent.
 
     With --discards, what [dispatch] discard_file has is handed to the daemon as new messages: --from and --to
     then mean sequence numbers, or times of the discard. The file stays as it is, and the same command sends
@@ -116,10 +115,10 @@ def replay(
     resume_from (with --discards, the --from of what is left, or null). Exits with 1 when Kafka refused some
     for good, some are left, or gone; with 3 when no broker was reachable.
     """
-    from cli.config import config_for
-    from cli.output import show_json
-    from cli.progress import Progress
-    from cli.replay_order import Order
+    from cli.config.config import config_for
+    from cli.replay.state import Order
+    from cli.terminal.output import show_json
+    from cli.terminal.progress import Progress
 
     order = Order(since, until, topic or (), key or (), partition_key or (), uid or (), to_topic)
     if yes:
@@ -142,17 +141,24 @@ def replay(
         with file_errors():
             forget()
     if result.left and yes:
-        raise typer.Exit(exits.FOUND if result.reachable else exits.UNREACHABLE)
-    raise typer.Exit(exits.FOUND if result.refused or result.gone else exits.FINE)
+        raise typer.Exit(errors.FOUND if result.reachable else errors.UNREACHABLE)
+    raise typer.Exit(errors.FOUND if result.refused or result.gone else errors.FINE)
 
 
 def _again(config: Config, order: Order, progress: Progress, timeout: float | None, *, yes: bool) -> Replayed:
-    from cli.again import Again
+    from cli.replay.replay import Resend
 
-    again = Again(config.dispatch.discard_file, order.wanted(), order.to_topic)
+    again = Resend(config.dispatch.discard_file, order.wanted(), order.to_topic)
     if not yes:
         return again.count()
-    return again.send(config.ingest.datagram_socket, config.ingest.stream_address, progress.show, timeout)
+    ingest = config.ingest
+    return again.send(
+        ingest.datagram_socket,
+        ingest.stream_address,
+        progress.show,
+        timeout,
+        ingest.max_stream_message_bytes,
+    )
 
 
 def _replay(
@@ -166,8 +172,8 @@ def _replay(
     yes: bool,
 ) -> tuple[Replayed, Callable[[], None] | None]:
     """(the result, a function to call when the user has been told of it)."""
-    from cli.replay import Replay
-    from cli.replay_state import default_directory
+    from cli.replay.replay import Replay
+    from cli.replay.state import default_directory
 
     task = Replay(config, order, state.absolute() if state else default_directory())
     if not yes:
@@ -177,8 +183,7 @@ def _replay(
 
 
 def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
-    from cli.records import as_utc
-    from cli.room import utc
+    from cli.terminal.output import as_utc, utc
 
     shown = dataclasses.asdict(result)
     begun, resume = shown.pop("begun_ms"), shown.pop("resume_from")
@@ -192,20 +197,20 @@ def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
 
 
 def _row(count: TopicCount) -> tuple[object, ...]:
-    from cli.room import utc
+    from cli.terminal.output import utc
 
     return count.topic, count.messages, utc(count.first_ns), utc(count.last_ns)
 
 
 def _show(result: Replayed, order: Order, *, dry_run: bool) -> None:
-    from cli.output import complain, show_rows
-    from cli.records import as_utc
-    from cli.room import utc
+    from cli.terminal.output import as_utc, complain, show_rows, utc
 
     first = order.wanted().first
     if 0 < first < result.kept_from:
         complain(f"messages below {result.kept_from} are no longer kept")
-    show_rows(("topic", "messages", "first received", "last received"), map(_row, result.topics))
+    show_rows(
+        ("topic", "messages", "first received", "last received"), map(_row, result.topics), clip=("topic",)
+    )
     for reason, count in result.refused.items():
         complain(f"{count:,} messages were refused for good: {reason}")
     if result.gone:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from cli.arguments import ConfigFile, examples
-from cli.errors import BadArgument
+from cli.commands.arguments import ConfigFile, examples
+from cli.terminal.errors import BadArgument, CliError
 
 if TYPE_CHECKING:
-    from cli.sending import Address
+    from cli.config.settings import IngestOptions
 
 EXAMPLES = examples(
     """brucectl send --topic clicks '{"page": 7}'""",
     "brucectl send --topic clicks --partition-key 42 --timestamp 1700000000123 hello",
+    "brucectl send --topic clicks - < value.json",
     "tail -f access.log | brucectl send --topic access --lines",
     "brucectl inspect export --datagrams *.seg | brucectl send --datagrams",
 )
@@ -27,7 +30,9 @@ _LENGTH = struct.Struct(">i")
 
 
 def send(
-    value: Annotated[str | None, typer.Argument(metavar="VALUE", help="The value of the message.")] = None,
+    value: Annotated[
+        str | None, typer.Argument(metavar="VALUE", help="The value of the message; - is standard input.")
+    ] = None,
     *,
     topic: Annotated[str | None, typer.Option(help="The topic that it is for.")] = None,
     key: Annotated[str, typer.Option(help="The key of the Kafka record; none when it is empty.")] = "",
@@ -48,15 +53,18 @@ def send(
     ] = False,
     socket_path: Annotated[
         Path | None,
-        typer.Option("--socket", metavar="PATH", help="The daemon's socket; else the configured one."),
+        typer.Option(
+            "--socket", metavar="PATH", help="The daemon's datagram socket; else the configured one."
+        ),
     ] = None,
     config: ConfigFile = None,
 ) -> None:
     """Hand the daemon one message, or one per line of standard input, or exported ones.
 
     It returns when the daemon's socket has taken the message: from then on bruce answers for it. It waits
-    while the queue of the socket is full. What is larger than a datagram goes by the stream socket or the TCP
-    port of the configuration, and is sent when it is stored; with --socket it is refused.
+    while the queue of the socket is full. A message that is larger than a datagram goes by the stream socket
+    or the TCP port of the configuration, and is sent when it is stored; with --socket only if that is the
+    configured one, since the stream may be another daemon's.
     """
     if (value is not None) + lines + datagrams != 1:
         raise BadArgument("give either a VALUE, or --lines or --datagrams to send what standard input has")
@@ -67,12 +75,24 @@ def send(
     elif topic is None:
         raise BadArgument("--topic is missing: a message is for one")
     else:
-        values = _lines() if value is None else iter([value.encode(errors="surrogateescape")])
+        values = _lines() if value is None else iter([_value(value)])
         found = _datagrams(values, topic, key, timestamp, partition_key)
-    from cli.sending import send_all
+    from cli.replay.sending import send_all
 
-    path, stream = (socket_path, None) if socket_path else _configured(config)
-    send_all(path, found, stream)
+    ingest = _configured(config, socket_path)
+    if ingest is not None:
+        most = ingest.max_stream_message_bytes
+        send_all(ingest.datagram_socket, found, ingest.stream_address, most_bytes=most)
+    elif socket_path is not None:
+        why = "--socket is not the configured one, whose stream may be another daemon's"
+        send_all(socket_path, found, no_stream=why)
+
+
+def _value(text: str) -> bytes:
+    from spool.format.segment_format import MAX_BODY_BYTES
+
+    # One byte more than any message may have: it is refused by its size then.
+    return sys.stdin.buffer.read(MAX_BODY_BYTES + 1) if text == "-" else text.encode(errors="surrogateescape")
 
 
 def _lines() -> Iterator[bytes]:
@@ -82,7 +102,7 @@ def _lines() -> Iterator[bytes]:
 
 def _exported(stream: BinaryIO) -> Iterator[bytes]:
     """Datagrams that lie one behind the other, each beginning with its length. Raises BadArgument."""
-    from spool.format import MAX_BODY_BYTES
+    from spool.format.segment_format import MAX_BODY_BYTES
 
     place = 0
     while length := stream.read(_LENGTH.size):
@@ -113,9 +133,14 @@ def _datagrams(
         yield datagram
 
 
-def _configured(config: Path | None) -> tuple[Path, Address | None]:
-    """The datagram socket, and where a stream goes. Raises ConfigError."""
-    from cli.config import load_config
+def _configured(config: Path | None, socket_path: Path | None) -> IngestOptions | None:
+    """The inputs of the daemon; None if the socket is not that of the configuration. Raises ConfigError."""
+    from cli.config.config import load_config
 
-    ingest = load_config(config).ingest
-    return ingest.datagram_socket, ingest.stream_address
+    if socket_path is None:
+        return load_config(config).ingest
+    # One that is named needs no configuration that can be used.
+    with suppress(CliError, OSError):
+        ingest = load_config(config).ingest
+        return ingest if os.path.samefile(socket_path, ingest.datagram_socket) else None
+    return None

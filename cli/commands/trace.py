@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.arguments import AsJson, ConfigFile, SpoolDirectory, configured_spool, examples, file_errors
+from cli.commands.arguments import AsJson, ConfigFile, SpoolDirectory, configured_spool, examples, file_errors
 
 EXAMPLES = examples(
     "brucectl trace --topic orders",
@@ -30,22 +30,22 @@ def trace(
         str | None, typer.Option("--key", metavar="K", help="Messages with this Kafka key.")
     ] = None,
     length: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="End after so long: 30s, 10m, 1h at most.")
+        str, typer.Option("--for", metavar="TIME", help="End after this time: 30s, 10m, 1h at most.")
     ] = "1m",
     size: Annotated[
-        str, typer.Option("--bytes", metavar="SIZE", help="End after so many bytes of events; 16MiB at most.")
+        str, typer.Option("--bytes", metavar="SIZE", help="End after this size of events; 16MiB at most.")
     ] = "1MiB",
     payload: Annotated[bool, typer.Option("--payload", help="Show keys and values, too.")] = False,
-    stop: Annotated[bool, typer.Option("--stop", help="End the trace that somebody runs.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="End the trace that is running.")] = False,
     as_json: AsJson = False,
     spool: SpoolDirectory = None,
     config: ConfigFile = None,
 ) -> None:
     """Follow messages of a topic, or with a key, through the daemon, for a limited time.
 
-    Each is told of as it is received, routed to a partition, sent to a broker, and acknowledged with its
-    offset; or when it waits, fails and goes again, or is discarded. Messages that are in the spool already
-    are told of when they are routed. The trace ends by itself after --for, after --bytes, with Ctrl-C, and
+    It prints each message as it is received, routed to a partition, sent to a broker, and acknowledged with
+    its offset; or when it waits, fails and goes again, or is discarded. Messages that are in the spool
+    already appear when they are routed. The trace ends by itself after --for, after --bytes, with Ctrl-C, and
     with the daemon; a delivery worker that is started again goes on with it. One runs at a time.
 
     Keys and values are not shown without --payload. A message that is not followed costs nothing: those that
@@ -57,9 +57,9 @@ def trace(
     after_ms; with failed partition, error; with discarded reason, dead_lettered. began, resumed and ended are
     of the trace itself; ended says why.
     """
-    from cli.output import complain
-    from cli.trace import Asking
-    from cli.trace import stop as stop_trace
+    from cli.inspect.trace import Asking
+    from cli.inspect.trace import stop as stop_trace
+    from cli.terminal.output import complain
 
     directory = configured_spool(spool, config)
     with file_errors():
@@ -68,7 +68,7 @@ def trace(
                 complain("no trace was running")
             return
         ask = _ask(topic or [], key, length, size, payload=payload)
-        # However it is told to end, the worker learns of it.
+        # The worker must learn of the end, whatever ends it.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with Asking(directory, ask) as asking:
             try:
@@ -79,10 +79,10 @@ def trace(
 
 
 def _ask(topics: list[str], key: str | None, length: str, size: str, *, payload: bool) -> Any:
-    from cli.errors import BadArgument
-    from cli.sizes import parse_size
-    from cli.span import parse_length
-    from router.trace_ask import MOST_BYTES, MOST_SECONDS, Ask
+    from cli.config.kinds import parse_size
+    from cli.inspect.records import parse_length
+    from cli.terminal.errors import BadArgument
+    from router.outcomes.trace_request import MOST_BYTES, MOST_SECONDS, TraceRequest
 
     if not topics and key is None:
         raise BadArgument("say which messages: --topic, --key, or both")
@@ -94,17 +94,23 @@ def _ask(topics: list[str], key: str | None, length: str, size: str, *, payload:
         raise BadArgument("a trace lasts for an hour at most (--for), and takes 16MiB at most (--bytes)")
     until_ns = time.monotonic_ns() + int(1e9 * seconds)
     names = tuple(name.encode(errors="surrogateescape") for name in topics)
-    return Ask(names, None if key is None else key.encode(errors="surrogateescape"), until_ns, most, payload)
+    return TraceRequest(
+        names, None if key is None else key.encode(errors="surrogateescape"), until_ns, most, payload
+    )
 
 
 def _show(event: dict[str, Any], *, as_json: bool) -> None:
-    from cli.output import say
+    from cli.terminal.output import MOST_TOPIC, say
+    from spool.words import clipped
 
     if as_json:
         say(json.dumps(event, ensure_ascii=False))
     else:
         shown = [event["time"], f"{event['event']:<12}", str(event.get("sequence", "-"))]
         # As JSON: what comes from senders may hold anything.
-        shown += [f"{name}={json.dumps(value)}" for name, value in event.items() if name not in _OWN]
+        told = {name: value for name, value in event.items() if name not in _OWN}
+        if "topic" in told:
+            told["topic"] = clipped(told["topic"], MOST_TOPIC)
+        shown += [f"{name}={json.dumps(value)}" for name, value in told.items()]
         say("  ".join(shown))
     sys.stdout.flush()

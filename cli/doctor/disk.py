@@ -8,17 +8,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from cli.doctor.finding import Finding, Level
-from spool import filesystem
-from spool.disk import allocated_bytes, free_bytes
-from spool.fullness import Space, reserve
 from spool.layout import Layout
-from spool.options import SpoolOptions
-
-_GIB = 1 << 30
+from spool.options import Space, SpoolOptions, reserve
+from spool.storage import disk
+from spool.storage.disk import allocated_bytes, free_bytes
+from spool.words import size_in_words
 
 
 def look(options: SpoolOptions) -> Iterator[Finding]:
-    """All checks of the disk that this spool lies on, or would."""
+    """All checks of the disk that this spool is on, or would be on."""
     layout = Layout(options.directory)
     place = existing(options.directory)
     probe = place == options.directory and os.access(place, os.W_OK)
@@ -54,8 +52,8 @@ def used_bytes(layout: Layout) -> int:
 
 
 def check_filesystem(place: Path, *, probe: bool) -> Iterator[Finding]:
-    """What the filesystem does not promise. `probe`: also by trying to reserve a file."""
-    name, found = "filesystem", list(filesystem.weaknesses(place, probe=probe))
+    """Promises that the filesystem does not make. `probe`: also try to reserve a file."""
+    name, found = "filesystem", list(disk.weaknesses(place, probe=probe))
     for sentence, remedy in found:
         yield Finding(name, Level.ADVICE, sentence, remedy)
     if not found:
@@ -72,20 +70,23 @@ def check_room(options: SpoolOptions, space: Space) -> Finding:
         return Finding(
             name,
             Level.PROBLEM,
-            f"the disk of {options.directory} has {_gib(space.free)} free, less than the "
-            f"{_gib(least_free)} of [spool] min_free_bytes: nothing delivered is kept, and the spool fills",
+            f"the disk of {options.directory} has {size_in_words(space.free)} free, less than the "
+            f"{size_in_words(least_free)} of [spool] min_free_bytes: nothing delivered is kept, and the "
+            "spool fills",
             "free some of it",
         )
     if most < options.max_bytes:
         return Finding(
             name,
             Level.ADVICE,
-            f"[spool] max_bytes is {_gib(options.max_bytes)}, and the disk of {options.directory} has room "
-            f"for {_gib(most)}: the spool is full before it has reached max_bytes",
+            f"[spool] max_bytes is {size_in_words(options.max_bytes)}, and the disk of {options.directory} "
+            f"has room for {size_in_words(most)}: the spool is full before it has reached max_bytes",
             "free some of it, or lower max_bytes",
         )
     return Finding(
-        name, Level.OK, f"the {_gib(options.max_bytes)} of [spool] max_bytes fit on the disk of the spool"
+        name,
+        Level.OK,
+        f"the {size_in_words(options.max_bytes)} of [spool] max_bytes fit on the disk of the spool",
     )
 
 
@@ -114,7 +115,7 @@ def check_open_to_others(directory: Path, mode: int) -> Iterator[Finding]:
         yield Finding(
             "permissions",
             Level.ADVICE,
-            f"everybody on this host can look into {directory}, where messages lie as they were sent",
+            f"everybody on this host can look into {directory}, where messages are stored as they were sent",
             f"chmod o-rwx {directory}",
         )
 
@@ -136,7 +137,7 @@ def owners(layout: Layout) -> dict[int, Path]:
 
 
 def check_owners(directory: Path, owner: int, found: Mapping[int, Path]) -> Finding:
-    """Whether all of a spool belongs to one user: who wrote there as another locks the daemon out."""
+    """Whether all of a spool belongs to one user: files of another user lock the daemon out."""
     strange = {uid: path for uid, path in found.items() if uid != owner}
     if not strange:
         return Finding("permissions", Level.OK, f"all that is in {directory} belongs to user {owner}")
@@ -147,7 +148,3 @@ def check_owners(directory: Path, owner: int, found: Mapping[int, Path]) -> Find
         f"{directory} belongs to user {owner}, but {listed}: the daemon may find files that it cannot write",
         f"chown -R --reference={directory} {directory}",
     )
-
-
-def _gib(size: int) -> str:
-    return f"{size / _GIB:,.1f} GiB"

@@ -1,4 +1,4 @@
-"""What a check of the doctor says."""
+"""A finding: the result of one check of the doctor."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Finding(NamedTuple):
     """How one thing is."""
 
     check: str
-    """What was looked at: a word or two, the same on every host."""
+    """The subject: a word or two, the same on every host."""
     level: Level
     sentence: str
     remedy: str = ""
-    """What to do about it; empty where there is nothing to do."""
+    """The advice to the operator; empty where there is nothing to do."""

@@ -1,31 +1,41 @@
-"""The host: what the kernel lets bruce have, and its clock."""
+"""The host: what the kernel grants bruce, its clock, and the environment that bruce is installed in."""
 
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import resource
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import distributions
+from importlib.util import find_spec
 from pathlib import Path
 
 from cli.doctor.finding import Finding, Level
-from ingest.bank import OVERFLOW_BYTES, overflow_at
-from spool.format import MAX_BURST
-from spool.runtime import memory
+from cli.terminal.clashes import HOME, PACKAGES, find_clashes, find_owners
+from ingest.buffers.staging import OVERFLOW_BYTES, overflow_at
+from pipeline.spark_release import columns_installed, java_here, pyspark_here
+from spool.format.segment_format import MAX_BURST
+from spool.native.kernel import kept_nowhere
+from spool.shared.runtime import memory
+from spool.storage.disk import free_bytes
+from spool.words import size_in_words
 
 QUEUE_LENGTH = Path("/proc/sys/net/unix/max_dgram_qlen")
 ENOUGH_QUEUED = 512
 """A burst of the intake."""
 MEMORY_BYTES = overflow_at(MAX_BURST) + MAX_BURST * OVERFLOW_BYTES
-"""What staging reserves of its tmpfs."""
+"""The bytes of its tmpfs that staging reserves."""
 LOCKED_BYTES = MEMORY_BYTES
 """Staging locks all of it in memory."""
 UNSYNCHRONISED = 5
-"""TIME_ERROR of adjtimex(2): nobody keeps the clock."""
+"""TIME_ERROR of adjtimex(2): no service keeps the clock right."""
 _CAP_IPC_LOCK = 1 << 14
 _UNLIMITED = "unlimited"
-_MIB = 1 << 20
+
+_HIDES = {True: "hides", False: "is hidden by"}
+_OURS = re.compile(rf"^({'|'.join(PACKAGES)})(?=/|\.py,)", re.MULTILINE)
+_OWN = "give bruce an environment of its own"
 
 
 def look(pid: int | None) -> Iterator[Finding]:
@@ -33,9 +43,9 @@ def look(pid: int | None) -> Iterator[Finding]:
     yield check_queue(read_queue_length())
     yield check_locking(*read_locking(pid))
     directory = memory()
-    room = os.statvfs(directory)
+    free, _ = free_bytes(directory)
     # A daemon that runs has its share already.
-    yield check_memory(directory, room.f_bavail * room.f_frsize + (MEMORY_BYTES if pid else 0))
+    yield check_memory(directory, free + (MEMORY_BYTES if pid else 0))
     yield check_clock(clock_state())
 
 
@@ -56,8 +66,8 @@ def check_queue(length: int | None) -> Finding:
         return Finding(
             name,
             Level.ADVICE,
-            f"net.unix.max_dgram_qlen is {length}: a sender waits once so many datagrams are in the socket",
-            f"sysctl -w net.unix.max_dgram_qlen={ENOUGH_QUEUED}, the same in /etc/sysctl.d; start bruce anew",
+            f"net.unix.max_dgram_qlen is {length}: a sender waits once this many datagrams are in the socket",
+            f"sysctl -w net.unix.max_dgram_qlen={ENOUGH_QUEUED}, the same in /etc/sysctl.d; restart bruce",
         )
     return Finding(name, Level.OK, f"net.unix.max_dgram_qlen is {length}")
 
@@ -86,12 +96,14 @@ def check_locking(limit: int | None, privileged: bool) -> Finding:  # noqa: FBT0
     """Whether staging stays in memory when the host swaps."""
     name = "locked memory"
     if privileged or limit is None or limit >= LOCKED_BYTES:
-        return Finding(name, Level.OK, f"the {LOCKED_BYTES:,} bytes of staging can be locked in memory")
+        return Finding(
+            name, Level.OK, f"the {size_in_words(LOCKED_BYTES)} of staging can be locked in memory"
+        )
     return Finding(
         name,
         Level.ADVICE,
-        f"only {limit:,} of the {LOCKED_BYTES:,} bytes of staging can be locked in memory: "
-        "a host that swaps makes senders wait, and one without memory can lose large datagrams",
+        f"only {size_in_words(limit)} of the {size_in_words(LOCKED_BYTES)} of staging can be locked in "
+        "memory: a host that swaps makes senders wait, and one without memory can lose large datagrams",
         "raise the limit, for systemd by LimitMEMLOCK=64M",
     )
 
@@ -103,21 +115,21 @@ def check_memory(directory: Path, free: int) -> Finding:
         return Finding(
             name,
             Level.ADVICE,
-            f"{directory} has {free // _MIB} MiB free of {MEMORY_BYTES // _MIB} MiB that staging reserves: "
-            "bursts are smaller, and none are taken while the disk stands still",
+            f"{directory} has {size_in_words(free)} free of {size_in_words(MEMORY_BYTES)} that staging "
+            "reserves: bursts are smaller, and none are taken while the disk stalls",
             "make this tmpfs larger (for a container, --shm-size)",
         )
     return Finding(name, Level.OK, f"{directory} has room for staging")
 
 
 def clock_state() -> int:
-    """What adjtimex(2) says of the clock; -1 when it may not be asked."""
+    """The state of the clock as adjtimex(2) returns it; -1 if this process may not ask."""
     unchanged = ctypes.create_string_buffer(512)  # struct timex: with modes = 0 nothing is set
     return int(ctypes.CDLL(None).adjtimex(unchanged))
 
 
 def check_clock(state: int) -> Finding:
-    """Whether somebody keeps the clock right: times of reception, and of Kafka's retention, go by it."""
+    """Whether a service keeps the clock right: times of reception, and of Kafka's retention, go by it."""
     name = "clock"
     if state < 0:
         return Finding(name, Level.UNKNOWN, "the kernel does not say whether the clock is kept right")
@@ -125,7 +137,73 @@ def check_clock(state: int) -> Finding:
         return Finding(
             name,
             Level.ADVICE,
-            "nobody keeps the clock right: times of reception, --from and --to are as wrong as it is",
+            "no service keeps the clock right: times of reception, --from and --to are as wrong as it is",
             "start chronyd, ntpd or systemd-timesyncd",
         )
     return Finding(name, Level.OK, "the clock is kept right")
+
+
+def look_at_environment() -> Iterator[Finding]:
+    """All checks of this environment."""
+    yield check_owners(owners_here())
+    yield check_path(sys.path)
+    yield check_loops(kept_nowhere())
+    if not find_spec("pyspark"):
+        yield Finding(
+            "pyspark",
+            Level.OK,
+            "no pyspark: brucectl spark needs bruce-spool[spark], all else does not",
+        )
+        return
+    spark: dict[str, Callable[[], tuple[bool, str]]] = {
+        "pyspark": pyspark_here,
+        "java": java_here,
+        "arrow": columns_installed,
+    }
+    for name, ask in spark.items():
+        ok, sentence = ask()
+        # The sentence says what is missing and what to do, as `brucectl spark` says it.
+        yield Finding(name, Level.OK if ok else Level.PROBLEM, sentence)
+
+
+def owners_here() -> dict[str, list[str]]:
+    """By package with a name of ours, the installed distributions that have files in it."""
+    found: dict[str, list[str]] = {}
+    for one in distributions():
+        # As text: to parse each path of all distributions takes half a second.
+        for package in set(_OURS.findall(one.read_text("RECORD") or "")):
+            found.setdefault(package, []).append(one.name)
+    return found
+
+
+def check_owners(distributions: Mapping[str, Sequence[str]]) -> Finding:
+    """Whether other distributions have packages with our names: the last one installed overwrites."""
+    if found := find_owners(distributions):
+        listed = "; ".join(f"{package} is of {', '.join(others)}, too" for package, others in found.items())
+        return Finding("distributions", Level.PROBLEM, f"packages clash: {listed}", _OWN)
+    return Finding("distributions", Level.OK, "no other distribution has a package with a name of bruce's")
+
+
+def check_loops(unkept: Sequence[str]) -> Finding:
+    """Whether compiled loops are kept; `unkept`: files of those that are not."""
+    name = "compiled loops"
+    if unkept:
+        return Finding(
+            name,
+            Level.ADVICE,
+            f"neither the folder of {unkept[0]} nor $HOME is writable: every start compiles, for 30 s",
+            "set NUMBA_CACHE_DIR to a directory that bruce's user may write to",
+        )
+    return Finding(name, Level.OK, "they are compiled once, and kept")
+
+
+def check_path(path: Sequence[str], home: str = HOME) -> Finding:
+    """Whether the path (as sys.path) has modules with our names elsewhere: the first hides the others."""
+    found = [f"{c.package} in {c.place} {_HIDES[c.first]} bruce's" for c in find_clashes(path, home)]
+    if found:
+        return Finding("path", Level.PROBLEM, f"packages clash: {'; '.join(found)}", _OWN)
+    return Finding(
+        "path",
+        Level.OK,
+        f"bruce's packages are those in {home}, and nothing else on the path has their names",
+    )

@@ -1,30 +1,100 @@
-"""Kafka: the library, whether brokers answer, whether the topics are there that the configuration names."""
+"""Kafka: the library, whether brokers answer, whether topics are there, and whether Kafka keeps what is late.
+
+For the last, settings of topics are compared with what waits in the spool, and with what could wait.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
-from cli.config import EMBEDDED, Config
+from cli.config.config import EMBEDDED, Config
 from cli.doctor.finding import Finding, Level
 from dispatch import librdkafka
-from dispatch.client import KafkaClient
-from dispatch.cluster import NO_LEADER, Cluster
+from dispatch.client import NO_LEADER, Cluster, KafkaClient
 from dispatch.errors import DispatchError, Unreachable
-from router.trouble import explain_connections, explain_silence, states_of
+from dispatch.topic_settings import Lateness, read_lateness
+from router.cluster.trouble import explain_connections, explain_silence, states_of
+from spool.errors import SpoolError
+from spool.index.environment import UNREADABLE
+from spool.index.segment_list import SegmentList
+from spool.layout import Layout
+from spool.marks.marks import Marks
+from spool.read.backlog import Backlog
+from status.health import in_words, limits_of, too_late
 
+MOST_TOPICS = 200
+"""Of those in the spool that Kafka is asked about."""
 TIMEOUT_S = 10.0
 HASTE_S = 3.0
-"""After an error, so long one of the other brokers may take to answer."""
+"""After an error, the time for another broker to answer."""
 _SLICE_S = 0.5
+UNDER_WAY_S = 10.0
+"""Messages that have waited for less come and go: no topic keeps them for so short a time."""
 _NAME, _TOPIC = "kafka", "topic"
 
 
-def look(config: Config, seconds: float = TIMEOUT_S) -> Iterator[Finding]:
-    """All checks of Kafka. Its brokers are asked for `seconds` at most."""
+class Seen(NamedTuple):
+    """The topics of a spool."""
+
+    topics: set[bytes]
+    """Those that were delivered to, and those that messages wait for."""
+    waiting: set[bytes]
+    """Those that messages wait for."""
+    oldest_s: float
+    """For how long the oldest message of all has waited; 0: none waits."""
+
+
+def look_at_topics(layout: Layout) -> Seen:
+    """The topics that the spool knows; none where it cannot be read, of which other checks tell."""
+    topics: set[bytes] = set()
+    try:
+        if (layout.delivery / "data.mdb").exists():
+            with closing(Marks(layout.delivery, SegmentList(layout), readonly=True)) as marks:
+                topics.update(marks.partitions())
+        with closing(Backlog(layout)) as backlog:
+            waiting = backlog.look()
+    except (*UNREADABLE, SpoolError, OSError):
+        return Seen(topics, set(), 0.0)
+    oldest = waiting.oldest
+    age_s = 0.0 if oldest is None else max(0.0, time.time() - oldest[1] / 1e9)
+    return Seen(topics | waiting.topics.keys(), set(waiting.topics), age_s)
+
+
+def judge(
+    found: Mapping[bytes, Lateness], waiting: Collection[bytes], oldest_s: float, room_s: float | None
+) -> Iterator[Finding]:
+    """The topics that delete or refuse messages that come as late as that.
+
+    `waiting`: topics that messages wait for, the oldest of all for `oldest_s`. `room_s`: the longest outage
+    that the spool has room for; None: not known.
+    """
+    late = {topic: list(too_late(found, [topic], oldest_s)) for topic in sorted(waiting)}
+    for one in chain.from_iterable(late.values()):
+        yield Finding("late", Level.PROBLEM, *one)
+    for topic, lateness in sorted(found.items()):
+        for limit_s, limit, end, remedy in limits_of(topic, lateness):
+            if room_s is not None and room_s > limit_s and not late.get(topic):
+                outage = f"after a longer outage, for which the spool has room ({in_words(room_s)})"
+                yield Finding("late", Level.ADVICE, f"{limit}: {outage}, {end}", remedy)
+
+
+def look(
+    config: Config,
+    seconds: float = TIMEOUT_S,
+    *,
+    room_s: float | None = None,
+) -> Iterator[Finding]:
+    """All checks of Kafka. Its brokers are asked for `seconds` at most.
+
+    `room_s`: the longest outage that the spool has room for, where that is known.
+    """
     yield check_library()
     if config.dispatch.kafka.get("bootstrap.servers") == EMBEDDED:
         yield Finding(_NAME, Level.OK, "Kafka is the embedded one, which lives as long as the daemon")
@@ -33,10 +103,30 @@ def look(config: Config, seconds: float = TIMEOUT_S) -> Iterator[Finding]:
         cluster = ask(config, seconds)
     except DispatchError as error:
         yield Finding(_NAME, Level.PROBLEM, str(error))
+        yield from check_lateness(config, None, seconds, room_s)
         return
     brokers = ", ".join(cluster.brokers[number] for number in sorted(cluster.brokers))
     yield Finding(_NAME, Level.OK, f"brokers answer: {brokers}")
     yield from check_topics(config, cluster)
+    yield from check_lateness(config, cluster, seconds, room_s)
+
+
+def check_lateness(
+    config: Config, cluster: Cluster | None, seconds: float, room_s: float | None
+) -> Iterator[Finding]:
+    """Of the spool's topics: whether Kafka keeps and takes what comes late.
+
+    Without a cluster, as the delivery worker learnt last.
+    """
+    layout = Layout(config.spool.directory)
+    seen = look_at_topics(layout)
+    if seen.oldest_s > UNDER_WAY_S or room_s is not None:
+        found = read_lateness(layout)
+        if cluster is not None:
+            known = sorted(seen.topics & cluster.topics.keys())[:MOST_TOPICS]
+            with _quiet(), closing(KafkaClient(config.dispatch)) as client:
+                found |= client.fetch_lateness(known, seconds)
+        yield from judge(found, seen.waiting, seen.oldest_s, room_s)
 
 
 def check_library() -> Finding:
@@ -47,7 +137,7 @@ def check_library() -> Finding:
 def ask(config: Config, seconds: float) -> Cluster:
     """Every topic that Kafka shows. Raises Unreachable, whose text says why and what to do; DispatchError."""
     start, ended = time.monotonic(), ""
-    with closing(KafkaClient(config.dispatch)) as client:
+    with _quiet(), closing(KafkaClient(config.dispatch)) as client:
         while True:
             try:
                 return client.fetch_all(_SLICE_S)
@@ -60,8 +150,19 @@ def ask(config: Config, seconds: float) -> Cluster:
                     raise Unreachable(error.code, why) from None
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the lines of librdkafka, of which the finding says the cause in words."""
+    log = logging.getLogger("dispatch.librdkafka")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
 def _why(client: KafkaClient, ended: str) -> str:
-    """What librdkafka has said of the brokers by now; empty when one is connected, or nothing is known."""
+    """The broker errors that librdkafka reported so far; empty if a broker is connected, or none is known."""
     states = [state for _, state in states_of(client)]
     return explain_connections(states, client.last_errors, 0, ended)
 
@@ -108,7 +209,7 @@ def check_topics(config: Config, cluster: Cluster) -> Iterator[Finding]:
             yield Finding(
                 _TOPIC,
                 Level.PROBLEM,
-                f"of the topic {name} nobody leads partition {listed}: their messages wait",
+                f"topic {name}: partition {listed} has no leader; its messages wait",
                 "look at Kafka's brokers",
             )
     if missing and not (set(missing) - {name.decode() for name in cluster.topics}):

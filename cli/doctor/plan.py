@@ -1,7 +1,7 @@
 """How long Kafka may be away: hours of outage by the disk that they take, at the rate at which messages came.
 
 Measured from what the spool keeps: its footers, and the frames of the segment in use. A spool keeps what was
-delivered for as long as there is room, so that is days rather than hours.
+delivered while there is room, so that is days rather than hours.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cli.doctor.disk import existing
-from spool.compression import compress
-from spool.disk import free_bytes, open_to_read, read_at
-from spool.format import HEADER_BYTES
-from spool.fullness import reserve
-from spool.options import SpoolOptions
-from spool.overview import Overview, State
-from spool.timeline import Timeline
+from spool.format.packed import compress
+from spool.format.segment_format import HEADER_BYTES
+from spool.options import SpoolOptions, reserve
+from spool.read.overview import Overview, State, Timeline
+from spool.storage.disk import free_bytes, open_to_read, read_at
 
 HOUR_S = 3600
 GIB = 1 << 30
@@ -32,7 +30,7 @@ _SAMPLE_BYTES, _SAMPLES = 1 << 20, 16
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """How much of what is received arrives on the disk."""
+    """How far the log shrinks on the disk."""
 
     ratio: float
     """Bytes on disk for each byte of the log."""
@@ -42,7 +40,7 @@ class Compression:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What came in, and how long that fits."""
+    """A rate of messages, and for how many hours of it there is room."""
 
     messages_per_second: float
     bytes_per_second: float
@@ -62,9 +60,9 @@ class Plan:
     measured_seconds: float
     compression: Compression
     room_bytes: int
-    """What undelivered segments may take: max_bytes, or what the disk has room for."""
+    """The bytes that undelivered segments may take: max_bytes, or the room that the disk has."""
     left_bytes: int
-    """Of that, what is not taken by undelivered segments."""
+    """The part of them that undelivered segments do not take now."""
     mean: Load
     busiest_hour: Load
 
@@ -136,7 +134,7 @@ def _ratio(segments: Sequence[Overview]) -> float:
 
 
 def _try_to_pack(segment: Overview) -> float:
-    """What a sixteenth of its MiBs, or all when there are few, take when they are packed."""
+    """The ratio to which a sixteenth of its MiBs shrinks when packed, or all of them when there are few."""
     size = segment.log_bytes or 0
     step = max(_SAMPLE_BYTES, size // _SAMPLES)
     fd = open_to_read(segment.path)

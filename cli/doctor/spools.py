@@ -1,4 +1,4 @@
-"""Spools: what is known of the configured one, and those of older configurations that nobody looks after."""
+"""Spools: the configured one, and those of older configurations that no daemon looks after."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cli.config import SYSTEM_FILE, Config, default_paths
+from cli.config.config import SYSTEM_FILE, Config, default_paths
+from cli.config.settings import read_file
 from cli.doctor.disk import used_bytes
 from cli.doctor.finding import Finding, Level
-from cli.errors import CliError
-from cli.settings import read_file
-from cli.snapshot import take_snapshot
+from cli.status.snapshot import take_snapshot
+from cli.terminal.errors import CliError
 from spool.errors import NoSpool, SpoolError
 from spool.layout import Layout
-from spool.lock import is_held
-from spool.overview import Overview
-from status.snapshot import Snapshot
+from spool.read.overview import Overview
+from spool.storage.lock import is_held
+from spool.words import size_in_words, waiting
+from status.report import Snapshot
 
 AHEAD_NS = 60 * 10**9
 """A message that was received so much later than now was received by another clock."""
-_MIB = 1 << 20
 
 
 def look_at(directory: Path) -> tuple[Snapshot | None, list[Finding]]:
@@ -49,7 +49,7 @@ def look_for_others(config: Config, environ: Mapping[str, str] = os.environ) -> 
 
 
 def check_daemon(found: Snapshot) -> Iterator[Finding]:
-    """What the daemon of a spool itself says is wrong; whether there is one."""
+    """The troubles that the daemon of a spool itself reports, and whether there is a daemon."""
     if other := found.other_release:
         words, _, remedy = other.sentence.partition(": ")
         yield Finding("daemon", Level.PROBLEM, words, remedy)
@@ -58,11 +58,17 @@ def check_daemon(found: Snapshot) -> Iterator[Finding]:
         yield Finding(
             "daemon",
             Level.ADVICE,
-            f"no daemon is running on {found.spool.directory}, where {found.backlog:,} messages wait",
+            f"no daemon is running on {found.spool.directory}, where {waiting(found.backlog)}",
             "start bruce, or deliver them with brucectl drain" if found.backlog else "start bruce",
         )
         return
-    said = [found.trouble, found.disk, *(view.sentence for view in found.full)]
+    said = [
+        *(worker.sentence for worker in found.workers),
+        found.lost_inputs,
+        found.trouble,
+        found.disk,
+        *(view.sentence for view in found.full),
+    ]
     wrong = [Finding("daemon", Level.PROBLEM, sentence) for sentence in said if sentence]
     yield from wrong
     if not wrong:
@@ -83,14 +89,14 @@ def check_clock(segments: list[Overview], now_ns: int | None = None) -> Iterator
 
 
 def candidates(config: Config, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Where spools of other configurations may lie.
+    """The directories in which spools of other configurations may be.
 
     Beside the configured one, at the default places, and where /etc/bruce/bruce.toml says when that is not
     the configuration.
     """
     yield config.spool.directory.parent
-    for uid in (0, 1):  # root's, and that of this environment's user
-        yield default_paths(environ, uid)[0]
+    for file, uid in ((SYSTEM_FILE, 0), (None, os.getuid())):  # the service's, and this user's without a file
+        yield default_paths(file, environ, uid)[0]
     if config.file != SYSTEM_FILE:
         try:
             given = read_file(SYSTEM_FILE).get(("spool", "directory"))
@@ -118,24 +124,24 @@ def _is_spool(path: Path) -> bool:
 
 
 def check_other(directory: Path) -> Finding:
-    """A spool that nobody looks after."""
+    """A spool that no daemon looks after."""
     try:
         backlog = take_snapshot(directory).backlog
-        size = used_bytes(Layout(directory)) // _MIB
+        size = size_in_words(used_bytes(Layout(directory)))
     except (SpoolError, OSError) as error:
         return _unread("other spool", directory, error)
     if backlog:
         return Finding(
             "other spool",
             Level.PROBLEM,
-            f"{directory} is not the configured spool, and {backlog:,} messages wait in it for nobody",
+            f"{directory} is not the configured spool, and {waiting(backlog)} in it without a daemon",
             f"brucectl drain --spool {directory}",
         )
     return Finding(
         "other spool",
         Level.ADVICE,
-        f"{directory} is not the configured spool, and takes {size:,} MiB; all of it is delivered",
-        "remove it, when nobody wants to replay it",
+        f"{directory} is not the configured spool, and takes {size}; all of it is delivered",
+        "remove it, unless you want to replay it",
     )
 
 

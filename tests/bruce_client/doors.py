@@ -23,12 +23,12 @@ class Doors:
         self.bruce.await_true(lambda: any(w.role == "stream" and w.pid for w in self.bruce.status().workers))
 
     def halt_intake(self) -> None:
-        """Nobody reads the datagram socket from here on."""
+        """From here on no process reads the datagram socket."""
         (pid,) = [w.pid for w in self.bruce.status().workers if w.role == "ingest"]
         halt(pid)
 
     def kill(self) -> None:
-        """SIGKILL every process, and wait until the socket is nobody's; a last thread may have it longer."""
+        """SIGKILL every process, and wait until none has the socket; a last thread may have it longer."""
         self.bruce.kill9()
         self.bruce.await_true(self._nobody_listens)
 

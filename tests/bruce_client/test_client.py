@@ -1,4 +1,7 @@
-"""The client against a real daemon: what it says is sent arrives, whatever becomes of the daemon."""
+"""The client against a real daemon: what it says is sent arrives, whatever becomes of the daemon.
+
+These are the tests of `bruce_client.errors`, `bruce_client.message` and `bruce_client.sockets`, too.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def test_a_large_message_goes_by_stream(doors: Doors) -> None:
 
 @pytest.mark.parametrize("tcp", [False, True])
 def test_without_a_datagram_socket(doors: Doors, tcp: bool) -> None:  # noqa: FBT001
-    """Everything goes by stream, in order, and is stored when `send` returns."""
+    """All messages go by stream, in order, and are stored when `send` returns."""
     with Client(None, stream=("127.0.0.1", doors.port) if tcp else doors.stream) as client:
         for number in range(5):
             client.send("orders", str(number))
@@ -86,7 +89,7 @@ def test_without_a_datagram_socket(doors: Doors, tcp: bool) -> None:  # noqa: FB
 
 
 def test_what_makes_no_message_is_said(tmp_path: Path) -> None:
-    """By kind, before anything is sent: no topic, numbers too large, too many bytes for either way."""
+    """Each kind has its error, before anything is sent: no topic, numbers too large, too many bytes."""
     client = Client(tmp_path / "nobody")
     for arguments in (
         {"topic": ""},
@@ -106,7 +109,7 @@ def test_what_makes_no_message_is_said(tmp_path: Path) -> None:
 
 
 def test_more_than_the_daemon_takes(doors: Doors) -> None:
-    """Where the client was told another limit: the daemon ends the connection, and the sentence says so."""
+    """A client configured with a larger limit: the daemon ends the connection, and the error says so."""
     client = Client(doors.datagrams, stream=doors.stream, stream_limit_bytes=8 << 20)
     with pytest.raises(NobodyListens, match=r"ended the connection .* max_stream_message_bytes"):
         client.send("orders", bytes(3 << 20))
@@ -127,7 +130,7 @@ def test_nobody_listens(tmp_path: Path, stream: bool) -> None:  # noqa: FBT001
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_socket_that_is_not_for_us(doors: Doors, stream: bool) -> None:  # noqa: FBT001
-    """Another user is told which settings decide, at once."""
+    """Another user gets an error at once that names the settings that decide."""
     if os.geteuid():
         pytest.skip("becoming another user needs root")
     path = doors.stream if stream else doors.datagrams
@@ -145,7 +148,7 @@ def test_a_socket_that_is_not_for_us(doors: Doors, stream: bool) -> None:  # noq
 
 
 def test_a_full_queue(doors: Doors) -> None:
-    """Nobody reads: `send` waits as long as it was told, says so, and what it had taken arrives in order."""
+    """With no reader `send` waits for its timeout and says so; the messages it took arrive in order."""
     doors.halt_intake()
     client = Client(doors.datagrams, timeout_s=0)
     taken = fill(client)
@@ -175,7 +178,6 @@ def fill(client: Client) -> int:
 
 
 @pytest.mark.crash
-@pytest.mark.final
 def test_what_a_killed_daemon_had_not_read_goes_to_the_next(doors: Doors) -> None:
     """SIGKILL of every process with messages in the socket's queue: the next `send` brings them along."""
     with Client(doors.datagrams, timeout_s=60) as client:
@@ -193,9 +195,8 @@ def test_what_a_killed_daemon_had_not_read_goes_to_the_next(doors: Doors) -> Non
 
 
 @pytest.mark.crash
-@pytest.mark.final
 def test_flush_notices_that_the_daemon_died(doors: Doors) -> None:
-    """An empty queue of a dead daemon is none that was read: `flush` sends its messages to the next one."""
+    """The queue of a dead daemon is empty, but was not read: `flush` sends its messages to the next one."""
     client = Client(doors.datagrams, timeout_s=60)
     doors.halt_intake()
     client.send("orders", "unread")
@@ -208,13 +209,12 @@ def test_flush_notices_that_the_daemon_died(doors: Doors) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.final
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("kill", [True, False])
 def test_restarts_while_many_threads_send(doors: Doors, stream: bool, kill: bool) -> None:  # noqa: FBT001
-    """One client, four threads, the daemon killed or stopped three times: what was told sent is stored.
+    """One client, four threads, the daemon killed or stopped three times: messages reported sent are stored.
 
-    By stream, or at an orderly stop, none of it twice.
+    By stream, or at an orderly stop, no message comes twice.
     """
     client = Client(None if stream else doors.datagrams, stream=doors.stream, timeout_s=60)
     sent, stopping = Counter[bytes](), threading.Event()
@@ -267,7 +267,7 @@ def test_a_forked_child_sends_nothing_again(doors: Doors) -> None:
     doors.restart_dead()
     client.send("orders", "later")
     client.close()
-    # What stood in the queue for the child died with the daemon: its own client had ended.
+    # The child's messages in the queue died with the daemon: its own client had ended.
     assert doors.values(2) == [b"parent", b"later"]
 
 
@@ -295,7 +295,7 @@ def test_the_end_does_not_take_the_socket_from_who_sends(tmp_path: Path) -> None
 
 
 def test_to_wait_for_ever(doors: Doors) -> None:
-    """With infinity, a full queue is waited for until there is room."""
+    """With an infinite timeout, `send` waits for room in a full queue."""
     doors.halt_intake()
     client = Client(doors.datagrams, timeout_s=math.inf)
     fill(client)

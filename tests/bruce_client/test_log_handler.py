@@ -22,7 +22,7 @@ from tests.daemon import ROOT
 
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
-    """One that tells nobody else."""
+    """A logger that does not propagate."""
     # Not `getLogger`: pytest puts a handler of its own on every logger that one has.
     logger = logging.Logger("shop")  # noqa: LOG001
     yield logger
@@ -78,7 +78,7 @@ def test_as_a_dictionary(doors: Doors) -> None:
 
 
 def test_without_a_daemon(tmp_path: Path, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records are dropped, counted, and told on stderr; only the first one holds up the program."""
+    """Records are dropped, counted, and reported on stderr; only the first one holds up the program."""
     handler = BruceHandler("orders", tmp_path / "nobody", timeout_s=1)
     logger.addHandler(handler)
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
@@ -151,7 +151,7 @@ def test_by_stream_alone(tmp_path: Path, logger: logging.Logger, capsys: pytest.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
         listener.listen()
-        # Not waited for: nobody accepts yet.
+        # No wait for this one: no process accepts yet.
         logger.info("one")
         daemon = threading.Thread(target=serve)
         daemon.start()
@@ -165,7 +165,7 @@ def test_by_stream_alone(tmp_path: Path, logger: logging.Logger, capsys: pytest.
 def test_a_record_without_sense_says_nothing_of_the_daemon(
     tmp_path: Path, logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The next one is waited for as ever."""
+    """The next record is waited for as before."""
     handler = BruceHandler("t", tmp_path / "nobody", timeout_s=0)
     logger.addHandler(handler)
     logger.info("%d", "no number")
@@ -176,7 +176,7 @@ def test_a_record_without_sense_says_nothing_of_the_daemon(
 
 
 def test_the_end_of_a_program(doors: Doors) -> None:
-    """What it logged is sent when it ends, by logging's own shutdown, and that says nothing."""
+    """The last records are sent by logging's own shutdown when the program ends, without any output."""
     code = (
         "import logging; from bruce_client import BruceHandler;"
         f"logging.basicConfig(handlers=[BruceHandler('orders', {str(doors.datagrams)!r})], level='INFO');"

@@ -15,7 +15,7 @@ PARTITIONS = 4
 
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
-    """A cluster of its own for each test, with the topics `t` and `u`, and that of transactions."""
+    """Each test has its own cluster, with the topics `t` and `u` and the topic of transactions."""
     topics = [("t", PARTITIONS), ("u", PARTITIONS), ("bruce-progress", 1)]
     with EmbeddedKafka(brokers=3, topics=topics) as running:
         yield running
@@ -23,6 +23,6 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def bruce(tmp_path: Path, kafka: EmbeddedKafka) -> Iterator[RunningBruce]:
-    """A daemon that runs."""
+    """A running daemon."""
     with RunningBruce(tmp_path, kafka.bootstrap_servers) as running:
         yield running

@@ -1,4 +1,7 @@
-"""`brucectl doctor`: the command, on a host with a daemon and on one without."""
+"""`brucectl doctor`: the command, on a host with a daemon and on one without.
+
+These are the tests of `cli.commands.doctor`, `cli.doctor.finding` and `cli.terminal.clashes`, too.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from unittest import mock
 
 import pytest
 
-from cli.clashes import HOME
 from cli.doctor.examination import Examination
 from cli.doctor.finding import Finding, Level
+from cli.terminal.clashes import HOME
 from dispatch.embedded import EmbeddedKafka
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.cli.program import run
 from tests.daemon import RunningBruce
 
@@ -41,7 +44,7 @@ def test_a_program_whose_packages_are_hidden_says_so(tmp_path: Path, hidden: str
 
 @pytest.mark.parametrize(("level", "code"), [("ok", 0), ("advice", 0), ("unknown", 0), ("problem", 1)])
 def test_what_is_printed(level: str, code: int) -> None:
-    """A line a check with its remedy, or one document; exits with 1 when one of them is a problem."""
+    """A line for each check with its remedy, or one document; exit code 1 if a check finds a problem."""
     found = [Finding("a", Level.OK, "fine"), Finding("b", Level(level), "so it is", "do this")]
     with mock.patch.object(Examination, "findings", return_value=iter(found)):
         said = run("doctor")
@@ -60,8 +63,18 @@ def test_what_is_printed(level: str, code: int) -> None:
     }
 
 
+def test_a_problem_is_said_once() -> None:
+    """The daemon's trouble and the doctor's own finding are one problem, also at another broker."""
+    told = [
+        Finding(check, Level.PROBLEM, f"no broker can be reached ({at}: refused): start Kafka")
+        for check, at in (("daemon", "a:1"), ("kafka", "b:1"))
+    ]
+    with mock.patch.object(Examination, "findings", return_value=iter(told)):
+        assert run("doctor").stdout == f"problem\t{told[0].sentence}\n"
+
+
 def examined(bruce: RunningBruce, *more: str) -> dict[str, object]:
-    """The document of a host where this is the daemon."""
+    """The document that doctor prints on the host of this daemon."""
     environ = {"BRUCE_RUNTIME_DIRECTORY": str(bruce.runtime)}
     document: dict[str, object] = json.loads(
         run("doctor", "--json", "--config", bruce.config, *more, environ=environ).stdout
@@ -70,14 +83,14 @@ def examined(bruce: RunningBruce, *more: str) -> dict[str, object]:
 
 
 def levels(document: dict[str, object], check: str) -> list[str]:
-    """Of the findings of one check."""
+    """The levels of the findings of one check."""
     found = document["findings"]
     assert isinstance(found, list)
     return [one["level"] for one in found if one["check"] == check]
 
 
 def test_a_host_with_a_daemon(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
-    """Nothing is wrong with it; with Kafka away, the daemon's own words and Kafka's are problems."""
+    """Doctor finds nothing wrong; without Kafka, it reports the problems that the daemon and Kafka state."""
     well = examined(bruce)
     assert (levels(well, "daemon"), levels(well, "kafka")) == (["ok"], ["ok"])
     assert levels(well, "permissions") == ["ok"]
@@ -89,7 +102,7 @@ def test_a_host_with_a_daemon(bruce: RunningBruce, kafka: EmbeddedKafka) -> None
 
 
 def test_a_plan_by_what_has_come_in(bruce: RunningBruce) -> None:
-    """With messages there is one, of the segment in use; without any, a word about it."""
+    """With messages, doctor prints a plan for the segment in use; without any, it says so."""
     nothing = examined(bruce, "--plan")
     assert (nothing["plan"], levels(nothing, "plan")) == (None, ["unknown"])
     bruce.send([encode(b"t", b"v" * 1000)] * 100)
@@ -98,11 +111,14 @@ def test_a_plan_by_what_has_come_in(bruce: RunningBruce) -> None:
     assert isinstance(plan, dict)
     assert set(plan["mean"]) == set(plan["busiest_hour"])
     assert 0 < plan["left_bytes"] < plan["room_bytes"]
-    assert "hours of outage per GiB of disk\t" in run("doctor", "--plan", "--config", bruce.config).stdout
+    said = run("doctor", "--plan", "--config", bruce.config).stdout
+    assert "hours of outage per GiB of disk\t" in said
+    assert "\nReckoned from " in said
+    assert "That is little: ask again when it has a day." in said
 
 
 def test_nothing_is_changed(tmp_path: Path) -> None:
-    """Not where a spool would be, and not where none is."""
+    """Doctor creates nothing, neither at the path of a spool nor elsewhere."""
     file = tmp_path / "bruce.toml"
     file.write_text(
         f'[spool]\ndirectory = "{tmp_path / "spool"}"\n[kafka]\n"bootstrap.servers" = "embedded"\n'

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spool.record import Batch, Topics
+from spool.format.batch import Batch, Topics
 
 
 class Message(NamedTuple):
-    """What a program would have sent."""
+    """A message as a program sends it."""
 
     sequence: int
     topic: int

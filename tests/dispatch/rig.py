@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from dispatch.brokers import State
-from dispatch.client import KafkaClient
-from dispatch.cluster import NO_LEADER
+from dispatch.client import NO_LEADER, KafkaClient
 from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
 from dispatch.pool import Outcomes, Pool
+from dispatch.tables import State
 from tests.dispatch import batches
 
 UUID = bytes(range(16))
@@ -71,7 +70,7 @@ class Rig:
     def deliver(
         self, plan: Mapping[int, Sequence[batches.Message]], sample: Callable[[], None] = lambda: None
     ) -> dict[int, int]:
-        """Send to each partition what is planned, catching up until all is told of; codes by sequence.
+        """Send each partition its planned messages, catching up until each has an outcome; codes by sequence.
 
         `sample` runs after every hand-over.
         """
@@ -115,7 +114,7 @@ class Rig:
 
 
 def take(pool: Pool, found: dict[int, int]) -> dict[int, int]:
-    """Add what the pool has to tell now; no message may be told of twice."""
+    """Add the pool's new outcomes; no message may have two."""
     outcomes = pool.collect()
     for sequence, code in pairs(outcomes):
         assert sequence not in found

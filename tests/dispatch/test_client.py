@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import os
 import select
 import threading
 import time
+from typing import Any
 
+import psutil
 import pytest
 
-from dispatch.client import KafkaClient
-from dispatch.codes import Code
+from dispatch.client import MOST_ASKED, BrokerLatency, Inquiry, KafkaClient, Wakeup, parse_statistics
 from dispatch.embedded import EmbeddedKafka
-from dispatch.errors import BadProperty, Unreachable
+from dispatch.errors import BadProperty, Code, Unreachable
 from dispatch.options import DispatchOptions
 from tests.dispatch.batches import Message
 from tests.dispatch.rig import PATIENCE_S, await_true, connected
@@ -104,6 +107,48 @@ def test_statistics_say_how_brokers_are(kafka: EmbeddedKafka) -> None:
         assert states()[1] == "UP"
 
 
+def test_statistics_do_not_grow_with_the_topics(kafka: EmbeddedKafka) -> None:
+    """Statistics name the brokers alone, whatever topics are called and however many there are."""
+    options = DispatchOptions(
+        kafka={"bootstrap.servers": kafka.bootstrap_servers, "statistics.interval.ms": "50"}
+    )
+    client = KafkaClient(options)
+    names = [b"topics", b"brokers", b"toppars", b"a.b_c-d", *(b"t%d" % n for n in range(300))]
+    client.fetch_cluster(names, 10)
+
+    def settled() -> bool:
+        client.note_events()
+        brokers = client.statistics().get("brokers", {}).values()
+        return sorted(b["nodeid"] for b in brokers if b["state"] == "UP" and b["rx"]) == [1, 2, 3]
+
+    await_true(settled)
+    since_us = client.statistics()["ts"]
+
+    def newer() -> bool:
+        client.note_events()
+        return bool(client.statistics()["ts"] > since_us + 500_000)
+
+    await_true(newer)
+    statistics = client.statistics()
+    assert all(broker["toppars"] == {} and "rtt" in broker for broker in statistics["brokers"].values())
+    assert "topics" not in statistics
+    client.close()
+
+
+def test_statistics_are_read_whole_or_cut() -> None:
+    """Statistics of a client without topics, with them, and of one that says less."""
+    broker = b'"b/1": { "nodeid":1, "toppars":{ %s} } '
+    lists = b"", b'"t-0": { "topic":"t", "partition":0} , "t-1": { "topic":"t", "partition":1} '
+    for listed in lists:
+        brokers = b'{ "ts":1, "brokers":{ ' + broker % listed + b"}, "
+        for rest in (b"", b'"topics":{ "t": 1 } }'):
+            found = parse_statistics(brokers + rest)
+            assert found == {"ts": 1, "brokers": {"b/1": {"nodeid": 1, "toppars": {}}}}
+    assert parse_statistics(b'{ "ts":1 }') == {"ts": 1}
+    # A broker that gives itself a name with a quote in it breaks no process.
+    assert parse_statistics(brokers.replace(b"b/1", b'b"/1') + b"} }") == {}
+
+
 def test_errors_without_a_message_are_kept(kafka: EmbeddedKafka) -> None:
     """Losing every broker leaves a dated error with its name; the list is bounded."""
     with connected(kafka) as rig:
@@ -152,16 +197,146 @@ def test_closing_waits_for_no_broker(kafka: EmbeddedKafka) -> None:
         rig.client.close()
 
 
-def test_flush_sends_without_lingering(kafka: EmbeddedKafka) -> None:
-    """Between two collections it empties a client whose linger would last a minute."""
+def test_in_a_hurry_it_does_not_linger(kafka: EmbeddedKafka) -> None:
+    """Between two collections a client whose linger would last a minute is emptied."""
     with connected(kafka, kafka={"linger.ms": "60000"}) as rig:
         rig.send([Message(i, 0, b"v") for i in range(10)], partition=0)
         found: dict[int, int] = {}
 
-        def flushed() -> bool:
-            done = rig.client.flush(0.01)
+        def sent() -> bool:
+            rig.client.hurry()
             found.update(zip(*(column.tolist() for column in rig.pool.collect()[:2]), strict=True))
-            return done
+            return len(found) == 10
 
-        await_true(flushed)
+        await_true(sent)
         assert found == dict.fromkeys(range(10), 0)
+
+
+def test_a_flush_that_hangs_holds_up_nothing(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the time of day is set back: messages are sent, reports are read, and the client is closed."""
+    begun, over = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> int:
+        begun.set()
+        return int(over.wait(PATIENCE_S))
+
+    with connected(kafka) as rig:
+        monkeypatch.setattr(rig.client.library, "flush", hang)
+        rig.client.hurry()
+        assert begun.wait(PATIENCE_S)
+        rig.send([Message(i, 0, b"v") for i in range(10)], partition=0)
+        rig.client.hurry()
+        found: dict[int, int] = {}
+
+        def reported() -> bool:
+            found.update(zip(*(column.tolist() for column in rig.pool.collect()[:2]), strict=True))
+            return len(found) == 10
+
+        await_true(reported)
+        rig.client.close()
+    over.set()
+
+
+MIB = 1 << 20
+
+
+def options(kafka: EmbeddedKafka) -> DispatchOptions:
+    """Kafka makes topics on demand."""
+    return DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers})
+
+
+def test_its_memory_has_a_bound() -> None:
+    """The producer goes, and with it all that librdkafka keeps; each answer is about what was asked."""
+    with EmbeddedKafka(topics=[("there", 3)]) as kafka:
+        inquiry = Inquiry(options(kafka))
+        memory = []
+        for turn in range(12):
+            names = [b"name-%d-%d" % (turn, n) for n in range(MOST_ASKED - 1)] + [b"there"]
+            found = inquiry.ask(names, 10)
+            assert found.topics.keys() == {b"there"}
+            assert len(found.topics[b"there"]) == 3
+            assert found.errors == dict.fromkeys(names[:-1], Code.UNKNOWN_TOPIC_OR_PART)
+            gc.collect()
+            memory.append(psutil.Process().memory_info().rss)
+        inquiry.close()
+        # A producer that is not thrown away takes 25 MiB each time.
+        assert memory[-1] - memory[2] < 100 * MIB
+
+
+def test_it_makes_no_topic_unless_it_is_to() -> None:
+    """With a Kafka that makes topics on demand, asking for a name makes none; `make` does, `ask` finds it."""
+    with EmbeddedKafka(topics=[("there", 3)]) as kafka:
+        inquiry = Inquiry(options(kafka))
+        assert inquiry.makes
+        for _ in range(2):
+            found = inquiry.ask([b"there", b"new", b"other"], 10)
+            assert found.topics.keys() == {b"there"}
+        inquiry.make([b"new"], 10)
+        assert inquiry.ask([b"there", b"new", b"other"], 10).topics.keys() == {b"there", b"new"}
+        inquiry.close()
+
+
+def window(count: int, total: int, quantile: int) -> dict[str, int]:
+    """One of the windows of STATISTICS.md."""
+    return {"cnt": count, "sum": total, "p50": quantile, "p99": 2 * quantile}
+
+
+def test_sums_and_quantiles() -> None:
+    """Round trip and queue come in µs, throttle in ms; an empty window adds nothing, and has no quantile."""
+    timings = BrokerLatency()
+    seen: dict[str, Any] = {"nodeid": 7, "rtt": window(2, 300, 100), "int_latency": window(5, 50, 10)}
+    timings.note({"brokers": {"b": {**seen, "throttle": window(1, 20, 20)}}})
+    timings.note({"brokers": {"b": {**seen, "throttle": window(0, 0, 0)}, "boot": {"nodeid": -1}}})
+    assert timings.table([7]).tolist() == [[4, 600, 100, 200, 10, 100, 10, 20, 1, 20_000, -1, -1]]
+    assert timings.table([8, 7]).tolist()[0] == [0, 0, -1, -1] * 3
+    assert timings.table([]).shape == (0, 12)
+
+
+def test_each_window_counts_once(kafka: EmbeddedKafka) -> None:
+    """Each message waited in one broker's queue once, however often the statistics are read."""
+    with connected(kafka, kafka={"statistics.interval.ms": "50"}) as rig:
+        rig.deliver({1: [Message(number, 0, b"v") for number in range(40)]})
+
+        def counted() -> int:
+            rig.pool.collect()
+            for _ in range(3):
+                rig.pool.observe()
+            return int(rig.client.latency.table([1, 2, 3])[:, 4].sum())
+
+        await_true(lambda: counted() > 0)
+        since_us = rig.client.statistics()["ts"]
+        await_true(lambda: counted() == 40 and rig.client.statistics()["ts"] > since_us + 200_000)
+
+
+def test_a_ring_ends_the_wait() -> None:
+    """From another thread, before the time is over; and once only."""
+    wakeup = Wakeup()
+    try:
+        threading.Timer(0.05, wakeup.ring).start()
+        began = time.monotonic()
+        wakeup.wait(30)
+        assert time.monotonic() - began < 10
+        with pytest.raises(BlockingIOError):
+            os.eventfd_read(wakeup.fd)
+    finally:
+        wakeup.close()
+
+
+def test_a_late_ring_writes_nowhere() -> None:
+    """A thread that ends behind `close` does not write into the file that has the number by then."""
+    other, taken = os.eventfd(0, os.EFD_NONBLOCK), -1
+    try:
+        while True:
+            wakeup = Wakeup()
+            wakeup.close()
+            taken = fcntl.fcntl(other, fcntl.F_DUPFD_CLOEXEC, wakeup.fd)
+            if taken == wakeup.fd:
+                break
+            # Another thread of this process was faster.
+            os.close(taken)
+        wakeup.ring()
+        with pytest.raises(BlockingIOError):
+            os.eventfd_read(other)
+    finally:
+        os.close(other)
+        os.close(taken)

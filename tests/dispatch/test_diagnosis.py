@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch import verdicts
+from dispatch import diagnosis
 from dispatch.diagnosis import KafkaError, explain_endings, explain_errors, explain_refusal
 
 
@@ -35,7 +35,7 @@ def broker(
     ],
 )
 def test_brokers_that_end_each_connection(protocol: str, counts: dict[str, int], words: str) -> None:
-    """Without an answer, or behind the first: what that means. One that had answered often is none."""
+    """A broker that ends connections without an answer, or behind the first, is named; no other is."""
     statistics = {"brokers": {"1": broker("TRY_CONNECT", **counts)}}
     found = explain_endings(statistics, protocol)
     assert found.startswith(words)
@@ -53,8 +53,21 @@ def test_one_broker_that_is_well_is_enough() -> None:
     assert explain_endings({}, "plaintext") == ""
 
 
+def test_brokers_that_hang_want_no_user() -> None:
+    """Connections that librdkafka itself ends, after requests that timed out, are not ended by a listener.
+
+    The counts are those of real brokers that were frozen after their first replies, and 18 s later.
+    """
+    counts = [(2, 1, 2, 1), (3, 2, 5, 2), (1, 0, 1, 0)]
+    brokers = [
+        broker("APIVERSION_QUERY", connects=c, disconnects=d, rx=rx) | {"req_timeouts": timeouts}
+        for c, d, rx, timeouts in counts
+    ]
+    assert explain_endings({"brokers": dict(enumerate(brokers))}, "plaintext") == ""
+
+
 def test_errors_that_nobody_knows() -> None:
-    """Are told in librdkafka's words, of what a producer is made of, too."""
+    """An unknown error is shown in librdkafka's words, as is its refusal of properties."""
     errors = [KafkaError(1.0, "_FAIL", "k1:9092/1: something new (after 3ms in state CONNECT)")]
     assert explain_errors(errors).startswith("no broker can be reached (k1:9092: something new)")
     assert explain_errors([KafkaError(1.0, "_ALL_BROKERS_DOWN", "1/1 brokers are down")]) == ""
@@ -62,9 +75,11 @@ def test_errors_that_nobody_knows() -> None:
 
 
 @pytest.mark.parametrize(("code", "taken"), [(0, 1), (10, 0), (62, 0), (4711, 0)])
-def test_a_verdict_is_never_changed(code: int, taken: int) -> None:
-    """What OpenSSL finds good stays good, anything else is refused, as is an error in the callback itself."""
+def test_what_openssl_says_is_never_changed(code: int, taken: int) -> None:
+    """OpenSSL's verdict stays: good stays good, anything else is refused, as is an error in the callback."""
     error = ctypes.pointer(ctypes.c_int(code))
-    assert verdicts._callback(None, b"k7:9093", 1, error, 0, None, 0, None, 0, None) == taken
-    assert bool(verdicts.verdict_of("ssl://k7:9093/bootstrap: certificate verify failed")) == (not taken)
-    verdicts._refused.clear()
+    assert diagnosis._verify_callback(None, b"k7:9093", 1, error, 0, None, 0, None, 0, None) == taken
+    assert bool(diagnosis.verify_error_of("ssl://k7:9093/bootstrap: certificate verify failed")) == (
+        not taken
+    )
+    diagnosis._refused.clear()

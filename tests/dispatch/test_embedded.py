@@ -87,7 +87,7 @@ def is_running(pid: int) -> bool:
     """Whether the process exists and is no zombie."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return status.rpartition(") ")[2][0] != "Z"
 

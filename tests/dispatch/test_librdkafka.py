@@ -23,7 +23,7 @@ def test_it_is_the_copy_that_confluent_kafka_carries() -> None:
 
 
 def test_an_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Structures of another version may lie elsewhere, so it is not used."""
+    """Structures of another version may differ, so it is not used."""
     monkeypatch.setattr(librdkafka, "OLDEST", (2, 99, 0))
     with pytest.raises(NoLibrary, match=r"librdkafka 2\.\d+\.\d+"):
         librdkafka.load.__wrapped__()

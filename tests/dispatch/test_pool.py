@@ -1,4 +1,7 @@
-"""What is handed over arrives as it was sent, in order, and comes back as an outcome."""
+"""Messages handed over arrive as they were sent, in order, and come back as outcomes.
+
+These are the tests of `dispatch.handover`, too.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,10 @@ import numpy as np
 import pytest
 from confluent_kafka import Message as Record
 
-from dispatch.brokers import State
-from dispatch.cluster import Cluster
-from dispatch.codes import Code
+from dispatch.client import Cluster
 from dispatch.embedded import EmbeddedKafka
-from dispatch.flight import NOBODY
+from dispatch.errors import Code
+from dispatch.tables import NO_SEQUENCE, State
 from tests.dispatch.batches import Message, build_batch
 from tests.dispatch.conftest import PARTITIONS
 from tests.dispatch.rig import PATIENCE_S, UUID, await_true, connected, in_flight, pairs, take
@@ -132,7 +134,7 @@ def test_a_broker_that_is_down_holds_back_only_its_own(kafka: EmbeddedKafka) -> 
         assert rig.send([Message(200, 0, b"late")], partition=0).held == 1
         assert rig.held_from(0) == 20
         assert rig.pool.lowest_in_flight()[rig.flat(0)] == 0
-        assert rig.pool.lowest_in_flight()[rig.flat(1)] == NOBODY
+        assert rig.pool.lowest_in_flight()[rig.flat(1)] == NO_SEQUENCE
         kafka.up(down)
         rest = [*(Message(i, 0, b"v") for i in range(50)), Message(200, 0, b"late")]
         assert rig.deliver({0: rest}) == dict.fromkeys([*range(50), 200], 0)
@@ -306,7 +308,7 @@ def test_topics_and_partitions_may_grow_while_messages_are_out(kafka: EmbeddedKa
 
 
 def test_a_new_producer_takes_over(kafka: EmbeddedKafka) -> None:
-    """What was in flight is given back as PURGE_INFLIGHT, in log order; then the pool sends again."""
+    """Messages in flight come back as PURGE_INFLIGHT, in log order; then the pool sends again."""
     with connected(kafka) as rig:
         kafka.down()
         rig.send([Message(i, 0, b"v") for i in range(9)], partition=0)
@@ -321,7 +323,7 @@ def test_a_new_producer_takes_over(kafka: EmbeddedKafka) -> None:
 
 
 def test_the_flight_table_grows_with_what_is_out(kafka: EmbeddedKafka) -> None:
-    """More messages than the first table holds are out at once, and all are told of."""
+    """More messages than the first table holds are out at once, and each has its outcome."""
     count = 40_000
     with connected(kafka, window_messages=count, kafka={"linger.ms": "500"}) as rig:
         messages = [Message(i, 0, b"v") for i in range(count)]

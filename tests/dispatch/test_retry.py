@@ -1,13 +1,16 @@
-"""What follows from an error code."""
+"""The consequences of each error code.
+
+These are the tests of `dispatch.errors`, too.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from dispatch.codes import Code
+from dispatch.errors import Code
 from dispatch.librdkafka import load
 from dispatch.retry import TABLE, Action, decide
-from spool.wire import Reason
+from spool.format.wire import Reason
 
 NOT_A_PRODUCERS = {
     *(-191, -179, -176, -175, -174, -168, -162, -161, -160, -159, -157, -147, -142, -141, -140, -139),
@@ -15,7 +18,7 @@ NOT_A_PRODUCERS = {
     *(36, 37, 38, 39, 40, 61, 62, 63, 64, 65, 67, 73, 84, 85, 91, 92, 93, 94, 95, 96),
     *(110, 111, 112, 113, 114, 115, 116, 117, 118, 119, *range(121, 129), 130, 131, 132, 133),
 }
-"""Codes that only consumers, administrators, brokers among themselves, telemetry and streams are told."""
+"""Codes that only consumers, administrators, brokers among themselves, telemetry and streams receive."""
 
 
 @pytest.mark.parametrize(
@@ -64,7 +67,7 @@ def test_codes_are_librdkafkas() -> None:
 def test_every_code_is_decided_about() -> None:
     """Each code that the library knows is in the table, with its reason, or named here as no producer's.
 
-    A new librdkafka with a new code fails this: somebody has to decide.
+    A new librdkafka with a new code fails this test: a developer has to decide on it.
     """
     library = load()
     known = {c for c in range(-200, 200) if not library.error_name(c).startswith("ERR_")} - {0}

@@ -6,9 +6,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.brokers import STALL_NS, BrokerTable, State
-from dispatch.flight import NOBODY, Flight
-from dispatch.partitions import NOT_HELD, PartitionTable, order_by_partition
+from dispatch.tables import (
+    NO_SEQUENCE,
+    NOT_HELD,
+    STALL_NS,
+    BrokerTable,
+    Flight,
+    PartitionTable,
+    State,
+    order_by_partition,
+)
 
 
 @given(st.lists(st.integers(-1, 9), max_size=200))
@@ -78,13 +85,13 @@ def test_a_back_off_ends() -> None:
 
 
 def test_lowest_in_flight_is_by_partition() -> None:
-    """NOBODY where nothing is in flight; cleared rows come back in log order and are free again."""
+    """NO_SEQUENCE where nothing is in flight; cleared rows come back in log order and are free again."""
     flight = Flight()
     capacity = len(flight.rows)
     for row, (sequence, flat) in enumerate([(9, 0), (4, 2), (7, 2)]):
         flight.rows[row] = (sequence, flat, 1, 0)
         flight.free_count[0] -= 1
-    assert flight.lowest(4).tolist() == [9, NOBODY, 4, NOBODY]
+    assert flight.lowest(4).tolist() == [9, NO_SEQUENCE, 4, NO_SEQUENCE]
     assert flight.clear()["sequence"].tolist() == [4, 7, 9]
     assert flight.count == 0
     assert sorted(flight.free[: flight.free_count[0]].tolist()) == list(range(capacity))

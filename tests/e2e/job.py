@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Producer
 
+from pipeline.delivery.lease import DeliveryLease, delivery_lease
 from pipeline.errors import LeaseLost
-from pipeline.lease import DeliveryLease, delivery_lease
-from pipeline.outcomes import read_outcomes
-from pipeline.plan import plan_spool
-from spool.catalogue import Catalogue
+from pipeline.source.outcomes import read_outcomes
+from pipeline.source.plan import plan_spool
 from spool.errors import SpoolBusy
+from spool.format.batch import Topics
+from spool.index.segment_list import SegmentList
 from spool.layout import Layout
-from spool.outcome_file import write_outcomes
-from spool.reader import Reader
-from spool.record import Topics
+from spool.marks.outcome_file import write_outcomes
+from spool.read.reader import Reader
 from tests.daemon import ROOT
 
 
@@ -87,7 +87,7 @@ class _Driver:
         """(sequence, topic, partition, value) of what is not delivered, in order."""
         layout = self._lease.layout
         pending = [range(*run) for run in read_outcomes(plan_spool(layout)).backlog]
-        reader = Reader(Catalogue(layout), Topics())
+        reader = Reader(SegmentList(layout), Topics())
         reader.allow(1 << 40, 0)
         while (batch := reader.next()) is not None:
             for row, sequence in enumerate(batch.sequence.tolist()):
@@ -138,7 +138,7 @@ def _say(answer: object) -> None:
 
 
 def main() -> None:
-    """Do as one is told."""
+    """Do what the arguments say."""
     spool, servers, partitions = sys.argv[1:]
     try:
         with delivery_lease(Layout(Path(spool))) as lease:

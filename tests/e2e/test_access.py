@@ -1,4 +1,4 @@
-"""[access] in a running daemon: rules of users and of TCP, after a reload, too; and what is told of it."""
+"""[access] in a running daemon: rules for users and for TCP, also after a reload; and their reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from ingest.reply import WHEN_SYNCED, Status
-from spool.wire import Reason, encode
+from spool.format.wire import Reason, encode
 from tests.ack_client import Client
 from tests.cli.program import run
 from tests.daemon import RunningBruce, free_port
@@ -93,9 +92,7 @@ def test_refused_by_sender_and_told_everywhere(bruce: RunningBruce) -> None:
         ("unknown", 1),
     ]
     assert {one["topic"] for one in listed["samples"]} == {"pay"}
-    port = bruce._tables["status"]["port"]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        metrics = answer.read().decode()
+    metrics = bruce.metrics()
     assert f'bruce_sender_messages_received_total{{uid="{THIEF}"}} 3.0' in metrics
     assert (
         f'bruce_sender_messages_discarded_total{{reason="not_permitted",uid="{THIEF}"}} 2.0' in metrics
@@ -105,20 +102,20 @@ def test_refused_by_sender_and_told_everywhere(bruce: RunningBruce) -> None:
 
 @root_only
 def test_streams_go_by_who_connected(bruce: RunningBruce) -> None:
-    """SO_PEERCRED is taken when somebody connects: what is sent later goes by that."""
+    """SO_PEERCRED is read when a client connects: later messages go by that."""
     stream = socket.socket(socket.AF_UNIX)
     with being(THIEF):
         stream.connect(str(bruce.runtime / "stream"))
     stream.sendall(PAY + LOGS + PAY)
     stream.close()
-    # What is offered counts as received; who may write what is asked when it is stored.
+    # A message offered counts as received; the rules are asked when it is stored.
     bruce.await_status(lambda seen: (seen.received, seen.discarded) == (3, {"not_permitted": 2}))
     bruce.await_true(lambda: by_sender(bruce) == {str(THIEF): (3, 2)})
 
 
 @root_only
 def test_the_acknowledger_asks_the_same_rules(bruce: RunningBruce) -> None:
-    """What goes through ack_socket has bruce's name behind it: the rules are asked before, of the sender."""
+    """Messages through ack_socket carry bruce's own name: the rules are asked before, about the sender."""
     with Client(bruce.runtime / "ack") as client:
         with being(THIEF):
             refused = client.send(b"p", WHEN_SYNCED, topic=b"pay")

@@ -1,4 +1,4 @@
-"""The acknowledgement socket of a daemon: what clients are told, and that none of it is false."""
+"""The acknowledgement socket of a daemon: the clients' answers, of which none is false."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from confluent_kafka import Message
 
 from dispatch.embedded import EmbeddedKafka
 from ingest.reply import WHEN_DELIVERED, WHEN_SYNCED, Status
-from spool.catalogue import Catalogue
+from spool.format.batch import Topics
+from spool.format.wire import Reason, encode
+from spool.index.segment_list import SegmentList
 from spool.layout import Layout
-from spool.reader import Reader
-from spool.record import Topics
-from spool.wire import Reason, encode
-from status.snapshot import AckView, Snapshot
+from spool.read.reader import Reader
+from status.report import AckView, Snapshot
 from tests.ack_client import Client, with_flags, without_flags
 from tests.daemon import RunningBruce, consume
 from tests.e2e.test_embedded import PARTITIONS, check_books
@@ -50,7 +50,7 @@ def bruce(kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[RunningBruce]:
 
 
 def socket_of(bruce: RunningBruce) -> Path:
-    """Where clients that want to be told send to."""
+    """The socket for clients that want answers."""
     return bruce.runtime / "ack.sock"
 
 
@@ -61,7 +61,7 @@ def worker_of(bruce: RunningBruce, role: str = "ack") -> int:
 
 def stored(bruce: RunningBruce) -> Counter[bytes]:
     """Every datagram in the log of a daemon that is dead or idle, and how often it is there."""
-    reader = Reader(Catalogue(Layout(bruce.spool)), Topics())
+    reader = Reader(SegmentList(Layout(bruce.spool)), Topics())
     reader.seek(0)
     reader.allow(1 << 30, 0)
     found: Counter[bytes] = Counter()
@@ -114,7 +114,7 @@ def test_synced_and_delivered(bruce: RunningBruce, kafka: EmbeddedKafka) -> None
 
 
 def test_the_other_socket_is_silent(bruce: RunningBruce) -> None:
-    """There flags that are not 0 are an error, as ever, and nobody is told anything."""
+    """On the plain socket flags other than 0 are an error, as before, and no client gets an answer."""
     with Client(bruce.socket) as client:
         client.send(b"plain", 0)
         client.send(b"asking", WHEN_SYNCED)
@@ -125,7 +125,7 @@ def test_the_other_socket_is_silent(bruce: RunningBruce) -> None:
 
 
 def test_kafka_away(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
-    """What is synced is said so; delivered is said when it is."""
+    """`synced` is answered once a message is synced; `delivered` once it is delivered."""
     with Client(socket_of(bruce)) as client:
         client.send(b"first", BOTH)
         client.collect_all(Status.DELIVERED)
@@ -169,10 +169,11 @@ def test_discarded(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
         check_books(seen)
 
 
+@pytest.mark.sample("ack", "delivery")
 @pytest.mark.crash
 @pytest.mark.parametrize("role", ["ack", "ingest", "keeper", "delivery"])
 def test_a_worker_is_killed(bruce: RunningBruce, kafka: EmbeddedKafka, role: str) -> None:
-    """In the middle of traffic: whatever is said is true, and who is told nothing sends again until it is."""
+    """In the middle of traffic: each answer is true, and a client without one sends again until it has it."""
     with Client(socket_of(bruce)) as client:
         killer = threading.Thread(target=kill_often, args=(bruce, role))
         killer.start()
@@ -201,7 +202,7 @@ def kill_often(bruce: RunningBruce, role: str) -> None:
 
 
 def send_until_delivered(client: Client) -> None:
-    """What a client does that was told nothing for a while: send again."""
+    """Do as a client does that had no answer for a while: send again."""
     for _ in range(20):
         with contextlib.suppress(AssertionError):
             client.collect_all(Status.DELIVERED, timeout_s=5)
@@ -226,6 +227,8 @@ def test_all_are_killed(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
                 client.send(b"%d of round %d" % (i, round_), BOTH)
                 if i % 100 == 30 * round_:
                     client.drain()
+            if round_ == 1:
+                client.collect(lambda seen: any(status == Status.SYNCED for status, _ in seen))
             bruce.kill9()
             client.drain()
             check_synced(bruce, *clients)
@@ -253,13 +256,13 @@ def test_clients_that_do_not_read(bruce: RunningBruce) -> None:
                 dead.send(b"dead %d" % i, BOTH)
             live.drain()
         live.collect_all(Status.SYNCED)
-        # Nobody is there to answer, or nobody whose queue has a limit: counted after a look at the log.
+        # No client is there to answer, or none whose queue has a limit: counted after a look at the log.
         bruce.await_status(
             lambda s: s.received == 5 * count and acks(s).waiting <= count and acks(s).dropped >= 3 * count,
         )
         connected.drain()
         assert connected.told == []
-        # What it had no room for comes when it reads.
+        # Answers that found no room come when the client reads.
         deaf.collect_all(Status.SYNCED)
         check_synced(bruce, live, deaf)
         assert live.counted() == Counter({(Status.SYNCED, key): 1 for key in live.sent})
@@ -271,8 +274,9 @@ def acks(seen: Snapshot) -> AckView:
     return seen.acknowledgements
 
 
+@pytest.mark.long
 def test_a_hundred_clients(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
-    """At once, with equal messages among them: each is told of its own, and no message counts twice."""
+    """All at once, with equal messages among them: each client gets its own answer; none counts twice."""
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Client(socket_of(bruce))) for _ in range(100)]
         for i in range(20):

@@ -1,8 +1,10 @@
 """Death at every named place, once, and again when its successor comes there: nothing lost, nothing doubled.
 
 One spool lives through all of it, and another through the deaths while packing, which makes room that some
-places need not to be there. Messages are sent until the place has killed whoever came there; then, with
-nobody dying any more, all of them must be delivered.
+places need not to be there. Messages are sent until the place has killed every process that came there; then
+no process dies any more, and all of them must be delivered.
+
+These are the tests of `spool.storage.failpoint`, too.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from dispatch.embedded import EmbeddedKafka
-from spool.crash_point import POINTS
-from spool.digest import digest
-from spool.format import HEADER, HEADER_BYTES
+from spool.format.packed import is_packed
+from spool.format.segment_format import HEADER, HEADER_BYTES
+from spool.format.wire import Reason
 from spool.layout import SEGMENT, SPARE, Layout, segment_name
-from spool.ledger import read_ledger
-from spool.packed import is_packed
-from spool.page import Field, read_page
-from spool.recovery import is_sealed
-from spool.refused import read_refused
-from spool.wire import Reason
+from spool.log.intake_totals import read_refused
+from spool.log.recovery import is_sealed
+from spool.native.digest import digest
+from spool.shared.ledger import read_ledger
+from spool.shared.state import Field, read_shared_state
+from spool.storage.failpoint import POINTS
 from tests.daemon import ROOT, halt
 from tests.e2e.zygote import WRITE_POINTS, ForkedBruce, failing_sync
 from tests.router.outlet import check_order, keyed, numbers
@@ -41,13 +43,13 @@ FULL = {"discard.added", "discard.committed"}
 PACKING = {"pack.synced", "pack.named"}
 """Places that are come to when something waits for Kafka, and may be packed."""
 LENDING = {place for place in POINTS if place.startswith(("lend.", "adopt.", "task."))}
-"""Places that only jobs bring somebody to: tests/e2e/test_lease.py, tests/real_kafka/test_spark_drain.py."""
+"""Failpoints that only jobs reach: tests/e2e/test_lease.py, tests/real_kafka/test_spark_drain.py."""
 TRANSACTIONS = {place for place in POINTS if place.startswith("transaction.")}
 """Places that only exactly_once comes to: tests/real_kafka/test_spark_run.py."""
 REPAIR = {place for place in POINTS if place.startswith("repair.")}
 """Places that only `brucectl inspect repair` comes to: tests/gallery."""
 REPLAY = {place for place in POINTS if place.startswith("replay.")}
-"""Places that only `brucectl replay` comes to: tests/cli/test_replay_again.py."""
+"""Places that only `brucectl replay` comes to: tests/cli/replay/test_replay_again.py."""
 POWER = {"file.synced", "file.named", "recover.header", "recover.moving", "recover.torn", "recover.named"}
 """Places that only a start after a power loss comes to."""
 
@@ -59,7 +61,7 @@ class Life:
         self.kafka = EmbeddedKafka(brokers=1, topics=[("t", PARTITIONS)])
         self.points = directory / "points"
         settings = {
-            "spool": {"max_bytes": 16 * (256 << 10), "recompress": packing},
+            "spool": {"max_bytes": 32 * (256 << 10), "recompress": packing},
             "kafka": {"linger.ms": "2"},
         }
         self.bruce = ForkedBruce.of(directory, self.kafka.bootstrap_servers, self.points, settings=settings)
@@ -73,7 +75,7 @@ class Life:
 
     @property
     def armed(self) -> bool:
-        """Whether somebody is still to die."""
+        """Whether a process is still to die."""
         return bool(self.points.read_text())
 
     def send(self) -> None:
@@ -95,13 +97,13 @@ class Life:
         self.bruce.await_true(lambda: not self.word(Field.FULL), PATIENCE_S)
 
     def in_rows(self) -> int:
-        """What frames, the book and the ledger say was refused as too short."""
+        """The messages refused as too short, by frames and ledger."""
         rows = [*read_refused(self.layout).discards, *read_ledger(self.layout.ledger)]
         return sum(row.count for row in rows if row.reason == Reason.SHORT)
 
     def word(self, field: Field) -> int:
-        """One word of the shared page."""
-        words = read_page(next(self.bruce.runtime.glob("*.page")))
+        """One word of the shared state."""
+        words = read_shared_state(next(self.bruce.runtime.glob("*.page")))
         return 0 if words is None else int(words[field])
 
     def consume(self, first: int, count: int) -> list[Message]:
@@ -119,7 +121,7 @@ class Life:
         return sorted(records, key=lambda record: (record.partition(), record.offset()))
 
     def _identified(self, first: int, records: list[Message]) -> list[Message]:
-        """Those from `first` on; the others are copies of what was sent before."""
+        """The records from `first` on; the others are copies of messages sent before."""
         for number, record in zip(numbers(records), records, strict=True):
             identity = dict(record.headers() or [])["bruce-id"]
             assert self.identities.setdefault(number, identity) == identity, f"{number} was stored twice"
@@ -163,7 +165,7 @@ def packing_life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
 
 
 def deaths(point: str, times: int) -> list[str]:
-    """Where to die, in order. To salvage a burst, somebody must have died with it."""
+    """The failpoints to die at, in order. To salvage a burst, a process must have died with it."""
     if point == "recover.salvaging":
         return ["write.received", *[point] * times]
     return ["write.received", point] * times if point == "recover.salvaged" else [point] * times
@@ -172,7 +174,7 @@ def deaths(point: str, times: int) -> list[str]:
 def lose_power(life: Life) -> None:
     """End everything as if the host had gone down in the middle of a roll.
 
-    A header rots meanwhile, and somebody gives the oldest segment another name.
+    A header rots meanwhile, and the oldest segment gets another name.
     """
     life.bruce.await_status(
         lambda s: s.received == life.sent + life.refused and s.watermarks.written == s.watermarks.accepted
@@ -200,15 +202,15 @@ def stop_keeper(life: Life) -> None:
 
 
 def pause(life: Life, *, kill: bool) -> None:
-    """Let everything be delivered; then perhaps end everybody."""
+    """Let everything be delivered; then perhaps end all processes."""
     life.settle()
     if kill and life.armed:
-        # What is on the way when all die is salvaged at the next start.
+        # Messages on the way when all processes die are salvaged at the next start.
         life.bruce.kill9()
 
 
 def provoke(life: Life, point: str) -> None:
-    """Send until everybody has died who shall."""
+    """Send until every process that is to die has died."""
     for turn in range(MOST_ROUNDS):
         if not life.armed:
             return
@@ -218,7 +220,7 @@ def provoke(life: Life, point: str) -> None:
 
 
 def live_on(life: Life, point: str, turn: int) -> None:
-    """A round, with what brings somebody to the point."""
+    """A round, with what brings a process to the failpoint."""
     losing = point in POWER and turn % 2 == 0
     if losing:
         stop_keeper(life)
@@ -261,7 +263,7 @@ def die_and_recover(life: Life, point: str, form: str) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["once", pytest.param("twice", marks=pytest.mark.long)])
 @pytest.mark.parametrize("point", ALL)
 def test_a_death_loses_nothing_and_doubles_nothing(life: Life, point: str, form: str) -> None:
     """Everything sent is received, and in Kafka, in order, or discarded; no number names two messages."""
@@ -269,7 +271,7 @@ def test_a_death_loses_nothing_and_doubles_nothing(life: Life, point: str, form:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["once", pytest.param("twice", marks=pytest.mark.long)])
 @pytest.mark.parametrize("point", sorted(PACKING))
 def test_a_death_while_packing(packing_life: Life, point: str, form: str) -> None:
     """The same of segments that the successor packs while they wait, and that are delivered from there."""
@@ -277,7 +279,7 @@ def test_a_death_while_packing(packing_life: Life, point: str, form: str) -> Non
 
 
 def test_every_point_in_the_code_is_in_the_table() -> None:
-    """Each has its meaning there, and stands in the code once."""
+    """Each failpoint of the table has its meaning there, and occurs in the code once."""
     places = [
         name
         for folder in ("spool", "ingest", "router", "dispatch", "pipeline", "cli")

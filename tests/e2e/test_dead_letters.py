@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from dispatch.codes import Code
 from dispatch.embedded import EmbeddedKafka
-from spool.discard_file import read_discard_file
-from spool.wire import encode
+from dispatch.errors import Code
+from spool.format.wire import encode
+from spool.marks.discard_file import read_discard_file
 from tests.daemon import RunningBruce, consume
 
 PRODUCE = 0
@@ -45,7 +45,7 @@ def read(kafka: EmbeddedKafka, topic: str, count: int) -> list[Message]:
 
 
 def discards(bruce: RunningBruce, *arguments: str) -> dict[str, Any]:
-    """What `brucectl discards --json` prints."""
+    """The output of `brucectl discards --json`."""
     done = bruce.brucectl("discards", "--json", *arguments)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
@@ -112,7 +112,7 @@ def test_killed_while_dead_lettering(kafka: EmbeddedKafka, tmp_path: Path) -> No
     letters = read(kafka, "dead", count // 2)
     keys = Counter(record.key() for record in letters)
     assert keys.keys() == {b"k%d" % n for n in range(1, count, 2)}
-    # What was in flight, and what was acknowledged and not yet marked.
+    # The messages in flight, and those acknowledged and not yet marked.
     assert keys.total() < count
 
 
@@ -164,7 +164,7 @@ def test_discarded_and_sent_again(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         assert all(row["first"] <= row["last"] for row in rows.values())
         samples = [s for s in listed["samples"] if s["reason"] == "too_large"]
         assert len(samples) == 3
-        # Of a burst one is kept.
+        # One message of a burst is kept.
         assert "" in {s["data"] for s in listed["samples"] if s["reason"] == "short"}
         text = bruce.brucectl("discards", "--reason", "too_large").stdout.decode()
         assert text.splitlines()[0].startswith("t\ttoo_large\t10\t0\t")

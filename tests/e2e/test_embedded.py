@@ -1,4 +1,7 @@
-"""`bruce run` and the embedded Kafka: killed in the middle of traffic, and what its configuration does."""
+"""`bruce run` and the embedded Kafka: killed in the middle of traffic, and what its configuration does.
+
+These are the tests of `cli.daemon.delivery`, too.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from dispatch.embedded import EmbeddedKafka
-from spool.wire import encode
-from status.snapshot import Snapshot
+from spool.format.wire import encode
+from status.report import Snapshot
 from tests.daemon import RunningBruce, consume
 from tests.router.outlet import check_order, keyed, numbers
 
@@ -33,7 +36,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def check_books(seen: Snapshot) -> None:
-    """What must be true of every status."""
+    """Check the sums that hold in every status."""
     assert seen.received == seen.delivered + sum(seen.discarded.values()) + seen.backlog
     marks = seen.watermarks
     assert marks.accepted >= marks.written >= marks.synced >= marks.delivered
@@ -130,11 +133,13 @@ def test_a_clean_stop_leaves_nothing_in_flight(kafka: EmbeddedKafka, tmp_path: P
         check_order(records)
 
 
-# -- what stands in bruce.toml ------------------------------------------------------------------------------
+# -- keys of bruce.toml
+# ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_linger_ms(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """What comes within it goes in one request; and a lone message waits that long, and no longer."""
+    """Messages within it go in one request; and a lone message waits that long, and no longer."""
     kafka.requests()
     rounds, linger_s = 25, 1.5
     messages = keyed(4 * rounds, keys=1)
@@ -173,7 +178,7 @@ def test_linger_ms(kafka: EmbeddedKafka, tmp_path: Path) -> None:
 
 
 def test_batch_size(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """A request holds no more than that: ten times smaller, several times as many."""
+    """A request holds no more than that: ten times smaller, several times the number."""
     kafka.requests()
     messages = keyed(2000, keys=1, bytes_each=100)
     counts = {}

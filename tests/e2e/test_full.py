@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from spool.wire import encode
-from status.snapshot import Snapshot
+from spool.format.wire import encode
+from status.report import Snapshot
 from tests.daemon import RunningBruce, consume
 from tests.router.outlet import check_order, keyed, numbers
 
@@ -43,6 +43,7 @@ def settled(seen: Snapshot, sent: int) -> bool:
     return seen.received == sent
 
 
+@pytest.mark.long
 def test_the_oldest_go_while_kafka_is_away(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """Three times what there is room for, with no broker: the newest stay, in order, all accounted for."""
     settings = {"spool": {"max_bytes": 6 * SEGMENT, "when_full": "discard_oldest"}}
@@ -92,7 +93,7 @@ def test_senders_wait_while_kafka_is_away(kafka: EmbeddedKafka, tmp_path: Path) 
 
 
 def over_quota(bruce: RunningBruce) -> dict[str | None, int]:
-    """What `brucectl discards` says of messages beyond their quota, by topic."""
+    """The count of `brucectl discards` for messages beyond their quota, by topic."""
     done = bruce.brucectl("discards", "--reason", "over_quota", "--json")
     return {row["topic"]: row["messages"] for row in json.loads(done.stdout)["discards"]}
 
@@ -120,7 +121,8 @@ def test_a_topic_in_flood_has_its_share(kafka: EmbeddedKafka, tmp_path: Path) ->
         assert [(view.what, view.topic) for view in seen.full] == [("quota", "u")]
         assert "topic u has used up its quota" in seen.full[0].sentence
         sent += bruce.send(encode(b"u", b"v" * 1000) for _ in range(200))
-        # Of `t` more than its quota is behind the stuck ones of `u`; it is delivered, and so no matter.
+        # More of `t` than its quota is behind the stuck messages of `u`; it is delivered, and so does not
+        # count.
         for first in range(10**6, 10**6 + 4000, 1000):
             before = bruce.status().delivered
             sent += bruce.send(keyed(1000, first=first, bytes_each=1000))
@@ -143,6 +145,7 @@ def test_a_topic_in_flood_has_its_share(kafka: EmbeddedKafka, tmp_path: Path) ->
         assert bruce.stop() == 0
 
 
+@pytest.mark.long
 def test_limits_change_on_a_live_spool(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """A restart with a third of max_bytes and other segments: what is there is delivered, room given back."""
     settings = {"spool": {"max_bytes": 24 * SEGMENT}}

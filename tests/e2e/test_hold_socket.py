@@ -14,7 +14,7 @@ import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from ingest.reply import WHEN_SYNCED
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.ack_client import Client
 from tests.daemon import PATIENCE_S, ROOT, RunningBruce, consume, halt
 from tests.holder import HELD, Holder
@@ -56,7 +56,7 @@ def holder_of(bruce: RunningBruce) -> Holder:
 
 
 def leave_waiting(bruce: RunningBruce) -> None:
-    """WAITING datagrams in the queue of a daemon that stands still, and then its death as a whole."""
+    """Put WAITING datagrams in the queue of a stopped daemon, and then kill all of it."""
     for worker in bruce.status().workers:
         if worker.role in ("supervisor", "ingest"):
             halt(worker.pid)
@@ -65,9 +65,8 @@ def leave_waiting(bruce: RunningBruce) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.final
 def test_what_waits_in_the_queue_outlives_bruce(bruce: RunningBruce) -> None:
-    """All that stood in the socket when every process was killed is received; without a holder it is gone."""
+    """Messages in the socket when every process was killed are received; without a holder they are gone."""
     with bruce:
         leave_waiting(bruce)
         bruce.start()
@@ -81,7 +80,6 @@ def test_what_waits_in_the_queue_outlives_bruce(bruce: RunningBruce) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.final
 def test_senders_notice_no_kill(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     """While all of bruce is killed again and again, each send succeeds, and each message is in Kafka."""
     sent, over = [0, 0], threading.Event()
@@ -116,7 +114,6 @@ def test_senders_notice_no_kill(bruce: RunningBruce, kafka: EmbeddedKafka) -> No
 
 
 @pytest.mark.crash
-@pytest.mark.final
 def test_connections_and_requests_that_wait(bruce: RunningBruce) -> None:
     """A connection that was not accepted, and a message to ack_socket, outlive a kill and a stop, too."""
     with holder_of(bruce), bruce, Client(bruce.runtime / "ack.sock") as client:
@@ -148,7 +145,7 @@ def waiting_stream(bruce: RunningBruce) -> socket.socket:
 
 
 def test_a_reload_adds_inputs(bruce: RunningBruce) -> None:
-    """What the holder does not have bruce makes itself, and takes along at its end; the others stay."""
+    """bruce makes the sockets that the holder lacks, and takes them along at its end; the others stay."""
     added = bruce.runtime / "added.sock"
     with holder_of(bruce), bruce:
         with bruce.config.open("a") as file:
@@ -184,6 +181,7 @@ def test_the_holder_dies_first(bruce: RunningBruce) -> None:
         bruce.await_status(lambda seen: seen.received == 2 + WAITING)
 
 
+@pytest.mark.long
 def test_bruce_waits_for_its_holder(bruce: RunningBruce) -> None:
     """With --held it makes no socket of its own: it waits, can be ended, and begins with the holder."""
     command = [sys.executable, "-c", "from cli.app import bruce; bruce()", "run", "--held"]

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.daemon import ROOT, START_S, RunningBruce, _toml, consume, free_port
 
 PARTITIONS = 2
@@ -45,11 +46,13 @@ def set_inputs(bruce: RunningBruce, *inputs: str) -> None:
 
 
 class Sender(threading.Thread):
-    """Sends datagrams to a path until it is refused, or told to stop; `sent` are those that were taken."""
+    """Sends datagrams to a path until it is refused, or stopped; `sent` are those that were taken."""
 
-    def __init__(self, path: Path | str | tuple[str, int], name: bytes) -> None:
+    def __init__(self, path: Path | str | tuple[str, int], name: bytes, pause_s: float = 0.0) -> None:
+        """`pause_s`: between two messages."""
         super().__init__(daemon=True)
         self.path, self.tag, self.sent, self.over = path, name, list[bytes](), False
+        self.pause_s = pause_s
         self.start()
 
     def run(self) -> None:
@@ -60,9 +63,10 @@ class Sender(threading.Thread):
                     value = b"%s %d" % (self.tag, len(self.sent))
                     sender.send(encode(b"t", value, timestamp=1))
                     self.sent.append(value)
+                    time.sleep(self.pause_s)
 
     def stop(self) -> list[bytes]:
-        """What was taken."""
+        """End the sender, and return the messages that the daemon took."""
         self.over = True
         self.join(60)
         assert not self.is_alive()
@@ -70,7 +74,7 @@ class Sender(threading.Thread):
 
 
 class Connecting(Sender):
-    """Connects for each message; where nobody listens it tries again."""
+    """Connects for each message; without a listener it tries again."""
 
     def run(self) -> None:
         while not self.over:
@@ -82,17 +86,19 @@ class Connecting(Sender):
                     continue
                 stream.sendall(encode(b"t", value, timestamp=1))
             self.sent.append(value)
+            time.sleep(self.pause_s)
 
 
-@pytest.mark.final
 def test_inputs_come_and_go_under_load(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
-    """One stays, one goes, one comes, and so does the first stream: what was taken is in Kafka, each once."""
+    """One stays, one goes, one comes, and so does the first stream: every message taken is in Kafka, once."""
     a, b, c, stream = (bruce.runtime / name for name in ("a", "b", "c", "stream"))
     set_inputs(bruce, f'datagram = "{a}"\nmode = "0600"', f'datagram = "{b}"')
     with bruce:
         pid = bruce.pid
         assert (a.stat().st_mode & 0o777, b.stat().st_mode & 0o777) == (0o600, 0o666)
-        senders = [Sender(path, name) for path, name in ((bruce.socket, b"first"), (a, b"a"), (b, b"b"))]
+        senders = [
+            Sender(path, name, 0.001) for path, name in ((bruce.socket, b"first"), (a, b"a"), (b, b"b"))
+        ]
         bruce.await_true(lambda: all(len(one.sent) > 300 for one in senders))
         set_inputs(bruce, f'datagram = "{a}"', f'datagram = "{c}"', f'stream = "{stream}"')
         bruce.tell(signal.SIGHUP)
@@ -117,7 +123,6 @@ def test_inputs_come_and_go_under_load(bruce: RunningBruce, kafka: EmbeddedKafka
         assert not any(path.exists() for path in (a, b, c, stream, bruce.socket))
 
 
-@pytest.mark.final
 def test_a_storm_of_reloads(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     """50 times SIGHUP, as fast as it goes, a stream comes and goes, and senders connect: nothing is lost."""
     stays, goes, tcp = bruce.runtime / "stays", bruce.runtime / "goes", free_port()
@@ -125,7 +130,7 @@ def test_a_storm_of_reloads(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     set_inputs(bruce, *always)
     with bruce:
         addresses = (str(stays), str(goes), ("127.0.0.1", tcp))
-        senders = [Connecting(address, b"%d" % number) for number, address in enumerate(addresses)]
+        senders = [Connecting(address, b"%d" % number, 0.001) for number, address in enumerate(addresses)]
         bruce.await_true(lambda: bool(senders[0].sent and senders[2].sent))
         for number in range(RELOADS):
             set_inputs(bruce, *always, *([f'stream = "{goes}"'] if number % 2 == 0 else []))
@@ -139,6 +144,36 @@ def test_a_storm_of_reloads(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
         assert (seen.received, seen.discarded) == (len(sent), {})
         found = [record.value() for record in consume(kafka.bootstrap_servers, "t", PARTITIONS, len(sent))]
         assert sorted(filter(None, found)) == sorted(sent)
+
+
+def test_a_cleaner_takes_the_sockets(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
+    """Under load: bruce makes them again, connected senders notice nothing, and no message taken is lost."""
+    stream = bruce.runtime / "stream"
+    set_inputs(bruce, f'stream = "{stream}"')
+    with bruce:
+        # The embedded Kafka keeps little.
+        senders = [Sender(bruce.socket, b"connected", 0.002), Connecting(str(stream), b"stream", 0.002)]
+        bruce.await_true(lambda: all(len(one.sent) > 300 for one in senders))
+        for path in (bruce.socket, stream):
+            path.unlink()
+        bruce.await_true(lambda: bruce.logged("the socket is made again") == 2)
+        senders.append(Sender(bruce.socket, b"later", 0.002))
+        before = {one: len(one.sent) for one in senders}
+        bruce.await_true(lambda: all(len(one.sent) > before[one] + 300 for one in senders))
+        sent = [value for one in senders for value in one.stop()]
+        seen = bruce.await_status(lambda s: s.received >= len(sent) and s.backlog == 0)
+        assert (seen.received, seen.discarded, seen.lost_inputs) == (len(sent), {}, None)
+        found = [record.value() for record in consume(kafka.bootstrap_servers, "t", PARTITIONS, len(sent))]
+        assert sorted(filter(None, found)) == sorted(sent)
+        # If another process answers there, status says so, and nothing is taken back before its end.
+        bruce.socket.unlink()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+            other.bind(str(bruce.socket))
+            seen = bruce.await_status(lambda s: s.lost_inputs is not None)
+            assert f"another process receives at {bruce.socket}" in str(seen.lost_inputs)
+        bruce.await_status(lambda s: s.lost_inputs is None)
+        assert bruce.stop() == 0
+        assert not any(path.exists() for path in (stream, bruce.socket))
 
 
 def test_an_input_that_cannot_be(bruce: RunningBruce) -> None:
@@ -165,7 +200,7 @@ os.execv(sys.executable, [sys.executable, "-c", "from cli.app import bruce; bruc
 """
 
 
-@pytest.mark.final
+@pytest.mark.long
 def test_what_is_sent_between_two_daemons(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     """Sockets of each kind handed over: what comes while no daemon runs waits in them, for the next one."""
     made = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]

@@ -1,4 +1,7 @@
-"""Delivery on lease: a job beside a live daemon and without one, and SIGKILLs of both."""
+"""Delivery on lease: a job beside a live daemon and without one, and SIGKILLs of both.
+
+These are the tests of `cli.daemon.delivery_worker`, too.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from confluent_kafka import Message
 
 from dispatch.embedded import EmbeddedKafka
 from spool.layout import SENT, Layout
-from spool.lease import read_ask, read_grant
-from spool.outcome_file import list_outcomes
-from spool.page import Field, read_page
-from spool.quotas import OPEN, row_at
-from status.snapshot import Snapshot
+from spool.log.quotas import OPEN, row_at
+from spool.marks.lease import read_ask, read_grant
+from spool.marks.outcome_file import list_outcomes
+from spool.shared.state import Field, read_shared_state
+from status.report import Snapshot
 from tests.cli.program import run
 from tests.daemon import RunningBruce, consume, halt
 from tests.e2e.job import Died, Job
@@ -36,7 +39,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 class Life:
-    """A spool with a backlog, its daemon, its Kafka, and the jobs that come by."""
+    """A spool with a backlog, its daemon, its Kafka, and its jobs."""
 
     def __init__(self, directory: Path, kafka: EmbeddedKafka) -> None:
         self.kafka, self.points = kafka, directory / "points"
@@ -75,7 +78,7 @@ class Life:
         return seen
 
     def records(self) -> list[Message]:
-        """What is in Kafka: everything, in order, each number with one identity."""
+        """The records in Kafka: everything, in order, each number with one identity."""
         records = consume(self.kafka.bootstrap_servers, "t", PARTITIONS, self.sent, 60)
         assert set(numbers(records)) == set(range(self.sent))
         check_order(records)
@@ -129,6 +132,7 @@ def test_beside_a_live_daemon(life: Life) -> None:
     assert list(life.layout.outcomes.iterdir()) == []
 
 
+@pytest.mark.sample("9")
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM])
 def test_without_a_daemon(life: Life, stop: signal.Signals) -> None:
     """After any end of the daemon the driver writes the marks; a daemon that starts sends nothing again."""
@@ -167,6 +171,7 @@ def test_the_driver_dies(life: Life) -> None:
     assert duplicates(life.records()) == again
 
 
+@pytest.mark.long
 def test_the_driver_dies_without_a_daemon(life: Life) -> None:
     """The next who owns the marks takes over what it left: another job, and after that a daemon."""
     life.kafka.down()
@@ -187,6 +192,7 @@ def test_the_driver_dies_without_a_daemon(life: Life) -> None:
     assert duplicates(life.records()) == again
 
 
+@pytest.mark.sample("lend.granted", "file.named")
 @pytest.mark.parametrize(
     "point",
     [
@@ -243,6 +249,7 @@ def test_drain_takes_over_what_a_dead_job_left(life: Life) -> None:
     assert duplicates(life.records()) == 0
 
 
+@pytest.mark.sample("exactly_once")
 @pytest.mark.parametrize("mode", ["exactly_once", "at_most_once"])
 def test_in_every_mode(life: Life, mode: str) -> None:
     """Delivery is lent and taken back, twice, and the next daemon finds the marks that it expects."""
@@ -269,7 +276,7 @@ def test_in_every_mode(life: Life, mode: str) -> None:
 
 
 def test_a_job_asks_and_dies_before_it_is_answered(life: Life) -> None:
-    """Nobody waits for it."""
+    """The daemon does not wait for it."""
     halt(life.worker())
     life.send(10)
     job = life.job()
@@ -280,6 +287,7 @@ def test_a_job_asks_and_dies_before_it_is_answered(life: Life) -> None:
     assert duplicates(life.records()) == 0
 
 
+@pytest.mark.long
 def test_the_next_job_begins_where_the_last_one_ended(life: Life) -> None:
     """The worker does not look between two jobs: the second sends nothing of what the first wrote down."""
     job = life.backlog()
@@ -298,8 +306,9 @@ def test_the_next_job_begins_where_the_last_one_ended(life: Life) -> None:
     assert duplicates(life.records()) == 0
 
 
+@pytest.mark.long
 def test_one_job_at_a_time(life: Life) -> None:
-    """A second one is told who delivers; so is `brucectl drain` without a daemon."""
+    """A second job gets the name of the one that delivers; so does `brucectl drain` without a daemon."""
     job = life.backlog()
     other = life.job()
     answer = other.answer()
@@ -307,7 +316,7 @@ def test_one_job_at_a_time(life: Life) -> None:
     assert f"is held by process {job.pid}: it is already delivering by a job" in answer[1]
     life.bruce.kill9()
     done = run("drain", environ=life.bruce.environ)
-    assert done.returncode == 3
+    assert done.returncode == 1
     assert f"process {job.pid} on " in done.stderr
     job.tell("send", COUNT)
     job.tell("record")
@@ -316,6 +325,7 @@ def test_one_job_at_a_time(life: Life) -> None:
     assert duplicates(life.records()) == 0
 
 
+@pytest.mark.sample("lend.ended-1", "adopt.marked-1")
 @pytest.mark.parametrize(
     ("point", "times"),
     [
@@ -329,7 +339,7 @@ def test_one_job_at_a_time(life: Life) -> None:
     ],
 )
 def test_the_delivery_worker_dies(life: Life, point: str, times: int) -> None:
-    """At each step of lending, taking over and taking back, twice where it comes again: nobody notices."""
+    """At each step of lending, taking over and taking back, twice at those that come twice: without harm."""
     armed = "".join(f"{point}\n" for _ in range(times))
     if point.startswith("lend.") and point != "lend.ended":
         life.points.write_text(armed)
@@ -339,7 +349,7 @@ def test_the_delivery_worker_dies(life: Life, point: str, times: int) -> None:
         life.points.write_text(armed)
     job.tell("record")
     life.bruce.await_status(lambda s: s.delivered == 200)
-    # Or else the driver, who writes marks while no owner is there, may come first.
+    # Or else the driver, which writes marks while there is no owner, may come first.
     life.bruce.await_true(lambda: point == "lend.ended" or life.points.read_text() == "")
     assert job.tell("check") == "held"
     job.tell("send", 100)
@@ -417,6 +427,7 @@ def test_only_jobs_deliver(life: Life) -> None:
     assert duplicates(life.records()) == 0
 
 
+@pytest.mark.long
 def test_room_is_made_while_only_jobs_deliver(life: Life) -> None:
     """when_full = "discard_oldest": what no job has delivered is given up, counted, and stays away."""
     life.bruce.stop()
@@ -435,8 +446,9 @@ def test_room_is_made_while_only_jobs_deliver(life: Life) -> None:
     assert seen.delivered + sum(seen.discarded.values()) == sent
 
 
+@pytest.mark.long
 def test_a_quota_is_free_again_when_a_job_has_delivered(life: Life) -> None:
-    """What was counted as open while bruce delivered itself is not counted for ever."""
+    """Messages counted as open while bruce delivered itself are not counted for ever."""
     life.bruce.stop()
     life.bruce.configure({'topics."t"': {"quota": "2%"}})
     life.bruce.start()
@@ -451,12 +463,15 @@ def test_a_quota_is_free_again_when_a_job_has_delivered(life: Life) -> None:
     job.tell("record")
     seen = life.bruce.await_status(lambda s: s.backlog == 0 and not s.full)
     assert seen.lent is not None
-    page = next(life.bruce.runtime.glob("*.page"))
+    shared = next(life.bruce.runtime.glob("*.page"))
 
     def told() -> bool:
-        words = read_page(page)
+        words = read_shared_state(shared)
         assert words is not None
-        return words[row_at(0) + OPEN] == 0 and words[Field.FRONTIER] == words[Field.FLOOR] >= seen.delivered
+        return (
+            words[row_at(0) + OPEN] == 0
+            and words[Field.FRONTIER] == words[Field.LOW_WATERMARK] >= seen.delivered
+        )
 
     life.bruce.await_true(told)
     before = seen.delivered

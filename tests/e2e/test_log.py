@@ -1,4 +1,4 @@
-"""A daemon whose log nobody takes: it takes in and delivers as ever, and ends with 0."""
+"""A daemon whose log cannot be written: it takes in and delivers as usual, and ends with 0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.daemon import RunningBruce, consume
 from tests.full_pipe import full_pipe
 
@@ -29,7 +29,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """Full, and nobody reads."""
+    """A full pipe that no process reads."""
     ends = full_pipe()
     yield ends
     for fd in ends:
@@ -37,11 +37,12 @@ def pipe() -> Iterator[tuple[int, int]]:
             os.close(fd)
 
 
+@pytest.mark.sample("closed", "still")
 @pytest.mark.parametrize("stderr", ["full", "closed", "gone", "still"])
 def test_nobody_takes_the_log(
     kafka: EmbeddedKafka, tmp_path: Path, pipe: tuple[int, int], stderr: str
 ) -> None:
-    """A full disk, no standard error at all, a pipe whose reader has gone, one whose reader stands still."""
+    """A full disk, no standard error at all, a pipe whose reader has gone, one whose reader does not read."""
     reader, writer = pipe
     redirect = {"full": "2>/dev/full", "closed": "0<&- 1>&- 2>&-"}.get(stderr)
     prefix = (
@@ -56,7 +57,7 @@ def test_nobody_takes_the_log(
     ) as bruce:
         bruce.send([*(encode(topic, b"%d" % n) for n in range(100)), b"short", encode(b"no topic", b"v")])
         bruce.await_status(lambda s: s.delivered == 100 and sum(s.discarded.values()) == 2)
-        # What workers and the supervisor have to say to each of these is not taken either.
+        # The workers' and the supervisor's messages about each of these are lost as well.
         for worker in bruce.status().workers:
             if worker.role != "supervisor" and worker.pid:
                 os.kill(worker.pid, signal.SIGKILL)

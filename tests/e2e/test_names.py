@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from spool.discarded import MOST_COUNTS
-from spool.topics import OTHERS
-from spool.wire import encode
+from spool.format.topic_table import OTHERS
+from spool.format.wire import encode
+from spool.marks.discarded import MOST_COUNTS
 from tests.daemon import RunningBruce, consume
 
 FLOOD = 15_000
@@ -30,6 +31,7 @@ def private(bruce: RunningBruce) -> dict[int, int]:
     return {process.pid: process.memory_full_info().uss for process in workers(bruce)}
 
 
+@pytest.mark.long
 def test_a_flood_of_names(tmp_path: Path) -> None:
     """Every message of honest topics arrives, one that is new among them; every other one is counted.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from status.snapshot import Snapshot
+from status.report import Snapshot
 from tests.daemon import RunningBruce, consume
 from tests.router.outlet import check_order, keyed, numbers
 
@@ -38,6 +38,7 @@ def await_recovery(
     return seen
 
 
+@pytest.mark.long
 def test_a_name_that_does_not_resolve(tmp_path: Path) -> None:
     """Status says so, with the name; when the name is there, everything goes, without a restart."""
     if os.geteuid() != 0:
@@ -101,6 +102,7 @@ INTERFACE = ("link", "set", "lo", "down"), ("link", "set", "lo", "up")
 ADDRESS = ("addr", "del", "127.0.0.1/8", "dev", "lo"), ("addr", "add", "127.0.0.1/8", "dev", "lo")
 
 
+@pytest.mark.sample("no answer")
 @pytest.mark.parametrize(
     ("lose", "restore", "why"),
     [(*ADDRESS, "127.0.0.1"), (*INTERFACE, "nothing comes back from 127.0.0.1")],
@@ -109,7 +111,7 @@ ADDRESS = ("addr", "del", "127.0.0.1/8", "dev", "lo"), ("addr", "add", "127.0.0.
 def test_the_network_goes(
     own_network: None, tmp_path: Path, lose: tuple[str, ...], restore: tuple[str, ...], why: str
 ) -> None:
-    """In the middle of it: packets find no route and the kernel says so, or nobody says anything."""
+    """In the middle of it: packets find no route and the kernel says so, or they vanish without an error."""
     ip(*INTERFACE[1])
     with (
         EmbeddedKafka(brokers=1, topics=[("t", PARTITIONS)]) as kafka,

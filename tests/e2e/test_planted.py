@@ -1,4 +1,4 @@
-"""A daemon among other users' files: what they plant is neither believed nor waited for."""
+"""A daemon among other users' files: files that they plant are neither believed nor waited for."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from ingest.staging import staging_path
-from spool.identity import read_identity
+from ingest.buffers.staging import staging_path
+from spool.format.wire import encode
+from spool.index.identity import read_identity
 from spool.layout import Layout
-from spool.page import Field, Page
-from spool.recovery import boot_id
-from spool.runtime import page_path
-from spool.wire import encode
-from tests.cli.test_drain import stage
+from spool.log.recovery import boot_id
+from spool.shared.runtime import shared_state_path
+from spool.shared.state import Field, SharedState
+from tests.cli.replay.test_drain import stage
 from tests.daemon import RunningBruce, consume
 from tests.users import NOBODY, as_user
 
@@ -35,7 +35,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A directory in memory that everybody may write to, as /dev/shm."""
+    """A directory in memory that every user may write to, like /dev/shm."""
     if os.geteuid():
         pytest.skip("becoming another user needs root")
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bruce-test-") as name:
@@ -47,7 +47,7 @@ def shared() -> Iterator[Path]:
 
 
 def daemon(directory: Path, kafka: EmbeddedKafka, shared: Path, umask: int = 0o022) -> RunningBruce:
-    """One whose runtime files go to `shared`, in a directory of its own."""
+    """A daemon whose runtime files go to `shared`, in a directory of its own."""
     start = ["sh", "-c", f'umask {umask:o}; exec "$@"', "sh"] if umask != 0o022 else []
     bruce = RunningBruce(directory, kafka.bootstrap_servers, segment_bytes=256 << 10, prefix=start)
     bruce.runtime.rmdir()
@@ -68,13 +68,12 @@ def daemon(directory: Path, kafka: EmbeddedKafka, shared: Path, umask: int = 0o0
 
 def forged_page(shared: Path) -> bytes:
     """A page that gives everything up, and says that a great number was delivered."""
-    page = Page(shared.parent / "forged")
-    for field in (Field.EVICT, Field.FLOOR, Field.SYNCED_SEQUENCE, Field.FRONTIER, Field.DELIVERED):
-        page.words[field] = 1 << 40
-    return page.words.tobytes()
+    shared = SharedState(shared.parent / "forged")
+    for field in (Field.EVICT, Field.LOW_WATERMARK, Field.SYNCED_SEQUENCE, Field.FRONTIER, Field.DELIVERED):
+        shared.words[field] = 1 << 40
+    return shared.words.tobytes()
 
 
-@pytest.mark.final
 def test_a_planted_page_is_not_believed(tmp_path: Path, kafka: EmbeddedKafka, shared: Path) -> None:
     """Another user plants page, staging and our directory's name, forged: nothing is lost, nothing is stuck.
 
@@ -88,7 +87,7 @@ def test_a_planted_page_is_not_believed(tmp_path: Path, kafka: EmbeddedKafka, sh
         own = shared / f"bruce-{os.geteuid()}"
         shutil.rmtree(own)
         forged = forged_page(shared)
-        planted = [page_path(place, spool, boot) for place in (shared, own)]
+        planted = [shared_state_path(place, spool, boot) for place in (shared, own)]
 
         def plant() -> None:
             own.mkdir(mode=0o777)
@@ -120,11 +119,10 @@ def test_a_planted_page_is_not_believed(tmp_path: Path, kafka: EmbeddedKafka, sh
     assert len(consume(kafka.bootstrap_servers, "t", 2, MESSAGES)) == MESSAGES
 
 
-@pytest.mark.final
 def test_what_an_earlier_release_had_accepted_is_delivered(
     tmp_path: Path, kafka: EmbeddedKafka, shared: Path
 ) -> None:
-    """Killed with messages in staging, which lay in the directory of everybody's; the next start has them."""
+    """Killed with messages in staging in the directory open to all users; the next start has them."""
     bruce = daemon(tmp_path, kafka, shared)
     try:
         bruce.start()
@@ -167,15 +165,15 @@ def test_modes_under_any_umask(tmp_path: Path, kafka: EmbeddedKafka, shared: Pat
         for path in bruce.spool.rglob("*"):
             os.chown(path, -1, 4321)
         os.chown(own, -1, 4321)
-        os.chown(page := next(own.glob("*.page")), -1, 4321)
+        os.chown(shared := next(own.glob("*.page")), -1, 4321)
         bruce.spool.chmod(0o750)
         for folder in (tmp_path, *tmp_path.parents):
             if folder.is_relative_to(tempfile.gettempdir()) and folder != Path(tempfile.gettempdir()):
                 folder.chmod(0o755)
         identity = Layout(bruce.spool).identity
         assert as_user(NOBODY, identity.read_bytes, groups=[4321]) == 0
-        assert as_user(NOBODY, page.read_bytes, groups=[4321]) == 0
-        for path in (identity, page, Layout(bruce.spool).lock):
+        assert as_user(NOBODY, shared.read_bytes, groups=[4321]) == 0
+        for path in (identity, shared, Layout(bruce.spool).lock):
             assert as_user(NOBODY, lambda path=path: path.open("r+b"), groups=[4321]) == 1
     finally:
         bruce.close()

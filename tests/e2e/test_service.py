@@ -1,4 +1,4 @@
-"""bruce as a service: ready, watched, reloaded, and started anew under load by who holds its socket."""
+"""bruce as a service: ready, watched, reloaded, and restarted under load by the holder of its socket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.daemon import PATIENCE_S, consume, halt
 from tests.service import Service
 
@@ -30,6 +30,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
+@pytest.mark.long
 @pytest.mark.crash
 def test_the_watchdog_starves_when_a_worker_hangs(tmp_path: Path, kafka: EmbeddedKafka) -> None:
     """Whichever it is: it is named, and no ping comes until it works again. Then nothing was lost."""
@@ -84,7 +85,6 @@ def test_ready_reloading_and_stopping(tmp_path: Path, kafka: EmbeddedKafka) -> N
 
 
 @pytest.mark.crash
-@pytest.mark.final
 def test_the_service_is_restarted_under_load(tmp_path: Path, kafka: EmbeddedKafka) -> None:
     """Stopped, killed by a watchdog, and started again, while senders send: each message is in Kafka."""
     service = Service(tmp_path, kafka.bootstrap_servers, settings={"dispatch": {"drain_seconds": 0}})

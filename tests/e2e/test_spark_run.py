@@ -1,4 +1,4 @@
-"""`brucectl spark run` in a daemon's stead: with engine = "spark" nobody else delivers; it may be killed."""
+"""`brucectl spark run` instead of the daemon: with engine = "spark" it alone delivers; it may be killed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from spool.discard_file import read_discard_file, read_file
-from spool.wire import Reason, encode
+from spool.format.wire import Reason, encode
+from spool.marks.discard_file import read_discard_file, read_file
 from tests.daemon import ROOT, RunningBruce, consume
 from tests.router.outlet import check_order, keyed, numbers
 
-pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.long]
 
 PATIENCE_S = 600.0
 
@@ -46,7 +46,7 @@ def running(bruce: RunningBruce) -> Iterator[psutil.Popen]:
 
 
 def test_a_query_delivers_and_may_be_killed(tmp_path: Path) -> None:
-    """What was there, what comes while it runs, and what came while it was dead: all of it, in order."""
+    """Messages from before, during and after the query's life all arrive, in order."""
     with (
         EmbeddedKafka(brokers=2, topics=[("t", 4)]) as kafka,
         RunningBruce(tmp_path, kafka.bootstrap_servers, settings={"dispatch": {"engine": "spark"}}) as bruce,
@@ -77,7 +77,7 @@ def mixed(count: int, first: int) -> list[bytes]:
 
 
 def test_discards_are_filed_whoever_is_killed(tmp_path: Path) -> None:
-    """What Kafka refuses is in the daemon's discard file and counted: nothing of it is left, or doubled.
+    """Messages that Kafka refuses are in the daemon's discard file and counted: none is left, or doubled.
 
     The daemon's delivery worker is killed with messages in the file that no mark has, then the query is, and
     then both.

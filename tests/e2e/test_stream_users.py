@@ -1,11 +1,10 @@
-"""One user takes all connections of a running daemon: others are heard, and operators see who it is."""
+"""One user takes all connections of a running daemon: others are heard, and operators see its uid."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,14 +13,14 @@ import psutil
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from ingest.fd_store import DESCRIPTORS, allow_descriptors
-from ingest.lines import MOST_LINES
-from ingest.stream_worker import SPARE_LINES
-from spool.wire import encode
+from ingest.buffers.connection_buffers import MOST_BUFFERS
+from ingest.sockets.holding import DESCRIPTORS, allow_descriptors
+from ingest.streams.stream_worker import SPARE_BUFFERS
+from spool.format.wire import encode
 from tests.daemon import RunningBruce, free_port
 from tests.e2e.test_access import being
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users"), pytest.mark.final]
+pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")]
 
 ATTACKER, HONEST = 12_001, 12_002
 OVER = 200
@@ -56,9 +55,9 @@ def connect(bruce: RunningBruce, uid: int) -> socket.socket:
 
 
 def test_one_user_takes_all_connections(bruce: RunningBruce) -> None:
-    """What was closed for others is in status, discards, metrics and the log, by uid and reason."""
+    """Connections closed for other users' sake are in status, discards, metrics and log, by uid and cause."""
     allow_descriptors()
-    most = MOST_LINES - SPARE_LINES
+    most = MOST_BUFFERS - SPARE_BUFFERS
     with ExitStack() as stack:
         old = stack.enter_context(connect(bruce, HONEST))
         for _ in range(most + OVER):
@@ -76,16 +75,14 @@ def test_one_user_takes_all_connections(bruce: RunningBruce) -> None:
         assert by_uid == {str(HONEST): (21, {}), str(ATTACKER): (refused, {"user_limit": refused})}
         shown = bruce.brucectl("discards", "--json", "--spool", bruce.spool).stdout
         assert "user_limit" in json.dumps(json.loads(shown))
-        port = bruce._tables["status"]["port"]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-            metrics = answer.read().decode()
+        metrics = bruce.metrics()
         assert any("user_limit" in one and f'uid="{ATTACKER}"' in one for one in metrics.splitlines())
         (closed,) = [one for one in metrics.splitlines() if 'how="user_limit"' in one and "stream" in one]
         assert closed.startswith("bruce_connections_closed_total{")
         assert float(closed.split()[-1]) == refused
         assert bruce.logged(f"uid {ATTACKER} has") >= 1
         for process in [psutil.Process(bruce.pid), *psutil.Process(bruce.pid).children()]:
-            assert process.num_fds() <= MOST_LINES + DESCRIPTORS
-    # With the connections their descriptors go.
+            assert process.num_fds() <= MOST_BUFFERS + DESCRIPTORS
+    # The descriptors go with their connections.
     for process in [psutil.Process(bruce.pid), *psutil.Process(bruce.pid).children()]:
         bruce.await_true(lambda process=process: process.num_fds() < DESCRIPTORS)  # type: ignore[misc]

@@ -1,4 +1,7 @@
-"""`brucectl trace` on daemons: what happens to single messages is told, and to others nothing."""
+"""`brucectl trace` on daemons: it reports the asked messages' events, and nothing of others.
+
+These are the tests of `cli.commands.trace` and `cli.inspect.trace`, too.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from cli.trace import page_of
+from cli.inspect.trace import page_of
 from dispatch.embedded import EmbeddedKafka
-from router.trace_ask import Ask, ask_path, events_path
-from spool.histogram import read_latency
-from spool.page import Field, read_page
-from spool.wire import encode
+from router.outcomes.trace_request import TraceRequest, events_path, request_path
+from spool.format.wire import encode
+from spool.shared.histogram import read_latency
+from spool.shared.state import Field, read_shared_state
 from tests.daemon import PATIENCE_S, ROOT, RunningBruce, consume
 
 SECRET = b"payload-4711"
@@ -50,7 +53,7 @@ class Tracing:
             )
 
     def events(self) -> list[dict[str, Any]]:
-        """What it has told so far."""
+        """The events that it has reported so far."""
         lines = self.out.read_text().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
 
@@ -59,14 +62,14 @@ class Tracing:
         return [e["event"] for e in self.events() if sequence is None or e.get("sequence") == sequence]
 
     def has(self, event: str, count: int = 1) -> bool:
-        """Whether it has told of so many."""
+        """Whether it has reported this number of events."""
         assert self.process.poll() is None or event in self.names(), self.out.read_text()
         return self.names().count(event) >= count
 
 
 @contextmanager
 def trace(bruce: RunningBruce, out: Path, *arguments: str) -> Iterator[Tracing]:
-    """One that has begun."""
+    """A trace that has begun."""
     found = Tracing(bruce, out, "--json", *arguments)
     try:
         bruce.await_true(lambda: found.has("began"))
@@ -77,10 +80,11 @@ def trace(bruce: RunningBruce, out: Path, *arguments: str) -> Iterator[Tracing]:
 
 
 def message(topic: bytes, number: int, key: bytes = b"") -> bytes:
-    """One that says which it is."""
+    """A message that carries its number."""
     return encode(topic, SECRET + b" %d" % number, key=key, partition_key=number)
 
 
+@pytest.mark.sample("at_least_once")
 @pytest.mark.parametrize("mode", ["at_least_once", "exactly_once", "at_most_once"])
 def test_the_way_of_a_message(tmp_path: Path, mode: str) -> None:
     """Received, routed, sent, acknowledged, in time's order; partition and offset are where Kafka has it."""
@@ -102,10 +106,10 @@ def test_the_way_of_a_message(tmp_path: Path, mode: str) -> None:
             bruce.await_true(lambda: found.has("acknowledged"))
             bruce.await_status(lambda s: s.delivered == 9)
             events = [event for event in found.events() if "sequence" in event]
-            page = read_page(bruce_page(bruce))
-            assert page is not None
-            assert sum(read_latency(page[Field.LATENCY :]).counts) == 9
-            # Nobody but us has a way to what was told.
+            shared = read_shared_state(bruce_page(bruce))
+            assert shared is not None
+            assert sum(read_latency(shared[Field.LATENCY :]).counts) == 9
+            # No other user has a way to the events.
             assert events_path(bruce_page(bruce)).stat().st_mode & 0o077 == 0
         assert [event["event"] for event in events] == ["received", "routed", "sent", "acknowledged"]
         assert len({event["sequence"] for event in events}) == 1
@@ -115,7 +119,7 @@ def test_the_way_of_a_message(tmp_path: Path, mode: str) -> None:
         assert received["pid"] == os.getpid()
         place = acknowledged["partition"], acknowledged["offset"]
         if mode == "at_most_once":
-            # Nobody acknowledges there.
+            # No acknowledgement follows there.
             assert place[1] == -1
             return
         assert routed["partition"] == sent["partition"] == place[0]
@@ -124,17 +128,17 @@ def test_the_way_of_a_message(tmp_path: Path, mode: str) -> None:
         assert sent["broker"] in {broker.id for broker in bruce.status().brokers}
         assert 0 < acknowledged["after_ms"] < 1000 * PATIENCE_S
         assert SECRET.decode() not in found.out.read_text()
-        assert not ask_path(bruce_page(bruce)).exists()
+        assert not request_path(bruce_page(bruce)).exists()
 
 
 def bruce_page(bruce: RunningBruce) -> Path:
-    """The daemon's shared page."""
+    """The daemon's shared state."""
     found = page_of(bruce.spool)
     return bruce.runtime / found.name
 
 
 def test_payload_only_when_asked_for(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """With --payload key and value are told; bytes that are no text, in base64."""
+    """With --payload key and value are shown; bytes that are no text, in base64."""
     with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
         with trace(bruce, tmp_path / "out", "--topic", "u", "--payload") as found:
             bruce.send([message(b"u", 1, b"\xff"), message(b"u", 2)])
@@ -161,6 +165,7 @@ def test_it_outlives_the_delivery_worker(kafka: EmbeddedKafka, tmp_path: Path) -
         assert "began" not in found.names()[1:]
 
 
+@pytest.mark.long
 def test_it_ends_by_itself(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """When its time is over, and when its bytes are used up: each says so, with exit code 0."""
     with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
@@ -176,6 +181,7 @@ def test_it_ends_by_itself(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         assert bruce.logged("the trace has ended: its bytes are used up") == 1
 
 
+@pytest.mark.long
 def test_one_at_a_time(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """A second one is refused in a sentence; --stop ends the first; without a daemon there is none."""
     with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
@@ -212,22 +218,22 @@ def test_what_waits_and_what_is_discarded(kafka: EmbeddedKafka, tmp_path: Path) 
 
 
 def test_a_file_of_somebody_else_is_not_believed(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """Where everybody may make files: what another user asks for starts nothing, what root asks for does."""
+    """In a directory for everyone: a request file of another user starts nothing, root's does."""
     if os.geteuid() != 0:
         pytest.skip("only root can make a file of somebody else")
     with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
-        page = bruce_page(bruce)
+        shared = bruce_page(bruce)
         until = time.monotonic_ns() + 60 * 10**9
         for token, owner in (("theirs", 65534), ("ours", 0)):
-            made = page.with_suffix(".made")
-            made.write_bytes(Ask((b"t",), None, until, 1000, payload=False, token=token).encode())
+            made = shared.with_suffix(".made")
+            made.write_bytes(TraceRequest((b"t",), None, until, 1000, payload=False, token=token).encode())
             os.chown(made, owner, owner)
-            made.rename(ask_path(page))
+            made.rename(request_path(shared))
             bruce.send([message(b"t", 1)])
             delivered = 1 if token == "theirs" else 2
             bruce.await_status(lambda s, n=delivered: s.delivered == n)
             if token == "ours":
                 bruce.await_true(
-                    lambda: events_path(page).exists() and b"ours" in events_path(page).read_bytes()
+                    lambda: events_path(shared).exists() and b"ours" in events_path(shared).read_bytes()
                 )
-        assert b"theirs" not in events_path(page).read_bytes()
+        assert b"theirs" not in events_path(shared).read_bytes()

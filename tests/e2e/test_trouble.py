@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.codes import Code
 from dispatch.embedded import EmbeddedKafka
+from dispatch.errors import Code
 from tests.cli.program import run
 from tests.daemon import RunningBruce, consume
 from tests.router.outlet import check_order, keyed, numbers
@@ -27,12 +27,13 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def closed_port() -> int:
-    """A port where nobody listens."""
+    """A port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.sample(one_of=2)
 @pytest.mark.parametrize(
     ("servers", "words"),
     [
@@ -41,7 +42,7 @@ def closed_port() -> int:
     ],
 )
 def test_no_broker(tmp_path: Path, servers: str, words: str) -> None:
-    """Nobody listens, or the name is none: what, where and what to do; in text and JSON, not for the dead."""
+    """No listener, or no such name: the status says what, where and what to do, in text and JSON."""
     port = closed_port()
     with RunningBruce(tmp_path, servers.format(port=port)) as bruce:
         bruce.send(keyed(3))
@@ -56,6 +57,7 @@ def test_no_broker(tmp_path: Path, servers: str, words: str) -> None:
         assert bruce.status().trouble is None
 
 
+@pytest.mark.sample(one_of=3)
 @pytest.mark.parametrize(
     ("api", "code", "words"),
     [
@@ -65,9 +67,9 @@ def test_no_broker(tmp_path: Path, servers: str, words: str) -> None:
     ],
 )
 def test_no_right(kafka: EmbeddedKafka, tmp_path: Path, api: int, code: Code, words: str) -> None:
-    """Refused for as long as nobody mends it, then delivered without a restart, in order, none discarded.
+    """Messages wait until the right is granted, then go without a restart, in order, none discarded.
 
-    What the trouble was can still be read then.
+    The trouble can still be read afterwards.
     """
     kafka.errors(api, [code] * 1000)
     with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:

@@ -1,4 +1,4 @@
-"""The daemon as a user who may do nothing: it works, and its files are for nobody else."""
+"""The daemon as an unprivileged user: it works, and no other user can read its files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sys.path.insert(0, os.getcwd())
 for name in ("spool", "ingest", "router", "dispatch", "status", "cli"):
     for module in pkgutil.walk_packages(importlib.import_module(name).__path__, name + "."):
         importlib.import_module(module.name) if ".spark" not in module.name else None
-from ingest.kernels import compile_kernels
+from cli.daemon.compiling import compile_kernels
 from cli.app import bruce
 compile_kernels()
 run, sys.argv = sys.argv[-3:], ["bruce", "run", "--help"]
@@ -42,7 +42,7 @@ bruce()
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A directory of nobody's."""
+    """A directory that belongs to no user."""
     if os.geteuid():
         pytest.skip("becoming another user needs root")
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bruce-test-") as name:
@@ -50,6 +50,7 @@ def home() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.mark.long
 def test_a_user_without_any_right(home: Path) -> None:
     """No process has a capability, messages arrive, files are its own, sockets have the set modes."""
     with EmbeddedKafka(brokers=1, topics=[("t", 2)]) as kafka:

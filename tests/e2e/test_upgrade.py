@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.exits import FOUND
+from cli.terminal.errors import FOUND
 from dispatch.embedded import EmbeddedKafka
-from spool.format import VERSION
+from spool.format.segment_format import VERSION
+from spool.format.wire import encode
 from spool.layout import Layout
-from spool.wire import encode
 from tests.daemon import RunningBruce, consume
 from tests.gallery.kinds import rewrite_header
 from tests.spool import plain
@@ -31,7 +31,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def golden_messages() -> Iterator[plain.Message]:
-    """What lies in sealed.seg and, behind it, in unsealed.seg."""
+    """The messages in sealed.seg and, behind it, in unsealed.seg."""
     bursts = json.loads((GOLDEN / "expected.json").read_text())["bursts"]
     for burst in bursts + bursts[:2]:
         for datagram in burst["datagrams"]:
@@ -40,9 +40,8 @@ def golden_messages() -> Iterator[plain.Message]:
             yield message
 
 
-@pytest.mark.final
 def test_a_spool_of_version_1_is_delivered(tmp_path: Path, kafka: EmbeddedKafka) -> None:
-    """Nothing but its two segments is left of it; each message comes to Kafka, and new ones behind them."""
+    """Of it only its two segments are left; each message comes to Kafka, and new ones behind them."""
     settings = {"dispatch": {"unknown_topic_seconds": 0}}
     bruce = RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings)
     segments = Layout(bruce.spool).segments
@@ -52,7 +51,7 @@ def test_a_spool_of_version_1_is_delivered(tmp_path: Path, kafka: EmbeddedKafka)
     with bruce:
         stored = list(golden_messages())
         status = bruce.await_status(lambda s: s.received > len(stored) and s.backlog == 0)
-        # That of the topic whose name Kafka does not allow, twice, is discarded: each is accounted for.
+        # The message whose topic's name Kafka does not allow, twice, is discarded: each is accounted for.
         assert status.delivered + status.discarded.get("unknown_topic", 0) >= len(stored)
         before = status.received
         bruce.send([encode(b"t", b"new")])
@@ -64,7 +63,6 @@ def test_a_spool_of_version_1_is_delivered(tmp_path: Path, kafka: EmbeddedKafka)
         assert sorted(record.value() or b"" for record in records) == sorted(wanted)
 
 
-@pytest.mark.final
 def test_a_downgrade_is_refused(tmp_path: Path, kafka: EmbeddedKafka) -> None:
     """With a sentence that names the file, both versions and the remedy; nothing is touched, nothing lost."""
     bruce = RunningBruce(tmp_path, kafka.bootstrap_servers, settings={"dispatch": {"drain_seconds": 0}})
@@ -96,7 +94,7 @@ def test_a_downgrade_is_refused(tmp_path: Path, kafka: EmbeddedKafka) -> None:
 
 
 def digests(directory: Path) -> dict[str, str]:
-    """By name, of everything but the file that says who runs."""
+    """The digest of every file, by name, but the one that names the running process."""
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in directory.rglob("*")

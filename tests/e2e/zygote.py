@@ -25,13 +25,15 @@ from typing import Any, Self
 import numpy as np
 import psutil
 
-from cli.config import load_config
-from cli.daemon import Daemon
-from ingest import burst, role, supervisor
-from ingest.kernels import compile_kernels
-from ingest.worker import IngestWorker
-from spool import crash_point, packer
-from spool.kernel import address_of, function_address
+from cli.config.config import load_config
+from cli.daemon.compiling import compile_kernels
+from cli.daemon.daemon import Daemon
+from ingest import role, supervisor
+from ingest.worker import burst
+from ingest.worker.worker import IngestWorker
+from spool.log import retention
+from spool.native.memory import address_of, function_address
+from spool.storage import failpoint
 from tests.daemon import ROOT, START_S, RunningBruce, alive
 
 log = logging.getLogger("bruce")
@@ -61,7 +63,7 @@ class Zygote:
         )
 
     def fork(self, config: Path, log: Path) -> Daemonised | None:
-        """A daemon that starts; None when it has died before it could be looked at."""
+        """A daemon that starts; None when it died before its process could be opened."""
         assert self._process.stdin
         assert self._process.stdout
         print(json.dumps([str(config), str(log)]), file=self._process.stdin, flush=True)
@@ -78,7 +80,7 @@ class Zygote:
 
 
 class Daemonised(psutil.Process):
-    """What RunningBruce asks of a subprocess.Popen, of a process that is no child of ours."""
+    """The part of subprocess.Popen that RunningBruce uses, for a process that is no child of ours."""
 
     def poll(self) -> int | None:
         """None while it lives."""
@@ -139,13 +141,14 @@ def _with_points(worker: IngestWorker) -> None:
         real = kind(int(job[word]))
 
         def step(*given: int) -> int:
-            crash_point.reach(before)
+            failpoint.reach(before)
             result = int(real(*given))
-            if word == burst.DIGEST and crash_point.strike_off(Path(crash_point.ARMED), "write.stored"):
-                # The next thing after the digest is stored is the page: a wall, in the place of a SIGKILL.
+            if word == burst.DIGEST and failpoint.strike_off(Path(failpoint.ARMED), "write.stored"):
+                # The next thing after the digest is stored is the shared state: a wall, in the place of a
+                # SIGKILL.
                 job[burst.PAGE] = at
             if after and result & 0xFFFFFFFF < 0x80000000:
-                crash_point.reach(after)
+                failpoint.reach(after)
             return result
 
         step_at = kind(step)
@@ -177,19 +180,19 @@ def _daemon(config: str, log: str) -> None:
 
 def main() -> None:
     """Fork as asked."""
-    # A wall is met with a SIGSEGV, whose memory nobody wants to see.
+    # A wall is met with a SIGSEGV, and its core dump is useless.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(name)s[%(process)d] %(levelname)s: %(message)s"
     )
     # Deaths are meant here.
     supervisor.BACKOFF_S = (0.0,)
-    packer.AFTER_S = packer.LOOK_S = 0.0
+    retention.AFTER_S = retention.LOOK_S = 0.0
     run, sync = IngestWorker.run, os.fdatasync
 
     def sync_or_fail(fd: int) -> None:
         try:
-            failing_sync(Path(crash_point.ARMED)).unlink()
+            failing_sync(Path(failpoint.ARMED)).unlink()
         except FileNotFoundError:
             sync(fd)
         else:

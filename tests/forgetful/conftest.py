@@ -1,4 +1,4 @@
-"""What daemons on a forgetful disk have in common: the disk, and a Kafka."""
+"""The fixtures for daemons on a forgetful disk: the disk, and a Kafka."""
 
 from __future__ import annotations
 

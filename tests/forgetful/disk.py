@@ -62,7 +62,7 @@ class ForgetfulDisk:
     ) -> None:
         """The next requests of this kind, for files whose names end so, fail.
 
-        Of READ those that touch bytes [first, end) of a file, which is to be opened after this.
+        A READ fails only if it touches bytes [first, end) of the file, which is to be opened after this.
         """
         self._order(do="fail", opcode=opcode, name=name, errno=code, times=times, first=first, end=end)
 
@@ -71,15 +71,15 @@ class ForgetfulDisk:
         self.fail("READ", name, errno.EIO, FOR_EVER, first=first, end=end)
 
     def heal(self) -> None:
-        """Nothing fails any more."""
+        """End all faults."""
         self._order(do="heal")
 
     def limit(self, room: int | None) -> None:
-        """Let all files together have so many bytes."""
+        """Let all files together have this many bytes."""
         self._order(do="room", bytes=room)
 
     def lose_power(self) -> None:
-        """Cut, unmount, mount again: nobody may have anything open."""
+        """Cut, unmount, mount again: no process may have a file open."""
         self.cut_power()
         self.unmount()
         self.mount()

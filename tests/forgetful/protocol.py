@@ -55,7 +55,7 @@ class Opcode(IntEnum):
 UNANSWERED = (Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT)
 
 INIT = struct.Struct("<IIII")
-"""Of the request: major, minor, most readahead, flags."""
+"""The request's fields: major, minor, most readahead, flags."""
 INIT_ANSWER = struct.Struct("<IIIIHHIIHHI28x")
 """major, minor, most readahead, flags, background, congestion, most written, granularity, pages, 0, flags."""
 BIG_WRITES = 1 << 5

@@ -122,7 +122,7 @@ class Server:
         try:
             os.write(self.device, answer)
         except OSError as error:
-            # Whoever asked does not wait any more.
+            # The process that asked does not wait any more.
             if error.errno != errno.ENOENT:
                 raise
 
@@ -215,7 +215,7 @@ class Server:
         return self._entry(linked)
 
     def _open(self, node: Node, _data: bytes) -> bytes:
-        """What the kernel has of a file that is to fail is forgotten, or it would not ask."""
+        """The kernel's cached pages of a file that is to fail are dropped, or it would not ask."""
         return p.OPENED.pack(0, 0 if any(self._chosen(Opcode.READ, node)) else p.KEEP_CACHE, 0)
 
     def _read(self, node: Node, data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What the filesystem holds: as it is, and as it would be after a power loss."""
+"""The contents of the filesystem: as they are, and as they would be after a power loss."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ class Store:
         return sum(list(node.entries.values()).count(number) for node in self.nodes.values())
 
     def take(self, node: Node, end: int) -> None:
-        """Have room for a file that ends there. Raises OSError when there is none."""
+        """Have room for a file that ends there. Raises OSError if there is none."""
         if self.room is None or end <= len(node.content):
             return
         if sum(len(n.content) for n in self.nodes.values()) + end - len(node.content) > self.room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def path(self, number: int) -> str:
-        """Some name of a node, for whoever chooses files by name."""
+        """Some name of a node, for a caller that chooses files by name."""
         for node in self.nodes.values():
             for name, other in node.entries.items():
                 if other == number:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from spool.digest import digest
-from spool.format import HEADER, HEADER_BYTES
-from spool.recovery import is_sealed
-from spool.wire import encode
+from spool.format.segment_format import HEADER, HEADER_BYTES
+from spool.format.wire import encode
+from spool.log.recovery import is_sealed
+from spool.native.digest import digest
 from tests.daemon import RunningBruce, consume
 from tests.forgetful.disk import ForgetfulDisk
 
@@ -59,7 +59,7 @@ class Host:
                 of_another_boot(path)
 
     def delivered(self, count: int) -> list[int]:
-        """The numbers of the messages in Kafka, in order, once there are so many."""
+        """The numbers of the messages in Kafka, in order, once there are this many."""
         records = consume(self.kafka.bootstrap_servers, "t", 1, count, PATIENCE_S)
         return [int((record.value() or b"").split(b" ")[0]) for record in records]
 
@@ -79,6 +79,7 @@ def of_another_boot(path: Path) -> None:
         file.write(header.tobytes())
 
 
+@pytest.mark.sample("interval")
 @pytest.mark.crash
 @pytest.mark.parametrize("sync", ["interval", "always"])
 def test_power_is_cut(tmp_path: Path, disk: ForgetfulDisk, kafka: EmbeddedKafka, sync: str) -> None:
@@ -120,7 +121,7 @@ def test_a_sync_fails(tmp_path: Path, disk: ForgetfulDisk, kafka: EmbeddedKafka)
         host.bruce.await_status(lambda s: s.watermarks.synced == 20, PATIENCE_S)
         disk.fail("FSYNC", ".seg", errno.EIO)
         host.send(20)
-        # Nobody sends any more: an idle worker lets go of the suspect.
+        # No sender is left: an idle worker lets go of the suspect.
         words = "syncs have failed since the start: 1 "
         host.bruce.await_status(lambda s: s.watermarks.synced == 40 and words in str(s.disk), PATIENCE_S)
         assert "could not be synced: Input/output error" in host.bruce.log.read_text()
@@ -136,7 +137,7 @@ def test_a_sync_fails(tmp_path: Path, disk: ForgetfulDisk, kafka: EmbeddedKafka)
 
 @pytest.mark.crash
 def test_every_sync_fails_for_a_while(tmp_path: Path, disk: ForgetfulDisk, kafka: EmbeddedKafka) -> None:
-    """Nothing is reported as synced, nor delivered, until the disk is well; then everything is."""
+    """No message is reported as synced, nor delivered, until the disk is well; then all are."""
     host = Host(tmp_path, disk, kafka)
     try:
         host.send(20)

@@ -39,7 +39,7 @@ def make(disk: ForgetfulDisk, size: int = 4 * PAGE) -> int:
 
 
 def test_stores_through_a_mapping(disk: ForgetfulDisk) -> None:
-    """Those before the sync are kept, those after it are forgotten; everybody saw both at once."""
+    """Stores before the sync are kept, those after it are forgotten; every process saw both at once."""
     fd = make(disk)
     with mmap.mmap(fd, 4 * PAGE) as mapping:
         mapping[0:5] = b"first"

@@ -20,6 +20,6 @@ def good() -> Iterator[Good]:
 
 @pytest.fixture
 def home(good: Good) -> Iterator[Path]:
-    """Where a copy can be made."""
+    """A directory for copies."""
     with tempfile.TemporaryDirectory(dir=good.directory.parent) as name:
         yield Path(name) / "copy"

@@ -8,26 +8,26 @@ from pathlib import Path
 
 import numpy as np
 
-from spool.account import Account, take_account
-from spool.catalogue import Catalogue
-from spool.changes import Changes, Discard
-from spool.identity import read_identity
+from spool.format.wire import Reason
+from spool.index.identity import read_identity
+from spool.index.segment_list import SegmentList
 from spool.layout import Layout
-from spool.ledger import Ledger, add, digest_address
-from spool.marks import Marks
-from spool.outcome_file import write_outcomes
-from spool.page import Field
-from spool.wire import Reason
+from spool.marks.discarded import Changes, Discard
+from spool.marks.marks import Marks
+from spool.marks.outcome_file import write_outcomes
+from spool.read.overview import SpoolTotals, take_totals
+from spool.shared.ledger import Ledger, add, digest_address
+from spool.shared.state import Field
 from tests.spool import plain
 from tests.spool.rig import Rig
 from tests.spool.stored import pack_file
 
 FIRST_UNDELIVERED = 80
 DELIVERED_ABOVE = (90, 91, 95)
-"""Marked one by one, above the floor."""
+"""Marked one by one, above the low watermark."""
 DISCARDED = 97
 TOLD_BY_A_JOB = (100, 101, 102)
-"""They stand in an outcome file that nobody has taken over."""
+"""They are in an outcome file that no owner has taken over."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Good:
     """The spool, and the truth about it. Segments: 0 sent, 1 packed, 2 and 3 sealed, 4 in use."""
 
     directory: Path
-    """For a Rig: it has the spool and the page of the boot in which its daemon was killed."""
+    """For a Rig: it has the spool and the shared state of the boot in which its daemon was killed."""
     sent: dict[int, bytes]
     """By sequence number, every datagram that was stored."""
-    account: Account
+    account: SpoolTotals
     names: tuple[str, ...]
-    """Of the segment files, in order."""
+    """The names of the segment files, in order."""
     frames: tuple[tuple[plain.Frame, ...], ...]
-    """Of each segment, as they stood before it was packed."""
+    """The frames of each segment, before it was packed."""
 
     def copy(self, to: Path) -> Layout:
         """A copy to damage."""
@@ -66,24 +66,24 @@ def make_good(directory: Path) -> Good:
     pack_file(layout.segment(*layout.list_segments()[1]))
     ledger = Ledger(layout.ledger)
     add(ledger.begin(), 0, 0, int(Reason.SPOOL_FULL), 1, digest_address(), 7)
-    # Of a burst that left no frame.
+    # The discards of a burst that left no frame.
     ledger.commit(1)
     names = tuple(layout.segment(*pair).name for pair in layout.list_segments())
     assert [Path(name).suffix for name in names] == [".sent", ".seg", ".seg", ".seg", ".seg"]
-    account = take_account(layout, list)
+    account = take_totals(layout, list)
     assert account.received == len(sent) + sum(account.refused.values())
     return Good(directory, dict(enumerate(sent)), account, names, frames)
 
 
 def _deliver(rig: Rig) -> None:
-    """Marks with a floor, resolved messages above it, and a discarded one; an outcome file of a job."""
-    marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
-    info = marks.catalogue.segments[marks.catalogue.at(FIRST_UNDELIVERED)]
+    """Marks with a low watermark, resolved messages above it, a discarded one; a job's outcome file."""
+    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    info = marks.segment_list.segments[marks.segment_list.at(FIRST_UNDELIVERED)]
     bits = np.zeros(2008 * 8, np.uint8)
     bits[np.array([*DELIVERED_ABOVE, DISCARDED]) - info.first_sequence] = 1
     marks.commit(
         Changes(
-            floor=FIRST_UNDELIVERED,
+            low_watermark=FIRST_UNDELIVERED,
             chunks={(info.number, 0): np.packbits(bits, bitorder="little")},
             offsets={1: FIRST_UNDELIVERED, -1: FIRST_UNDELIVERED},
             discarded=[Discard(np.array([DISCARDED]), int(Reason.TOO_LARGE), b"t1", 1)],
@@ -94,5 +94,5 @@ def _deliver(rig: Rig) -> None:
     job.mkdir(parents=True)
     told = np.array(TOLD_BY_A_JOB)
     write_outcomes(job, "task", read_identity(rig.layout), told, np.zeros(len(told), np.int32))
-    rig.page.words[Field.FLOOR] = FIRST_UNDELIVERED
+    rig.shared.words[Field.LOW_WATERMARK] = FIRST_UNDELIVERED
     rig.step()

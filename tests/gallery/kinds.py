@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from spool.banks import BANKS_BYTES
-from spool.digest import digest
-from spool.format import HEADER, HEADER_BYTES
-from spool.identity import read_identity
+from spool.format.segment import seal
+from spool.format.segment_format import HEADER, HEADER_BYTES
+from spool.format.wire import encode
+from spool.index.identity import read_identity
 from spool.layout import SENT, SPARE, Layout, segment_name
-from spool.segment import seal
-from spool.wire import encode
+from spool.native.digest import digest
+from spool.storage.ab_slots import BANKS_BYTES
 from tests.gallery.good import Good
 from tests.spool import plain
 from tests.spool.rig import Rig
@@ -73,7 +73,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 def sequences(*frames: plain.Frame) -> frozenset[int]:
-    """Of the messages in these frames."""
+    """The sequence numbers of the messages in these frames."""
     return frozenset(frame.sequence + i for frame in frames for i in range(len(frame.datagrams)))
 
 
@@ -561,7 +561,7 @@ def marks_cut(copy: Copy) -> frozenset[int]:
 
 
 def marks_foreign(copy: Copy) -> frozenset[int]:
-    """A segment made anew under the marks: their rows match nothing."""
+    """A segment rewritten under the marks: their rows match nothing."""
     rewrite_header(copy.path(PACKED), 64, created_ns=1)
     return NOTHING
 
@@ -612,7 +612,7 @@ def spare_flipped(copy: Copy) -> frozenset[int]:
 
 
 def leftovers(copy: Copy) -> frozenset[int]:
-    """Half-made files, and some that are nobody's."""
+    """Half-made files, and some without an owner."""
     (copy.layout.segments / "00000000000000000009.spare.tmp").write_bytes(b"bruceseg")
     (copy.layout.segments / "notes.txt").write_text("not ours")
     return NOTHING

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from spool.errors import UnknownVersion
-from spool.identity import read_identity
+from spool.fsck.repair import Action, Mode, Step, apply, plan, refused
+from spool.index.identity import read_identity
 from spool.layout import Layout
-from spool.repair import Action, Mode, Step, apply, plan, refused
 from tests.gallery import kinds
 from tests.gallery.good import FIRST_UNDELIVERED, Good
 from tests.gallery.kinds import KINDS, Copy, Spoil
@@ -26,35 +26,32 @@ from tests.gallery.trial import (
 )
 
 REFUSED = {kinds.newer_version}
-"""Nobody touches what a newer release wrote."""
+"""A newer release's files stay untouched."""
 ANEW = {kinds.removed_all}
-"""Nothing is left of the log: it begins anew, under another uuid."""
+"""Nothing is left of the log: a new one begins, under another uuid."""
 UNCOUNTED = {kinds.ledger_garbage: 7, kinds.ledger_cut: 7}
-"""What the ledger counted is known to nobody else."""
+"""The ledger's counts are known from nowhere else."""
 SILENT = {
     *(kinds.footer_gone, kinds.index_gone, kinds.marks_gone),
     *(kinds.identity_gone, kinds.spare_flipped, kinds.leftovers),
 }
-"""What `verify` calls no damage: nothing is lost by it, or it may be so."""
+"""Kinds that `verify` calls no damage: nothing is lost by them, or they may be so."""
 
 
 @pytest.fixture
-def copied(good: Good, home: Path, request: pytest.FixtureRequest) -> tuple[Copy, frozenset[int]]:
+def copied(good: Good, home: Path, spoil: Spoil) -> tuple[Copy, frozenset[int]]:
     """A damaged copy, and what was destroyed in it."""
-    layout, hit = damaged(good, request.param, home)
+    layout, hit = damaged(good, spoil, home)
     return Copy(layout, good), hit
 
 
 def over(spoils: list[Spoil]) -> pytest.MarkDecorator:
     """The test for each of these kinds."""
-    ids = [spoil.__name__ for spoil in spoils]
-    return pytest.mark.parametrize(
-        ("copied", "spoil"), [(s, s) for s in spoils], ids=ids, indirect=["copied"]
-    )
+    return pytest.mark.parametrize("spoil", spoils, ids=[spoil.__name__ for spoil in spoils])
 
 
 def judge(good: Good, spoil: Spoil, hit: frozenset[int], found: Started) -> None:
-    """What must be so after a start, whatever was damaged."""
+    """The conditions that hold after a start, whatever was damaged."""
     served = {sequence: data for sequence, data in found.served.items() if sequence != found.new}
     assert found.twice == []
     assert found.served[found.new] == NEW
@@ -71,9 +68,9 @@ def judge(good: Good, spoil: Spoil, hit: frozenset[int], found: Started) -> None
     assert account.received == before.received + 1 - UNCOUNTED.get(spoil, 0)
     assert account.delivered <= before.delivered, "what was not delivered is called so"
     assert account.received == account.delivered + account.backlog + sum(account.by_reason().values())
-    if account.floor > FIRST_UNDELIVERED:
+    if account.low_watermark > FIRST_UNDELIVERED:
         # Only if all before it is gone.
-        assert set(range(FIRST_UNDELIVERED, account.floor)) <= hit
+        assert set(range(FIRST_UNDELIVERED, account.low_watermark)) <= hit
 
 
 @over(KINDS)
@@ -90,6 +87,7 @@ def test_verify_finds_it(copied: tuple[Copy, frozenset[int]], spoil: Spoil) -> N
     assert state_of(layout.directory) == before
 
 
+@pytest.mark.sample(one_of=2)
 @pytest.mark.parametrize("boot", [KILLED_IN, NEXT], ids=["same boot", "next boot"])
 @over(KINDS)
 def test_a_start(copied: tuple[Copy, frozenset[int]], spoil: Spoil, boot: int) -> None:
@@ -103,11 +101,12 @@ def test_a_start(copied: tuple[Copy, frozenset[int]], spoil: Spoil, boot: int) -
         assert state_of(copy.layout.directory) == before
         return
     judge(copy.good, spoil, hit, start(home, boot))
-    # And again: what the first start did stands.
+    # A second start changes nothing that the first one did.
     judge_again = start(home, boot)
     assert judge_again.twice == []
 
 
+@pytest.mark.sample(one_of=3)
 @pytest.mark.parametrize("mode", Mode)
 @over([spoil for spoil in KINDS if spoil not in REFUSED])
 def test_a_repair(copied: tuple[Copy, frozenset[int]], spoil: Spoil, mode: Mode) -> None:
@@ -131,7 +130,7 @@ def test_a_repair(copied: tuple[Copy, frozenset[int]], spoil: Spoil, mode: Mode)
 
 
 def check_originals(copy: Copy, planned: list[Step], mode: Mode, before: dict[str, str]) -> None:
-    """What was replaced or set aside is in quarantine, byte for byte."""
+    """Files that were replaced or set aside are in quarantine, byte for byte."""
     kept = set(state_of(copy.layout.quarantine).values())
     # These get a header, or a footer, before they are copied.
     changed = {one.path for one in planned if one.action is Action.HEADER} | {copy.path(kinds.LIVE)}

@@ -8,9 +8,9 @@ from unittest import mock
 
 import pytest
 
-from cli import exits
-from spool import abreast
+from cli.terminal import errors
 from spool.layout import Layout
+from spool.storage import parallel
 from tests.cli.program import run
 from tests.gallery import kinds
 from tests.gallery.good import FIRST_UNDELIVERED, Good
@@ -34,11 +34,12 @@ LOOKS = (
     ("inspect", "repair"),
 )
 
-EVERY = (exits.FINE, exits.FOUND, exits.UNREACHABLE)
-CODES = {kinds.directory_for_segment: (*EVERY, exits.USAGE)}
-"""What the filesystem refuses to read is named, and is bad usage, as with any file."""
+EVERY = (errors.FINE, errors.FOUND, errors.UNREACHABLE)
+CODES = {kinds.directory_for_segment: (*EVERY, errors.USAGE)}
+"""A file that the filesystem refuses to read is named, and is bad usage, as any such file is."""
 
 
+@pytest.mark.sample(one_of=3)
 @pytest.mark.parametrize("spoil", KINDS, ids=lambda spoil: spoil.__name__)
 def test_every_look_at_damage_ends_in_a_documented_code(good: Good, home: Path, spoil: Spoil) -> None:
     """No exception comes through, the code says something of the spool, and nothing is written."""
@@ -48,25 +49,29 @@ def test_every_look_at_damage_ends_in_a_documented_code(good: Good, home: Path, 
         done = run(*arguments, "--spool", layout.directory)
         assert done.returncode in CODES.get(spoil, EVERY), (arguments, done)
         found_nothing = "find" in arguments  # as grep, it says nothing of that
-        assert done.stdout or done.stderr or done.returncode == exits.FINE or found_nothing, (arguments, done)
+        assert done.stdout or done.stderr or done.returncode == errors.FINE or found_nothing, (
+            arguments,
+            done,
+        )
     assert state_of(layout.directory) == before
 
 
+@pytest.mark.sample(one_of=3)
 @pytest.mark.parametrize("spoil", KINDS, ids=lambda spoil: spoil.__name__)
 def test_on_one_processor_and_on_many_the_same_is_found(good: Good, home: Path, spoil: Spoil) -> None:
     """`verify` of a spool and of its files, and `find`: the same words in the same order, the same code."""
     layout, _ = damaged(good, spoil, home)
     files = sorted(path for path in layout.segments.glob("*.s*") if path.is_file())
     before = state_of(layout.directory)
-    with mock.patch.object(abreast, "processors", return_value=1):
+    with mock.patch.object(parallel, "processors", return_value=1):
         alone = look(layout, files)
-    with mock.patch.object(abreast, "processors", return_value=4):
+    with mock.patch.object(parallel, "processors", return_value=4):
         assert look(layout, files) == alone
     assert state_of(layout.directory) == before
 
 
 def look(layout: Layout, files: list[Path]) -> list[object]:
-    """What is said of a spool, but for the time at which it is."""
+    """A command's report on a spool, without the time at which it was made."""
     found: list[object] = []
     for arguments in (["--spool", layout.directory], files):
         done = run("inspect", "verify", "--json", "--hashes", *arguments)

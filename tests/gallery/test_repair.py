@@ -1,4 +1,7 @@
-"""A repair by hand: killed anywhere, beside others, of a file by itself; and the index built anew."""
+"""A repair by hand: killed anywhere, beside others, of a file by itself; and the index rebuilt.
+
+These are the tests of `spool.fsck.repair`, too.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from spool import crash_point
-from spool.check import Check
-from spool.crash_point import POINTS
 from spool.errors import BadSpool, SpoolBusy
-from spool.finding import Kind, Severity
-from spool.frame import SEQUENCE
-from spool.index import read_committed
+from spool.format.frame import SEQUENCE
+from spool.format.scan import read_header
+from spool.fsck.check import Check
+from spool.fsck.finding import Kind, Severity
+from spool.fsck.repair import Action, Mode, apply, copy_file, plan, plan_file, reindex
+from spool.index.index import read_committed
 from spool.layout import Layout
-from spool.lock import Lock
-from spool.reindex import reindex
-from spool.repair import Action, Mode, apply, copy_file, plan, plan_file
-from spool.scan import read_header
+from spool.storage import failpoint
+from spool.storage.failpoint import POINTS
+from spool.storage.lock import Lock
 from tests.gallery import kinds
 from tests.gallery.good import Good
 from tests.gallery.kinds import LATER, SEALED, Copy, flip
@@ -46,7 +48,7 @@ def test_a_repair_that_is_killed_is_done_again(good: Good, home: Path, point: st
     points.write_text(f"{point}\n")
     child = os.fork()
     if child == 0:
-        crash_point.ARMED = str(points)
+        failpoint.ARMED = str(points)
         with booted(KILLED_IN):
             apply(copy.layout, Mode.SKIP_DAMAGED)
         os._exit(0)
@@ -78,7 +80,7 @@ def test_a_plan_reads_a_spool_once(
 
 @pytest.mark.parametrize("name", ["lock", "owner"])
 def test_no_repair_beside_others(good: Good, home: Path, name: str) -> None:
-    """Where a daemon has the spool, or a job delivers from it, nothing is touched."""
+    """In a spool that a daemon has, or that a job delivers from, nothing is touched."""
     copy, _ = worst(good, home)
     before = state_of(copy.layout.directory)
     lock = Lock(getattr(copy.layout, name), "held by a test")
@@ -94,18 +96,19 @@ def test_no_repair_beside_others(good: Good, home: Path, name: str) -> None:
 
 
 def test_what_is_lost_is_known_afterwards(good: Good, home: Path) -> None:
-    """A gap stands where the frame was, all else is in its place; damage that comes later is told from it."""
+    """A hole replaces the lost frame, all else is in its place; later damage is distinguished from it."""
     layout, hit = damaged(good, kinds.flipped_value, home)
     path = layout.segments / good.names[SEALED]
     (step,) = plan(layout)
-    assert (step.action, step.kept, step.lost) == (Action.REWRITE, 60 - len(hit), ((min(hit), len(hit)),))
+    assert (step.action, step.kept) == (Action.REWRITE, 60 - len(hit))
+    assert step.lost.tolist() == [[min(hit), len(hit)]]
     original = path.read_bytes()
     with booted(KILLED_IN):
         apply(layout, Mode.SKIP_DAMAGED)
     assert (layout.quarantine / f"{path.name}.damaged").read_bytes() == original
     found = [one for one in Check().spool(layout) if one.kind is not Kind.OUTCOMES]
     assert [(one.kind, one.severity, one.path) for one in found] == [(Kind.GAP, Severity.NOTE, path)]
-    assert found[0].sentence == f"a repair left a gap: 3 messages from {min(hit)} on are lost"
+    assert found[0].sentence == f"a repair left a gap for 3 messages from {min(hit)} on"
     assert len(path.read_bytes()) == len(original)
     flip(path, good.frames[SEALED][-2].offset + 100)
     assert [one.action for one in plan(layout)] == [Action.REWRITE]

@@ -1,4 +1,4 @@
-"""What `verify`, `repair` and a start say and do for one kind of damage."""
+"""The results of `verify`, `repair` and a start for one kind of damage."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-from spool import repair
-from spool.account import Account, take_account
-from spool.catalogue import Catalogue
-from spool.check import Check
-from spool.finding import Finding, Severity
+from spool.format.batch import Topics
+from spool.format.wire import encode
+from spool.fsck import repair
+from spool.fsck.check import Check
+from spool.fsck.finding import Finding, Severity
+from spool.index.segment_list import SegmentList
 from spool.layout import Layout
-from spool.marks import Marks
-from spool.reader import Reader
-from spool.record import Topics
-from spool.wire import encode
+from spool.marks.marks import Marks
+from spool.read.overview import SpoolTotals, take_totals
+from spool.read.reader import Reader
 from tests.gallery.good import Good
 from tests.gallery.kinds import Copy, Spoil
 from tests.spool.rig import Rig
@@ -41,7 +41,7 @@ def state_of(directory: Path) -> dict[str, str]:
 
 
 def damages(layout: Layout) -> list[Finding]:
-    """What `verify` exits with 1 for."""
+    """The damages for which `verify` exits with 1."""
     return [one for one in Check().spool(layout) if one.severity is Severity.DAMAGE]
 
 
@@ -54,11 +54,11 @@ class Started(NamedTuple):
     """Sequence number of the message that came then."""
     synced: int
     served: dict[int, bytes]
-    """What whoever delivers finds, by sequence number."""
+    """The messages that a reader finds after a start, by sequence number."""
     twice: list[int]
-    account: Account
+    account: SpoolTotals
     resolved: set[int]
-    """Above the floor."""
+    """Above the low watermark."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def start(home: Path, boot: int) -> Started:
         new = rig.append([NEW])
         rig.step()
         served, twice = dict[int, bytes](), list[int]()
-        reader = Reader(Catalogue(rig.layout), Topics())
+        reader = Reader(SegmentList(rig.layout), Topics())
         reader.allow(rig.keeper._committer.number, int(rig.keeper._committer.tail[0]))
         while batch := reader.next():
             for row, sequence in enumerate(batch.sequence.tolist()):
@@ -83,7 +83,7 @@ def start(home: Path, boot: int) -> Started:
                 served[sequence] = bytes(batch.datagram(row))
         reader.close()
         # As the delivery worker opens them: what cannot be read is set aside.
-        marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
+        marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
         resolved = {
             info.first_sequence + chunk * 16064 + bit
             for info, chunk, bitmap in marks.chunks()
@@ -91,7 +91,7 @@ def start(home: Path, boot: int) -> Started:
             if bitmap[bit // 8] >> bit % 8 & 1
         }
         marks.close()
-        account = take_account(rig.layout, list)
+        account = take_totals(rig.layout, list)
         return Started(rig.identity.spool, new, rig.synced, served, twice, account, resolved)
     finally:
         rig.crash()

@@ -1,4 +1,4 @@
-"""What the tests of the intake share."""
+"""The fixtures that the tests of the intake share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _childless() -> Iterator[None]:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A directory on tmpfs, where a spool and its staging can lie."""
+    """A directory on tmpfs for a spool and its staging."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bruce-test-") as name:
         yield Path(name)
 

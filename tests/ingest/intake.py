@@ -8,14 +8,13 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-from ingest import burst
-from ingest.bank import reset, store_word
-from ingest.datagram import open_socket, set_timeout
-from ingest.staging import Staging
-from ingest.worker import MSG_DONTWAIT, MSG_WAITFORONE, IngestWorker
-from spool.frame import BURST
-from spool.ledger import Ledger
-from spool.wire import reason_name
+from ingest.buffers.staging import FEW_SLOTS, MSG_DONTWAIT, MSG_WAITFORONE, Staging, reset, store_word
+from ingest.sockets.listening import open_socket, set_timeout
+from ingest.worker import burst
+from ingest.worker.worker import IngestWorker
+from spool.format.frame import BURST
+from spool.format.wire import reason_name
+from spool.shared.ledger import Ledger
 from tests.spool import plain
 from tests.spool.rig import Rig
 
@@ -25,12 +24,13 @@ SO_SNDBUFFORCE = 32
 
 
 class Intake:
-    """A socket and who sends to it, a spool, a staging file, and the worker between them."""
+    """A socket and its sender, a spool, a staging file, and the worker between them."""
 
-    def __init__(self, directory: Path, slots: int = SLOTS, **options: int) -> None:
+    def __init__(self, directory: Path, slots: int = SLOTS, *, few: int = FEW_SLOTS, **options: int) -> None:
+        """`few`: datagrams in a burst, until one has as many."""
         chosen = {"segment_bytes": SEGMENT_BYTES, "max_bytes": 64 << 20, **options}
         self.rig = Rig(directory, **chosen)
-        self.slots = slots
+        self.slots, self._few = slots, few
         self.receiver = open_socket(directory / "socket")
         set_timeout(self.receiver)
         self.sender = connect(directory / "socket")
@@ -38,7 +38,7 @@ class Intake:
 
     @property
     def staging_path(self) -> Path:
-        """Where the staging file lies."""
+        """The path of the staging file."""
         return self.rig.directory / "staging"
 
     def start(self) -> IngestWorker:
@@ -46,7 +46,7 @@ class Intake:
         self.rig.reopen()
         self.worker = IngestWorker(
             self.receiver,
-            Staging(self.staging_path, self.rig.identity.spool, self.slots),
+            Staging(self.staging_path, self.rig.identity.spool, self.slots, self._few),
             self.rig.writer,
             Ledger(self.rig.layout.ledger),
             bell=self.rig.bell,
@@ -79,14 +79,19 @@ class Intake:
             self.sender.send(data)
 
     def receive(self) -> int:
-        """Steps 1 to 3 of the protocol: reset, arm, recvmmsg. What was received is not stored."""
+        """Steps 1 to 3 of the protocol: reset, arm, recvmmsg. The received messages are not stored."""
         staging, libc = self.worker.staging, ctypes.CDLL(None, use_errno=True)
-        reset(staging.bank(0), staging.slots)
+        reset(staging.buffer(0), staging.slots)
         store_word(staging.armed_at, int(self.worker.writer.tail[BURST]) + 1)
         flags = MSG_WAITFORONE | MSG_DONTWAIT
-        fd, headers = self.receiver.fileno(), ctypes.c_void_p(staging.bank(0))
+        fd, headers = self.receiver.fileno(), ctypes.c_void_p(staging.buffer(0))
         got = int(libc.recvmmsg(fd, headers, self.slots, flags, None))
         return got if got >= 0 or ctypes.get_errno() == errno.EAGAIN else -ctypes.get_errno()
+
+    def list_received(self) -> int:
+        """Receive, and list it for the store loop, which does not run; how many datagrams."""
+        self.receive()
+        return self.worker.staging.list_messages(0, self.worker._messages)
 
     def stored(self) -> list[bytes]:
         """The datagrams in the log, in order."""

@@ -15,23 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from ingest.datagram import open_socket, set_timeout
-from ingest.fd_store import FdStore
-from ingest.kernels import compile_kernels
-from ingest.lines import Lines, make_bells
-from ingest.listener import listen_tcp, listen_unix
-from ingest.staging import Staging
-from ingest.stream_worker import StreamWorker
-from ingest.worker import IngestWorker
-from spool.format import body_room
-from spool.histogram import SIZE_WORDS, read_sizes
-from spool.keeper import Keeper
-from spool.ledger import Ledger, read_ledger
+from cli.daemon.compiling import compile_kernels
+from ingest.buffers.connection_buffers import ConnectionBuffers, make_bells
+from ingest.buffers.staging import Staging
+from ingest.sockets.holding import FdStore
+from ingest.sockets.listening import listen_tcp, listen_unix, open_socket, set_timeout
+from ingest.streams.stream_worker import StreamWorker
+from ingest.worker.worker import IngestWorker
+from spool.format.segment_format import body_room
+from spool.format.wire import Reason, encode, reason_name
+from spool.log.keeper import Keeper
+from spool.log.recovery import open_spool
+from spool.log.writer import Writer
 from spool.options import SpoolOptions
-from spool.page import Field, Page
-from spool.recovery import open_spool
-from spool.wire import Reason, encode, reason_name
-from spool.writer import Writer
+from spool.shared.histogram import SIZE_WORDS, read_sizes
+from spool.shared.ledger import Ledger, read_ledger
+from spool.shared.state import Field, SharedState
 from tests.ingest.intake import connect
 from tests.spool import plain
 
@@ -39,7 +38,7 @@ PATIENCE_S = 120
 """For what should take milliseconds, on a machine that has other work."""
 
 CHILDREN: set[int] = set()
-"""Those of `fork` that nobody has waited for."""
+"""The children of `fork` that no test has waited for."""
 
 
 def fork(run: Callable[[], object]) -> int:
@@ -51,7 +50,7 @@ def fork(run: Callable[[], object]) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         return pid
     try:
-        # As the supervisor does: who has not yet said how it ends in order will be told again.
+        # As the supervisor does: a process that has no signal handler yet gets the signal again.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         run()
@@ -62,7 +61,7 @@ def fork(run: Callable[[], object]) -> int:
 
 
 def await_end(pid: int, *, asking: bool = False) -> int:
-    """The exit code of a child, told to stop meanwhile if `asking`; it is killed when it takes too long."""
+    """The exit code of a child, stopped meanwhile if `asking`; it is killed when it takes too long."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         if asking:
@@ -77,7 +76,7 @@ def await_end(pid: int, *, asking: bool = False) -> int:
 
 
 def end_children() -> None:
-    """Kill who is left when a test has failed, and wait for it."""
+    """Kill the children that are left when a test has failed, and wait for them."""
     for pid in list(CHILDREN):
         os.kill(pid, signal.SIGKILL)
         await_end(pid)
@@ -87,13 +86,13 @@ class Processes:
     """The processes of one intake, by role."""
 
     def __init__(self, directory: Path, slots: int = 16, *, stream_limit: int = 0, **options: Any) -> None:
-        """`stream_limit`: with a stream worker, too, for messages of so many bytes."""
+        """`stream_limit`: with a stream worker, too, for messages of up to this many bytes."""
         self.options = SpoolOptions(directory=directory / "spool", **{"min_free_bytes": 0, **options})
         self.directory, self.slots = directory, slots
         self.path = directory / "socket"
         self.spool = open_spool(self.options)
         self.layout = self.spool.layout
-        self.page = Page(directory / "page")
+        self.shared = SharedState(directory / "page")
         self.open_socket()
         self.bell = os.eventfd(0, os.EFD_NONBLOCK)
         self.stream_limit, self.stream_path = stream_limit, directory / "stream"
@@ -103,8 +102,8 @@ class Processes:
         compile_kernels()
         self.pids: dict[str, int] = {}
         # As the daemon does: two workers that make it at once would each map their own.
-        if lines := self._lines():
-            lines.close()
+        if buffers := self._buffers():
+            buffers.close()
         for role in ("keeper", "ingest", "stream")[: 3 if stream_limit else 2]:
             self.start(role)
 
@@ -112,31 +111,33 @@ class Processes:
         """A socket, as every start makes one of its own."""
         if hasattr(self, "receiver"):
             self.receiver.close()
+            # The keeper has a copy of it.
+            self.path.unlink()
         self.receiver = open_socket(self.path)
         set_timeout(self.receiver)
 
     def start(self, role: str) -> None:
         """Fork a role."""
-        # What the supervisor does beside waiting.
+        # The supervisor does this beside waiting.
         self.store.attend()
         self.pids[role] = fork({"ingest": self._ingest, "keeper": self._keep, "stream": self._stream}[role])
 
     @property
     def tcp(self) -> tuple[str, int]:
-        """Where the TCP input listens."""
+        """The address of the TCP input."""
         host, port = self.listeners[1].getsockname()
         return host, port
 
-    def _lines(self) -> Lines | None:
+    def _buffers(self) -> ConnectionBuffers | None:
         if not self.stream_limit:
             return None
         path, room = self.directory / "lines", body_room(self.options.segment_bytes)
-        return Lines(path, self.spool.identity.spool, self.stream_limit, self.bells, room=room)
+        return ConnectionBuffers(path, self.spool.identity.spool, self.stream_limit, self.bells, room=room)
 
     def _stream(self) -> None:
-        lines = self._lines()
-        assert lines
-        worker = StreamWorker(self.listeners, lines, self.store, self.page)
+        buffers = self._buffers()
+        assert buffers
+        worker = StreamWorker(self.listeners, buffers, self.store, self.shared)
         signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "stopping", True))
         worker.run()
 
@@ -145,20 +146,20 @@ class Processes:
         worker = IngestWorker(
             self.receiver,
             Staging(self.directory / "staging", self.spool.identity.spool, self.slots),
-            Writer(self.layout, self.spool.identity, self.page),
+            Writer(self.layout, self.spool.identity, self.shared),
             Ledger(self.layout.ledger),
             bell=self.bell,
             last_reader=True,
         )
-        if lines := self._lines():
-            worker.serve(lines)
+        if buffers := self._buffers():
+            worker.serve(buffers)
         signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "stopping", True))
         worker.run()
 
     def _keep(self) -> None:
         self.store.forget()
         keeper = Keeper(
-            self.layout, self.spool.identity, self.options, self.page, bell=self.bell, announce=lambda: None
+            self.layout, self.spool.identity, self.options, self.shared, bell=self.bell, announce=lambda: None
         )
         signal.signal(signal.SIGTERM, lambda *_: setattr(keeper, "stopping", True))
         keeper.run()
@@ -206,9 +207,9 @@ class Processes:
         return found
 
     def has_exact_sizes(self) -> bool:
-        """Whether the page counts each stored message's size, once."""
+        """Whether the shared state counts each stored message's size, once."""
         stored = [len(data) for segment in self.segments() for _, data in segment.messages()]
-        found = read_sizes(self.page.words[Field.SIZES :][:SIZE_WORDS])
+        found = read_sizes(self.shared.words[Field.SIZES :][:SIZE_WORDS])
         at = np.searchsorted(found.bounds, stored)
         counts = tuple(np.bincount(at, minlength=len(found.counts)).tolist())
         return (found.counts, found.total) == (counts, sum(stored))
@@ -220,7 +221,7 @@ class Processes:
 
 
 def message(who: int, number: int, size: int) -> bytes:
-    """A message that says who sent it, which it is, and how long it is."""
+    """A message with its sender, its number and its length."""
     fill = struct.pack(">IQI", who, number, size) * (size // 16)
     return encode(b"from-%d" % who, fill, timestamp=number)
 

@@ -1,4 +1,4 @@
-"""Who may write to which topics: the rules, asked of messages as they come, and counted by sender."""
+"""The users' rights to topics: the rules, asked of messages as they come, and counted by sender."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest import burst
-from ingest.access import NO_ID, TCP_GID, Rules
-from ingest.accounts import look_up
+from ingest.access import NO_ID, TCP_GID, Rules, look_up
 from ingest.errors import BadAccessRule, NoAccounts
-from ingest.worker import IngestWorker
-from spool.ledger import read_ledger
-from spool.wire import Reason, encode
+from ingest.worker import burst
+from ingest.worker.worker import IngestWorker
+from spool.format.wire import Reason, encode
+from spool.shared.ledger import read_ledger
 from tests.ingest.intake import Intake, connect
 from tests.ingest.processes import await_end, fork
 
@@ -69,14 +68,14 @@ def refused_by_uid(intake: Intake, reason: Reason) -> dict[int | None, int]:
 
 @given(st.text("ab*?.", max_size=8), st.text("ab.", min_size=1, max_size=10))
 def test_patterns_fit_as_in_a_shell(pattern: str, topic: str) -> None:
-    """Stars and question marks stand for what Python's fnmatch has them stand for."""
+    """Stars and question marks match what they match in Python's fnmatch."""
     rules = Rules({pattern or "x": []}, own_uid=1)
     fits = fnmatch.fnmatchcase(topic, pattern or "x")
     assert rules.permits(topic.encode(), SOMEBODY, SOMEBODY) is not fits
 
 
 def test_the_first_pattern_that_fits_decides() -> None:
-    """Also when a later one would let the sender in; and what none fits is everybody's."""
+    """Also when a later one would let the sender in; a topic that no pattern fits is open to all."""
     rules = Rules({"pay.*": ["uid:7"], "*.eu": ["everybody"], "pay.us": ["uid:8"]}, own_uid=1)
     assert rules.permits(b"pay.eu", 7, 0)
     assert not rules.permits(b"pay.eu", 8, 0)
@@ -86,7 +85,7 @@ def test_the_first_pattern_that_fits_decides() -> None:
 
 
 def test_no_rules_no_questions() -> None:
-    """Without rules the kernels are told so by an address of 0, and everybody may write."""
+    """Without rules the kernels get an address of 0, and every sender may write."""
     assert Rules({}).address == 0
     assert Rules({}).permits(b"t", SOMEBODY, SOMEBODY)
 
@@ -111,7 +110,7 @@ def test_who_is_not_known_is_nobody() -> None:
 
 
 def test_a_group_has_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group stands for processes in it, and for the users that the host lists; not for their own groups."""
+    """A group means the processes in it and the users that the host lists; not those users' own groups."""
     user = pwd.getpwuid(0)
     staff = grp.struct_group(("staff", "x", 50, [user.pw_name, "gone"]))
     monkeypatch.setattr(grp, "getgrnam", {"staff": staff}.__getitem__)
@@ -123,13 +122,13 @@ def test_a_group_has_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["user:nobody-of-this-name", "group:nobody-of-this-name"])
 def test_names_that_the_host_does_not_know(name: str) -> None:
-    """One sentence says which rule, and who."""
+    """One sentence names the rule and the user."""
     with pytest.raises(BadAccessRule, match=r'\[access\] "pay\.\*": there is no (user|group) \'nobody'):
         Rules({"pay.*": [name]})
 
 
 def test_a_host_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory of users that stands still: after a limited time it is said so, and no child is left."""
+    """A user directory that hangs: after a limited time an error says so, and no child is left."""
     before = psutil.Process().children()
     monkeypatch.setattr(pwd, "getpwnam", lambda _name: time.sleep(3600))
     with pytest.raises(NoAccounts, match=r"nsswitch\.conf"):
@@ -147,7 +146,7 @@ def test_a_host_whose_answer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 @root_only
 @pytest.mark.parametrize("size", [10, 5000], ids=["small", "large"])
 def test_refused_by_uid_and_by_gid(open_intake: Intake, size: int) -> None:
-    """What its sender may not write is not stored, and counted by sender, with a sample; the rest stays."""
+    """Messages that their sender may not write are not stored, and counted, with a sample; the rest stays."""
     enforce(open_intake.worker, Rules({"pay.*": ["uid:4001", "gid:5001"]}, own_uid=99))
     path, pay, logs = (
         open_intake.rig.directory / "socket",
@@ -183,7 +182,7 @@ def test_a_group_of_the_process_alone_is_not_seen(open_intake: Intake) -> None:
 
 
 def test_own_user_may_write_everywhere(intake: Intake) -> None:
-    """Who runs bruce owns the spool, and is never refused."""
+    """The user that runs bruce owns the spool, and is never refused."""
     enforce(intake.worker, Rules({"*": []}))
     intake.take([encode(b"t", b"")])
     assert len(intake.stored()) == 1
@@ -204,9 +203,7 @@ def test_without_room_what_is_forbidden_keeps_its_reason(intake: Intake) -> None
     """The ledger counts it as not permitted, not as without room."""
     enforce(intake.worker, Rules({"a": []}, own_uid=SOMEBODY))
     intake.queue([encode(b"a", b"1"), encode(b"b", b"2")])
-    used = intake.receive()
-    intake.worker.job[burst.USED] = used
-    intake.worker._discard(0)
+    intake.worker._discard(intake.list_received(), 0)
     found = {(row.reason, row.topic): row.count for row in read_ledger(intake.rig.layout.ledger)}
     assert found == {(Reason.NOT_PERMITTED, b""): 1, (Reason.SPOOL_FULL, b"b"): 1}
 

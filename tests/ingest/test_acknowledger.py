@@ -1,24 +1,36 @@
-"""The acknowledger step by step, in this process: what it says when, and what it never says."""
+"""The acknowledger step by step, in this process: its replies, and the outbox that they wait in."""
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ingest import acknowledger, burst
-from ingest.acknowledger import Acknowledger
-from ingest.datagram import open_socket
+from ingest import acknowledger
+from ingest.acknowledger import (
+    FINISH_S,
+    GIVE_UP_S,
+    MOST,
+    MOST_REPLIES,
+    MOST_REPLIES_OF_ONE,
+    UNREAD_S,
+    Acknowledger,
+    Outbox,
+)
+from ingest.buffers.staging import MSG_DONTWAIT, MSG_WAITFORONE
 from ingest.reply import WHEN_DELIVERED, WHEN_SYNCED, Status
-from ingest.worker import MSG_DONTWAIT, MSG_WAITFORONE
-from spool.catalogue import Catalogue
-from spool.changes import Changes, Discard
-from spool.marks import Marks
-from spool.page import Field
-from spool.wire import Reason, encode
+from ingest.sockets.listening import open_socket
+from ingest.worker import burst
+from spool.format.wire import Reason, encode
+from spool.index.segment_list import SegmentList
+from spool.marks.discarded import Changes, Discard
+from spool.marks.marks import Marks
+from spool.shared.state import Field
 from tests.ack_client import Client, with_flags
 from tests.ingest.intake import Intake
 
@@ -27,7 +39,7 @@ class Scene:
     """An intake, an acknowledger and a client, each of which does nothing by itself."""
 
     def __init__(self, intake: Intake) -> None:
-        self.intake, self.page = intake, intake.rig.page
+        self.intake, self.shared = intake, intake.rig.shared
         self.path = intake.rig.directory / "ack"
         self.receiver = open_socket(self.path)
         self.bell = os.eventfd(0, os.EFD_NONBLOCK)
@@ -36,21 +48,24 @@ class Scene:
         self.client = Client(self.path)
         self.ack = self.start()
 
-    def start(self, *, knows_delivery: bool = True, last_reader: bool = True) -> Acknowledger:
+    def start(
+        self, *, knows_delivery: bool = True, last_reader: bool = True, most: int = MOST
+    ) -> Acknowledger:
         """An acknowledger that knows nothing of those before it."""
         self.ack = Acknowledger(
             self.receiver,
             self.intake.receiver.getsockname(),
             self.intake.rig.layout,
-            self.page,
+            self.shared,
             bell=self.bell,
             last_reader=last_reader,
             knows_delivery=knows_delivery,
+            most=most,
         )
         return self.ack
 
     def take_in(self) -> None:
-        """The ingest worker stores what lies in its socket; nothing is synced."""
+        """The ingest worker stores the messages in its socket; nothing is synced."""
         while self.intake.worker._round():
             continue
 
@@ -97,7 +112,7 @@ def test_synced_is_said_when_it_is(scene: Scene) -> None:
 
 
 def test_messages_of_others_are_not_taken_for_ours(scene: Scene) -> None:
-    """The same bytes from another process say nothing of ours, which stand behind them."""
+    """The same bytes from another process answer none of ours, which are behind them."""
     twin = encode(b"t", b"v", timestamp=7, partition_key=0)
     child = os.fork()
     if not child:
@@ -116,7 +131,7 @@ def test_messages_of_others_are_not_taken_for_ours(scene: Scene) -> None:
 
 
 def test_what_was_lost_on_the_way(scene: Scene) -> None:
-    """A message that later ones have overtaken will not come any more, and its sender is told so."""
+    """A message that later ones have overtaken will not come any more; its sender gets that answer."""
     for number in range(3):
         scene.client.send(b"v%d" % number, WHEN_SYNCED, timestamp=number)
     scene.ack.step()
@@ -129,11 +144,13 @@ def test_what_was_lost_on_the_way(scene: Scene) -> None:
 
 def test_given_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is unknown after a while, and only once; should it still come, a later one is not taken for it."""
-    monkeypatch.setattr(acknowledger, "GIVE_UP_S", 0.0)
     scene.client.send(b"v", WHEN_SYNCED, timestamp=5)
     scene.ack.step()
-    assert scene.told() == [(Status.UNKNOWN, 5, -1)]
-    monkeypatch.setattr(acknowledger, "GIVE_UP_S", 60.0)
+    for after, replies in ((GIVE_UP_S / 2, []), (GIVE_UP_S, [(Status.UNKNOWN, 5, -1)])):
+        now = time.monotonic() + after
+        monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+        scene.ack.step()
+        assert scene.told() == replies
     scene.client.send(b"v", WHEN_SYNCED, timestamp=5)
     scene.ack.step()
     scene.take_in()
@@ -143,36 +160,36 @@ def test_given_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_full_spool(scene: Scene) -> None:
-    """Who asks is told at once, and nothing is taken; it is counted here, and as received nowhere."""
-    scene.page.words[Field.FULL] = 1
+    """A client that asks is answered at once, and nothing is taken; counted here, and as received nowhere."""
+    scene.shared.words[Field.FULL] = 1
     scene.client.send(b"v", WHEN_DELIVERED, timestamp=5)
     scene.ack.step()
     scene.client.drain()
     assert [(r.status, r.reason) for r in scene.client.told] == [(Status.DISCARDED, Reason.SPOOL_FULL)]
-    scene.page.words[Field.FULL] = 0
+    scene.shared.words[Field.FULL] = 0
     scene.take_in()
     scene.sync()
     assert scene.intake.stored() == []
-    assert scene.page.words[Field.ACK + acknowledger.REFUSED] == 1
+    assert scene.shared.words[Field.ACK + acknowledger.REFUSED] == 1
 
 
 def resolve(scene: Scene, changes: Changes) -> None:
-    """What a deliverer does: mark it, and be gone, as LMDB wants one environment a process."""
+    """Do as a deliverer does: mark it, and end, since LMDB wants one environment a process."""
     if scene.ack._fates:
         scene.ack._fates.close()
         scene.ack._fates = None
-    marks = Marks(scene.intake.rig.layout.delivery, Catalogue(scene.intake.rig.layout))
+    marks = Marks(scene.intake.rig.layout.delivery, SegmentList(scene.intake.rig.layout))
     marks.commit(changes)
     marks.close()
 
 
 def open_as_if_somebody_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no deliverer here; a process that holds the lock file itself would not see one."""
-    monkeypatch.setattr("spool.fates.is_in_use", lambda _path: True)
+    monkeypatch.setattr("spool.marks.outcomes.is_in_use", lambda _path: True)
 
 
 def test_delivered_is_said_when_it_is_marked(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the floor or above it; what was discarded is called that, with its reason."""
+    """The low watermark or a mark above it says so; a discarded message is called that, with its reason."""
     open_as_if_somebody_wrote(monkeypatch)
     for number in range(4):
         scene.client.send(b"v%d" % number, WHEN_DELIVERED, timestamp=number)
@@ -196,7 +213,7 @@ def test_delivered_is_said_when_it_is_marked(scene: Scene, monkeypatch: pytest.M
 
 
 def test_where_nobody_knows_what_is_delivered(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Marks that say no more than handed over are not called delivered."""
+    """Marks that say only "handed over" are not called delivered."""
     open_as_if_somebody_wrote(monkeypatch)
     scene.ack.close()
     scene.start(knows_delivery=False)
@@ -209,9 +226,10 @@ def test_where_nobody_knows_what_is_delivered(scene: Scene, monkeypatch: pytest.
     assert scene.told() == [(Status.SYNCED, 1, 0), (Status.UNKNOWN, 1, 0)]
 
 
-def test_more_than_can_be_waited_for(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_can_be_waited_for(scene: Scene) -> None:
     """While Kafka is away the oldest are given up, and no sender waits for it."""
-    monkeypatch.setattr(acknowledger, "MOST", 3)
+    scene.ack.close()
+    scene.start(most=3)
     for number in range(5):
         scene.client.send(b"v%d" % number, WHEN_DELIVERED, timestamp=number)
         scene.ack.step()
@@ -222,9 +240,10 @@ def test_more_than_can_be_waited_for(scene: Scene, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_one_sender_does_not_push_out_another(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one who has most to wait for gives up its oldest, whoever comes."""
-    monkeypatch.setattr(acknowledger, "MOST", 3)
+def test_one_sender_does_not_push_out_another(scene: Scene) -> None:
+    """The sender with most waiting gives up its oldest, whichever sender comes."""
+    scene.ack.close()
+    scene.start(most=3)
 
     def send(number: int) -> None:
         scene.client.send(b"v%d" % number, WHEN_DELIVERED, timestamp=number)
@@ -252,7 +271,7 @@ def test_one_sender_does_not_push_out_another(scene: Scene, monkeypatch: pytest.
 
 
 def test_a_full_datagram_socket(scene: Scene) -> None:
-    """What has no room there waits, in order, and so do those who send more; nothing is lost or doubled."""
+    """Messages without room there wait, in order, as do senders of more; none is lost or doubled."""
     sent = 0
     while not scene.ack._held:
         scene.client.send(b"v", 0, timestamp=sent)
@@ -273,19 +292,21 @@ def test_a_full_datagram_socket(scene: Scene) -> None:
 
 
 def test_a_stop_before_a_full_datagram_socket(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be passed on holds no stop up for ever: it is not answered, and so sent again."""
-    monkeypatch.setattr(acknowledger, "FINISH_S", 0.2)
+    """A message that cannot be passed on delays no stop for ever: it is not answered, and so sent again."""
     while not scene.ack._held:
         scene.client.send(b"v", WHEN_SYNCED)
         scene.ack._take()
     scene.ack.stopping = True
+    clock = time.monotonic
+    # Its FINISH_S go by in a fifth of a second.
+    monkeypatch.setattr(time, "monotonic", lambda: 5 * FINISH_S * clock())
     scene.ack.run()
     assert scene.told() == []
     scene.start()
 
 
 def test_a_successor_knows_nothing(scene: Scene) -> None:
-    """What one before it passed on is not answered by it."""
+    """A message that its predecessor passed on is not answered by it."""
     scene.client.send(b"v", WHEN_SYNCED, timestamp=1)
     scene.ack.step()
     scene.ack.close()
@@ -315,11 +336,11 @@ def test_who_cannot_be_answered(scene: Scene, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_counts(scene: Scene) -> None:
-    """What status shows."""
+    """The counts that status shows."""
     scene.client.send(b"v", WHEN_SYNCED)
     scene.client.again(with_flags(b"malformed, and too short to be anything", 0))
     scene.ack.step()
-    words = scene.page.words[Field.ACK :][: acknowledger.ACK_WORDS]
+    words = scene.shared.words[Field.ACK :][: acknowledger.ACK_WORDS]
     scene.ack._looked = 0.0
     scene.ack.step()
     assert words.tolist() == [2, 0, 0, 1, 0]
@@ -331,7 +352,7 @@ def test_counts(scene: Scene) -> None:
 
 
 def test_a_socket_that_was_handed_over_is_not_shut_down(scene: Scene) -> None:
-    """One that ends leaves it to its successor: what comes meanwhile waits in it, and is answered."""
+    """At its end it leaves the socket to its successor: later messages wait in it, and are answered."""
     scene.ack.close()
     first = scene.start(last_reader=False)
     first.stopping = True
@@ -343,3 +364,146 @@ def test_a_socket_that_was_handed_over_is_not_shut_down(scene: Scene) -> None:
     scene.sync()
     ack.step()
     assert [status for status, _, _ in scene.told()] == [Status.SYNCED]
+
+
+ROOM = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) + 1
+"""Datagrams that the queue of a client takes."""
+
+
+@pytest.fixture
+def sender(tmp_path: Path) -> Iterator[socket.socket]:
+    """A bound socket to send from."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
+        made.bind(str(tmp_path / "sender"))
+        yield made
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[socket.socket]:
+    """A client that replies are sent to."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
+        made.bind(str(tmp_path / "client"))
+        made.setblocking(False)
+        yield made
+
+
+@pytest.fixture
+def box(sender: socket.socket) -> Iterator[Outbox]:
+    """An outbox that sends from there."""
+    made = Outbox(sender)
+    yield made
+    made.close()
+
+
+def numbered(number: int) -> bytes:
+    """A reply that says which it is."""
+    return b"%032d" % number
+
+
+def read(client: socket.socket) -> list[int]:
+    """The numbers of the replies in its queue."""
+    found = []
+    while True:
+        try:
+            found.append(int(client.recv(64)))
+        except BlockingIOError:
+            return found
+
+
+def test_what_finds_no_room_comes_later(sender: socket.socket, box: Outbox, client: socket.socket) -> None:
+    """In order, none twice, as soon as the client reads; it comes from the sender's address."""
+    count = 5 * ROOM
+    for number in range(count):
+        box.send(client.getsockname(), numbered(number), 0)
+    assert len(box) == count - ROOM
+    assert client.recvfrom(64, socket.MSG_PEEK)[1] == sender.getsockname()
+    found: list[int] = []
+    end = time.monotonic() + 60
+    while len(found) < count:
+        assert time.monotonic() < end
+        found += read(client)
+        time.sleep(box.due() or 0)
+        box.retry()
+    assert found == list(range(count))
+    assert (len(box), box.due(), box.sent, box.dropped) == (0, None, count, 0)
+
+
+def test_a_deaf_client(
+    box: Outbox, client: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replies waiting for it are bounded, and cost another client nothing; retries get ever rarer."""
+    for number in range(MOST_REPLIES_OF_ONE + ROOM + 10):
+        box.send(client.getsockname(), numbered(number), 0)
+    assert (len(box), box.dropped, box.sent) == (MOST_REPLIES_OF_ONE, 10, ROOM)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(str(tmp_path / "other"))
+        other.setblocking(False)
+        box.send(other.getsockname(), numbered(7), 0)
+        assert read(other) == [7]
+    now, pauses = time.monotonic(), list[float]()
+    for _ in range(8):
+        now += 1
+        monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+        box.retry()
+        pauses.append(box.due() or 0)
+    assert pauses[-1] > 20 * pauses[0] > 0
+
+
+def test_a_client_that_reads_nothing(
+    box: Outbox, client: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that reads nothing for UNREAD_S is forgotten, and what waited for it is counted."""
+    for number in range(ROOM + 5):
+        box.send(client.getsockname(), numbered(number), 0)
+    for after, left in ((UNREAD_S / 2, (5, 0)), (UNREAD_S, (0, 5))):
+        now = time.monotonic() + after
+        monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+        box.retry()
+        assert (len(box), box.dropped) == left
+
+
+def test_nobody_there(sender: socket.socket, box: Outbox, client: socket.socket, tmp_path: Path) -> None:
+    """A client that is gone, one that never was, and one that is connected get nothing; it is counted."""
+    for number in range(ROOM + 5):
+        box.send(client.getsockname(), numbered(number), 0)
+    gone = client.getsockname()
+    client.close()
+    time.sleep(box.due() or 0)
+    box.retry()
+    assert (len(box), box.dropped) == (0, 5)
+    box.send(gone, numbered(0), 0)
+    box.send(str(tmp_path / "never"), numbered(0), 0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connected:
+        connected.bind(b"")
+        connected.connect(sender.getsockname())
+        connected.setblocking(False)
+        for number in range(3 * ROOM):
+            box.send(connected.getsockname(), numbered(number), 0)
+        assert read(connected) == []
+    assert box.dropped == 5 + 2 + 3 * ROOM
+
+
+def test_a_user_with_most(box: Outbox, client: socket.socket, tmp_path: Path) -> None:
+    """One user whose clients read nothing takes all room there is: replies to another one wait, too."""
+    full = MOST_REPLIES // MOST_REPLIES_OF_ONE
+    greedy = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(full + 1)]
+    for n, one in enumerate(greedy):
+        one.bind(str(tmp_path / f"greedy-{n}"))
+        address = one.getsockname()
+        for number in range(ROOM + (MOST_REPLIES_OF_ONE if n < full else 20)):
+            box.send(address, numbered(number), 1)
+    assert (len(box), box.dropped) == (MOST_REPLIES, 20)
+    for number in range(ROOM + 5):
+        box.send(client.getsockname(), numbered(number), 2)
+    assert (len(box), box.dropped) == (MOST_REPLIES, 25)
+    assert read(client) == list(range(ROOM))
+    late = list[int]()
+    for _ in range(500):
+        box.retry()
+        late += read(client)
+        if len(late) == 5:
+            break
+        time.sleep(0.01)
+    assert late == list(range(ROOM, ROOM + 5))
+    for one in greedy:
+        one.close()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ingest import reply
 from ingest.reply import Reply, Status, clear_flags, decode, encode, read_flags, read_timestamp, tag
-from spool.wire import encode as message
+from spool.format.wire import encode as message
 from tests.ack_client import with_flags
 
 REQUEST = "0000001d 0100 0000 0001 0001 74 0000000000000001 00000000 00000000"
@@ -38,7 +38,7 @@ def test_the_example() -> None:
     st.integers(0, 2**32 - 1),
 )
 def test_round_trip(status: int, reason: int, sequence: int, timestamp: int, size: int, crc32: int) -> None:
-    """What is put into a reply comes out of it, in 32 bytes."""
+    """A reply decodes to the values that were encoded, in 32 bytes."""
     data = encode(status, tag(timestamp, size, crc32), sequence=sequence, reason=reason)
     assert len(data) == reply.REPLY_BYTES
     assert decode(data) == Reply(status, reason, sequence, timestamp, size, crc32)

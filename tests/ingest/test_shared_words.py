@@ -10,16 +10,17 @@ import pytest
 import ingest
 
 SHARED = {
-    *("STATE", "BEAT", "DONE", "CLOSED", "LEAVE", "HOLD", "FAULTS"),
+    *("STATE", "BEAT", "DONE", "CLOSED", "LEAVE", "BLOCKED", "FAULTS"),
     *("KIND", "SIDE", "OFFERED", "TAKEN", "_USED", "_BURST"),
     *("ARMED", "FIRST", "OPENED"),
-    *("_HOLD", "_HELD", "_SUSPECT", "_QUOTAS", "_QUOTA_TOPICS", "_KEEPER_WAITS"),
+    *("_PAUSE", "_PAUSED", "_SUSPECT", "_QUOTAS", "_QUOTA_TOPICS", "_KEEPER_WAITS"),
 }
-"""Names of those words, as offsets or fields that have their address (spool.kernel says who writes them)."""
-BARE = {"turn", "row"}
-"""Addresses of such words themselves: the state of the turn, a row of quotas."""
+"""Names of those words, as offsets or fields that have their address (spool.native.memory)."""
+BARE = {"handoff", "row"}
+"""Addresses of such words themselves: the state of the handoff, a row of quotas."""
 PLAIN = {"load_i64", "load_i32", "load_u32", "store_i64"}
-FILES = sorted(Path(ingest.__file__).parent.glob("*.py"))
+PACKAGE = Path(ingest.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def offences(source: str) -> list[str]:
@@ -32,7 +33,7 @@ def offences(source: str) -> list[str]:
             if not isinstance(node, ast.Call) or ast.unparse(node.func) not in PLAIN:
                 continue
             names = {one.id for one in ast.walk(node.args[0]) if isinstance(one, ast.Name)}
-            # What is nested has a load of its own.
+            # A nested expression has a load of its own.
             names -= {
                 one.id
                 for inner in ast.walk(node.args[0])
@@ -45,7 +46,7 @@ def offences(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_shared_words_are_acquired(path: Path) -> None:
     """Each is read by load_acquire, and stored by publish_i64 or exchange."""
     assert offences(path.read_text(encoding="utf-8")) == []
@@ -53,5 +54,7 @@ def test_shared_words_are_acquired(path: Path) -> None:
 
 def test_a_plain_load_is_found() -> None:
     """The check sees one."""
-    loop = "@kernel\ndef look(turn):\n    return load_i64(turn + HOLD) + load_acquire(turn + BEAT)\n"
-    assert offences(loop) == ["look: load_i64(turn + HOLD)"]
+    loop = (
+        "@kernel\ndef look(handoff):\n    return load_i64(handoff + BLOCKED) + load_acquire(handoff + BEAT)\n"
+    )
+    assert offences(loop) == ["look: load_i64(handoff + BLOCKED)"]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.role import Role
+from ingest.role import PATIENCE, Patience, Role
 from ingest.supervisor import BACKOFF_S, END, GIVE_WAY, Supervisor, hold_signals
-from spool.page import WORKER_WORDS, Field, Page
+from spool.shared.state import WORKER_WORDS, Field, SharedState
 from tests.ingest.processes import PATIENCE_S, await_end, fork
 
 
@@ -36,9 +36,17 @@ def is_alive(pid: int) -> bool:
 class Household:
     """A supervisor in a process of its own, with two workers that write down what they do."""
 
-    def __init__(self, directory: Path, new_settings: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        new_settings: list[str] | None = None,
+        *,
+        watched: bool = False,
+        patience: Patience = PATIENCE,
+    ) -> None:
         """`new_settings`: the roles that a reload names; without any it fails."""
-        self.page = Page(directory / "page")
+        self.watched, self._patience = watched, patience
+        self.shared = SharedState(directory / "page")
         self.diary = directory / "diary"
         self.new_settings = new_settings
         self.pid = fork(self._run)
@@ -47,10 +55,16 @@ class Household:
 
     def _run(self) -> None:
         roles = [
-            Role(name, lambda name=name: self._work(name), stop_s=PATIENCE_S, hasty_stop_s=hasty)
+            Role(
+                name,
+                lambda name=name: self._work(name),
+                stop_s=PATIENCE_S,
+                hasty_stop_s=hasty,
+                watched=self.watched,
+            )
             for name, hasty in (("first", PATIENCE_S), ("second", 0.0))
         ]
-        Supervisor(roles, self.page, reload=self._reload).run()
+        Supervisor(roles, self.shared, reload=self._reload, patience=self._patience).run()
 
     def _reload(self) -> list[str]:
         self.write("reloaded")
@@ -77,12 +91,12 @@ class Household:
         return self.diary.read_text().count(word) if self.diary.exists() else 0
 
     def workers(self) -> list[int]:
-        """The pids that the page names."""
-        return [int(self.page.words[Field.WORKERS + WORKER_WORDS * row]) for row in (1, 2)]
+        """The pids that the shared state names."""
+        return [int(self.shared.words[Field.WORKERS + WORKER_WORDS * row]) for row in (1, 2)]
 
     def restarts(self) -> list[int]:
-        """The restarts that the page counts."""
-        return [int(self.page.words[Field.WORKERS + WORKER_WORDS * row + 1]) for row in (1, 2)]
+        """The restarts that the shared state counts."""
+        return [int(self.shared.words[Field.WORKERS + WORKER_WORDS * row + 1]) for row in (1, 2)]
 
     def close(self) -> None:
         """End it, whatever state it is in."""
@@ -136,7 +150,7 @@ def test_the_dead_are_reaped_before_their_successors_start(household: Household)
 
 
 def test_a_stop_is_in_order(household: Household) -> None:
-    """SIGTERM: the first role has ended before the second is told to."""
+    """SIGTERM: the first role has ended before the second one gets its signal."""
     workers = household.workers()
     os.kill(household.pid, signal.SIGTERM)
     assert await_end(household.pid) == 0
@@ -163,7 +177,7 @@ def test_workers_die_with_their_supervisor(household: Household) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_what_all_are_told_is_for_the_supervisor(household: Household, number: int) -> None:
-    """A terminal or a service manager signals all at once; the workers wait to be told, and end in order."""
+    """A terminal or a service manager signals all at once; the workers wait for the supervisor's order."""
     before = household.workers()
     for pid in before:
         os.kill(pid, number)
@@ -174,7 +188,7 @@ def test_what_all_are_told_is_for_the_supervisor(household: Household, number: i
 
 
 def test_told_twice(memory: Path) -> None:
-    """The second signal ends at once who has no time of its own for that, and only those."""
+    """The second signal ends at once only the roles that have no grace time of their own for it."""
     diary = memory / "diary"
 
     def slowly() -> None:
@@ -193,15 +207,15 @@ def test_told_twice(memory: Path) -> None:
             Role("slow", slowly, stop_s=3600, hasty_stop_s=PATIENCE_S),
             Role("deaf", lambda: time.sleep(3600), stop_s=3600),
         ]
-        Supervisor(roles, page).run()
+        Supervisor(roles, shared).run()
 
-    page = Page(memory / "page")
+    shared = SharedState(memory / "page")
     pid = fork(run)
     until(
-        lambda: page.words[Field.WORKERS + 2 * WORKER_WORDS] and (memory / "ready").exists(),
+        lambda: shared.words[Field.WORKERS + 2 * WORKER_WORDS] and (memory / "ready").exists(),
         "the workers do not start",
     )
-    deaf = int(page.words[Field.WORKERS + 2 * WORKER_WORDS])
+    deaf = int(shared.words[Field.WORKERS + 2 * WORKER_WORDS])
     os.kill(pid, signal.SIGTERM)
     until((memory / "ending").exists, "the first is not told to end")
     os.kill(pid, signal.SIGINT)
@@ -212,14 +226,14 @@ def test_told_twice(memory: Path) -> None:
 
 
 def test_signals_before_there_is_a_supervisor_wait_for_it(memory: Path) -> None:
-    """What is held back is heard: the workers start, and end in order."""
+    """Signals held back meanwhile are heard: the workers start, and end in order."""
 
     def run() -> None:
         hold_signals()
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
         reloaded = memory / "reloaded"
-        Supervisor([Role("r", work)], page, reload=lambda: reloaded.touch() or ()).run()
+        Supervisor([Role("r", work)], shared, reload=lambda: reloaded.touch() or ()).run()
 
     def work() -> None:
         told: list[int] = []
@@ -228,13 +242,13 @@ def test_signals_before_there_is_a_supervisor_wait_for_it(memory: Path) -> None:
             time.sleep(0.002)
         (memory / "ended").touch()
 
-    page = Page(memory / "page")
+    shared = SharedState(memory / "page")
     assert await_end(fork(run)) == 0
     assert (memory / "ended").exists()
 
 
 def test_a_reload_replaces_whom_it_names(memory: Path) -> None:
-    """A worker that was named has a successor, and nobody calls it a crash; the other is left alone."""
+    """A worker that was named has a successor, and it counts as no crash; the other is left alone."""
     household = Household(memory, new_settings=["second"])
     try:
         first, second = household.workers()
@@ -251,7 +265,7 @@ def test_a_reload_replaces_whom_it_names(memory: Path) -> None:
 
 
 def test_a_reload_that_fails_changes_nothing(household: Household) -> None:
-    """Whatever is raised: the workers stay, and the supervisor too."""
+    """The workers stay, and the supervisor too, whatever is raised."""
     before = household.workers()
     for times in (1, 2):
         os.kill(household.pid, signal.SIGHUP)
@@ -278,9 +292,9 @@ def test_a_stop_while_one_gives_way(memory: Path) -> None:
             file.write("ended\n" if told else "left\n")
 
     def run() -> None:
-        Supervisor([Role("r", work, stop_s=PATIENCE_S)], page, reload=lambda: asked.touch() or ["r"]).run()
+        Supervisor([Role("r", work, stop_s=PATIENCE_S)], shared, reload=lambda: asked.touch() or ["r"]).run()
 
-    page, asked = Page(memory / "page"), memory / "asked"
+    shared, asked = SharedState(memory / "page"), memory / "asked"
     pid = fork(run)
     until(lambda: diary.exists() and diary.read_text(), "the worker does not start")
     os.kill(pid, signal.SIGHUP)
@@ -299,14 +313,14 @@ def test_who_does_not_give_way_is_killed(memory: Path) -> None:
         time.sleep(3600)
 
     def run() -> None:
-        Supervisor([Role("deaf", work, stop_s=0.3)], page, reload=lambda: ["deaf"]).run()
+        Supervisor([Role("deaf", work, stop_s=0.3)], shared, reload=lambda: ["deaf"]).run()
 
-    page = Page(memory / "page")
+    shared = SharedState(memory / "page")
     pid = fork(run)
-    until(lambda: page.words[Field.WORKERS + WORKER_WORDS], "the worker does not start")
-    worker = int(page.words[Field.WORKERS + WORKER_WORDS])
+    until(lambda: shared.words[Field.WORKERS + WORKER_WORDS], "the worker does not start")
+    worker = int(shared.words[Field.WORKERS + WORKER_WORDS])
     os.kill(pid, signal.SIGHUP)
-    until(lambda: page.words[Field.WORKERS + WORKER_WORDS] != worker, "no successor")
+    until(lambda: shared.words[Field.WORKERS + WORKER_WORDS] != worker, "no successor")
     os.kill(pid, signal.SIGTERM)
     assert await_end(pid) == 0
 
@@ -317,7 +331,7 @@ def test_a_worker_that_dies_at_once_is_not_started_in_a_frenzy(
     """The first restarts are immediate, then pauses grow to the longest, and shrink after a steady life."""
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    supervisor = Supervisor([], Page(memory / "page"))
+    supervisor = Supervisor([], SharedState(memory / "page"))
     role = Role("r", lambda: None, pid=1)
     pauses = []
     for _ in range(8):
@@ -357,12 +371,12 @@ def test_a_worker_that_will_not_end_is_killed(memory: Path) -> None:
     """After stop_s a stop is insisted on; the supervisor still ends."""
 
     def run() -> None:
-        Supervisor([Role("deaf", lambda: time.sleep(3600), stop_s=0.1)], page).run()
+        Supervisor([Role("deaf", lambda: time.sleep(3600), stop_s=0.1)], shared).run()
 
-    page = Page(memory / "page")
+    shared = SharedState(memory / "page")
     pid = fork(run)
-    until(lambda: page.words[Field.WORKERS + WORKER_WORDS], "the worker does not start")
-    worker = int(page.words[Field.WORKERS + WORKER_WORDS])
+    until(lambda: shared.words[Field.WORKERS + WORKER_WORDS], "the worker does not start")
+    worker = int(shared.words[Field.WORKERS + WORKER_WORDS])
     os.kill(pid, signal.SIGTERM)
     assert await_end(pid) == 0
     assert not is_alive(worker)

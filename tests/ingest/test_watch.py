@@ -1,4 +1,4 @@
-"""What the service manager is told of the workers' health, and how it is told."""
+"""The supervisor's messages to the service manager about the workers' health."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.notify import ServiceManager
 from ingest.role import Role
-from ingest.watch import BEGIN_S, Watch
-from spool.page import Page
+from ingest.watch import BEGIN_S, ServiceManager, Watch
+from spool.shared.state import SharedState
 from tests.ingest.test_supervisor import until
 
 WATCHDOG_S = 60
@@ -33,7 +32,7 @@ class Listener:
         self.environ = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": str(WATCHDOG_S * 1_000_000)}
 
     def heard(self) -> list[str]:
-        """What came since the last time."""
+        """The messages since the last time."""
         lines: list[str] = []
         while True:
             try:
@@ -42,7 +41,7 @@ class Listener:
                 return lines
 
     def close(self) -> None:
-        """Hear no more."""
+        """Close the socket."""
         self._socket.close()
 
 
@@ -55,9 +54,9 @@ def listener(memory: Path) -> Iterator[Listener]:
 
 
 @pytest.fixture
-def page(memory: Path) -> Page:
-    """Of a daemon whose workers have said nothing."""
-    return Page(memory / "page")
+def shared(memory: Path) -> SharedState:
+    """The shared state of a daemon whose workers have said nothing."""
+    return SharedState(memory / "page")
 
 
 def working(**changes: object) -> Role:
@@ -66,9 +65,9 @@ def working(**changes: object) -> Role:
     return Role("keeper", lambda: None, **{**given, **changes})
 
 
-def make_silent(page: Page, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+def make_silent(shared: SharedState, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let that much time go by since the last beat."""
-    page.beat(1)
+    shared.beat(1)
     now = time.monotonic_ns() / 1e9
     monkeypatch.setattr(time, "monotonic", lambda: now + seconds)
 
@@ -101,21 +100,21 @@ def test_a_manager_that_is_gone_is_no_error(memory: Path, caplog: pytest.LogCapt
     assert len(caplog.messages) == 1
 
 
-def test_ready_when_those_awaited_work(listener: Listener, page: Page) -> None:
-    """Not when they were only started; and nobody waits for who is not awaited."""
-    watch = Watch(page, ServiceManager(listener.environ), lambda: "well")
+def test_ready_when_those_awaited_work(listener: Listener, shared: SharedState) -> None:
+    """Not when they were only started; and without waiting for a worker that is not awaited."""
+    watch = Watch(shared, ServiceManager(listener.environ), lambda: "well")
     roles = [working(), working(row=2, awaited=False, pid=0)]
     assert watch.look(roles) < 1
     assert "READY=1" not in listener.heard()
-    page.beat(1)
+    shared.beat(1)
     assert watch.look(roles) > 1
     assert listener.heard().count("READY=1") == 1
 
 
-def test_a_reload_is_over_when_all_work_with_it(listener: Listener, page: Page) -> None:
-    """RELOADING with the time at which it began, then READY once nobody has old settings any more."""
-    watch, role = Watch(page, ServiceManager(listener.environ), lambda: "well"), working()
-    page.beat(1)
+def test_a_reload_is_over_when_all_work_with_it(listener: Listener, shared: SharedState) -> None:
+    """RELOADING with the time at which it began, then READY once no worker has old settings any more."""
+    watch, role = Watch(shared, ServiceManager(listener.environ), lambda: "well"), working()
+    shared.beat(1)
     watch.look([role])
     listener.heard()
     before = time.monotonic_ns() // 1000
@@ -132,23 +131,23 @@ def test_a_reload_is_over_when_all_work_with_it(listener: Listener, page: Page) 
 
 
 def test_the_watchdog_hears_of_workers_that_work(
-    listener: Listener, page: Page, monkeypatch: pytest.MonkeyPatch
+    listener: Listener, shared: SharedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that is silent for half of the watchdog's time is named, and nothing is sent in its name."""
-    watch = Watch(page, ServiceManager(listener.environ), lambda: "well")
-    make_silent(page, monkeypatch, WATCHDOG_S / 2 - 1)
+    watch = Watch(shared, ServiceManager(listener.environ), lambda: "well")
+    make_silent(shared, monkeypatch, WATCHDOG_S / 2 - 1)
     watch.look([working()])
     assert {"WATCHDOG=1", "STATUS=well"} <= set(listener.heard())
-    make_silent(page, monkeypatch, WATCHDOG_S / 2 + 6)
+    make_silent(shared, monkeypatch, WATCHDOG_S / 2 + 6)
     watch.look([working()])
     heard = listener.heard()
     assert heard == [f"STATUS=the keeper worker ({os.getpid()}) has done nothing for 36 s"]
 
 
-def test_a_status_is_one_assignment(listener: Listener, page: Page) -> None:
+def test_a_status_is_one_assignment(listener: Listener, shared: SharedState) -> None:
     """A broker's words of several lines say nothing else to the manager in the daemon's name."""
-    watch = Watch(page, ServiceManager(listener.environ), lambda: "Kafka says: no\nMAINPID=1\r\n")
-    page.beat(1)
+    watch = Watch(shared, ServiceManager(listener.environ), lambda: "Kafka says: no\nMAINPID=1\r\n")
+    shared.beat(1)
     watch.look([working()])
     assert "STATUS=Kafka says: no MAINPID=1" in (heard := listener.heard())
     assert not any(line.startswith("MAINPID") for line in heard)
@@ -160,20 +159,20 @@ def test_a_status_is_one_assignment(listener: Listener, page: Page) -> None:
     ids=["not watched", "between two lives", "gives way"],
 )
 def test_who_is_not_watched(
-    listener: Listener, page: Page, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+    listener: Listener, shared: SharedState, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
 ) -> None:
-    """Their silence keeps nobody from sending WATCHDOG=1."""
-    watch = Watch(page, ServiceManager(listener.environ), lambda: "well")
-    make_silent(page, monkeypatch, 3600)
+    """Their silence does not keep the supervisor from sending WATCHDOG=1."""
+    watch = Watch(shared, ServiceManager(listener.environ), lambda: "well")
+    make_silent(shared, monkeypatch, 3600)
     assert watch.hung([working()])
     assert not watch.hung([working(**changes)])
 
 
 def test_a_first_turn_may_take_longer(
-    listener: Listener, page: Page, monkeypatch: pytest.MonkeyPatch
+    listener: Listener, shared: SharedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has not begun is given BEGIN_S, and not for ever."""
-    watch, began = Watch(page, ServiceManager(listener.environ), lambda: "well"), time.monotonic()
+    """A worker that has not begun is given BEGIN_S, and not for ever."""
+    watch, began = Watch(shared, ServiceManager(listener.environ), lambda: "well"), time.monotonic()
     for seconds, hung in ((BEGIN_S - 1, False), (BEGIN_S + 1, True)):
         monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: began + seconds)
         assert bool(watch.hung([working(started=began)])) == hung
@@ -189,17 +188,19 @@ time.sleep(600)
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the number of clone(2) is that of x86_64")
 def test_who_waits_for_the_disk_does_not_hang(
-    listener: Listener, page: Page, monkeypatch: pytest.MonkeyPatch
+    listener: Listener, shared: SharedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process in state D is not restarted by any signal; one that was stopped is told from it."""
-    watch = Watch(page, ServiceManager(listener.environ), lambda: "well")
+    """A process in state D is not restarted by any signal; a stopped process is distinguished from it."""
+    watch = Watch(shared, ServiceManager(listener.environ), lambda: "well")
     waiting = subprocess.Popen([sys.executable, "-c", WAITING], start_new_session=True)
     stopped = subprocess.Popen(["sleep", "600"])
     try:
-        until(lambda: state_of(waiting.pid) == "D", "it does not wait")
+        # It is in state D for moments before, too, while its modules are read from the disk.
+        children = Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children")
+        until(lambda: bool(children.read_text()) and state_of(waiting.pid) == "D", "it does not wait")
         stopped.send_signal(signal.SIGSTOP)
         until(lambda: state_of(stopped.pid) == "T", "it does not stop")
-        make_silent(page, monkeypatch, 3600)
+        make_silent(shared, monkeypatch, 3600)
         assert not watch.hung([working(pid=waiting.pid)])
         assert watch.hung([working(pid=stopped.pid)])
     finally:

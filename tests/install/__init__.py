@@ -1,1 +1,1 @@
-"""What is installed: packages, units, containers."""
+"""Tests of what is installed: packages, units, containers."""

@@ -1,7 +1,7 @@
 """A machine to install on: this host's files under a layer, in namespaces of its own, with a systemd.
 
-What is written goes into the layer, which can be looked at: `upper`. The host's own files, services, network
-and processes are out of reach. Needs root, a Debian with the Python that packages are built for, and cgroups.
+All writes go into the layer, which can be looked at: `upper`. The host's own files, services, network and
+processes are out of reach. Needs root, a Debian with the Python that packages are built for, and cgroups.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Machine:
 
     @property
     def upper(self) -> Path:
-        """What differs from the host."""
+        """The files that differ from the host's."""
         return self._place / "upper"
 
     def __enter__(self) -> Self:
@@ -100,7 +100,7 @@ class Machine:
             group.mkdir()
             for name in ("cpuset.cpus", "cpuset.mems"):
                 if (group / name).exists():
-                    # Without any it takes nobody.
+                    # Without any it takes no process.
                     (group / name).write_text((group.parent / name).read_text())
         # In a group of each hierarchy: what the machine's systemd takes for the roots are these.
         enter = "".join(f"echo $$ >{group}/cgroup.procs; " for group in self._groups) + 'exec "$@"'
@@ -121,10 +121,11 @@ class Machine:
         assert self._process.poll() is None, (self._place / "log").read_text()
         children = psutil.Process(self._process.pid).children()
         self._pid = children[0].pid if children else 0
-        return bool(children) and children[0].cmdline()[0] == self._first[0]
+        # In the midst of execve a process has no command line.
+        return bool(children) and children[0].cmdline()[:1] == [self._first[0]]
 
     def command(self, *command: object) -> list[str]:
-        """What runs this on the machine."""
+        """The command line that runs this on the machine."""
         assert self._pid
         return ["nsenter", "--target", str(self._pid), "--all", "env", "--chdir=/", *map(str, command)]
 
@@ -141,11 +142,11 @@ class Machine:
         )
 
     def tell(self, *command: object) -> str:
-        """What a program prints, however it ends."""
+        """A program's output, however it ends."""
         return self.try_(*command).stdout.strip()
 
     def run(self, *command: object) -> str:
-        """What a program prints that must succeed."""
+        """The output of a program that must succeed."""
         done = self.try_(*command)
         assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout.strip()
@@ -190,13 +191,13 @@ class Machine:
             self._process.kill()
             self._process.wait(PATIENCE_S)
         for group in self._groups:
-            # Who was killed is in its group until the kernel has let go of it.
+            # A killed process is in its group until the kernel has let go of it.
             self.await_true(lambda group=group: is_removed(group))
         shutil.rmtree(self._place)
 
 
 def is_removed(group: Path) -> bool:
-    """Whether a control group, with all below it, is gone; if not, nobody may be left in it the next time."""
+    """Whether a control group, with all below it, is gone; else it must have no process the next time."""
     try:
         for folder in [*sorted(group.rglob("*/"), reverse=True), group]:
             if folder.is_dir():
@@ -209,7 +210,7 @@ def is_removed(group: Path) -> bool:
 
 
 def hierarchies() -> list[Path]:
-    """Of control groups, where a host has them in the way of cgroups(7), version 1 or both."""
+    """The control group hierarchies of the host, in the way of cgroups(7), version 1 or both."""
     return [folder for folder in CGROUPS.iterdir() if (folder / "cgroup.procs").exists()]
 
 

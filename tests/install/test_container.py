@@ -15,7 +15,7 @@ import pytest
 import yaml
 from hatchling.builders.wheel import WheelBuilder
 
-from cli.config import load_config
+from cli.config.config import load_config
 from tests.daemon import RunningBruce, free_port
 from tests.install.machine import Machine, demand
 from tests.test_wheel import contents
@@ -60,11 +60,11 @@ def test_the_image_runs_bruce_as_nobody_special(image: list[tuple[str, str]]) ->
 
 
 def test_the_health_check_tells(image: list[tuple[str, str]], tmp_path: Path) -> None:
-    """Its program, run beside a daemon: 0 while that one lives, with Kafka or without, and then no more."""
+    """Its program, run beside a daemon: 0 while the daemon lives, with Kafka or without, and then not."""
     (check,) = given(image, "HEALTHCHECK")
     _, option, text = json.loads(check.partition("CMD ")[2])
     port = free_port()
-    command = [sys.executable, option, text.replace("9090", str(port))]
+    command = [sys.executable, option, text.replace("9097", str(port))]
 
     def healthy() -> bool:
         return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode == 0
@@ -75,6 +75,7 @@ def test_the_health_check_tells(image: list[tuple[str, str]], tmp_path: Path) ->
         assert not healthy()
 
 
+@pytest.mark.long
 def test_what_is_sent_to_the_engine_is_enough(tmp_path: Path) -> None:
     """The wheel made of what Dockerfile.dockerignore lets through is the one that the tree makes."""
     for line in (CONTAINER / "Dockerfile.dockerignore").read_text().splitlines():
@@ -117,7 +118,7 @@ def test_the_image_is_configured(compose: dict[str, Any]) -> None:
 
 
 def test_the_socket_is_shared(compose: dict[str, Any]) -> None:
-    """By who listens and who sends, in the host's memory: not in a tmpfs that ends with its container."""
+    """Receiver and sender share it in the host's memory: not in a tmpfs that ends with its container."""
     services = compose["services"]
     for name in ("sockets", "bruce", "sender"):
         assert services[name]["volumes"].count("/run/bruce:/run/bruce") == 1

@@ -15,6 +15,8 @@ import pytest
 from tests.install.machine import ENVIRON, PATIENCE_S, Machine, demand
 from tools.debian import build
 
+pytestmark = pytest.mark.long
+
 PYTHON = "/usr/lib/bruce/bin/python"
 CONFIG = "/etc/bruce/bruce.toml"
 SECRET = "hunter2 of Kafka"
@@ -41,7 +43,7 @@ CHANGED_BY_DPKG = (
 )
 SEND = """
 import os, socket, time
-from spool.wire import encode
+from spool.format.wire import encode
 os.setuid(65534)
 sender, sent = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), 0
 sender.connect("/run/bruce/bruce.sock")
@@ -81,7 +83,7 @@ def install(machine: Machine, package: Path) -> None:
 
 @pytest.fixture(scope="module")
 def machine(packages: tuple[Path, Path]) -> Iterator[Machine]:
-    """With the first release on it, running."""
+    """A running machine with the first release on it."""
     with Machine(systemd=True) as made:
         install(made, packages[0])
         made.await_true(lambda: made.show("bruce.service", "ActiveState") == ["active"])
@@ -119,13 +121,13 @@ class Load:
         machine.run("systemctl", "daemon-reload")
         machine.run("systemctl", "stop", "bruce.service")
         machine.run("sh", "-c", "rm -rf /var/lib/bruce/*")
-        # Nobody has started bruce: the first datagram does.
+        # No unit has started bruce: the first datagram does.
         self._sender = self._start(PYTHON, "-c", SEND)
         machine.await_true(lambda: machine.show("bruce.service", "ActiveState") == ["active"])
         return self
 
     def status(self) -> dict[str, object]:
-        """What `brucectl status --json` prints."""
+        """The output of `brucectl status --json`."""
         found: dict[str, object] = json.loads(self._machine.tell("brucectl", "status", "--json"))
         return found
 
@@ -151,7 +153,8 @@ class Load:
         assert told == f"{sent} 0"
 
     def __exit__(self, *_: object) -> None:
-        # What we have started only entered the machine; what runs there ends by what it waits for.
+        # The programs that we started only entered the machine; those that run there end by what they wait
+        # for.
         self._machine.write("/tmp/enough", "")
         for process in (self._sender, self._kafka):
             if process:
@@ -187,12 +190,11 @@ def test_what_a_user_calls_is_there(machine: Machine) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.final
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_is_lost_by_restarts_of_all_kinds(machine: Machine, packages: tuple[Path, Path]) -> None:
     """Started by a datagram; restarted, killed, hung, and upgraded under load: every message is in Kafka.
 
-    Kafka's password is a credential, and in nobody's environment or command line.
+    Kafka's password is a credential, and in no process's environment or command line.
     """
     with Load(machine) as load:
         load.await_more()
@@ -214,7 +216,8 @@ def test_nothing_is_lost_by_restarts_of_all_kinds(machine: Machine, packages: tu
             lambda: machine.show("bruce.service", "ActiveState", "NRestarts") == ["active", "2"]
         )
         assert machine.show("bruce.service", "MainPID") != before
-        assert "Watchdog timeout" in machine.tell("journalctl", "--no-pager", "--unit=bruce.service")
+        journal = machine.tell("journalctl", "--no-pager", "--unit=bruce.service")
+        assert "Watchdog timeout" in journal, journal
         load.await_more()
 
         machine.run("systemctl", "reload", "bruce.service")
@@ -230,7 +233,7 @@ def test_nothing_is_lost_by_restarts_of_all_kinds(machine: Machine, packages: tu
 
 
 def test_a_purge_leaves_nothing_but_the_spool(packages: tuple[Path, Path]) -> None:
-    """Of an installation without systemd, as in a container; a reinstallation owns the spool again."""
+    """A purge without systemd, as in a container; a reinstallation owns the spool again."""
     with Machine(systemd=False) as machine:
         install(machine, packages[0])
         assert machine.run("stat", "-c", "%U", "/var/lib/bruce") == "bruce"
@@ -251,12 +254,12 @@ def test_a_purge_leaves_nothing_but_the_spool(packages: tuple[Path, Path]) -> No
 
 
 def left(machine: Machine) -> Iterator[str]:
-    """What was made and is there, as paths from the root; without what every installation changes."""
+    """The files made that are still there, as paths from the root; without those of every installation."""
     for folder, folders, files in os.walk(machine.upper):
         made = not folders and not files and not Path("/", os.path.relpath(folder, machine.upper)).exists()
         links = [name for name in folders if Path(folder, name).is_symlink()]
         for path in [Path(folder, name) for name in files + links] + [Path(folder)] * made:
             found = str(path.relative_to(machine.upper))
-            # A character device stands for a file of the host that was removed here.
+            # A character device marks a file of the host that was removed here.
             if not path.is_char_device() and not found.startswith(CHANGED_BY_DPKG):
                 yield found

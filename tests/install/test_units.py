@@ -43,7 +43,7 @@ def test_the_units_are_right(units: Path) -> None:
 
 
 def test_the_service_is_little_exposed(units: Path) -> None:
-    """By the sum that `systemd-analyze security` makes of what the service could still do."""
+    """The measure is the sum that `systemd-analyze security` makes of what the service could still do."""
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--no-pager", units / "bruce.service"],
         capture_output=True,

@@ -12,7 +12,7 @@ import pytest
 
 from cli.app import brucectl
 from pipeline.errors import MissingSpark
-from pipeline.requirements import check_requirements
+from pipeline.spark_release import check_requirements
 from tests.spool.rig import Rig
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def spark(requirements: None) -> Iterator[SparkSession]:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a command said."""
+    """A command's output."""
 
     returncode: int
     stdout: str

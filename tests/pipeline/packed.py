@@ -28,7 +28,7 @@ def pack(directory: Path) -> Path:
         found.extractall(unpacked)
     (site,) = environment.glob("lib/python3*/site-packages")
     into = site.relative_to(environment)
-    # Of a plain .tar Spark refuses the link to the interpreter, which leads out of it.
+    # Spark refuses a plain .tar's link to the interpreter, which leads out of it.
     archive = directory / "bruce.tar.gz"
     with tarfile.open(archive, "w:gz", compresslevel=1) as packed:
         packed.add(environment, ".")

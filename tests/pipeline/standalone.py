@@ -1,7 +1,7 @@
 """A standalone Spark cluster on this host, a master and two workers, and jobs whose executors it runs.
 
 Each worker has one core, and an address of its own: Spark makes no copy of a task on the host that runs it.
-Everything dies with whoever started it: master and workers by a signal, executors with their worker.
+Every process dies with the one that started it: master and workers by a signal, executors with their worker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tools.waiting import wait_until
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 PATIENCE_S = 300.0
-"""For JVMs that start, on a machine that has other work: nobody waits longer than it takes."""
+"""For JVMs that start, on a machine that has other work: a timeout, not a delay."""
 LOOK_S = 0.2
 JOBS = (*BRUCECTL, "spark")
 
@@ -69,16 +69,16 @@ class Executor:
         return len(re.findall(words, self._read()))
 
     def _read(self) -> str:
-        # At first there is none.
+        # At first there is no log.
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def last_attempt(self) -> Attempt | None:
-        """What it was given last."""
+        """The task attempt that it was given last."""
         given = re.findall(r"Running task (\d+)\.(\d+) in stage (\S+)", self._read())
         return Attempt(given[-1][2], given[-1][0], given[-1][1]) if given else None
 
     def senders(self, ports: Collection[int]) -> list[psutil.Process]:
-        """Those of its Python workers that are connected to one of these."""
+        """Its Python workers that are connected to one of these."""
         return [worker for worker in _below(self._process) if not _peers(worker).isdisjoint(ports)]
 
     def sends_to(self, ports: Collection[int]) -> bool:
@@ -86,7 +86,7 @@ class Executor:
         return bool(self.senders(ports))
 
     def freeze(self) -> None:
-        """It stands still, and nobody notices for minutes."""
+        """It stops, and Spark does not notice for minutes."""
         self._process.suspend()
 
     def thaw(self) -> None:
@@ -106,7 +106,7 @@ class StandaloneCluster:
     """The cluster. A context manager, which leaves no process behind."""
 
     def __init__(self, directory: Path) -> None:
-        """Start it; logs, and what executors say, lie in `directory`."""
+        """Start it; its logs, and the executors' output, go to `directory`."""
         self.directory = directory
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
@@ -145,7 +145,7 @@ class StandaloneCluster:
             )
 
     def _await(self, name: str, said: str) -> str:
-        """What one of them says in its log, once it does."""
+        """Wait until the log of one of them matches; the match."""
         log, found = self.directory / f"{name}.log", list[str]()
 
         def look() -> bool:
@@ -158,7 +158,7 @@ class StandaloneCluster:
         return found[0]
 
     def executors(self) -> list[Executor]:
-        """Those that live and have begun, of whichever job."""
+        """The executors that live and have begun, of any job."""
         found = []
         for process in self._jvms():
             with suppress(psutil.NoSuchProcess, FileNotFoundError):
@@ -251,11 +251,11 @@ class ClusterJob:
         environ: Mapping[str, str],
         cwd: Path,
     ) -> None:
-        """Start it; what it says lies in a file, which nobody has to read for it to go on."""
+        """Start it; its output goes to a file, which need not be read for it to go on."""
         said = {
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": spark_options(),
-            # Who is slow, or stands still, is not dead.
+            # A slow or stopped process is not dead.
             "spark.network.timeout": "1h",
             # Without these it begins with the first executor that is there.
             "spark.cores.max": str(len(HOSTS)),
@@ -282,7 +282,7 @@ class ClusterJob:
         return self._process.poll() is None
 
     def result(self) -> str:
-        """What it says; it must end with 0."""
+        """Its output; it must end with 0."""
         said, _ = self._process.communicate(timeout=PATIENCE_S)
         assert self._process.returncode == 0, self._log.read_text()
         return said

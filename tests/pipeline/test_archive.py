@@ -1,4 +1,7 @@
-"""Spools to Parquet: everything, once, as it was."""
+"""The archive: every message once, through kills, and in files of a good size.
+
+These are the tests of `cli.commands.spark.archive`, too.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.daemon import RunningBruce
 from tests.pipeline.conftest import Done
 from tests.spool.rig import Rig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 pytestmark = pytest.mark.spark
 
@@ -39,13 +43,13 @@ ODD = [
 
 def archived(session: SparkSession, target: Path) -> list[Any]:
     """The rows of an archive, in order of sequence."""
-    from pipeline.archive_files import read_archive
+    from pipeline.archive import read_archive
 
     return read_archive(session, str(target)).orderBy("spool", "sequence").collect()
 
 
 def fill(rig: Rig, count: int, topics: tuple[bytes, ...] = (b"clicks", b"views")) -> None:
-    """Store and commit so many messages."""
+    """Store and commit this many messages."""
     for first in range(0, count, 20):
         numbers = range(first, min(first + 20, count))
         rig.append([encode(topics[i % len(topics)], b"%d" % i, key=b"k") for i in numbers])
@@ -53,9 +57,8 @@ def fill(rig: Rig, count: int, topics: tuple[bytes, ...] = (b"clicks", b"views")
 
 
 def test_nothing_is_lost_on_the_way(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
-    """Each column is as the source has it; topics that Kafka could not have are kept, and told apart."""
-    from pipeline.archive import TOPIC
-    from pipeline.archiving import run_archive
+    """Each column is as the source has it; topics that Kafka could not have are kept, and distinguished."""
+    from pipeline.archive import TOPIC, run_archive
 
     rig.append(ODD)
     rig.step()
@@ -79,8 +82,8 @@ def test_nothing_is_lost_on_the_way(spark: SparkSession, rig: Rig, tmp_path: Pat
 
 @pytest.mark.oldest_spark
 def test_again_and_again(spark: SparkSession, rig: Rig, second_rig: Rig, tmp_path: Path) -> None:
-    """What is archived stays out; what is new comes in, of a new spool too; nothing new makes no file."""
-    from pipeline.archiving import run_archive
+    """Archived messages stay out; new ones come in, of a new spool too; nothing new makes no file."""
+    from pipeline.archive import run_archive
 
     target, paths = tmp_path / "archive", [str(rig.options.directory)]
     fill(rig, 300)
@@ -98,7 +101,7 @@ def test_again_and_again(spark: SparkSession, rig: Rig, second_rig: Rig, tmp_pat
 
 def test_what_left_before_it_was_archived_is_counted(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
     """Messages of segments that went between two jobs are missed; those from before the first are not."""
-    from pipeline.archiving import run_archive
+    from pipeline.archive import run_archive
 
     target, paths = tmp_path / "archive", [str(rig.options.directory)]
 
@@ -123,7 +126,7 @@ def test_what_left_before_it_was_archived_is_counted(spark: SparkSession, rig: R
 
 def test_a_damaged_header_is_named(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
     """Its messages are counted as unreadable, by the job that passes its place, and not again by the next."""
-    from pipeline.archiving import run_archive
+    from pipeline.archive import run_archive
 
     target, paths = tmp_path / "archive", [str(rig.options.directory)]
     fill(rig, 1000)
@@ -138,9 +141,10 @@ def test_a_damaged_header_is_named(spark: SparkSession, rig: Rig, tmp_path: Path
     assert run_archive(spark, paths, str(target)).sound
 
 
+@pytest.mark.long
 def test_small_files_become_few(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
     """One file a topic and day, the same rows in order; a second compaction finds nothing to do."""
-    from pipeline.archiving import run_archive
+    from pipeline.archive import run_archive
 
     target, paths = tmp_path / "archive", [str(rig.options.directory)]
     for _ in range(3):
@@ -156,8 +160,7 @@ def test_small_files_become_few(spark: SparkSession, rig: Rig, tmp_path: Path) -
 
 def test_bins_hold_what_fits() -> None:
     """Files of one directory only, large ones left alone, none merged by itself, and no bin over its size."""
-    from pipeline.archive_files import File
-    from pipeline.compaction import FULL_BYTES, choose_bins
+    from pipeline.archive import FULL_BYTES, File, choose_bins
 
     mib = 1 << 20
     sizes = [60, 60, 60, 64, 1]
@@ -186,7 +189,7 @@ def test_copies_of_one_spool_are_refused(spark: SparkSession, rig: Rig, tmp_path
     """A spool and its copy would make each message two."""
     import shutil
 
-    from pipeline.archiving import run_archive
+    from pipeline.archive import run_archive
     from pipeline.errors import JobFailed
 
     fill(rig, 20)
@@ -198,10 +201,10 @@ def test_copies_of_one_spool_are_refused(spark: SparkSession, rig: Rig, tmp_path
 CONTINUOUS = """
 import os, signal, sys
 from cli.app import brucectl
-from pipeline import archiving
-from pipeline.store import Store
+from pipeline import archive
+from pipeline.archive import Store
 
-archiving.EVERY_S = 0.2
+archive.EVERY_S = 0.2
 left, move = int(sys.argv.pop(1)), Store.move
 
 def move_and_die(self, *names):
@@ -218,7 +221,7 @@ brucectl()
 
 
 @pytest.mark.crash
-@pytest.mark.slow
+@pytest.mark.long
 def test_continuous_through_a_kill(spark: SparkSession, tmp_path: Path) -> None:
     """`--continuous` goes on while Kafka is away; killed, and started again: no gap and no double.
 
@@ -274,3 +277,101 @@ def test_continuous_through_a_kill(spark: SparkSession, tmp_path: Path) -> None:
             assert second.wait(300) == 0
         assert bruce.status().backlog >= 90
         assert [row.sequence for row in archived(spark, target)] == list(range(150))
+
+
+OLD, NEW = ["topic=a/date=2026-11-21/old-1", "topic=b/date=2026-11-21/old-2"], "topic=a/date=2026-11-21/new"
+
+
+class Died(BaseException):
+    """Simulates SIGKILL: no handler catches it, so nothing happens after it."""
+
+
+def mortal(session: SparkSession, directory: Path, steps: int) -> Any:
+    """A store that dies before it changes anything for the time `steps`."""
+    from pipeline.archive import Store
+
+    class Mortal(Store):
+        left = steps
+
+        def _step(self) -> None:
+            if self.left == 0:
+                raise Died
+            self.left -= 1
+
+        def _rename(self, source: Any, target: Any) -> None:
+            self._step()
+            super()._rename(source, target)
+
+        def _sync(self, names: Any) -> None:
+            self._step()
+            super()._sync(names)
+
+        def remove(self, name: str) -> None:
+            self._step()
+            super().remove(name)
+
+    return Mortal(session, str(directory))
+
+
+def files(directory: Path) -> set[str]:
+    """The files that a reader of the archive sees."""
+    return {str(path.relative_to(directory)) for path in directory.glob("topic=*/*/[!.]*")}
+
+
+def test_a_job_happens_whole_or_not_at_all(spark: SparkSession, tmp_path: Path) -> None:
+    """Killed before each of its steps and started again, mark and files go together; no reader sees both.
+
+    Fails when files move before the commit is published, or new ones before old ones are gone.
+    """
+    from pipeline.archive import ArchiveLog, Store
+
+    for steps in range(100):
+        directory = tmp_path / str(steps)
+        for name in OLD:
+            (directory / name).parent.mkdir(parents=True)
+            (directory / name).touch()
+        log = ArchiveLog(Store(spark, str(directory)))
+        staging = log.new_staging()
+        staged = directory / staging / NEW
+        staged.parent.mkdir(parents=True)
+        staged.touch()
+        log._store = mortal(spark, directory, steps)
+        try:
+            log.commit({"s": [10, 10]}, staging, [(f"{staging}/{NEW}", NEW)], OLD)
+        except Died:
+            assert not (NEW in files(directory) and files(directory) & set(OLD)), steps
+            again = ArchiveLog(Store(spark, str(directory)))
+            assert (again.newest.spools, files(directory)) in (({}, set(OLD)), ({"s": [10, 10]}, {NEW})), (
+                steps
+            )
+        else:
+            break
+    assert steps > 6
+    assert not list((directory / "_bruce/staging").iterdir())
+
+
+def test_of_two_jobs_one_wins(spark: SparkSession, tmp_path: Path) -> None:
+    """Of two jobs that began at the same commit the second gets an error, and changes nothing."""
+    from pipeline.archive import ArchiveLog, Store
+    from pipeline.errors import JobFailed
+
+    first, second = (ArchiveLog(Store(spark, str(tmp_path))) for _ in range(2))
+    first.commit({"s": [10, 10]}, "", (), ())
+    with pytest.raises(JobFailed, match="another job writes to"):
+        second.commit({"s": [20, 20]}, "", (), ())
+    assert ArchiveLog(Store(spark, str(tmp_path))).newest.spools == {"s": [10, 10]}
+
+
+def test_old_commits_go(spark: SparkSession, tmp_path: Path) -> None:
+    """Ten stay, and each says how far every spool is."""
+    from pipeline.archive import ArchiveLog, Store
+
+    log = ArchiveLog(Store(spark, str(tmp_path)))
+    for number in range(14):
+        log.commit({f"s{number % 3}": [number, 0]}, "", (), ())
+    assert len(list((tmp_path / "_bruce/commits").glob("[0-9]*.json"))) == 10
+    assert ArchiveLog(Store(spark, str(tmp_path))).newest.spools == {
+        "s0": [12, 0],
+        "s1": [13, 0],
+        "s2": [11, 0],
+    }

@@ -46,7 +46,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Case:
-    """What is stored, what is in Kafka, and the counts that are not zero."""
+    """The messages stored, those in Kafka, and the counts that are not zero."""
 
     stored: list[Message]
     records: list[Record]
@@ -166,17 +166,16 @@ def test_without_outcomes(spark: SparkSession) -> None:
 
     stored = spark.createDataFrame([(SPOOL, 5, "t", None, 1, None, b"v")], STORED)
     matched = match(stored, spark.createDataFrame([], FOUND)).collect()
-    assert [(row.sequence, row.spool, row.topic, row.fate) for row in matched] == [(5, SPOOL, "t", "lost")]
+    assert [(row.sequence, row.spool, row.topic, row.outcome) for row in matched] == [(5, SPOOL, "t", "lost")]
 
 
 def test_what_is_alike_is_counted(spark: SparkSession) -> None:
-    """Of messages that are alike as many are delivered as there are records.
+    """Of equal messages the number of records counts as delivered.
 
     Three alike, one of them discarded, and two records: none is lost. Two alike and five records: both are
     duplicated. A record that no message is like is foreign.
     """
-    from pipeline.audit import match
-    from pipeline.unstamped import stamp
+    from pipeline.audit import match, stamp
 
     topics = ["three", "three", "three", "two", "two", "one"]
     stored = spark.createDataFrame(
@@ -189,15 +188,15 @@ def test_what_is_alike_is_counted(spark: SparkSession) -> None:
     told = {"discarded": spark.createDataFrame([(SPOOL, 0)], "spool string, sequence long")}
     stamped = stamp(stored, records, **told)
     rows = match(stored, stamped, **told).collect()
-    fates = {row.sequence: row.fate for row in rows if row.fate}
+    outcomes = {row.sequence: row.outcome for row in rows if row.outcome}
     duplicated = "duplicated"
-    assert fates == {0: "discarded", 1: "once", 2: "once", 3: duplicated, 4: duplicated, 5: "lost"}
-    assert [(row.topic, row.copies) for row in rows if not row.fate] == [("other", 1)]
+    assert outcomes == {0: "discarded", 1: "once", 2: "once", 3: duplicated, 4: duplicated, 5: "lost"}
+    assert [(row.topic, row.copies) for row in rows if not row.outcome] == [("other", 1)]
 
 
 def test_who_a_record_is(spark: SparkSession) -> None:
-    """`bruce_id` reads our header among others, and is null where there is none, or another's."""
-    from pipeline.identity import bruce_id
+    """`bruce_id` reads our header among others, and is null without one, or with another's."""
+    from pipeline.kafka.reader import bruce_id
 
     ours = bytes.fromhex(SPOOL) + (2**40 + 5).to_bytes(8, "big")
     headers = [

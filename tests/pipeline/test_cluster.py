@@ -1,4 +1,7 @@
-"""Jobs on a standalone cluster: executors and drivers die in the middle, and copies of tasks run."""
+"""Jobs on a standalone cluster: executors and drivers die in the middle, and copies of tasks run.
+
+These are the tests of `cli.spark_submit`, too.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ import pytest
 from confluent_kafka import Message
 
 from dispatch.embedded import EmbeddedKafka
+from spool.format.wire import encode
 from spool.layout import Layout
-from spool.wire import encode
 from tests.daemon import RunningBruce, consume
 from tests.pipeline.packed import pack
 from tests.pipeline.standalone import COPIES, LOOK_S, PATIENCE_S, Executor, StandaloneCluster
@@ -26,7 +29,7 @@ from tests.spool.rig import Rig
 from tools.fleets.records import Recorded, read_recorded
 from tools.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.long]
 
 COUNT = 600
 PARTITIONS = 4
@@ -55,7 +58,7 @@ def is_quick(number: int) -> bool:
 
 
 def ports(kafka: EmbeddedKafka) -> set[int]:
-    """Of its brokers."""
+    """The ports of its brokers."""
     return {int(server.rpartition(":")[2]) for server in kafka.bootstrap_servers.split(",")}
 
 
@@ -66,7 +69,7 @@ def await_recorded(layout: Layout, wanted: set[int]) -> None:
 
 
 class Moment(NamedTuple):
-    """When a copy of a task began, or somebody died."""
+    """The time when a copy of a task began, or a process died."""
 
     sent: int
     """Messages that were there, about to be delivered or delivered."""
@@ -85,7 +88,7 @@ def test_an_executor_dies_in_a_drain(
 ) -> None:
     """Killed with a part delivered and written down, the rest waiting for its broker: another goes on.
 
-    None is lost, order is kept, what was written down does not come again, and a daemon has nothing to send.
+    None is lost, order is kept, recorded messages do not come again, and a daemon has nothing to send.
     """
     with RunningBruce(tmp_path, NOWHERE) as bruce:
         bruce.send(keyed(COUNT))
@@ -94,7 +97,7 @@ def test_an_executor_dies_in_a_drain(
         bruce.configure({"kafka": {"bootstrap.servers": kafka.bootstrap_servers}})
         layout = Layout(bruce.spool)
         kafka.down(2)
-        # One task has it all: the next attempt comes by what the first one has delivered.
+        # One task has it all: the next attempt comes by the messages that the first has delivered.
         alone = {"spark.sql.shuffle.partitions": "1", "spark.cores.max": "1"}
         with cluster.job("drain", "--json", conf=alone, environ=bruce.environ) as job:
             await_recorded(layout, set(filter(is_quick, range(COUNT))))
@@ -120,8 +123,8 @@ def test_a_run_whose_tasks_are_copied_and_whose_processes_die(
 ) -> None:
     """Two copies of a task deliver; of two others one dies with its executor; then the driver dies.
 
-    `brucectl spark run`, started anew, delivers the rest: none is lost, and order is kept. What comes twice
-    was not written down when a copy began or somebody died.
+    `brucectl spark run`, started again, delivers the rest: none is lost, and order is kept. A message comes
+    twice only if it was not written down when a copy began or a process died.
     """
     settings = {"dispatch": {"engine": "spark"}}
     with RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings) as bruce:
@@ -150,7 +153,7 @@ def test_a_run_whose_tasks_are_copied_and_whose_processes_die(
 
 
 class Story:
-    """What happens to one spool."""
+    """The events of one spool."""
 
     def __init__(self, cluster: StandaloneCluster, kafka: EmbeddedKafka, bruce: RunningBruce) -> None:
         self._cluster, self._kafka, self._bruce = cluster, kafka, bruce
@@ -159,7 +162,7 @@ class Story:
         self.moments: list[Moment] = []
 
     def note(self, recorded: Recorded) -> None:
-        """One more moment."""
+        """Note one more moment."""
         self.moments.append(Moment(self.sent, recorded))
 
     def await_delivered(self) -> None:
@@ -184,7 +187,7 @@ class Story:
 
 
 def test_an_executor_dies_in_an_archive(cluster: StandaloneCluster, rig: Rig, tmp_path: Path) -> None:
-    """Killed with tasks done, while another stands still in the middle of one: each message comes in once."""
+    """Killed with tasks done, while another hangs in the middle of one: each message comes in once."""
     parquet = pytest.importorskip("pyarrow.parquet")
     count = 800
     for first in range(0, count, 50):
@@ -218,7 +221,7 @@ def packed(tmp_path: Path) -> Path:
 def test_an_environment_that_goes_along(
     cluster: StandaloneCluster, kafka: EmbeddedKafka, packed: Path, tmp_path: Path
 ) -> None:
-    """Executors deliver whose hosts have no bruce: what their Python loads lies where Spark unpacked it."""
+    """Executors on hosts without bruce deliver: Python loads packages from where Spark unpacked them."""
     with RunningBruce(tmp_path, NOWHERE) as bruce:
         bruce.send(keyed(COUNT))
         bruce.await_status(lambda seen: seen.watermarks.synced == COUNT)

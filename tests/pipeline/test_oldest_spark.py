@@ -1,4 +1,4 @@
-"""What is marked `oldest_spark` holds on the oldest PySpark that is supported, too: it is installed for that.
+"""The tests marked `oldest_spark`, run on the oldest PySpark that is supported, installed for that.
 
 It is fetched once, into .cache (434 MB). Without an index to fetch it from the test is skipped; on CI (the
 variable CI is set) it fails.
@@ -20,7 +20,7 @@ RELEASE = "4.0.5"
 KEPT = ROOT / ".cache" / "pyspark" / RELEASE
 INSTALL_S, TESTS_S = 800, 1100
 MARK = "pytest.mark.oldest_spark"
-FILES = [str(path) for path in sorted(Path(__file__).parent.glob("test_*.py")) if MARK in path.read_text()]
+FILES = [str(path) for path in sorted(Path(__file__).parent.rglob("test_*.py")) if MARK in path.read_text()]
 """Others may import what that PySpark does not have."""
 PYTEST = [sys.executable, "-m", "pytest", "--quiet", "-p", "no:cacheprovider"]
 # This PySpark leaves it to the collector to close its sockets.
@@ -50,13 +50,13 @@ def oldest(requirements: None) -> Path:
 
 
 def environment(oldest: Path) -> dict[str, str]:
-    """That of a process whose PySpark is the oldest one."""
+    """The environment of a process whose PySpark is the oldest one."""
     ours = ("PYTEST_", "SPARK_", "PYSPARK_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**kept, "PYTHONPATH": str(oldest)}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_oldest_can_be_installed(oldest: Path) -> None:
     """By pip, beside the PySpark of the environment: a process that has it on its path imports that one."""
     ask = [sys.executable, "-c", "import pyspark; print(pyspark.__version__)"]
@@ -66,7 +66,7 @@ def test_the_oldest_can_be_installed(oldest: Path) -> None:
     assert done.stdout.strip() == RELEASE
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(TESTS_S + 50)
 def test_what_holds_on_the_oldest_pyspark(oldest: Path) -> None:
@@ -93,8 +93,7 @@ def test_this_is_the_oldest_where_it_is_meant_to_be(requirements: None) -> None:
     """In the process that the test above starts PySpark is the one that was installed."""
     import pyspark
 
-    from pipeline.requirements import pyspark_here
-    from pipeline.spark_release import lacks
+    from pipeline.spark_release import lacks, pyspark_here
 
     assert pyspark.__version__ == os.environ.get("BRUCE_OLDEST_SPARK", pyspark.__version__)
     assert pyspark_here() == (True, "; ".join([f"pyspark {pyspark.__version__}", *lacks()]))

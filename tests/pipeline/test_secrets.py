@@ -1,4 +1,4 @@
-"""Secrets of Kafka stay with who needs them: nothing that a job on Spark shows or leaves behind has them."""
+"""Kafka's secrets stay with their processes: nothing that a job on Spark shows or leaves behind has them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.pipeline.standalone import PATIENCE_S, StandaloneCluster
 from tests.router.outlet import keyed
 from tools.fleets.jobs import BRUCECTL
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 MARK = "s3cr3t"
 SECRETS = {
@@ -59,8 +59,8 @@ def test_nothing_that_a_job_shows_has_a_secret(
 ) -> None:
     """While a drain waits for a broker: processes, Spark's page and API; behind it and an audit: all files.
 
-    Those are Spark's log of events, what executors and the cluster log, and their directories. Nor does a job
-    that fails say them.
+    Those are Spark's log of events, the logs of executors and cluster, and their directories. A job that
+    fails does not show them either.
     """
     events, port = tmp_path / "events", free_port()
     events.mkdir()
@@ -112,7 +112,7 @@ def processes() -> dict[str, str]:
 
 
 def pages(address: str) -> dict[str, str]:
-    """What Spark's page shows, and whatever leads to from there; and its API."""
+    """Spark's page, and all pages that it links to; and its API."""
     shown: dict[str, str] = {}
     wanted = list(PAGES)
     while wanted:
@@ -134,13 +134,13 @@ def get(address: str) -> str:
 
 
 def files(directory: Path) -> Mapping[str, str]:
-    """All that lie there, by name."""
+    """All files in it, by name."""
     found = (path for path in directory.rglob("*") if path.is_file())
     return {str(path): path.read_bytes().decode(errors="replace") for path in found}
 
 
 def output(bruce: RunningBruce, job: str) -> str:
-    """What a job says that fails, on either stream."""
+    """The output of a job that fails, on either stream."""
     done = subprocess.run(
         [*BRUCECTL, "spark", job, "--master", "local[1]"],
         cwd=ROOT,

@@ -1,4 +1,7 @@
-"""The session of a job: its settings, what it shows, and what it says when it cannot start."""
+"""The session of a job: its settings, what it shows, and what it says when it cannot start.
+
+These are the tests of `cli.commands.spark.options`, too.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,16 @@ import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cli.commands.spark.options import parse_conf
-from cli.errors import BadArgument
+from cli.terminal.errors import BadArgument
 from dispatch.embedded import EmbeddedKafka
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.class_archive import check_mapped
 from tests.daemon import ROOT
 from tests.spool.rig import Rig
@@ -59,7 +63,7 @@ def test_another_python_brings_its_own_packages() -> None:
 
 
 def test_a_users_java_options_come_beside_ours() -> None:
-    """Who sets some still has Spark's log where bruce looks for the reason of a failure."""
+    """With options of the user's own, Spark's log is still where bruce looks for the reason of a failure."""
     pytest.importorskip("pyspark")
     from pipeline.session import _configuration
 
@@ -94,7 +98,7 @@ def test_progress_is_told_to_the_last_task(spark: SparkSession) -> None:
     """While a job runs its tasks are counted, and never more done than known."""
     from pyspark.sql import functions as f
 
-    from pipeline.progress import watch
+    from pipeline.session import watch
 
     told: list[tuple[int, int]] = []
     with watch(spark, lambda done, of: told.append((done, of))):
@@ -128,7 +132,7 @@ def test_a_terminal_gets_a_bar_and_the_link(spark: SparkSession) -> None:
     assert process.returncode == 0, seen
     page, bar = seen.split(b"\n", 1)
     assert re.fullmatch(rb"Spark's own page, while this runs: http://127\.0\.0\.1:\d+\r", page), seen
-    # Of all stages, or of those that had begun when it was looked at last.
+    # The counts are of all stages, or of those that had begun at the last look.
     assert re.search(rb" of [47] tasks", bar)
     assert b"tasks/s" not in bar
     # The line of the bar is erased.
@@ -148,6 +152,8 @@ except typer.Exit as end:
 """
 
 
+@pytest.mark.long
+@pytest.mark.sample(one_of=2)
 @pytest.mark.spark
 @pytest.mark.parametrize("way", ["rows as they come", "all at once"])
 def test_an_interrupt_is_one_sentence(spark: SparkSession, tmp_path: Path, way: str) -> None:
@@ -155,28 +161,17 @@ def test_an_interrupt_is_one_sentence(spark: SparkSession, tmp_path: Path, way: 
 
     So it is with all rows asked for at once, where py4j has the main thread.
     """
-    parent, child = pty.openpty()
-    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     query = [*BRUCECTL, "spark", "query", ENDLESS, str(tmp_path), "--master", "local[1]"]
     job = query if way == "rows as they come" else [sys.executable, "-c", COLLECTED]
-    process = subprocess.Popen(
-        ["setsid", "--ctty", "--wait", *job], cwd=ROOT, stdin=child, stdout=child, stderr=child
-    )
-    os.close(child)
-    seen = b""
-    while b" tasks" not in seen and (piece := _read(parent)):
-        seen += piece
-    os.write(parent, b"\x03")
-    while piece := _read(parent):
-        seen += piece
-    os.close(parent)
-    assert process.wait() == 130, seen
+    seen, code = _interrupted(job, b" tasks")
+    assert code == 130, seen
     said = seen.rpartition(b"\x1b[2K")[2].decode().replace("\r", "").strip()
     assert said == "interrupted: the job has not come to its end; the same command may be given again"
     assert b"Traceback" not in seen
     assert seen.count(b"\n") == 3, seen
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("words", "code", "end"),
@@ -192,12 +187,10 @@ def test_an_interrupt_is_one_sentence(spark: SparkSession, tmp_path: Path, way: 
 def test_an_interrupt_of_a_run(
     spark: SparkSession, rig: Rig, tmp_path: Path, words: list[str], code: int, end: str
 ) -> None:
-    """What goes on until Control-C says so, and ends well by it; with --once that comes too early."""
+    """A run until Control-C says so, and ends well by it; with --once that comes too early."""
     rig.append([encode(b"late", b"1")])
     rig.step()
     rig.crash()
-    parent, child = pty.openpty()
-    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     with EmbeddedKafka(brokers=1) as kafka:
         config = tmp_path / "bruce.toml"
         config.write_text(
@@ -205,22 +198,30 @@ def test_an_interrupt_of_a_run(
             'kafka."allow.auto.create.topics" = "false"\n'
         )
         run = [*BRUCECTL, "spark", "run", str(rig.options.directory), "--config", str(config), *words]
-        process = subprocess.Popen(
-            ["setsid", "--ctty", "--wait", *run], cwd=ROOT, stdin=child, stdout=child, stderr=child
-        )
-        os.close(child)
-        seen = b""
-        while b"1 left" not in seen and (piece := _read(parent)):
-            seen += piece
-        os.write(parent, b"\x03")
-        while piece := _read(parent):
-            seen += piece
-        os.close(parent)
-        assert process.wait() == code, seen
+        seen, ended = _interrupted(run, b"1 left")
+        assert ended == code, seen
     # The terminal shows the key that was pressed.
     assert seen.decode().strip().replace("\r", "\n").splitlines()[-1].removeprefix("^C") == end
     assert (b"until Control-C" in seen) == (not words)
     assert b"Traceback" not in seen
+
+
+def _interrupted(command: Sequence[str], at: bytes) -> tuple[bytes, int]:
+    """Run a command on a terminal of 80 columns, press Control-C when it shows `at`: (output, exit code)."""
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    process = subprocess.Popen(
+        ["setsid", "--ctty", "--wait", *command], cwd=ROOT, stdin=child, stdout=child, stderr=child
+    )
+    os.close(child)
+    seen = b""
+    while at not in seen and (piece := _read(parent)):
+        seen += piece
+    os.write(parent, b"\x03")
+    while piece := _read(parent):
+        seen += piece
+    os.close(parent)
+    return seen, process.wait()
 
 
 def _read(terminal: int) -> bytes:
@@ -230,6 +231,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.sample(one_of=2)
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
@@ -239,10 +241,10 @@ def _read(terminal: int) -> bytes:
     ],
 )
 def test_what_spark_refuses_is_one_sentence(spark: SparkSession, wrong: list[str], sentence: str) -> None:
-    """A wrong master, or a JVM that does not start: one line, and exit code 3."""
+    """A wrong master, or a JVM that does not start: one line, and exit code 2."""
     command = [*BRUCECTL, "spark", "audit", "/nowhere", "--bootstrap-servers", "127.0.0.1:1", *wrong]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout) == (3, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("Spark does not start: ")
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1

@@ -1,4 +1,7 @@
-"""Statistics: what is measured is what was stored."""
+"""Statistics: what is measured is what was stored.
+
+These are the tests of `cli.commands.spark.stats`, too.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pipeline.discard_hours import discard_hours
-from spool.catalogue import Catalogue
-from spool.changes import Changes, Discard
-from spool.marks import Marks
-from spool.refused import HOUR_NS
-from spool.wire import encode
+from pipeline.stats import discard_hours
+from spool.format.wire import encode
+from spool.index.segment_list import SegmentList
+from spool.log.intake_totals import HOUR_NS
+from spool.marks.discarded import Changes, Discard
+from spool.marks.marks import Marks
 from tests.pipeline.conftest import Done
 from tests.spool.rig import Rig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+import csv
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.terminal.output import Form, write_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 pytestmark = pytest.mark.spark
 
@@ -35,7 +48,7 @@ def store(rig: Rig, second: int, count: int, **message: object) -> None:
 
 def test_hours_peaks_sizes_and_keys(spark: SparkSession, rig: Rig) -> None:
     """By hour and topic: counts, bytes of keys and values, the busiest second, and the most frequent key."""
-    from pipeline.stats_report import run_stats
+    from pipeline.stats import run_stats
 
     store(rig, 0, 5, key=b"even")
     store(rig, 1, 9, key=b"hot")
@@ -57,7 +70,7 @@ def test_hours_peaks_sizes_and_keys(spark: SparkSession, rig: Rig) -> None:
 
 def test_one_topic(spark: SparkSession, rig: Rig) -> None:
     """Others do not count."""
-    from pipeline.stats_report import run_stats
+    from pipeline.stats import run_stats
 
     store(rig, 0, 3)
     rig.append([encode(b"views", b"")])
@@ -68,17 +81,19 @@ def test_one_topic(spark: SparkSession, rig: Rig) -> None:
 
 
 def test_discards_by_hour(rig: Rig) -> None:
-    """What frames refused, and what the marks say of stored messages, by the hour of reception.
+    """The discards in frames, and those in the marks of stored messages, by the hour of reception.
 
-    Of a sealed segment too, an hour of which ends between two of its marks.
+    A sealed segment counts too, of which an hour ends between two marks.
     """
     rig.append([], refused={1: (2, b"\0")}, received_ns=NOON)
     for second in (0, 3599, 3600, 7200):
         store(rig, second, 10)
     rig.append([encode(b"orders", b"v")], refused={1: (5, b"\0")}, received_ns=NOON + 7300 * 10**9)
     rig.stop()
-    marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
-    marks.commit(Changes(floor=0, discarded=[Discard(np.array([5, 19, 20, 30, 39]), 15, b"orders", NOON)]))
+    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    marks.commit(
+        Changes(low_watermark=0, discarded=[Discard(np.array([5, 19, 20, 30, 39]), 15, b"orders", NOON)])
+    )
     marks.close()
     noon = NOON // HOUR_NS
     assert discard_hours(rig.layout) == {
@@ -104,3 +119,102 @@ def test_command(job: Callable[..., Done], rig: Rig) -> None:
     assert [(row["reason"], row["messages"]) for row in found["discard_hours"]] == [
         (found["discards"][0]["reason"], 5)
     ]
+
+
+@pytest.mark.parametrize(
+    ("sql", "columns"),
+    [
+        ("SELECT topic, count(*) FROM spool GROUP BY topic", ["spool", "sequence", "topic"]),
+        ("select Value from spool", ["spool", "sequence", "value"]),
+        ("SELECT * FROM spool", None),
+        ("SELECT s.* FROM spool s", None),
+        ("FROM spool", None),
+        ("TABLE spool", None),
+        ("FROM spool |> WHERE sequence > 1", None),
+        ("SELECT damaged FROM spool", ["spool", "sequence", "damaged"]),
+    ],
+)
+def test_only_what_the_sql_can_mean_is_read(sql: str, columns: list[str] | None) -> None:
+    """A column that is not named is not made; a star, or a form of SQL without a list, means all."""
+    pytest.importorskip("pyspark")
+    from pipeline.source.schema import SCHEMA
+    from pipeline.stats import columns_of
+
+    all_of_a_message = [name for name in SCHEMA.names if not name.startswith("damaged")]
+    assert columns_of(sql) == (columns or all_of_a_message)
+
+
+@pytest.mark.oldest_spark
+@pytest.mark.spark
+def test_both_views_in_one_query(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+    """Archived messages and later ones, joined by spool and sequence."""
+    from pipeline.archive import run_archive
+    from pipeline.stats import query
+
+    paths, archive = [str(rig.options.directory)], str(tmp_path / "archive")
+    rig.append([encode(b"orders", b"%d" % i) for i in range(10)])
+    rig.step()
+    run_archive(spark, paths, archive)
+    rig.append([encode(b"orders", b"%d" % i) for i in range(10, 13)])
+    rig.step()
+    sql = "SELECT cast(value AS string) FROM spool LEFT ANTI JOIN archive USING (spool, sequence) ORDER BY 1"
+    assert [row[0] for row in query(spark, sql, paths, archive).collect()] == ["10", "11", "12"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("sql", "sentence"),
+    [
+        ("SELEC 1", "Syntax error at or near 'SELEC' (line 1 pos 0)"),
+        ("SELECT nope FROM spool", "with name `nope` cannot be resolved"),
+        ("SELECT 1 FROM archive", "The table or view `archive` cannot be found.*give --archive DIR"),
+        ("DROP VIEW spool", "Syntax error at or near 'DROP'"),
+        ("SELECT cast('x' AS int)", "cannot be cast"),
+    ],
+)
+def test_wrong_sql_is_one_sentence(spark: SparkSession, rig: Rig, sql: str, sentence: str) -> None:
+    """Spark's screenful of an error is one line, with its position; a command is no question."""
+    from pipeline.errors import BadQuery
+    from pipeline.stats import query, wrong_sql
+
+    spark.catalog.dropTempView("archive")
+    with (
+        pytest.raises(BadQuery, match=sentence.replace("(", r"\(").replace(")", r"\)")) as raised,
+        wrong_sql(),
+    ):
+        query(spark, sql, [str(rig.options.directory)], None).collect()
+    assert "\n" not in str(raised.value)
+
+
+ROWS = [("a", b"text", datetime(2026, 1, 1).astimezone(), None), ("b", b"\xff\n", None, {"k": b"v"})]
+
+
+def test_json_says_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    """An object a row; bytes that are not UTF-8 are in base64, under a name that says so."""
+    write_rows(["name", "data", "at", "more"], ROWS, Form.json)
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["name"], first["data"], first["more"]) == ("a", "text", None)
+    assert first["at"].endswith("Z")
+    assert second == {"name": "b", "data_base64": "/wo=", "at": None, "more": {"k": "v"}}
+
+
+def test_csv_has_a_head_and_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    """A reader of CSV gets the values back; no byte of a message reaches the terminal as a command."""
+    write_rows(["name", "data"], [("a,b", b"\x1b[1m"), ("c", None)], Form.csv)
+    text = capsys.readouterr().out
+    assert list(csv.reader(io.StringIO(text))) == [["name", "data"], ["a,b", "\\x1b[1m"], ["c", ""]]
+
+
+@pytest.mark.spark
+def test_query_command(job: Callable[..., Done], rig: Rig) -> None:
+    """`brucectl spark query` writes rows, and nothing else; wrong SQL exits 2."""
+    rig.append([encode(b"orders", b"%d" % i) for i in range(3)])
+    rig.step()
+    sql = "SELECT value, topic FROM spool ORDER BY sequence"
+    done = job("query", sql, rig.options.directory, "--form", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"value": str(i), "topic": "orders"} for i in range(3)
+    ]
+    done = job("query", "SELECT nope FROM spool", rig.options.directory, "--form", "json")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

@@ -1,4 +1,7 @@
-"""Exactly once by Spark: whoever tries a task again finds what was delivered, and sends the rest."""
+"""Exactly once by Spark: whoever tries a task again finds what was delivered, and sends the rest.
+
+These are the tests of `pipeline.delivery.route_plan`, too.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,28 @@ import numpy as np
 import pytest
 from confluent_kafka import Producer
 
-from dispatch.closing import epoch_of
 from dispatch.embedded import EmbeddedKafka
-from dispatch.lane import Begun
-from dispatch.names import lane_id, transactional_id
 from dispatch.options import DispatchOptions
-from dispatch.progress import Deliverer, decode, encode, letters_of
-from dispatch.progress_topic import Place
-from pipeline.backlog import Runs
+from dispatch.transactions.closing import epoch_of
+from dispatch.transactions.progress import (
+    Deliverer,
+    dead_letter_runs,
+    decode,
+    encode,
+    task_transactional_id,
+    transactional_id,
+)
+from dispatch.transactions.progress_topic import ProgressPosition
+from dispatch.transactions.runner import Begun
+from pipeline.delivery.backlog import Runs
+from pipeline.delivery.route_plan import read_segments
+from pipeline.delivery.task_book import MOST_RUNS, WHOLE, TaskBook, open_topic
 from pipeline.errors import JobFailed
-from pipeline.records import open_topic
 from pipeline.spark_release import READ_LIMITS, has
-from pipeline.task_book import MOST_RUNS, WHOLE, TaskBook
-from pipeline.unrecorded import read_segments
-from spool.account import take_account
-from spool.outcome_file import list_outcomes, read_outcomes
-from spool.wire import DEAD_LETTERED, Reason
-from spool.wire import encode as encode_message
+from spool.format.wire import DEAD_LETTERED, Reason
+from spool.format.wire import encode as encode_message
+from spool.marks.outcome_file import list_outcomes, read_outcomes
+from spool.read.overview import take_totals
 from tests.spool.rig import Rig
 
 if TYPE_CHECKING:
@@ -60,38 +68,38 @@ def fill(rig: Rig, count: int) -> None:
 
 
 def test_a_book_tells_the_next_attempt_what_no_file_has() -> None:
-    """All transactions since the last outcome file stand in each record; what is in a file does not."""
+    """All transactions since the last outcome file are in each record; those in a file are not."""
     book = TaskBook(SEGMENTS)
-    assert book.recover(Begun(None, Place(0, 5))) == ""
+    assert book.recover(Begun(None, ProgressPosition(0, 5))) == ""
     book.committed(numbers(1, 2, 100), (), 6)
     record = decode(encode(book.progress(2, BY, numbers(3, 101), ())))
     again = TaskBook(SEGMENTS)
-    again.recover(Begun(record, Place(0, 7)))
+    again.recover(Begun(record, ProgressPosition(0, 7)))
     assert again.delivered.tolist() == [1, 2, 3, 100, 101]
     book.committed(numbers(3, 101), (), 7)
     book.recorded()
     after = TaskBook(SEGMENTS)
-    after.recover(Begun(decode(encode(book.progress(3, BY, numbers(4), ()))), Place(0, 8)))
+    after.recover(Begun(decode(encode(book.progress(3, BY, numbers(4), ()))), ProgressPosition(0, 8)))
     assert after.delivered.tolist() == [4]
-    # What another attempt has delivered is in our records until it is in a file of ours.
+    # Messages that another attempt delivered are in our records until they are in a file of ours.
     assert decode(encode(again.progress(3, BY, numbers(), ()))).delivered[0].sequences().tolist() == [1, 2, 3]
 
 
 def test_a_book_tells_dead_letters_from_messages() -> None:
     """The next attempt, and the one after it, know which of them the dead-letter topic has."""
     book = TaskBook(SEGMENTS)
-    book.recover(Begun(None, Place(0, 0)))
-    letters = letters_of({2: (Reason.TOO_LARGE, b"t"), 101: (Reason.TOO_LARGE, b"t")})
+    book.recover(Begun(None, ProgressPosition(0, 0)))
+    letters = dead_letter_runs({2: (Reason.TOO_LARGE, b"t"), 101: (Reason.TOO_LARGE, b"t")})
     book.committed(numbers(1, 2, 3, 101), letters, 1)
     again = TaskBook(SEGMENTS)
-    again.recover(Begun(decode(encode(book.progress(2, BY, numbers(), ()))), Place(0, 2)))
+    again.recover(Begun(decode(encode(book.progress(2, BY, numbers(), ()))), ProgressPosition(0, 2)))
     dead = Reason.TOO_LARGE | DEAD_LETTERED
     told = {outcome: found.tolist() for outcome, found in again.known(numbers(0, 1, 2, 3)).items()}
     assert told == {dead: [2], 0: [1, 3]}
-    # In a file are those that were come by; the rest is known to nobody else.
+    # The file has those that the task has read; the rest is known to no other file.
     again.recorded()
     after = TaskBook(SEGMENTS)
-    after.recover(Begun(decode(encode(again.progress(3, BY, numbers(4), ()))), Place(0, 3)))
+    after.recover(Begun(decode(encode(again.progress(3, BY, numbers(4), ()))), ProgressPosition(0, 3)))
     assert {outcome: found.tolist() for outcome, found in after.known(np.arange(200)).items()} == {
         dead: [101],
         0: [4],
@@ -101,25 +109,25 @@ def test_a_book_tells_dead_letters_from_messages() -> None:
 def test_a_record_of_another_log_counts_for_nothing() -> None:
     """A segment of the same number with another identity is that of a restored copy."""
     book = TaskBook(SEGMENTS)
-    book.recover(Begun(None, Place(0, 0)))
+    book.recover(Begun(None, ProgressPosition(0, 0)))
     record = book.progress(1, BY, numbers(1, 100), ())
     restored = TaskBook([(0, 1, 77), (100, 2, 89)])
-    restored.recover(Begun(record, Place(0, 1)))
+    restored.recover(Begun(record, ProgressPosition(0, 1)))
     assert restored.delivered.tolist() == [1]
 
 
 def test_a_task_of_an_older_lease_sends_nothing() -> None:
-    """Its lane was closed since, or a later job has used it; a task of the newest lease goes on.
+    """Its name was closed since, or a later job has used it; a task of the newest lease goes on.
 
-    What was delivered is known to it all the same.
+    It knows all the same which messages were delivered.
     """
     book = TaskBook(SEGMENTS, 3)
-    book.recover(Begun(None, Place(0, 5)))
+    book.recover(Begun(None, ProgressPosition(0, 5)))
     record = decode(encode(book.progress(1, BY, numbers(1), ())))
     old, newer = TaskBook(SEGMENTS, 2), TaskBook(SEGMENTS, 4)
-    assert "was taken back" in old.recover(Begun(record, Place(0, 6)))
+    assert "was taken back" in old.recover(Begun(record, ProgressPosition(0, 6)))
     assert (old.closed, old.delivered.tolist()) == (True, [1])
-    assert newer.recover(Begun(record, Place(0, 6))) == ""
+    assert newer.recover(Begun(record, ProgressPosition(0, 6))) == ""
     assert newer.delivered.tolist() == [1]
 
 
@@ -127,12 +135,12 @@ def test_a_task_of_an_older_lease_sends_nothing() -> None:
 def test_a_task_that_runs_again_sends_nothing(
     spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, tmp_path: Path
 ) -> None:
-    """Its first run wrote no outcomes: the second finds all in Kafka, tells of all, and sends none.
+    """Its first run wrote no outcomes: the second finds all in Kafka, reports all, and sends none.
 
-    Nor does a third one, which finds what the second wrote down, and Kafka's record no more.
+    A third one sends nothing either: it finds what the second wrote down, and Kafka's record no more.
     """
-    from pipeline.route import Routes, route
-    from pipeline.sink import Delivery, arrange, deliver
+    from pipeline.delivery.route import Routes, route
+    from pipeline.delivery.sink import Delivery, arrange, deliver
 
     fill(rig, 200)
     spool = rig.identity.spool.hex()
@@ -156,6 +164,7 @@ def test_a_task_that_runs_again_sends_nothing(
     assert set(np.concatenate([file.sequences for file in files]).tolist()) == set(range(200))
 
 
+@pytest.mark.sample("daemon")
 @pytest.mark.spark
 @pytest.mark.parametrize("attempt", ["daemon", "task"])
 def test_a_drain_finds_what_nobody_wrote_down(
@@ -165,25 +174,30 @@ def test_a_drain_finds_what_nobody_wrote_down(
 
     Behind the drain the marks have them all.
     """
-    from pipeline.drain import run_drain
+    from pipeline.delivery.drain import run_drain
 
     fill(rig, 100)
     rig.crash()
     options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers}, mode="exactly_once")
     book = TaskBook(read_segments(rig.layout))
-    book.recover(Begun(None, Place(0, 0)))
-    name = transactional_id(rig.identity.spool) if attempt == "daemon" else lane_id(rig.identity.spool, 1)
+    book.recover(Begun(None, ProgressPosition(0, 0)))
+    name = (
+        transactional_id(rig.identity.spool)
+        if attempt == "daemon"
+        else task_transactional_id(rig.identity.spool, 1)
+    )
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce("bruce-progress", encode(book.progress(1, BY, numbers(*range(40, 60)), ())), name)
     assert producer.flush(30) == 0
     done = run_drain(spark, [str(rig.options.directory)], options, {})
     assert (done.messages, done.delivered, done.left) == (80, 80, 0)
-    assert take_account(rig.layout, list).backlog == 0
+    assert take_totals(rig.layout, list).backlog == 0
     frame = spark.read.format("bruce-kafka").option("bootstrap.servers", kafka.bootstrap_servers)
     rows = frame.option("topics", "clicks").load().collect()
     assert sorted(row.bruce_sequence for row in rows) == [*range(40), *range(60, 100)]
 
 
+@pytest.mark.sample(one_of=2)
 @pytest.mark.oldest_spark
 @pytest.mark.spark
 @pytest.mark.parametrize("name", ["", "fleet-to-main"])
@@ -192,10 +206,10 @@ def test_a_stream_that_starts_again(
 ) -> None:
     """Killed before its last batch was noted: none is lost, and with transactions none comes twice.
 
-    Where Spark has no limits a query that starts again brings that batch alone, and the next one the rest.
+    Without limits in Spark a restarted query brings that batch alone, and the next one the rest.
     """
-    from pipeline.route import Routes, route
-    from pipeline.sink import arrange
+    from pipeline.delivery.route import Routes, route
+    from pipeline.delivery.sink import arrange
 
     stored = spark.readStream.format("bruce").options(**LIMIT)
     placed = route(stored.load(str(rig.options.directory)), Routes({"clicks": np.ones(3, np.bool_)}))
@@ -210,7 +224,8 @@ def test_a_stream_that_starts_again(
         for _ in range(1 if LIMIT else 2):
             writer.trigger(availableNow=True).start().awaitTermination()
         batches = sorted((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-        # The next epoch of each lane: an attempt of this batch that begins now finds that it is over.
+        # The next epoch of each transactional task: an attempt of this batch that begins now finds that it is
+        # over.
         assert not name or newest_epoch(kafka, name) == 2 * int(batches[-1].name) + 1
         batches[-1].unlink()
         (batches[-1].parent / f".{batches[-1].name}.crc").unlink(missing_ok=True)
@@ -227,8 +242,8 @@ def test_a_stream_that_starts_again(
 @pytest.mark.spark
 def test_a_write_that_is_run_again(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
     """A job of the same name finds what the first one has sent, and those before it send nothing any more."""
-    from pipeline.route import Routes, route
-    from pipeline.sink import arrange
+    from pipeline.delivery.route import Routes, route
+    from pipeline.delivery.sink import arrange
 
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
     fill(rig, 200)
@@ -244,7 +259,7 @@ def test_a_write_that_is_run_again(spark: SparkSession, kafka: EmbeddedKafka, ri
 
 
 def newest_epoch(kafka: EmbeddedKafka, name: str) -> int:
-    """Of the records under a transactional.id."""
+    """The newest epoch of the records under a transactional.id."""
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
     with open_topic(DispatchOptions(kafka=properties), name) as topic:
         family, _ = topic.read_family()
@@ -254,10 +269,10 @@ def newest_epoch(kafka: EmbeddedKafka, name: str) -> int:
 def test_a_book_forgets_what_nobody_asks_for() -> None:
     """A batch asks for nothing below its first message; what one record cannot tell ends the task."""
     book = TaskBook(WHOLE)
-    book.recover(Begun(None, Place(0, 0)))
+    book.recover(Begun(None, ProgressPosition(0, 0)))
     record = book.progress(1, BY, numbers(1, 2, 2**40), ())
     later = TaskBook(WHOLE, 2, since=2)
-    later.recover(Begun(decode(encode(record)), Place(0, 1)))
+    later.recover(Begun(decode(encode(record)), ProgressPosition(0, 1)))
     assert later.delivered.tolist() == [2, 2**40]
     assert later.progress(2, BY, numbers(), ()).delivered[0].sequences().tolist() == [2, 2**40]
     with pytest.raises(JobFailed, match="use smaller batches"):
@@ -266,7 +281,7 @@ def test_a_book_forgets_what_nobody_asks_for() -> None:
 
 
 def test_runs_without_some() -> None:
-    """What is cut out of runs leaves the numbers on both sides."""
+    """Sequences cut out of runs leave the numbers on both sides."""
     runs = Runs.of([(0, 5), (7, 8), (10, 20)], 18)
     left = runs.without(numbers(0, 2, 3, 6, 7, 12, 17, 19))
     assert np.flatnonzero(left.hold(np.arange(30))).tolist() == [1, 4, 10, 11, 13, 14, 15, 16]
@@ -274,5 +289,5 @@ def test_runs_without_some() -> None:
 
 
 def test_names_are_made_of_spool_and_partition() -> None:
-    """Nobody else's: neither the daemon's nor another partition's."""
-    assert lane_id(bytes(16), 7) == "bruce-" + "00" * 16 + "-7"
+    """No other names: neither the daemon's nor another partition's."""
+    assert task_transactional_id(bytes(16), 7) == "bruce-" + "00" * 16 + "-7"

@@ -1,4 +1,4 @@
-"""Segments that the disk gives an error for (EIO): who asks to be told passes them by, and nobody else.
+"""Segments that the disk gives an error for (EIO): only a query that asks for the column passes them by.
 
 In this process the errors are those of tests.spool.unreadable; for a job they are the kernel's own.
 """
@@ -14,15 +14,15 @@ import pyarrow as pa
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from spool import contents
 from spool.errors import ReadFailed
-from spool.packed import pack
-from spool.wire import encode
+from spool.format.packed import pack
+from spool.format.wire import encode
 from tests.daemon import consume
 from tests.forgetful.disk import ForgetfulDisk
 from tests.pipeline.conftest import Done
 from tests.spool import plain
 from tests.spool.rig import Rig
+from tests.spool.stored import mark_often
 from tests.spool.unreadable import FOR_EVER, unreadable
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ COUNT = 400
 
 
 @pytest.fixture
-def full(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
+def full(rig: Rig) -> Rig:
     """Some sealed segments, with a mark of their footers each KiB."""
-    monkeypatch.setattr(contents, "MARK_BYTES", 1024)
     fill(rig)
+    mark_often(rig)
     return rig
 
 
@@ -72,10 +72,10 @@ def lost(path: Path, part: str) -> tuple[int, int]:
 
 
 def columns(*more: str) -> StructType:
-    """Those that tests look at, and more."""
+    """The columns that tests look at, and more."""
     from pyspark.sql.types import StructType
 
-    from pipeline.schema import SCHEMA, UNREAD
+    from pipeline.source.schema import SCHEMA, UNREAD
 
     known = StructType([*SCHEMA.fields, UNREAD])
     return StructType([known[name] for name in ("spool", "sequence", "frame_offset", "damaged", *more)])
@@ -83,7 +83,7 @@ def columns(*more: str) -> StructType:
 
 def read(rig: Rig, schema: StructType, **options: str) -> list[dict[str, Any]]:
     """The rows of the spool, as a driver and executors read them."""
-    from pipeline.source import BruceSource
+    from pipeline.source.source import BruceSource
 
     reader = BruceSource({"path": str(rig.options.directory), **options}).reader(schema)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
@@ -91,6 +91,7 @@ def read(rig: Rig, schema: StructType, **options: str) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.sample(one_of=2)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("mode", ["permissive", "dropmalformed"])
 def test_who_names_the_column_is_told(full: Rig, part: str, mode: str) -> None:
@@ -124,9 +125,10 @@ def test_a_packed_segment_goes_as_a_whole(full: Rig) -> None:
     assert [row["unread"] for row in rows if row["sequence"] is None] == [f"{path}: Input/output error"]
 
 
+@pytest.mark.sample(one_of=2)
 @pytest.mark.parametrize("part", PARTS)
 def test_else_the_query_ends(full: Rig, part: str) -> None:
-    """Nobody who does not name the column, or wants failfast, takes what is left for all there is."""
+    """A query that does not name the column, or wants failfast, fails instead of returning only a part."""
     from pipeline.errors import JobFailed
 
     path, _, _ = second(full)
@@ -154,6 +156,7 @@ def disk(tmp_path: Path) -> Iterator[ForgetfulDisk]:
         yield made
 
 
+@pytest.mark.sample("header")
 @pytest.mark.spark
 @pytest.mark.parametrize("part", ["header", "from the body on"])
 def test_a_drain_passes_it_by(
@@ -183,6 +186,7 @@ def test_a_drain_passes_it_by(
     assert values == list(range(COUNT))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("part", ["header", "from the body on"])
 def test_a_replay_and_an_audit_pass_it_by(

@@ -16,7 +16,7 @@ PATIENCE_S = 60.0
 
 
 def limit_producer(address: str, client_id: str, bytes_per_second: float) -> None:
-    """Let clients of this id produce so much to each broker; beyond that it asks for a pause."""
+    """Limit clients of this id to this rate at each broker; beyond that it asks for a pause."""
     host, port = address.rsplit(":", 1)
     entity = struct.pack(">i", 1) + _string("client-id") + _string(client_id)
     change = struct.pack(">i", 1) + _string("producer_byte_rate") + struct.pack(">db", bytes_per_second, 0)

@@ -25,7 +25,7 @@ def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="session")
 def kafka_secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One broker; who comes by `sasl_bootstrap` needs a password and rights, who by `bootstrap` does not.
+    """One broker; clients of `sasl_bootstrap` need a password and rights, those of `bootstrap` do not.
 
     `tls_bootstrap` has those by TLS; needs openssl.
     """
@@ -33,7 +33,7 @@ def kafka_secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClu
 
 
 def running(cluster: KafkaCluster) -> Iterator[KafkaCluster]:
-    """The cluster, up for as long as the session lasts."""
+    """The cluster, up during the whole session."""
     try:
         cluster.up()
     except KafkaMissing as error:
@@ -47,7 +47,7 @@ def running(cluster: KafkaCluster) -> Iterator[KafkaCluster]:
 
 @pytest.fixture(autouse=True)
 def healed(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whatever a test did to the brokers, the next one finds all of them running."""
+    """All brokers run for the next test, whatever this one did to them."""
     used = {"kafka1", "kafka3", "kafka_secured"} & set(request.fixturenames)
     clusters = [request.getfixturevalue(name) for name in sorted(used)]
     yield

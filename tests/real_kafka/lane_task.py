@@ -1,12 +1,12 @@
-"""Parts of a job that delivers exactly once, without Spark; each a process that stops where it is told to.
+"""Parts of a job that delivers exactly once, without Spark; each a process that stops at a given point.
 
     python -m tests.real_kafka.lane_task SPOOL SERVERS TOPIC driver
     python -m tests.real_kafka.lane_task SPOOL SERVERS TOPIC task LANE EPOCH WHEN
 
-The driver takes delivery, prints the epoch of its lanes, and holds them until it is killed. The task carries
-the messages whose numbers give LANE, modulo PARTITIONS, and prints what came of it. `before` it begins, or
-with a transaction `open`, it stops by SIGSTOP, and then goes on; once all is `committed` it dies by SIGKILL,
-without having written it down. Else, `now`, nothing keeps it.
+The driver takes delivery, prints the epoch of its transactional tasks, and holds them until it is killed. The
+task carries the messages whose numbers give LANE, modulo PARTITIONS, and prints what came of it. `before` it
+begins, or with a transaction `open`, it stops by SIGSTOP, and then goes on; once all is `committed` it dies
+by SIGKILL, without having written it down. Else, `now`, nothing keeps it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dispatch.exactly_once import Phase
-from dispatch.names import lane_id
 from dispatch.options import DispatchOptions
-from pipeline.batches import to_batch
-from pipeline.carrier import Carrier
-from pipeline.drain import delivery_from, open_runs
+from dispatch.transactions.exactly_once import Phase
+from dispatch.transactions.progress import task_transactional_id
+from pipeline.delivery.carrier import Carrier, TransactionalTask
+from pipeline.delivery.drain import delivery_from, open_runs
+from pipeline.delivery.lease import delivery_lease
+from pipeline.delivery.route import Routes
+from pipeline.delivery.route_plan import read_segments
+from pipeline.delivery.task_book import TaskBook
 from pipeline.errors import JobFailed
-from pipeline.lease import delivery_lease
-from pipeline.loads import Lane
-from pipeline.route import Routes
-from pipeline.task_book import TaskBook
-from pipeline.unrecorded import read_segments
-from spool.identity import read_identity
+from pipeline.source.columns import to_batch
+from spool.index.identity import read_identity
 from spool.layout import Layout
 from tests.daemon import ROOT
 
@@ -42,7 +41,7 @@ MESSAGES = 600
 
 
 def start(environ: Mapping[str, str], spool: Path, *words: object) -> subprocess.Popen[str]:
-    """One of them."""
+    """Start one of them."""
     command = [sys.executable, "-m", "tests.real_kafka.lane_task", str(spool), *map(str, words)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, env=dict(environ), stdin=pipe, stdout=pipe, text=True)
@@ -72,17 +71,17 @@ def _carry(layout: Layout, options: DispatchOptions, topic: str, lane: int, epoc
         os.kill(os.getpid(), signal.SIGSTOP)
     spool = read_identity(layout)
     book = TaskBook(read_segments(layout), epoch)
-    carrier = Carrier(options, spool, lane=Lane(lane_id(spool, lane), book))
+    carrier = Carrier(options, spool, task=TransactionalTask(task_transactional_id(spool, lane), book))
     try:
         carrier.load(to_batch(columns, carrier.topics), (numbers % PARTITIONS).astype(np.int32))
         while when == "open" and carrier._pool.phase is not Phase.OPEN:  # type: ignore[attr-defined]
-            carrier.turn()
+            carrier.step()
         if when == "open":
             os.kill(os.getpid(), signal.SIGSTOP)
         carrier.finish()
         if when == "committed":
             os.kill(os.getpid(), signal.SIGKILL)
-        carrier.close_lane()
+        carrier.close_task()
         _say(f"settled {len(carrier.settled().sequences)}")
     except JobFailed as error:
         _say(f"refused: {error}")

@@ -1,6 +1,6 @@
-"""What many messages leave of real brokers to others: a flood of one topic, and the backlog of an outage.
+"""The room that many messages leave for others: a flood of one topic, and the backlog of an outage.
 
-Where order counts it is Kafka's: the topics stamp each record with the time at which it was appended.
+The order that counts is Kafka's: the topics stamp each record with the time at which it was appended.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from router.outages import OUTAGE_S
+from router.failures import OUTAGE_S
 from tests.daemon import RunningBruce, consume, halt
 from tests.real_kafka.test_bruce import check_all_there, check_books
 from tests.real_kafka.test_network import pids
 from tests.router.outlet import anywhere, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
 
-pytestmark = pytest.mark.real_kafka
+pytestmark = [pytest.mark.real_kafka, pytest.mark.long]
 
 PARTITIONS = 2
 PATIENCE_S = 120.0
 WINDOW = 64 << 10
 VALUE_BYTES = 1000
-"""Of a message's value, at least."""
+"""The bytes of a message's value, at least."""
 FLOOD, OTHERS, KNOWN = 15_000, 60, 12
 FLOOD_BYTES = 4000
-"""Of a value: 60 MB in all. A turn of a pass takes 8 MiB, and others may wait for some."""
+"""The bytes of a flood value: 60 MB in all. A turn of a pass takes 8 MiB, and others may wait for some."""
 CAP = 16 << 10
 BACKLOG, LIVE = 4000, 1000
 """Messages: four minutes of the backlog's pace, and one."""
@@ -41,7 +41,7 @@ BACKLOG, LIVE = 4000, 1000
 
 @pytest.fixture
 def topics(kafka1: KafkaCluster) -> list[bytes]:
-    """Two that nobody used before, whose records bear the time of the append."""
+    """Two new topics, whose records bear the time of the append."""
     names = [f"{name}-{uuid.uuid4().hex}" for name in ("many", "few")]
     config = {"message.timestamp.type": "LogAppendTime"}
     admin = AdminClient({"bootstrap.servers": kafka1.bootstrap})
@@ -101,11 +101,11 @@ class Meter:
         self._at, self._before = time.monotonic(), before
 
     def most(self) -> float:
-        """What the bucket held and what came into it since, and the message that emptied it."""
+        """The bucket's content and its refill since, and the message that emptied it."""
         return self._before + CAP * (1 + time.monotonic() - self._at) / VALUE_BYTES + 1
 
     def watch(self, until: int) -> int:
-        """Hold Kafka's count to the pace until it has so many records; how many it has."""
+        """Hold Kafka's count to the pace until it has this many records; their number."""
         end = time.monotonic() + PATIENCE_S
         while (found := self.count()) < until:
             assert found <= self.most()
@@ -121,7 +121,7 @@ class Meter:
 
 @pytest.fixture
 def meter(kafka1: KafkaCluster, topics: list[bytes]) -> Iterator[Meter]:
-    """Of the first topic."""
+    """The meter of the first topic."""
     made = Meter(kafka1, topics[0])
     yield made
     made.close()
@@ -150,7 +150,7 @@ def test_a_backlog_keeps_its_pace(
         meter.begin(before=12 + WINDOW // VALUE_BYTES)
         kafka1.thaw(1)
         found = meter.watch(12 + 2 * WINDOW // VALUE_BYTES)
-        # What comes now is no backlog.
+        # New messages are no backlog.
         bruce.send(keyed(LIVE, topic=live, bytes_each=VALUE_BYTES))
         records(kafka1, live, LIVE)
         meter.watch(found)

@@ -1,4 +1,4 @@
-"""What real brokers refuse goes alone; topics that go; replicas that are missing."""
+"""A record that real brokers refuse goes alone; topics that go; replicas that are missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewTopic
 
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.daemon import RunningBruce, consume
 from tests.router.outlet import NOW_MS, check_order, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
@@ -85,6 +85,7 @@ def check_dead_letters(cluster: KafkaCluster, dead: str, sent: list[bytes], reas
     assert {dict(record.headers() or [])["bruce-reason"] for record in records} == {reason}
 
 
+@pytest.mark.sample("topic")
 @pytest.mark.parametrize("whose", ["topic", "broker"])
 def test_larger_than_the_limit(kafka1: KafkaCluster, tmp_path: Path, whose: str) -> None:
     """By its value, or by the overhead of its batch: dead-lettered alone; its neighbours are delivered."""
@@ -103,6 +104,7 @@ def test_larger_than_the_limit(kafka1: KafkaCluster, tmp_path: Path, whose: str)
     check_dead_letters(kafka1, dead, [sent[n] for n in sizes], b"too_large")
 
 
+@pytest.mark.long
 def test_a_batch_beyond_the_limit(kafka1: KafkaCluster, tmp_path: Path) -> None:
     """Kafka refuses it as a whole, and takes every message of it in smaller ones: none is discarded."""
     topic = create(kafka1, {"max.message.bytes": str(LIMIT)})
@@ -113,8 +115,9 @@ def test_a_batch_beyond_the_limit(kafka1: KafkaCluster, tmp_path: Path) -> None:
     assert numbers(read(kafka1, topic, 300)) == list(range(300))
 
 
+@pytest.mark.long
 def test_compressed_it_fits(kafka1: KafkaCluster, tmp_path: Path) -> None:
-    """What counts is the size as sent: what compresses well is delivered, random bytes are not."""
+    """The size as sent counts: a compressible message is delivered, random bytes are not."""
     topic = create(kafka1, {"max.message.bytes": str(LIMIT)})
     noise = uuid.uuid4().bytes * 10 + b"".join(uuid.uuid4().bytes for _ in range(200))
     settings = {"kafka": {"compression.type": "zstd"}}
@@ -125,6 +128,7 @@ def test_compressed_it_fits(kafka1: KafkaCluster, tmp_path: Path) -> None:
     assert numbers(read(kafka1, topic, 2)) == [0, 2]
 
 
+@pytest.mark.long
 def test_too_large_for_the_dead_letter_topic(kafka1: KafkaCluster, tmp_path: Path) -> None:
     """Discarded for its reason; the smaller one in the same batch of letters is not."""
     topic = create(kafka1, {"max.message.bytes": str(LIMIT)})
@@ -140,6 +144,7 @@ def test_too_large_for_the_dead_letter_topic(kafka1: KafkaCluster, tmp_path: Pat
     assert {record.value() for record in records} == {sent[0], sent[2]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["at_least_once", "exactly_once"])
 def test_no_key_on_a_compacted_topic(kafka1: KafkaCluster, tmp_path: Path, mode: str) -> None:
     """INVALID_RECORD: that one is dead-lettered, its neighbours are delivered; in transactions, too."""
@@ -155,6 +160,7 @@ def test_no_key_on_a_compacted_topic(kafka1: KafkaCluster, tmp_path: Path, mode:
     check_dead_letters(kafka1, dead, [sent[n] for n in (3, 13, 23)], b"invalid_record")
 
 
+@pytest.mark.long
 def test_a_topic_is_deleted_and_made_anew(kafka1: KafkaCluster, tmp_path: Path) -> None:
     """In the middle of traffic: the rest is dead-lettered, others never wait; later it is used again."""
     topic, other, dead = create(kafka1, partitions=4), create(kafka1), create(kafka1)
@@ -168,6 +174,7 @@ def test_a_topic_is_deleted_and_made_anew(kafka1: KafkaCluster, tmp_path: Path) 
         for step in range(40):
             sent += bruce.send(keyed(25, topic=topic.encode(), first=sent))
             if step == 10:
+                bruce.await_status(lambda s: s.delivered > 0, PATIENCE_S)
                 admin.delete_topics([topic])[topic].result(60)
             time.sleep(0.05)
         bruce.send(keyed(50, topic=other.encode()))
@@ -187,7 +194,7 @@ def test_a_topic_is_deleted_and_made_anew(kafka1: KafkaCluster, tmp_path: Path) 
         sent += bruce.send(keyed(100, topic=topic.encode(), first=sent))
         bruce.await_status(lambda s: s.backlog == 0 and s.received == sent + 50, PATIENCE_S)
         records = read(kafka1, topic, 100, partitions=1)
-        # What would go to a partition that is no more waits, until it is certain that there are fewer.
+        # Messages for a partition that is gone wait, until it is certain that there are fewer.
         assert set(numbers(records)) >= set(range(first, sent))
         check_order(records)
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import pytest
 
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.daemon import RunningBruce
 from tools.kafka_cluster import KafkaCluster
 
-pytestmark = pytest.mark.real_kafka
+pytestmark = [pytest.mark.real_kafka, pytest.mark.long]
 
 PATIENCE_S = 90.0
 _BATCH = struct.Struct(">qiibIhiqqqhii")
@@ -23,7 +23,7 @@ NONE, LZ4, ZSTD = 0, 3, 4
 
 
 class Batch(NamedTuple):
-    """What the broker stored."""
+    """A batch as the broker stored it."""
 
     codec: int
     records: int
@@ -43,7 +43,7 @@ def batches(cluster: KafkaCluster, topic: str) -> list[Batch]:
 
 @pytest.fixture
 def topic() -> str:
-    """A name that nobody used before."""
+    """A name that was not used before."""
     return f"batches-{uuid.uuid4().hex}"
 
 
@@ -56,7 +56,7 @@ def filled(bruce: RunningBruce, topic: str, messages: int) -> None:
 
 @pytest.mark.parametrize("linger_ms", [0, 3000])
 def test_linger_ms(kafka1: KafkaCluster, tmp_path: Path, topic: str, linger_ms: int) -> None:
-    """Messages that come one after the other wait for each other as long as it says, and not without it."""
+    """Messages that come one after the other wait for each other for that time, and not without it."""
     alone = linger_ms == 0
     with RunningBruce(tmp_path, kafka1.bootstrap, settings={"kafka": {"linger.ms": linger_ms}}) as bruce:
         filled(bruce, topic, 1)
@@ -84,7 +84,7 @@ def test_batch_size(kafka1: KafkaCluster, tmp_path: Path, topic: str, size: int,
 
 
 def test_compression_type(kafka1: KafkaCluster, tmp_path: Path, topic: str) -> None:
-    """What [kafka] says, except for a topic that says otherwise; none by default."""
+    """The codec of [kafka], except for a topic with its own; none by default."""
     other = f"other-{uuid.uuid4().hex}"
     tables = {"kafka": {"compression.type": "lz4"}, f'topics."{other}"': {"compression.type": "zstd"}}
     with RunningBruce(tmp_path, kafka1.bootstrap, settings=tables) as bruce:

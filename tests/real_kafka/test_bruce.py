@@ -12,8 +12,8 @@ from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from spool.wire import encode
-from status.snapshot import Snapshot
+from spool.format.wire import encode
+from status.report import Snapshot
 from tests.daemon import RunningBruce, consume
 from tests.router.outlet import NOW_MS, check_order, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
@@ -26,7 +26,7 @@ PATIENCE_S = 90.0
 
 @pytest.fixture
 def topic() -> bytes:
-    """A name that nobody used before."""
+    """A name that was not used before."""
     return f"bruce-{uuid.uuid4().hex}".encode()
 
 
@@ -44,7 +44,7 @@ def leaders(cluster: KafkaCluster, topic: bytes) -> dict[int, int]:
 
 
 def check_books(seen: Snapshot) -> None:
-    """What must be true of every status."""
+    """Check the sums that hold in every status."""
     assert seen.received == seen.delivered + sum(seen.discarded.values()) + seen.backlog
 
 
@@ -80,6 +80,7 @@ def test_records_are_as_sent(kafka1: KafkaCluster, tmp_path: Path, topic: bytes)
     assert next(r.partition() for r in records if r.value() == b"") == 9 % PARTITIONS
 
 
+@pytest.mark.long
 def test_a_timestamp_that_kafka_refuses(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
     """Kafka refuses the whole batch for one record: that one is discarded, its neighbours are delivered."""
     create(kafka1, topic)

@@ -1,4 +1,4 @@
-"""Spark's own connector is told a password (sasl.jaas.config): an audit by it shows it nowhere."""
+"""Spark's own connector gets a password (sasl.jaas.config): an audit by it shows it nowhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewTopic
 
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.daemon import RunningBruce, free_port
 from tests.pipeline.standalone import LOOK_S, PATIENCE_S, StandaloneCluster
 from tests.pipeline.test_secrets import files, get, output, pages, processes
@@ -32,7 +32,7 @@ from tools.kafka_cluster import KafkaCluster
 from tools.maven_jars import JarsMissing
 from tools.waiting import wait_until
 
-pytestmark = [pytest.mark.real_kafka, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.real_kafka, pytest.mark.spark, pytest.mark.long]
 
 MARK = "s3cr3t"
 USER = {"sasl.username": "auditor", "sasl.password": f'{MARK} "of" jaas'}
@@ -59,7 +59,7 @@ def cluster(kafka_secured: KafkaCluster, tmp_path: Path) -> Iterator[StandaloneC
 
 @pytest.fixture
 def topic(kafka_secured: KafkaCluster) -> str:
-    """One that the user may read."""
+    """A topic that the user may read."""
     name = f"audited-{uuid.uuid4().hex}"
     admin = AdminClient({"bootstrap.servers": kafka_secured.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(name, 6)])[name].result(60)
@@ -80,9 +80,9 @@ def topic(kafka_secured: KafkaCluster) -> str:
 def test_an_audit_by_the_connector(
     kafka_secured: KafkaCluster, cluster: StandaloneCluster, topic: str, jars: str, tmp_path: Path
 ) -> None:
-    """While an executor stands still: processes, Spark's page and API; behind it: events, logs, all files.
+    """While an executor hangs: processes, Spark's page and API; afterwards: events, logs, all files.
 
-    Nor does an audit say it that fails since the password is wrong.
+    An audit that fails since the password is wrong does not show it either.
     """
     events, port = tmp_path / "events", free_port()
     events.mkdir()
@@ -122,7 +122,7 @@ def test_an_audit_by_the_connector(
 
 
 def plans(page: str) -> str:
-    """Those of all queries so far; nothing as long as there is no page."""
+    """The plans of all queries so far; nothing until there is a page."""
     try:
         app = json.loads(get(f"{page}/api/v1/applications"))[0]["id"]
         return get(f"{page}/api/v1/applications/{app}/sql?details=true&planDescription=true")

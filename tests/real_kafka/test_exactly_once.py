@@ -17,13 +17,13 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.daemon import RunningBruce, consume
 from tests.real_kafka.test_bruce import leaders
 from tests.router.outlet import NOW_MS, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
 
-pytestmark = [pytest.mark.real_kafka, pytest.mark.final]
+pytestmark = pytest.mark.real_kafka
 
 PARTITIONS = 6
 PATIENCE_S = 150.0
@@ -32,7 +32,7 @@ EXACTLY_ONCE = {"dispatch": {"mode": "exactly_once"}}
 
 @pytest.fixture
 def topic() -> bytes:
-    """A name that nobody used before."""
+    """A name that was not used before."""
     return f"once-{uuid.uuid4().hex}".encode()
 
 
@@ -79,6 +79,7 @@ def test_once_through_kills_of_the_delivery_worker(
         check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S), sent)
 
 
+@pytest.mark.long
 def test_once_through_reloads_and_a_stop(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
     """Workers that give way in the middle of traffic, and a stop that drains what has just come."""
     create(kafka1, topic)
@@ -97,6 +98,7 @@ def test_once_through_reloads_and_a_stop(kafka1: KafkaCluster, tmp_path: Path, t
         check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S), sent)
 
 
+@pytest.mark.long
 def test_once_while_every_broker_dies_in_turn(kafka3: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
     """Leaders and the coordinator of the transactions move, with transactions open."""
     create(kafka3, topic)
@@ -116,6 +118,7 @@ def test_once_while_every_broker_dies_in_turn(kafka3: KafkaCluster, tmp_path: Pa
         check_once(consume(kafka3.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S), sent)
 
 
+@pytest.mark.long
 def test_the_progress_topic_is_compacted(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
     """It is made by the first daemon that needs it."""
     name = f"progress-{topic.decode()}"
@@ -150,6 +153,7 @@ def copied(cluster: KafkaCluster, directory: Path, topic: bytes) -> Iterator[tup
         yield first, other
 
 
+@pytest.mark.long
 def test_a_copied_spool_fences_the_other(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
     """Two daemons with one identity: who began last delivers, the other says so and stops."""
     with copied(kafka1, tmp_path, topic) as (first, other):
@@ -167,8 +171,9 @@ def test_a_copied_spool_fences_the_other(kafka1: KafkaCluster, tmp_path: Path, t
             check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, 200, PATIENCE_S), 200)
 
 
+@pytest.mark.long
 def test_a_copied_spool_that_begins_later(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
-    """What the other delivered under the same sequences is not taken for its own: all of it is delivered."""
+    """The other's deliveries under the same sequences are not taken for its own: all messages arrive."""
     with copied(kafka1, tmp_path, topic) as (first, other):
         sent = 100
         with RunningBruce(other, kafka1.bootstrap, settings=EXACTLY_ONCE) as second:
@@ -183,8 +188,9 @@ def test_a_copied_spool_that_begins_later(kafka1: KafkaCluster, tmp_path: Path, 
             check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, 300, PATIENCE_S), 300)
 
 
+@pytest.mark.long
 def test_older_marks_stop_delivery(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
-    """What was delivered after they were copied would go twice: nothing is sent, and the log says why."""
+    """Messages delivered after the copy would go twice: nothing is sent, and the log says why."""
     create(kafka1, topic)
     with RunningBruce(tmp_path, kafka1.bootstrap, settings=EXACTLY_ONCE) as bruce:
         sent = bruce.send(keyed(100, topic=topic))
@@ -194,7 +200,7 @@ def test_older_marks_stop_delivery(kafka1: KafkaCluster, tmp_path: Path, topic: 
         shutil.copytree(bruce.spool / "delivery", older)
         bruce.start()
         for _ in range(2):
-            # What the record of the second one is based on, the copy does not have.
+            # The marks that the second record is based on are not in the copy.
             sent += bruce.send(keyed(100, topic=topic, first=sent))
             bruce.await_status(lambda s, all_=sent: s.delivered == all_, PATIENCE_S)
         assert bruce.stop() == 0
@@ -227,8 +233,9 @@ def test_marks_that_miss_the_last_transaction(kafka1: KafkaCluster, tmp_path: Pa
         check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S), sent)
 
 
+@pytest.mark.long
 def test_a_record_that_kafka_refuses(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
-    """It aborts its transactions until it stands alone; it is discarded, and all others are there once."""
+    """It aborts its transactions until it is alone in one; it is discarded, and all others are there once."""
     create(kafka1, topic)
     tomorrow = encode(topic, b"0:99999:", partition_key=0, timestamp=NOW_MS + 86_400_000)
     with RunningBruce(tmp_path, kafka1.bootstrap, settings=EXACTLY_ONCE) as bruce:
@@ -238,6 +245,7 @@ def test_a_record_that_kafka_refuses(kafka1: KafkaCluster, tmp_path: Path, topic
         check_once(consume(kafka1.bootstrap, topic.decode(), PARTITIONS, 400, PATIENCE_S), 400)
 
 
+@pytest.mark.long
 def test_a_broker_that_stands_still(kafka3: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
     """It costs a transaction, and is left out: others get theirs. Nothing is lost, nothing comes twice."""
     create(kafka3, topic)

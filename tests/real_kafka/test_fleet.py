@@ -17,8 +17,7 @@ pytestmark = [
     pytest.mark.real_kafka,
     pytest.mark.spark,
     pytest.mark.crash,
-    pytest.mark.slow,
-    pytest.mark.final,
+    pytest.mark.long,
 ]
 
 

@@ -1,4 +1,4 @@
-"""What Dory's clients send, by every input, into real Kafka: the records are what the golden file says."""
+"""Messages of Dory's clients, by every input, into real Kafka: the records match the golden file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BAD = {
     "topic": RIGHT[:10] + b"\x7f\xff" + RIGHT[12:],
     "value": RIGHT[:-15] + b"\x00\x00\x00\x01" + RIGHT[-11:],
 }
-"""What Dory discards, too; each one of the right size, so that a stream goes on behind it."""
+"""Messages that Dory discards, too; each of the right size, so that a stream goes on behind it."""
 PARTITIONS = 6
 PATIENCE_S = 90.0
 ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
@@ -37,7 +37,7 @@ ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-
 
 @pytest.fixture
 def topics(kafka1: KafkaCluster) -> Iterator[list[str]]:
-    """Those of the golden file, empty; gone again afterwards."""
+    """The topics of the golden file, empty; gone again afterwards."""
     names = sorted({vector["topic"] for vector in VECTORS})
     admin = AdminClient({"bootstrap.servers": kafka1.bootstrap})
     made = admin.create_topics([NewTopic(name, PARTITIONS, config=ANY_TIME) for name in names])
@@ -65,6 +65,7 @@ def wanted(topic: str) -> tuple[Counter[Record], Counter[int]]:
     return records, chosen
 
 
+@pytest.mark.sample("datagram")
 @pytest.mark.parametrize("name", ["datagram", "stream", "tcp"])
 def test_as_the_golden_file_says(kafka1: KafkaCluster, tmp_path: Path, topics: list[str], name: str) -> None:
     """Topic, key, value, time and partition of each message; bad ones between them have their reason."""

@@ -14,14 +14,14 @@ from tests.daemon import RunningBruce, consume
 from tests.router.outlet import keyed, numbers
 from tools.kafka_cluster import KafkaCluster
 
-pytestmark = pytest.mark.real_kafka
+pytestmark = [pytest.mark.real_kafka, pytest.mark.long]
 
 PATIENCE_S = 90.0
 BEFORE, AFTER = 3, 7
 
 
 def grow(cluster: KafkaCluster, topic: str) -> None:
-    """What `kafka-topics --alter --partitions` does."""
+    """Do as `kafka-topics --alter --partitions` does."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_partitions([NewPartitions(topic, AFTER)])[topic].result(60)
 

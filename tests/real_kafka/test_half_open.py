@@ -1,4 +1,4 @@
-"""Connections to real brokers that are half open: bytes stop, one end goes, or nobody is behind it."""
+"""Half-open connections to real brokers: bytes stop, one end goes, or no process is behind it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.real_kafka.test_network import pids
 from tests.router.outlet import keyed
 from tools.kafka_cluster import KafkaCluster
 
-pytestmark = pytest.mark.real_kafka
+pytestmark = [pytest.mark.real_kafka, pytest.mark.long]
 
 PATIENCE_S = 120.0
 LASTING: dict[str, Callable[[Proxy], None]] = {
@@ -23,7 +23,7 @@ LASTING: dict[str, Callable[[Proxy], None]] = {
     "nothing comes back": lambda proxy: proxy.hold(Side.BROKER),
     "accepted, and not answered": Proxy.fall_silent,
 }
-"""What lasts until it is mended."""
+"""The faults that last until they are mended."""
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_all_brokers(kafka3: KafkaCluster, proxy: Proxy, tmp_path: Path, topic: 
 def test_one_end_is_gone(
     kafka3: KafkaCluster, proxy: Proxy, tmp_path: Path, topic: bytes, side: Side
 ) -> None:
-    """In the middle of traffic, three times; the other end is not told. Nobody mends anything."""
+    """In the middle of traffic, three times; the other end does not notice. The test mends nothing."""
     with RunningBruce(tmp_path, kafka3.proxy_bootstrap) as bruce:
         sent, before = bruce.send(keyed(600, topic=topic)), pids(bruce)
         bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
@@ -91,7 +91,7 @@ def test_one_end_is_gone(
 
 
 def test_one_broker_of_three(kafka3: KafkaCluster, proxy: Proxy, tmp_path: Path, topic: bytes) -> None:
-    """What the others lead is delivered while nothing comes back from one; its own when that is mended."""
+    """Partitions of the other two are delivered while one broker is silent; its own when that is mended."""
     led = leaders(kafka3, topic)
     away = led[0]
     with RunningBruce(tmp_path, kafka3.proxy_bootstrap) as bruce:

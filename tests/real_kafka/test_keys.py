@@ -11,7 +11,7 @@ from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.daemon import RunningBruce, consume
 from tests.real_kafka.test_bruce import check_books
 from tests.router.outlet import NOW_MS
@@ -54,7 +54,7 @@ def keyed(topic: str, first: int, count: int) -> list[bytes]:
 
 
 def number(record: Message) -> int:
-    """Of a message, from its record."""
+    """The number of a message, from its record."""
     return int(record.value() or b"")
 
 
@@ -70,7 +70,7 @@ def firsts(records: Sequence[Message]) -> dict[bytes, list[tuple[int, int]]]:
 
 
 class Traffic:
-    """What is sent to a topic of each partitioner, the same to all."""
+    """The messages for a topic of each partitioner, the same for all."""
 
     def __init__(self, cluster: KafkaCluster, bruce: RunningBruce, topics: Iterable[str]) -> None:
         self._cluster, self._bruce, self._topics = cluster, bruce, list(topics)
@@ -89,7 +89,7 @@ class Traffic:
         check_books(self._bruce.await_status(lambda s: s.delivered == total, PATIENCE_S))
 
     def die_in_flight(self) -> None:
-        """Send to a broker that stands still; SIGKILL with messages on their way to it; it goes on."""
+        """Send to a stopped broker; SIGKILL with messages on their way to it; let it go on."""
         self._cluster.freeze(1)
         self.send()
         total = self.sent * len(self._topics)

@@ -1,4 +1,4 @@
-"""Behind a job that delivered exactly once and died: what it committed is known, and it commits no more."""
+"""Behind a job that delivered exactly once and died: its commits are known, and it commits no more."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from dispatch import progress_topic
 from dispatch.client import KafkaClient
 from dispatch.errors import Unreachable
 from dispatch.options import DispatchOptions
-from dispatch.progress import Progress, deliverer, encode
-from dispatch.progress_topic import Place, ProgressTopic
+from dispatch.transactions.progress import Progress, deliverer, encode
+from dispatch.transactions.progress_topic import ProgressPosition, ProgressTopic
 from tests.daemon import RunningBruce, consume
 from tests.real_kafka.lane_task import MESSAGES, PARTITIONS, start
 from tests.real_kafka.test_exactly_once import EXACTLY_ONCE, PATIENCE_S, check_once, create
@@ -82,6 +81,7 @@ def test_a_daemon_behind_a_dead_job(
     check_once(records, MESSAGES + 10)
 
 
+@pytest.mark.long
 def test_the_copy_of_a_task_that_stands_still(
     kafka1: KafkaCluster, tmp_path: Path, parts: list[subprocess.Popen[str]]
 ) -> None:
@@ -111,10 +111,9 @@ def test_the_copy_of_a_task_that_stands_still(
     assert sorted(numbers(records)) == list(range(0, MESSAGES, PARTITIONS))
 
 
-def test_the_open_transaction_of_another_is_not_waited_for(
-    kafka1: KafkaCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Unless a record of ours is behind it, of which nobody is shown before whether it counts."""
+@pytest.mark.long
+def test_the_open_transaction_of_another_is_not_waited_for(kafka1: KafkaCluster) -> None:
+    """Unless a record of ours is behind it: a consumer cannot see before its end whether that counts."""
     name = f"progress-{uuid.uuid4().hex}"
     create(kafka1, name.encode())
     properties = {"bootstrap.servers": kafka1.bootstrap}
@@ -132,16 +131,15 @@ def test_the_open_transaction_of_another_is_not_waited_for(
         topic = ProgressTopic(properties, name, b"ours", client.fetch_cluster)
         write("ours", 7).commit_transaction()
         others = write("ours-1", 3)
-        last, place = topic.read(Place(0, 0))
+        last, place = topic.read(ProgressPosition(0, 0))
         assert last
         assert last.number == 7
         write("ours", 8).commit_transaction()
         looked, _ = topic.look(place)
         assert looked is None
-        monkeypatch.setattr(progress_topic, "READ_S", 0.5)
+        hasty = ProgressTopic(properties, name, b"ours", client.fetch_cluster, read_s=0.5)
         with pytest.raises(Unreachable, match="may be open in it"):
-            topic.read(place)
-        monkeypatch.undo()
+            hasty.read(place)
         others.abort_transaction()
         last, _ = topic.read(place)
         assert last

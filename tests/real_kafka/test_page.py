@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spool.wire import encode
+from spool.format.wire import encode
 from status.web import EACH_S
 from tests.daemon import RunningBruce, free_port
 from tests.real_kafka.test_bruce import PARTITIONS, create
@@ -27,7 +27,7 @@ FAULTS: dict[str, tuple[Callable[[KafkaCluster, int], None], Callable[[KafkaClus
 COUNT_LOOKS = (
     "window.looks = 0; new EventSource('api/v1/stream').addEventListener('status', () => looks++); 0"
 )
-"""Counts what the page is told, beside it: a look each second, later on a machine that has other work."""
+"""Counts the page's updates, beside it: one each second, later on a machine that has other work."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def traffic(kafka3: KafkaCluster, tmp_path: Path) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Of a daemon the address of its page, and what sends to every partition."""
+    """The address of a daemon's page, and a function that sends to every partition."""
     topic = f"page-{uuid.uuid4().hex}".encode()
     create(kafka3, topic)
     port = free_port()
@@ -53,7 +53,7 @@ def traffic(kafka3: KafkaCluster, tmp_path: Path) -> Iterator[tuple[str, Callabl
         yield f"http://127.0.0.1:{port}/", send
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broker_goes_down(
     kafka3: KafkaCluster,

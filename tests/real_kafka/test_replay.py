@@ -16,7 +16,7 @@ from tests.real_kafka.test_exactly_once import PARTITIONS, PATIENCE_S, check_onc
 from tests.router.outlet import keyed
 from tools.kafka_cluster import KafkaCluster
 
-pytestmark = [pytest.mark.real_kafka, pytest.mark.final]
+pytestmark = pytest.mark.real_kafka
 
 MESSAGES = 2_000
 POINTS = ("mark.acknowledged", "mark.written", "mark.acknowledged", "mark.committed")

@@ -24,7 +24,7 @@ from tests.daemon import RunningBruce, consume
 from tests.router.outlet import check_order, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
 
-pytestmark = pytest.mark.real_kafka
+pytestmark = [pytest.mark.real_kafka, pytest.mark.long]
 
 PARTITIONS = 2
 PATIENCE_S = 90.0
@@ -33,7 +33,7 @@ COUNT = 60
 
 
 class Users:
-    """What an operator of the brokers does: passwords and rights of a user of our own."""
+    """The work of the brokers' operator: passwords and rights of a user of our own."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self.name = f"bruce-{uuid.uuid4().hex}"
@@ -73,7 +73,7 @@ class Users:
             done.result(60)
 
     def create(self) -> bytes:
-        """A topic that nobody has rights to yet."""
+        """A topic without any rights yet."""
         name = f"rights-{uuid.uuid4().hex}"
         self._admin.create_topics([NewTopic(name, PARTITIONS)])[name].result(60)
         return name.encode()

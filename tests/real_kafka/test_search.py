@@ -12,13 +12,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from dispatch.search import Wanted, find_records
-from spool.wire import encode
+from dispatch.consumer import Wanted, find_records
+from spool.format.wire import encode
 from tests.cli.program import run
 from tests.daemon import RunningBruce
 from tools.kafka_cluster import KafkaCluster
 
-pytestmark = pytest.mark.real_kafka
+pytestmark = [pytest.mark.real_kafka, pytest.mark.long]
 
 TIMEOUT_S = 60.0
 PARTITIONS = 3

@@ -37,7 +37,7 @@ USER = "sender"
 
 @pytest.fixture(scope="module")
 def kafka(kafka_secured: KafkaCluster) -> KafkaCluster:
-    """With a user for both kinds of SCRAM, who may do everything."""
+    """A cluster with a user for both kinds of SCRAM, who may do everything."""
     admin = AdminClient({"bootstrap.servers": kafka_secured.bootstrap, "log_level": 0})
     for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
         change = UserScramCredentialUpsertion(USER, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
@@ -46,7 +46,7 @@ def kafka(kafka_secured: KafkaCluster) -> KafkaCluster:
 
 
 def topic_for(kafka: KafkaCluster, name: str) -> bytes:
-    """A topic that every user may write to, made anew."""
+    """A topic that every user may write to, newly made."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(name, PARTITIONS)])[name].result(60)
     allow_everybody(admin, name)
@@ -85,6 +85,7 @@ def scram(kafka: KafkaCluster, mechanism: str = "SCRAM-SHA-512", password: str =
 GOOD = ["SCRAM-SHA-256", "SCRAM-SHA-512", "mutual", "mutual, with an encrypted key"]
 
 
+@pytest.mark.sample("SCRAM-SHA-512")
 @pytest.mark.parametrize("way", GOOD)
 def test_messages_arrive(kafka: KafkaCluster, tmp_path: Path, way: str) -> None:
     """By SASL_SSL with either SCRAM, and by TLS where the broker demands a certificate; doctor agrees."""
@@ -105,7 +106,7 @@ def test_messages_arrive(kafka: KafkaCluster, tmp_path: Path, way: str) -> None:
 
 
 def wrong_ways(kafka: KafkaCluster) -> Mapping[str, tuple[str, dict[str, str], str]]:
-    """By what is wrong: servers, properties, and what the sentence says of where, what, and what to do."""
+    """Each fault with its servers, its properties, and the sentence's words: where, what, and what to do."""
     certificates = kafka.certificates
     ssl, sasl_ssl = kafka.tls_bootstrap("MTLS"), kafka.tls_bootstrap("SASL_SSL")
     expired, elsewhere = kafka.tls_bootstrap("EXPIRED"), kafka.tls_bootstrap("ELSEWHERE")
@@ -213,9 +214,10 @@ WRONG = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_set_wrong_is_one_sentence(kafka: KafkaCluster, tmp_path: Path, wrong: str) -> None:
-    """In status and doctor: what, where, what to do. Nothing is lost, no worker ends, no secret is told."""
+    """In status and doctor: what, where, what to do. Nothing is lost, no worker ends, no secret is shown."""
     servers, settings, words = wrong_ways(kafka)[wrong]
     with RunningBruce(tmp_path, servers, settings={"kafka": settings}) as bruce:
         bruce.send(keyed(COUNT))
@@ -234,6 +236,7 @@ def test_what_is_set_wrong_is_one_sentence(kafka: KafkaCluster, tmp_path: Path, 
         assert "Traceback" not in shown
 
 
+@pytest.mark.long
 def test_a_file_that_comes_later(kafka: KafkaCluster, tmp_path: Path) -> None:
     """The authority's certificate was not there at the start: when it is, delivery begins by itself."""
     topic = topic_for(kafka, "secured-later")

@@ -52,6 +52,7 @@ def consume(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
     return values
 
 
+@pytest.mark.long
 def test_one_broker_gives_back_what_it_was_given(kafka1: KafkaCluster) -> None:
     """A hundred messages come back, each once."""
     topic = create_topic(kafka1)
@@ -59,6 +60,7 @@ def test_one_broker_gives_back_what_it_was_given(kafka1: KafkaCluster) -> None:
     assert sorted(consume(kafka1, topic, len(MESSAGES))) == sorted(MESSAGES)
 
 
+@pytest.mark.long
 def test_three_brokers_outlive_one(kafka3: KafkaCluster) -> None:
     """Messages sent before, during and after a broker's death all come back, each once."""
     topic = create_topic(kafka3)
@@ -73,8 +75,9 @@ def test_three_brokers_outlive_one(kafka3: KafkaCluster) -> None:
     assert sorted(consume(kafka3, topic, len(MESSAGES))) == sorted(MESSAGES)
 
 
+@pytest.mark.long
 def test_a_frozen_broker_goes_on_where_it_stood(kafka1: KafkaCluster) -> None:
-    """A frozen broker accepts connections but answers nobody; thawed, it answers again."""
+    """A frozen broker accepts connections but answers none; thawed, it answers again."""
     broker = kafka1.broker(1)
     kafka1.freeze(1)
     assert broker.state == "frozen"
@@ -83,6 +86,7 @@ def test_a_frozen_broker_goes_on_where_it_stood(kafka1: KafkaCluster) -> None:
     assert broker.known_brokers() == {1}
 
 
+@pytest.mark.long
 def test_a_dead_broker_is_found_again_from_its_directory(kafka1: KafkaCluster) -> None:
     """Another process sees the same brokers, and starts on the same ports what the first killed."""
     topic = create_topic(kafka1)

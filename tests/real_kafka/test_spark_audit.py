@@ -14,14 +14,14 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.daemon import ROOT
 from tests.router.outlet import NOW_MS
 from tests.spool.rig import Rig
 from tools.kafka_cluster import KafkaCluster
 from tools.maven_jars import JarsMissing, MavenJars
 
-pytestmark = [pytest.mark.real_kafka, pytest.mark.spark, pytest.mark.final]
+pytestmark = [pytest.mark.real_kafka, pytest.mark.spark]
 
 MESSAGES, KEYS, PARTITIONS = 3000, 7, 6
 LOST = range(100, 107)
@@ -47,6 +47,7 @@ def source(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.sample("bruce-kafka")
 def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path, source: str) -> None:
     """Seven losses, whose messages stand in an aborted transaction, five duplicates and three swaps.
 
@@ -76,7 +77,7 @@ def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path, source: 
     events = tmp_path / "events"
     events.mkdir()
     report = audit(kafka3.bootstrap, rig, source, events)
-    wanted = dict.fromkeys(("altered", "discarded", "backlog", "foreign"), 0)
+    wanted = dict.fromkeys(("altered", "discarded", "backlog", "foreign", "unreadable"), 0)
     wanted |= {"stored": MESSAGES, "once": MESSAGES - 12, "lost": 7, "duplicated": 5}
     assert report["total"] == {**wanted, "reordered": 3}
     assert report["read_by"] == source
@@ -105,7 +106,7 @@ def produce(bootstrap: str, topic: str, spool: bytes, numbers: list[int], *, abo
 
 
 def sources(events: Path) -> set[str]:
-    """Those of SCANS that stand in the plans which Spark carried out, as its own log of events has them."""
+    """The sources of SCANS in the plans which Spark carried out, as its own log of events has them."""
     (log,) = (path for path in events.rglob("*") if path.is_file() and path.suffix != ".crc")
     plans = [
         event["physicalPlanDescription"]
@@ -116,7 +117,7 @@ def sources(events: Path) -> set[str]:
 
 
 def audit(bootstrap: str, rig: Rig, source: str, events: Path) -> dict[str, Any]:
-    """What `brucectl spark audit` says, which exits 1; for `kafka` the session has the connector."""
+    """The report of `brucectl spark audit`, which exits 1; for `kafka` the session has the connector."""
     brucectl = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
     command = ["spark", "audit", str(rig.options.directory), "--bootstrap-servers", bootstrap, "--json"]
     jars = ",".join(map(str, CONNECTOR.directory.glob("*.jar")))

@@ -20,7 +20,7 @@ from tests.real_kafka.test_exactly_once import EXACTLY_ONCE, check_once, create
 from tests.router.outlet import check_order, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
 
-pytestmark = [pytest.mark.real_kafka, pytest.mark.spark, pytest.mark.crash, pytest.mark.slow]
+pytestmark = [pytest.mark.real_kafka, pytest.mark.spark, pytest.mark.crash]
 
 PARTITIONS = 6
 MESSAGES = 20_000
@@ -35,7 +35,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing(kafka3: KafkaCluster, tmp_p
     """
     topic = f"bruce-{uuid.uuid4().hex}"
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap})
-    # One copy each: nobody else can take the messages of the partitions whose broker is frozen.
+    # One copy each: no other task can take the messages of the partitions whose broker is frozen.
     wanted = NewTopic(topic, PARTITIONS, 1, config={"min.insync.replicas": "1"})
     admin.create_topics([wanted])[topic].result(60)
     with RunningBruce(tmp_path, NOWHERE) as bruce:
@@ -69,8 +69,9 @@ def test_a_worker_killed_in_the_middle_loses_nothing(kafka3: KafkaCluster, tmp_p
     assert len(records) == len(drained) + 10
 
 
+@pytest.mark.long
 def test_killed_between_commit_and_outcome_file(kafka1: KafkaCluster, tmp_path: Path) -> None:
-    """A worker dies with its lane committed and nothing written down, then driver and executors do.
+    """A worker dies with its transaction committed and nothing written down, then driver and executors do.
 
     The daemon that starts behind them sends none of that again: at read_committed each message is there once.
     """
@@ -95,7 +96,7 @@ def test_killed_between_commit_and_outcome_file(kafka1: KafkaCluster, tmp_path: 
 
 
 def kill_all(driver: int) -> None:
-    """SIGKILL a driver and whatever it has started, before any of them can do more."""
+    """SIGKILL a driver and all its children, before any of them can do more."""
     try:
         process = psutil.Process(driver)
         everybody = [process, *process.children(recursive=True)]

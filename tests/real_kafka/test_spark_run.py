@@ -14,7 +14,7 @@ from tests.real_kafka.test_spark_drain import kill_all
 from tests.router.outlet import keyed
 from tools.kafka_cluster import KafkaCluster
 
-pytestmark = [pytest.mark.real_kafka, pytest.mark.spark, pytest.mark.crash, pytest.mark.slow]
+pytestmark = [pytest.mark.real_kafka, pytest.mark.spark, pytest.mark.crash, pytest.mark.long]
 
 EACH = 1500
 PATIENCE_S = 600.0
@@ -24,8 +24,8 @@ IN_TRANSACTIONS = {"dispatch": {"engine": "spark", "mode": "exactly_once"}}
 def test_killed_on_its_way(kafka1: KafkaCluster, tmp_path: Path) -> None:
     """SIGKILL of a task behind its commit, and of one ahead of it; then of the driver and all others.
 
-    What was committed, and not written down, is not sent again; what was in Kafka, and not committed, is.
-    With messages that come in meanwhile: at read_committed there is no gap, and no message twice.
+    Messages committed, and not written down, are not sent again; those in Kafka, and not committed, are. With
+    messages that come in meanwhile: at read_committed there is no gap, and no message twice.
     """
     topic = f"once-{uuid.uuid4().hex}".encode()
     create(kafka1, topic)

@@ -25,7 +25,7 @@ from tools.fleets.records import read_recorded
 from tools.kafka_cluster import KafkaCluster
 from tools.waiting import wait_until
 
-pytestmark = [pytest.mark.real_kafka, pytest.mark.spark, pytest.mark.slow, pytest.mark.final]
+pytestmark = [pytest.mark.real_kafka, pytest.mark.spark, pytest.mark.long]
 
 MESSAGES = 6000
 NOWHERE = "127.0.0.1:1"
@@ -56,7 +56,7 @@ def topic(kafka1: KafkaCluster) -> str:
 def test_two_attempts_at_one_task(
     kafka1: KafkaCluster, topic: str, cluster: StandaloneCluster, tmp_path: Path
 ) -> None:
-    """A worker stands still with messages committed that no file has; a copy begins, and then it goes on.
+    """A worker hangs with messages committed that no file has; a copy begins, and then it goes on.
 
     At read_committed each message is there once, in order, and the daemon behind the drain sends none again.
     """
@@ -69,7 +69,7 @@ def test_two_attempts_at_one_task(
         with cluster.job("drain", "--json", conf=WITHIN_MEASURE, environ=bruce.environ) as job:
             (slow,) = cluster.await_executors(1, lambda one: one.sends_to(brokers))
             (other,) = cluster.await_executors(1, lambda one: one.pid != slow.pid)
-            # Nobody makes a copy before it goes on.
+            # No copy begins before it goes on.
             other.freeze()
             layout = Layout(bruce.spool)
             # The numbers are the sequences: there is nothing else in the spool.
@@ -94,7 +94,7 @@ def test_two_attempts_at_one_task(
 def test_two_attempts_at_one_write(
     kafka1: KafkaCluster, topic: str, cluster: StandaloneCluster, tmp_path: Path
 ) -> None:
-    """`write.format("bruce-kafka")`: a worker stands still with some committed; a copy of its task goes on.
+    """`write.format("bruce-kafka")`: a worker hangs with some committed; a copy of its task goes on.
 
     Then both go on at the same time, as Spark's own log of events has it: the first one learns that it was
     fenced, and sends nothing more. At read_committed each message is there once, in order.

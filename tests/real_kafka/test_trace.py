@@ -1,4 +1,4 @@
-"""`brucectl trace` on real Kafka: one message's way, while a broker stands still, too."""
+"""`brucectl trace` on real Kafka: one message's way, also while a broker does not answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.daemon import RunningBruce, consume
 from tests.e2e.test_trace import trace
 from tests.real_kafka.test_bruce import PARTITIONS, PATIENCE_S, create, leaders
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.real_kafka
 WAY = ["received", "routed", "sent", "acknowledged"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_of_many(kafka3: KafkaCluster, tmp_path: Path) -> None:
     """By topic and key, one of 600: as Kafka has it; while its broker is frozen, not acknowledged yet."""
     topic = f"trace-{uuid.uuid4().hex}".encode()

@@ -9,19 +9,19 @@ from contextlib import closing
 import pyarrow as pa
 import pytest
 
-from dispatch.exactly_once import Phase
 from dispatch.options import DispatchOptions
-from pipeline.batches import to_batch
-from pipeline.carrier import Carrier
+from dispatch.transactions.exactly_once import Phase
+from pipeline.delivery.carrier import Carrier
+from pipeline.delivery.sink import Delivery, Group, Record, _carrier
 from pipeline.errors import JobFailed
-from pipeline.sink import Delivery, Group, Record, _carrier
-from pipeline.writer import write_rows
+from pipeline.kafka.writer import write_rows
+from pipeline.source.columns import to_batch
 from tests.daemon import consume
 from tests.real_kafka.test_exactly_once import PARTITIONS, PATIENCE_S, create
 from tests.router.outlet import numbers
 from tools.kafka_cluster import KafkaCluster
 
-pytestmark = [pytest.mark.real_kafka, pytest.mark.final]
+pytestmark = pytest.mark.real_kafka
 
 SPOOL = uuid.uuid4().hex
 GROUP = Group(SPOOL, 2)
@@ -29,14 +29,14 @@ GROUP = Group(SPOOL, 2)
 
 @pytest.fixture
 def topic(kafka1: KafkaCluster) -> str:
-    """One that nobody has used."""
+    """A new topic."""
     name = f"writer-{uuid.uuid4().hex}"
     create(kafka1, name.encode())
     return name
 
 
 def delivery(kafka: KafkaCluster, topic: str, epoch: int) -> Delivery:
-    """Of one batch, of a job that is named as its topic."""
+    """The delivery of one batch, of a job that is named as its topic."""
     options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap}, mode="exactly_once")
     return Delivery(options, transactional_id=topic, epoch=epoch)
 
@@ -72,38 +72,40 @@ def take(carrier: Carrier, some: pa.RecordBatch) -> None:
 
 @pytest.fixture
 def slow(kafka1: KafkaCluster, topic: str) -> Iterator[Carrier]:
-    """An attempt at a task that stands still with a transaction open, and the first 50 messages in it."""
+    """An attempt at a task that hangs with a transaction open, and the first 50 messages in it."""
     ours = delivery(kafka1, topic, 4)
     first = rows(topic, 0, 50)
     with closing(_carrier(ours, GROUP, first, Record(ours))) as carrier:
         take(carrier, first)
         while carrier._pool.phase is not Phase.OPEN:  # type: ignore[attr-defined]
-            carrier.turn()
+            carrier.step()
         yield carrier
 
 
+@pytest.mark.long
 def test_the_attempt_that_was_slow(kafka1: KafkaCluster, topic: str, slow: Carrier) -> None:
     """A copy does its whole task; going on it has nothing to send, and ends well; so does a late one."""
     write(kafka1, topic, 4, 0, 100)
     take(slow, rows(topic, 50, 100))
     slow.finish()
-    slow.close_lane()
+    slow.close_task()
     assert sorted(slow.settled().sequences) == list(range(100))
     write(kafka1, topic, 4, 0, 100)
     assert numbers(consume(kafka1.bootstrap, topic, PARTITIONS, 100, PATIENCE_S)) == list(range(100))
 
 
 def test_the_attempt_that_died(kafka1: KafkaCluster, topic: str, slow: Carrier) -> None:
-    """What it had committed is not sent again, and what it had open is; so it is in a job started anew."""
+    """Its committed messages are not sent again, its open ones are; so it is in a job started again."""
     while slow.is_busy:
-        slow.turn()
+        slow.step()
     take(slow, rows(topic, 50, 70))
     while slow._pool.phase is not Phase.OPEN:  # type: ignore[attr-defined]
-        slow.turn()
+        slow.step()
     write(kafka1, topic, 6, 0, 100)
     assert numbers(consume(kafka1.bootstrap, topic, PARTITIONS, 100, PATIENCE_S)) == list(range(100))
 
 
+@pytest.mark.long
 def test_an_attempt_of_an_earlier_batch(kafka1: KafkaCluster, topic: str) -> None:
     """The records of the batch behind it name none of its messages: it sends nothing, and says why."""
     write(kafka1, topic, 4, 0, 50)
@@ -113,8 +115,9 @@ def test_an_attempt_of_an_earlier_batch(kafka1: KafkaCluster, topic: str) -> Non
     assert numbers(consume(kafka1.bootstrap, topic, PARTITIONS, 100, PATIENCE_S)) == list(range(100))
 
 
+@pytest.mark.long
 def test_rows_that_were_not_arranged(kafka1: KafkaCluster, topic: str) -> None:
-    """A second task with messages of the same partition does not believe that the first has sent them."""
+    """A second task with messages of the same partition does not assume that the first has sent them."""
     write(kafka1, topic, 4, 0, 50)
     with pytest.raises(JobFailed, match="another task with rows of the same partition has delivered"):
         write(kafka1, topic, 4, 50, 100)

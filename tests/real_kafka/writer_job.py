@@ -12,10 +12,10 @@ import argparse
 from pathlib import Path
 
 from dispatch.options import DispatchOptions
-from pipeline.route import route
-from pipeline.route_plan import plan_routes
+from pipeline.delivery.route import route
+from pipeline.delivery.route_plan import plan_routes
+from pipeline.delivery.sink import arrange
 from pipeline.session import open_session
-from pipeline.sink import arrange
 from spool.layout import Layout
 
 AT_A_TIME = 200

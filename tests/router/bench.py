@@ -7,24 +7,25 @@ import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
 from pathlib import Path
 
 import numpy as np
 
-from router.acks import Acks
-from router.ends import Kafka, Log, Rules
+from router.cluster.brokers import Capacity, Kafka
+from router.context import BOUNDS, Bounds, Rules, SpoolLog
 from router.limits import Limits, Rate
+from router.outcomes.acks import Acks
+from router.outcomes.rejects import Rejection
 from router.partition import Partitioners
-from router.rejects import Rejection
-from router.room import Room
 from router.router import NO_REJECTION, Router
-from spool.catalogue import Catalogue
-from spool.marks import Marks, Outcomes
-from spool.page import Field
-from spool.reader import Reader
-from spool.record import Topics
-from spool.scan import CHUNK_BYTES, Scan
-from spool.wire import encode
+from spool.format.batch import Topics
+from spool.format.scan import CHUNK_BYTES
+from spool.format.wire import encode
+from spool.index.segment_list import RETRY_S, SegmentList
+from spool.marks.marks import Marks, Outcomes
+from spool.read.reader import Reader
+from spool.shared.state import Field
 from tests.router.fake import Clock, FakeKafka, FakeMetadata, FakePool, uncovered
 from tests.spool.rig import Rig
 from tests.spool.stored import lost_of
@@ -42,17 +43,19 @@ class Bench:
         backlog_bytes_per_second: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
         rejection: Rejection = NO_REJECTION,
+        bounds: Bounds = BOUNDS,
         max_topics: int = 100,
+        retry_s: float = RETRY_S,
         **options: int,
     ) -> None:
-        """`chunk_bytes`: what the readers read at a time."""
+        """`chunk_bytes`: what the readers read at a time. `retry_s`: of their lists of segments."""
         self.directory = Path(tempfile.mkdtemp(prefix="bruce-router-", dir="/dev/shm"))
         self.rig = Rig(self.directory, **options)
         self.kafka, self.clock = FakeKafka(), Clock()
         self.window, self.partitioners, self.rejection = window, partitioners or {}, rejection
-        self.max_topics = max_topics
+        self.max_topics, self.bounds = max_topics, bounds
         self.rates, self.backlog_bytes_per_second = rates, backlog_bytes_per_second
-        Scan.__init__.__defaults__ = (None, chunk_bytes)
+        self.chunk_bytes, self.retry_s = chunk_bytes, retry_s
         self.sent: dict[int, tuple[bytes, int | None, bytes]] = {}
         """By sequence: topic, partition key, value."""
         self.marks: Marks | None = None
@@ -62,12 +65,16 @@ class Bench:
 
     def open(self) -> None:
         """Start it."""
-        catalogue, self.topics = Catalogue(self.rig.layout), Topics(self.max_topics)
-        self.marks = Marks(self.rig.layout.delivery, Catalogue(self.rig.layout))
-        self.acks = Acks(self.marks, catalogue, clock=self.clock)
+        segment_list = SegmentList(self.rig.layout, retry_s=self.retry_s)
+        self.topics = Topics(self.max_topics)
+        self.marks = Marks(self.rig.layout.delivery, SegmentList(self.rig.layout, retry_s=self.retry_s))
+        self.acks = Acks(self.marks, segment_list, clock=self.clock)
         self.pool = FakePool(self.kafka, self.topics, self.window)
         self.metadata = FakeMetadata(self.kafka)
-        self.readers = Reader(catalogue, self.topics), Reader(catalogue, self.topics)
+        self.readers = (
+            Reader(segment_list, self.topics, self.chunk_bytes),
+            Reader(segment_list, self.topics, self.chunk_bytes),
+        )
         limits = Limits(
             self.topics,
             self.rates,
@@ -76,10 +83,10 @@ class Bench:
             chance=random.Random(0),
         )
         self.router = Router(
-            Log(*self.readers, lambda: self.rig.page.place(Field.SYNCED)),
-            Kafka(self.pool.client, self.pool, Room(self.pool, *self.window), self.metadata),  # type: ignore[arg-type]
+            SpoolLog(*self.readers, lambda: self.rig.shared.place(Field.SYNCED)),
+            Kafka(self.pool.client, self.pool, Capacity(self.pool, *self.window), self.metadata),  # type: ignore[arg-type]
             self.acks,
-            Rules(Partitioners(self.partitioners), limits),
+            Rules(Partitioners(self.partitioners), limits, self.bounds),
             rejection=self.rejection,
             clock=self.clock,
         )
@@ -108,7 +115,6 @@ class Bench:
         if self.marks:
             self.crash()
         self.rig.crash()
-        Scan.__init__.__defaults__ = (None, CHUNK_BYTES)
         shutil.rmtree(self.directory)
 
     # -- what happens -----------------------------------------------------------------------------------
@@ -128,7 +134,7 @@ class Bench:
         for _ in range(times):
             self.clock.now += 0.02
             moved = self.router.step()
-            self.rig.page.words[Field.FLOOR] = self.acks.floor
+            self.rig.shared.words[Field.LOW_WATERMARK] = self.acks.low_watermark
             self.check()
         return moved
 
@@ -137,20 +143,25 @@ class Bench:
         return sum(self.pool.answer(flat, count) for flat in range(self.pool.partitions.count))
 
     def settle(self, steps: int = 3000, batch: int = 50) -> None:
-        """Let it run until everything is resolved. Fails when nothing is for so many steps."""
-        left, floor = steps, self.acks.floor
+        """Let it run until everything is resolved. Fails after this many steps in which nothing is."""
+        left, low_watermark = steps, self.acks.low_watermark
         while left:
             self.step()
             self.answer(batch)
-            if self.acks.floor >= self.end and not self.router.in_flight():
+            # Steps are faster than a disk.
+            self.acks.wait()
+            if filing := self.router._rejects._filing:
+                wait([filing[1]])
+            if self.acks.low_watermark >= self.end and not self.router.in_flight():
                 self.router.commit()
                 return
-            left = left - 1 if self.acks.floor == floor else steps
-            floor = self.acks.floor
+            left = left - 1 if self.acks.low_watermark == low_watermark else steps
+            low_watermark = self.acks.low_watermark
             self.clock.now += 0.1
         held = self.pool.partitions.held().tolist()
         raise AssertionError(
-            f"stuck at {self.acks.floor} of {self.end}: held {held}, loose {self.router._passage.loose}, "
+            f"stuck at {self.acks.low_watermark} of {self.end}: held {held}, "
+            f"loose {list(self.router._batches.loose)}, "
             f"waiting {self.router._unknown.waiting}, in flight {self.router.in_flight()}, "
             f"failures {self.router._failures._suspicions}"
         )
@@ -166,11 +177,11 @@ class Bench:
         """The window is kept, and every message below the frontier is resolved, in flight or covered."""
         assert self.pool.most[0] <= self.window[0]
         assert self.done.isdisjoint(m.sequence for queue in self.pool.queues.values() for m in queue)
-        below = np.array([s for s in self.sent if s < self.router.frontier], np.int64)
+        below = np.array([s for s in self.sent if s < self.router.read_position], np.int64)
         assert uncovered(self.pool, self.router, below[self.acks.open(below)]) == []
 
     def outcomes(self) -> Outcomes:
-        """What is on disk about the messages."""
+        """The messages' outcomes on disk."""
         assert self.marks
         return self.marks.outcomes()
 
@@ -204,5 +215,5 @@ class Bench:
         missing = set(self.sent) - set(self.appended()) - set(lost)
         assert not missing, f"lost: {[(s, self.sent[s]) for s in sorted(missing)]}"
         outcomes = self.outcomes()
-        assert outcomes.floor == self.end
+        assert outcomes.low_watermark == self.end
         assert outcomes.resolved == len(self.sent)

@@ -1,4 +1,4 @@
-"""What the tests of the router share."""
+"""The fixtures that the tests of the router share."""
 
 from __future__ import annotations
 

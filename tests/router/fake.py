@@ -1,6 +1,6 @@
-"""A Kafka in memory with scripted faults, behind the interface of dispatch.pool; and a clock that is told.
+"""A Kafka in memory with scripted faults, behind the interface of dispatch.pool; and a clock set by hand.
 
-The pool's tables are the real ones. What librdkafka and the brokers would do is done here, message by
+The pool's tables are the real ones. This module does the work of librdkafka and the brokers, message by
 message: in each partition messages are in flight in order, and an outcome is for the first of them.
 """
 
@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.brokers import BrokerTable, State
-from dispatch.cluster import NO_LEADER, Cluster
-from dispatch.codes import Code
+from dispatch.client import NO_LEADER, Cluster
 from dispatch.diagnosis import KafkaError
-from dispatch.flight import NOBODY
-from dispatch.letters import Letter
-from dispatch.partitions import NONE, NOT_HELD, PartitionTable
+from dispatch.errors import Code
 from dispatch.pool import HandedOver, Outcomes, Pool
-from spool.record import Batch, Topics
+from dispatch.records import DeadLetter
+from dispatch.tables import NO_SEQUENCE, NONE, NOT_HELD, BrokerTable, PartitionTable, State
+from spool.format.batch import Batch, Topics
 
 POISON = b"poison"
 """In a value: the broker refuses the whole batch."""
@@ -31,13 +30,13 @@ HUGE = b"huge"
 BITTER = b"bitter"
 """In a value: the dead-letter topic refuses the whole batch."""
 NO_ROOM = 1 << 30
-"""What dispatch.handover says when it did not even try."""
+"""The codes that dispatch.handover gives when it did not even try."""
 Place = tuple[bytes, int]
 """Topic and partition."""
 
 
 class Clock:
-    """Time that passes when told to."""
+    """Time that passes when a test says so."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -55,8 +54,8 @@ class FakeKafka:
     denied: dict[bytes, int] = field(default_factory=dict)
     """Topics it names with an error."""
     logs: dict[Place, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """What was appended: sequences."""
-    letters: list[Letter] = field(default_factory=list)
+    """The appended messages: sequences."""
+    letters: list[DeadLetter] = field(default_factory=list)
     """Dead letters that were appended, wherever."""
     down: set[int] = field(default_factory=set)
     full: bool = False
@@ -101,9 +100,15 @@ class FakeMetadata:
 
 
 class FakeClient:
-    """What the router asks of a client."""
+    """The part of a client that the router uses."""
 
     fatal: KafkaError | None = None
+
+    hurries, lingers_by_choice = 0, False
+
+    def hurry(self) -> None:
+        """Send without lingering."""
+        self.hurries += 1
 
     def finish(self) -> None:
         """The producer is finished: it takes nothing more."""
@@ -118,7 +123,7 @@ class InFlight:
     flat: int
     size: int
     value: bytes
-    letter: Letter | None = None
+    letter: DeadLetter | None = None
     """It is a dead letter."""
     doom: int = 0
     """The code with which it will fail, since a message before it did."""
@@ -182,8 +187,11 @@ class FakePool(Pool):
                 partition.held_from = sequence + 1
         return HandedOver(sent, held, refusals, error)
 
-    def post(self, letter: Letter, flat: int) -> int:
-        """One dead letter."""
+    def post(self, letters: Sequence[DeadLetter], flats: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Dead letters."""
+        return np.array([self._post(*one) for one in zip(letters, flats.tolist(), strict=True)], np.int32)
+
+    def _post(self, letter: DeadLetter, flat: int) -> int:
         if not self._may_send(int(self.partitions.rows["leader"][flat]), letter.size) or self.kafka.full:
             return int(Code.QUEUE_FULL)
         if HUGE in letter.value and BITTER in letter.value:
@@ -254,7 +262,7 @@ class FakePool(Pool):
         return np.asarray(self.partitions.rows["messages"][:count] + np.bincount(done, minlength=count))
 
     def lowest_in_flight(self) -> npt.NDArray[np.int64]:
-        lowest = np.full(self.partitions.count, NOBODY, np.int64)
+        lowest = np.full(self.partitions.count, NO_SEQUENCE, np.int64)
         for flat, queue in self.queues.items():
             if queue:
                 lowest[flat] = min(message.sequence for message in queue)
@@ -321,7 +329,7 @@ class FakePool(Pool):
 
 
 class FakeClientTopics:
-    """Topic handles that nobody uses."""
+    """Topic handles that are not used."""
 
     def topic_handle(self, name: bytes) -> int:
         return 1
@@ -330,14 +338,14 @@ class FakeClientTopics:
 def uncovered(pool: Pool, router: Any, sequences: npt.NDArray[np.int64]) -> list[int]:
     """Open sequences that neither a held partition, nor a loose or waiting topic would bring back.
 
-    `sequences`: those below the frontier that are neither resolved nor in flight.
+    `sequences`: those below the read position that are neither resolved nor in flight.
     """
     held = pool.partitions.rows["held_from"][: pool.partitions.count]
-    places = [*held[held != NOT_HELD].tolist(), *router._passage.loose.values(), *router._catch_ups.given_up]
-    places += router._unknown.lowest() + router._rejects.lowest() + router._gaps.lowest()
+    places = [*held[held != NOT_HELD].tolist(), *router._batches.loose.lowest(), *router._catch_ups._given_up]
+    places += router._unknown.lowest() + router._rejects.lowest() + router._unreadable.lowest()
     if router._catch_ups.current and router._catch_ups.current.sweeping:
         places.append(router._again.sequence)
-    return [s for s in sequences.tolist() if s < min(places, default=NOBODY)]
+    return [s for s in sequences.tolist() if s < min(places, default=NO_SEQUENCE)]
 
 
 NO_ONE = NO_LEADER

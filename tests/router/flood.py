@@ -1,4 +1,4 @@
-"""What a flood of 100,000 messages does to an honest sender behind it: `python -m tests.router.flood`.
+"""The effect of a flood of 100,000 messages on an honest sender behind it: `python -m tests.router.flood`.
 
 For each kind of flood, one router over a spool of its own and the embedded Kafka. The flood is in the log;
 then an honest message comes every 5 ms until all is resolved, and for 15 s at least. It prints the 99th
@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dispatch.embedded import EmbeddedKafka
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.router.outlet import NO_AUTO, Outlet, anywhere
 
 EVERY_S = 0.005

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
@@ -15,27 +14,25 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Message
 
-from dispatch.client import KafkaClient
+from dispatch.client import Wakeup
 from dispatch.embedded import EmbeddedKafka
-from dispatch.inquiry import Inquiry
 from dispatch.options import DispatchOptions
-from dispatch.pool import Pool
-from router.acks import Acks
-from router.ends import Kafka, Log, Rules
-from router.eviction import Eviction
+from router.build import Replay, close, connect
+from router.context import Rules, SpoolLog
 from router.limits import Limits
-from router.metadata import Metadata
+from router.outcomes.acks import Acks
+from router.outcomes.outcome_table import RECALL_S, Eviction
+from router.outcomes.progress_book import ProgressBook
+from router.outcomes.rejects import Rejection
 from router.partition import Partitioners
-from router.rejects import Rejection
-from router.room import Room
 from router.router import Router
-from spool.catalogue import Catalogue
-from spool.discard_file import DiscardFile
-from spool.marks import Marks, Outcomes
-from spool.page import Field
-from spool.reader import Reader
-from spool.record import Topics
-from spool.wire import encode
+from spool.format.batch import Topics
+from spool.format.wire import encode
+from spool.index.segment_list import SegmentList
+from spool.marks.discard_file import DiscardFile
+from spool.marks.marks import Marks, Outcomes
+from spool.read.reader import Reader
+from spool.shared.state import Field
 from tests.daemon import consume
 from tests.spool.rig import Rig
 
@@ -60,16 +57,20 @@ class Outlet:
         max_topics: int = 10_000,
         dead_letter_topic: bytes = b"",
         discard_file: DiscardFile | None = None,
+        replay: Replay | None = None,
+        recall_s: float = RECALL_S,
         **options: Any,
     ) -> None:
         """`options`: fields of DispatchOptions; `kafka` adds librdkafka properties."""
         self.kafka, self.grace_s, self.partitioners = kafka, grace_s, partitioners or {}
-        self.max_topics = max_topics
+        self.max_topics, self.replay, self.recall_s = max_topics, replay, recall_s
         self.dead_letter_topic, self.discard_file = dead_letter_topic, discard_file
         self.directory = Path(tempfile.mkdtemp(prefix="bruce-outlet-", dir="/dev/shm"))
         self.rig = Rig(self.directory, segment_bytes=segment_bytes, max_bytes=512 * segment_bytes)
         properties = {"bootstrap.servers": kafka.bootstrap_servers, **options.pop("kafka_properties", {})}
-        self.options = DispatchOptions(kafka={"linger.ms": "5", **properties}, **options)
+        self.options = DispatchOptions(
+            kafka={"linger.ms": "5", **properties}, dead_letter_topic=dead_letter_topic.decode(), **options
+        )
         self.most = np.zeros(2, np.int64)
         """Messages and bytes that one broker had in flight, at most."""
         self._runs = False
@@ -77,28 +78,27 @@ class Outlet:
 
     def start(self) -> None:
         """Start the deliverer."""
-        self.wake = os.eventfd(0, os.EFD_NONBLOCK)
-        catalogue, topics = Catalogue(self.rig.layout), Topics(self.max_topics)
-        self.marks = Marks(self.rig.layout.delivery, Catalogue(self.rig.layout))
-        self.client = KafkaClient(self.options, self.wake)
-        self.pool = Pool(self.client, topics, self.options, spool_uuid=self.rig.identity.spool)
-        self.acks = Acks(self.marks, catalogue, marks_first=self.options.mode == "at_most_once")
-        self.metadata = Metadata(
-            self.client.fetch_cluster,
-            lambda: None,
-            Inquiry(self.options),
-            self.client.fetch_all,
-            ours=[self.dead_letter_topic],
+        self.wakeup = Wakeup()
+        segment_list, topics = SegmentList(self.rig.layout), Topics(self.max_topics)
+        self.marks = Marks(self.rig.layout.delivery, SegmentList(self.rig.layout))
+        self.acks = Acks(self.marks, segment_list, marks_first=self.options.mode == "at_most_once")
+        book = ProgressBook(self.acks, segment_list, self.rig.layout)
+        self.connected = connect(
+            self.options, topics, book, self.rig.identity.spool, self.wakeup, self.replay or self.rig.layout
         )
-        self.readers = Reader(catalogue, topics), Reader(catalogue, topics)
-        window = self.options.window_messages, self.options.window_bytes
+        self.client, self.pool = self.connected.client, self.connected.pool
+        self.readers = Reader(segment_list, topics), Reader(segment_list, topics)
 
         def committed() -> tuple[int, int]:
-            return self.rig.page.place(Field.SYNCED)
+            return self.rig.shared.place(Field.SYNCED)
 
         self.router = Router(
-            Log(*self.readers, committed, Eviction(Reader(catalogue, topics), committed, self.limit)),
-            Kafka(self.client, self.pool, Room(self.pool, *window), self.metadata),
+            SpoolLog(
+                *self.readers,
+                committed,
+                Eviction(Reader(segment_list, topics), committed, self.limit, recall_s=self.recall_s),
+            ),
+            self.connected,
             self.acks,
             Rules(Partitioners(self.partitioners), Limits(topics)),
             rejection=Rejection(
@@ -109,20 +109,18 @@ class Outlet:
 
     def limit(self) -> int:
         """Below which sequence the spool has no room for messages any more."""
-        return int(self.rig.page.words[Field.EVICT])
+        return int(self.rig.shared.words[Field.EVICT])
 
     def kill(self) -> None:
-        """What was not committed is forgotten, what is in flight goes no further."""
+        """Uncommitted outcomes are forgotten, messages in flight go no further."""
         if self._runs:
             self._runs = False
-            self.metadata.stop()
-            self.router.close()
-            self.client.close()
+            close(self.router, self.connected)
             self.acks.close()
             self.marks.close()
             for reader in self.readers:
                 reader.close()
-            os.close(self.wake)
+            self.wakeup.close()
 
     def restart(self) -> None:
         """Killed and started again."""
@@ -159,19 +157,21 @@ class Outlet:
 
     def finish(self, timeout_s: float = PATIENCE_S) -> Outcomes:
         """Let it run until everything is resolved and written down."""
-        self.run(lambda: self.acks.floor >= self.rig.synced and not self.router.in_flight(), timeout_s)
+        self.run(
+            lambda: self.acks.low_watermark >= self.rig.synced and not self.router.in_flight(), timeout_s
+        )
         self.router.commit()
         return self.marks.outcomes()
 
     @property
     def resolved(self) -> int:
         """Messages known to be done with."""
-        floor = self.acks.floor
+        low_watermark = self.acks.low_watermark
         above = 0
         for bits in self.acks._segments.values():
             unpacked = np.unpackbits(bits.resolved, bitorder="little")
-            above += int(unpacked[max(0, floor - bits.info.first_sequence) :].sum())
-        return floor + above
+            above += int(unpacked[max(0, low_watermark - bits.info.first_sequence) :].sum())
+        return low_watermark + above
 
     def consume(self, topic: str, partitions: int, count: int) -> list[Message]:
         """All records of a topic, at least `count`."""
@@ -180,9 +180,9 @@ class Outlet:
     def __repr__(self) -> str:
         held = self.pool.partitions.rows[self.pool.partitions.held()]
         return (
-            f"floor {self.acks.floor} of {self.rig.synced}, in flight {self.router.in_flight()}, "
+            f"floor {self.acks.low_watermark} of {self.rig.synced}, in flight {self.router.in_flight()}, "
             f"held {held}, brokers {self.router.brokers()}, waiting {self.router._unknown.waiting}, "
-            f"loose {self.router._passage.loose}, suspicions {self.router._failures._suspicions}, "
+            f"loose {list(self.router._batches.loose)}, suspicions {self.router._failures._suspicions}, "
             f"catch-up {self.router._catch_ups.current}"
         )
 

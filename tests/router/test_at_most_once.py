@@ -12,8 +12,8 @@ import pytest
 from dispatch.embedded import EmbeddedKafka
 from dispatch.librdkafka import PURGE_ALL
 from dispatch.pool import HandedOver
-from spool.record import Batch
-from spool.wire import Reason
+from spool.format.batch import Batch
+from spool.format.wire import Reason
 from tests.router.outlet import keyed, numbers, outlet
 
 PARTITIONS = 3
@@ -51,7 +51,7 @@ def test_no_crash_sends_a_message_twice(kafka: EmbeddedKafka) -> None:
 def test_marks_are_there_before_librdkafka_has_the_message(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each hand-over, what goes is resolved for whoever would come after a crash."""
+    """At each hand-over, its messages are resolved for a successor after a crash."""
     with outlet(kafka, mode="at_most_once") as running:
         unmarked = []
         send = running.pool.send
@@ -72,7 +72,7 @@ def test_marks_are_there_before_librdkafka_has_the_message(
 
 
 def test_what_may_be_lost_is_counted(kafka: EmbeddedKafka) -> None:
-    """What was handed over and comes back with an error is discarded as unconfirmed, not sent again."""
+    """A message that was handed over and comes back with an error is discarded as unconfirmed."""
     with outlet(kafka, mode="at_most_once", kafka_properties={"linger.ms": "2000"}) as running:
         running.send(keyed(60))
         running.run(lambda: running.router.in_flight() == 60)

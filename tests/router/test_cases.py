@@ -1,4 +1,7 @@
-"""Single cases, step by step, with a Kafka that does as it is told."""
+"""Single cases, step by step, with a scripted Kafka.
+
+These are the tests of `router.catch_up`, `router.scheduler` and `router.partition_history`, too.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatch.codes import Code
+from dispatch.errors import Code
 from dispatch.pool import Pool
-from router.acks import Acks
-from router.growth import SHRINK_S
-from spool.wire import Reason
+from router.outcomes.acks import Acks
+from router.partition_history import SHRINK_S
+from spool.format.wire import Reason
 from tests.router.bench import Bench
 from tests.router.fake import HUGE, NO_ONE, POISON
 
@@ -33,7 +36,7 @@ def read_all(bench: Bench) -> None:
     """Let the live reader come to the end of the log."""
     for _ in range(1000):
         bench.step()
-        if bench.router.frontier >= bench.end:
+        if bench.router.read_position >= bench.end:
             return
         if bench.kafka.down:
             bench.answer()
@@ -41,7 +44,7 @@ def read_all(bench: Bench) -> None:
 
 
 def test_old_messages_of_a_new_topic_go_first(fine: Bench) -> None:
-    """Those that waited for it are sent before those that come once it is known."""
+    """Messages that waited for it are sent before those that come once it is known."""
     fine.kafka.denied = {b"new": 3}
     for _ in range(20):
         fine.send([*keys(4, topic=b"new"), *keys(2)])
@@ -95,7 +98,7 @@ def test_what_may_go_anywhere_waits_for_any_place(bench: Bench) -> None:
 
 
 def test_what_is_held_back_by_a_broker_goes_elsewhere_if_it_may(bench: Bench) -> None:
-    """Of a batch larger than a window, the rest waits for no broker that stands still."""
+    """The rest of a batch larger than a window does not wait for a broker that hangs."""
     bench.window = (10, 1 << 20)
     bench.restart()
     bench.kafka.leaders = {b"a": [1, 2, 3]}
@@ -120,7 +123,7 @@ def test_a_topic_that_grows_keeps_old_messages_where_they_were(
         fine.send([(b"a", key, b"") for key in range(6)])
     fine.kafka.down = {1, 2}
     read_all(fine)
-    grown = fine.router.frontier
+    grown = fine.router.read_position
     fine.kafka.leaders[b"a"] = [1, 2, 3, 1]
     fine.metadata.pending = True
     fine.step()
@@ -135,7 +138,7 @@ def test_a_topic_that_grows_keeps_old_messages_where_they_were(
             assert partition == key % (3 if sequence < grown else 4)
     assert "topic a has 4 partitions instead of 3" in caplog.text
     assert f"from message {grown} on" in caplog.text
-    assert fine.router._growth._before == []
+    assert fine.router._history._before == []
 
 
 def grown_while_waiting(fine: Bench) -> int:
@@ -154,7 +157,7 @@ def grown_while_waiting(fine: Bench) -> int:
     for _ in range(4):
         fine.send([(b"a", key, b"") for key in range(12)])
     read_all(fine)
-    grown = fine.router.frontier
+    grown = fine.router.read_position
     fine.kafka.leaders[b"a"] = [1, 2, 3, 3]
     fine.metadata.pending = True
     fine.step()
@@ -167,7 +170,7 @@ def grown_while_waiting(fine: Bench) -> int:
 
 
 def test_a_restart_counts_as_before_the_topic_grew(fine: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits since before goes where its predecessors went, though nothing else was written down."""
+    """Older waiting messages go where their predecessors went, though nothing else was written down."""
     with monkeypatch.context() as patched:
         patched.setattr(Acks, "due", lambda _: False)
         grown = grown_while_waiting(fine)
@@ -200,7 +203,7 @@ def test_a_topic_that_grew_while_nobody_looked(fine: Bench, caplog: pytest.LogCa
 
 
 def test_a_topic_made_anew_with_fewer_partitions(fine: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """What waited for partitions that are gone goes to those that are there; the log says what happened."""
+    """Messages waiting for partitions that are gone go to those that are there; the log says so."""
     fine.kafka.down = {1, 2, 3}
     for _ in range(3):
         fine.send([(b"a", key, b"") for key in range(12)])
@@ -217,11 +220,11 @@ def test_a_topic_made_anew_with_fewer_partitions(fine: Bench, caplog: pytest.Log
     fine.clock.now += SHRINK_S
     fine.metadata.pending = True
     fine.step()
-    assert "topic a was made anew with 1 partitions instead of 3" in caplog.text
+    assert "topic a was created again with 1 partitions instead of 3" in caplog.text
 
 
 def test_suspects_of_a_partition_that_is_gone(fine: Bench) -> None:
-    """What was refused there with its batch goes to those that are there."""
+    """Messages refused there with their batch go to those that are there."""
     fine.send([(b"a", 2, POISON), (b"a", 2, b"")])
     while not fine.router._failures.suspected():
         fine.step()
@@ -241,7 +244,7 @@ def test_suspects_of_a_partition_that_is_gone(fine: Bench) -> None:
 @pytest.mark.parametrize("topic", [b"a", b"b"])
 @pytest.mark.parametrize("key", [0, None])
 def test_one_bad_record_among_many(bench: Bench, topic: bytes, key: int | None) -> None:
-    """It alone is discarded, within a few rounds, wherever it stands; no other partition suffers for it."""
+    """It alone is discarded, within a few rounds, at any position; no other partition suffers for it."""
     messages = [(topic, key, b"")] * 100
     messages[37] = (topic, key, POISON)
     for first in range(0, 100, 50):
@@ -252,13 +255,13 @@ def test_one_bad_record_among_many(bench: Bench, topic: bytes, key: int | None) 
         refusals += any(bench.pool.queues.values())
         bench.answer()
         bench.clock.now += 0.6
-        if bench.acks.floor == 100:
+        if bench.acks.low_watermark == 100:
             break
     bench.router.commit()
     assert bench.discarded() == {37: Reason.INVALID_RECORD}
     assert sorted(set(bench.appended())) == [*range(37), *range(38, 100)]
     assert refusals < 25
-    # What may go anywhere stays, once refused, where it was refused.
+    # A message that may go anywhere stays, once refused, where it was refused.
     assert len(bench.kafka.logs) <= 2
 
 
@@ -396,7 +399,7 @@ def test_a_producer_that_is_finished_is_replaced(bench: Bench) -> None:
     bench.step()
     assert bench.pool.client.fatal is None
     bench.settle()
-    assert bench.acks.floor == 30
+    assert bench.acks.low_watermark == 30
     assert sorted(set(bench.kafka.logs[b"a", 0])) == list(range(30))
     bench.check_order()
 
@@ -409,3 +412,43 @@ def test_a_finished_producer_with_nothing_in_flight_is_replaced_at_once(bench: B
     bench.send(keys(10))
     bench.settle()
     assert bench.kafka.logs[b"a", 0] == list(range(10))
+
+
+def test_at_the_end_of_the_log(bench: Bench) -> None:
+    """A step says that nothing is left to do, and has what it sent go at once; the next one sends nothing."""
+    bench.metadata.pending = True
+    bench.step()
+    bench.send([*keys(5), (b"b", None, b"")])
+    assert not bench.step()
+    assert bench.pool.client.hurries == 1
+    assert not bench.router.at_rest
+    bench.answer()
+    assert not bench.step()
+    assert bench.router.at_rest
+    assert bench.pool.client.hurries == 1
+    bench.settle()
+    bench.check_complete()
+
+
+def test_a_configured_linger_is_kept(bench: Bench) -> None:
+    """With linger.ms in the configuration librdkafka gathers: the router hurries nothing."""
+    bench.pool.client.lingers_by_choice = True
+    bench.metadata.pending = True
+    bench.step()
+    bench.send(keys(5))
+    assert not bench.step()
+    assert bench.pool.client.hurries == 0
+    bench.settle()
+    bench.check_complete()
+
+
+def test_before_the_end_of_the_log(fine: Bench) -> None:
+    """While there is more to read, a step says so, and librdkafka gathers."""
+    fine.metadata.pending = True
+    fine.step()
+    for _ in range(10):
+        fine.send(keys(10))
+    assert fine.step()
+    assert fine.pool.client.hurries == 0
+    fine.settle()
+    fine.check_order()

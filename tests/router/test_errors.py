@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatch.codes import Code
 from dispatch.embedded import EmbeddedKafka
+from dispatch.errors import Code
 from dispatch.retry import Action, decide
 from tests.router.outlet import check_order, keyed, numbers, outlet
 
@@ -31,6 +31,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
+@pytest.mark.sample(one_of=3)
 @pytest.mark.parametrize("kind", PASSING)
 def test_errors_that_pass(kafka: EmbeddedKafka, kind: str) -> None:
     """Produce requests fail one after the other, before and amid traffic: all is delivered, in order."""

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
 
-from router.limits import DELAY_S, SLOWEST, Limits, Rate, thin
-from spool.record import Topics
-from spool.wire import Reason
+from dispatch.tables import BrokerTable, State
+from router.context import BOUNDS, Bounds
+from router.limits import DELAY_S, SLOWEST, Limits, Rate, hot_topics, thin
+from spool.format.batch import Topics
+from spool.format.wire import Reason
 from tests.router.bench import Bench
 from tests.router.fake import Clock
+from tests.spool.reads import count_reads
 
 SECOND_NS = 10**9
 
@@ -96,7 +102,7 @@ def test_waiting_for_a_rate_is_idle(limited: Bench) -> None:
 
 
 def test_beyond_a_rate_is_discarded_by_the_time_of_reception() -> None:
-    """Whatever the rate at which it is delivered: a second's worth at once, and then what came in time."""
+    """A second's worth goes at once, and then as much as came in time, whatever the rate of delivery."""
     bench = Bench(rates={"a": Rate(10, discard=True)}, chunk_bytes=600)
     bench.kafka.leaders = {b"a": [1, 2, 3], b"b": [1, 2]}
     try:
@@ -178,7 +184,7 @@ def test_rates_hold_over_a_restart_but_for_one_second(limited: Bench) -> None:
     budget=st.integers(0, 400),
 )
 def test_thin(rows: list[tuple[int, int, int]], tokens: list[int], budget: int) -> None:
-    """Of each partition the first rows go, of each topic as many as may, and at most one row too much."""
+    """The first rows of each partition go, of each topic at most its tokens, and at most one row too much."""
     # A partition belongs to one topic.
     flat = np.array([p * 3 + t for p, t, _ in rows], np.int32)
     topic = np.array([t for _, t, _ in rows], np.int32)
@@ -218,7 +224,7 @@ def test_the_backlog_keeps_its_pace_and_what_is_new_goes_at_once() -> None:
     bench = Bench(backlog_bytes_per_second=2000, chunk_bytes=1200, window=(500, 10_000))
     try:
         outage(bench, 100)
-        # What was in the windows of the three brokers when they went was handed over before.
+        # The messages in the windows of the three brokers when they went were handed over before.
         first = bench.clock.now
         run(bench, 3.0)
         waiting = of(bench, b"a")
@@ -233,7 +239,7 @@ def test_the_backlog_keeps_its_pace_and_what_is_new_goes_at_once() -> None:
         sent = 50 * (of(bench, b"a") - before)
         assert SLOWEST * 2000 * (seconds - 1) <= sent <= 2000 * (seconds + 1)
         assert bench.clock.now - first < 20
-        assert bench.acks.floor < bench.end
+        assert bench.acks.low_watermark < bench.end
         bench.settle()
         bench.check_order()
         bench.check_complete()
@@ -255,7 +261,7 @@ def test_a_topic_that_is_new_is_no_backlog() -> None:
         run(bench, 3.0)
         assert of(bench, b"c") == 60
         assert 0 < 50 * (of(bench, b"a") - before) <= 2000 * 4
-        assert bench.acks.floor < bench.end
+        assert bench.acks.low_watermark < bench.end
         bench.settle()
         bench.check_order()
         bench.check_complete()
@@ -289,3 +295,190 @@ def test_without_a_cap_nothing_is_delayed() -> None:
         assert of(bench, b"a") == 541
     finally:
         bench.close()
+
+
+CHUNK_BYTES = 1200
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """A window of 60 messages a broker; a topic that is in the way is set aside at once."""
+    made = Bench(window=(60, 1 << 20), chunk_bytes=CHUNK_BYTES, bounds=Bounds(behind_bytes=0))
+    made.kafka.leaders = {name: [1, 1] for name in (b"a", b"b", b"c", b"d")}
+    yield made
+    made.close()
+
+
+def records(bench: Bench) -> Counter[bytes]:
+    """How many Kafka has of each topic."""
+    found: Counter[bytes] = Counter()
+    for (topic, _), log in bench.kafka.logs.items():
+        found[topic] += len(log)
+    return found
+
+
+def flood(bench: Bench, topic: bytes, frames: int) -> None:
+    """Many messages of one topic."""
+    for _ in range(frames):
+        bench.send([(topic, key, b"v" * 30) for key in range(10)])
+
+
+def answer_slowly(bench: Bench, messages: int) -> None:
+    """The broker takes this many messages in all, of its partitions in turn."""
+    while messages > 0:
+        taken = 0
+        for flat in range(bench.pool.partitions.count):
+            taken += bench.pool.answer(flat, 1)
+        if not taken:
+            return
+        messages -= taken
+
+
+@pytest.mark.parametrize("key", [None, 1])
+def test_others_are_delivered_beside_a_flood(bench: Bench, key: int | None) -> None:
+    """A message behind 4,000 of another topic is in Kafka long before those are."""
+    flood(bench, b"a", 400)
+    bench.send([(b"b", key, b"")] * 3)
+    steps = 0
+    while records(bench)[b"b"] < 3:
+        bench.step()
+        answer_slowly(bench, 4)
+        steps += 1
+        assert steps < 600
+    assert records(bench)[b"b"] == 3
+    assert records(bench)[b"a"] < 2500
+    bench.settle()
+    bench.check_order()
+    bench.check_complete()
+
+
+def test_two_in_flood_get_the_same(bench: Bench) -> None:
+    """One behind the other in the log, and none starves: neither the newcomer nor the first."""
+    flood(bench, b"a", 300)
+    flood(bench, b"b", 300)
+    flood(bench, b"c", 1)
+    while records(bench)[b"c"] < 10:
+        bench.step()
+        answer_slowly(bench, 8)
+    before = records(bench)
+    for _ in range(150):
+        bench.step()
+        answer_slowly(bench, 8)
+    now = records(bench)
+    sent = {topic: now[topic] - before[topic] for topic in (b"a", b"b")}
+    assert sum(sent.values()) > 800
+    assert min(sent.values()) > 0.25 * sum(sent.values())
+    bench.settle()
+    bench.check_order()
+    bench.check_complete()
+
+
+def test_new_messages_go_beside_a_topic_that_catches_up(bench: Bench) -> None:
+    """Each is in Kafka while the flood before it still waits, and the flood goes on as well."""
+    flood(bench, b"a", 400)
+    for round_ in range(20):
+        bench.send([(b"b", round_, b"")])
+        before = records(bench)[b"a"]
+        steps = 0
+        while records(bench)[b"b"] <= round_:
+            bench.step()
+            answer_slowly(bench, 8)
+            steps += 1
+            assert steps < 900
+        if round_ > 2:
+            assert steps < 60
+            assert records(bench)[b"a"] > before
+    assert records(bench)[b"a"] < 4000
+    bench.settle()
+    bench.check_complete()
+
+
+@pytest.mark.parametrize("topics", [1, 4])
+def test_how_much_is_read(bench: Bench, monkeypatch: pytest.MonkeyPatch, topics: int) -> None:
+    """Not much more than once the log when one topic has all of it; else about twice, and a chunk a pass."""
+    for n in range(topics):
+        flood(bench, b"abcd"[n : n + 1], 100)
+    size = sum(bench.rig.layout.segment(*s).stat().st_size for s in bench.rig.layout.list_segments())
+    read, passes = count_reads(monkeypatch), 0
+    begin = bench.router._catch_ups.begin
+
+    def begun(*arguments: Any) -> Any:
+        nonlocal passes
+        found = begin(*arguments)
+        passes += found is not None
+        return found
+
+    monkeypatch.setattr(bench.router._catch_ups, "begin", begun)
+    while bench.acks.low_watermark < bench.end:
+        bench.step()
+        answer_slowly(bench, 8)
+    # Chunks overlap by the frame that is cut off at their end.
+    assert read.total() <= (1.4 if topics == 1 else 2.5) * size + passes * 2 * CHUNK_BYTES
+    bench.settle()
+    bench.check_complete()
+
+
+def test_a_pass_gives_way_after_its_turn(bench: Bench) -> None:
+    """Two topics wait at places far from each other: neither waits until the other is done."""
+    bench.bounds = Bounds(near=50, behind_bytes=0)
+    bench.restart()
+    bench.kafka.leaders = {b"a": [1], b"b": [2]}
+    bench.send([(b"a", 0, b""), (b"b", 0, b"")])
+    bench.settle()
+    bench.kafka.down = {1, 2}
+    flood(bench, b"a", 100)
+    flood(bench, b"b", 100)
+    bench.restart()
+    bench.window = (10_000, 1 << 20)
+    bench.step(3)
+    bench.pool.partitions.hold(np.array([0, 1], np.int32), np.array([2, 1002]))
+    bench.kafka.down = set()
+    bench.router._live.seek(2002)
+    bench.router._live.sequence = 2002
+    batches = Counter[int]()
+    order = []
+    for _ in range(60):
+        bench.step()
+        bench.answer()
+        current = bench.router._catch_ups.current
+        if current and len(np.flatnonzero(current.ready)) == 1:
+            topic = int(np.flatnonzero(current.ready)[0])
+            batches[topic] = max(batches[topic], current.batches)
+            if not order or order[-1] != topic:
+                order.append(topic)
+    assert len(order) >= 4
+    assert max(batches.values()) <= BOUNDS.turn_batches + 1
+    bench.settle()
+    bench.check_order()
+
+
+def table(rows: list[tuple[int, int, int, int]], states: list[State]) -> Any:
+    """A pool of partitions (topic, leader, messages, bytes), and brokers that carry them."""
+    partitions = np.zeros(len(rows), [("topic", "i4"), ("leader", "i4"), ("messages", "i8"), ("bytes", "i8")])
+    partitions[:] = rows
+    brokers = np.zeros(len(states), [("state", "i4"), ("messages", "i8"), ("bytes", "i8")])
+    brokers["state"] = states
+    for _, leader, messages, size in rows:
+        if leader >= 0:
+            brokers["messages"][leader] += messages
+            brokers["bytes"][leader] += size
+    known = BrokerTable()
+    known.rows = brokers
+    return SimpleNamespace(partitions=SimpleNamespace(in_use=partitions), brokers=known)
+
+
+def test_who_is_set_aside() -> None:
+    """The topic with most, at brokers that move and have no room; never one with nothing there, or little."""
+    rows = [(0, 0, 90, 900), (0, 1, 90, 900), (1, 0, 5, 50), (2, 0, 0, 0), (3, 0, 5, 50), (0, 0, 0, 0)]
+    pool = table(rows, [State.HEALTHY, State.HEALTHY])
+    free = np.ones(len(rows), np.bool_)
+    full = np.zeros(2, np.bool_)
+    assert hot_topics(pool, np.array([False, True]), free).tolist() == [0]
+    assert hot_topics(pool, ~full, free).tolist() == []
+    free[[0, 1, 5]] = False
+    assert hot_topics(pool, np.array([False, True]), free).tolist() == []
+    still = table(rows[2:], [State.STALLED, State.HEALTHY])
+    assert hot_topics(still, full, np.ones(4, np.bool_)).tolist() == []
+    # Few large messages are a flood as well as many small ones.
+    even = table([(0, 0, 1, 10_000), (1, 0, 50, 100), (2, 0, 2, 10)], [State.HEALTHY])
+    assert hot_topics(even, np.zeros(1, np.bool_), np.ones(3, np.bool_)).tolist() == [0, 1]

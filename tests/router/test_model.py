@@ -1,18 +1,20 @@
-"""Whatever happens to Kafka and to the deliverer: nothing lost, nothing stuck, and in order."""
+"""Under any fault of Kafka or of the deliverer nothing is lost, nothing stuck, and all is in order.
+
+These are the tests of `router.context`, too.
+"""
 
 from __future__ import annotations
 
 import random
-from unittest import mock
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dispatch.codes import Code
-from router import catch_up, reading
+from dispatch.errors import Code
+from router.context import Bounds
 from router.limits import Rate
-from spool.wire import Reason
+from spool.format.wire import Reason
 from tests.router.bench import Bench
 from tests.router.fake import HUGE, NO_ONE, POISON
 
@@ -20,7 +22,7 @@ WINDOWS = [(1, 100), (2, 300), (7, 1000), (40, 4000), (1000, 1 << 20)]
 KNOWN = {b"a": 3, b"b": 2}
 LATER, NEVER, ILLEGAL = b"later", b"never", b"not/legal"
 PARTITIONS = {**KNOWN, LATER: 2}
-"""When nobody has grown them."""
+"""Their partitions before any topic has grown."""
 PLAIN = st.sampled_from([b"a", b"a", b"a", b"b", b"b", LATER, NEVER])
 BAD = st.sampled_from([b"", b"", b"", b"", b"", b"", b"", b"", POISON, HUGE])
 MESSAGE = st.tuples(PLAIN, st.one_of(st.none(), st.integers(0, 5)), BAD)
@@ -53,19 +55,13 @@ class Delivery(RuleBasedStateMachine):
         behind: int,
     ) -> None:
         """`behind`: 0 has topics set aside whenever there is no room."""
-        self.patches = [
-            mock.patch.object(reading, "BEHIND_BYTES", behind),
-            mock.patch.object(catch_up, "NEAR", 30),
-            mock.patch.object(catch_up, "TURN_BATCHES", 3),
-        ]
-        for patch in self.patches:
-            patch.start()
         self.bench = Bench(
             window=window,
             partitioners={"b": partitioner},
             rates=rates,
             backlog_bytes_per_second=pace,
             chunk_bytes=600,
+            bounds=Bounds(near=30, turn_batches=3, behind_bytes=behind),
         )
         self.kafka = self.bench.kafka
         self.kafka.leaders = {name: [1 + p % 3 for p in range(n)] for name, n in KNOWN.items()}
@@ -170,7 +166,7 @@ class Delivery(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 99))
     def finish_producer(self, seed: int) -> None:
-        """A fatal error: some of what is in flight has arrived, and nobody will say."""
+        """A fatal error: some of the messages in flight have arrived, and no report will say which."""
         self.live.pool.chance = random.Random(seed)
         self.live.pool.client.finish()
 
@@ -191,8 +187,6 @@ class Delivery(RuleBasedStateMachine):
             self.finish(self.bench)
         finally:
             self.bench.close()
-            for patch in self.patches:
-                patch.stop()
 
     def finish(self, bench: Bench) -> None:
         """Kafka gets well: everything is delivered, or discarded for the one right reason."""

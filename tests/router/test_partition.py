@@ -11,10 +11,11 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 
+from router import partition
 from router.errors import BadPartitioner
-from router.partition import CRC_TABLE, REFUSED, Partitioners, crc32, murmur2
-from spool.kernel import address_of
-from spool.record import Batch
+from router.partition import CRC_TABLE, REFUSED, Choice, Partitioners, crc32, explain, murmur2
+from spool.format.batch import Batch
+from spool.native.memory import address_of
 from tests.dispatch import batches
 
 JAVA = {
@@ -66,6 +67,17 @@ def test_murmur2_is_that_of_the_java_client(key: bytes, expected: int) -> None:
     assert choose(build((key, None)), "murmur2", 7) == [(expected & 0x7FFFFFFF) % 7]
 
 
+def test_loops_in_plain_python_choose_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While bruce compiles, or with the compiler off."""
+    batch = build(*((key, None) for key in JAVA), (b"", None), (b"", -3))
+    ways = [Partitioners({}), Partitioners({"t0": "crc32"}), Partitioners({"t0": "partition_key"})]
+    compiled = [choose(batch, way, 7) for way in ways]
+    for loop in ("murmur2", "crc32", "assign", "_next_available"):
+        monkeypatch.setattr(f"router.partition.{loop}", getattr(partition, loop).function)
+    again = [Partitioners({}), Partitioners({"t0": "crc32"}), Partitioners({"t0": "partition_key"})]
+    assert [choose(batch, way, 7) for way in again] == compiled
+
+
 @given(st.binary(max_size=70))
 def test_crc32_is_that_of_zlib(key: bytes) -> None:
     """Any key; and the partition is its remainder, as with librdkafka's `consistent`."""
@@ -88,10 +100,28 @@ def test_a_negative_partition_key() -> None:
 
 
 def test_by_default_the_kind_of_message_decides() -> None:
-    """PartitionKey by its number, AnyPartition to any."""
+    """PartitionKey by its number; AnyPartition by its key, as Java's client, and without one to any."""
     made = Partitioners({})
     assert choose(build((b"", 5), (b"", 5), (b"key", 9)), made, 4) == [1, 1, 1]
+    java = [(number & 0x7FFFFFFF) % 7 for number in JAVA.values()]
+    assert choose(build(*((key, None) for key in JAVA)), made, 7) == java
     assert len(set(choose(build((b"", None), (b"", None)), made, 4))) == 1
+
+
+@pytest.mark.parametrize("name", ["murmur2", "crc32", "any", "round_robin"])
+def test_another_default(name: str) -> None:
+    """It chooses for AnyPartition messages of topics that have no partitioner, as if it were theirs."""
+    keys = [b"k%d" % n for n in range(20)] + [b""] * 4
+    batch, keyed = build(*((key, None) for key in keys)), build(*((key, 6) for key in keys))
+    assert choose(batch, Partitioners({}, name), 5) == choose(batch, name, 5)
+    assert choose(keyed, Partitioners({}, name), 5) == [1] * len(keys), "they have a partition key"
+    assert Partitioners({}, name).free(batch).tolist() == Partitioners({"t0": name}).free(batch).tolist()
+    assert not Partitioners({}, name).free(keyed).any()
+    assert choose(batch, Partitioners({"t0": "crc32"}, name), 5) == choose(batch, "crc32", 5)
+    ones, flats = np.ones(len(batch), np.bool_), np.arange(5, dtype=np.int32).reshape(1, -1)
+    settled = Partitioners({}, name).settle(batch, ones, np.array([5], np.int32), flats, np.ones(5, np.bool_))
+    if name == "round_robin":
+        assert settled.tolist() == [n % 5 for n in range(24)]
 
 
 def test_any_sticks_for_a_run_and_then_goes_on() -> None:
@@ -137,12 +167,13 @@ def test_a_key_stays_where_it_is(name: str) -> None:
         ("murmur2", [True, False, True, False]),
         ("crc32", [True, False, True, False]),
         ("zlib:crc32", [False] * 4),
+        ("", [True, False, False, False]),
     ],
 )
 def test_who_is_free(name: str, free: list[bool]) -> None:
     """`free` names the rows that `assign` lets go anywhere."""
     batch = build((b"", None), (b"k", None), (b"", 1), (b"k", 1))
-    assert Partitioners({"t0": name}).free(batch).tolist() == free
+    assert Partitioners({"t0": name} if name else {}).free(batch).tolist() == free
 
 
 def by_last_byte(keys: list[bytes | None], numbers: npt.NDArray[np.int32], partitions: int) -> list[int]:
@@ -227,9 +258,56 @@ def test_a_function_that_fails_refuses_only_what_it_fails_for(
 
 
 def test_a_job_says_which_function_fails() -> None:
-    """Where the caller cannot give messages up, it is one sentence, and no partition."""
+    """For a caller that cannot give messages up, it is one sentence, and no partition."""
     made, flats = Partitioners({"t0": f"{__name__}:bitter"}), np.arange(4, dtype=np.int32).reshape(1, -1)
     batch = build((b"bad", 1))
     ones = np.ones(4, np.bool_)
     with pytest.raises(BadPartitioner, match=r"bitter of topic t0 gives no partition.*cannot read the key"):
         made.settle(batch, ones[:1], np.array([4], np.int32), flats, ones)
+
+
+HISTORY = [(0, 4), (2, 6)]
+
+
+@pytest.mark.parametrize("name", ["murmur2", "crc32", "partition_key"])
+def test_it_is_the_choice_of_the_router(name: str) -> None:
+    """For every message, by the number of partitions that its topic had then; in words which rule."""
+    batch = build((b"a", 7), (b"b", -1), (b"c", 8), (b"dd", 9))
+    for row in range(4):
+        count = 4 if row < 2 else 6
+        found = explain(batch, row, {"t0": name}, HISTORY)
+        assert found[:2] == (choose(batch, name, count)[row], count)
+        assert name.partition("_")[0] in found.reason
+        assert str(count) in found.reason
+
+
+def test_by_default() -> None:
+    """A partition key chooses, else the key, as Java's client; without one the message may go anywhere."""
+    batch = build((b"", 9), (b"", None), (b"foobar", None))
+    assert explain(batch, 0, {}, [(0, 4)]) == Choice(1, 4, "its partition key, unsigned, modulo 4")
+    assert explain(batch, 1, {}, [(0, 4)]) == Choice(None, 4, "any of 4")
+    assert explain(batch, 1, {"t0": "round_robin"}, [(0, 4)]) == Choice(None, 4, "any of 4, in turns")
+    assert explain(batch, 0, {"t0": "crc32"}, [(0, 4)]) == Choice(None, 4, "any of 4"), "it has no key"
+    java = Choice((-790332482 & 0x7FFFFFFF) % 4, 4, "murmur2 of its key, modulo 4, as Java's client")
+    assert explain(batch, 2, {}, [(0, 4)]) == java
+    assert explain(batch, 2, {}, [(0, 4)], "any") == Choice(None, 4, "any of 4")
+
+
+def test_the_function_of_the_users_is_named() -> None:
+    """It is called again, and named."""
+    batch = build((b"k", 5))
+    found = explain(batch, 0, {"t0": f"{__name__}:by_partition_key"}, [(0, 4)])
+    assert found == Choice(1, 4, f"{__name__}:by_partition_key chose it among 4")
+
+
+def by_partition_key(keys: list[bytes | None], partition_keys: np.ndarray, partitions: int) -> np.ndarray:
+    """A partitioner."""
+    assert keys == [b"k"]
+    return partition_keys % partitions
+
+
+def test_nothing_is_known_of_the_topic() -> None:
+    """Without a count there is no choice, and that is said."""
+    found = explain(build((b"a", 7)), 0, {}, [(5, 4)])
+    assert found[:2] == (None, None)
+    assert "nothing says how many partitions" in found.reason

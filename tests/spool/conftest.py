@@ -1,4 +1,4 @@
-"""What the tests of the spool share."""
+"""Fixtures that the tests of the spool share."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, settings
 
 from tests.spool.rig import Rig
 
-# No example may be called slow: the machine may have other work.
+# Without a limit of time for an example: the machine may have other work.
 settings.register_profile("bruce", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("bruce")
 
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A directory on tmpfs: what is shown there does not depend on how long a sync takes."""
+    """A directory on tmpfs: its tests do not depend on how long a sync takes."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bruce-test-") as name:
         yield Path(name)
 

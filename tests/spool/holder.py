@@ -1,4 +1,4 @@
-"""A keeper that lives, as far as anybody can tell: a process that has the index open."""
+"""A keeper that seems to live: a process that has the index open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sys.stdin.read()
 
 @contextmanager
 def held(layout: Layout) -> Iterator[None]:
-    """While the block runs, somebody else has the index of this spool open, as it stands."""
+    """While the block runs, another process has the index of this spool open, unchanged."""
     command = [sys.executable, "-c", _HOLD, str(layout.index)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout

@@ -1,4 +1,4 @@
-"""A chain of frames in memory: what an appender writes, without files."""
+"""A chain of frames in memory, as an appender writes it, without files."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from spool.format import HEAD_BYTES, HEADER_BYTES, PIDS, UIDS, decode_header, encode_header
-from spool.frame import BURST, POSITION, finish, tail_at_start
-from spool.kernel import address_of
-from spool.scan import digest_address
-from spool.wire import encode
-from spool.writer import encode_body
+from spool.format.frame import BURST, POSITION, finish, tail_at_start
+from spool.format.scan import digest_address
+from spool.format.segment_format import HEAD_BYTES, HEADER_BYTES, PIDS, UIDS, decode_header, encode_header
+from spool.format.wire import encode
+from spool.log.writer import encode_body
+from spool.native.memory import address_of
 from tests.spool import plain
 
 FIRST = 1000
@@ -19,7 +19,7 @@ FIRST = 1000
 
 
 class Chain:
-    """A segment in memory. `offsets`: where its frames begin."""
+    """A segment in memory. `offsets`: those of its frames."""
 
     def __init__(self, size: int = 1 << 16, first: int = FIRST, **fields: object) -> None:
         self.memory = np.zeros(size, np.uint8)

@@ -1,6 +1,6 @@
 """A second reader of segments and datagrams, written from the specification alone.
 
-It shares no line with the package: structs by hand, bytes by slices, no kernel. Tests hold the two together.
+It shares no line with the package: structs by hand, bytes by slices, no kernel. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Message:
 
 @dataclass
 class Frame:
-    """One frame. `rows`: (reason, count, sample); `row_uids`: whose they are."""
+    """One frame. `rows`: (reason, count, sample); `row_uids`: their senders."""
 
     offset: int
     flags: int
@@ -80,7 +80,7 @@ def parse_datagram(data: bytes) -> Message | str:
     flags, rest = _take(">h", data[8:])
     if flags is None or flags != 0:
         return "flags"
-    # A partition key cut short leaves nothing for the topic's length, which is what is missing then.
+    # A partition key cut short leaves nothing for the topic's length, and that length is then missing.
     partition_key, rest = _take(">i", rest) if api_key == 257 else (None, rest)
     return _parse_rest(rest, partition_key)
 
@@ -111,7 +111,7 @@ def _take(code: str, data: bytes) -> tuple[int | None, bytes]:
 
 
 def read_segment(data: bytes) -> Segment:
-    """Everything in the bytes of a segment, up to the first frame that is not right."""
+    """Everything in the bytes of a segment, up to the first bad frame."""
     names = "magic version header_bytes spool boot number first_sequence previous created_ns stored burst"
     values = struct.unpack_from("<8sII16s16sQqQQQQ", data)
     header: dict[str, object] = dict(zip(names.split(), values, strict=True))

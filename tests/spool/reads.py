@@ -1,4 +1,4 @@
-"""How much is read of files: what a scan asks the kernel for, by preadv."""
+"""How much is read of files: the bytes that a scan reads, by preadv."""
 
 from __future__ import annotations
 

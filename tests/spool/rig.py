@@ -1,4 +1,4 @@
-"""A spool in a temporary directory, small enough that everything happens, and a disk that can lose power."""
+"""A spool in a temporary directory, small enough for every event, and a disk that can lose power."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from spool import recovery
-from spool.index import IndexReader
-from spool.keeper import Keeper
+from spool.format.segment import UNBOUND
+from spool.format.wire import encode
+from spool.index.index import IndexReader
 from spool.layout import Layout
+from spool.log import recovery
+from spool.log.keeper import PAUSES, Keeper, Pauses
+from spool.log.writer import Writer
 from spool.options import SpoolOptions
-from spool.page import Field, Page
-from spool.segment import UNBOUND
-from spool.wire import encode
-from spool.writer import Writer
+from spool.shared.state import Field, SharedState
 from tests.spool import plain
 
 SEGMENT_BYTES = 8192
@@ -34,9 +34,15 @@ class Rig:
     """One spool, its appender and its keeper, in this process. Processes die by `crash`."""
 
     def __init__(
-        self, directory: Path, runtime: Path | None = None, *, boot: int = 1, **options: Any
+        self,
+        directory: Path,
+        runtime: Path | None = None,
+        *,
+        boot: int = 1,
+        pauses: Pauses = PAUSES,
+        **options: Any,
     ) -> None:
-        """`runtime`: where the page lies, when not in `directory`. `boot`: of the host, by number."""
+        """`runtime`: the folder of the shared state, if not in `directory`. `boot`: number of the boot."""
         chosen = {
             "segment_bytes": SEGMENT_BYTES,
             "max_bytes": 1 << 20,
@@ -47,28 +53,34 @@ class Rig:
         self.directory, self.runtime = directory, runtime or directory
         self.options = SpoolOptions(directory=directory / "spool", **chosen)
         self.layout = Layout(self.options.directory)
-        self.boot = boot
+        self.boot, self.pauses = boot, pauses
         self.bell = os.eventfd(0, os.EFD_NONBLOCK)
         weakref.finalize(self, os.close, self.bell)
         self.images: dict[int, bytes] = {}
-        """By inode, what is certainly on the disk: the bytes at the last sync."""
+        """By inode, the bytes that are certainly on the disk: those of the last sync."""
         self._spool: recovery.OpenSpool | None = None
         self.open()
 
     def open(self) -> None:
-        """What a daemon does when it starts."""
+        """Open the spool like a daemon that starts."""
         with mock.patch.object(recovery, "boot_id", return_value=self.boot.to_bytes(16, "big")), self._disk():
             self._spool = recovery.open_spool(self.options)
             self.identity = self._spool.identity
-            self.page = Page(self.runtime / f"page-{self.boot}")
+            self.shared = SharedState(self.runtime / f"page-{self.boot}")
             self.keeper = Keeper(
-                self.layout, self.identity, self.options, self.page, bell=self.bell, announce=lambda: None
+                self.layout,
+                self.identity,
+                self.options,
+                self.shared,
+                bell=self.bell,
+                announce=lambda: None,
+                pauses=self.pauses,
             )
-            self.writer = Writer(self.layout, self.identity, self.page)
+            self.writer = Writer(self.layout, self.identity, self.shared)
             self.keeper.step()
 
     def crash(self) -> None:
-        """Every process dies; what they stored stays."""
+        """Every process dies; their stored bytes stay."""
         if self._spool:
             self.writer.close()
             self.keeper._index.close()
@@ -77,7 +89,7 @@ class Rig:
                 self.keeper._ledger.close()
                 self.keeper._ledger = None
         self._spool = None
-        # What the kernel closes for a process that is gone; a Python mapping closes its own descriptor.
+        # The kernel closes these for a dead process; a Python mapping closes its own descriptor.
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
                 path = os.readlink(f"/proc/self/fd/{name}")
@@ -101,7 +113,7 @@ class Rig:
         self.open()
 
     def lose_power(self, chance: random.Random) -> None:
-        """Crash, lose any of the sectors that were not synced, and forget the boot."""
+        """Crash, lose any of the unsynced sectors, and forget the boot."""
         self.crash()
         for path in self.layout.segments.iterdir():
             data = path.read_bytes()
@@ -117,7 +129,7 @@ class Rig:
         self.boot += 1
 
     def step(self) -> None:
-        """One turn of the keeper."""
+        """One step of the keeper."""
         with self._disk():
             self.keeper.step()
 
@@ -128,7 +140,7 @@ class Rig:
         return self.writer.append(datagrams, **more)  # type: ignore[arg-type]
 
     def fill(self, frames: int, *, messages: int = 3, value: bytes = b"v" * 50) -> list[bytes]:
-        """Append frames of distinct messages; the datagrams."""
+        """Append frames of distinct messages; returns the datagrams."""
         first = int(self.writer.tail[4])
         sent = []
         for f in range(frames):
@@ -142,7 +154,7 @@ class Rig:
     @property
     def synced(self) -> int:
         """The next sequence number that is not synced."""
-        return int(self.page.words[Field.SYNCED_SEQUENCE])
+        return int(self.shared.words[Field.SYNCED_SEQUENCE])
 
     def segments(self) -> list[plain.Segment]:
         """Every segment in use, in order, as the second reader sees it."""
@@ -168,11 +180,11 @@ class Rig:
         return IndexReader(copy)
 
     def _disk(self) -> mock._patch:
-        """Remember what each sync makes durable."""
+        """Keep the bytes that each sync makes durable."""
         return _Recorder(self.images)
 
     def replace(self, **options: Any) -> None:
-        """Other options from the next start on."""
+        """Use other options from the next start on."""
         self.options = dataclasses.replace(self.options, **options)
 
 

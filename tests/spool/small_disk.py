@@ -1,4 +1,4 @@
-"""Small filesystems of their own, for tests that fill them."""
+"""Small filesystems for tests that fill them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @contextlib.contextmanager
 def mounted(kind: str, directory: Path, size_bytes: int) -> Iterator[Path]:
-    """A filesystem of this size and kind (tmpfs, ext4, xfs); the test is skipped where none can be made."""
+    """A filesystem of this size and kind (tmpfs, ext4, xfs); skips the test if none can be made."""
     if os.geteuid() != 0:
         pytest.skip("small disk: mounting needs root")
     place, image = directory / "disk", directory / "image"
@@ -41,9 +41,9 @@ def _run(command: list[str], trouble: str) -> None:
 
 
 def fill_up(path: Path) -> None:
-    """Take all room that is left into one file, to the last block."""
+    """Fill all free space with one file, to the last block."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT)
-    # A sync gives back what ext4 had set aside for the file's own map.
+    # A sync gives back the space that ext4 had set aside for the file's own map.
     while _write_all(fd):
         with contextlib.suppress(OSError):
             os.fsync(fd)
@@ -51,7 +51,7 @@ def fill_up(path: Path) -> None:
 
 
 def _write_all(fd: int) -> int:
-    """Write as long as there is room; how many bytes that was."""
+    """Write until the disk is full; returns the number of bytes."""
     written = 0
     for size in (1 << 20, 65536, 4096, 512):
         with contextlib.suppress(OSError):

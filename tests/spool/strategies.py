@@ -1,4 +1,4 @@
-"""What programs send, right and wrong, for Hypothesis to choose from."""
+"""Datagrams that programs send, right and wrong, for Hypothesis to choose from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 
 from hypothesis import strategies as st
 
-from spool.wire import encode
+from spool.format.wire import encode
 
 topics = st.binary(min_size=1, max_size=40)
 i16, i32, i64 = (st.integers(-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (16, 32, 64))

@@ -1,4 +1,4 @@
-"""A spool that an earlier release left, in any state: nothing of it is lost, and nothing is added to it."""
+"""A spool of an earlier release, in any state: nothing of it is lost, and its segments do not grow."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spool import segment
-from spool.check import Check
-from spool.finding import Severity
-from spool.format import SECRET_BYTES, encode_header
+from spool.format import segment
+from spool.format.segment_format import SECRET_BYTES, encode_header
+from spool.fsck.check import Check
+from spool.fsck.finding import Severity
 from tests.spool.rig import Rig
 
 
@@ -30,7 +30,7 @@ def earlier(tmp_path: Path) -> Rig:
 
 @pytest.mark.parametrize("end", ["stop", "crash", "power"])
 def test_what_it_left_is_read_and_what_comes_has_a_secret(earlier: Rig, end: str) -> None:
-    """Messages keep their numbers, new ones go into segments of their own, and the check finds nothing."""
+    """Messages keep their numbers, new ones go into new segments, and the check finds nothing."""
     before = earlier.records()
     if end == "stop":
         earlier.stop()

@@ -1,4 +1,4 @@
-"""Frames with a right digest that bruce never wrote: a copied spool may be anybody's, and ends no process."""
+"""Frames with a right digest that bruce never wrote: a copied spool is untrusted, and ends no process."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spool.decode import decode
-from spool.format import HEADER_BYTES, decode_header
-from spool.frame import POSITION, ROW, tail_at_start, walk
-from spool.kernel import address_of
-from spool.reader import Damage
-from spool.record import Topics
-from spool.refused import UID_UNKNOWN, add_refused, list_refused
-from spool.scan import Chunk, digest_address
-from spool.senders import Count
-from spool.wire import Reason, encode
+from spool.format.batch import Topics, decode
+from spool.format.frame import POSITION, ROW, tail_at_start, walk
+from spool.format.scan import Chunk, digest_address
+from spool.format.segment_format import HEADER_BYTES, decode_header
+from spool.format.wire import Reason, encode
+from spool.log.intake_totals import UNKNOWN, SenderCount, add_refused, list_refused
+from spool.native.memory import address_of
+from spool.read.reader import Damage
 from tests.ingest.processes import await_end, end_children, fork
 from tests.spool.memory import Chain
+from tests.spool.read.test_reader import drain, make_reader
 from tests.spool.rig import Rig
 from tests.spool.strategies import datagrams
-from tests.spool.test_reader import drain, make_reader
 from tools.fuzzers.sealed import FRAMES, seal_input
 from tools.fuzzers.wall import Wall
 
@@ -36,7 +34,7 @@ bursts = st.tuples(
         st.sampled_from([1, int(Reason.OVER_QUOTA)]), st.tuples(st.integers(0, 9), st.binary(max_size=60))
     ),
 )
-"""What a forger may put into a frame where datagrams and discards belong."""
+"""Bytes that a forger may put into a frame in place of datagrams and discards."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +44,7 @@ def _childless() -> Iterator[None]:
 
 
 def look(data: bytes, wall: Wall) -> None:
-    """What daemon and brucectl do with frames, in memory behind which nothing may be touched."""
+    """Process frames like daemon and brucectl, in memory behind which any access faults."""
     memory, table = wall.place(data), np.zeros((64, ROW), np.int64)
     tail = tail_at_start(decode_header(data[:HEADER_BYTES], "forged"))
     _, rows = walk(address_of(memory), len(memory), tail, table, digest_address())
@@ -56,22 +54,22 @@ def look(data: bytes, wall: Wall) -> None:
         end = int(batch.datagram_at[row]) + int(batch.datagram_bytes[row])
         assert int(batch.value_at[row]) + int(batch.value_bytes[row]) == end <= len(memory)
         assert 0 <= int(batch.key_at[row]) <= int(batch.key_at[row]) + int(batch.key_bytes[row]) < end
-    count = Count(0, b"")
+    count = SenderCount(0, b"")
     count.add(Chunk(memory, 0, frames))
     found = np.zeros((list_refused(address_of(memory), frames, 0, np.zeros((0, 7), np.int64)), 7), np.int64)
     list_refused(address_of(memory), frames, 0, found)
     assert all(at >= 0 and at + length <= len(memory) for at, length in found[:, 4:6].tolist())
-    assert all(uid <= UID_UNKNOWN for uid in found[:, 6].tolist())
-    add_refused(address_of(count.bank), address_of(memory), found, digest_address())
+    assert all(uid <= UNKNOWN for uid in found[:, 6].tolist())
+    add_refused(address_of(count.slot), address_of(memory), found, digest_address())
 
 
 def in_a_child(run: Callable[[], object]) -> int:
-    """How a process ends that does it."""
+    """The exit status of a child process that runs it."""
     return await_end(fork(run))
 
 
 def test_whatever_a_frame_holds() -> None:
-    """Any datagrams and discards, any bytes of them changed, each digest right: no process ends by it."""
+    """Any datagrams and discards, with any bytes changed, each digest right: no process crashes."""
     wall = Wall(1 << 16)
 
     @settings(max_examples=EXAMPLES, deadline=None, database=None)
@@ -102,7 +100,7 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_it_is_damaged(rig: Rig, lie: str) -> None:
-    """The frames around it are read, its messages are named as damaged, and so they are on every way."""
+    """The frames around it are read, and every reader names its messages as damaged."""
     good = [encode(b"t", b"%d" % number, timestamp=number) for number in range(4)]
     for held in ([good[0]], [good[1], LIES[lie], good[1]], [good[2]], [LIES[lie]], [good[3]]):
         rig.append(held)

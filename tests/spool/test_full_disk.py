@@ -1,4 +1,4 @@
-"""A disk without room: an error and never a SIGBUS, nothing lost, and on again when there is room."""
+"""A disk without room: an error and never a SIGBUS, nothing lost, and work goes on when there is room."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from spool.disk import free_bytes
 from spool.errors import SpoolBusy, SpoolFull
-from spool.fullness import Full
 from spool.layout import SENT
-from spool.lock import Lock
-from spool.page import Field
+from spool.options import Full
+from spool.shared.state import Field
+from spool.storage.disk import free_bytes
+from spool.storage.lock import Lock
 from tests.spool.rig import Rig
 from tests.spool.small_disk import fill_up, mounted
 
@@ -33,7 +33,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 def rig_on(disk: Path, min_free_bytes: int = 0) -> Rig:
-    """A spool that only the disk limits."""
+    """A spool without any limit except the disk."""
     return Rig(
         disk, disk.parent, segment_bytes=SEGMENT_BYTES, max_bytes=1 << 40, min_free_bytes=min_free_bytes
     )
@@ -51,7 +51,7 @@ def fill_until_full(rig: Rig) -> list[bytes]:
 
 
 def test_no_store_into_a_full_disk_is_a_sigbus(disk: Path) -> None:
-    """A process fills the disk through mappings to the last reserved byte: it ends by itself, by an error."""
+    """A process fills the disk through mappings to the last reserved byte: it ends with an error."""
     child = os.fork()
     if child == 0:
         try:
@@ -71,15 +71,15 @@ def test_intake_resumes_by_itself(disk: Path, reserve: int, why: Full) -> None:
     rig = rig_on(disk, reserve)
     sent = fill_until_full(rig)
     rig.step()
-    assert rig.page.words[Field.FULL] == why or (
-        why == Full.DISK and rig.page.words[Field.FULL] == Full.RESERVE
+    assert rig.shared.words[Field.FULL] == why or (
+        why == Full.DISK and rig.shared.words[Field.FULL] == Full.RESERVE
     )
     assert free_bytes(disk)[0] >= reserve
-    assert rig.page.words[Field.SYNC_ERROR] == 0
+    assert rig.shared.words[Field.SYNC_ERROR] == 0
     assert rig.synced == len(sent)
     (disk / "ballast").unlink()
     rig.step()
-    assert rig.page.words[Field.FULL] == 0
+    assert rig.shared.words[Field.FULL] == 0
     sent += rig.fill(50)
     rig.step()
     assert rig.records() == list(enumerate(sent))
@@ -88,7 +88,7 @@ def test_intake_resumes_by_itself(disk: Path, reserve: int, why: Full) -> None:
 
 @pytest.mark.parametrize("unclean", [False, True], ids=["crash", "power loss"])
 def test_a_spool_on_a_full_disk_opens(disk: Path, *, unclean: bool) -> None:
-    """Not one free byte: the spool opens, what was synced is there, and it goes on when there is room."""
+    """Without a free byte the spool opens, synced messages are there, and it goes on when there is room."""
     rig = rig_on(disk)
     sent = fill_until_full(rig)
     rig.keeper.commit()
@@ -108,30 +108,33 @@ def test_a_spool_on_a_full_disk_opens(disk: Path, *, unclean: bool) -> None:
     rig.crash()
 
 
-def test_committing_goes_on_while_the_index_has_no_room(disk: Path) -> None:
-    """The index cannot grow on a full disk; what is written is synced and announced all the same."""
+def test_committing_goes_on_while_the_index_has_no_room(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The index cannot grow on a full disk; written messages are synced and announced all the same."""
     rig = rig_on(disk)
     rig.step()
     fill_up(disk / "more")
     sent = []
-    while rig.writer.number < rig.page.words[Field.SPARE] or rig.writer.tail[0] + 30000 < rig.writer.capacity:
+    while (
+        rig.writer.number < rig.shared.words[Field.SPARE] or rig.writer.tail[0] + 30000 < rig.writer.capacity
+    ):
         sent += rig.fill(1, messages=20, value=b"v" * 1000)
         rig.step()
         assert rig.synced == len(sent)
+    assert 0 < caplog.text.count("the index falls behind") < len(sent) // 40
     assert rig.records() == list(enumerate(sent))
     rig.crash()
 
 
 def test_others_take_the_reserve(disk: Path) -> None:
-    """Delivered segments go until it is free again; no more of them than that takes, and nothing else."""
+    """Delivered segments go until the reserve is free again; no more of them than needed, and no others."""
     reserve = 2 * SEGMENT_BYTES
     rig, sent = rig_on(disk, reserve), []
     while len(rig.layout.list_segments()) < 7:
         sent += rig.fill(1, messages=20, value=b"v" * 1000)
-    # Who begins anew knows of no rate, and wants no more spares.
+    # A new keeper knows of no rate, and wants no more spares.
     rig.reopen()
     half = rig.layout.list_segments()[5][0]
-    rig.page.words[Field.FLOOR] = half
+    rig.shared.words[Field.LOW_WATERMARK] = half
     rig.step()
     before = count_sent(rig)
     assert before > 2
@@ -147,19 +150,18 @@ def test_others_take_the_reserve(disk: Path) -> None:
 
 
 def count_sent(rig: Rig) -> int:
-    """Delivered segments that are there."""
+    """The number of delivered segments."""
     return [suffix for _, suffix in rig.layout.list_segments()].count(SENT)
 
 
-def test_a_lock_needs_no_room(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not one free byte: the directory is owned all the same, and whoever comes second is told so."""
-    monkeypatch.setattr("spool.lock.PATIENCE_S", 0.0)
+def test_a_lock_needs_no_room(disk: Path) -> None:
+    """Without a free byte the directory is locked all the same, and a second process gets that error."""
     path = disk / "lock"
     path.touch()
     fill_up(disk / "more")
     lock = Lock(path, "in use")
     assert path.stat().st_size == 0
     with pytest.raises(SpoolBusy, match="held by process unknown: it is already in use"):
-        Lock(path, "in use")
+        Lock(path, "in use", patience_s=0.0)
     lock.release()
     Lock(path, "in use").release()

@@ -1,4 +1,4 @@
-"""Files that were written once: every later version reads them, and finds in them what was put there.
+"""Files written once by an earlier version: every later one reads them, with the same content.
 
 tools/golden.py wrote them. When a test here fails, the code has changed the format, not the files.
 """
@@ -12,24 +12,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spool.decode import decode
-from spool.format import FOOTER, HEADER
-from spool.frame import END, FRAME_ROW, POSITION, tail_at_start
-from spool.live import LiveSegment, end_of, read_footer
-from spool.record import Topics
-from spool.scan import Scan, digest_address, read_header
-from spool.senders import UNKNOWN, Count, list_senders
-from spool.wire import Reason
+from spool.format.batch import Topics, decode
+from spool.format.frame import END, FRAME_ROW, POSITION, tail_at_start
+from spool.format.scan import Scan, digest_address, read_header
+from spool.format.segment_format import FOOTER, HEADER
+from spool.format.wire import Reason
+from spool.index.log_end import LiveSegment, end_of, read_footer
+from spool.log.intake_totals import UNKNOWN, SenderCount, list_senders
 from tests.spool import plain
 
 ROOT = Path(__file__).parents[1] / "golden"
 RECEIVED_NS = 1_700_000_000_000_000_000
 SECRET = bytes(range(32, 48))
-"""Of the segments of version 2."""
+"""The secret of the segments of version 2."""
 
 
 class Golden:
-    """The files of one version, and what was put in them."""
+    """The files of one version, and their expected content."""
 
     def __init__(self, version: int) -> None:
         self.version, self.directory = version, ROOT / f"v{version}"
@@ -44,7 +43,7 @@ class Golden:
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def golden(request: pytest.FixtureRequest) -> Golden:
-    """Each version there was."""
+    """Each version of the format."""
     return Golden(request.param)
 
 
@@ -52,7 +51,7 @@ NAMES = pytest.mark.parametrize("name", ["sealed", "unsealed", "torn"])
 
 
 def as_json(value: np.ndarray) -> object:
-    """A field as expected.json has it."""
+    """A field in the form of expected.json."""
     found = value.tolist()
     return found.hex() if isinstance(found, bytes) else found
 
@@ -90,7 +89,7 @@ def test_frames_say_what_they_said(golden: Golden, name: str) -> None:
 
 
 def test_rows_that_name_their_sender(golden: Golden) -> None:
-    """Flag 16: whose a refused datagram was stands before its sample, for both readers."""
+    """Flag 16: the sender of a refused datagram is before its sample, for both readers."""
     wanted = json.loads((golden.directory / "senders.json").read_text())
     segment = plain.read_segment((golden.path("senders")).read_bytes())
     for frame, burst in zip(segment.frames, wanted, strict=True):
@@ -99,8 +98,8 @@ def test_rows_that_name_their_sender(golden: Golden) -> None:
         told = [[r, n, (uid or 0).to_bytes(4, "little").hex() + sample.hex()] for uid, (r, n, sample) in rows]
         assert told == burst["refused"]
         assert [d.hex() for d in frame.datagrams] == burst["datagrams"]
-    count = Count(0, b"")
-    count.read(golden.path("senders"))
+    count = SenderCount(0, b"")
+    count.read_frames(golden.path("senders"))
     assert {one.uid: (one.stored, dict(one.refused)) for one in list_senders(count)} == {
         1000: (2, {}),
         1001: (0, {Reason.SHORT: 3, Reason.UNCLEAN: 1}),
@@ -110,11 +109,11 @@ def test_rows_that_name_their_sender(golden: Golden) -> None:
 
 
 def test_rows_that_name_no_sender(golden: Golden) -> None:
-    """Without flag 16 the same readers find all of a sample, and nobody's name."""
+    """Without flag 16 the same readers find all of a sample, and no sender."""
     segment = plain.read_segment((golden.path("sealed")).read_bytes())
     assert {uid for frame in segment.frames for uid in frame.row_uids} == {None}
-    count = Count(0, b"")
-    count.read(golden.path("sealed"))
+    count = SenderCount(0, b"")
+    count.read_frames(golden.path("sealed"))
     found = {one.uid: dict(one.refused) for one in list_senders(count)}
     assert found == {1000: {}, 0: {}, UNKNOWN: {Reason.SHORT: 2, Reason.VALUE: 1, Reason.API_KEY: 512}}
 
@@ -146,7 +145,7 @@ def test_the_package_reads_what_the_independent_reader_reads(golden: Golden, nam
 
 
 def test_footer_says_what_it_said(golden: Golden) -> None:
-    """Every field of the footer, its marks and its topics."""
+    """Every field of the footer, its marks and its topics are unchanged."""
     fd = os.open(golden.path("sealed"), os.O_RDONLY)
     footer = read_footer(fd)
     os.close(fd)
@@ -171,7 +170,7 @@ def test_the_end_is_found(golden: Golden, name: str) -> None:
 
 
 def test_zeros_follow_the_last_frame(golden: Golden) -> None:
-    """What was preallocated and never written ends the log."""
+    """Preallocated bytes that were never written end the log."""
     fd = os.open(golden.path("unsealed"), os.O_RDONLY)
     scan = Scan(fd, tail_at_start(read_header(golden.path("unsealed"))))
     while scan.next():

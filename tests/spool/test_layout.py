@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyfakefs.fake_filesystem import FakeFilesystem
 
 from spool.layout import SEGMENT, SENT, SPARE, Layout, parse_name, segment_name
-from spool.quarantine import keep, set_aside
+from spool.storage.disk import keep, set_aside
 
 sequences = st.integers(0, 10**20 - 1)
 suffixes = st.sampled_from((SEGMENT, SENT, SPARE))
@@ -17,7 +17,7 @@ suffixes = st.sampled_from((SEGMENT, SENT, SPARE))
 
 @given(sequences, suffixes)
 def test_names_round_trip(sequence: int, suffix: str) -> None:
-    """parse_name gives back what segment_name was given."""
+    """parse_name returns the arguments of segment_name."""
     assert parse_name(segment_name(sequence, suffix)) == (sequence, suffix)
 
 
@@ -30,13 +30,13 @@ def test_names_sort_as_numbers_do(pairs: list[tuple[int, str]]) -> None:
 
 @given(st.text(max_size=30))
 def test_other_names_are_none(name: str) -> None:
-    """A name that segment_name would not write is not taken for one."""
+    """A name that segment_name would not write is not a segment's."""
     parsed = parse_name(name)
     assert parsed is None or segment_name(*parsed) == name
 
 
 def test_a_listing_passes_over_what_it_does_not_know(fs: FakeFilesystem) -> None:
-    """Foreign files, half-made ones and names of other digits do not appear in a listing."""
+    """Foreign files, half-made ones and names with other digits do not appear in a listing."""
     layout = Layout(Path("/spool"))
     for name in (
         segment_name(7),
@@ -70,7 +70,7 @@ def test_everything_lies_inside_the_directory() -> None:
 
 
 def test_quarantine_keeps_names(fs: FakeFilesystem) -> None:
-    """What is set aside or kept is found in quarantine under the name it had."""
+    """Moved and copied files are found in quarantine under their former names."""
     layout = Layout(Path("/spool"))
     fs.create_file(layout.segment(5), contents="damaged")
     fs.create_dir(layout.quarantine)
@@ -82,7 +82,7 @@ def test_quarantine_keeps_names(fs: FakeFilesystem) -> None:
 
 
 def test_evidence_without_room_is_not_an_error(fs: FakeFilesystem) -> None:
-    """A quarantine that cannot be written to costs the evidence, never the way on."""
+    """A quarantine that cannot be written to costs the evidence, and the work goes on."""
     layout = Layout(Path("/spool"))
     keep(layout, "burst-7.poison", b"bytes")
     assert not layout.quarantine.exists()

@@ -1,4 +1,4 @@
-"""Any order of what can happen to a spool, against a model of two lists: what was sent, and what is gone."""
+"""Any order of events in a spool, against a model of two lists: the messages sent, and those gone."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from spool.frame import DISCARDED
+from spool.format.frame import DISCARDED
+from spool.format.wire import encode
+from spool.index.log_end import EPOCH
 from spool.layout import SENT
-from spool.live import EPOCH
-from spool.page import Field
-from spool.wire import encode
+from spool.shared.state import Field
 from tests.spool.rig import Rig
 
 SEGMENTS = 12
@@ -24,7 +24,7 @@ SEGMENTS = 12
 
 
 class SpoolMachine(RuleBasedStateMachine):
-    """The model: `sent`, (sequence, datagram) in order; those below `floor` are delivered and may go."""
+    """The model: `sent`, (sequence, datagram) in order; below `low_watermark` they are delivered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class SpoolMachine(RuleBasedStateMachine):
         self.refused = 0
         self.stored = 0
         self.made = 0
-        self.floor = 0
+        self.low_watermark = 0
 
     @initialize()
     def begin(self) -> None:
@@ -54,9 +54,9 @@ class SpoolMachine(RuleBasedStateMachine):
         self.made += len(burst)
         rows = {1: (refused, b"r")} if refused else {}
         room = self.rig.writer.capacity - int(self.rig.writer.tail[0])
-        if room < 5000 and self.rig.page.words[Field.SPARE] <= self.rig.writer.number:
+        if room < 5000 and self.rig.shared.words[Field.SPARE] <= self.rig.writer.number:
             self.rig.step()
-            if self.rig.page.words[Field.SPARE] <= self.rig.writer.number:
+            if self.rig.shared.words[Field.SPARE] <= self.rig.writer.number:
                 return
         first = self.rig.writer.append(burst, refused=rows)
         self.sent += [(first + i, d) for i, d in enumerate(burst)]
@@ -65,31 +65,31 @@ class SpoolMachine(RuleBasedStateMachine):
 
     @rule()
     def keep(self) -> None:
-        """One turn of the keeper."""
+        """One step of the keeper."""
         self.rig.step()
         assert self.rig.synced == int(self.rig.writer.tail[1])
 
     @rule(part=st.floats(0, 1))
     def deliver(self, part: float) -> None:
-        """A share of what is committed is delivered."""
+        """A share of the committed messages is delivered."""
         committed = [s for s, _ in self.sent if s < self.rig.synced]
         if committed:
-            self.floor = max(self.floor, committed[int(part * (len(committed) - 1))])
-            self.rig.page.words[Field.FLOOR] = self.floor
+            self.low_watermark = max(self.low_watermark, committed[int(part * (len(committed) - 1))])
+            self.rig.shared.words[Field.LOW_WATERMARK] = self.low_watermark
             self.rig.step()
 
     @rule()
     def crash(self) -> None:
         """Every process dies."""
         self.rig.reopen()
-        self.rig.page.words[Field.FLOOR] = self.floor
+        self.rig.shared.words[Field.LOW_WATERMARK] = self.low_watermark
 
     @rule()
     def stop(self) -> None:
         """A clean stop and start."""
         self.rig.stop()
         self.rig.open()
-        self.rig.page.words[Field.FLOOR] = self.floor
+        self.rig.shared.words[Field.LOW_WATERMARK] = self.low_watermark
 
     @precondition(lambda self: len(self.sent) > 0)
     @rule(seed=st.integers(0, 1 << 20))
@@ -98,12 +98,12 @@ class SpoolMachine(RuleBasedStateMachine):
         synced = self.rig.synced
         self.rig.lose_power(random.Random(seed))
         self.rig.open()
-        self.rig.page.words[Field.FLOOR] = self.floor
+        self.rig.shared.words[Field.LOW_WATERMARK] = self.low_watermark
         found = self.rig.records()
         lost = [r for r in self.sent if r[0] >= synced and r not in set(found)]
         self.sent = [r for r in self.sent if r not in set(lost)]
         tail = self.rig.writer.tail
-        # Lost messages that the log can tell are missing stay counted as received.
+        # Lost messages that the log can identify as missing stay counted as received.
         assert self.stored - len(lost) <= tail[4] <= self.stored
         assert tail[DISCARDED + 1] <= self.refused
         self.stored, self.refused = int(tail[4]), int(tail[DISCARDED + 1])
@@ -111,11 +111,11 @@ class SpoolMachine(RuleBasedStateMachine):
 
     @rule()
     def lose_index(self) -> None:
-        """The index is removed while nobody has it open."""
+        """The index is removed while no process has it open."""
         self.rig.crash()
         shutil.rmtree(self.rig.layout.index)
         self.rig.open()
-        self.rig.page.words[Field.FLOOR] = self.floor
+        self.rig.shared.words[Field.LOW_WATERMARK] = self.low_watermark
 
     @invariant()
     def what_is_there_is_what_was_sent(self) -> None:
@@ -124,7 +124,7 @@ class SpoolMachine(RuleBasedStateMachine):
         gone = len(self.sent) - len(found)
         assert gone >= 0
         assert found == self.sent[gone:]
-        assert all(sequence < self.floor for sequence, _ in self.sent[:gone])
+        assert all(sequence < self.low_watermark for sequence, _ in self.sent[:gone])
 
     @invariant()
     def totals_are_exact(self) -> None:
@@ -140,7 +140,7 @@ class SpoolMachine(RuleBasedStateMachine):
         assert numbers == list(range(min(numbers, default=0), max(numbers, default=-1) + 1))
         named = self.rig.layout.list_segments()
         for (_, suffix), (following, _) in pairwise(named):
-            assert suffix != SENT or following <= self.floor
+            assert suffix != SENT or following <= self.low_watermark
         assert self.rig.writer.tail[1] < EPOCH << 20
 
     def teardown(self) -> None:

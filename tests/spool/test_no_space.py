@@ -11,11 +11,11 @@ from unittest import mock
 
 import pytest
 
-from spool.account import take_account
-from spool.ages import Ages
 from spool.layout import SENT
-from spool.page import Field
-from spool.quarantine import keep
+from spool.log.retention import Ages
+from spool.read.overview import take_totals
+from spool.shared.state import Field
+from spool.storage.disk import keep
 from tests.spool.rig import SEGMENT_BYTES, Rig
 from tests.spool.small_disk import fill_up, mounted
 
@@ -25,7 +25,7 @@ TIMES = (1, 2, 3, 5, 8)
 
 @contextmanager
 def refused(name: str, at: int, code: int) -> Iterator[list[int]]:
-    """The system call is refused for want of room, once: the `at`-th time that a file would change by it."""
+    """One system call fails for want of room: the `at`-th that would change a file."""
     real, left = getattr(os, name), [at]
 
     def call(*arguments: object, **more: object) -> object:
@@ -40,7 +40,7 @@ def refused(name: str, at: int, code: int) -> Iterator[list[int]]:
 
 
 def turn(rig: Rig) -> None:
-    """A turn of the keeper, which is started again when it dies."""
+    """A step of the keeper, which is started again when it dies."""
     try:
         rig.step()
     except OSError as error:
@@ -49,6 +49,7 @@ def turn(rig: Rig) -> None:
         rig.reopen()
 
 
+@pytest.mark.sample(one_of=3)
 @pytest.mark.parametrize("at", TIMES)
 @pytest.mark.parametrize("name", CALLS)
 def test_one_refusal_anywhere(memory: Path, name: str, at: int) -> None:
@@ -60,22 +61,22 @@ def test_one_refusal_anywhere(memory: Path, name: str, at: int) -> None:
             turn(rig)
             sent += rig.fill(5, messages=6)
             if round_ % 3 == 2:
-                rig.page.words[Field.FLOOR] = rig.synced // 2
+                rig.shared.words[Field.LOW_WATERMARK] = rig.synced // 2
     assert left[0] < at
     for _ in range(4):
         turn(rig)
     assert rig.synced == len(sent)
     records = rig.records()
     assert records == list(enumerate(sent))[records[0][0] :]
-    assert records[0][0] <= rig.page.words[Field.FLOOR]
-    assert take_account(rig.layout, list).received == len(sent)
-    assert (rig.page.words[Field.FULL], rig.page.words[Field.SYNC_ERROR]) == (0, 0)
+    assert records[0][0] <= rig.shared.words[Field.LOW_WATERMARK]
+    assert take_totals(rig.layout, list).received == len(sent)
+    assert (rig.shared.words[Field.FULL], rig.shared.words[Field.SYNC_ERROR]) == (0, 0)
     assert not [path for path in rig.layout.segments.iterdir() if path.suffix == ".tmp"]
     rig.crash()
 
 
 def test_what_needs_room_beside_the_log_does_without(tmp_path: Path) -> None:
-    """Quarantine and ages on a disk without a free byte: said or not, never an error, and no half file."""
+    """Quarantine and ages on a disk without a free byte: logged or not, never an error, and no half file."""
     with mounted("ext4", tmp_path, 16 << 20) as disk:
         rig = Rig(disk, tmp_path)
         rig.fill(3)
@@ -91,7 +92,7 @@ def test_what_needs_room_beside_the_log_does_without(tmp_path: Path) -> None:
 
 
 def test_what_was_left_half_made_is_cleared_away(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    """Temporary and empty files of whatever part are removed at the start, and counted; nothing else is."""
+    """The start removes and counts temporary and empty files of every part, and removes no others."""
     sent = rig.fill(10)
     rig.step()
     rig.crash()
@@ -110,7 +111,7 @@ def test_what_was_left_half_made_is_cleared_away(rig: Rig, caplog: pytest.LogCap
 
 
 def test_more_spares_than_a_lower_max_bytes_allows_are_given_back(memory: Path) -> None:
-    """At a start with a lower limit; a spare that was taken into use is no spare."""
+    """At a start with a lower limit; a spare that was taken into use does not count."""
     rig = Rig(memory, max_bytes=64 * SEGMENT_BYTES)
     sent = rig.fill(3)
     rig.keeper._provision.rate = 1e9
@@ -127,15 +128,16 @@ def test_more_spares_than_a_lower_max_bytes_allows_are_given_back(memory: Path) 
     rig.crash()
 
 
+@pytest.mark.long
 def test_thousands_of_segments_take_no_descriptors(memory: Path) -> None:
-    """However long the log is, the processes have one segment mapped, and a few files open."""
+    """With a log of any length, the processes have one segment mapped, and a few files open."""
     rig = Rig(memory, max_bytes=4096 * SEGMENT_BYTES)
 
     def held() -> tuple[int, int]:
         maps = Path("/proc/self/maps").read_text().count(str(rig.layout.segments))
         files = 0
         for fd in Path("/proc/self/fd").iterdir():
-            # Other threads of this process open and close others.
+            # Other threads of this process open and close files.
             with suppress(OSError):
                 files += os.readlink(fd).startswith(str(rig.directory))
         return files, maps
@@ -151,7 +153,7 @@ def test_thousands_of_segments_take_no_descriptors(memory: Path) -> None:
     assert len(rig.layout.list_segments()) > 500
     assert held()[0] <= files + 2
     assert held()[1] <= maps + 1
-    rig.page.words[Field.FLOOR] = rig.synced
+    rig.shared.words[Field.LOW_WATERMARK] = rig.synced
     rig.step()
     assert len([1 for _, suffix in rig.layout.list_segments() if suffix == SENT]) > 500
     assert held()[0] <= files + 2

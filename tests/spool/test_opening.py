@@ -1,4 +1,4 @@
-"""Files are opened in two places, which judge what they open."""
+"""Files are opened in two modules, which check them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HOMES = {
-    "spool/disk.py": "files of the spool",
-    "spool/own.py": "files in memory",
-    "spool/crash_point.py": "a file that a test names",
-    "spool/kernel_cache.py": "our own source",
+    "spool/storage/disk.py": "files of the spool",
+    "spool/storage/ownership.py": "files in memory",
+    "spool/storage/failpoint.py": "a file that a test names",
+    "spool/native/intrinsics.py": "our own source",
     "ingest/watch.py": "/proc",
-    "ingest/holding.py": "a folder, which is judged by its descriptor",
+    "ingest/role.py": "/proc",
+    "ingest/sockets/holding.py": "a folder, which is judged by its descriptor",
 }
 METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "touch", "fromfile", "memmap"}
 OF_OS = {"open", "FileIO", "truncate", "mkfifo", "mknod", "popen"}
 
 
 def opens(node: ast.Call) -> bool:
-    """Whether a call opens a file by its path. Ours are called by their names alone, and have a bound."""
+    """Whether a call opens a file by its path. Our own functions have bare names, and a bound."""
     called = node.func
     if isinstance(called, ast.Name):
         return called.id == "open"
@@ -36,7 +37,7 @@ def opens(node: ast.Call) -> bool:
 
 
 def calls(source: str) -> list[str]:
-    """What opens a file by its path."""
+    """Calls that open a file by its path."""
     found = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     return [f"line {node.lineno}: {ast.unparse(node)}" for node in found if opens(node)]
 
@@ -51,7 +52,7 @@ FILES = [
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_file_is_opened_elsewhere(path: Path) -> None:
-    """What reads or writes the spool calls spool.disk, or spool.own: they wait for no pipe."""
+    """All files of the spool are opened by spool.storage.disk or .ownership, which never wait for a pipe."""
     assert calls(path.read_text(encoding="utf-8")) == []
 
 
@@ -68,6 +69,6 @@ def test_no_file_is_opened_elsewhere(path: Path) -> None:
     ],
 )
 def test_each_way_of_opening_is_seen(source: str) -> None:
-    """The test above finds it; it does not mind our own."""
+    """The test above finds it; it allows our own functions."""
     assert len(calls(source)) == 1
     assert not calls("open_to_read(p), read_bytes(p, 7), catalogue.open(info), lmdb.open(p)")

@@ -1,4 +1,4 @@
-"""Synced means synced: power losses made from recordings of lives. See tools/powerloss for the long form."""
+"""Synced means synced: power losses made from recordings of lives. tools/powerloss runs the long form."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.spool.powerloss.trial import try_states
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Recoveries say a lot."""
+    """Recoveries log a lot."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_state_comes_back(memory: Path) -> None:
-    """300 reorderings of 3 lives, and 100 prefixes: nothing that was reported is missing, nothing is new."""
+    """300 reorderings of 3 lives, and 100 prefixes: no reported message is missing, and none is new."""
     descriptors = len(os.listdir("/proc/self/fd"))
     tally = try_states(1, states=300, lives=3, steps=120, prefixes=100)
     assert tally.violations == []
@@ -48,14 +48,14 @@ def record(root: Path) -> Recorder:
 
 
 def files(recorder: Recorder, *, everything: bool) -> dict[str, bytes]:
-    """What is on the disk at the end, when all or nothing of what is not durable has reached it."""
+    """The files on the disk at the end, when all or none of the unsynced data has reached it."""
     loss = ALL if everything else NOTHING
     disk = disk_after(recorder.events, len(recorder.events), loss, random.Random(0))
     return {name: bytes(disk.files[inode]) for name, inode in disk.names.get(recorder.top, {}).items()}
 
 
 def test_a_name_is_durable_with_its_directory_alone(memory: Path) -> None:
-    """The sync of a file says nothing of its name."""
+    """The sync of a file does not cover its name."""
     recorder = record(memory)
     assert files(recorder, everything=False) == {}
     assert list(files(recorder, everything=True)) == ["b"]
@@ -68,7 +68,7 @@ def test_a_name_is_durable_with_its_directory_alone(memory: Path) -> None:
 
 
 def test_after_a_failed_sync_nothing_before_it_is_ever_durable(memory: Path) -> None:
-    """The next sync succeeds, and means only what was stored in between."""
+    """The next sync succeeds, and covers only data stored in between."""
     recorder = Recorder(memory)
     with recorder.at_work():
         fd = os.open(memory / "a", os.O_RDWR | os.O_CREAT)

@@ -1,4 +1,4 @@
-"""Rot anywhere: the spool opens, new messages are taken and committed, and what is not hit is kept."""
+"""Rot anywhere: the spool opens, new messages are taken and committed, and undamaged ones are kept."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spool.catalogue import Catalogue
-from spool.changes import Changes
-from spool.format import HEADER_BYTES
-from spool.marks import CHUNK_BYTES, Marks
-from spool.reader import Reader
-from spool.record import Topics
-from spool.wire import encode
+from spool.format.batch import Topics
+from spool.format.segment_format import HEADER_BYTES
+from spool.format.wire import encode
+from spool.index.segment_list import SegmentList
+from spool.marks.discarded import Changes
+from spool.marks.marks import Marks
+from spool.native.digest import CHUNK_BYTES
+from spool.read.reader import Reader
 from tests.spool.rig import Rig
 
 MIB = 1 << 20
@@ -32,7 +33,7 @@ def rot(path: Path, chance: random.Random, places: int) -> None:
 
 def read_all(rig: Rig) -> set[int]:
     """The sequence numbers of all committed messages that a reader finds."""
-    reader, found = Reader(Catalogue(rig.layout), Topics()), set[int]()
+    reader, found = Reader(SegmentList(rig.layout), Topics()), set[int]()
     reader.allow(rig.keeper._committer.number, int(rig.keeper._committer.tail[0]))
     while batch := reader.next():
         found |= set(batch.sequence.tolist())
@@ -40,13 +41,14 @@ def read_all(rig: Rig) -> set[int]:
     return found
 
 
+@pytest.mark.sample(one_of=3)
 @pytest.mark.parametrize("seed", range(30))
 def test_random_bytes_of_any_file(memory: Path, seed: int) -> None:
     """Segments, marks, ledger, identity, index: one or many bytes, in this boot or the next one."""
     chance, rig = random.Random(seed), Rig(memory)
     sent = rig.fill(80)
     rig.step()
-    marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
+    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
     marks.commit(Changes(10, {(1, 0): np.full(CHUNK_BYTES, 3, np.uint8)}))
     marks.close()
     rig.crash()
@@ -67,14 +69,14 @@ def test_random_bytes_of_any_file(memory: Path, seed: int) -> None:
     for info, following in pairwise(named):
         if rig.layout.segment(*info).name in whole:
             assert set(range(info[0], min(following[0], len(sent)))) <= found
-    marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
-    assert marks.floor()[0] <= first
+    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    assert marks.low_watermark()[0] <= first
     marks.close()
     rig.crash()
 
 
 def test_a_segment_that_is_gone_and_the_header_of_the_next(memory: Path) -> None:
-    """The mended header counts too few messages; nothing that is good is passed over because of it."""
+    """The repaired header counts too few messages; no good message is skipped because of it."""
     rig = Rig(memory)
     sent = rig.fill(80)
     rig.step()

@@ -1,4 +1,4 @@
-"""A torn tail: what a crash leaves of the last frame costs that frame, at whatever byte it was cut."""
+"""A torn tail: a crash costs the unfinished last frame, at whatever byte it was cut."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from spool.frame import POSITION, STORED
-from spool.live import LiveSegment, end_of
-from spool.scan import read_header
-from spool.segment import seal
-from spool.wire import encode
+from spool.format.frame import POSITION, STORED
+from spool.format.scan import read_header
+from spool.format.segment import seal
+from spool.format.wire import encode
+from spool.index.log_end import LiveSegment, end_of
 from tests.spool import plain
 from tests.spool.rig import SECTOR, Rig
 
 
 def torn_ends(path: Path, data: bytes) -> int:
-    """Messages that are left when the segment has these bytes, to both readers."""
+    """How many messages both readers find when the segment has these bytes."""
     path.write_bytes(data)
     end = end_of(LiveSegment(path, read_header(path)))
     segment = plain.read_segment(data)
@@ -29,7 +29,7 @@ def torn_ends(path: Path, data: bytes) -> int:
 
 @pytest.fixture
 def whole(rig: Rig, tmp_path: Path) -> tuple[bytes, list[plain.Frame], int, Path]:
-    """(bytes of a segment of four frames, its frames, where the last one ends, a path to write to)."""
+    """(bytes of a segment of four frames, its frames, the end of the last one, a path to write to)."""
     rig.fill(4)
     data = rig.last_path().read_bytes()
     segment = plain.read_segment(data)
@@ -61,7 +61,7 @@ def test_every_start_of_the_last_frame_may_be_missing(
 
 
 def test_every_subset_of_sectors_of_the_last_frame(rig: Rig, tmp_path: Path) -> None:
-    """Whichever sectors of the last frame reached the disk, the frame is there whole or not at all."""
+    """For any set of sectors of the last frame on the disk, the frame is there whole or not at all."""
     rig.fill(2)
     rig.append([encode(b"t", bytes(range(256)) * 10)])
     data = rig.last_path().read_bytes()
@@ -80,7 +80,7 @@ def test_every_subset_of_sectors_of_the_last_frame(rig: Rig, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("cut", [1, 8, 9, 40, 64, 65, 100])
 def test_the_log_goes_on_over_a_torn_frame(rig: Rig, cut: int) -> None:
-    """After a restart the next frame takes the place and the numbers of the torn one."""
+    """After a restart the next frame has the place and the numbers of the torn one."""
     sent = rig.fill(3)
     path = rig.last_path()
     data = bytearray(path.read_bytes())
@@ -89,15 +89,15 @@ def test_the_log_goes_on_over_a_torn_frame(rig: Rig, cut: int) -> None:
     rig.crash()
     data[last.offset + cut : end] = bytes(end - last.offset - cut)
     path.write_bytes(data)
-    # The page says that more was written; that the frame is gone is seen by it, so it goes too.
-    rig.page.words[:] = 0
+    # The shared state says that more was written, and so shows that the frame is gone: remove it, too.
+    rig.shared.words[:] = 0
     rig.open()
     again = rig.fill(2)
     assert rig.records() == list(enumerate(sent[:6] + again))
 
 
 def test_sealing_cuts_behind_the_last_good_frame(rig: Rig, tmp_path: Path) -> None:
-    """The footer stands where the torn frame began; what the segment says is that the good frames are all."""
+    """The footer takes the place of the torn frame; the segment's counts are those of the good frames."""
     rig.fill(3)
     data = bytearray(rig.last_path().read_bytes())
     segment = plain.read_segment(bytes(data))

@@ -1,4 +1,4 @@
-"""After a power loss: what was synced is there, what is there is right, and no number means two messages."""
+"""After a power loss: synced messages are there, all messages are right, and no number is used twice."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spool.live import EPOCH
-from spool.wire import encode
+from spool.format.wire import encode
+from spool.index.log_end import EPOCH
 from tests.spool.rig import SECTOR, Rig
 
 seeds = st.integers(0, 1 << 32)
@@ -20,7 +20,7 @@ seeds = st.integers(0, 1 << 32)
 @settings(max_examples=60)
 @given(seeds, st.integers(0, 40), st.integers(0, 40))
 def test_what_was_synced_survives(seed: int, synced_frames: int, unsynced_frames: int) -> None:
-    """Any sectors lost: synced messages are all there, others as they were sent, in order, or not at all."""
+    """Any sectors lost: synced messages are all there; others are unchanged, in order, or not at all."""
     chance = random.Random(seed)
     directory = tempfile.TemporaryDirectory(dir="/dev/shm")
     rig = Rig(Path(directory.name))
@@ -29,7 +29,7 @@ def test_what_was_synced_survives(seed: int, synced_frames: int, unsynced_frames
     synced = rig.synced
     assert synced == len(sent)
     for _ in range(unsynced_frames):
-        if rig.writer.tail[0] + 400 > rig.writer.capacity and rig.page.words[18] == rig.writer.number:
+        if rig.writer.tail[0] + 400 > rig.writer.capacity and rig.shared.words[18] == rig.writer.number:
             break
         burst = [encode(b"t", b"%d" % len(sent) + chance.randbytes(100))]
         rig.writer.append(burst)
@@ -66,7 +66,7 @@ def test_numbers_go_on_at_the_next_epoch(rig: Rig) -> None:
 
 
 def test_losing_power_while_opening_loses_nothing_more(rig: Rig) -> None:
-    """Power goes again and again, before anything new is written: the same messages each time."""
+    """Power goes repeatedly, before anything new is written: the same messages each time."""
     sent = rig.fill(60)
     rig.step()
     for boot in range(5):
@@ -76,7 +76,7 @@ def test_losing_power_while_opening_loses_nothing_more(rig: Rig) -> None:
 
 
 def test_a_torn_tail_is_kept_as_evidence(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    """What is cut off behind the last good frame is copied to quarantine, and the log says so."""
+    """The bytes cut off behind the last good frame are copied to quarantine, and the log says so."""
     sent = rig.fill(2)
     rig.step()
     rig.fill(1)
@@ -95,7 +95,7 @@ def test_a_torn_tail_is_kept_as_evidence(rig: Rig, caplog: pytest.LogCaptureFixt
 
 
 def test_frames_behind_a_hole_are_kept(rig: Rig) -> None:
-    """A lost frame before kept ones costs its own messages; the totals know how many are missing."""
+    """A lost frame before kept ones costs its own messages; the totals include the number of missing ones."""
     sent = rig.fill(1)
     rig.step()
     sent += rig.fill(3)
@@ -116,7 +116,7 @@ def test_frames_behind_a_hole_are_kept(rig: Rig) -> None:
 
 
 def test_spares_of_another_boot_are_not_trusted(rig: Rig) -> None:
-    """A header lost, the frames behind it kept: the spare is not used again with old frames inside."""
+    """A header is lost, the frames behind it are kept: the spare is not used again with old frames inside."""
     rig.fill(6)
     path = rig.last_path()
     rig.crash()
@@ -133,7 +133,7 @@ def test_spares_of_another_boot_are_not_trusted(rig: Rig) -> None:
 def test_segments_of_the_last_boot_are_all_sealed(memory: Path) -> None:
     """Several segments without footers, named and not: all are sealed in order, and their chain holds."""
     rig = Rig(memory, max_bytes=1 << 20)
-    rig.page.words[8] = 0
+    rig.shared.words[8] = 0
     sent = []
     for i in range(200):
         if rig.writer.tail[0] + 700 > rig.writer.capacity:

@@ -1,4 +1,4 @@
-"""A segment that the disk does not give, whole or in part: passed by, told, and never taken for lost."""
+"""A segment that the disk cannot read, whole or in part: skipped, reported, and never called lost."""
 
 from __future__ import annotations
 
@@ -10,46 +10,41 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from spool import catalogue as catalogues
-from spool import contents
-from spool import reader as readers
-from spool.catalogue import Catalogue
-from spool.changes import Changes
-from spool.check import Check
 from spool.errors import BadSpool, ReadFailed
-from spool.files import Span
-from spool.finding import Kind, Severity
-from spool.marks import Marks
-from spool.packed import pack
-from spool.reader import Reader
-from spool.record import Topics
-from spool.repair import Action, Mode, apply, plan
-from spool.row import UNTOLD
-from spool.scan import Scan
-from spool.selection import Selection
+from spool.format.batch import Topics
+from spool.format.packed import pack
+from spool.fsck.check import Check
+from spool.fsck.finding import Kind, Severity
+from spool.fsck.repair import Action, Mode, apply, plan
+from spool.index.segment_list import SegmentList
+from spool.log.keeper import Pauses
+from spool.marks.discarded import Changes
+from spool.marks.marks import Marks
+from spool.native.digest import UNTOLD
+from spool.read.files import Span
+from spool.read.reader import Reader
+from spool.read.selection import Selection
 from tests.spool import plain
+from tests.spool.read.test_reader import drain, make_reader
 from tests.spool.rig import Rig
-from tests.spool.test_reader import drain, make_reader
+from tests.spool.stored import mark_often
 from tests.spool.unreadable import unreadable
-
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment is several batches, and has several marks; nothing is waited for."""
-    monkeypatch.setattr(Scan.__init__, "__defaults__", (None, 1024))
-    monkeypatch.setattr(contents, "MARK_BYTES", 1024)
-    monkeypatch.setattr(catalogues, "RETRY_S", 0.0)
-    monkeypatch.setattr(readers, "RETRY_S", 0.0)
 
 
 @pytest.fixture
 def full(rig: Rig) -> Rig:
+    """Four sealed segments with several marks, and one in use."""
+    fill(rig)
+    mark_often(rig)
+    return rig
+
+
+def fill(rig: Rig) -> None:
     """Four sealed segments, and one in use."""
     rig.fill(100)
     for _ in range(8):
         rig.step()
     assert len(rig.layout.list_segments()) >= 5
-    return rig
 
 
 def place(rig: Rig, at: int) -> tuple[Path, int, int]:
@@ -64,14 +59,14 @@ def place_of_footer(path: Path) -> int:
 
 
 def passed_by(reader: Reader) -> list[int]:
-    """The sequences that it could not read."""
+    """The sequences that this reader could not read."""
     return sorted({s for one in reader.unread.values() for s in range(one.first, one.end)})
 
 
 @pytest.mark.parametrize("at", [0, 1, 3], ids=["the first", "one between", "the last sealed one"])
 @pytest.mark.parametrize("end", [64, 1 << 30], ids=["header", "all of it"])
 def test_all_other_segments_are_read(full: Rig, at: int, end: int) -> None:
-    """What cannot be read is told as such, and as no damage; when it heals it is read, and the rest stays."""
+    """Unreadable messages are reported, not as damage; after healing they are read, and the rest stays."""
     path, first, behind = place(full, at)
     reader, records = make_reader(full), full.records()
     with unreadable(path, 0, end):
@@ -108,7 +103,7 @@ def test_a_segment_is_entered_again_behind_a_bad_sector(full: Rig) -> None:
 
 
 def test_a_disk_is_not_asked_for_each_mark(full: Rig) -> None:
-    """Each error may take seconds: a dead segment costs a few, not as many as it has marks."""
+    """Each error may take seconds: a dead segment costs a few, not one for each mark."""
     path, first, behind = place(full, 1)
     reader, asked = make_reader(full), list[int]()
     enter = reader._enter
@@ -127,7 +122,7 @@ def test_a_disk_is_not_asked_for_each_mark(full: Rig) -> None:
 
 
 def test_a_packed_segment(full: Rig) -> None:
-    """One error, wherever, and it waits as a whole: its blocks are found one by the other."""
+    """One error, at any place, and it waits as a whole: each block is found from the one before."""
     path, first, behind = place(full, 1)
     packed = path.with_suffix(".packed")
     with path.open("rb") as source, packed.open("w+b") as target:
@@ -142,7 +137,7 @@ def test_a_packed_segment(full: Rig) -> None:
 
 
 def test_the_segment_in_use_is_waited_for(rig: Rig) -> None:
-    """Nobody knows yet where it could be entered again: the reader stands, and goes on when it heals."""
+    """The next readable place is unknown: the reader waits, and goes on when the disk heals."""
     rig.fill(10)
     rig.step()
     reader, path = make_reader(rig), rig.last_path()
@@ -157,7 +152,7 @@ def test_the_segment_in_use_is_waited_for(rig: Rig) -> None:
 @given(chosen=st.randoms(use_true_random=False))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nothing_is_lost_and_nothing_called_damaged(full: Rig, chosen: random.Random) -> None:
-    """Any ranges of any segments: what is read and what is told make the log, each message once."""
+    """Any ranges of any segments: read and reported messages make the log, each message once."""
     records = full.records()
     with contextlib.ExitStack() as bad:
         for _ in range(chosen.randrange(1, 4)):
@@ -179,13 +174,13 @@ def test_nothing_is_lost_and_nothing_called_damaged(full: Rig, chosen: random.Ra
 
 
 def test_a_catalogue_without_a_header(full: Rig) -> None:
-    """What the segments around tell stands in for it, also for several, until it can be read."""
-    whole = Catalogue(full.layout)
+    """The segments around it give its range, also for several, until the header can be read."""
+    whole = SegmentList(full.layout)
     for chosen in ((0,), (1,), (1, 2), (0, 1), (3,)):
         with contextlib.ExitStack() as bad:
             for at in chosen:
                 bad.enter_context(unreadable(place(full, at)[0], 0, 64))
-            found = Catalogue(full.layout)
+            found = SegmentList(full.layout, retry_s=0.0)
             assert [(i.first_sequence, i.number, i.stored) for i in found.segments] == [
                 (i.first_sequence, i.number, i.stored) for i in whole.segments
             ]
@@ -197,16 +192,16 @@ def test_a_catalogue_without_a_header(full: Rig) -> None:
 
 
 def test_over_an_epoch_nothing_is_thought_to_be_less(full: Rig) -> None:
-    """A floor that moves by what the neighbours tell must never move too far; nor are they 2^32 messages."""
+    """A low watermark that the neighbours move must never move too far; epochs are not 2^32 messages."""
     full.boot += 1
     full.reopen()
     full.fill(60)
     for _ in range(8):
         full.step()
-    whole = Catalogue(full.layout)
+    whole = SegmentList(full.layout)
     for at, info in enumerate(whole.segments[:-1]):
         with unreadable(full.layout.segment(*full.layout.list_segments()[at]), 0, 64):
-            found = Catalogue(full.layout)
+            found = SegmentList(full.layout, retry_s=0.0)
             most = [whole.most(one) for one in whole.segments]
             assert all(found.most(one) >= least for one, least in zip(found.segments, most, strict=True))
             assert [one.stored for one in found.segments] == [one.stored for one in whole.segments]
@@ -219,40 +214,40 @@ def test_over_an_epoch_nothing_is_thought_to_be_less(full: Rig) -> None:
 
 
 def test_marks_hold_while_a_header_cannot_be_read(full: Rig) -> None:
-    """Floor and bits of that segment are believed, written again as they were, and match when it heals."""
+    """Watermark and bits of that segment are believed, rewritten unchanged, and match after healing."""
     path, first, _ = place(full, 1)
-    marks = Marks(full.layout.delivery, Catalogue(full.layout))
+    marks = Marks(full.layout.delivery, SegmentList(full.layout))
     marks.commit(Changes(first + 5, offsets={-1: first + 5}))
     marks.close()
     with unreadable(path, 0, 64):
-        marks = Marks(full.layout.delivery, Catalogue(full.layout))
-        assert marks.floor() == (first + 5, first + 5)
+        marks = Marks(full.layout.delivery, SegmentList(full.layout))
+        assert marks.low_watermark() == (first + 5, first + 5)
         marks.commit(Changes(first + 5, offsets={-1: first + 5}))
         assert marks.vanished() is None
         marks.close()
-    marks = Marks(full.layout.delivery, Catalogue(full.layout))
-    assert marks.floor() == (first + 5, first + 5)
+    marks = Marks(full.layout.delivery, SegmentList(full.layout))
+    assert marks.low_watermark() == (first + 5, first + 5)
     assert not marks.mismatches()
     marks.close()
 
 
 def test_a_floor_that_comes_to_it(full: Rig) -> None:
-    """All before a segment whose header cannot be read is delivered: so it stays when that heals."""
+    """All messages before a segment with an unreadable header are delivered: this stays after healing."""
     path, first, _ = place(full, 1)
     with unreadable(path, 0, 64):
-        marks = Marks(full.layout.delivery, Catalogue(full.layout))
+        marks = Marks(full.layout.delivery, SegmentList(full.layout))
         marks.commit(Changes(first, offsets={-1: first}))
-        assert (marks.floor(), marks.offsets()) == ((first, first), {-1: first})
+        assert (marks.low_watermark(), marks.offsets()) == ((first, first), {-1: first})
         marks.close()
-    marks = Marks(full.layout.delivery, Catalogue(full.layout))
-    assert (marks.floor(), marks.offsets()) == ((first, first), {-1: first})
+    marks = Marks(full.layout.delivery, SegmentList(full.layout))
+    assert (marks.low_watermark(), marks.offsets()) == ((first, first), {-1: first})
     assert not marks.mismatches()
     marks.close()
 
 
 @pytest.mark.parametrize("end", [64, 1 << 30], ids=["header", "all of it"])
 def test_a_start_leaves_it_alone(full: Rig, end: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Not mended, renamed, quarantined, or taken for empty; the log goes on behind the last segment."""
+    """Not repaired, renamed, quarantined, or taken for empty; the log goes on behind the last segment."""
     path, *_ = place(full, 1)
     before, names, records = path.read_bytes(), full.layout.list_segments(), full.records()
     with unreadable(path, 0, end):
@@ -267,8 +262,9 @@ def test_a_start_leaves_it_alone(full: Rig, end: int, caplog: pytest.LogCaptureF
     assert "the disk gives an error for its header" in caplog.text
 
 
-def test_a_full_segment_is_sealed_when_it_can_be_read(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    """Others are sealed meanwhile; it is not copied, by which what cannot be read would be lost."""
+def test_a_full_segment_is_sealed_when_it_can_be_read(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Others are sealed meanwhile; it is not copied, as a copy would lose its unreadable bytes."""
+    rig = Rig(memory, pauses=Pauses(seal=0.0))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rig.keeper._committer, "seal_one", lambda: False)
         rig.fill(80)
@@ -276,8 +272,7 @@ def test_a_full_segment_is_sealed_when_it_can_be_read(rig: Rig, caplog: pytest.L
     path, *_ = place(rig, 1)
     before = path.read_bytes()
     rig.keeper._committer._unread.clear()
-    with unreadable(path, 3000), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spool.committer.RETRY_S", 0.0)
+    with unreadable(path, 3000):
         for _ in range(12):
             rig.step()
         assert [bool(s.footer) for s in rig.segments()[:3]] == [True, False, True]
@@ -286,10 +281,11 @@ def test_a_full_segment_is_sealed_when_it_can_be_read(rig: Rig, caplog: pytest.L
     for _ in range(4):
         rig.step()
     assert rig.segments()[1].footer
+    rig.crash()
 
 
 def test_a_keeper_that_begins_with_an_unsealed_one(rig: Rig) -> None:
-    """What is behind it is committed all the same."""
+    """The messages behind it are committed all the same."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rig.keeper._committer, "seal_one", lambda: False)
         rig.fill(80)
@@ -303,15 +299,15 @@ def test_a_keeper_that_begins_with_an_unsealed_one(rig: Rig) -> None:
 
 
 def test_who_selects_is_told(full: Rig) -> None:
-    """A replay leaves nothing out silently: it ends with a sentence."""
+    """A replay leaves nothing out silently: it ends with an error."""
     path, *_ = place(full, 1)
-    selection = Selection(Catalogue(full.layout), Topics(), Span())
+    selection = Selection(SegmentList(full.layout), Topics(), Span())
     with unreadable(path, 3000), pytest.raises(ReadFailed, match="cannot be read: Input/output error"):
         drain(selection)
 
 
 def test_it_is_an_error_of_both_kinds() -> None:
-    """Whoever is ready for a bad spool, or for a failing disk, is ready for this."""
+    """Code that handles a bad spool, or a failing disk, handles this error."""
     error = ReadFailed(5, "Input/output error", "/x")
     assert isinstance(error, BadSpool)
     assert isinstance(error, OSError)
@@ -319,24 +315,25 @@ def test_it_is_an_error_of_both_kinds() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 3000], ids=["header", "body"])
-def test_verify_and_repair_say_what_it_is(full: Rig, first: int) -> None:
-    """One finding, nothing that follows from it; a repair copies what can be read only when told to lose."""
-    path, *_ = place(full, 1)
-    full.stop()
+def test_verify_and_repair_say_what_it_is(rig: Rig, first: int) -> None:
+    """One finding, without consequences; a repair copies the readable part only with consent to the loss."""
+    fill(rig)
+    path, *_ = place(rig, 1)
+    rig.stop()
     whole = path.read_bytes()
     with unreadable(path, first, first + 500):
-        found = [one for one in Check().spool(full.layout) if one.severity is not Severity.NOTE]
+        found = [one for one in Check().spool(rig.layout) if one.severity is not Severity.NOTE]
         assert [(one.kind, one.path) for one in found] == [(Kind.UNREADABLE, path)]
-        steps = [(one.path, one.action, one.mode) for one in plan(full.layout)]
+        steps = [(one.path, one.action, one.mode) for one in plan(rig.layout)]
         if first:
             assert steps == [(path, Action.REWRITE, Mode.SKIP_DAMAGED)]
         else:
             assert steps == [(path, Action.NONE, Mode.STRICT)]
-        apply(full.layout, Mode.TRUNCATE_TAIL)
+        apply(rig.layout, Mode.TRUNCATE_TAIL)
         assert path.read_bytes() == whole
-        apply(full.layout, Mode.SKIP_DAMAGED)
+        apply(rig.layout, Mode.SKIP_DAMAGED)
     assert (path.read_bytes() == whole) == (not first)
-    reader = Reader(Catalogue(full.layout), Topics())
+    reader = Reader(SegmentList(rig.layout), Topics())
     reader.allow(1 << 30, 0)
     count = len(drain(reader))
     lost = sum(one.end - one.first for one in reader.damage)

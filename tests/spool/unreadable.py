@@ -1,6 +1,6 @@
-"""A disk that does not give some bytes: pread and preadv as the kernel answers then, and nothing else.
+"""A disk that cannot read some bytes: pread and preadv fail as in the kernel, other calls do not.
 
-For tests in this process. tests/forgetful has a filesystem for which the kernel itself gives the error.
+For tests in this process. tests/forgetful has a filesystem for which the kernel itself fails.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ FOR_EVER = 1 << 62
 
 @contextlib.contextmanager
 def unreadable(path: Path, first: int = 0, end: int = FOR_EVER) -> Iterator[None]:
-    """Bytes [first, end) of a file cannot be read: what lies before them is given, then there is EIO."""
+    """Bytes [first, end) of a file cannot be read: bytes before them are returned, then there is EIO."""
     pread, preadv = os.pread, os.preadv
 
     def room(fd: int, length: int, offset: int) -> int:
-        """How many bytes from an offset are given."""
+        """The number of readable bytes from an offset."""
         if offset + length <= first or offset >= end or _name(fd) != str(path):
             return length
         if offset >= first:

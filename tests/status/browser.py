@@ -1,4 +1,4 @@
-"""A headless Chromium, told what to do by its DevTools protocol."""
+"""A headless Chromium, controlled over its DevTools protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 PATIENCE_S = 60.0
 _OPTIONS = (
     "--headless",
-    # In a container there is no user namespace to sandbox in; the only page it sees is ours.
+    # A container has no user namespace for the sandbox; the only page it sees is ours.
     "--no-sandbox",
     "--disable-gpu",
     "--hide-scrollbars",
@@ -40,7 +40,7 @@ class Browser:
         self._runner = asyncio.Runner()
         self._number = 0
         self.complaints: list[str] = []
-        """What went wrong in the page: exceptions, errors on the console, what the policy refused."""
+        """Errors of the page: exceptions, errors on the console, and requests that the policy refused."""
 
     def __enter__(self) -> Self:
         self._profile = Path(tempfile.mkdtemp(prefix="bruce-browser-"))
@@ -81,7 +81,7 @@ class Browser:
             pass
 
     def tell(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command, and its answer."""
+        """Send one command, and return its answer."""
         return self._runner.run(asyncio.wait_for(self._tell(method, parameters), PATIENCE_S))
 
     async def _tell(self, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -117,17 +117,17 @@ class Browser:
         self.tell("Page.navigate", url=url)
 
     def evaluate(self, expression: str) -> Any:
-        """What an expression comes to."""
+        """The value of an expression."""
         found = self.tell("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
     def text(self, selector: str = "body") -> str:
-        """What can be read in a part of the page."""
+        """The text that can be read in a part of the page."""
         return str(self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
     def await_text(self, condition: Callable[[str], bool], selector: str = "body") -> str:
-        """The first text that is so; fails when it takes too long."""
+        """The first text that meets the condition; fails when it takes too long."""
         end = time.monotonic() + PATIENCE_S
         while not condition(seen := self.text(selector)):
             assert time.monotonic() < end, f"last seen in {selector}:\n{seen}\n{self.complaints}"

@@ -1,4 +1,4 @@
-"""A Chromium where the machine has none: a build without a screen, from npm, made ready once, without root.
+"""A Chromium for machines that have none: a build without a screen, from npm, set up once, without root.
 
     .cache/chromium/VERSION/chromium, lib/, fonts/, start      `start` is the program to call
 
@@ -41,11 +41,11 @@ _FONTS = """<?xml version="1.0"?>
 
 
 class NoBrowser(Exception):
-    """There is none, and none is to be had; the message says why."""
+    """There is no browser, and none can be fetched; the message gives the reason."""
 
 
 def demand_browser() -> str:
-    """The browser of this machine, or one from npm; skips the test where there is neither."""
+    """The browser of this machine, or one from npm; skips the test if there is neither."""
     try:
         return next(filter(None, map(shutil.which, _NAMES)), None) or _fetched()
     except NoBrowser as error:
@@ -54,7 +54,7 @@ def demand_browser() -> str:
 
 @cache
 def _tried() -> str | NoBrowser:
-    """Once a session, whatever comes of it."""
+    """Tried once a session, successful or not."""
     place = CACHE / VERSION
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
@@ -75,7 +75,7 @@ def _fetched() -> str:
 
 
 def _fetch(place: Path) -> None:
-    """Raises NoBrowser, OSError, SubprocessError."""
+    """Download and unpack it. Raises NoBrowser, OSError, SubprocessError."""
     for program in ("npm", "node"):
         if not shutil.which(program):
             raise NoBrowser(f"{program} is not installed")
@@ -104,7 +104,7 @@ def _fetch(place: Path) -> None:
 
 
 def _run(directory: Path, *command: str) -> None:
-    # Its own environment's configuration of npm stays; what npm says is told where it fails.
+    # The machine's own configuration of npm stays; the output of npm is in the error if it fails.
     done = subprocess.run(
         command, cwd=directory, env=os.environ, capture_output=True, text=True, check=False, timeout=FETCH_S
     )

@@ -1,4 +1,4 @@
-"""A daemon whose page is served, with some traffic behind it: started once for all tests of a file."""
+"""A daemon whose page is served, with some past traffic: started once for all tests of a file."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from spool.wire import encode
+from spool.format.wire import encode
 from tests.daemon import PATIENCE_S, RunningBruce, free_port
 
 EVIL = b'<img src=x onerror="document.title=1">'
-"""A topic that would like to be more."""
+"""A topic whose name would run as code in a page that does not escape it."""
 SECRET = "s3cret-of-kafka-4711"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server said."""
+    """The answer of a server."""
 
     status: int
     headers: Message
@@ -56,7 +56,7 @@ class Served:
             return Answer(error.code, error.headers, error.read())
 
     def answers(self) -> bool:
-        """Whether anybody listens."""
+        """Whether the server answers."""
         try:
             return self.get("/healthz").status > 0
         except OSError:
@@ -75,19 +75,19 @@ def serve(
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[EmbeddedKafka]:
     """A cluster for all tests of a file."""
-    with EmbeddedKafka(brokers=3, topics=[("t", 4)]) as running:
+    with EmbeddedKafka(brokers=3, topics=[("t", 4), ("u", 1)]) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, kafka: EmbeddedKafka) -> Iterator[Served]:
-    """40 messages of `t` delivered, two malformed ones, one of a topic that nobody made."""
+    """40 messages of `t` delivered, two malformed ones, one of a topic that does not exist."""
     settings = {"kafka": {"ssl.key.password": SECRET}, "dispatch": {"unknown_topic_seconds": 0}}
     bruce, port = serve(tmp_path_factory.mktemp("served"), kafka, settings)
     with bruce:
         bruce.send([*(encode(b"t", b"%d" % n) for n in range(40)), b"short", b"x" * 20, encode(EVIL, b"v")])
         bruce.await_status(lambda s: s.delivered == 40 and sum(s.discarded.values()) == 3)
-        # The marks say so before the page does.
+        # The marks have it before the page does.
         bruce.await_status(lambda s: sum(broker.acknowledged for broker in s.brokers) == 40)
         found = Served(bruce, port)
         bruce.await_true(found.answers)

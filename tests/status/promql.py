@@ -1,4 +1,4 @@
-"""As much of PromQL as our alert rules are written in, over two scrapes that span every range.
+"""The part of PromQL that our alert rules use, over two scrapes that span every range.
 
 comparison := vector ("==" | ">") (number | number " * " vector)
 vector     := selector | "increase(" selector "[" range "])" | "sum by (labels) (" vector ")"
@@ -24,7 +24,7 @@ _MATCHER = re.compile(r'(\w+)="([^"]*)"')
 
 
 def read(exposition: bytes, **more: str) -> dict[str, dict[Labels, float]]:
-    """A scrape; `more`: what Prometheus adds to each series."""
+    """A scrape; `more`: the labels that Prometheus adds to each series."""
     found: dict[str, dict[Labels, float]] = defaultdict(dict)
     for family in text_string_to_metric_families(exposition.decode()):
         for sample in family.samples:
@@ -33,7 +33,7 @@ def read(exposition: bytes, **more: str) -> dict[str, dict[Labels, float]]:
 
 
 def holds(expression: str, before: Scrape, now: Scrape) -> list[dict[str, str]]:
-    """The labels of what the expression finds."""
+    """The labels of the series that the expression finds."""
     found = _COMPARISON.fullmatch(expression)
     assert found, expression
     limit, values = float(found["number"]), _vector(found["vector"], before, now)
@@ -41,7 +41,7 @@ def holds(expression: str, before: Scrape, now: Scrape) -> list[dict[str, str]]:
     return [
         dict(at)
         for at, value in values.items()
-        # What has no counterpart is not compared.
+        # A series without a counterpart is not compared.
         if at in of and (value == limit * of[at] if found["how"] == "==" else value > limit * of[at])
     ]
 
@@ -59,7 +59,7 @@ def _vector(text: str, before: Scrape, now: Scrape) -> dict[Labels, float]:
         return total
     if found := _INCREASE.fullmatch(text):
         old = _select(found["selector"], before)
-        # A series that begins has no increase, as Prometheus has it.
+        # A new series has no increase, as in Prometheus.
         return {at: value - old[at] for at, value in _select(found["selector"], now).items() if at in old}
     return _select(text, now)
 

@@ -1,4 +1,4 @@
-"""Who may look: tokens, TLS, and what is refused before anything starts."""
+"""Access to the page: tokens, TLS, and settings that are refused before anything starts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.config import load_config
-from cli.errors import ConfigError
+from cli.config.config import load_config
+from cli.terminal.errors import ConfigError
 from dispatch.embedded import EmbeddedKafka
-from status.access import open_access
-from status.errors import BadAccess
-from status.options import StatusOptions
+from status.access import BadAccess, StatusOptions, open_access
 from tests.status.conftest import Served, serve
 
 TOKEN = "0123456789abcdef0123"
@@ -23,7 +21,7 @@ TOKEN = "0123456789abcdef0123"
 
 @pytest.fixture
 def token_file(tmp_path: Path) -> Path:
-    """A file as it should be."""
+    """A valid token file."""
     path = tmp_path / "token"
     path.write_text(TOKEN + "\n")
     path.chmod(0o600)
@@ -31,7 +29,7 @@ def token_file(tmp_path: Path) -> Path:
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:
-    """(certificate, key) of 127.0.0.1, signed by itself."""
+    """(certificate, key) of 127.0.0.1, self-signed."""
     if not shutil.which("openssl"):
         pytest.skip("there is no openssl")
     found = directory / "cert.pem", directory / "key.pem"
@@ -52,7 +50,7 @@ def certificate(directory: Path) -> tuple[Path, Path]:
     ],
 )
 def test_what_the_file_may_not_say(tmp_path: Path, table: str, sentence: str) -> None:
-    """One sentence, before anything starts."""
+    """One sentence names the wrong setting, before anything starts."""
     file = tmp_path / "bruce.toml"
     file.write_text(f"[kafka]\n'bootstrap.servers' = 'x'\n[status]\n{table}\n")
     with pytest.raises(ConfigError) as refused:
@@ -71,7 +69,7 @@ def test_what_the_file_may_not_say(tmp_path: Path, table: str, sentence: str) ->
     ],
 )
 def test_bad_tokens(tmp_path: Path, text: str, mode: int, sentence: str) -> None:
-    """A token that is none, or everybody's, is refused in a sentence that does not have it."""
+    """A short token, one with spaces, or a file that all can read is refused; the token is not quoted."""
     path = tmp_path / "token"
     path.write_text(text)
     path.chmod(mode)
@@ -81,7 +79,7 @@ def test_bad_tokens(tmp_path: Path, text: str, mode: int, sentence: str) -> None
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    """Token, certificate: one sentence names the file."""
+    """For token and certificate, one sentence names the file."""
     with pytest.raises(BadAccess, match="token_file /nowhere cannot be read: No such file"):
         open_access(StatusOptions(token_file=Path("/nowhere")))
     with pytest.raises(BadAccess, match="tls_certificate /nowhere cannot be used: No such file"):
@@ -93,7 +91,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_token(kafka: EmbeddedKafka, tmp_path: Path, token_file: Path) -> None:
-    """All but the probes want it: after Bearer, or as a browser's password; it is told nowhere."""
+    """All but the probes demand the token: after Bearer, or as a browser's password; it is shown nowhere."""
     bruce, port = serve(tmp_path, kafka, {"status": {"token_file": str(token_file)}})
     with bruce:
         served = Served(bruce, port)
@@ -115,7 +113,7 @@ def test_token(kafka: EmbeddedKafka, tmp_path: Path, token_file: Path) -> None:
                 assert (refused.status, list(refused.json())) == (401, ["error"])
                 assert refused.headers.get_all("WWW-Authenticate")[0].startswith("Basic ")
         for right in (f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Basic {basic}"):
-            # By any name: who knows the token is not led here by another site.
+            # By any name: another site cannot lead here a browser that knows the token.
             answer = served.get("/api/v1/status", {"Authorization": right, "Host": "bruce.example"})
             assert answer.status == 200
             assert TOKEN.encode() not in answer.body
@@ -124,7 +122,7 @@ def test_token(kafka: EmbeddedKafka, tmp_path: Path, token_file: Path) -> None:
 
 
 def test_tls(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """With a certificate the page is at https, and a client that knows it believes it."""
+    """With a certificate the page is at https, and a client that knows the certificate accepts it."""
     cert, key = certificate(tmp_path)
     settings = {"status": {"tls_certificate": str(cert), "tls_key": str(key)}}
     bruce, port = serve(tmp_path, kafka, settings)

@@ -1,7 +1,9 @@
-"""The API of the status page: of the shape that its schema says, and the figures of `brucectl`."""
+"""The API of the status page: the shape that its schema gives, and the figures of `brucectl`."""
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import signal
@@ -13,22 +15,24 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from dispatch.embedded import EmbeddedKafka
-from spool.wire import encode
-from tests.daemon import RunningBruce, halt
+from spool.format.wire import encode
+from tests.daemon import PATIENCE_S, RunningBruce, free_port, halt
 from tests.status.conftest import EVIL, SECRET, Served, serve
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "status/schema.json").read_text())
 PATHS = ("status", "flow", "history", "discards")
+CHANGING = ("Date", "Etag", "Connection", "Content-Length")
+"""Headers that differ from answer to answer; urllib asks for one connection each."""
 
 
 def check(name: str, document: Any) -> None:
-    """A document is what the schema says of its name."""
+    """Check a document against the schema of its name."""
     Draft202012Validator({**SCHEMA, "$ref": f"#/$defs/{name}"}).validate(document)
 
 
 @pytest.mark.parametrize("name", PATHS)
 def test_shape(served: Served, name: str) -> None:
-    """Each answer is JSON of the shape that /api/v1/schema says, whose every field is asked for there."""
+    """Each answer is JSON of the shape in /api/v1/schema, and every field of that schema occurs."""
     assert served.get("/api/v1/schema").json() == SCHEMA
     answer = served.get(f"/api/v1/{name}")
     assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
@@ -38,7 +42,7 @@ def test_shape(served: Served, name: str) -> None:
 
 
 def test_figures(served: Served) -> None:
-    """The figures are those of `brucectl status --json` and of `brucectl discards --json`."""
+    """The figures equal those of `brucectl status --json` and of `brucectl discards --json`."""
     status = served.get("/api/v1/status").json()
     theirs = json.loads(served.bruce.brucectl("status", "--json").stdout)
     assert list(status) == list(theirs)
@@ -46,7 +50,7 @@ def test_figures(served: Served) -> None:
         assert status[name] == theirs[name]
     assert (status["received"], status["delivered"]) == (43, 40)
     assert [worker["role"] for worker in status["workers"]][-1] == "status"
-    # They are told from the first sync of their table on, and the server keeps an answer for some seconds.
+    # They are published from the first sync of their table on, and the server caches an answer for seconds.
     served.bruce.await_true(lambda: bool(served.get("/api/v1/discards").json()["senders"]))
     discards = served.get("/api/v1/discards").json()
     assert discards == json.loads(served.bruce.brucectl("discards", "--json", "--samples", 5).stdout)
@@ -54,13 +58,13 @@ def test_figures(served: Served) -> None:
 
 
 def test_probes(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """Ready and alive, with Kafka away, too; when the intake stands, neither."""
+    """Ready and alive, also without Kafka; neither while the intake is stopped."""
     bruce, port = serve(tmp_path, kafka, {"kafka": {"bootstrap.servers": "127.0.0.1:1"}})
     with bruce:
         served = Served(bruce, port)
         bruce.await_true(served.answers)
         assert served.get("/healthz").body == served.get("/readyz").body == b"ok\n"
-        # The supervisor reaps and restarts nobody while it is stopped itself.
+        # The supervisor neither reaps nor restarts a worker while it is stopped itself.
         ingest = next(worker.pid for worker in bruce.status().workers if worker.role == "ingest")
         halt(bruce.pid)
         try:
@@ -74,8 +78,49 @@ def test_probes(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         bruce.await_true(lambda: served.get("/healthz").status == 200)
 
 
+def test_nobody_looks(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Until a client connects, the status worker has no server: no event loop, and no thread beside it."""
+    bruce, port = serve(tmp_path, kafka)
+    with bruce:
+        bruce.await_true(lambda: bruce.logged("status page on") == 1)
+        process = Path(f"/proc/{next(w.pid for w in bruce.status().workers if w.role == 'status')}")
+
+        def loops() -> int:
+            found = 0
+            for fd in (process / "fd").iterdir():
+                # That of the connection may be closed meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    found += "eventpoll" in str(fd.readlink())
+            return found
+
+        assert (loops(), len(list((process / "task").iterdir()))) == (0, 1)
+        assert Served(bruce, port).get("/healthz").status == 200
+        assert loops() == 1
+
+
+def test_inputs(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """The inputs that are configured, and after a reload one more; no other."""
+    stream = {"ingest": {"stream_socket": str(tmp_path / "s"), "max_stream_message_bytes": 100_000}}
+    bruce, port = serve(tmp_path, kafka, stream)
+    with bruce:
+        served = Served(bruce, port)
+
+        def inputs() -> list[str]:
+            # While the worker is replaced, there is no answer.
+            with contextlib.suppress(OSError):
+                return [one["input"] for one in served.get("/api/v1/flow").json()["inputs"]]
+            return []
+
+        bruce.await_true(served.answers)
+        assert inputs() == ["datagram", "stream"]
+        with bruce.config.open("a") as file:
+            file.write(f"\n[[input]]\ntcp = {free_port()}\n")
+        os.kill(bruce.pid, signal.SIGHUP)
+        bruce.await_true(lambda: inputs() == ["datagram", "stream", "tcp"])
+
+
 def test_stream(served: Served) -> None:
-    """Server-sent events: status, flow and history, of their shapes, again and again."""
+    """Server-sent events: status, flow and history, each of its shape, repeatedly."""
     with socket.create_connection(("127.0.0.1", served.port), 60) as tcp, tcp.makefile("rb") as lines:
         tcp.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
         events = []
@@ -91,28 +136,66 @@ def test_stream(served: Served) -> None:
 
 
 def test_unknown(served: Served) -> None:
-    """Another path is not there, another method neither; nothing tells which server this is."""
+    """Other paths and other methods are refused; no answer names the server."""
     assert served.get("/nothing").status == 404
     assert served.get("/server_info/").status == 404
     assert "Server" not in served.get("/").headers
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/metrics",
+        "/healthz",
+        "/readyz",
+        "/nothing",
+        "/metadata_update",
+        "/server_info/plain",
+        "/counters/json",
+        "/api/v1/schema",
+        "/api/v1/stream",
+        *(f"/api/v1/{name}" for name in PATHS),
+    ],
+)
+def test_head(served: Served, path: str) -> None:
+    """HEAD is answered as GET is, without the body: as load balancers and `curl -I` ask."""
+    # Not `/api/v1/stream` by GET, which never ends.
+    stream = path == "/api/v1/stream"
+    with_body = None if stream else served.get(path)
+    asked = http.client.HTTPConnection("127.0.0.1", served.port, timeout=PATIENCE_S)
+    with contextlib.closing(asked):
+        asked.request("HEAD", path)
+        found = asked.getresponse()
+        assert found.read() == b""
+        names = {name: value for name, value in found.getheaders() if name not in CHANGING}
+        # The connection is in order: another request is answered.
+        asked.request("HEAD", "/healthz")
+        assert asked.getresponse().status == 200
+    if with_body:
+        shown = {name: value for name, value in with_body.headers.items() if name not in CHANGING}
+        assert (found.status, names) == (with_body.status, shown)
+        assert int(found.headers["Content-Length"]) > 0
+    else:
+        assert (found.status, found.headers["Content-Type"]) == (200, "text/event-stream")
+
+
 @pytest.mark.parametrize("name", ["evil.example", "evil.example:9090"])
 def test_rebinding(served: Served, name: str) -> None:
-    """A page of another site that leads its own name here sees nothing."""
+    """A page of another site that resolves its own name to this server gets nothing."""
     assert served.get("/api/v1/status", {"Host": name}).status == 403
     assert served.get("/", {"Host": "localhost"}).status == 200
 
 
 def test_secrets(served: Served) -> None:
-    """What stands in [kafka] is on no path, and in no process's arguments or log."""
+    """The secrets in [kafka] are on no path, and in no process's arguments or log."""
     for path in ("/", "/metrics", "/api/v1/schema", *(f"/api/v1/{name}" for name in PATHS)):
         assert SECRET.encode() not in served.get(path).body
     assert SECRET not in served.bruce.log.read_text()
 
 
 def test_a_crash_matters_to_nobody(served: Served) -> None:
-    """SIGKILL of the status worker: it is back, with the history it had; the others are who they were."""
+    """SIGKILL of the status worker: it restarts, with its former history; the other workers go on."""
     before = served.bruce.await_status(
         lambda s: s.workers[-1].role == "status" and len(served.get("/api/v1/history").json()["points"]) > 0
     )
@@ -126,7 +209,7 @@ def test_a_crash_matters_to_nobody(served: Served) -> None:
 
 
 def test_a_port_that_is_taken(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """Messages are taken in and delivered without a page; it is there when the port is free."""
+    """The daemon takes in and delivers messages without a page; the page comes when the port is free."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         bruce = RunningBruce(tmp_path, kafka.bootstrap_servers, settings={"status": {"port": port}})

@@ -1,4 +1,4 @@
-"""Connections, wherever they are counted: `status --json`, /metrics, the page, and Dory's counters."""
+"""Connections in each place that counts them: `status --json`, /metrics, the page, and Dory's counters."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from ingest.connections import CLOSINGS
-from spool.wire import encode
+from ingest.buffers.connection_buffer import CLOSINGS
+from spool.format.wire import encode
 from tests.daemon import free_port
 from tests.status.browser import Browser
 from tests.status.chromium import demand_browser
@@ -24,7 +24,7 @@ ENDINGS = {
     "stream": [GOOD, GOOD + GOOD[:9], GOOD + b"\0\0\0\1", (LIMIT + 5).to_bytes(4, "big")],
     "tcp": [GOOD[:5], b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x02\x00"],
 }
-"""What senders say before they end; a last one of each input stays, after a message."""
+"""The bytes that senders send before they end; one more of each input stays, after a message."""
 STREAM = {"clean": 1, "unclean": 1, "bad_size": 1, "too_long": 1}
 TCP = {"unclean": 1, "http": 1, "tls": 1}
 UNTOLD = dict.fromkeys(CLOSINGS, 0)
@@ -32,7 +32,7 @@ UNTOLD = dict.fromkeys(CLOSINGS, 0)
 
 @pytest.fixture(scope="module")
 def doors(tmp_path_factory: pytest.TempPathFactory, kafka: EmbeddedKafka) -> Iterator[Served]:
-    """A daemon with all inputs, to each of which connections have come and gone, and one is open."""
+    """A daemon with all inputs, each of which had connections that ended, and has one open."""
     tcp = free_port()
     bruce, port = serve(tmp_path_factory.mktemp("doors"), kafka)
     path = str(bruce.runtime / "stream")
@@ -46,7 +46,7 @@ def doors(tmp_path_factory: pytest.TempPathFactory, kafka: EmbeddedKafka) -> Ite
     with bruce:
         found = Served(bruce, port)
         bruce.await_true(found.answers)
-        # What is there before the first question is in no report of discards.
+        # Data from before the first request is in no report of discards.
         found.get("/discards/json")
         bruce.send([GOOD, b"short"])
         staying = [connect(name) for name in ENDINGS]
@@ -68,7 +68,7 @@ def counted(seen: Any) -> list[Any]:
 
 
 def test_status(doors: Served) -> None:
-    """By input: messages, how connections ended, and those that are there."""
+    """By input: messages, endings of connections, and open connections."""
     document = doors.get("/api/v1/status").json()
     check("status", document)
     assert document["inputs"] == [
@@ -93,7 +93,7 @@ def test_status(doors: Served) -> None:
 
 
 def test_metrics(doors: Served) -> None:
-    """The same, as series."""
+    """The same figures as series."""
     seen = read(doors.get("/metrics").body)
 
     def value(name: str, **labels: str) -> float:
@@ -109,9 +109,9 @@ def test_metrics(doors: Served) -> None:
 
 
 def test_as_dory(doors: Served) -> None:
-    """Under Dory's names, and what was cut short in its report of discards, by input.
+    """Under Dory's names; messages that were cut short are in its report of discards, by input.
 
-    What is no message at all, as TLS and HTTP, is one that is too large there: its size, read as one, is.
+    Bytes that are no message, such as TLS and HTTP, count as too large there: they read as a large size.
     """
     found = {one["name"]: one["value"] for one in doors.get("/counters/json").json()["counters"]}
     ends = ("CleanDisconnect", "UncleanDisconnect", "InvalidSizeField", "MsgBodyTooLarge", "SocketError")
@@ -127,7 +127,7 @@ def test_as_dory(doors: Served) -> None:
         document: dict[str, Any] = doors.get("/discards/json").json()["unfinished_report"]
         return document
 
-    # Who sent what is told a second later, and the server keeps an answer for some seconds.
+    # The figures by sender come a second later, and the server caches an answer for some seconds.
     doors.bruce.await_true(lambda: report()["tcp_unclean_disconnect_count"] == 1)
     assert report()["unix_stream_unclean_disconnect_count"] == 1
     assert len(report()["unix_stream_unclean_disconnect"]) == 2

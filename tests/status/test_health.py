@@ -1,4 +1,7 @@
-"""When a bruce is called unhealthy: each condition alone, just beyond its limit, and no other with it."""
+"""The conditions under which a bruce is unhealthy: each alone, just beyond its limit, without another.
+
+These are the tests of `status.report`, too.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,21 @@ from typing import Any
 
 import pytest
 
-from status.health import Limits, complaints, in_words
-from status.report import OldestView, RateView, Report, RoomView
-from status.snapshot import BrokerView, FullView, OtherRelease, Snapshot, SpoolView, Watermarks, WorkerView
+from dispatch.topic_settings import Lateness
+from status.health import Health, Limits, complaints, in_words
+from status.report import (
+    BrokerView,
+    FullView,
+    OldestView,
+    OtherRelease,
+    RateView,
+    Report,
+    RoomView,
+    Snapshot,
+    SpoolView,
+    Watermarks,
+    WorkerView,
+)
 
 WELL = Snapshot(
     spool=SpoolView("uuid", "/spool", 1, 1),
@@ -20,6 +35,7 @@ WELL = Snapshot(
     backlog=3,
     full=[],
     disk=None,
+    lost_inputs=None,
     workers=[WorkerView(role, 10, 0, alive=True) for role in ("supervisor", "ingest", "keeper", "delivery")],
     brokers=[BrokerView(1, "stalled", 5, 2, 4)],
     trouble=None,
@@ -51,17 +67,17 @@ LIMITS = Limits()
 
 
 def conditions(report: Report, limits: Limits = LIMITS) -> list[str]:
-    """What is wrong, in words for programs."""
+    """The problems, as names for programs."""
     return [one.condition for one in complaints(report, limits)]
 
 
 def but(**changes: Any) -> Report:
-    """The healthy one with another snapshot."""
+    """The healthy report with a changed snapshot."""
     return replace(HEALTHY, snapshot=replace(WELL, **changes))
 
 
 def test_healthy() -> None:
-    """A backlog, an old discard, a stalled broker, and figures right at their limits are no complaint."""
+    """A backlog, an old discard, a stalled broker, and figures exactly at their limits are no complaint."""
     assert conditions(HEALTHY) == []
     assert conditions(replace(HEALTHY, minute=None, quarter_hour=None, oldest=None, room=None)) == []
 
@@ -80,18 +96,37 @@ def test_healthy() -> None:
             "worker",
             "the delivery worker is not running; it was started again 4 times",
         ),
+        (
+            but(workers=[*WELL.workers[:3], WorkerView("delivery", 10, 0, True, 14.2)]),
+            "worker",
+            "the delivery worker (10) has done nothing for 14 s",
+        ),
+        (
+            but(workers=[*WELL.workers[:3], WorkerView("keeper", 10, 0, True, 14.2, waits_for_disk=True)]),
+            "disk",
+            "the keeper worker (10) has waited for the disk for 14 s",
+        ),
+        (but(lost_inputs="programs do not reach"), "inputs", "programs do not reach"),
         (but(trouble="no broker can be reached"), "trouble", "no broker can be reached"),
         (
             replace(HEALTHY, oldest=OldestView(5, "2026-11-21T16:44:59Z", 900.1)),
             "old",
             "has waited for 15 min 0 s, longer than 15 min 0 s",
         ),
+        (
+            replace(HEALTHY, lateness={b"t": Lateness(600, None), b"u": Lateness(1, None)}),
+            "late",
+            "topic t keeps messages for 10 min 0 s from their own timestamps, and the oldest that waits in "
+            "the spool is 15 min 0 s old: Kafka deletes such messages soon after they are delivered; raise "
+            "retention.ms of the topic, or set its message.timestamp.type to LogAppendTime",
+        ),
         (but(full=[FULL]), "full", "the spool is full"),
         (replace(HEALTHY, room=RoomView(1000, 10, 0.99)), "filling", "the spool is full in 59 min 24 s"),
         (
-            replace(HEALTHY, quarter_hour=RateView(890, 1, 1, 0.1)),
+            # As many as there were, and not a rate times a time.
+            replace(HEALTHY, quarter_hour=RateView(890, 1, 1, 0.1), discarded_lately=87),
             "discards",
-            "89 messages were discarded in the last 14 min 50 s",
+            "87 messages were discarded in the last 14 min 50 s",
         ),
         (but(disk="the disk refuses"), "disk", "the disk refuses"),
         (replace(HEALTHY, marked=False), "marks", "the marks cannot be read"),
@@ -106,8 +141,22 @@ def test_each_condition(report: Report, condition: str, words: str) -> None:
     assert "\n" not in one.sentence
 
 
+def test_topics_that_keep_nothing_so_late() -> None:
+    """One sentence however many there are; none while nothing waits, or when they keep it for longer."""
+    many = replace(
+        HEALTHY,
+        topics=((b"t", 3), (b"u", 1), (b"v", 1)),
+        lateness={b"t": Lateness(None, 60), b"u": Lateness(60, None), b"v": Lateness(900, None)},
+    )
+    (one,) = complaints(many, Limits())
+    assert "topic t takes messages for 1 min 0 s" in one.sentence
+    assert "Kafka refuses such messages" in one.sentence
+    assert one.sentence.endswith("; the same is true of 1 other topic")
+    assert conditions(replace(many, oldest=None)) == []
+
+
 def test_limits() -> None:
-    """--max-age and --full-within are the caller's; a spool that is full does not fill as well."""
+    """The caller sets --max-age and --full-within; a full spool is not reported as filling, too."""
     assert conditions(HEALTHY, Limits(max_age_s=899)) == ["old"]
     assert conditions(HEALTHY, Limits(full_within_s=3601)) == ["filling"]
     assert conditions(replace(but(full=[FULL]), room=RoomView(1000, 1000, 0.0))) == ["full"]
@@ -127,3 +176,23 @@ def test_limits() -> None:
 def test_lengths_of_time(seconds: float, words: str) -> None:
     """The two largest units."""
     assert in_words(seconds) == words
+
+
+def test_alive_and_ready() -> None:
+    """A worker that hangs fails liveness, and an intake that hangs or cannot be reached readiness.
+
+    A disk that does not answer fails neither: no restart would help.
+    """
+
+    def health(role: str, *, disk: bool = False, lost: str = "") -> Health:
+        workers = [*WELL.workers, WorkerView(role, 10, 0, True, 14.2, waits_for_disk=disk)]
+        return Health(workers, [], 0, held=False, lost_inputs=lost)
+
+    said = ["the keeper worker (10) has done nothing for 14 s"]
+    assert (health("keeper").not_alive(), health("keeper").not_ready()) == (said, said)
+    assert health("delivery").not_alive() == ["the delivery worker (10) has done nothing for 14 s"]
+    assert health("delivery").not_ready() == []
+    waits = health("keeper", disk=True)
+    assert (waits.not_alive(), waits.not_ready()) == ([], [])
+    lost = health("keeper", disk=True, lost="programs do not reach it")
+    assert (lost.not_alive(), lost.not_ready()) == ([], ["programs do not reach it"])

@@ -1,15 +1,15 @@
-"""What a fuzzer must find."""
+"""The planted bugs that a fuzzer must find."""
 
 from __future__ import annotations
 
-from spool.kernel import address_of, load_u8
+from spool.native.memory import address_of, load_u8
 from tools.fuzzers.wall import Wall
 
 _wall = Wall(1 << 12)
 
 
 def error(data: bytes) -> None:
-    """An exception that nobody expects."""
+    """An exception that no target expects."""
     if data[:1] == b"x":
         raise KeyError(data)
 

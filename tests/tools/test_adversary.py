@@ -11,15 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spool.format import OLD_KEYS
-from spool.frame import HEAD_BYTES, MARK, TAIL_FIELDS, verify
-from spool.kernel import address_of
-from spool.scan import digest_address
-from spool.wire import check
+from spool.format.frame import HEAD_BYTES, KEY, MARK, TAIL_FIELDS, verify
+from spool.format.packed import open_plain
+from spool.format.scan import digest_address
+from spool.format.segment_format import HEADER_BYTES, OLD_KEYS, keys_from
+from spool.format.wire import check
+from spool.native.memory import address_of
 from tools.adversaries import planting
 from tools.adversaries.catalogue import ATTACKS
 from tools.adversaries.consumer import SEEN
 from tools.adversaries.judgement import Observed, Phase, Verdict, decide
+from tools.adversaries.partitioner import UNBEARABLE, choose
 from tools.adversaries.samples import Peak
 from tools.benches import adversarial
 from tools.benches.bench import Bench
@@ -28,11 +30,18 @@ from tools.payload import NO_KEY
 ADVERSARY = Path(__file__).resolve().parents[2] / "tools/adversary"
 HONEST, FORBIDDEN = 0, 3
 COUNT = 50
+KEYS = keys_from(bytes(16), 0)
+SHORT = ("planted-frame", "malformed", "discard-rows", "huge-messages", "kill-all", "kill-all-held")
+SHORT += ("group-reader", "raising-partitioner")
+"""Half a minute each. Of the others, what bounds a packed bomb is tried in tests/spool/format/test_packed.py,
+each death of a replay in tests/cli/replay/test_replay_again.py, and a kill without a holder, which may lose
+something, in tests/e2e/test_hold_socket.py; a clock that is set shows in latencies and syncs, which are not
+judged here."""
 MS = 1_000_000
 
 
 def seen(sender: int, count: int = COUNT, *, late_ms: float = 10) -> np.ndarray:
-    """What a consumer sees of an honest sender, each message once."""
+    """An honest sender's messages as a consumer sees them, each once."""
     rows = np.zeros(count, SEEN)
     rows["sender"], rows["key"], rows["topic"] = sender, NO_KEY, HONEST
     rows["id"] = rows["offset"] = np.arange(count)
@@ -67,8 +76,17 @@ def test_a_lost_message_is_found() -> None:
         assert (verdict.lost, len(verdict.broken)) == (1, 1)
 
 
+def test_what_nobody_held_may_be_lost() -> None:
+    """As many as the socket's queue has room for at each kill, and not one more."""
+    run = observed(np.concatenate([seen(0), seen(10)[3:]]))
+    run.may_lose = 3
+    assert not decide(run).broken
+    run.may_lose = 2
+    assert decide(run).broken == ["3 honest messages did not arrive"]
+
+
 def test_a_doubled_message_is_found() -> None:
-    """Twice under one number, where nobody killed a deliverer; under two numbers, always."""
+    """Twice under one number, though no deliverer was killed; under two numbers, always."""
     again = seen(10)[7:8]
     again["offset"] = 1000
     assert judged(seen(0), seen(10), again).doubled == 1
@@ -90,7 +108,7 @@ def test_what_comes_twice_behind_the_last_kill_is_allowed() -> None:
 
 
 def test_a_forged_message_is_found() -> None:
-    """In a topic that nobody may write to; of a sender that is none; changed on the way."""
+    """In a topic that is closed to all; of a sender that is none; changed on the way."""
     planted, stranger, changed = seen(99, 1), seen(99, 1), seen(10)
     planted["topic"] = FORBIDDEN
     changed["corrupt"][3] = 1
@@ -102,7 +120,7 @@ def test_a_forged_message_is_found() -> None:
 
 
 def test_messages_out_of_order_are_found() -> None:
-    """Of one key, a later one that came first."""
+    """Two messages of one key, of which the later came first."""
     rows = seen(10)
     rows["key"] = 5
     rows["offset"][[3, 4]] = rows["offset"][[4, 3]]
@@ -145,6 +163,38 @@ def test_a_planted_frame_is_one_that_a_reader_of_version_1_believes() -> None:
     assert verify(address_of(data), len(data), tail, digest_address()) == 0
 
 
+def test_a_group_reader_makes_frames_that_a_reader_believes() -> None:
+    """With the keys of a segment of this version: they do no harm, since no reader looks at them."""
+    made = planting.frame(5, 7, keys=KEYS)
+    data = np.frombuffer(made + bytes(HEAD_BYTES), np.uint8).copy()
+    tail = np.zeros(TAIL_FIELDS, np.int64)
+    tail[KEY], tail[MARK] = KEYS
+    assert verify(address_of(data), len(data), tail, digest_address()) == 0
+    tail[KEY] += 1
+    assert verify(address_of(data), len(data), tail, digest_address()) != 0
+
+
+def test_a_bomb_holds_what_it_says(tmp_path: Path) -> None:
+    """Its blocks are good ones: a reader unpacks them, up to its bound."""
+    bomb = planting.packed_bomb(bytes(16), 1, 300)
+    path = tmp_path / "0.seg"
+    path.write_bytes(bomb)
+    fd = open_plain(path)
+    try:
+        assert 255 << 20 < os.fstat(fd).st_size < (256 << 20) + 1024
+        assert os.pread(fd, 4, HEADER_BYTES + (200 << 20)) == b"\1\1\1\1"
+    finally:
+        os.close(fd)
+
+
+def test_the_partitioner_raises_for_the_attacker_alone() -> None:
+    """Others' keys get a partition each."""
+    nothing = np.zeros(2, np.int32)
+    assert choose([b"", b"a"], nothing, 8).tolist() == [0, 1]
+    with pytest.raises(KeyError):
+        choose([b"", UNBEARABLE], nothing, 8)
+
+
 def test_the_bench_ends_what_takes_too_long(tmp_path: Path) -> None:
     """Every act gives a figure; one beyond its limit is shown as such."""
     bench = Bench(tmp_path, repeat=1)
@@ -166,12 +216,10 @@ def test_every_attack_says_what_must_hold() -> None:
     assert all(len(line.split()) > 8 for line in lines)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.crash
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
-@pytest.mark.parametrize(
-    "attack", ["planted-frame", "malformed", "discard-rows", "huge-messages", "kill-all"]
-)
+@pytest.mark.parametrize("attack", SHORT)
 def test_an_attack_loses_doubles_and_forges_nothing(tmp_path: Path, attack: str) -> None:
     """Against a live daemon, beside honest senders of another user: every count is exact."""
     command = [sys.executable, ADVERSARY, "--only", attack, "--minutes", "0.4", "--counts", "--seed", "3"]

@@ -11,17 +11,24 @@ import sys
 import threading
 import time
 from argparse import Namespace
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from tools.benches import inspection
+from tools.benches import inspection, peers
+from tools.benches.backlog import Group, group
+from tools.benches.backlog import measure as measure_backlog
 from tools.benches.bench import Bench
+from tools.benches.day import BRUCE, NO_PAGE, RSYSLOG, Row, Use, goals, median, observe, pacing
 from tools.benches.drain import LOOK_S, drain
 from tools.benches.endtoend import judge
+from tools.benches.latency import consuming
 from tools.benches.machine import Skipped, compile_c, librdkafka_path
+from tools.benches.peers import Running
 from tools.benches.probe import await_intake
 from tools.benches.report import Figure, Results, show
 from tools.load import LoadOptions
@@ -60,8 +67,8 @@ def test_growth_is_that_of_the_second_half() -> None:
     """A backlog that fills first and then stays does not grow; the trailing silence does not count."""
     seconds = np.arange(0, 20, 0.1)
     written = 1000 * np.minimum(seconds, 18)
-    floor = written - np.minimum(500, 100 * seconds)
-    accepted, delivered, growth, backlog = judge(np.column_stack([seconds, written, floor]))
+    low_watermark = written - np.minimum(500, 100 * seconds)
+    accepted, delivered, growth, backlog = judge(np.column_stack([seconds, written, low_watermark]))
     assert (accepted, delivered) == (pytest.approx(1000), pytest.approx(1000))
     assert growth == pytest.approx(0, abs=1e-6)
     assert backlog == pytest.approx(500)
@@ -103,7 +110,7 @@ print(grown, cpu_seconds(os.getpid()) - cpu)
 def test_private_memory_counts_what_no_file_backs(tmp_path: Path) -> None:
     """Memory of our own counts, a mapped file does not, and using the processor shows.
 
-    In a process of its own, whose memory nobody else gives back meanwhile.
+    In a process of its own, whose memory no other test gives back meanwhile.
     """
     ran = subprocess.run(
         [sys.executable, "-c", MEMORY, tmp_path / "file"], capture_output=True, check=True, timeout=60
@@ -139,7 +146,7 @@ def test_intake_is_seen_when_a_full_queue_moves(tmp_path: Path) -> None:
 
 @needs_compiler
 def test_the_discarding_loop_counts_what_it_read(tmp_path: Path) -> None:
-    """The baseline of the intake ends after as many datagrams as it was told."""
+    """The baseline of the intake ends after the number of datagrams that it was given."""
     program = compile_c("discard_recvmmsg", tmp_path)
     with subprocess.Popen([program, tmp_path / "s", "30000"], stdout=subprocess.PIPE, text=True) as loop:
         assert loop.stdout
@@ -194,3 +201,140 @@ def test_without_a_compiler_the_baseline_is_skipped(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Skipped, match="no C compiler"):
         compile_c("discard_recvmmsg", tmp_path)
+
+
+@needs_compiler
+def test_the_sender_of_the_day_sends_one_by_one_when_each_is_due(tmp_path: Path) -> None:
+    """Each has the time at which it was due, evenly apart, and none is sent before."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "s"))
+        datagram = b"head" + bytes(8) + b"0" * 19 + b" rest"
+        program = Running(0, tmp_path / "s", datagram, timestamp_at=4)
+        with pacing(Bench(tmp_path), program, rate=500, count=50):
+            found = [(receiver.recv(100), time.time_ns()) for _ in range(50)]
+    due = [int(data[12:31]) for data, _ in found]
+    assert {after - before for before, after in pairwise(due)} == {2_000_000}
+    assert all(at >= when for (_, at), when in zip(found, due, strict=True))
+    stamps = [int.from_bytes(data[4:12], "big") for data, _ in found]
+    assert stamps == [when // 1_000_000 for when in due]
+    assert {(data[:4], data[31:]) for data, _ in found} == {(b"head", b" rest")}
+
+
+@needs_compiler
+def test_the_floor_of_the_day_hands_on_every_message(tmp_path: Path) -> None:
+    """From the sender through the C program to the consumer, which reads the times out of the values."""
+    bench = Bench(tmp_path)
+    with (
+        bench.kafka("embedded", brokers=1, partitions=2) as kafka,
+        peers.PROGRAMS["C program"](bench, kafka.bootstrap) as program,
+        consuming(kafka.bootstrap, 300, 0.0, 2, "pace") as consumer,
+        pacing(bench, program, 1_000, 300),
+    ):
+        report = consumer(60.0)
+    assert report["messages"] == 300
+    assert 0 < report["p50"] <= report["p99"] <= report["max"]
+
+
+def test_a_program_is_observed_with_all_its_processes() -> None:
+    """CPU, wake-ups and memory of a process and of its child, by what they do."""
+    busy = "print(flush=True)\nwhile True: pass"
+    idle = "import time\nheld = b'x' * (8 << 20)\nwhile True: time.sleep(0.005)"
+    code = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {busy!r}])\n{idle}"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout
+            process.stdout.readline()
+            uses = observe(Running(process.pid, Path(), b"", lambda: {process.pid: "parent"}), 1.0)
+        finally:
+            os.killpg(process.pid, 9)
+    parent = uses.pop("parent")
+    (child,) = uses.values()
+    assert parent.wake_ups > child.wake_ups
+    assert child.cpu > parent.cpu
+    assert 8 < parent.private <= parent.pss
+
+
+def test_the_goals_of_the_day_are_those_of_all_processes() -> None:
+    """Processes add up; medians of the turns count; rsyslog of the same run is the baseline."""
+
+    def row(cpu: float, pss: float = 30.0) -> Row:
+        uses = {"one": Use(cpu, 4.0, pss, 1.0), "two": Use(cpu, 5.0, pss, 1.0)}
+        return Row(uses, {"p50": 9.0, "p99": 41.0})
+
+    rows = [row(1.0), row(9.0), row(1.25)]
+    assert median(rows).all.cpu == 2.5
+    found = {
+        f.name: f for f in goals({(1_000, BRUCE): rows, (1_000, RSYSLOG): [row(1.0)], (0, NO_PAGE): rows})
+    }
+    assert {name: figure.met for name, figure in found.items()} == {
+        "1,000/s, CPU": True,
+        "1,000/s, CPU against rsyslog": False,
+        "1,000/s, p50": True,
+        "1,000/s, p99": False,
+        "1,000/s, PSS, bruce": True,
+        "0/s, PSS, bruce, no page": True,
+    }
+    assert found["1,000/s, CPU against rsyslog"].ratio == 1.25
+
+
+def test_a_peer_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the packages that have it."""
+    monkeypatch.setattr(peers.shutil, "which", lambda *_names, **_path: None)
+    for name in ("rsyslog", "syslog-ng"):
+        with (
+            pytest.raises(Skipped, match=f"{name}d? is not installed .Debian: {name}"),
+            peers.PROGRAMS[name](Bench(tmp_path), "127.0.0.1:1"),
+        ):
+            pass
+
+
+@pytest.fixture
+def small_group() -> Iterator[Group]:
+    """A control group with 64 MiB of memory."""
+    try:
+        with group(64 << 20) as made:
+            yield made
+    except Skipped as reason:
+        pytest.skip(str(reason))
+
+
+HOG = """
+import sys
+sys.stdin.read(1)
+held = bytearray(24 << 20)
+print("small", flush=True)
+sys.stdin.read(1)
+held += bytes(128 << 20)
+"""
+
+
+def test_a_group_counts_its_memory_and_the_processes_killed_for_it(small_group: Group) -> None:
+    """A process within its limit is counted and lives; beyond the limit the kernel kills it."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", HOG], **pipes) as process:
+        assert process.stdin
+        assert process.stdout
+        small_group.add(process.pid)
+        process.stdin.write(b"x")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"small\n"
+        assert 24 << 20 <= small_group.held_bytes() < 64 << 20
+        assert small_group.killed() == 0
+        process.stdin.close()
+        assert process.wait(60) == -9
+    assert small_group.killed() == 1
+
+
+def test_a_backlog_is_delivered_within_its_memory(tmp_path: Path) -> None:
+    """A small one, all of it, without a process killed; the rate is compared with that without a limit."""
+    options = Namespace(gigabytes=0.005, memory_mib=400, size=1000, kafka="embedded", partitions=2)
+    try:
+        found = {f.name: f for f in measure_backlog(Bench(tmp_path, repeat=1), options)}
+    except Skipped as reason:
+        pytest.skip(str(reason))
+    rate, killed = found["delivered, 400 MiB"], found["processes killed"]
+    assert rate.value > 0
+    assert rate.ratio
+    assert rate.required == ">= 0.8"
+    assert killed.met

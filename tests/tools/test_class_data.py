@@ -1,6 +1,6 @@
-"""Archives of classes: who is told of one, and what belongs to which.
+"""Archives of classes: the processes that use one, and the files that belong to it.
 
-That a session and a broker have taken theirs is shown in tests/pipeline/test_session.py and
+Other tests show that a session and a broker have taken theirs: tests/pipeline/test_session.py and
 tests/real_kafka/test_smoke.py.
 """
 

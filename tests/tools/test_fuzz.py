@@ -53,7 +53,7 @@ def test_any_bytes_are_parsed(target: str, data: bytes) -> None:
     TARGETS[target](data)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["interpreted", "compiled"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_short_campaign_finds_nothing(tmp_path: Path, target: str, form: str) -> None:
@@ -64,9 +64,10 @@ def test_a_short_campaign_finds_nothing(tmp_path: Path, target: str, form: str) 
     assert 0 < result.peak_mib <= MEMORY_MIB
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", ["error", "over_read"])
 def test_a_planted_bug_is_found(tmp_path: Path, bug: str) -> None:
-    """An exception nobody expects, and a read of one byte behind the input: the input is kept."""
+    """An exception that is not expected, and a read of one byte behind the input: the input is kept."""
     result = fuzz(f"tests.tools.planted.{bug}", 60, tmp_path, compiled=True)
     assert len(result.findings) == 1, result.said
     assert Path(result.findings[0]).exists()

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spool.kernel import address_of
-from spool.wire import check
+from spool.format.wire import check
+from spool.native.memory import address_of
 from tools import load_kernel as hot
 from tools.load import Load, LoadOptions, bucket_end, percentiles
 from tools.payload import HEAD, HEAD_BYTES, NO_KEY, PATTERN, blank_value
@@ -26,7 +26,7 @@ from tools.waiting import wait_until
 
 
 class Receiver(threading.Thread):
-    """Reads a datagram socket until it is told to stop."""
+    """Reads a datagram socket until it is stopped."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)
@@ -50,7 +50,7 @@ class Receiver(threading.Thread):
                     return
 
     def finish(self) -> list[bytes]:
-        """Every datagram, when no more come."""
+        """Every datagram received, once no more come."""
         self.ending = True
         self.join(timeout=60)
         assert not self.is_alive()
@@ -110,7 +110,7 @@ def test_every_datagram_is_well_formed_and_unique(tmp_path: Path, receiver: Rece
 
 
 def test_what_is_sent_is_counted_exactly(tmp_path: Path) -> None:
-    """Senders that are stopped in the middle report what the socket took, no more and no less."""
+    """Senders that are stopped in the middle report exactly the messages that the socket took."""
     receiver = Receiver(tmp_path / "s")
     load = Load(LoadOptions(tmp_path / "s", senders=3))
     load.start()
@@ -126,7 +126,7 @@ def test_senders_wait_for_a_daemon_that_is_away(tmp_path: Path) -> None:
     load = Load(LoadOptions(tmp_path / "s", count=2000))
     load.start()
     wait_until(lambda: all(s["reconnects"] for s in load.report()["senders"]), 60, "senders that wait")
-    # Nobody reads it: its queue takes some, and the senders wait with the rest.
+    # It has no reader: its queue takes some, and the senders wait with the rest.
     first = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     first.bind(str(tmp_path / "s"))
     assert select.select([first], [], [], 60)[0]
@@ -147,7 +147,7 @@ def test_senders_wait_for_a_daemon_that_is_away(tmp_path: Path) -> None:
 
 
 def test_a_schedule_is_kept_and_lateness_is_seen(tmp_path: Path) -> None:
-    """While nobody reads, what is due piles up, and each message of it is late from its own time on."""
+    """Without a reader due messages pile up, and each of them is late from its own time on."""
     holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     holder.bind(str(tmp_path / "s"))
     load = Load(LoadOptions(tmp_path / "s", count=2000, rate=4000))

@@ -1,4 +1,4 @@
-"""The soak's one-minute form, and its parts: what befalls whom, and what counts as flat."""
+"""The soak's one-minute form, and its parts: the faults and their targets, and what counts as flat."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from tools.waiting import wait_until
 SOAK = Path(__file__).resolve().parents[2] / "tools/soak"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.crash
-@pytest.mark.final
 @pytest.mark.real_kafka
 def test_a_minute_of_everything(tmp_path: Path) -> None:
     """On three real brokers and a small disk: the books balance, and every message is accounted for."""
@@ -83,7 +82,7 @@ def test_descriptors_that_are_not_closed_are_seen() -> None:
 
 
 def test_a_balloon_takes_all_there_is_and_gives_it_back(tmp_path: Path) -> None:
-    """What somebody else frees meanwhile is taken as well."""
+    """Memory that other processes free meanwhile is taken as well."""
     with mounted("ext4", tmp_path, 16 << 20) as disk:
         other = disk / "other"
         other.write_bytes(bytes(4 << 20))
@@ -95,7 +94,7 @@ def test_a_balloon_takes_all_there_is_and_gives_it_back(tmp_path: Path) -> None:
 
 
 def is_full(disk: Path, size_bytes: int = 64 << 10) -> bool:
-    """Whether there is no room for so much."""
+    """Whether there is no room for this many bytes."""
     probe = disk / "probe"
     with probe.open("wb") as file:
         try:

@@ -1,4 +1,4 @@
-"""What storm and soak say of planted faults, in Kafka or in the books: each is seen, and nothing else."""
+"""The verdicts of storm and soak on planted faults, in Kafka or in the books: each is seen, no other."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_storm(
     ],
 )
 def test_a_soak(tmp_path: Path, numbers: Sequence[int], discarded: dict[str, int], says: list[str]) -> None:
-    """What is not in Kafka was discarded, for want of room, and counted."""
+    """Messages that are not in Kafka were discarded, for want of room, and counted."""
     with EmbeddedKafka(brokers=1, topics=[("storm-0", 1)]) as kafka:
         fill(kafka, numbers)
         parts = rig_of(tmp_path, kafka)

@@ -11,8 +11,6 @@ import pytest
 
 from tools.kafka_cluster import KafkaMissing, fetch_jars
 
-pytestmark = pytest.mark.final
-
 STORM = Path(__file__).resolve().parents[2] / "tools/storm"
 
 
@@ -24,14 +22,14 @@ def storm(directory: Path, *arguments: str) -> None:
     assert "nothing is missing" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.crash
 def test_nothing_is_missing_after_a_minute_of_storm(tmp_path: Path) -> None:
     """On the embedded Kafka: 13 kills of bruce's processes, a broker down and one frozen."""
     storm(tmp_path, "--minute", "--embedded")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.crash
 @pytest.mark.real_kafka
 @pytest.mark.parametrize("mode", ["at_least_once", "exactly_once"])
@@ -45,7 +43,7 @@ def test_nothing_is_missing_after_a_minute_of_storm_on_real_kafka(tmp_path: Path
     storm(tmp_path, "--minute", "--mode", mode)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.crash
 @pytest.mark.parametrize("form", [[], ["--move-leaders"]], ids=["away", "leaders move"])
 def test_nothing_is_missing_after_an_outage(tmp_path: Path, form: list[str]) -> None:

@@ -125,6 +125,6 @@ def test_what_was_altered_on_the_way_is_found(kafka: EmbeddedKafka) -> None:
 
 
 def test_a_topic_that_is_not_there_is_an_error(kafka: EmbeddedKafka) -> None:
-    """Nothing is proven by reading nothing."""
+    """Reading nothing proves nothing."""
     with pytest.raises(Unreadable, match="nowhere"):
         verify(kafka.bootstrap_servers, ["nowhere"], {0: 1})

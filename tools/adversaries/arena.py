@@ -1,4 +1,4 @@
-"""One daemon with its Kafka, its honest senders, its consumer, and what attacks it."""
+"""One daemon with its Kafka, its honest senders, its consumer, and its attackers."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import TopicPartition
 
-from spool.identity import read_identity
+from spool.format.wire import encode
+from spool.index.identity import read_identity
 from spool.layout import Layout
-from spool.page import WORKER_WORDS, Field
-from spool.recovery import boot_id
-from spool.wire import encode
-from tools.adversaries.attack import Attack
+from spool.log.recovery import boot_id
+from spool.shared.state import WORKER_WORDS, Field
+from tools.adversaries.attack import Attack, Holder
 from tools.adversaries.consumer import SENDERS
 from tools.adversaries.honest import send_streams
 from tools.adversaries.judgement import Observed, Phase, no_rows
 from tools.adversaries.options import Options
 from tools.adversaries.planting import FORBIDDEN
 from tools.adversaries.samples import Sampler
-from tools.adversaries.villain import BURST, DONE, DUE, HONEST, SEQUENCE, Villain, Words, flood
+from tools.adversaries.villain import BURST, DONE, DUE, HONEST, SEQUENCE, Villain, Words, connect, flood
 from tools.benches.machine import compile_c
 from tools.bruce_process import ROOT, Bruce
 from tools.load import LoadOptions
@@ -50,12 +52,13 @@ SEGMENT_BYTES, ROOM_BYTES = 1 << 20, 8 << 30
 DEADLINE_S = 120.0
 """For an attack, beyond its two phases."""
 _ARMED, _HITS = 0, 1
+_QUEUE_LENGTH = Path("/proc/sys/net/unix/max_dgram_qlen")
 FAILURES = (TookTooLong, RuntimeError, OSError, LoadFailed, subprocess.SubprocessError)
-"""What an attack may bring about, and is then found guilty of."""
+"""The errors that an attack may cause, and that count as its finding."""
 
 
 class Arena:
-    """What one attack finds, and what is left of it to be judged."""
+    """The surroundings of one attack, and its traces for the judgement."""
 
     def __init__(self, attack: Attack, options: Options, target: Target, directory: Path) -> None:
         self.attack, self.options, self.target, self.directory = attack, options, target, directory
@@ -67,10 +70,9 @@ class Arena:
         self.trouble: list[str] = []
         self.killed = 0
         self._number = options.seed
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._listener.bind(str(self.sockets / "bruce.sock"))
-        (self.sockets / "bruce.sock").chmod(0o666)
+        self.at_end = ExitStack()
+        self.datagrams = self.sockets / "bruce.sock"
+        listener = self._listen() if attack.holder is Holder.SYSTEMD else None
         self.kill_words, kill_environ = self._preload(
             "kill_in_digest", "KILL_IN_DIGEST_FILE", wanted=attack.failpoint
         )
@@ -81,14 +83,23 @@ class Arena:
             directory,
             target.bootstrap,
             settings=self._settings(),
-            listener=self._listener,
+            listener=listener,
             environ={**kill_environ, **clock_environ},
         )
+        self.bruce.socket = self.datagrams
+
+    def _listen(self) -> socket.socket:
+        """The datagram socket, which outlives the daemon."""
+        listener = self.at_end.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        listener.bind(str(self.datagrams))
+        self.datagrams.chmod(0o666)
+        return listener
 
     @property
     def socket(self) -> Path:
         """Of datagrams."""
-        return self.bruce.socket
+        return self.datagrams
 
     def _preload(self, name: str, variable: str, *, wanted: bool) -> tuple[Words, dict[str, str]]:
         """Words that a library in the daemon reads, and the variables that bring it there."""
@@ -104,6 +115,7 @@ class Arena:
     def _settings(self) -> dict[str, dict[str, object]]:
         """The attack's, over ours: honest topics are the honest users', one topic is root's."""
         own: dict[str, dict[str, object]] = {
+            "ingest": {"datagram_socket": str(self.datagrams), "socket_mode": "0666"},
             "spool": {"max_bytes": ROOM_BYTES, "segment_bytes": SEGMENT_BYTES},
             "access": {"honest-*": [f"uid:{HONEST}"], FORBIDDEN: ["uid:0"]},
         }
@@ -120,12 +132,12 @@ class Arena:
         return read_identity(Layout(self.bruce.spool)), boot_id()
 
     def next_number(self) -> int:
-        """For choices that are to be repeated."""
+        """A seed for repeatable choices."""
         self._number += 1
         return self._number
 
     def good_message(self, size: int) -> bytes:
-        """A message that anybody may send, of about so many bytes."""
+        """A message that any user may send, of about this many bytes."""
         return encode(b"flood", bytes(max(1, size - 40)))
 
     def flood_good(self, stack: ExitStack, rate: int) -> None:
@@ -133,13 +145,29 @@ class Arena:
         good = [self.good_message(150)] * 100
         self.villains.append(stack.enter_context(Villain(flood(self.socket, lambda *_: good, rate))))
 
-    def tell(self, page: np.ndarray) -> None:
+    def send(self, datagrams: Sequence[bytes]) -> None:
+        """Messages of root."""
+        with connect(self.socket) as sender:
+            sender.settimeout(None)
+            for data in datagrams:
+                sender.send(data)
+
+    def count_of(self, topic: str) -> int:
+        """Records that Kafka has of a topic."""
+        with closing(
+            KafkaConsumer({"bootstrap.servers": self.target.bootstrap, "group.id": "count"})
+        ) as asking:
+            known = asking.list_topics(topic, timeout=30).topics[topic].partitions
+            places = [TopicPartition(topic, number) for number in known]
+            return sum(asking.get_watermark_offsets(place, timeout=30)[1] for place in places)
+
+    def tell(self, shared: np.ndarray) -> None:
         """Attackers may know the log's next numbers; there are no more bursts than messages."""
         for villain in list(self.villains):
-            villain.words[SEQUENCE] = villain.words[BURST] = page[Field.WRITTEN_SEQUENCE]
+            villain.words[SEQUENCE] = villain.words[BURST] = shared[Field.WRITTEN_SEQUENCE]
 
     def report(self, text: str) -> None:
-        """Something is wrong; said once, however often it is found."""
+        """Report a fault once, however often it is found."""
         if text not in self.trouble:
             self.trouble.append(text)
 
@@ -149,15 +177,15 @@ class Arena:
         self.killed += 1
 
     def tear(self) -> None:
-        """Let the next frame that is finished be torn."""
+        """Tear the next frame that is finished."""
         self.kill_words[_ARMED] = 1
 
     def torn_by_now(self) -> bool:
-        """Whether the frame that was to be torn is."""
+        """Whether that frame is torn."""
         return bool(self.kill_words[_ARMED] <= 0)
 
     def is_flowing(self) -> bool:
-        """Whether an ingest worker is there to be killed."""
+        """Whether there is an ingest worker to kill."""
         return "ingest" in self.bruce.workers()
 
     @property
@@ -166,17 +194,17 @@ class Arena:
         return int(self.kill_words[_HITS])
 
     def restarts(self) -> int:
-        """How often workers were started again, since the page was made."""
-        page = self.bruce.page()
-        if page is None:
+        """How often workers were started again, since the shared state was made."""
+        shared = self.bruce.shared()
+        if shared is None:
             return 0
-        rows = page[Field.WORKERS : Field.WORKERS + 8 * WORKER_WORDS].reshape(8, WORKER_WORDS)
+        rows = shared[Field.WORKERS : Field.WORKERS + 8 * WORKER_WORDS].reshape(8, WORKER_WORDS)
         return int(rows[:, 1].sum())
 
     def close(self) -> None:
         """Leave no process and no runtime files."""
         self.bruce.close()
-        self._listener.close()
+        self.at_end.close()
         shutil.rmtree(self.sockets, ignore_errors=True)
 
 
@@ -199,7 +227,7 @@ class Consumer:
         self._process.stdout.readline()
 
     def missing(self, phase: Phase) -> int:
-        """How many of these messages are not there yet."""
+        """How many of these messages have not arrived yet."""
         return sum(max(0, count - int(self.counts[sender])) for sender, count in phase.sent.items())
 
     def finish(self) -> np.ndarray:
@@ -253,7 +281,7 @@ def _run_phases(arena: Arena, sampler: Sampler, found: Observed, seconds: float)
         attack.control(arena, stack)
         with _honest(arena, found.control, 0, seconds):
             time.sleep(seconds)
-    # The peak of the control goes on counting until its own load is done with.
+    # The peak of the control goes on counting until its own load has ended.
     time.sleep(1.0)
     before = arena.restarts()
     found.attack.peak = sampler.begin()
@@ -268,13 +296,15 @@ def _run_phases(arena: Arena, sampler: Sampler, found: Observed, seconds: float)
     if not arena.killed and arena.bruce.pid:
         found.restarts = arena.restarts() - before - arena.torn
     found.deliverers_killed = arena.killed
+    if attack.holder is Holder.NOBODY:
+        found.may_lose = arena.killed * queue_room()
     if attack.failpoint and not arena.torn:
         arena.report("no worker died between a frame's head and its digest: nothing was tried")
 
 
 @contextmanager
 def _honest(arena: Arena, phase: Phase, first: int, seconds: float) -> Iterator[None]:
-    """Honest senders of datagrams, and of streams where there are any; their counts at the end."""
+    """Honest senders of datagrams, and of streams if there are any; their counts at the end."""
     options = LoadOptions(
         arena.socket,
         seconds=seconds,
@@ -310,7 +340,7 @@ def _start(arena: Arena) -> float:
 
 
 def _settle(arena: Arena, consumer: Consumer, found: Observed) -> None:
-    """Wait for what the honest sent, as long as any of it may come."""
+    """Wait for the honest messages, while any of them may still come."""
     with contextlib.suppress(TookTooLong):
         wait_until(
             lambda: not consumer.missing(found.control) + consumer.missing(found.attack),
@@ -321,13 +351,14 @@ def _settle(arena: Arena, consumer: Consumer, found: Observed) -> None:
 
 
 def _judge_end(arena: Arena, found: Observed) -> None:
-    """Everything dies and starts once more; the books, at last."""
+    """Kill everything, start it once more, and check the totals."""
     try:
         found.ended_ns = time.time_ns()
         arena.bruce.kill_all()
         found.start_s = _start(arena)
         status = arena.bruce.status()
         found.adds_up = adds_up(status)
+        arena.attack.judge(arena)
         arena.bruce.kill_all()
     except FAILURES as error:
         arena.report(f"the start behind it: {type(error).__name__}: {error}")
@@ -335,10 +366,15 @@ def _judge_end(arena: Arena, found: Observed) -> None:
 
 @contextmanager
 def _target(options: Options, directory: Path) -> Iterator[Target]:
-    topics: Mapping[str, int] = {**TOPICS, "flood": FLOOD_PARTITIONS, "f": FLOOD_PARTITIONS}
+    topics: Mapping[str, int] = {**TOPICS, **dict.fromkeys(("flood", "f", "dead"), FLOOD_PARTITIONS)}
     target: Any = Real(directory / "kafka", 3, topics) if options.real else Embedded(3, topics)
     with target:
         yield target
+
+
+def queue_room() -> int:
+    """Datagrams that a UNIX socket may have unread: senders wait when there are more than the limit."""
+    return int(_QUEUE_LENGTH.read_text()) + 1
 
 
 def _free_port() -> int:

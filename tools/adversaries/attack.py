@@ -1,9 +1,10 @@
-"""What an attack is."""
+"""The base class of attacks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tools.adversaries.villain import Villain, Words, flood
@@ -14,29 +15,43 @@ if TYPE_CHECKING:
 Settings = Mapping[str, Mapping[str, Any]]
 
 
+class Holder(Enum):
+    """The owner of the datagram socket while every process of the daemon is dead."""
+
+    SYSTEMD = auto()
+    """The arena, which hands it over as systemd does."""
+    HOLD_SOCKET = auto()
+    NOBODY = auto()
+    """The messages in its queue are then lost."""
+
+
 class Attack:
-    """One thing that somebody tries. The docstring of a subclass says what, and what must hold."""
+    """One kind of attack. The docstring of a subclass describes it, and the condition that must hold."""
 
     name: ClassVar[str]
     settings: ClassVar[Settings] = {}
     timed: ClassVar[bool] = True
-    """Whether the honest may be held to their latency: not where processes are killed."""
+    """Whether the latency of honest messages is judged: not when processes are killed."""
     failpoint: ClassVar[bool] = False
     """Whether workers can be killed between a frame's head and its digest."""
     clock: ClassVar[bool] = False
-    """Whether the daemon's monotonic clock can be put forward."""
+    """Whether the daemon's clocks can be set: the words are seconds, monotonic and of the time of day."""
+    holder: ClassVar[Holder] = Holder.SYSTEMD
 
     def before(self, arena: Arena) -> None:
-        """What is planted before the daemon starts."""
+        """Plant files before the daemon starts."""
 
     def control(self, arena: Arena, stack: ExitStack) -> None:
-        """Start the load that the attack is compared with, beside the honest senders."""
+        """Start the load for comparison with the attack, beside the honest senders."""
 
     def begin(self, arena: Arena, stack: ExitStack) -> None:
-        """Start what attacks; the stack ends it."""
+        """Start the attackers; the stack ends them."""
 
     def step(self, arena: Arena) -> None:
-        """Do something more, again and again while the attack goes on."""
+        """Take one more step; called repeatedly during the attack."""
+
+    def judge(self, arena: Arena) -> None:
+        """Report faults beyond those checked for every attack; afterwards the daemon runs once more."""
 
 
 class Flood(Attack):

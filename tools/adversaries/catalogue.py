@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.adversaries import floods, forging, neighbours, streams
+from tools.adversaries import floods, forging, insider, killing, neighbours, operations, streams
 from tools.adversaries.attack import Attack
 
 _ALL: tuple[type[Attack], ...] = (
@@ -14,13 +14,16 @@ _ALL: tuple[type[Attack], ...] = (
     floods.DistinctTopics,
     floods.DistinctShortTopics,
     floods.IllegalNames,
+    floods.IllegalNamesDeadLetters,
     floods.UnknownNames,
+    floods.MadeTopics,
     floods.TinyFlood,
     floods.HugeMessages,
     floods.Malformed,
     floods.DiscardRows,
     floods.QuotaNames,
     streams.IdleConnections,
+    streams.BusyConnections,
     streams.ManyUsers,
     streams.UnfinishedMessages,
     streams.SlowLoris,
@@ -33,5 +36,12 @@ _ALL: tuple[type[Attack], ...] = (
     neighbours.StatusCrowd,
     neighbours.ClockJumps,
     neighbours.KillAll,
+    killing.KillHeld,
+    killing.KillUnheld,
+    insider.GroupReader,
+    operations.PackedBomb,
+    operations.RaisingPartitioner,
+    operations.KilledReplay,
+    operations.WallClock,
 )
 ATTACKS = {attack.name: attack for attack in _ALL}

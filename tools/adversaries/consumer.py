@@ -1,9 +1,9 @@
-"""Everything that Kafka has of some topics, as it comes, and when it came: a process of its own.
+"""All records of some topics, as they come, and their times of arrival: a process of its own.
 
     python -m tools.adversaries.consumer BOOTSTRAP OUTPUT.npy COUNTS '["topic", ...]'
 
-Prints "ready". COUNTS is a file of int64: messages seen, by the number of their sender. When its input closes
-it reads on to the end of every partition, and writes SEEN rows.
+Prints "ready". COUNTS is a file of int64: distinct messages seen, by the number of their sender. When its
+input closes it reads on to the end of every partition, and writes SEEN rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ END_S = 30.0
 
 
 def rows_of(messages: list[Message], numbers: dict[str, int], at_ns: int) -> np.ndarray:
-    """SEEN rows of what came together."""
+    """SEEN rows of messages that came together."""
     rows = np.zeros(len(messages), SEEN)
     found = columns(messages, numbers)
     for name in RECORD.names or ():
@@ -40,7 +40,7 @@ def rows_of(messages: list[Message], numbers: dict[str, int], at_ns: int) -> np.
 
 
 def main() -> None:
-    """Consume what the command line says."""
+    """Consume the topics of the command line."""
     bootstrap, output, counts_path, listed = sys.argv[1:]
     numbers = {topic: number for number, topic in enumerate(json.loads(listed))}
     counts = np.memmap(counts_path, np.int64, "r+", shape=(SENDERS,))
@@ -58,6 +58,7 @@ def main() -> None:
     places = [TopicPartition(topic, number, 0) for topic in numbers for number in known[topic].partitions]
     consumer.assign(places)
     parts, reached = [np.zeros(0, SEEN)], dict[tuple[Any, Any], int]()
+    arrived = set[tuple[int, int]]()
     ends: dict[tuple[Any, Any], int] | None = None
     deadline = float("inf")
     print("ready", flush=True)
@@ -68,8 +69,12 @@ def main() -> None:
             parts.append(rows_of(messages, numbers, time.time_ns()))
             for message in messages:
                 reached[message.topic(), message.partition()] = (message.offset() or 0) + 1
-            senders = parts[-1]["sender"]
-            np.add.at(counts, senders[senders < SENDERS], 1)
+            # A message that comes twice has arrived once.
+            new = {*zip(parts[-1]["sender"].tolist(), parts[-1]["id"].tolist(), strict=True)} - arrived
+            arrived |= new
+            for sender, _ in new:
+                if sender < SENDERS:
+                    counts[sender] += 1
         elif ends is None and select.select([sys.stdin], [], [], 0)[0]:
             ends = {(p.topic, p.partition): consumer.get_watermark_offsets(p, timeout=30)[1] for p in places}
             deadline = time.monotonic() + END_S

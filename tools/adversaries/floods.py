@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from spool.wire import encode
+from spool.format.wire import encode
 from tools.adversaries.attack import Flood, Settings
 from tools.adversaries.villain import Words
 from tools.bruce_process import ROOT
@@ -55,10 +55,18 @@ class IllegalNames(Flood):
         return [encode(b"no such / name %d" % (first + i), b"v") for i in range(_ROUND)]
 
 
+class IllegalNamesDeadLetters(IllegalNames):
+    """The same, but each goes to a dead-letter topic: that takes longer, for these alone."""
+
+    name = "illegal-names-dead-letters"
+    settings: ClassVar[Settings] = {"dispatch": {"dead_letter_topic": "dead"}}
+
+
 class UnknownNames(Flood):
     """Legal names that Kafka does not have, over and over new ones: they may wait, others may not."""
 
     name = "unknown-names"
+    settings: ClassVar[Settings] = {"kafka": {"allow.auto.create.topics": False}}
     good_bytes = 60
     rate = 1_000
 
@@ -66,6 +74,13 @@ class UnknownNames(Flood):
         del words
         first = number * _ROUND
         return [encode(b"unknown.%d" % (first + i), b"v") for i in range(_ROUND)]
+
+
+class MadeTopics(UnknownNames):
+    """The same, with a Kafka that makes a topic of each name that it is asked for."""
+
+    name = "made-topics"
+    settings: ClassVar[Settings] = {"kafka": {"allow.auto.create.topics": True}}
 
 
 class TinyFlood(Flood):
@@ -82,7 +97,7 @@ class TinyFlood(Flood):
 
 
 class HugeMessages(Flood):
-    """The largest datagrams, in the flood topic, which nobody forbids."""
+    """The largest datagrams, in the flood topic, which no rule forbids."""
 
     name = "huge-messages"
     rate = 500
@@ -110,7 +125,7 @@ class Malformed(Flood):
             for _ in range(chance.randrange(1, 4)):
                 if data:
                     data[chance.randrange(len(data))] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
-            # Topics of the honest, which [access] keeps, cannot be hit by it.
+            # It cannot hit topics of honest senders: [access] protects them.
             found.append(bytes(data[: chance.randrange(len(data) + 1)] if i % 8 == 0 else data))
         return found
 

@@ -1,4 +1,4 @@
-"""Payloads that are made to look like parts of the log, and the deaths that make somebody look at them."""
+"""Payloads that are made to look like parts of the log, and kills that make a successor search it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.waiting import wait_until
 if TYPE_CHECKING:
     from tools.adversaries.arena import Arena
 
-from spool.wire import encode
+from spool.format.wire import encode
 
 _ROUND = 4
 _KILL_S, _ALL_EVERY = 0.4, 12
@@ -41,7 +41,7 @@ class Planted(Flood):
         return [encode(b"flood", value)] * _ROUND
 
     def step(self, arena: Arena) -> None:
-        """Let the next frame be torn, and its writer's successor find what is behind it."""
+        """Tear the next frame, so that its writer's successor searches the bytes after it."""
         time.sleep(_KILL_S)
         self._number += 1
         if self.whole and self._number % _ALL_EVERY == 0:
@@ -73,14 +73,14 @@ class PlantedFrame(Planted):
 
 
 class PlantedFooter(Planted):
-    """Frames with a footer behind each, where a search believes that the log is in order up to its end."""
+    """Frames with a footer after each: a search that believes it takes the log as sound up to its end."""
 
     name = "planted-footer"
     payload = planting.frames_with_footer
 
 
 class PlantedHeader(Planted):
-    """Headers of segments, with frames behind them; the whole daemon dies, too, and opens its spool again."""
+    """Headers of segments, with frames after them; the whole daemon dies, too, and opens its spool again."""
 
     name = "planted-header"
     payload = planting.headers
@@ -96,7 +96,7 @@ class PlantedZstd(Planted):
 
 
 class FakeHeads(Planted):
-    """Heads that fit in every number and claim bodies of 900 kB, 65 bytes apart, where a search comes by.
+    """Heads with plausible numbers that claim bodies of 900 kB, 65 bytes apart, in the path of a search.
 
     The successor of a killed worker must be at work as soon as among good messages.
     """

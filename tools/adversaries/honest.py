@@ -14,11 +14,11 @@ from tools.payload import NO_KEY, blank_value
 
 VALUE_BYTES = 120
 A_CONNECTION = 5
-"""Messages on each connection: accepting new ones is part of what must go on."""
+"""Messages on each connection: the daemon must go on accepting new ones, too."""
 
 
 def message(topic: str, sender: int, number: int, sent_ns: int) -> bytes:
-    """What tools/load would send, without a key."""
+    """A message like those of tools/load, without a key."""
     value = bytearray(blank_value(VALUE_BYTES))
     struct.pack_into("<IiQq", value, 0, sender, NO_KEY, number, sent_ns)
     struct.pack_into("<Q", value, len(value) - 8, number)
@@ -68,6 +68,6 @@ def _connect(path: Path) -> socket.socket:
 
 
 def _close(stream: socket.socket | None) -> None:
-    """Close what there is."""
+    """Close the connection, if there is one."""
     if stream:
         stream.close()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from spool.page import Field
-from spool.runtime import page_path
-from spool.wire import encode
+from spool.format.wire import encode
+from spool.shared.runtime import shared_state_path
+from spool.shared.state import Field
 from tools.adversaries.attack import Attack, Settings
 from tools.adversaries.villain import DONE, NOBODY, REFUSED, STOP, Villain, Words
 
@@ -29,9 +29,9 @@ _LIE = 1 << 40
 
 
 class PlantedPage(Attack):
-    """Another user plants the page before the start, in a directory that all may write to.
+    """Another user plants the shared state before the start, in a directory that all may write to.
 
-    While the daemon runs he cuts whatever is his: nothing of it may be believed, followed or mapped.
+    While the daemon runs the user truncates its files: the daemon may not believe, follow or map any of them.
     """
 
     name = "planted-page"
@@ -41,7 +41,7 @@ class PlantedPage(Attack):
         """Learn the names that the daemon uses by letting it run once, and plant each of them."""
         arena.bruce.runtime.chmod(0o1777)
         arena.bruce.start()
-        words = arena.bruce.page()
+        words = arena.bruce.shared()
         names = [path.name for path in arena.bruce.runtime.rglob("bruce-*.*") if path.is_file()]
         arena.bruce.stop()
         for path in list(arena.bruce.runtime.iterdir()):
@@ -49,23 +49,23 @@ class PlantedPage(Attack):
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        page = page_path(arena.bruce.runtime, *arena.identity())
+        shared = shared_state_path(arena.bruce.runtime, *arena.identity())
         data = bytearray(b"" if words is None else words.tobytes())
-        for field in (Field.FLOOR, Field.FRONTIER) if data else ():
+        for field in (Field.LOW_WATERMARK, Field.FRONTIER) if data else ():
             data[8 * field : 8 * field + 8] = _LIE.to_bytes(8, "little")
         self._victim = arena.directory / "victim"
         self._victim.write_text("of root\n")
-        with Villain(lambda _words: self.plant(page, names, bytes(data))):
+        with Villain(lambda _words: self.plant(shared, names, bytes(data))):
             time.sleep(0.5)
 
-    def plant(self, page: Path, names: list[str], data: bytes) -> None:
-        """The page, with a lie in it: all is delivered."""
+    def plant(self, shared: Path, names: list[str], data: bytes) -> None:
+        """Write a shared state with a lie in it: all is delivered."""
         del names
-        page.write_bytes(data)
-        page.chmod(0o666)
+        shared.write_bytes(data)
+        shared.chmod(0o666)
 
     def step(self, arena: Arena) -> None:
-        """Cut whatever of the runtime files is the attacker's own."""
+        """Truncate all runtime files that belong to the attacker."""
         with Villain(lambda _words: cut(arena.bruce.runtime)):
             time.sleep(1.0)
         if self._victim.read_bytes() != b"of root\n":
@@ -73,13 +73,13 @@ class PlantedPage(Attack):
 
 
 class PlantedLink(PlantedPage):
-    """Links to a file of root's lie where the daemon makes its own: none of them may be followed."""
+    """Links to a file of root's have the names of the daemon's files: it may follow none of them."""
 
     name = "planted-link"
 
-    def plant(self, page: Path, names: list[str], data: bytes) -> None:
+    def plant(self, shared: Path, names: list[str], data: bytes) -> None:
         del data, names
-        os.symlink(self._victim, page.with_name(f"{page.name}.tmp"))
+        os.symlink(self._victim, shared.with_name(f"{shared.name}.tmp"))
 
 
 class PlantedPipe(PlantedPage):
@@ -87,21 +87,21 @@ class PlantedPipe(PlantedPage):
 
     name = "planted-pipe"
 
-    def plant(self, page: Path, names: list[str], data: bytes) -> None:
+    def plant(self, shared: Path, names: list[str], data: bytes) -> None:
         del data
-        for name in {page.name, *names}:
-            os.mkfifo(page.with_name(name), 0o666)
+        for name in {shared.name, *names}:
+            os.mkfifo(shared.with_name(name), 0o666)
 
 
 def cut(directory: Path) -> None:
-    """Truncate every file of a directory that lets us."""
+    """Truncate every file of a directory that we may write to."""
     for path in directory.iterdir():
         with contextlib.suppress(OSError):
             os.truncate(path, 0)
 
 
 class PlantedFifo(Attack):
-    """FIFOs, directories and links named like segments in the spool, while `brucectl` looks at it.
+    """FIFOs, directories and links named like segments in the spool, while `brucectl` reads it.
 
     Every command must end, and the daemon go on.
     """
@@ -118,14 +118,14 @@ class PlantedFifo(Attack):
         (segments / f"{9_999:020d}.spare").symlink_to("/dev/zero")
 
     def step(self, arena: Arena) -> None:
-        """Look, each command with its deadline."""
+        """Run the commands, each with its deadline."""
         for arguments in (["status"], ["inspect", "segments"], ["inspect", "verify"]):
             if not brucectl_ends(arena, *arguments):
                 arena.report(f"brucectl {' '.join(arguments)} did not end within {COMMAND_S:.0f} s")
 
 
 def brucectl_ends(arena: Arena, *arguments: str) -> bool:
-    """Whether a command comes to its end."""
+    """Whether a command ends."""
     command = [sys.executable, "-c", "from cli.app import brucectl; brucectl()", *arguments]
     environ = {**arena.bruce.environ, "BRUCE_CONFIG": str(arena.bruce.config)}
     environ.pop("LD_PRELOAD", None)
@@ -206,7 +206,7 @@ class StatusCrowd(Attack):
         arena.villains.append(stack.enter_context(Villain(run, NOBODY)))
 
     def step(self, arena: Arena) -> None:
-        """/healthz answers whoever watches the service."""
+        """/healthz still answers a monitor of the service."""
         time.sleep(0.5)
         try:
             with socket.create_connection(("127.0.0.1", arena.status_port), 5.0) as client:
@@ -238,7 +238,7 @@ class ClockJumps(Attack):
 
 
 class KillAll(Attack):
-    """Every process dies at once, again and again, while somebody else holds the socket: nothing is gone."""
+    """Every process dies at once, repeatedly, while another process holds the socket: nothing is lost."""
 
     name = "kill-all"
     timed = False

@@ -28,9 +28,9 @@ class Options:
     rate: int = 500
     """Messages a second of the honest senders together."""
     settle_s: float = 60.0
-    """For all honest messages to arrive when the attack is over."""
+    """The time for all honest messages to arrive after the attack."""
     counts: bool = False
-    """Judge messages alone, neither latency nor memory nor time: on a machine that has other work."""
+    """Judge messages alone, neither latency nor memory nor time: for a machine with other work."""
     keep: bool = False
 
     def phase_s(self, attacks: int) -> float:

@@ -7,8 +7,18 @@ import struct
 import numpy as np
 import zstandard
 
-from spool.digest import digest
-from spool.wire import encode
+from spool.format.segment_format import (
+    HEADER_BYTES,
+    OLD_KEYS,
+    VERSION,
+    Keys,
+    decode_header,
+    encode_header,
+    keys_of,
+    unsigned,
+)
+from spool.format.wire import encode
+from spool.native.digest import digest
 
 HEAD = struct.Struct("<Q4sHHIIIIQQQQ")
 MAGIC = b"bfrm"
@@ -21,28 +31,29 @@ FORBIDDEN = "forbidden"
 VICTIM_UID = 0
 
 
-def frame(sequence: int, burst: int, *, previous: int = 0, topic: str = FORBIDDEN) -> bytes:
-    """A frame of one message under another's uid, whose digest is right."""
-    held = encode(topic.encode(), b"forged", timestamp=1)
+def frame(sequence: int, burst: int, *, keys: Keys = OLD_KEYS) -> bytes:
+    """A frame of one message under another's uid, whose digest is right in a segment with these keys."""
+    held = encode(FORBIDDEN.encode(), b"forged", timestamp=1)
     body = struct.pack("<II", len(held), VICTIM_UID) + held
-    head = HEAD.pack(0, MAGIC, 64, 1, 1, 0, len(body), 0, sequence, burst, 1, previous)
-    whole = struct.pack("<Q", digest(head[8:] + body, previous)) + head[8:] + body
+    mark = keys.mark.to_bytes(4, "little")
+    head = HEAD.pack(0, mark, 64, 1, 1, 0, len(body), 0, sequence, burst, 1, 0)
+    whole = struct.pack("<Q", digest(head[8:] + body, unsigned(keys.key))) + head[8:] + body
     return whole + bytes(-len(whole) % 8)
 
 
-def frames(sequence: int, burst: int) -> bytes:
-    """Frames for every number that may be next, at every alignment that their place may have."""
+def frames(sequence: int, burst: int, keys: Keys = OLD_KEYS) -> bytes:
+    """Frames for every number that may be next, at every possible alignment."""
     value, count = b"", 0
     while len(value) < MOST_BYTES:
         number = LAST_BURST if count % 2 else burst + 1 + count
         for _ in range(8):
-            value += frame(sequence + count * STEP, number) + b"\xff"
+            value += frame(sequence + count * STEP, number, keys=keys) + b"\xff"
         count += 1
     return value[:MOST_BYTES]
 
 
 def frames_with_footer(sequence: int, burst: int) -> bytes:
-    """The same, each with the beginning of a footer behind it, where a search believes that the log ends."""
+    """The same, each followed by the beginning of a footer, so that a search believes that the log ends."""
     value, count = b"", 0
     while len(value) < MOST_BYTES:
         for _ in range(8):
@@ -51,11 +62,11 @@ def frames_with_footer(sequence: int, burst: int) -> bytes:
     return value[:MOST_BYTES]
 
 
-def footer(sequence: int) -> bytes:
-    """A whole footer without marks or topics, whose check is right."""
-    body = struct.pack("<8sIIII", b"bruceftr", 1, 0, 0, 0)
-    body += struct.pack("<QQQQQ", 384, 0, sequence, 0, 0) + bytes(32) + bytes(8 * 32)
-    return body + struct.pack("<QQ8s", digest(body), len(body) + 24, b"brucefin")
+def footer(sequence: int, *, version: int = 1, end: int = HEADER_BYTES, keys: Keys = OLD_KEYS) -> bytes:
+    """A whole footer without marks or topics, whose check is right in a segment with these keys."""
+    body = struct.pack("<8sIIII", b"bruceftr", version, 0, 0, 0)
+    body += struct.pack("<QQQQQ", end, 0, sequence, 0, 0) + bytes(32) + bytes(8 * 32)
+    return body + struct.pack("<QQ8s", digest(body, unsigned(keys.key)), len(body) + 24, b"brucefin")
 
 
 def headers(sequence: int, burst: int) -> bytes:
@@ -81,8 +92,21 @@ def packed(sequence: int, burst: int) -> bytes:
     return (one * (MOST_BYTES // len(one) + 1))[:MOST_BYTES]
 
 
+def packed_bomb(spool: bytes, number: int, blocks: int) -> bytes:
+    """Segment `number` of the spool with this uuid, packed: blocks of 1 MiB, each of some 60 bytes."""
+    header = encode_header(number=number, first_sequence=number - 1, spool=spool, secret=bytes(range(16)))
+    keys, plain = keys_of(decode_header(header, "a bomb")), 1 << 20
+    held = zstandard.ZstdCompressor(write_checksum=True).compress(b"\1" * plain)
+    lengths, found = struct.pack("<II", len(held), plain), [struct.pack("<8sI52x", b"brucezst", 2), header]
+    for block in range(blocks):
+        at = HEADER_BYTES + block * plain
+        found.append(lengths + struct.pack("<Q", digest(lengths + held, unsigned(keys.key ^ at))) + held)
+    end = HEADER_BYTES + blocks * plain
+    return b"".join([*found, footer(number, version=VERSION, end=end, keys=keys)])
+
+
 def fake_heads(sequence: int, burst: int) -> bytes:
-    """Heads that claim bodies of many MiB and fit in every number: a search digests them all in vain."""
+    """Heads with plausible numbers that claim bodies of many MiB: a search digests them all in vain."""
     value = np.zeros(MOST_BYTES, np.uint8)
     head = HEAD.pack(1, MAGIC, 64, 0, 1, 0, 900_000, 0, sequence + 1, burst + 1, 1, 0)
     for at in range(0, MOST_BYTES - 64, 65):

@@ -29,7 +29,7 @@ Row = tuple[str, Observed, Verdict]
 
 
 def run_all(options: Options) -> int:
-    """Run the attacks that were asked for; the exit code."""
+    """Run the chosen attacks; the exit code."""
     names = [name for name in ATTACKS if not options.only or name in options.only]
     seconds = options.phase_s(len(names))
     print(f"seed {options.seed}; {len(names)} attacks, two phases of {seconds:.0f} s each", flush=True)

@@ -12,30 +12,30 @@ from pathlib import Path
 
 import numpy as np
 
-from spool.page import Field
+from spool.shared.state import Field
 from tools.bruce_process import Bruce
 
 PAUSE_S = 0.02
 JOIN_S = 5.0
 EVERY = 20
-"""Looks at the page for each look at memory."""
+"""Reads of the shared state for each read of memory."""
 
 
 @dataclass
 class Peak:
-    """The most that was seen in one phase."""
+    """The highest values of one phase."""
 
     pss_mib: dict[str, float] = field(default_factory=dict)
     descriptors: dict[str, int] = field(default_factory=dict)
     sync_s: float = 0.0
-    """Longest time for which something was written and the end of what is synced did not move."""
+    """Longest time for which messages were written and the synced end did not move."""
 
 
 class Sampler(threading.Thread):
-    """Looks at a daemon until it is stopped; `peak` is that of the phase that goes on."""
+    """Samples a daemon until it is stopped; `peak` is that of the present phase."""
 
     def __init__(self, bruce: Bruce, tell: Callable[[np.ndarray], None]) -> None:
-        """`tell` is given the words of the page, at each look."""
+        """`tell` gets the words of the shared state, at each sample."""
         super().__init__(name="sampler", daemon=True)
         self.peak = Peak()
         self._tell = tell
@@ -56,12 +56,12 @@ class Sampler(threading.Thread):
             number += 1
 
     def _look_at_sync(self) -> None:
-        page, now = self._bruce.page(), time.monotonic()
-        if page is None or not self._bruce.pid:
+        shared, now = self._bruce.shared(), time.monotonic()
+        if shared is None or not self._bruce.pid:
             self._since = now
             return
-        self._tell(page)
-        written, synced = int(page[Field.WRITTEN_SEQUENCE]), int(page[Field.SYNCED_SEQUENCE])
+        self._tell(shared)
+        written, synced = int(shared[Field.WRITTEN_SEQUENCE]), int(shared[Field.SYNCED_SEQUENCE])
         if synced != self._synced or written <= synced:
             self._synced, self._since = synced, now
         self.peak.sync_s = max(self.peak.sync_s, now - self._since)
@@ -76,15 +76,15 @@ class Sampler(threading.Thread):
                 )
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         self._over.set()
         if self.is_alive():
-            # A page that is a pipe may hold it for ever.
+            # If the shared state's file is a pipe, opening it may block for ever.
             self.join(JOIN_S)
 
 
 def processes(bruce: Bruce) -> dict[str, int]:
-    """{role: pid} of a daemon's processes; children that the page does not name are numbered."""
+    """{role: pid} of a daemon's processes; children that the shared state does not name are numbered."""
     found = bruce.workers()
     with contextlib.suppress(OSError):
         children = Path(f"/proc/{bruce.pid}/task/{bruce.pid}/children").read_text().split()

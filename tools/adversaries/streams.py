@@ -1,4 +1,4 @@
-"""Connections that do nothing, or almost nothing, so that others find no place."""
+"""Connections that do nothing, or almost nothing, so that no slot is left for others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from spool.wire import encode
+from spool.format.wire import encode
 from tools.adversaries.attack import Attack, Settings
 from tools.adversaries.villain import DONE, NOBODY, OTHER, REFUSED, STOP, Villain, Words
 
@@ -31,6 +31,8 @@ class StreamAttack(Attack):
 
     settings: ClassVar[Settings] = STREAMS
     connections: ClassVar[int] = 5_000
+    pause_s: ClassVar[float] = 0.05
+    """Between two rounds over those that are held."""
     uids: ClassVar[tuple[int, ...]] = (NOBODY,)
 
     def begin(self, arena: Arena, stack: ExitStack) -> None:
@@ -39,10 +41,10 @@ class StreamAttack(Attack):
             arena.villains.append(stack.enter_context(Villain(run, uid)))
 
     def first(self, stream: socket.socket) -> None:
-        """What is sent on a new connection."""
+        """Send the first bytes on a new connection."""
 
     def again(self, streams: list[socket.socket]) -> None:
-        """What is done once more, while the connections are held."""
+        """Take one more round over the held connections."""
 
     def _hold(self, path: Path, most: int) -> Callable[[Words], None]:
         def run(words: Words) -> None:
@@ -53,7 +55,7 @@ class StreamAttack(Attack):
                 else:
                     self.again(held)
                     held = [stream for stream in held if _lives(stream)]
-                    time.sleep(0.05)
+                    time.sleep(self.pause_s)
 
         return run
 
@@ -78,7 +80,7 @@ def _open(
 
 
 def _lives(stream: socket.socket) -> bool:
-    """Whether the other end has not closed it; one that has is closed here, too."""
+    """Whether the other end has not closed it; if it has, close it here, too."""
     try:
         ended = stream.recv(4096, socket.MSG_DONTWAIT) == b""
     except BlockingIOError:
@@ -96,8 +98,29 @@ class IdleConnections(StreamAttack):
     name = "idle-connections"
 
 
+class BusyConnections(StreamAttack):
+    """1,000 connections that send all the time: an honest stream waits no longer than for 4 that do.
+
+    They send messages that [access] forbids, so that others wait neither for disk nor for Kafka.
+    """
+
+    name = "busy-connections"
+    pause_s = 0.0
+    connections = 1_000
+    _data = encode(b"honest-0", b"not permitted") * 60
+
+    def control(self, arena: Arena, stack: ExitStack) -> None:
+        """Send as much, as far as the daemon takes it, on few connections."""
+        arena.villains.append(stack.enter_context(Villain(self._hold(arena.stream, 4), NOBODY)))
+
+    def again(self, streams: list[socket.socket]) -> None:
+        for stream in streams:
+            with contextlib.suppress(OSError):
+                stream.send(self._data, socket.MSG_DONTWAIT)
+
+
 class ManyUsers(StreamAttack):
-    """The same, of three users: what is left for others may not depend on one user alone."""
+    """The same, of three users: the slots left for others may not depend on one user alone."""
 
     name = "idle-of-three"
     uids = (NOBODY, OTHER, 65_531)
@@ -142,38 +165,58 @@ class SlowLoris(StreamAttack):
 
 
 class TcpHalfOpen(Attack):
-    """Connections by TCP whose peer is gone without a word, and others that are reset in a message."""
+    """TCP connections whose peer vanishes, or resets: others wait no longer than beside complete ones.
+
+    The control connects, sends a message and closes, as fast as it can.
+    """
 
     name = "tcp-half-open"
     settings: ClassVar[Settings] = {
         "ingest": {"stream_socket": "STREAM", "tcp_port": 0},
         "spool": _SPOOL,
     }
+    _half = encode(b"flood", bytes(10_000))[:5_000]
+    _whole = encode(b"honest-0", b"not permitted")
+
+    def control(self, arena: Arena, stack: ExitStack) -> None:
+        """Open as many connections, as far as they are accepted, and close each after a message."""
+        arena.villains.append(stack.enter_context(Villain(_by_tcp(arena.tcp_port, self._whole, _close))))
 
     def begin(self, arena: Arena, stack: ExitStack) -> None:
-        port = arena.tcp_port
-        data = encode(b"flood", bytes(10_000))
+        held: list[socket.socket] = []
 
-        def run(words: Words) -> None:
-            held: list[socket.socket] = []
-            while not words[STOP]:
-                stream = socket.socket()
-                try:
-                    stream.settimeout(0.2)
-                    stream.connect(("127.0.0.1", port))
-                    stream.send(data[: len(data) // 2])
-                except OSError:
-                    words[REFUSED] += 1
-                    stream.close()
-                    time.sleep(0.01)
-                    continue
-                words[DONE] += 1
-                if words[DONE] % 2:
-                    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER)
-                    stream.close()
-                elif len(held) < 4_000:  # noqa: PLR2004  (below the descriptors that a process may have)
-                    held.append(stream)
-                else:
-                    stream.close()
+        def leave(stream: socket.socket, number: int) -> None:
+            if number % 2:
+                stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER)
+                stream.close()
+            elif len(held) < 4_000:  # noqa: PLR2004  (below the descriptors that a process may have)
+                held.append(stream)
+            else:
+                stream.close()
 
-        arena.villains.append(stack.enter_context(Villain(run)))
+        arena.villains.append(stack.enter_context(Villain(_by_tcp(arena.tcp_port, self._half, leave))))
+
+
+def _close(stream: socket.socket, _number: int) -> None:
+    stream.close()
+
+
+def _by_tcp(port: int, data: bytes, leave: Callable[[socket.socket, int], None]) -> Callable[[Words], None]:
+    """Connect again and again, and `leave` each connection, with its number, behind `data`."""
+
+    def run(words: Words) -> None:
+        while not words[STOP]:
+            stream = socket.socket()
+            try:
+                stream.settimeout(0.2)
+                stream.connect(("127.0.0.1", port))
+                stream.send(data)
+            except OSError:
+                words[REFUSED] += 1
+                stream.close()
+                time.sleep(0.01)
+                continue
+            words[DONE] += 1
+            leave(stream, words[DONE])
+
+    return run

@@ -1,4 +1,4 @@
-"""A process of another user, forked: what it may do is what any user of the host may do."""
+"""A forked process of another user: it may do what any user of the host may do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Words = npt.NDArray[np.int64]
 
 
 class Villain:
-    """Runs a function as another user until the block ends, or it is told to stop."""
+    """Runs a function as another user until the block ends, or until `stop`."""
 
     def __init__(self, run: Callable[[Words], object], uid: int = NOBODY) -> None:
         self.words: Words = np.frombuffer(mmap.mmap(-1, 8 * WORDS), np.int64)
@@ -53,7 +53,7 @@ class Villain:
         self.words[STOP] = 1
 
     def stop(self) -> None:
-        """Return when it has ended, by SIGKILL if it does not by itself."""
+        """End it, by SIGKILL if it does not end by itself; return when it has ended."""
         self.ask_to_stop()
         end = time.monotonic() + STOP_S
         while self.pid and not os.waitpid(self.pid, os.WNOHANG)[0]:
@@ -73,7 +73,7 @@ class Villain:
 
 
 def connect(path: Path, kind: int = socket.SOCK_DGRAM) -> socket.socket:
-    """A connected UNIX socket; waits for it where there is none at the moment. Raises OSError."""
+    """A connected UNIX socket; waits while there is none. Raises OSError."""
     for left in range(500, -1, -1):
         sender = socket.socket(socket.AF_UNIX, kind)
         try:
@@ -92,7 +92,7 @@ def connect(path: Path, kind: int = socket.SOCK_DGRAM) -> socket.socket:
 def flood(
     path: Path, datagrams: Callable[[Words, int], Sequence[bytes]], rate: int
 ) -> Callable[[Words], None]:
-    """Send what `datagrams` gives for the n-th round, at so many a second, as far as it is taken."""
+    """Send the `datagrams` of the n-th round, so many a second, as far as the daemon takes them."""
 
     def run(words: Words) -> None:
         sender, number, begun = connect(path), 0, time.monotonic()
@@ -108,7 +108,7 @@ def flood(
 
 
 def _send(sender: socket.socket, path: Path, data: bytes, words: Words) -> socket.socket:
-    """Send one; the socket for the next, another one where the daemon has gone away."""
+    """Send one; returns the socket for the next, a new one if the daemon has gone away."""
     try:
         sender.send(data)
     except TimeoutError:

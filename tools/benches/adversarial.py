@@ -1,10 +1,11 @@
-"""The worst contents of a segment that can be thought of, beside an ordinary one of the same bytes.
+"""The worst contents of a segment, beside an ordinary one of the same bytes.
 
-Each is stored as a daemon stores it, and left as a power loss leaves it. Then a process of its own seals it
-(`seal`), opens the spool of another boot (`start`), or looks at it: `verify`, `decode`, `find`, and `count`,
-of what waits by topic. `pack` packs the sealed one. An act that takes longer than --limit seconds is ended,
-and shown as "> limit". Required is at most 3 times the cost of the ordinary segment, and that twice the bytes
-cost twice the time, with something for what each costs at all.
+The bench stores each like a daemon, and leaves it as after a power loss. Then a process of its own seals it
+(`seal`), opens the spool of another boot (`start`), or reads it: `verify`, `decode`, `find`, and `count`, of
+waiting messages by topic. `pack` packs the sealed one. An act that takes longer than --limit seconds is
+ended, and shown as "> limit". The limit is 3 times the cost of the ordinary segment, and twice the time for
+twice the bytes, with an allowance for fixed costs. For contents with more messages in the same bytes, the
+cost of one message is shown, too, without a limit.
 """
 
 from __future__ import annotations
@@ -23,23 +24,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from spool.backlog import Backlog
-from spool.check import Check
-from spool.decode import decode
 from spool.errors import SpoolFull
-from spool.format import HEADER_BYTES, SECRET_BYTES
-from spool.frame import POSITION, tail_at_start
+from spool.format.batch import Topics, decode
+from spool.format.frame import POSITION, tail_at_start
+from spool.format.packed import pack
+from spool.format.scan import Scan, digest_address, read_header
+from spool.format.segment import Identity, create_spare, seal
+from spool.format.segment_format import HEADER_BYTES, SECRET_BYTES
+from spool.format.wire import MAX_DATAGRAM_BYTES, Reason, encode
+from spool.fsck.check import Check
 from spool.layout import Layout
+from spool.log.recovery import boot_id, open_spool
+from spool.log.writer import Writer
 from spool.options import SpoolOptions
-from spool.packed import pack
-from spool.page import Field, Page
-from spool.pattern import Plain
-from spool.record import Topics
-from spool.recovery import boot_id, open_spool
-from spool.scan import Scan, digest_address, read_header
-from spool.segment import Identity, create_spare, seal
-from spool.wire import MAX_DATAGRAM_BYTES, Reason, encode
-from spool.writer import Writer
+from spool.read.backlog import Backlog
+from spool.read.files import Plain
+from spool.shared.state import Field, SharedState
 from tools.adversaries import planting
 from tools.benches.bench import Bench
 from tools.benches.report import Figure
@@ -56,8 +56,10 @@ _DAMAGED: Mapping[str, int] = {
     "planted frames": 50_000,
     "magic words": 50_000,
 }
-"""One byte in so many is wrong: behind it a frame is searched for, where these contents are in the way."""
-_WARM_BYTES = 64 << 10
+"""One byte in this many is wrong: the search for the next frame after it has to pass these contents."""
+_WARM = ("damage", "distinct short topics")
+"""Kernels are compiled, or loaded, on these before anything is timed."""
+_WARM_BYTES = 256 << 10
 ABSENT = b"a text that is nowhere"
 PREPARE_S = 10.0
 Burst = tuple[list[bytes], Mapping[int, tuple[int, bytes]]]
@@ -73,7 +75,7 @@ def _value(make: Callable[[int], bytes]) -> Contents:
 
 
 def _nested(number: int) -> bytes:
-    """Heads within the bodies that other heads claim, each twice as long as the next."""
+    """Heads within the bodies that other heads claim, each twice the size of the next."""
     heads = [
         planting.HEAD.pack(1, b"bfrm", 64, 0, 0, 0, 1 << i, 0, number, number, 1, 0) for i in range(7, 20)
     ]
@@ -96,11 +98,11 @@ CASES: Mapping[str, Contents] = {
     "discard rows only": lambda _n: (b"", dict.fromkeys(range(1, 10), (1, b"x" * 250))),
     "damage": lambda n: (encode(b"orders", b"v%d" % n), {}),
 }
-"""What the n-th message is; what is refused in its burst."""
+"""The n-th message; the refused datagrams of its burst."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """How large, which, and how long."""
+    """Options for sizes, contents, acts and the time limit."""
     parser.add_argument("--mib", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--large", action="store_true", help=f"segments of {_LARGE} MiB, too")
     parser.add_argument("--limit", type=float, default=20.0, help="seconds; default 20")
@@ -113,13 +115,14 @@ def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
     sizes = sorted(set(options.mib) | ({_LARGE} if options.large else set()))
     cases = [ORDINARY, *(case for case in options.cases if case != ORDINARY)]
     took: dict[tuple[str, str, int], list[float]] = {}
+    held: dict[tuple[str, int], int] = {}
     work = bench.directory / "adversarial"
     shutil.rmtree(work, ignore_errors=True)
-    warm = make_segment(work / "warm", "damage", _WARM_BYTES)
+    warm = [make_segment(work / f"warm-{at}", case, _WARM_BYTES)[0] for at, case in enumerate(_WARM)]
     for case in cases:
         for mib in sizes:
             shutil.rmtree(work / "made", ignore_errors=True)
-            path = make_segment(work / "made", case, mib * _MIB)
+            path, held[case, mib] = make_segment(work / "made", case, mib * _MIB)
             for act in options.acts:
                 values = [timed(act, path, warm, options.limit) for _ in range(bench.repeat)]
                 took[act, case, mib] = values
@@ -127,6 +130,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
     for act in options.acts:
         for case in cases:
             yield from _figures(took, act, case, sizes, options.limit)
+            yield from _by_message(took, held, act, case, sizes[-1], options.limit)
 
 
 def _figures(
@@ -140,7 +144,7 @@ def _figures(
         values, usual = took[act, case, mib], took[act, ORDINARY, mib]
         name = f"{act}, {case}, {mib} MiB"
         shown = [1000 * value / mib for value in values]
-        remark = f"> limit ({limit:g} s)" if max(values) >= limit else ""
+        remark = _remark(values, limit)
         if case == ORDINARY:
             yield Figure(name, shown, "ms/MiB", remark=remark)
         else:
@@ -153,15 +157,40 @@ def _figures(
             yield Figure(name, many, "s", at_most=MOST_GROWTH, baseline=few)
 
 
-def make_segment(directory: Path, case: str, size: int) -> Path:
-    """A spool of one segment of so many bytes, of another boot; the segment's file, without its name."""
+def _by_message(
+    took: Mapping[tuple[str, str, int], Sequence[float]],
+    held: Mapping[tuple[str, int], int],
+    act: str,
+    case: str,
+    mib: int,
+    limit: float,
+) -> Iterator[Figure]:
+    if (messages := held[case, mib]) > (usual := held[ORDINARY, mib]):
+        values = took[act, case, mib]
+        shown = [1e9 * value / messages for value in values]
+        baseline = [1e9 * value / usual for value in took[act, ORDINARY, mib]]
+        yield Figure(
+            f"{act}, {case}, {mib} MiB, by message",
+            shown,
+            "ns",
+            baseline=baseline,
+            remark=_remark(values, limit),
+        )
+
+
+def _remark(values: Sequence[float], limit: float) -> str:
+    return f"> limit ({limit:g} s)" if max(values) >= limit else ""
+
+
+def make_segment(directory: Path, case: str, size: int) -> tuple[Path, int]:
+    """A spool of one segment of this many bytes, of another boot: (its file, without its name, messages)."""
     layout = Layout(directory / "spool")
     layout.segments.mkdir(parents=True)
     identity = Identity(SPOOL, ELSEWHERE, secrets.token_bytes(SECRET_BYTES))
     create_spare(layout, identity, 1, size)
-    page = Page(directory / "page")
-    page.words[Field.SPARE] = 1
-    writer, number = Writer(layout, identity, page), 0
+    shared = SharedState(directory / "page")
+    shared.words[Field.SPARE] = 1
+    writer, number = Writer(layout, identity, shared), 0
     with contextlib.suppress(SpoolFull):
         while True:
             held, refused = _burst(case, number)
@@ -175,11 +204,11 @@ def make_segment(directory: Path, case: str, size: int) -> Path:
             for at in range(2 * HEADER_BYTES, end, _DAMAGED[case]):
                 file.seek(at)
                 file.write(b"\xa5")
-    return path
+    return path, number
 
 
 def _burst(case: str, number: int) -> Burst:
-    """One burst from this number on, as many as a queue would give; small, where damage is to hit many."""
+    """One burst from this number on, as many as a queue gives; a small one if damage must hit many."""
     most, contents = _FEW if case == "damage" else _BURST, CASES[case]
     held: list[bytes] = []
     refused: Mapping[int, tuple[int, bytes]] = {}
@@ -199,20 +228,21 @@ def copied(made: Path) -> Path:
     return copy / "spool/segments" / made.name
 
 
-def timed(act: str, made: Path, warm: Path, limit_s: float) -> float:
-    """Seconds that an act takes, in a process of its own; the limit, where it takes longer.
+def timed(act: str, made: Path, warm: Sequence[Path], limit_s: float) -> float:
+    """Seconds that an act takes, in a process of its own; the limit, if it takes longer.
 
-    What is compiled or loaded at first is so on the segment `warm`.
+    The process first compiles and loads its kernels on the segments `warm`.
     """
-    (prepare, run), path, first = ACTS[act], copied(made), copied(warm)
+    (prepare, run), path, first = ACTS[act], copied(made), [copied(one) for one in warm]
     own, theirs = os.pipe()
     pid = os.fork()
     if not pid:
         code = 1
         try:
-            # That a host went down is said of every start.
+            # Every start here logs that the host went down.
             logging.disable()
-            run(prepare(first))
+            for one in first:
+                run(prepare(one))
             target = prepare(path)
             begun = time.monotonic()
             run(target)
@@ -222,7 +252,7 @@ def timed(act: str, made: Path, warm: Path, limit_s: float) -> float:
             os._exit(code)
     os.close(theirs)
     try:
-        # Preparing takes its part: to pack a segment, it must be sealed.
+        # Preparing takes time, too: a segment must be sealed before it is packed.
         ready, _, _ = select.select([own], [], [], limit_s + PREPARE_S)
         said = os.read(own, 100) if ready else b""
     finally:
@@ -254,7 +284,7 @@ def _verify(path: Path) -> None:
 
 def _decode(path: Path, wanted: Plain | None = None) -> None:
     with path.open("rb", buffering=0) as file:
-        topics, scan = Topics(), Scan(file.fileno(), tail_at_start(read_header(path)))
+        topics, scan = Topics.of_reader(), Scan(file.fileno(), tail_at_start(read_header(path)))
         for chunk in scan.all():
             if wanted is None or wanted.may_lie_in(chunk.data):
                 batch = decode(chunk.data, chunk.offset, chunk.frames, topics, digest_address())
@@ -263,7 +293,7 @@ def _decode(path: Path, wanted: Plain | None = None) -> None:
 
 
 def _find(path: Path) -> None:
-    """A text that no message holds."""
+    """Find a text that no message holds."""
     _decode(path, Plain(ABSENT))
 
 
@@ -291,6 +321,6 @@ ACTS: Mapping[str, tuple[Callable[[Path], Path], Callable[[Path], object]]] = {
     "count": (_same, _count),
     "pack": (_sealed, _pack),
 }
-"""What is done before, and what is timed."""
+"""By act, the preparation, and the timed function."""
 
 assert boot_id() != ELSEWHERE

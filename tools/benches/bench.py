@@ -1,4 +1,4 @@
-"""One run of tools/bench: where it works, how often it repeats, and what it starts."""
+"""One run of tools/bench: its directory, its repetitions, and the processes that it starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spool.page import Field
+from spool.shared.state import Field
 from tools.bruce_process import NOWHERE, Bruce
 from tools.load import LoadOptions
 from tools.load_process import run_load
@@ -24,7 +24,7 @@ _ROOM_BYTES = 64 << 30
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The frame of a run."""
+    """The settings and resources of a run."""
 
     directory: Path
     """Large files are made and removed below it."""
@@ -38,7 +38,7 @@ class Bench:
         return self.directory / "programs"
 
     def scaled(self, count: float) -> int:
-        """A count, as large as this run has it."""
+        """A count, at the scale of this run."""
         return max(1, int(count * self.scale))
 
     @contextmanager
@@ -53,7 +53,12 @@ class Bench:
         """A daemon with an empty spool, not started; its files are gone afterwards."""
         directory = place or self.directory / "bruce"
         shutil.rmtree(directory, ignore_errors=True)
-        merged = {"spool": {"max_bytes": _ROOM_BYTES}, **(settings or {})}
+        # Every message of the load has a key of its own; by `any` they go out as the C program sends them.
+        merged: dict[str, Mapping[str, object]] = {
+            "spool": {"max_bytes": _ROOM_BYTES},
+            "dispatch": {"partitioner": "any"},
+            **(settings or {}),
+        }
         try:
             with Bruce(directory, servers, settings=merged, environ=environ) as bruce:
                 yield bruce
@@ -82,20 +87,20 @@ def accept(bruce: Bruce, options: LoadOptions, timeout_s: float = 600.0) -> dict
 
 
 def warm_up(bruce: Bruce) -> None:
-    """Let everything run once."""
+    """Run everything once."""
     accept(bruce, LoadOptions(bruce.socket, count=WARM_UP))
 
 
 def await_delivered(bruce: Bruce, timeout_s: float) -> None:
-    """Until everything that is written is delivered, and known to be."""
+    """Wait until everything that is written is delivered, and marked so."""
     wait_until(
-        lambda: bruce.word(Field.FLOOR) >= bruce.word(Field.WRITTEN_SEQUENCE) > 0,
+        lambda: bruce.word(Field.LOW_WATERMARK) >= bruce.word(Field.WRITTEN_SEQUENCE) > 0,
         timeout_s,
         "the backlog to go",
     )
 
 
 def use_processors(count: int) -> None:
-    """Run on the first processors only, and all that is started from here."""
+    """Run on the first processors only, with all processes started from here."""
     if count:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])

@@ -1,8 +1,8 @@
 """A spooled backlog delivered, with identity header and a report a message, against librdkafka in C.
 
 The C program makes its messages in memory and sends them to the same topic with the same properties. Both
-are timed from a tenth of the reports to the last, so that neither's start counts; bruce's reports are seen
-as its floor on the shared page, which moves with its marks.
+are timed from a tenth of the reports to the last, so that neither's start counts; the reports of bruce are
+read as its low watermark in the shared state, which moves with its marks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from spool.page import Field
+from spool.shared.state import Field
 from tools.benches.bench import TOPIC, Bench, accept
 from tools.benches.machine import Skipped, compile_c, cpu_seconds, librdkafka_path
 from tools.benches.report import Figure
@@ -30,7 +30,7 @@ LOOK_S = 0.002
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """How much, and where to."""
+    """Options for the messages and the cluster."""
     parser.add_argument("--count", type=int, default=5_000_000)
     parser.add_argument("--bytes", type=int, default=120, help="of key and value together; default 120")
     parser.add_argument("--kafka", nargs="+", choices=("embedded", "real"), default=["embedded", "real"])
@@ -44,7 +44,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
         rates: list[tuple[float, float]] = []
         bases: list[tuple[float, float]] = []
         for _ in range(bench.repeat):
-            # A cluster of its own for each: neither finds the other's data in the page cache's way.
+            # A cluster of its own for each: the other's data do not take its room in the page cache.
             with bench.kafka(kind, brokers=options.brokers, partitions=options.partitions) as kafka:
                 bases.append(produce(bench, kafka, options))
             with bench.kafka(kind, brokers=options.brokers, partitions=options.partitions) as kafka:
@@ -95,20 +95,19 @@ def drain(bench: Bench, kafka: Target, options: argparse.Namespace) -> tuple[flo
 def follow_floor(bruce: Bruce, count: int, began: float) -> tuple[float, float]:
     """(seconds, CPU seconds of the worker) of `count` messages, from those after the first tenth.
 
-    Of too few to be told apart from one look to the next: with the worker's start, from when it `began`.
+    If all were delivered between two samples: with the worker's start, from when it `began`.
     """
     pid = bruce.workers()["delivery"]
     end = time.monotonic() + TIMEOUT_S
     seen: tuple[float, float, int] | None = None
     while (now := time.monotonic()) < end:
-        floor = bruce.word(Field.FLOOR)
+        floor = bruce.word(Field.LOW_WATERMARK)
         if seen is None and floor >= count // 10:
             seen = now, cpu_seconds(pid), floor
         if seen and floor >= count:
             used = cpu_seconds(pid)
-            # The kernel counts CPU in ticks: within one, nothing was used.
-            at, before, done = seen if seen[2] < count and used > seen[1] else (began, 0.0, 0)
-            # The floor moves in steps: what counts is from where it was seen.
+            at, before, done = seen if seen[2] < count else (began, 0.0, 0)
+            # The low watermark moves in steps: count from the first step that was sampled.
             share = 1 - done / count
             return (now - at) / share, (used - before) / share
         time.sleep(LOOK_S)

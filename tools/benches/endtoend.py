@@ -1,8 +1,8 @@
 """From datagram to acknowledgement, on two cores, to the embedded Kafka, and whether the backlog grows.
 
-Senders, daemon and Kafka share the processors (`--processors`). The senders keep an open schedule; what is
-written and what is delivered is sampled from the shared page, and a line laid through the backlog of the
-second half says by how many messages a second it grows.
+Senders, daemon and Kafka share the processors (`--processors`). The senders keep an open schedule; the bench
+samples the written and the delivered messages from the shared state. A line through the backlog of the second
+half gives its growth in messages a second.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from spool.page import Field
+from spool.shared.state import Field
 from tools.benches.bench import Bench, await_delivered, warm_up
 from tools.benches.report import Figure
 from tools.bruce_process import Bruce
@@ -29,7 +29,7 @@ SETTLE_S = 300.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """How fast, and how long."""
+    """Options for the rate and the duration."""
     parser.add_argument("--rate", type=int, default=405_000, help="messages a second; 0: as fast as it goes")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--size", type=int, default=150)
@@ -75,16 +75,18 @@ def sample(bruce: Bruce, load: RunningLoad) -> npt.NDArray[np.float64]:
     """(seconds, written, floor) while the load runs and sends."""
     rows, first = [], bruce.word(Field.WRITTEN_SEQUENCE)
     while load.running:
-        page = bruce.page()
-        if page is not None and page[Field.WRITTEN_SEQUENCE] > first:
-            rows.append((time.monotonic(), float(page[Field.WRITTEN_SEQUENCE]), float(page[Field.FLOOR])))
+        shared = bruce.shared()
+        if shared is not None and shared[Field.WRITTEN_SEQUENCE] > first:
+            rows.append(
+                (time.monotonic(), float(shared[Field.WRITTEN_SEQUENCE]), float(shared[Field.LOW_WATERMARK]))
+            )
         time.sleep(SAMPLE_S)
     return np.array(rows)
 
 
 def judge(samples: npt.NDArray[np.float64]) -> tuple[float, float, float, float]:
-    """What the second half of the samples says."""
-    # Trailing samples in which nothing comes any more belong to the end of the load, not to the load.
+    """The figures of the second half of the samples."""
+    # Trailing samples without new messages belong to the end of the load, not to the load.
     last = int(np.flatnonzero(samples[:, 1] < samples[-1, 1])[-1])
     seconds, written, floor = samples[last // 2 : last + 1].T
     backlog = written - floor

@@ -1,4 +1,4 @@
-"""Filesystems in files, mounted for a while, and frozen. As root, on Linux, where loop devices work."""
+"""Filesystems in files, mounted for a while, and frozen. As root, on Linux with loop devices."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def mounted(image: Path, at: Path, size_bytes: int) -> Iterator[Path]:
 
 @contextmanager
 def frozen(at: Path) -> Iterator[None]:
-    """Let everything that writes to this filesystem wait. Raises Skipped."""
+    """Make every write to this filesystem wait. Raises Skipped."""
     _run("fsfreeze", "--freeze", at)
     try:
         yield

@@ -1,22 +1,22 @@
-"""`brucectl` on a spool: how fast it reads, how soon it answers, and what the intake notices of it.
+"""`brucectl` on a spool: how fast it reads, how soon it answers, and how much it slows the intake.
 
-`verify` and `find` are held against `xxhsum -H3` of the same files: XXH3 is the fastest of its hashes, and
-what it takes by default stands beside it. Without the program, the same in Python, in blocks of 64 KiB, one
-file after the other. Files are dropped from the page cache before each. The start of Python is part of what
-an operator waits for, so it counts. What further processors give is seen where no disk is waited for: with
-the files in the page cache, on one of them and on all.
+`verify` and `find` are compared with `xxhsum -H3` of the same files: XXH3 is the fastest of its hashes, and
+the time of its default hash is shown, too. Without the program, the same in Python, in blocks of 64 KiB, one
+file after the other. Files are dropped from the page cache before each. An operator also waits for the start
+of Python, so it counts. The gain from further processors is measured without waits for the disk: with the
+files in the page cache, on one processor and on all.
 
-Then senders send as fast as they are let, in ten lives of a daemon. Each has four turns: alone, beside
-company twice, alone again; so whatever goes up or down in a life, as the size of its spool, weighs on both
-alike. What counts is the median of the lives' ratios. Their spread is told, and that of all messages to all,
-and how much CPU time the company took. A turn beside company ends when its last command has.
+Then senders send as fast as they can, in ten lives of a daemon. Each has four turns: alone, beside company
+twice, alone again; so a trend within a life, such as the size of its spool, affects both alike. The result is
+the median of the lives' ratios. The bench also shows their spread, the ratio over all messages, and the CPU
+time of the company. A turn beside company ends when its last command has.
 
-By default somebody looks: every ten seconds one `inspect`, of each kind in turn, and one `status`, as a check
-does. With `--company never-stopping` the next `inspect` begins when one has ended. With `computing` somebody
-only computes, in a shell that reads nothing: what that costs is no matter of bruce; how much less a processor
-gets done while another is busy is measured beside it. All commands must succeed.
+By default the company runs every ten seconds one `inspect`, of each kind in turn, and one `status`, like a
+monitor. With `--company never-stopping` the next `inspect` begins when one has ended. With `computing` a
+shell only computes, and reads nothing: its cost is not due to bruce; the bench also measures how much less a
+processor gets done while another is busy. All commands must succeed.
 
-Commands find bruce's modules compiled to bytecode, as an installed package has them.
+Commands find bruce's modules compiled to bytecode, like those of an installed package.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from typing import NamedTuple
 import xxhash
 
 from cli.start import POLITE
-from spool.page import Field
+from spool.shared.state import Field
 from tools.benches.bench import Bench, accept, warm_up
 from tools.benches.machine import cpu_seconds
 from tools.benches.report import Figure
@@ -60,7 +60,7 @@ EVERY_S, WORK_S = 10.0, 3.0
 BEGUN = 100_000
 """Messages after which senders are at full speed."""
 COMPUTING = ("nice", "-n", str(POLITE), "sh", "-c", "while :; do :; done")
-"""As polite as `inspect` is."""
+"""The same priority as `inspect`."""
 LOOKS = (
     ("inspect", "segments"),
     ("inspect", "records", "--limit", "1000"),
@@ -70,8 +70,8 @@ LOOKS = (
     ("inspect", "export", "--limit", "1000"),
     ("inspect", "show", "10000"),
 )
-"""What somebody looks at; of a spool in use each exits with 0. Seven, of which three come in a turn of 30 s:
-so none always comes at the same time of a life."""
+"""The commands; on a spool in use each exits with 0. There are seven, and three run in a turn of 30 s: so
+none always runs at the same time of a life."""
 _GIB = 1 << 30
 
 
@@ -81,7 +81,7 @@ class Turn(NamedTuple):
     messages: int
     seconds: float
     commands: int
-    """That were run meanwhile."""
+    """Commands that ran meanwhile."""
     company_s: float
     """CPU seconds that they took."""
     ingest_s: float
@@ -94,7 +94,7 @@ class Turn(NamedTuple):
 
 
 class Life(NamedTuple):
-    """Of a daemon."""
+    """One life of a daemon."""
 
     alone: Turn
     beside: Turn
@@ -102,12 +102,12 @@ class Life(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Of the intake that is left."""
+        """The share of the intake that is left."""
         return self.beside.rate / self.alone.rate
 
 
 Company = Callable[[Bruce, threading.Event], int]
-"""Who is there besides, until told that it is enough: how many commands were run."""
+"""The company, until the event is set: returns how many commands it ran."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -170,7 +170,7 @@ def measure_reading(bench: Bench, options: argparse.Namespace) -> Iterator[Figur
 
 
 def measure_processors(bench: Bench) -> Figure:
-    """What a processor gets done while the other is busy: two that share a core or its caches get less."""
+    """The work that a processor does while the other is busy: two that share a core or its caches do less."""
     seconds = max(0.1, WORK_S * bench.scale)
     alone, beside = [], []
     for _ in range(bench.repeat):
@@ -182,7 +182,7 @@ def measure_processors(bench: Bench) -> Figure:
 
 
 def work(seconds: float) -> float:
-    """Pieces of the same work that are done in a second of CPU."""
+    """Pieces of the same work done in a second of CPU."""
     begun, pieces = time.thread_time(), 0
     while (used := time.thread_time() - begun) < seconds:
         sum(range(10_000))
@@ -191,7 +191,7 @@ def work(seconds: float) -> float:
 
 
 def measure_intake(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
-    """How much of the intake is left beside company, and how fast it is with it and without."""
+    """The share of the intake that is left beside company, and its speed with it and without."""
     seconds = max(1.0, options.seconds * bench.scale)
     # Over all lives: a turn has only some of them.
     company = COMPANY[options.company](itertools.cycle(LOOKS))
@@ -203,7 +203,7 @@ def measure_intake(bench: Bench, options: argparse.Namespace) -> Iterator[Figure
 
 
 def judge(lives: Sequence[Life], kind: str) -> Iterator[Figure]:
-    """What the lives say: the median of their ratios, and all of them together."""
+    """The figures of all lives: the median of their ratios, and their sum."""
     alone, beside = (together(turns) for turns in zip(*lives, strict=True))
     ratios = sorted(life.ratio for life in lives)
     yield Figure(
@@ -246,13 +246,13 @@ def live(bench: Bench, seconds: float, company: Sequence[Company]) -> Life:
 
 
 def await_load(bruce: Bruce) -> None:
-    """Until senders send."""
+    """Wait until senders send."""
     before = bruce.word(Field.WRITTEN_SEQUENCE)
     wait_until(lambda: bruce.word(Field.WRITTEN_SEQUENCE) > before + BEGUN, 60, "senders to send")
 
 
 def turn(bruce: Bruce, seconds: float, company: Sequence[Company], threads: ThreadPoolExecutor) -> Turn:
-    """So long, and until the company has ended."""
+    """One turn: at least this long, until the company has ended."""
     pid, done = bruce.workers()["ingest"], threading.Event()
     ingest, before = cpu_seconds(pid), bruce.word(Field.WRITTEN_SEQUENCE)
     used, begun = children_seconds(), time.monotonic()
@@ -271,7 +271,7 @@ def children_seconds() -> float:
 
 
 def look_on(bruce: Bruce, done: threading.Event, looks: Iterator[Sequence[str]], every_s: float) -> int:
-    """Look until told that it is enough: how many commands were run."""
+    """Run commands until the event is set: how many ran."""
     number = 0
     while not done.is_set():
         begun = time.monotonic()
@@ -282,7 +282,7 @@ def look_on(bruce: Bruce, done: threading.Event, looks: Iterator[Sequence[str]],
 
 
 def check(bruce: Bruce, done: threading.Event) -> int:
-    """Ask for the status again and again, as a check does: how often. It exits with 1: Kafka is away."""
+    """Ask for the status repeatedly, like a monitor: how often. It exits with 1, since Kafka is away."""
     for number in itertools.count(1):
         ask(bruce, STATUS, 0, 1)
         if done.wait(EVERY_S):
@@ -291,7 +291,7 @@ def check(bruce: Bruce, done: threading.Event) -> int:
 
 
 def compute(_: Bruce, done: threading.Event) -> int:
-    """Take a processor, and nothing else."""
+    """Keep a processor busy, and nothing else."""
     with subprocess.Popen(COMPUTING) as computing:
         done.wait()
         computing.kill()
@@ -303,7 +303,7 @@ COMPANY: dict[str, Callable[[Iterator[Sequence[str]]], tuple[Company, ...]]] = {
     "never-stopping": lambda looks: (lambda bruce, done: look_on(bruce, done, looks, 0.0), check),
     "computing": lambda _: (compute,),
 }
-"""By name; each is given what to look at next."""
+"""By name; each gets the commands to run."""
 
 
 def cold(bruce: Bruce, arguments: Sequence[str], *codes: int) -> float:

@@ -1,8 +1,8 @@
 """Datagrams taken in, with their senders' credentials, against a C loop that throws them away.
 
-Two senders on sendmmsg, so that the receiver is the limit. Kafka is away, so that the delivery worker takes
-no processor from the intake; the keeper syncs and seals meanwhile, as always. Both rates are taken from the
-senders' clocks, from the first send to the last.
+Two senders use sendmmsg, so that the receiver is the limit. Kafka is away, so that the delivery worker takes
+no processor from the intake; the keeper syncs and seals as always. Both rates are taken from the senders'
+clocks, from the first send to the last.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """From the time at which a datagram was due to its arrival at a consumer on the same host.
 
-The broker tells nobody but bruce when it acknowledges, and bruce's own marks are a tenth of a second apart.
-A consumer sees a message when it is committed in Kafka, which is when a producer with acks=all is answered,
-so its arrival is an upper bound of the acknowledgement that owes nothing to bruce's own word. The embedded
-Kafka answers an empty fetch only after the time that the consumer allows it, so there that is 2 ms.
+Only bruce learns when the broker acknowledges, and bruce's own marks are a tenth of a second apart. A
+consumer sees a message when it is committed in Kafka, which is when a producer with acks=all gets its answer.
+So the arrival is an upper bound of the acknowledgement that does not depend on bruce's own report. The
+embedded Kafka answers an empty fetch only after the time that the consumer allows it, so there that is 2 ms.
 
-In these figures are bruce's sync interval (20 ms at most by default: nothing is delivered before it is on
-disk) and librdkafka's linger (20 ms).
+These figures include bruce's sync interval (20 ms at most by default: nothing is delivered before it is on
+disk).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tools.benches.bench import TOPIC, Bench, await_delivered, warm_up
@@ -56,17 +57,28 @@ def once(bench: Bench, kafka: Target, kind: str, rate: int, seconds: float) -> d
         bruce.start()
         warm_up(bruce)
         await_delivered(bruce, TIMEOUT_S)
-        arguments = [kafka.bootstrap, TOPIC, count, SKIP_S, FETCH_WAIT_MS[kind]]
-        command = [sys.executable, "-m", "tools.benches.arrivals", *map(str, arguments)]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as consumer:
-            try:
-                assert consumer.stdout
-                assert consumer.stdout.readline() == "ready\n"
-                run_load(LoadOptions(bruce.socket, rate=rate, count=count, keyed=0.5), TIMEOUT_S + seconds)
-                said = consumer.communicate(timeout=TIMEOUT_S)[0]
-            finally:
-                consumer.kill()
+        with consuming(kafka.bootstrap, count, SKIP_S, FETCH_WAIT_MS[kind], "load") as consumer:
+            run_load(LoadOptions(bruce.socket, rate=rate, count=count, keyed=0.5), TIMEOUT_S + seconds)
+            found = consumer(TIMEOUT_S)
         bruce.stop()
-    found: dict[str, Any] = json.loads(said)
     assert found["messages"] >= count, f"{found['messages']} of {count} messages arrived"
     return found
+
+
+@contextmanager
+def consuming(
+    bootstrap: str, count: int, skip_s: float, fetch_wait_ms: int, sender: str
+) -> Iterator[Callable[[float], dict[str, Any]]]:
+    """A consumer at the end of every partition, in a process of its own; see arrivals.
+
+    The function waits at most so many seconds for its report. Raises subprocess.TimeoutExpired.
+    """
+    arguments = [bootstrap, TOPIC, count, skip_s, fetch_wait_ms, sender]
+    command = [sys.executable, "-m", "tools.benches.arrivals", *map(str, arguments)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as consumer:
+        try:
+            assert consumer.stdout
+            assert consumer.stdout.readline() == "ready\n"
+            yield lambda timeout_s: json.loads(consumer.communicate(timeout=timeout_s)[0])
+        finally:
+            consumer.kill()

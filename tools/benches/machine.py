@@ -1,10 +1,11 @@
-"""What benches ask of the machine: C programs, kernel settings, and what processes use."""
+"""The benches' access to the machine: C programs, kernel settings, and the resources of processes."""
 
 from __future__ import annotations
 
-import os
+import contextlib
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from tools.bruce_process import ROOT
 BASELINES = ROOT / "tools/baselines"
 QUEUE_LENGTH = Path("/proc/sys/net/unix/max_dgram_qlen")
 _FLAGS = ("-O2", "-Wall", "-Wextra")
+_CPU_CLOCK = 2
 
 
 class Skipped(Exception):
@@ -35,7 +37,7 @@ def compile_c(name: str, directory: Path, *, shared: bool = False) -> Path:
 
 @contextmanager
 def queue_length(messages: int) -> Iterator[None]:
-    """Let sockets made meanwhile queue so many datagrams. Raises Skipped when it cannot be set."""
+    """Let sockets made in the block queue this many datagrams. Raises Skipped when it cannot be set."""
     before = int(QUEUE_LENGTH.read_text())
     if before != messages:
         try:
@@ -52,15 +54,45 @@ def queue_length(messages: int) -> Iterator[None]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used, its threads included."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """CPU time that a process has used, its threads included. Raises OSError when it has ended."""
+    # The clock of another process, as clock_getcpuclockid(3) makes it: exact, where /proc counts in ticks.
+    return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
+
+
+def wake_ups(pid: int) -> dict[int, int]:
+    """How often each thread of the process gave up the processor to wait: voluntary context switches."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            lines = (task / "status").read_text()
+            found[int(task.name)] = int(lines.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+    return found
+
+
+def family(pid: int) -> list[int]:
+    """A living process and all that descend from it, parents first."""
+    found = [pid]
+    for one in found:
+        for task in Path(f"/proc/{one}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def resident_bytes(pid: int) -> tuple[int, int]:
+    """(PSS, private) of a process, as /proc/PID/smaps_rollup has it.
+
+    PSS counts each page by the share of it: one that four processes map counts a quarter in each.
+    """
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[1:])}
+    return kib["Pss"] << 10, (kib["Private_Clean"] + kib["Private_Dirty"]) << 10
 
 
 def private_bytes(pid: int, *, shared_with_children: bool = False) -> int:
     """Memory of a process that no file backs.
 
-    What a process alone has; with `shared_with_children` also what its forks still share with it. Pages of
+    Only its own pages; with `shared_with_children` also those that its forks still share with it. Pages of
     mapped files do not count, private copies of them do.
     """
     total, private, anonymous = 0, 0, 0

@@ -1,8 +1,8 @@
 """Private memory of each process: idle, with a backlog while Kafka is away, and while that drains.
 
-Pages of mapped files are not counted: segments, staging, libraries. Of the supervisor counts what it shares
-with the workers it forked; of a worker only what it has beside that. The delivery worker may have its
-in-flight window on top: so many messages of that size as it may have at all brokers together.
+Pages of mapped files are not counted: segments, staging, libraries. The supervisor's figure includes the
+pages that it shares with the workers it forked; a worker's has only the rest. The delivery worker may have
+its in-flight window on top: as many messages of that size as it may have at all brokers together.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 from dispatch.options import DispatchOptions
-from spool.page import Field
+from spool.shared.state import Field
 from tools.benches.bench import Bench, accept, warm_up
 from tools.benches.machine import private_bytes
 from tools.benches.report import Figure
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
-    """One run; the most that was seen of each process in each state."""
+    """One run; the highest figure of each process in each state."""
     count = bench.scaled(options.backlog_gib * _GIB / options.size)
     settings = {"dispatch": {"window_messages": options.window_messages}}
     window_mb = options.brokers * options.window_messages * options.size / 1e6
@@ -66,13 +66,13 @@ def look(bruce: Bruce) -> dict[str, float]:
 
 
 def watch(bruce: Bruce) -> dict[str, float]:
-    """The most of each process until everything is delivered. Raises TookTooLong."""
+    """The highest figure of each process until everything is delivered. Raises TookTooLong."""
     most = dict.fromkeys(ROLES, 0.0)
     end = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end:
         for role, megabytes in look(bruce).items():
             most[role] = max(most[role], megabytes)
-        if bruce.word(Field.FLOOR) >= bruce.word(Field.WRITTEN_SEQUENCE) > 0:
+        if bruce.word(Field.LOW_WATERMARK) >= bruce.word(Field.WRITTEN_SEQUENCE) > 0:
             return most
         time.sleep(SAMPLE_S)
     raise TookTooLong(f"the backlog was not delivered within {TIMEOUT_S:.0f} s")

@@ -1,4 +1,4 @@
-"""When somebody takes datagrams in, seen from outside: a sender whose full queue moves again."""
+"""The time of the first intake, measured from outside: a sender whose full queue moves again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 import time
 from pathlib import Path
 
-from spool.wire import encode
+from spool.format.wire import encode
 from tools.benches.bench import TOPIC
 from tools.benches.machine import QUEUE_LENGTH
 from tools.waiting import TookTooLong
@@ -16,7 +16,7 @@ DATAGRAM = encode(TOPIC.encode(), b"probe")
 
 
 def await_intake(path: Path, timeout_s: float) -> float:
-    """The monotonic time at which the socket at `path` is being read. Raises TookTooLong.
+    """The monotonic time at which a process reads the socket at `path`. Raises TookTooLong.
 
     It is read when a sender that found the queue full can send again, or when more was sent than any queue
     holds.

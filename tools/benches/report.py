@@ -18,7 +18,7 @@ _COLUMNS = ("figure", "measured", "unit", "baseline", "ratio", "required", "")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure. With a baseline, what counts is the ratio to it."""
+    """One figure. With a baseline, the ratio to it counts."""
 
     name: str
     values: Sequence[float]
@@ -26,7 +26,7 @@ class Figure:
     unit: str
     at_least: float | None = None
     at_most: float | None = None
-    """What is required of the ratio, or of the figure itself without a baseline."""
+    """The limit of the ratio, or of the figure itself without a baseline."""
     baseline: Sequence[float] = ()
     remark: str = ""
 
@@ -41,7 +41,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """None when nothing is required."""
+        """Whether it is within its limit; None without one."""
         counts = self.value if self.ratio is None else self.ratio
         if self.at_least is not None:
             return counts >= self.at_least
@@ -54,7 +54,7 @@ class Figure:
         return "" if self.at_most is None else f"<= {self.at_most:g}"
 
     def row(self) -> tuple[str, ...]:
-        """As _COLUMNS."""
+        """The cells of _COLUMNS."""
         base = _number(statistics.median(self.baseline)) if self.baseline else ""
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
         verdict = {True: "met", False: "MISSED", None: ""}[self.met]

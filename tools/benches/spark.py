@@ -1,12 +1,12 @@
 """Spools on Spark: all columns into Spark's noop sink, from one core to two, and `brucectl spark drain`.
 
-A daemon without Kafka fills the spool. Reading is held against Parquet of the same rows, as Spark writes it
-(snappy, a file for each segment), and against the plain reader: one process without Spark around it, which
-makes the same columns and drops them. The drain is held against the daemon's own from a spool like it, to the
-same embedded Kafka. Everything is run once before it counts, since the JVM then has compiled what it runs and
-the files are in memory; all use the same processors, and take turns.
+A daemon without Kafka fills the spool. Reading is compared with Parquet of the same rows, as written by Spark
+(snappy, a file for each segment), and with the plain reader: one process without Spark, which makes the same
+columns and drops them. The drain is compared with the daemon's own from an equal spool, to the same embedded
+Kafka. Everything runs once before it counts: then the JVM has compiled its code and the files are in memory.
+All use the same processors, and take turns.
 
-CPU is what the JVM and its Python workers used. On a busy machine it says more than time does.
+CPU is that of the JVM and its Python workers. On a busy machine it is more reliable than time.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from dispatch.options import DispatchOptions
+from spool.format.wire import encode
 from spool.layout import Layout
-from spool.page import Field
-from spool.wire import encode
+from spool.shared.state import Field
 from tools.benches import drain as live
 from tools.benches.bench import TOPIC, Bench, accept
 from tools.benches.report import Figure
@@ -37,7 +37,7 @@ from tools.waiting import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.sending import Sent
+    from pipeline.delivery.sending import Sent
 
 REQUIRED = 0.5
 TIMEOUT_S = 900.0
@@ -128,7 +128,7 @@ def measure_drain(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]
 
 
 def fill(bruce: Bruce, count: int, size: int) -> None:
-    """Store so many messages, and leave."""
+    """Store this many messages, and stop."""
     size += live.OVERHEAD_BYTES
     bruce.start()
     accept(bruce, LoadOptions(bruce.socket, count=count, sizes=(size, size)), TIMEOUT_S)
@@ -149,7 +149,7 @@ def fill_randomly(bruce: Bruce, count: int, size: int) -> None:
 
 
 def read_by_turns(bench: Bench, spool: Path, parquet: Path) -> tuple[list[Cost], list[Cost], list[Cost]]:
-    """What (source, Parquet, plain reader) cost, in each repetition."""
+    """The costs of (source, Parquet, plain reader), in each repetition."""
     from pipeline.session import open_session  # noqa: PLC0415
 
     with open_session(f"local[{len(os.sched_getaffinity(0))}]") as session:
@@ -167,7 +167,7 @@ def read_by_turns(bench: Bench, spool: Path, parquet: Path) -> tuple[list[Cost],
 
 
 def read_on_one_core(bench: Bench, spool: Path) -> list[Cost]:
-    """What the source costs where JVM and Python workers have one core between them."""
+    """The cost of the source when JVM and Python workers share one core."""
     from pipeline.session import open_session  # noqa: PLC0415
 
     with one_core(), open_session("local[1]") as session:
@@ -177,7 +177,7 @@ def read_on_one_core(bench: Bench, spool: Path) -> list[Cost]:
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Use the first of our processors only, and all that is started meanwhile."""
+    """Use the first of our processors only, with all processes started in the block."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
@@ -187,8 +187,8 @@ def one_core() -> Iterator[None]:
 
 
 def drain(bench: Bench, session: SparkSession, servers: str, count: int, size: int) -> Cost:
-    """`brucectl spark drain` of a backlog, in a session that is there."""
-    from pipeline.drain import run_drain  # noqa: PLC0415
+    """`brucectl spark drain` of a backlog, in an existing session."""
+    from pipeline.delivery.drain import run_drain  # noqa: PLC0415
 
     options = DispatchOptions(kafka={"bootstrap.servers": servers})
     with bench.bruce(NOWHERE, settings=_ROOM) as bruce:
@@ -203,9 +203,9 @@ def drain(bench: Bench, session: SparkSession, servers: str, count: int, size: i
 
 def read_plainly(spool: Path) -> None:
     """Make every column of every message."""
-    from pipeline.plan import plan_spool  # noqa: PLC0415
-    from pipeline.reader import PERMISSIVE, read_part  # noqa: PLC0415
-    from pipeline.schema import SCHEMA  # noqa: PLC0415
+    from pipeline.source.plan import plan_spool  # noqa: PLC0415
+    from pipeline.source.reader import PERMISSIVE, read_part  # noqa: PLC0415
+    from pipeline.source.schema import SCHEMA  # noqa: PLC0415
 
     for part in plan_spool(Layout(spool)).parts:
         for _ in read_part(part, SCHEMA, PERMISSIVE):
@@ -213,7 +213,7 @@ def read_plainly(spool: Path) -> None:
 
 
 def cpu_clock(session: SparkSession) -> Callable[[], float]:
-    """Tells what the session's JVM has used, and the Python workers, which descend from it; seconds."""
+    """Returns the CPU seconds of the session's JVM, and of the Python workers, its descendants."""
     # Spark has no public way to its own process.
     gateway: Any = session.sparkContext._gateway  # noqa: SLF001
     jvm = psutil.Process(gateway.proc.pid)
@@ -222,7 +222,7 @@ def cpu_clock(session: SparkSession) -> Callable[[], float]:
         total = 0.0
         for process in (jvm, *jvm.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
-                # Who has ended meanwhile stands in its parent's account.
+                # The times of a process that has ended are in those of its parent.
                 times = process.cpu_times()
                 total += times.user + times.system + times.children_user + times.children_system
         return total
@@ -231,7 +231,7 @@ def cpu_clock(session: SparkSession) -> Callable[[], float]:
 
 
 def cost(act: Callable[[], object], clock: Callable[[], float] = time.process_time) -> Cost:
-    """What it takes; of CPU by this clock, which is our own process's by default."""
+    """The cost of a call; CPU by this clock, by default that of our own process."""
     began, used = time.monotonic(), clock()
     act()
     return time.monotonic() - began, clock() - used

@@ -1,13 +1,13 @@
-"""Senders on an open schedule while the disk stands still for five seconds.
+"""Senders on an open schedule while the disk stalls for five seconds.
 
-Latency counts from the time at which a datagram was due to the return of the call that sent it: what a
-program that writes to bruce feels. The disk is stopped in three ways:
+Latency counts from the time at which a datagram was due to the return of the call that sent it: the delay of
+a program that writes to bruce. The disk is stopped in three ways:
 
     fdatasync   a library put in front of bruce lets fdatasync, fsync and msync wait
-    disk        the spool lies on a filesystem in a file, whose own filesystem is frozen: the spool's
+    disk        the spool is on a filesystem in a file, whose own filesystem is frozen: the spool's
                 filesystem can be used, and nothing reaches its disk
     filesystem  the spool's own filesystem is frozen, so that the kernel stops every store into a page that
-                is not yet dirty: the log stands still, and staging takes what is sent
+                is not yet dirty: the log stalls, and staging takes the messages
 
 The row "no stall" is the same load with nothing stopped.
 """
@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import Any
 
-from spool.page import Field
+from spool.shared.state import Field
 from tools.benches.bench import Bench, warm_up
 from tools.benches.filesystem import frozen, mounted
 from tools.benches.machine import compile_c
@@ -114,7 +114,7 @@ WAYS = {
 def once(
     bench: Bench, options: argparse.Namespace, place: Path, environ: Mapping[str, str], stop: Stop
 ) -> dict[str, Any]:
-    """The senders' report, with a remark about what stood still."""
+    """The senders' report, with a remark about the part that was stopped."""
     stall_s = max(1.0, options.stall * bench.scale)
     before_s, after_s = max(1.0, BEFORE_S * bench.scale), max(1.0, AFTER_S * bench.scale)
     with bench.bruce(place=place, environ=environ, settings=SETTINGS) as bruce:
@@ -127,7 +127,7 @@ def once(
                 time.sleep(0.01)
             time.sleep(before_s)
             with stop():
-                # What was already on its way to the disk may still arrive.
+                # Writes that were already on their way to the disk may still arrive.
                 time.sleep(stall_s / 5)
                 synced, written = bruce.word(Field.SYNCED_SEQUENCE), bruce.word(Field.WRITTEN_SEQUENCE)
                 time.sleep(stall_s * 4 / 5)

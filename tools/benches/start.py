@@ -1,8 +1,8 @@
-"""From starting bruce to its taking in datagrams, with gigabytes of backlog.
+"""From starting bruce to its first intake of datagrams, with gigabytes of backlog.
 
-The backlog is made by bruce itself while Kafka is away. Started after a clean stop and after SIGKILL, each
-with the spool in the page cache and with its segments dropped from it. Taking in is seen from outside: a
-sender whose full queue moves.
+bruce itself makes the backlog while Kafka is away. It is started after a clean stop and after SIGKILL, each
+with the spool in the page cache and with its segments dropped from it. The intake is measured from outside:
+by a sender whose full queue moves.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def once(bruce: Bruce, *, clean: bool, cold: bool) -> float:
 
 
 def drop_cached(directory: Path) -> None:
-    """Let the page cache forget the files of a directory."""
+    """Drop the files of a directory from the page cache."""
     os.sync()
     for entry in os.scandir(directory):
         fd = os.open(entry.path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""From a SIGKILL of the ingest worker to a successor that takes in, seen by a sender whose queue was full."""
+"""From a SIGKILL of the ingest worker to the successor's first intake, by a sender whose queue was full."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
-    """Kill, and look how long it takes."""
+    """Kill, and measure the time."""
     values = []
     with bench.bruce() as bruce:
         bruce.start()

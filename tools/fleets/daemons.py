@@ -1,11 +1,11 @@
-"""Daemons that start where a job has delivered, and show that they have nothing to send."""
+"""Daemons that start after a job has delivered, and show that they have nothing to send."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
 
-from spool.wire import encode
+from spool.format.wire import encode
 from tools.bruce_process import Bruce
 from tools.fleets.options import FleetOptions
 from tools.storms.evidence import Evidence
@@ -21,7 +21,7 @@ class Daemons:
         self._bruces, self._options, self._evidence = bruces, options, evidence
 
     def pass_all(self, stored: Mapping[int, int], damaged: Mapping[int, int]) -> None:
-        """Start each, and end it when it has passed its whole log, a message that comes last included.
+        """Start each, and end it when it has passed its whole log, including a last message.
 
         `stored` and `damaged` are messages by host. Raises TookTooLong, RuntimeError.
         """
@@ -39,7 +39,7 @@ class Daemons:
             self._evidence.say(f"the daemons of hosts {group[0]} to {group[-1]} have nothing to send")
 
     def _send_witness(self, bruce: Bruce) -> None:
-        """A message behind all others."""
+        """Send a message after all others."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.connect(str(bruce.socket))
             sender.send(encode(self._options.witness.encode(), b"I was here"))

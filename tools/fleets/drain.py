@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from spool.layout import Layout
-from spool.lease import read_grant
-from spool.page import Field
+from spool.marks.lease import read_grant
+from spool.shared.state import Field
 from tools.bruce_process import Bruce
 from tools.fleets import kafka
 from tools.fleets.jobs import SparkJob
@@ -23,9 +23,9 @@ from tools.storms.evidence import Evidence
 from tools.waiting import wait_until
 
 LIVE = 0
-"""The host whose daemon lives."""
+"""The host whose daemon runs."""
 HELD = 2
-"""The broker that stays frozen where partitions have one copy; else it is killed."""
+"""The broker that stays frozen if partitions have one copy; else it is killed."""
 BROKER_LATER = 0.2
 """Share of the messages between the death of the executor and that of the broker."""
 SAY_S, LOOK_S = 10.0, 0.2
@@ -43,10 +43,10 @@ class Drain:
         self._bounces = options.copies > 1
         """Whether a broker is still to be killed."""
         self.kills: list[dict[Path, Recorded]] = []
-        """Of each kill of an executor, what was written down of each spool."""
+        """For each kill of an executor, the records of each spool."""
 
     def run(self, live: Bruce) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(what the drain says, what the load on the live daemon says).
+        """(the report of the drain, the report of the load on the live daemon).
 
         Raises JobBroken, LoadFailed, TookTooLong, KafkaError.
         """
@@ -91,7 +91,7 @@ class Drain:
             return job.result(0, 1)
 
     def _follow(self, job: SparkJob) -> None:
-        """Watch Kafka's offsets move, and kill an executor and a broker on the way."""
+        """Watch Kafka's offsets move, and kill an executor and a broker meanwhile."""
         options, evidence = self._options, self._evidence
         said, reached = 0.0, 0
         while job.running:

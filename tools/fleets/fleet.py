@@ -1,4 +1,4 @@
-"""The fleet from beginning to end: a drain while things die, an audit, a plain consumer, the daemons."""
+"""The fleet from beginning to end: a drain while processes die, an audit, a plain consumer, the daemons."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Fleet:
         settings: dict[str, dict[str, object]] = {
             "spool": {"max_bytes": 64 << 30, "min_free_bytes": 0},
             "dispatch": {"mode": self._options.mode},
-            # Where a message goes by its key, whatever kind it is.
+            # Each message goes by its key, whatever its kind.
             f'topics."{self._options.topic_names[-1]}"': {"partitioner": "murmur2"},
         }
         return Bruce(self._hosts[host], self._cluster.bootstrap, settings=settings)
@@ -97,7 +97,7 @@ class Fleet:
     # -- the drain --------------------------------------------------------------------------------------
 
     def _drain(self, live: Bruce) -> dict[int, int]:
-        """Drain all, and let the live daemon deliver the rest: what was sent, by sender."""
+        """Drain all, and let the live daemon deliver the rest: the messages sent, by sender."""
         options, evidence = self._options, self._evidence
         done, report = self._drained.run(live)
         evidence.record("load", report)
@@ -136,7 +136,7 @@ class Fleet:
         self._evidence.expect(not live.status()["discarded"], "the live daemon has discarded messages")
 
     def _check_marks(self) -> None:
-        """The marks have every message that was not damaged."""
+        """Check that the marks have every message that was not damaged."""
         for host, layout in enumerate(self._layouts):
             left, gone = open_messages(layout), self._damaged.get(host, NOTHING)
             self._evidence.expect(
@@ -162,7 +162,7 @@ class Fleet:
         named = {row["directory"]: row["unreadable"] for row in report["spools"] if row["unreadable"]}
         known = {str(self._layouts[host].directory): len(gone) for host, gone in damaged.items()}
         evidence.expect(named == known, f"the audit calls unreadable {named}, and damaged are {known}")
-        # It exits 1 where messages are damaged: they are not in Kafka, and nobody has them any more.
+        # It exits 1 if messages are damaged: they are not in Kafka, and lost for good.
         evidence.expect(report["exit"] == int(bool(known)), f"the audit exits {report['exit']}")
         self.table.timed("audited", total["stored"], report["wall_s"])
         self.table.add("lost, says the audit", total["lost"])
@@ -202,7 +202,7 @@ class Fleet:
         return verdict
 
     def _compare(self, audit: dict[str, Any], verdict: Verdict) -> None:
-        """Two ways to count must come to the same."""
+        """Check that both ways to count agree."""
         said, found = audit["total"]["duplicated"], verdict.doubled
         self._evidence.expect(
             said == found, f"the audit calls {said} messages duplicated, a consumer {found}"
@@ -211,7 +211,7 @@ class Fleet:
     # -- the daemons ------------------------------------------------------------------------------------
 
     def _start_again(self, bruces: list[Bruce], sent: dict[int, int]) -> None:
-        """Start a daemon on each spool: it sends nothing that Spark has sent."""
+        """Start a daemon on each spool, and check that it sends nothing that Spark has sent."""
         options, evidence, began = self._options, self._evidence, time.monotonic()
         before = self._ends()
         stored = dict.fromkeys(range(options.spools), options.per_spool)
@@ -225,7 +225,7 @@ class Fleet:
         self.table.add("daemons took, s", round(time.monotonic() - began, 1))
 
     def _ends(self) -> int:
-        """The sum of where all partitions end."""
+        """The sum of the end offsets of all partitions."""
         found: dict[kafka.Place, int] = {}
 
         def look() -> bool:

@@ -1,8 +1,8 @@
-"""Bursts of messages as an intake would have stored them, made where they lie: no Python for a message.
+"""Bursts of messages as an intake stores them, made in place: no Python for a message.
 
-A template is the body of a frame: lengths, uids, pids, and datagrams as tools.payload describes them. What
-changes from one use of it to the next is written in place by the load generator's own loop; then the body is
-copied into the mapped segment, and its head is stored. A few templates, by turns, have the mix of the whole.
+A template is the body of a frame: lengths, uids, pids, and datagrams in the format of tools.payload. The load
+generator's own loop writes in place the fields that change with each use; then the body is copied into the
+mapped segment, and its head is stored. A few templates, by turns, have the mix of the whole.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from spool.format import HEAD_BYTES, PIDS, UIDS
-from spool.frame import BURST, POSITION, SEQUENCE, finish, padded
-from spool.kernel import address_of, copy, kernel
-from spool.scan import digest_address
-from spool.wire import encode
-from spool.writer import Writer
+from spool.format.frame import BURST, POSITION, SEQUENCE, finish, padded
+from spool.format.scan import digest_address
+from spool.format.segment_format import HEAD_BYTES, PIDS, UIDS
+from spool.format.wire import encode
+from spool.log.writer import Writer
+from spool.native.kernel import kernel
+from spool.native.memory import address_of, copy
 from tools import load_kernel as hot
 from tools.payload import KEY_BYTES, LEAST_BYTES, blank_value
 
@@ -26,7 +27,7 @@ TEMPLATES = 16
 BURSTS = (50, 400)
 """Messages of a template."""
 VALUE_MEDIAN, VALUE_SIGMA, VALUE_MOST = 180, 0.7, 4000
-"""Bytes of a value: log-normal, as those of many programs together are."""
+"""Bytes of a value: log-normal, like those of many programs together."""
 KEYED, WITH_KEY = 0.6, 0.5
 """Shares of messages with a partition key, and of the others with a key of their own."""
 KEYS = 2000
@@ -36,7 +37,7 @@ _FIXED_BYTES = 12
 
 
 class Template:
-    """One body, and where the loop finds what it writes. `plan` int64[count, PLAN_FIELDS]."""
+    """One body, and the places that the loop writes to. `plan` int64[count, PLAN_FIELDS]."""
 
     def __init__(self, topics: Sequence[str], rng: random.Random) -> None:
         count = rng.randint(*BURSTS)
@@ -76,7 +77,7 @@ def write_burst(
     sent_ns: int,
     step_ns: int,
 ) -> None:
-    """Make the first `count` messages of a template those numbered `first` and on."""
+    """Number the first `count` messages of a template from `first` on."""
     for i in range(count):
         hot.write_message(job, plan[i], first + i, sent_ns + i * step_ns)
 
@@ -107,7 +108,7 @@ class Frames:
         The live segment has room for it. Messages are sent one each `step_ns`, from `sent_ns` on.
         """
         template = self._templates[self._made % TEMPLATES]
-        # A part of a template would be another body: the last frame is made of as many as are wanted.
+        # A part of a template is another body: the last frame is made with exactly the wanted messages.
         count = min(left, template.count)
         if count < template.count:
             template = _cut(template, count)

@@ -19,18 +19,18 @@ from tools.bruce_process import ROOT
 BRUCECTL = (sys.executable, "-c", "from cli.app import brucectl; brucectl()")
 GONE_S = 60.0
 SHOWN = 2000
-"""Characters of what a job said last."""
+"""Characters of a job's last output."""
 
 
 class JobBroken(Exception):
-    """A job ended as it may not; the message has what it said."""
+    """A job ended in a way that it must not; the message has its output."""
 
 
 class SparkJob:
     """One command of `brucectl spark`, with --json. A context manager, which leaves no process behind."""
 
     def __init__(self, directory: Path, name: str, *arguments: str) -> None:
-        """Start it; what it says lies in `directory`, as NAME.json and NAME.err."""
+        """Start it; its output goes to `directory`, as NAME.json and NAME.err."""
         self.name, self.began = name, time.monotonic()
         self._said, self._errors = directory / f"{name}.json", directory / f"{name}.err"
         local = directory / "spark"
@@ -60,7 +60,7 @@ class SparkJob:
         return self._process.poll() is None
 
     def result(self, *codes: int) -> dict[str, Any]:
-        """What it says when it has ended with one of these exit codes. Raises JobBroken for another."""
+        """Its document, when it has ended with one of these exit codes. Raises JobBroken for another."""
         code = self._process.wait()
         if code not in codes:
             said = (self._said.read_text() + self._errors.read_text())[-SHOWN:]
@@ -69,7 +69,7 @@ class SparkJob:
         return found | {"exit": code, "wall_s": time.monotonic() - self.began}
 
     def executors(self) -> list[psutil.Process]:
-        """Its executors that live, by pid."""
+        """Its living executors, by pid."""
         try:
             below = psutil.Process(self.pid).children(recursive=True)
         except psutil.NoSuchProcess:
@@ -84,7 +84,7 @@ class SparkJob:
         doomed = executors[0]
         family = [doomed, *doomed.children(recursive=True)]
         doomed.kill()
-        # Spark's Python workers end when their JVM does; who lives on would go on sending.
+        # Spark's Python workers end when their JVM does; one that lives on would go on sending.
         _, living = psutil.wait_procs(family, timeout=GONE_S)
         if living:
             raise JobBroken(f"{len(living)} workers outlive the executor {doomed.pid}")

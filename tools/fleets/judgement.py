@@ -1,4 +1,4 @@
-"""What Kafka has of the fleet, as a plain consumer read it, held to what was stored."""
+"""The fleet's records in Kafka, read by a plain consumer, compared with the stored messages."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Sequences = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found, and what of it may not be."""
+    """The findings, and those of them that are faults."""
 
     findings: Findings
     lost: int
     """Messages that are not in Kafka, and were not damaged."""
     risen: int
-    """Messages in Kafka whose frame was damaged: nobody could have read them."""
+    """Messages in Kafka whose frame was damaged: no process could have read them."""
     doubled: int
     """Messages that Kafka has more than once."""
     duplicates_unexplained: int
@@ -42,7 +42,7 @@ def give_verdict(
     spools: Sequence[Path],
     kills: Sequence[Mapping[Path, Recorded]],
 ) -> Verdict:
-    """Judge. `sent` and `damaged` by sender; `spools` by host, the first one's daemon lives."""
+    """Judge. `sent` and `damaged` by sender; `spools` by host, the first one's daemon runs."""
     findings = judge(records, sent, dropped=dropped)
     lost = risen = twice = strange = 0
     examples: dict[str, Any] = {}

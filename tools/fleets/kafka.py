@@ -1,4 +1,4 @@
-"""Topics, and where their partitions end."""
+"""Topics, and the ends of their partitions."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from confluent_kafka.cimpl import NewTopic
 
 ANSWER_S = 30.0
 LOOK_S = 2.0
-"""For the end of a partition whose broker may be away."""
+"""The timeout for the end of a partition whose broker may be away."""
 Place = tuple[str, int]
 """A topic, and one of its partitions."""
 
 
 def connect(bootstrap: str) -> AdminClient:
-    """Somebody to ask."""
+    """A client for requests."""
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
 
 
 def make_topics(bootstrap: str, topics: Mapping[str, int], copies: int) -> None:
-    """Make topics with so many partitions, each in so many copies. Raises KafkaException."""
+    """Make topics with this many partitions, each in this many copies. Raises KafkaException."""
     config = {"min.insync.replicas": str(min(2, copies))}
     wanted = [NewTopic(name, count, copies, config=config) for name, count in topics.items()]
     admin = connect(bootstrap)
@@ -30,7 +30,7 @@ def make_topics(bootstrap: str, topics: Mapping[str, int], copies: int) -> None:
 
 
 def ends(admin: AdminClient, places: Sequence[Place]) -> dict[Place, int]:
-    """Behind the last offset of each partition that answers."""
+    """The offset after the last of each partition that answers."""
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     asked = admin.list_offsets({TopicPartition(*place): latest for place in places}, request_timeout=LOOK_S)
     found = {}

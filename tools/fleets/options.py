@@ -27,8 +27,8 @@ class FleetOptions:
     topics: int = 4
     partitions: int = 6
     copies: int = 3
-    """Of each partition. With one, a broker stays frozen until the executor is dead, so that a job of seconds
-    is killed in its middle, too; with more, a broker is killed and started again."""
+    """Of each partition. With one copy, a broker stays frozen until the executor is dead, so that even a job
+    of seconds is killed in its middle; with more, a broker is killed and started again."""
     mode: str = "at_least_once"
     """`[dispatch] mode`; with exactly_once there may be no duplicate at all."""
     packed: int = 5
@@ -46,10 +46,10 @@ class FleetOptions:
     patience_s: float = 7200.0
     """Longest time for one step."""
     plant: str = ""
-    """A fault that must be found: "lost", a message called delivered that was not; "forgotten", the marks of
-    one spool removed behind the drain."""
+    """A fault that must be found: "lost", a message marked as delivered that was not; "forgotten", the marks
+    of one spool removed after the drain."""
     keep: bool = False
-    """Keep spools and Kafka's data also when nothing was wrong."""
+    """Keep spools and Kafka's data also after a run without faults."""
 
     @property
     def topic_names(self) -> list[str]:

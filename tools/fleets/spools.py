@@ -1,4 +1,4 @@
-"""Spools full of messages, as daemons that ended leave them: by the appender and the keeper themselves.
+"""Spools full of messages, like those of daemons that ended: made by the appender and the keeper themselves.
 
 Messages of host N are those of sender N, numbered as they are stored: a message's id is its sequence number.
 """
@@ -16,21 +16,21 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spool.format import HEAD_BYTES
-from spool.frame import POSITION
-from spool.keeper import Keeper
+from spool.format.frame import POSITION
+from spool.format.packed import is_packed
+from spool.format.segment_format import HEAD_BYTES
 from spool.layout import SEGMENT, Layout
+from spool.log.keeper import Keeper
+from spool.log.recovery import open_spool
+from spool.log.retention import AFTER_S, LOOK_S, Packer
+from spool.log.writer import Writer
 from spool.options import SpoolOptions
-from spool.packed import is_packed
-from spool.packer import AFTER_S, LOOK_S, Packer
-from spool.page import Page
-from spool.recovery import open_spool
-from spool.writer import Writer
+from spool.shared.state import SharedState
 from tools.fleets.frames import Frames
 from tools.waiting import wait_until
 
 OUTAGE_S = 3 * 3600
-"""Messages were sent over so long, until now."""
+"""The time over which messages were sent, until now."""
 LEAST_SEGMENTS = 6
 MIB = 1 << 20
 FRAME = np.dtype(
@@ -44,22 +44,22 @@ Sequences = npt.NDArray[np.int64]
 
 
 def segment_bytes(messages: int) -> int:
-    """So large that a spool of so many messages has several segments."""
+    """A size by which a spool of this many messages has several segments."""
     return min(64 * MIB, max(MIB, messages * 300 // LEAST_SEGMENTS // 4096 * 4096))
 
 
 def fill(directory: Path, messages: int, topics: Sequence[str], sender: int, seed: int) -> Table:
-    """Make a spool of so many messages; its frames, FRAME rows. Raises OSError, SpoolFull."""
+    """Make a spool of this many messages; its frames, FRAME rows. Raises OSError, SpoolFull."""
     size = segment_bytes(messages)
     options = SpoolOptions(directory, segment_bytes=size, max_bytes=1 << 40, min_free_bytes=0)
     runtime = Path(tempfile.mkdtemp(prefix="bruce-fleet-", dir="/dev/shm"))
     spool = open_spool(options)
     bell = os.eventfd(0, os.EFD_NONBLOCK)
     try:
-        page = Page(runtime / "page")
-        keeper = Keeper(spool.layout, spool.identity, options, page, bell=bell, announce=lambda: None)
+        shared = SharedState(runtime / "page")
+        keeper = Keeper(spool.layout, spool.identity, options, shared, bell=bell, announce=lambda: None)
         keeper.step()
-        writer = Writer(spool.layout, spool.identity, page)
+        writer = Writer(spool.layout, spool.identity, shared)
         rows = _write(writer, keeper, Frames(topics, sender, seed), messages)
         writer.close()
         keeper.stopping = True
@@ -72,7 +72,7 @@ def fill(directory: Path, messages: int, topics: Sequence[str], sender: int, see
 
 
 def _write(writer: Writer, keeper: Keeper, frames: Frames, messages: int) -> list[tuple[int, int, int, int]]:
-    """Append frames until there are so many messages: (segment number, offset, first sequence, messages)."""
+    """Append frames up to this many messages: (segment number, offset, first sequence, messages)."""
     step_ns = OUTAGE_S * 1_000_000_000 // messages
     begun_ns = time.time_ns() - OUTAGE_S * 1_000_000_000
     rows, done, largest = [], 0, frames.largest()
@@ -98,7 +98,7 @@ def _table(rows: list[tuple[int, int, int, int]], layout: Layout) -> Table:
 
 
 def damage(layout: Layout, table: Table, frames: int, seed: int) -> Sequences:
-    """Flip a byte in so many frames of sealed segments; the sequences of what they held, in order.
+    """Flip a byte in this many frames of sealed segments; the sequences of their messages, in order.
 
     No two of them are neighbours. Raises ValueError when there are too few frames.
     """
@@ -116,7 +116,7 @@ def damage(layout: Layout, table: Table, frames: int, seed: int) -> Sequences:
 
 
 def pack(layout: Layout) -> int:
-    """Compress the sealed segments by the daemon's own packer, but for the last; how many there are."""
+    """Compress the sealed segments by the daemon's own packer, except the last; how many there are."""
     now = 0.0
 
     def clock() -> float:

@@ -1,4 +1,4 @@
-"""What happened, a line each."""
+"""The figures of a run, a line each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Table:
-    """Names and figures, in the order in which they became known."""
+    """Names and figures, in the order in which they were added."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
@@ -21,7 +21,7 @@ class Table:
         self.values[f"{name}, messages/s"] = round(messages / seconds)
 
     def show(self, say: Callable[[str], None]) -> None:
-        """Tell all of them."""
+        """Print all of them."""
         width = max(map(len, self.values))
         for name, value in self.values.items():
             say(f"{name:<{width}}  {value:>14,}")

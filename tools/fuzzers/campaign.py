@@ -1,4 +1,4 @@
-"""One run of the fuzzer, and what came of it."""
+"""One run of the fuzzer, and its result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.fuzzers.seeds import seeds
 
 MOST_BYTES = 64 << 10
 HANG_S = 20
-"""One input may take so long; a slow machine must not call it a hang."""
+"""The time limit of one input; long enough that a slow machine does not call it a hang."""
 MEMORY_MIB = 256
 _GRACE_S = 120.0
 _SMALL_PARENT = ("sh", "-c", '"$@"; exit $?', "sh")
@@ -25,7 +25,7 @@ _SMALL_PARENT = ("sh", "-c", '"$@"; exit $?', "sh")
 
 @dataclass(slots=True)
 class Result:
-    """What a campaign did."""
+    """The result of a campaign."""
 
     target: str
     compiled: bool
@@ -40,7 +40,7 @@ class Result:
 def fuzz(
     target: str, seconds: int, directory: Path, *, compiled: bool, most_bytes: int = MOST_BYTES
 ) -> Result:
-    """Fuzz one target for so long, or until something is found. `directory` is for corpus and findings."""
+    """Fuzz one target for this long, or until a finding. `directory` is for corpus and findings."""
     corpus, found = directory / "corpus", directory / ("found-compiled" if compiled else "found")
     shutil.rmtree(found, ignore_errors=True)
     for path in (corpus, found):

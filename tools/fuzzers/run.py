@@ -2,8 +2,8 @@
 
 TARGET is one of tools.fuzzers.targets, or the dotted name of another function of bytes.
 
-With NUMBA_DISABLE_JIT=1 the parsers are Python, and every branch that an input takes tells the fuzzer where
-to go on. Compiled they are what the daemon runs: no such hints, and a read behind the input is a SIGSEGV.
+With NUMBA_DISABLE_JIT=1 the parsers are Python, and the branches that an input takes guide the fuzzer.
+Compiled they are the code of the daemon: without such guidance, and a read after the input is a SIGSEGV.
 """
 
 from __future__ import annotations

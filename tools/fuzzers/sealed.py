@@ -1,4 +1,4 @@
-"""Making digests right in damaged bytes: no fuzzer would guess them, and all behind them would stay untried.
+"""Correct digests in damaged bytes: no fuzzer would guess them, and the code after the checks would not run.
 
 input := which:u8 segment        which: 1 the header's check, 2 the frames' chain, 4 the footer's check
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import struct
 
-from spool.digest import digest
 from spool.errors import SpoolError
-from spool.format import (
+from spool.format.segment_format import (
     FOOTER_TAIL,
     HEAD_BYTES,
     HEADER_BYTES,
@@ -20,13 +19,14 @@ from spool.format import (
     keys_of,
     unsigned,
 )
+from spool.native.digest import digest
 
 HEADER, FRAMES, FOOTER = 1, 2, 4
 _MOST_FRAMES = 64
 
 
 def seal_input(data: bytes) -> bytes:
-    """The segment that an input stands for."""
+    """The segment that an input encodes."""
     which, segment = data[0] if data else 0, bytearray(data[1:])
     if which & HEADER and len(segment) >= HEADER_BYTES:
         struct.pack_into("<Q", segment, HEADER_BYTES - 8, digest(bytes(segment[: HEADER_BYTES - 8])))
@@ -38,7 +38,7 @@ def seal_input(data: bytes) -> bytes:
 
 
 def _keys(segment: bytes | bytearray) -> Keys:
-    """The keys of a segment; those of version 1 if its header is none."""
+    """The keys of a segment; those of version 1 if it has no valid header."""
     try:
         return keys_of(decode_header(bytes(segment[:HEADER_BYTES]), "input"))
     except SpoolError:
@@ -46,7 +46,7 @@ def _keys(segment: bytes | bytearray) -> Keys:
 
 
 def _seal_frames(segment: bytearray) -> None:
-    """Give every frame that is whole in the segment its mark, its digest, and that of the one before."""
+    """Give every whole frame of the segment its mark, its digest, and that of the one before."""
     (previous,), keys = struct.unpack_from("<Q", segment, 64), _keys(segment)
     at = HEADER_BYTES
     for _ in range(_MOST_FRAMES):
@@ -64,7 +64,7 @@ def _seal_frames(segment: bytearray) -> None:
 
 
 def _seal_footer(segment: bytearray) -> None:
-    """Give what calls itself a footer its check."""
+    """Give the bytes that claim to be a footer their check."""
     length, tail = footer_bytes(bytes(segment)), FOOTER_TAIL.itemsize
     if tail < length <= len(segment):
         body = bytes(segment[len(segment) - length : len(segment) - tail])

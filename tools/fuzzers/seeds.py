@@ -1,4 +1,4 @@
-"""Where a corpus begins: the golden files, and what earlier campaigns found worth keeping."""
+"""The first inputs of a corpus: the golden files, and the inputs that earlier campaigns kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GOLDEN = ROOT / "tests/golden"
 
 
 def seeds(target: str) -> list[bytes]:
-    """Inputs of a target that are there before the first is made up."""
+    """The inputs of a target before the fuzzer makes any."""
     kept = [path.read_bytes() for path in sorted((CORPUS / target).glob("*")) if path.is_file()]
     golden = {"frames": _segments, "datagram": _datagrams, "config": _tables}
     return golden.get(target, list)() + kept
@@ -29,6 +29,6 @@ def _datagrams() -> list[bytes]:
 
 
 def _tables() -> list[bytes]:
-    """The examples of the README."""
-    text = (ROOT / "README.md").read_text()
+    """The examples of README.md and docs/install.md."""
+    text = "".join((ROOT / name).read_text() for name in ("README.md", "docs/install.md"))
     return [block.encode() for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]

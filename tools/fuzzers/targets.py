@@ -1,4 +1,4 @@
-"""What is fuzzed. Each target takes any bytes; an exception that leaves it is a finding."""
+"""The targets of the fuzzer. Each takes any bytes; an exception that leaves it is a finding."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from cli.config import load_config
-from cli.errors import ConfigError
-from spool import examination
-from spool.decode import decode
+from cli.config.config import load_config
+from cli.terminal.errors import ConfigError
 from spool.errors import SpoolError
-from spool.examination import Examination, malformed
-from spool.files import Span, Unreadable, read_file
-from spool.format import HEAD_BYTES, HEADER_BYTES, OLD_KEYS, PIDS, UIDS, decode_header
-from spool.frame import MARK, POSITION, ROW, TAIL_FIELDS, find, tail_at_start, walk
-from spool.kernel import address_of
-from spool.record import Batch, Topics
-from spool.scan import digest_address
-from spool.wire import REASONS, check, encode
-from spool.writer import encode_body
+from spool.format.batch import Batch, Topics, decode
+from spool.format.damage import malformed
+from spool.format.frame import MARK, POSITION, ROW, TAIL_FIELDS, find, tail_at_start, walk
+from spool.format.scan import digest_address
+from spool.format.segment_format import HEAD_BYTES, HEADER_BYTES, OLD_KEYS, PIDS, UIDS, decode_header
+from spool.format.wire import REASONS, check, encode
+from spool.fsck import examination
+from spool.fsck.examination import Examination
+from spool.log.writer import encode_body
+from spool.native.memory import address_of
+from spool.read.files import Span, Unreadable, read_file
 from tools.fuzzers.sealed import seal_input
 from tools.fuzzers.wall import Wall
 
@@ -32,7 +32,7 @@ _TABLE_ROWS = 512
 
 
 class Broken(AssertionError):
-    """A parser returned, and what it returned cannot be."""
+    """A parser returned an impossible value."""
 
 
 def _expect(holds: object, text: str) -> None:
@@ -47,7 +47,7 @@ def _wall() -> Wall:
 
 @cache
 def _file() -> int:
-    # Nothing is being written beside us, which a look at a torn end would wait for.
+    # No process writes beside us, so an examination need not wait at a torn end.
     examination._PATIENCE_S = 0.0  # noqa: SLF001
     return os.memfd_create("fuzz")
 
@@ -61,7 +61,7 @@ def _write(data: bytes) -> Path:
 
 
 def datagram(data: bytes) -> None:
-    """The checks of the intake; what they accept is decoded, and says what was sent."""
+    """The checks of the intake; a datagram that they accept is decoded, and gives the same message."""
     memory = _wall().place(data)
     verdict = int(check(address_of(memory), len(data)))
     _expect(0 <= verdict < REASONS, f"the verdict {verdict}")
@@ -137,7 +137,7 @@ def _inside(at: npt.NDArray[np.int64], length: npt.NDArray[np.int32], room: int)
 
 
 def config(data: bytes) -> None:
-    """A bruce.toml, and behind each zero byte a variable NAME=VALUE: options, or one line why not."""
+    """A bruce.toml, and after each zero byte a variable NAME=VALUE: options, or one line why not."""
     text, *variables = data.split(b"\0")
     file = _write(text)
     pairs = [os.fsdecode(variable).partition("=")[::2] for variable in variables]

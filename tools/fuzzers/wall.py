@@ -1,4 +1,4 @@
-"""Memory that ends at a page nobody may touch: a read behind the input is a SIGSEGV, not a guess."""
+"""Memory that ends at a page without access: a read after the input is a SIGSEGV, not a guess."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import mmap
 import numpy as np
 import numpy.typing as npt
 
-from spool.kernel import address_of
+from spool.native.memory import address_of
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

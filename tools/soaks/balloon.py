@@ -1,4 +1,4 @@
-"""A file that takes all room of a filesystem, and whatever is given back, until it is let go."""
+"""A file that takes all room of a filesystem, also room that is freed later, until it is removed."""
 
 from __future__ import annotations
 

@@ -22,18 +22,18 @@ class SoakOptions:
     rate: int = 2000
     """Datagrams a second, of all senders together."""
     sending_s: int = 45
-    """Of each minute; in the rest of it what was sent is counted."""
+    """Of each minute; in the rest of it the messages are counted."""
     disk_mib: int = 48
-    """Size of the filesystem that the spool lies on."""
+    """Size of the spool's filesystem."""
     room_mib: int = 8
     """`max_bytes` of the spool."""
     brokers: int = 3
     embedded: bool = False
     keep: bool = False
-    """Keep Kafka's data also when nothing was wrong."""
+    """Keep Kafka's data also after a run without faults."""
 
     def storm(self) -> StormOptions:
-        """What storm and soak have in common. Segments of 1 MiB, so that each minute has rolls."""
+        """The options that storm and soak share. Segments of 1 MiB, so that each minute has rolls."""
         return StormOptions(
             dir=self.dir,
             seed=self.seed,

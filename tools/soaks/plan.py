@@ -1,4 +1,4 @@
-"""What befalls whom in which minute, drawn from a seed."""
+"""The troubles of each minute, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 EVERYTHING = 8
-"""Minutes in which each trouble has one of its own."""
+"""Minutes after which each trouble has had one of its own."""
 STARVE_S = 20.0
 """At least: until the spool is full."""
 ROLES = ("ingest", "keeper", "delivery")
@@ -16,8 +16,8 @@ ROLES = ("ingest", "keeper", "delivery")
 class Trouble:
     """One thing to go wrong.
 
-    kill: a worker, or "all"; break: a broker dies; freeze: a broker stands still; fill: the disk is full;
-    starve: the disk is full, and every broker stands still; rest: nothing.
+    kill: a worker, or "all"; break: a broker dies; freeze: a broker freezes; fill: the disk is full;
+    starve: the disk is full, and every broker is frozen; rest: nothing.
     """
 
     verb: str
@@ -29,7 +29,7 @@ class Trouble:
 def plan(minutes: int, brokers: int, seed: int) -> list[list[Trouble]]:
     """The troubles of each minute, one after the other. A soak of a few minutes has them all, but shorter.
 
-    Workers die seldom, and all of them at once only in the beginning: what leaks must live long to show.
+    Workers die rarely, and all at once only in the beginning: a leak shows only in a process that lives long.
     """
     rng = random.Random(seed)  # noqa: S311  (to be repeated, not to be secret)
     turns, found = max(1, -(-minutes // EVERYTHING)), list[Trouble]()

@@ -1,4 +1,4 @@
-"""The picture of a soak: memory, descriptors, and what became of the messages, over its minutes."""
+"""The picture of a soak: memory, descriptors, and the outcomes of messages, over its minutes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Memory and descriptors of each process of bruce over time, and when they count as flat.
 
-Each role is judged by its process that lived longest, if that was LEAST_LIFE_S at least: a line is laid
-through the last two thirds of its samples, and may rise, over that time, by a tenth of their median, or by
-16 MiB of memory or 4 descriptors where that is more.
+Each role is judged by its process that lived longest, if it lived LEAST_LIFE_S at least: a line through the
+last two thirds of its samples may rise, over that time, by a tenth of their median, or by 16 MiB of memory or
+4 descriptors, whichever is more.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ LEAST_RISE = {"memory_kib": 16 << 10, "descriptors": 4}
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at one process."""
+    """One sample of one process."""
 
     at_s: float
     role: str
     pid: int
     memory_kib: int
-    """Anonymous memory that is resident: its own, beside what it maps of files and shares."""
+    """Resident anonymous memory: its own, without mapped files and shared memory."""
     descriptors: int
 
 
 class Sampler(threading.Thread):
-    """Looks at the workers until it is stopped."""
+    """Samples the workers until it is stopped."""
 
     def __init__(self, bruce: Bruce) -> None:
         super().__init__(name="sampler", daemon=True)
@@ -55,7 +55,7 @@ class Sampler(threading.Thread):
                     continue
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         self._over.set()
         self.join()
 

@@ -1,4 +1,4 @@
-"""The soak: minutes of traffic and trouble, the books checked at the end of each, and all at the very end."""
+"""The soak: minutes of traffic and trouble, with a check of the totals after each, and of all at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tools.waiting import wait_until
 WATCH_S = 5.0
 MINUTE_S = 60.0
 COUNT_S = 120.0
-"""For everything sent to be received: a kill of all processes may be in the way."""
+"""The time for everything sent to be received: a kill of all processes may delay it."""
 FULL = "spool_full"
 
 
@@ -68,7 +68,7 @@ class Soak:
         return {**summary, "growth": growth, "picture": str(picture)}
 
     def _minute(self, number: int, troubles: list[Trouble], watcher: Watcher) -> None:
-        """Send, let things go wrong meanwhile, and hold the books to what was sent."""
+        """Send, cause troubles meanwhile, and compare the totals with the messages sent."""
         begun, options = time.monotonic(), self._options
         senders = self._rig.load().senders
         mix = {"rate": options.rate, "seconds": float(options.sending_s), "first_sender": number * senders}
@@ -133,7 +133,7 @@ class Soak:
             time.sleep(trouble.seconds)
 
     def _starve(self, trouble: Trouble) -> None:
-        """Nothing can be delivered, so that nothing can make room: messages are discarded, and counted."""
+        """Block delivery, so that nothing makes room: bruce discards messages, and counts them."""
         brokers = range(1, self._rig.target.size + 1)
         for broker in brokers:
             self._rig.target.freeze(broker)
@@ -142,7 +142,7 @@ class Soak:
             self._rig.target.thaw(broker)
 
     def _judge(self, status: dict[str, Any]) -> dict[str, Any]:
-        """Compare senders, books and Kafka."""
+        """Compare senders, totals and Kafka."""
         evidence, discarded = self._evidence, status["discarded"]
         evidence.expect(set(discarded) == {FULL}, f"discarded: {discarded}")
         evidence.say("reading everything back from Kafka")

@@ -1,4 +1,4 @@
-"""What is found wrong, and what is kept of it on disk."""
+"""The faults found, and the files kept of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Evidence:
         self.record("options", {name: str(value) for name, value in heading.items()})
 
     def say(self, text: str) -> None:
-        """Tell who watches, with the time since the beginning."""
+        """Print a line, with the time since the beginning."""
         print(f"{time.monotonic() - self._begun:7.1f} s  {text}", flush=True)
 
     def record(self, name: str, row: Mapping[str, Any]) -> None:
@@ -34,18 +34,18 @@ class Evidence:
             print(json.dumps({"at_s": round(time.monotonic() - self._begun, 4), **row}), file=file)
 
     def violation(self, text: str, found: Mapping[str, Any] | None = None) -> None:
-        """Something is wrong: said at once, and again at the end."""
+        """Report a fault: at once, and again at the end."""
         self.violations.append(text)
         self.record("violations", {"violation": text, "found": found or {}})
         print(f"VIOLATION: {text}", file=sys.stderr, flush=True)
 
     def expect(self, holds: object, text: str, found: Mapping[str, Any] | None = None) -> None:
-        """A violation unless it holds."""
+        """Report a violation unless it holds."""
         if not holds:
             self.violation(text, found)
 
     def conclude(self, summary: Mapping[str, Any], *, keep: bool) -> int:
-        """Print the summary, remove what is large when nothing was wrong; the exit code."""
+        """Print the summary, remove large files after a run without faults; the exit code."""
         self.record("summary", summary)
         print(json.dumps({**summary, "violations": self.violations}, indent=2), flush=True)
         if self.violations:

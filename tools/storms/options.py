@@ -45,9 +45,9 @@ class StormOptions:
     room_mib: int = 64 << 10
     """`max_bytes` of the spool."""
     settle_s: float = 600.0
-    """Longest time for the backlog to be delivered when all is over."""
+    """Longest time for the backlog to be delivered at the end."""
     keep: bool = False
-    """Keep spool and Kafka's data also when nothing was wrong."""
+    """Keep spool and Kafka's data also after a run without faults."""
 
     @property
     def topic_names(self) -> list[str]:
@@ -55,7 +55,7 @@ class StormOptions:
 
     @property
     def kills(self) -> dict[str, int]:
-        """{what: how often}."""
+        """{target: how often}."""
         return {
             "ingest": self.ingest_kills,
             "delivery": self.delivery_kills,
@@ -90,14 +90,14 @@ def seeded(options: StormOptions) -> StormOptions:
 
 
 def new_seed() -> int:
-    """A seed for who gave none."""
+    """A random seed."""
     return secrets.randbelow(1 << 31) + 1
 
 
 def parse_options(
     arguments: Sequence[str] | None, description: str
 ) -> tuple[StormOptions, argparse.Namespace]:
-    """(the numbers, what else the command line says: `outage`, `move_leaders`)."""
+    """(the numbers, the other arguments: `outage`, `move_leaders`)."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

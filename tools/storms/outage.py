@@ -1,10 +1,10 @@
 """The outage: Kafka away from the start, everything killed and started again, and then Kafka comes.
 
-In the second form Kafka is there, but one broker freezes with messages on their way to it; everything is
-killed; the frozen broker dies, so that its leaders move; and only then bruce starts again.
+In the second form Kafka runs, but one broker freezes with messages on their way to it; everything is killed;
+the frozen broker dies, so that its leaders move; and only then bruce starts again.
 
-In the third the network is cut with messages on their way: packets are dropped, nobody is told. No worker may
-end meanwhile, however long it lasts; status must say what is wrong, and delivery go on by itself.
+In the third the network is cut with messages on their way: packets are dropped, and no side is notified. No
+worker may end meanwhile, however long it lasts; status must name the cause, and delivery go on by itself.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _kafka_is_away(parts: Rig, watcher: Watcher) -> dict[str, Any]:
 
 
 def _network_is_cut(parts: Rig, watcher: Watcher) -> dict[str, Any]:
-    """Cut all brokers off in the middle of the load, for as long as the options say."""
+    """Cut all brokers off in the middle of the load, for the time of the options."""
     options, evidence = parts.options, parts.evidence
     parts.bruce.start()
     watcher.start()

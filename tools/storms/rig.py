@@ -1,4 +1,4 @@
-"""What a storm and an outage have in common: bruce, its Kafka, its senders, and how it must end."""
+"""The common part of storm and outage: bruce, its Kafka, its senders, and the final checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from spool.layout import Layout
-from spool.page import Field
+from spool.shared.state import Field
 from tools.bruce_process import Bruce
 from tools.load import LoadOptions
 from tools.storms.evidence import Evidence
@@ -30,17 +30,17 @@ _MEAN_BYTES = 400
 _KEPT_BYTES = 5 << 20
 """Of a partition of the embedded Kafka."""
 _UNEVEN = 4
-"""Some partitions get so many times their share while brokers are away."""
+"""While brokers are away, some partitions get this multiple of their share."""
 
 
 class Rig:
-    """One run. `messages` were sent in the end when `report` came."""
+    """One run. `messages`: how many were sent, once the senders' `report` has come."""
 
     def __init__(self, options: StormOptions, evidence: Evidence, target: Target, bruce: Bruce) -> None:
         self.options, self.evidence, self.target, self.bruce = options, evidence, target, bruce
         self.layout = Layout(bruce.spool)
         self.marks: list[tuple[Path, int]] = []
-        """Of each kill that ended a deliverer: copied marks, and the synced watermark."""
+        """For each kill that ended a deliverer: copied marks, and the synced watermark."""
 
     def load(self, **changes: Any) -> LoadOptions:
         """The senders' mix: all topics, half with a partition key, one in 128 larger than a staging slot."""
@@ -55,7 +55,7 @@ class Rig:
         return LoadOptions(self.bruce.socket, **{**options, **changes})
 
     def keep_marks(self) -> None:
-        """To be called when a deliverer is dead and none that follows has begun."""
+        """Copy the marks; call it after a deliverer died and before its successor begins."""
         directory = self.evidence.directory / "marks" / str(len(self.marks))
         keep_marks(self.layout, directory)
         self.marks.append((directory, self.bruce.word(Field.SYNCED_SEQUENCE)))
@@ -132,7 +132,7 @@ class Rig:
 
 
 def partitions(options: StormOptions) -> int:
-    """Of each topic. The embedded Kafka drops what is over its size, so there it has enough of them."""
+    """Of each topic. The embedded Kafka drops records beyond its size, so there it has enough of them."""
     if not options.embedded:
         return options.partitions
     return max(options.partitions, options.messages * _MEAN_BYTES * _UNEVEN // options.topics // _KEPT_BYTES)

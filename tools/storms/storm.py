@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from dispatch.errors import DispatchError
-from spool.page import Field
+from spool.shared.state import Field
 from tools.bruce_process import START_S
 from tools.kafka_cluster import KafkaError
 from tools.load_process import RunningLoad
@@ -21,7 +21,7 @@ from tools.waiting import wait_until
 
 WATCH_S = 0.1
 LUMP_MS = 200
-"""Senders send what is due five times a second, all at once: bursts to be killed in."""
+"""Senders send the due messages five times a second, all at once: bursts for a kill to hit."""
 AIM_S = 0.5
 UNDO = {"kill": "start", "freeze": "thaw"}
 MOST_SENDING_S = 3600.0
@@ -36,7 +36,7 @@ class Storm:
         self.done: Counter[str] = Counter()
 
     def run(self) -> dict[str, Any]:
-        """Let it pass over, and judge what is left; the summary."""
+        """Run the storm, and judge the result; the summary."""
         parts, options = self._rig, self._options
         parts.bruce.start()
         watcher = Watcher(parts.bruce, self._evidence, WATCH_S)
@@ -61,7 +61,7 @@ class Storm:
         return {**parts.judge(report, status), "statuses": watcher.taken, "done": dict(self.done)}
 
     def _pass(self, watcher: Watcher) -> None:
-        """Do everything that the timeline says, the brokers' part beside ours."""
+        """Run the timeline, the brokers' part in parallel with ours."""
         wait_until(lambda: watcher.last["received"] > 0, START_S, "the first datagrams")
         self._begun = time.monotonic()
         brokers = threading.Thread(target=self._trouble_brokers, name="brokers", daemon=True)
@@ -76,7 +76,7 @@ class Storm:
         time.sleep(max(0.0, self._begun + action.at_s - time.monotonic()))
 
     def _trouble_brokers(self) -> None:
-        """A broker that takes long to come back makes what follows later, and nothing shorter."""
+        """Run the brokers' troubles; a broker that comes back late delays the next, and shortens none."""
         for action in troubles(self._options):
             self._await(action)
             self._do(action.verb, int(action.target))
@@ -100,9 +100,11 @@ class Storm:
         else:
             time.sleep(action.pause_s)
             pid = self._rig.kill_worker(str(action.target))
-            page = self._rig.bruce.page()
+            shared = self._rig.bruce.shared()
             words = (
-                {} if page is None else {f.name: int(page[f]) for f in (Field.WRITTEN_SEQUENCE, Field.FLOOR)}
+                {}
+                if shared is None
+                else {f.name: int(shared[f]) for f in (Field.WRITTEN_SEQUENCE, Field.LOW_WATERMARK)}
             )
             row = {"verb": "kill", "role": action.target, "pid": pid, "aimed": action.aimed}
             self._evidence.record("events", {**row, **words})
@@ -116,7 +118,7 @@ class Storm:
         self._rig.bruce.start()
 
     def _await_burst(self) -> None:
-        """Return when something was just written, or AIM_S later."""
+        """Return right after a write, or AIM_S later."""
         before, end = self._rig.bruce.word(Field.WRITTEN_SEQUENCE), time.monotonic() + AIM_S
         while time.monotonic() < end and self._rig.bruce.word(Field.WRITTEN_SEQUENCE) == before:
             time.sleep(0.0002)

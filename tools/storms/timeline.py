@@ -1,4 +1,4 @@
-"""What happens when, drawn from a seed: the kills of bruce's processes, and what befalls the brokers."""
+"""The timeline, drawn from a seed: the kills of bruce's processes, and the troubles of brokers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools.storms.options import StormOptions
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing to do, `at_s` after the storm began."""
+    """One action, `at_s` after the storm began."""
 
     at_s: float
     verb: str
@@ -18,7 +18,7 @@ class Action:
     target: str | int
     """A role of bruce, or "all"; a broker's number."""
     aimed: bool = False
-    """Wait for a burst to be under way; a worker that sleeps has little to lose."""
+    """Wait for a burst to be under way; a sleeping worker has little to lose."""
     pause_s: float = 0.0
     """From the burst to the kill of a worker; how long everything, or a broker, stays away."""
 
@@ -44,7 +44,7 @@ def duration_s(options: StormOptions) -> float:
 
 
 def troubles(options: StormOptions) -> list[Action]:
-    """What befalls the brokers, in order; one at a time, so that a majority always stands."""
+    """The troubles of brokers, in order; one at a time, so that a majority always runs."""
     rng = random.Random(options.seed + 1)  # noqa: S311
     now, found = 0.1 * duration_s(options), []
     for verb, count, down_s in (

@@ -1,7 +1,7 @@
-"""Which messages may be in Kafka twice: those committed and not marked when a deliverer was killed.
+"""The messages that may be in Kafka twice: those committed and not marked when a deliverer was killed.
 
-Right after each such kill the marks are copied, before a successor can have written to them. In the end
-every surplus copy of a message must be answered for: so many kills at which it was not marked.
+Right after each such kill the marks are copied, before a successor can write to them. In the end each surplus
+copy of a message needs a kill at which the message was not marked.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import lmdb
 import numpy as np
 import numpy.typing as npt
 
-from spool.catalogue import Catalogue
-from spool.changes import CHUNK_MESSAGES
+from spool.index.segment_list import SegmentList
 from spool.layout import Layout
-from spool.marks import Marks
+from spool.marks.marks import Marks
+from spool.native.digest import CHUNK_MESSAGES
 from tools.verify_consume import NO_SEQUENCE
 
 Sequences = npt.NDArray[np.int64]
@@ -34,14 +34,14 @@ def marked(layout: Layout, directory: Path, sequences: Sequences) -> npt.NDArray
     """Which of these sequences the copied marks call resolved."""
     if not (directory / "data.mdb").exists():
         return np.zeros(len(sequences), bool)
-    catalogue = Catalogue(layout)
-    # What was called sent since then does not count.
-    catalogue.sent = set()
+    segment_list = SegmentList(layout)
+    # Segments marked as sent since then do not count.
+    segment_list.sent = set()
     try:
-        marks = Marks(directory, catalogue, readonly=True)
+        marks = Marks(directory, segment_list, readonly=True)
     except lmdb.NotFoundError:
         return np.zeros(len(sequences), bool)  # nothing was ever marked
-    found: npt.NDArray[np.bool_] = sequences < marks.floor()[0]
+    found: npt.NDArray[np.bool_] = sequences < marks.low_watermark()[0]
     for info, chunk, bitmap in marks.chunks():
         at = sequences - (info.first_sequence + chunk * CHUNK_MESSAGES)
         inside = (at >= 0) & (at < CHUNK_MESSAGES)

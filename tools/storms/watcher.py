@@ -1,4 +1,4 @@
-"""A look at `brucectl status --json` all the time: at every moment it must add up."""
+"""Reads `brucectl status --json` all the time: at every moment it must add up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Watcher(threading.Thread):
             self.look()
 
     def look(self) -> dict[str, Any] | None:
-        """Take a status and hold it to what must be so; None when there was none."""
+        """Take a status and check it; None when there was none."""
         try:
             status = self._bruce.status()
         except (RuntimeError, subprocess.TimeoutExpired) as error:
@@ -48,13 +48,13 @@ class Watcher(threading.Thread):
         return status
 
     def stop(self) -> None:
-        """Take no more."""
+        """Stop."""
         self._stopped.set()
         if self.is_alive():
             self.join()
 
 
 def adds_up(status: dict[str, Any]) -> bool:
-    """The equation."""
+    """Whether the counts of a status meet its equation."""
     accounted = status["delivered"] + sum(status["discarded"].values()) + status["backlog"]
     return bool(status["received"] == accounted and status["backlog"] >= 0)

@@ -1,6 +1,12 @@
-"""`brucectl inspect`: what is in a spool, or in segment files by themselves; and putting it in order.
+"""The commands of `brucectl inspect`: they look into a spool, or segment files by themselves, and mend it.
 
-Nothing is ever written, except by `repair --apply` and `reindex`.
+`segments` shows what a log consists of, `messages` what is in it; `carve` finds messages in a disk image;
+`repair` verifies a spool and repairs it. `options` has what they share. Only `repair --apply` and `reindex`
+write to a spool.
+
+`cli.app` alone imports this folder. Of other commands it imports the options alone.
+
+    "find": command("inspect.messages", "find", "FIND_EXAMPLES"),  # in cli.app
 """
 
 from __future__ import annotations

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import exits
-from cli.arguments import AsJson, examples, file_errors
+from cli.commands.arguments import AsJson, examples, file_errors
 from cli.commands.inspect.options import Hashes
-from cli.errors import BadArgument
+from cli.terminal import errors
+from cli.terminal.errors import BadArgument
 
 if TYPE_CHECKING:
-    from spool.carving import Run
-    from spool.scan import Chunk
+    from spool.format.scan import Chunk
+    from spool.fsck.frame_recovery import Run
 
 VERSION = 1
 EXAMPLES = examples(
@@ -60,7 +60,7 @@ def carve(
     frames, messages, again, first_received, last_received; tool, host, boot_id, made, and sha256 with
     --hashes. Exits with 1 when nothing is found.
     """
-    from cli.output import show_json, show_lines
+    from cli.terminal.output import show_json, show_lines
 
     if records + datagrams + as_json > 1:
         raise BadArgument("give one of --records, --datagrams and --json")
@@ -76,7 +76,7 @@ def carve(
                 if datagrams:
                     _write(chunk)
     if as_json:
-        from cli.provenance import provenance
+        from cli.commands.inspect.options import provenance
 
         found = {"version": VERSION, "image": str(image), "runs": [_row(run) for run in runs.values()]}
         with file_errors():
@@ -84,13 +84,13 @@ def carve(
     elif not (records or datagrams):
         _show(list(runs.values()))
     _warn(sum(run.messages for run in runs.values() if not run.verified))
-    raise typer.Exit(exits.FINE if any(run.messages for run in runs.values()) else exits.FOUND)
+    raise typer.Exit(errors.FINE if any(run.messages for run in runs.values()) else errors.FOUND)
 
 
 def _chunks(image: Path, spools: list[Path], runs: dict[int, Run]) -> Iterator[tuple[Run, Chunk]]:
     """Good frames of an image, each once; `runs`, by offset, is filled on the way. Raises BadArgument."""
-    from spool.carving import Carver
-    from spool.identity import list_secrets
+    from spool.fsck.frame_recovery import Carver
+    from spool.index.identity import list_secrets
     from spool.layout import Layout
 
     if not image.is_file():
@@ -111,19 +111,18 @@ def _chunks(image: Path, spools: list[Path], runs: dict[int, Run]) -> Iterator[t
 
 
 def _warn(messages: int) -> None:
-    from cli.output import complain
+    from cli.terminal.output import complain
 
     if messages:
         complain(f"{messages} messages are not verified: a sender may have made them (see --secrets-from)")
 
 
 def _records(chunks: Iterator[tuple[Run, Chunk]]) -> Iterator[str]:
-    from cli.records import as_object
-    from spool.decode import decode
-    from spool.record import Topics
-    from spool.scan import digest_address
+    from cli.inspect.records import as_object
+    from spool.format.batch import Topics, decode
+    from spool.format.scan import digest_address
 
-    topics = Topics()
+    topics = Topics.of_reader()
     for run, chunk in chunks:
         batch = decode(chunk.data, chunk.offset, chunk.frames, topics, digest_address())
         for row in range(len(batch)):
@@ -131,16 +130,15 @@ def _records(chunks: Iterator[tuple[Run, Chunk]]) -> Iterator[str]:
 
 
 def _write(chunk: Chunk) -> None:
-    from spool.decode import decode
-    from spool.record import Topics
-    from spool.scan import digest_address
+    from spool.format.batch import Topics, decode
+    from spool.format.scan import digest_address
 
     batch = decode(chunk.data, chunk.offset, chunk.frames, Topics(), digest_address())
     sys.stdout.buffer.writelines(batch.datagram(row) for row in range(len(batch)))
 
 
 def _row(run: Run) -> dict[str, Any]:
-    from cli.records import as_utc
+    from cli.terminal.output import as_utc
 
     return {
         "offset": run.offset,
@@ -156,18 +154,17 @@ def _row(run: Run) -> dict[str, Any]:
 
 
 def _show(runs: list[Run]) -> None:
-    from cli.output import complain, show_rows
-    from cli.records import as_local
+    from cli.terminal.output import complain, show_rows, utc
 
     heads = ("byte", "verified", "first", "next", "frames", "messages", "again", "received", "to")
     rows = [
         (
             *(run.offset, "yes" if run.verified else "no", run.first_sequence, run.next_sequence),
             *(run.frames, run.messages, run.again),
-            *(as_local(run.first_received_ns), as_local(run.last_received_ns)),
+            *(utc(run.first_received_ns), utc(run.last_received_ns)),
         )
         for run in runs
     ]
     if not rows:
         complain("no frame was found")
-    show_rows(heads, rows)
+    show_rows(heads, rows, spare=("again", "frames", "next", "to"))

@@ -1,4 +1,15 @@
-"""`brucectl spark`: jobs over whole spools. One module a command; `options` has what they share."""
+"""The commands of `brucectl spark`: jobs over whole spools.
+
+`drain` has the commands that deliver, `replay` sends again, `audit` compares spools with Kafka, `archive`
+writes Parquet, `stats` measures and queries. `options` has what they share: the session, and the properties
+of Kafka.
+
+`cli.app` alone imports this folder, and `inspect show` its options. The functions import from
+`pipeline` once there is a session.
+
+    with job_session(master, conf) as session:
+        report = run_audit(session, paths, properties, topics)
+"""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.arguments import AsJson, ConfigFile, examples
+from cli.commands.arguments import AsJson, ConfigFile, examples
 from cli.commands.spark.options import Conf, Master, Spools, going_on, job_session, spool_paths
 
 if TYPE_CHECKING:
-    from pipeline.archiving import ArchiveReport
+    from pipeline.archive import ArchiveReport
 
 EXAMPLES = examples(
     "brucectl spark archive /var/lib/bruce --to /srv/archive",
@@ -42,7 +42,7 @@ def archive(
     """Add what is new in spools to an archive: Parquet files by topic and day.
 
     They are named as DIR/topic=orders/date=2026-11-21/*.parquet. Every committed message comes in once,
-    delivered or not: how far each spool is archived stands in DIR, so the command can be repeated at any
+    delivered or not: DIR has how far each spool is archived, so the command can be repeated at any
     time, and after it was killed. A row has all that the message has, as its sender wrote it; the day is that
     of its reception, in UTC. Kafka is not asked.
 
@@ -54,12 +54,12 @@ def archive(
     (messages by name), files, merged (small files), unreadable, missed (they left the spool), damaged
     (segments), spools (by uuid, the first sequence number that is not archived). Needs Java 17.
     """
-    from cli.config import load_config
-    from cli.exits import FINE, FOUND
+    from cli.config.config import load_config
+    from cli.terminal.errors import FINE, FOUND
 
     paths = spool_paths(spools, load_config(config))
     with job_session(master, conf, bar=not continuous) as session:
-        from pipeline.archiving import follow_archive, run_archive
+        from pipeline.archive import follow_archive, run_archive
 
         if continuous:
             sound = True
@@ -74,7 +74,7 @@ def archive(
 
 
 def _show(report: ArchiveReport, *, as_json: bool) -> None:
-    from cli.output import show_json, show_rows
+    from cli.terminal.output import show_json, show_rows
 
     if as_json:
         show_json(report.as_json())

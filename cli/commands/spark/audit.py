@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import ConfigFile, examples, file_errors
+from cli.commands.arguments import ConfigFile, examples, file_errors
 from cli.commands.spark.options import (
     BootstrapServers,
     Conf,
@@ -27,7 +27,7 @@ EXAMPLES = examples(
 
 
 class Dimension(StrEnum):
-    """What counts are told apart by."""
+    """A dimension that counts are grouped by."""
 
     PARTITION = "partition"
     HOUR = "hour"
@@ -63,25 +63,27 @@ def audit(
     same partition key. Foreign records are in Kafka only. Exits 1 when anything is lost or altered, or
     cannot be read in the spool. Needs Java 17.
 
-    What the disk gives an error for is passed by and named; its records in Kafka count as foreign.
+    Unreadable messages are those that damage or EIO hides: where Kafka has them, they count by topic. On a
+    terminal a second table has each message in one row, and their sum.
 
-    Records are told by their header bruce-id. With --unstamped by what they are: of messages that are alike,
-    as many are delivered as there are records; what was altered is then lost, and foreign.
+    Records are identified by their header bruce-id. With --unstamped by their contents: of messages that are
+    alike, as many are delivered as there are records; a message that was altered then counts as lost, and its
+    record as foreign.
 
     Kafka is read by Spark's own connector where the session has its jars (--conf spark.jars=...) and can be
     told the [kafka] properties that lead to the brokers; else by bruce's own source.
 
     With --json one document of version 1; bruce-json(5) has it.
     """
-    from cli.config import load_config
-    from cli.exits import FINE, FOUND
-    from cli.output import show_json, show_rows
+    from cli.config.config import load_config
+    from cli.terminal.errors import FINE, FOUND
+    from cli.terminal.output import show_json, show_rows, terminal
 
     settings = load_config(config)
     properties = kafka_properties(settings, bootstrap_servers)
     with job_session(master, conf) as session:
         from pipeline.audit import COUNTS
-        from pipeline.runner import run_audit
+        from pipeline.audit_report import run_audit
 
         dimensions = list(dict.fromkeys(by or ()))
         report = run_audit(
@@ -96,6 +98,16 @@ def audit(
         heads = ("topic", *report.by, *COUNTS)
         total = {**dict.fromkeys(heads, "-"), "topic": "all", **report.total}
         rows = [[group[head] for head in heads] for group in (*report.groups, total)]
-        show_rows(heads, [["-" if cell is None else cell for cell in row] for row in rows])
+        idle = [name for name in COUNTS if not report.total[name]]
+        show_rows(
+            heads,
+            [["-" if cell is None else cell for cell in row] for row in rows],
+            clip=("topic",),
+            spare=(*idle, "stored"),
+        )
+        if terminal():
+            typer.echo()
+            show_rows(("each message once", "messages"), report.rows())
+            typer.echo()
         typer.echo(report.sentence())
     raise typer.Exit(FINE if report.sound else FOUND)

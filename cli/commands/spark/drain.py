@@ -1,4 +1,4 @@
-"""`brucectl spark drain`: deliver what spools hold."""
+"""`brucectl spark drain`: deliver what spools hold; `brucectl spark run`: do so as a stream."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import exits
-from cli.arguments import ConfigFile, examples
+from cli.commands.arguments import ConfigFile, Timeout, examples
 from cli.commands.spark.options import (
     BootstrapServers,
     Conf,
     Master,
     Spools,
     complain_of_damage,
+    going_on,
     job_session,
     kafka_properties,
     missing_topics,
+    name_page,
     spool_paths,
 )
+from cli.terminal import errors
 
 if TYPE_CHECKING:
-    from pipeline.sending import Sent
+    from pipeline.delivery.sending import Sent
 
 EXAMPLES = examples(
     "brucectl spark drain /var/lib/bruce",
     "brucectl spark drain '/mnt/fleet/*/bruce' --config bruce.toml --master spark://boss:7077",
+)
+RUN_EXAMPLES = examples(
+    "brucectl spark run /var/lib/bruce",
+    "brucectl spark run '/mnt/fleet/*/bruce' --config bruce.toml --master spark://boss:7077",
 )
 
 
@@ -34,9 +40,7 @@ def drain(
     spools: Spools = None,
     *,
     bootstrap_servers: BootstrapServers = None,
-    timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Give up after so many seconds; else never.")
-    ] = None,
+    timeout: Timeout = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     master: Master = None,
     conf: Conf = None,
@@ -44,48 +48,95 @@ def drain(
 ) -> None:
     """Deliver what spools hold, of one host or a fleet: everything committed when this began.
 
-    A daemon that lives goes on taking messages in, and lends delivery for as long as this runs. Messages
-    keep the order of their partition key; each task writes down what it delivered, so that no daemon sends
-    it again. It can be interrupted at any time: run it again, or leave the rest to the daemon. Messages that
-    Kafka will never take go to dead_letter_topic, or are discarded with their reason, and kept in the
-    discard_file of the daemon that lives, or of this configuration where none does. Executors write to the
-    spools' `delivery/outcomes`.
+    A daemon that lives goes on taking messages in, and lends delivery while this runs. Messages keep the
+    order of their partition key; each task writes down what it delivered, so that no daemon sends it again.
+    It can be interrupted at any time: run it again, or leave the rest to the daemon. Messages that Kafka will
+    never take go to dead_letter_topic, or are discarded with their reason, and kept in the discard_file of
+    the daemon that lives, or of this configuration where none does. Executors write to the spools'
+    `delivery/outcomes`.
 
     A topic that Kafka does not have is waited for, for unknown_topic_seconds; then its messages are left as
     they are: no drain discards them. They are the daemon's, or the next drain's, once the topic is there; the
     daemon, and brucectl spark run, give them up in the end, as configured.
 
-    What the disk gives an error for is passed by and named; its messages stay as they are, for the next
-    drain, or the daemon, to deliver when the disk gives them.
+    Unreadable ranges (EIO) are skipped and named; their messages stay as they are, for the next drain, or the
+    daemon, to deliver when the disk gives them.
 
     With --json one document of version 1: messages, topics (messages by name), delivered, refused (by
     reason), left, unknown (topics that Kafka does not have), seconds, unread (segments that the disk gives an
     error for), unknown_messages (messages of those topics, by name). Exits with 1 when messages are left, or
     a segment cannot be read, or its header is damaged.
     """
-    from cli.config import load_config
-    from cli.output import complain, show_json
+    from cli.config.config import load_config
+    from cli.terminal.output import complain, show_json
 
     settings = load_config(config)
     options = dataclasses.replace(settings.dispatch, kafka=kafka_properties(settings, bootstrap_servers))
     paths = spool_paths(spools, settings)
     with job_session(master, conf) as session:
-        from pipeline.drain import run_drain
+        from pipeline.delivery.drain import run_drain
 
         result = run_drain(session, paths, options, settings.partitioners, timeout_s=timeout)
     if as_json:
         show_json(result.as_json())
     else:
-        typer.echo(_sentence(result))
+        typer.echo(f"{'not ' if result.left else ''}drained: {_done(result)}{_left(result)}")
     for place in result.unread:
         complain(f"{place}: what could not be read of it was left as it is; see to the disk, and drain again")
     if complain_of_damage(paths) or result.left or result.unread:
-        raise typer.Exit(exits.FOUND)
+        raise typer.Exit(errors.FOUND)
 
 
-def _sentence(result: Sent) -> str:
-    done = f"{result.delivered:,} of {result.messages:,} messages delivered in {result.seconds:.1f} s"
-    done += "".join(f", {count:,} refused ({reason})" for reason, count in result.refused.items())
-    if not result.left:
-        return f"drained: {done}"
-    return f"not drained: {done}, {result.left:,} left{missing_topics(result.unknown_messages)}"
+def run(
+    spools: Spools = None,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="End when what is there now is delivered.")] = False,
+    bootstrap_servers: BootstrapServers = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document a batch.")] = False,
+    master: Master = None,
+    conf: Conf = None,
+    config: ConfigFile = None,
+) -> None:
+    """Deliver what spools hold and take in, of one host or a fleet, until it is interrupted.
+
+    One streaming query does a delivery worker's work, for hosts whose daemon has [dispatch] engine = "spark"
+    or lends delivery meanwhile. It may be killed and started again: the marks have what was delivered.
+    Messages of topics that Kafka does not have wait for unknown_topic_seconds.
+    Prints a line a batch; with --json a document of version 1, as brucectl
+    spark drain has it.
+    """
+    from cli.config.config import load_config
+    from cli.terminal.output import show_json
+
+    def show(sent: Sent) -> None:
+        if as_json:
+            show_json(sent.as_json())
+        else:
+            typer.echo(_done(sent) + _left(sent))
+
+    settings = load_config(config)
+    options = dataclasses.replace(settings.dispatch, kafka=kafka_properties(settings, bootstrap_servers))
+    paths = spool_paths(spools, settings)
+    with job_session(master, conf, bar=False) as session:
+        from pipeline.delivery.run import run_stream
+
+        def deliver() -> None:
+            run_stream(session, paths, options, settings.partitioners, show, once=once)
+
+        complain_of_damage(paths)
+        if once:
+            name_page(session)
+            deliver()
+        else:
+            with going_on(session, "delivering what is there, and what comes,"):
+                deliver()
+
+
+def _done(sent: Sent) -> str:
+    done = f"{sent.delivered:,} of {sent.messages:,} messages delivered in {sent.seconds:.1f} s"
+    return done + "".join(f", {count:,} refused ({reason})" for reason, count in sent.refused.items())
+
+
+def _left(sent: Sent) -> str:
+    """The end of a sentence, with what is left; empty if nothing is."""
+    return f", {sent.left:,} left{missing_topics(sent.unknown_messages)}" if sent.left else ""

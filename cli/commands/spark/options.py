@@ -1,4 +1,4 @@
-"""What the commands of `brucectl spark` share: their options, and the session that a job runs in."""
+"""Shared by the commands of `brucectl spark`: their options, and the session that a job runs in."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import exits
-from cli.errors import BadArgument
+from cli.terminal import errors
+from cli.terminal.errors import BadArgument
 
 if TYPE_CHECKING:
-    from cli.config import Config
+    from cli.config.config import Config
     from pipeline.session import Session
 
 _NAMED = 5
@@ -28,7 +28,7 @@ Master = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help="Where Spark runs: local[2], spark://HOST:7077, yarn. Else here, on every core.",
+        help="Run Spark there: local[2], spark://HOST:7077, yarn (default: here, on every core).",
     ),
 ]
 Conf = Annotated[
@@ -36,7 +36,9 @@ Conf = Annotated[
 ]
 BootstrapServers = Annotated[
     str | None,
-    typer.Option("--bootstrap-servers", metavar="HOST:PORT", help="Where Kafka is; else as configured."),
+    typer.Option(
+        "--bootstrap-servers", metavar="HOST:PORT", help="Addresses of Kafka (default: as configured)."
+    ),
 ]
 
 
@@ -47,7 +49,7 @@ def spool_paths(named: list[str] | None, settings: Config) -> list[str]:
 
 def kafka_properties(settings: Config, bootstrap_servers: str | None) -> dict[str, str]:
     """librdkafka's properties, as configured but for the address. Raises BadArgument, BadProperty."""
-    from cli.config import EMBEDDED
+    from cli.config.config import EMBEDDED
     from dispatch.options import demand_credentials
 
     properties = dict(settings.dispatch.kafka)
@@ -62,8 +64,8 @@ def kafka_properties(settings: Config, bootstrap_servers: str | None) -> dict[st
 
 def complain_of_damage(paths: list[str]) -> bool:
     """Name each segment that no job reads, since its header is damaged; whether there is one."""
-    from cli.output import complain
-    from pipeline.fleet import list_unreadable
+    from cli.terminal.output import complain
+    from pipeline.source.plan import list_unreadable
 
     unreadable = list_unreadable(paths)
     for place in unreadable:
@@ -97,8 +99,8 @@ def job_session(master: str | None, conf: list[str] | None, *, bar: bool = True)
 
     Raises BadArgument, MissingSpark; an interrupt ends the command with a sentence.
     """
-    from cli.output import complain, error_console
-    from pipeline.requirements import check_requirements
+    from cli.terminal.output import complain, error_console
+    from pipeline.spark_release import check_requirements
 
     settings = parse_conf(conf)
     check_requirements()
@@ -111,21 +113,21 @@ def job_session(master: str | None, conf: list[str] | None, *, bar: bool = True)
         with open_session(master or LOCAL, settings) as session, task_bar(session) if bar else nullcontext():
             yield session
     except KeyboardInterrupt:
-        # What is still open to Spark cannot be closed in order any more, and would say so.
+        # Streams that are open to Spark cannot be closed in order any more, and would say so.
         sys.unraisablehook = lambda _: None
         complain("interrupted: the job has not come to its end; the same command may be given again")
-        raise typer.Exit(exits.INTERRUPTED) from None
+        raise typer.Exit(errors.INTERRUPTED) from None
 
 
 @contextmanager
 def task_bar(session: Session) -> Iterator[None]:
     """On a terminal, say where Spark's own page is, and show how many tasks are done until the context ends.
 
-    What is written to the same terminal meanwhile is mixed up with it.
+    Anything else that is written to the same terminal meanwhile mixes with it.
     """
-    from cli.output import error_console
-    from cli.progress import Progress
-    from pipeline.progress import watch
+    from cli.terminal.output import error_console
+    from cli.terminal.progress import Progress
+    from pipeline.session import watch
 
     console = error_console()
     if not console.is_terminal:
@@ -140,7 +142,7 @@ def task_bar(session: Session) -> Iterator[None]:
 @contextmanager
 def going_on(session: Session, what: str) -> Iterator[None]:
     """Work that Control-C is the end of. On a terminal, say that it goes on, and that it has ended."""
-    from cli.output import complain, error_console
+    from cli.terminal.output import complain, error_console
 
     shown = error_console().is_terminal
     name_page(session)
@@ -155,7 +157,7 @@ def going_on(session: Session, what: str) -> Iterator[None]:
 
 def name_page(session: Session) -> None:
     """On a terminal, say where Spark's own page is, on a line that stays, and is whole on narrow ones."""
-    from cli.output import complain, error_console
+    from cli.terminal.output import complain, error_console
 
     url = session.sparkContext.uiWebUrl
     if url and error_console().is_terminal:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import exits
-from cli.arguments import (
+from cli.commands.arguments import (
     ConfigFile,
     Keys,
     PartitionKeys,
     SendThem,
     Since,
+    Timeout,
     Topics,
     ToTopic,
     Uids,
@@ -31,10 +31,11 @@ from cli.commands.spark.options import (
     missing_topics,
     spool_paths,
 )
-from cli.errors import BadArgument
+from cli.terminal import errors
+from cli.terminal.errors import BadArgument
 
 if TYPE_CHECKING:
-    from pipeline.replay import Replayed
+    from pipeline.delivery.replay import Replayed
 
 EXAMPLES = examples(
     "brucectl spark replay '/mnt/fleet/*/bruce' --from -2h",
@@ -48,7 +49,7 @@ def replay(
     spools: Spools = None,
     *,
     archive: Annotated[
-        bool, typer.Option("--archive", help="What is named are archives of brucectl spark archive.")
+        bool, typer.Option("--archive", help="SPOOL names archives of brucectl spark archive.")
     ] = False,
     since: Since = None,
     until: Until = None,
@@ -59,9 +60,7 @@ def replay(
     to_topic: ToTopic = None,
     yes: SendThem = False,
     bootstrap_servers: BootstrapServers = None,
-    timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Give up after so many seconds; else never.")
-    ] = None,
+    timeout: Timeout = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     master: Master = None,
     conf: Conf = None,
@@ -76,12 +75,13 @@ def replay(
     it: to them these are no new messages, and what they have delivered stays so. Nothing is written down in
     a spool: the same command sends all of it once more.
 
-    Nothing is held back for it either: room for new messages comes first. What is removed to make room,
-    between being counted and being sent, is counted (gone), and the rest is sent. So is what went since the
-    same words were counted without --yes, or since they were sent and interrupted: until all is sent, what
-    was counted is kept in mind in $XDG_STATE_HOME/bruce-replay, ~/.local/state/bruce-replay by default.
+    Nothing is held back for it either: room for new messages comes first. Messages that are removed to make
+    room, between being counted and being sent, are counted (gone), and the rest is sent. So is what went
+    since the same words were counted without --yes, or since they were sent and interrupted: until all is
+    sent, what was counted is kept in mind in $XDG_STATE_HOME/bruce-replay, ~/.local/state/bruce-replay by
+    default.
 
-    What the disk gives an error for is passed by and named; the rest is counted, and sent.
+    Unreadable ranges (EIO) are skipped and named; the rest is counted, and sent.
 
     Prints the messages by topic, with the times of the first and the last. With --json one document of
     version 2: dry_run, topics (topic, messages, first, last: times in UTC), messages, sent, refused (by
@@ -89,10 +89,9 @@ def replay(
     gives an error for). Exits with 1 when Kafka refused some for good, some are left, or gone, or a segment
     cannot be read, or its header is damaged.
     """
-    from cli.config import load_config
-    from cli.output import complain, show_json
-    from cli.replay_order import Order
-    from cli.replay_state import default_directory
+    from cli.config.config import load_config
+    from cli.replay.state import Order, default_directory
+    from cli.terminal.output import complain, show_json
 
     order = Order(since, until, topic or (), key or (), partition_key or (), uid or (), to_topic)
     if yes:
@@ -106,10 +105,9 @@ def replay(
         options = dataclasses.replace(options, kafka=kafka_properties(settings, bootstrap_servers))
     paths = spool_paths(spools, settings)
     with job_session(master, conf) as session:
-        from pipeline.replay import Kept, dry, run_replay
-        from pipeline.replay_note import Note
+        from pipeline.delivery.replay import Note, StoredMessages, dry, run_replay
 
-        kept = Kept(session, paths, archive=archive)
+        kept = StoredMessages(session, paths, archive=archive)
         if not archive:
             kept.note = Note(default_directory() / f"spark-{order.name(kept.spools(), '')}.json")
         result = (
@@ -125,11 +123,11 @@ def replay(
         complain(f"{place}: what could not be read of it is not among them; see to the disk, and repeat this")
     damaged = not archive and complain_of_damage(paths)
     if damaged or result.unread or (yes and (result.left or result.gone or result.refused)):
-        raise typer.Exit(exits.FOUND)
+        raise typer.Exit(errors.FOUND)
 
 
 def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
-    from cli.room import utc
+    from cli.terminal.output import utc
 
     shown = dataclasses.asdict(result)
     shown["topics"] = [
@@ -140,8 +138,7 @@ def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
 
 
 def _show(result: Replayed, to_topic: str | None, *, dry_run: bool) -> None:
-    from cli.output import complain, show_rows
-    from cli.room import utc
+    from cli.terminal.output import complain, show_rows, utc
 
     show_rows(
         ("topic", "messages", "first received", "last received"),

@@ -1,15 +1,25 @@
-"""`brucectl spark stats`: rates, sizes, skew and discards of spools."""
+"""`brucectl spark stats`: rates, sizes, skew and discards of spools; `brucectl spark query`: SQL."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.arguments import AsJson, ConfigFile, Topics, examples
-from cli.commands.spark.options import Conf, Master, Spools, complain_of_damage, job_session, spool_paths
+from cli.commands.arguments import AsJson, ConfigFile, Topics, examples
+from cli.commands.spark.options import (
+    Conf,
+    Master,
+    Spools,
+    complain_of_damage,
+    job_session,
+    spool_paths,
+    task_bar,
+)
+from cli.terminal.output import Form
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,9 +29,14 @@ EXAMPLES = examples(
     "brucectl spark stats '/mnt/fleet/*/bruce' --hours --topic orders",
     "brucectl spark stats --json | jq '.topics[] | {topic, peak}'",
 )
-_HEADS = ("messages", "MiB", "peak/s", "median B", "p99 B", "most B", "keys", "top key", "its share")
+_HEADS = ("messages", "size", "peak/s", "median B", "p99 B", "most B", "keys", "top key", "its share")
 _DISCARDS = ("spool", "topic", "reason", "messages")
 _DISCARD_HOURS = ("spool", "hour", "reason", "messages")
+QUERY_EXAMPLES = examples(
+    "brucectl spark query 'SELECT topic, count(*) FROM spool GROUP BY topic'",
+    "brucectl spark query \"SELECT * FROM spool WHERE topic = 'orders' LIMIT 10\" --form json",
+    "brucectl spark query 'SELECT count(*) FROM archive GROUP BY date' --archive /srv/archive",
+)
 
 
 def stats(
@@ -43,12 +58,12 @@ def stats(
     (each with its hours), discards (spool, topic, reason, messages), discard_hours (spool, hour, reason,
     messages); bruce-json(5) has the figures. Needs Java 17.
     """
-    from cli.config import load_config
-    from cli.output import show_json, show_rows
+    from cli.config.config import load_config
+    from cli.terminal.output import show_json, show_rows
 
     paths = spool_paths(spools, load_config(config))
     with job_session(master, conf) as session:
-        from pipeline.stats_report import run_stats
+        from pipeline.stats import run_stats
 
         found = run_stats(session, paths, topic)
     complain_of_damage(paths)
@@ -66,20 +81,23 @@ def stats(
             for one, whole in zip(found["topics"], rows, strict=True)
             for row in (*((one["topic"], hour["hour"], *_columns(hour)) for hour in one["hours"]), whole)
         ]
-    show_rows(("topic", "hour", *_HEADS), rows)
+    spare = ("keys", "median B", "most B", "top key", "its share")
+    show_rows(("topic", "hour", *_HEADS), rows, clip=("topic", "top key"), spare=spare)
     if discards:
         typer.echo()
-        show_rows(("spool", "topic", "discarded because of", "messages"), discards)
+        show_rows(("spool", "topic", "discarded because of", "messages"), discards, clip=("spool", "topic"))
     if hours and by_hour:
         typer.echo()
-        show_rows(("spool", "hour", "discarded because of", "messages"), by_hour)
+        show_rows(("spool", "hour", "discarded because of", "messages"), by_hour, clip=("spool",))
 
 
 def _columns(figures: dict[str, Any]) -> tuple[object, ...]:
+    from cli.terminal.output import size_cell
+
     top = figures["top_keys"][:1]
     return (
         figures["messages"],
-        round(figures["bytes"] / (1 << 20), 1),
+        size_cell(figures["bytes"]),
         figures["peak"],
         figures["median_bytes"],
         figures["p99_bytes"],
@@ -91,10 +109,10 @@ def _columns(figures: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _discards(paths: list[str], topics: list[str] | None) -> Iterator[tuple[object, ...]]:
-    """(directory, topic, reason, messages) of each spool; the topic is empty where nobody knows it."""
-    from cli.discards import list_discards
-    from cli.records import printable
-    from pipeline.plan import find_spools
+    """(directory, topic, reason, messages) of each spool; the topic is empty where it is not known."""
+    from cli.inspect.discards import list_discards
+    from cli.terminal.output import printable
+    from pipeline.source.plan import find_spools
 
     names = frozenset(name.encode(errors="surrogateescape") for name in topics or ())
     for layout in find_spools(paths):
@@ -104,11 +122,53 @@ def _discards(paths: list[str], topics: list[str] | None) -> Iterator[tuple[obje
 
 def _discard_hours(paths: list[str]) -> Iterator[tuple[object, ...]]:
     """(directory, hour, reason, messages) of each spool, in order."""
-    from pipeline.discard_hours import discard_hours
-    from pipeline.plan import find_spools
-    from spool.wire import reason_name
+    from pipeline.source.plan import find_spools
+    from pipeline.stats import discard_hours
+    from spool.format.wire import reason_name
 
     for layout in find_spools(paths):
         for (hour, reason), messages in sorted(discard_hours(layout).items()):
             at = datetime.fromtimestamp(3600 * hour, UTC)
             yield str(layout.directory), f"{at:%Y-%m-%dT%H:00:00Z}", reason_name(reason), messages
+
+
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="A question in Spark's SQL.")],
+    spools: Spools = None,
+    *,
+    archive: Annotated[
+        str | None,
+        typer.Option("--archive", metavar="DIR", help="The archive that the view `archive` reads."),
+    ] = None,
+    form: Annotated[
+        Form, typer.Option("--form", metavar="FORM", help="table, json (an object a line) or csv.")
+    ] = Form.table,
+    master: Master = None,
+    conf: Conf = None,
+    config: ConfigFile = None,
+) -> None:
+    """Ask spools and archives in SQL: the views are `spool` and `archive`.
+
+    A row is a message: host, spool, segment, frame_offset, sequence, received_at, created_at, timestamp_ms,
+    kind, topic, partition_key, key, value, uid, pid, delivered; an archive has date, and neither segment nor
+    delivered. Conditions on topic, sequence and times leave segments without such messages closed. If the
+    SQL names `damaged`, damaged ranges are rows, too. `delivered` is null if a spool's marks cannot be read,
+    as in a copy in an object store. Times are UTC. SQL that writes is refused.
+
+    Wrong SQL exits 2. Needs Java 17.
+    """
+    from cli.config.config import load_config
+    from cli.terminal.output import write_rows
+
+    paths = spool_paths(spools, load_config(config))
+    with job_session(master, conf, bar=False) as session:
+        from pipeline.job import explained
+        from pipeline.stats import query as ask
+        from pipeline.stats import wrong_sql
+
+        with explained(), wrong_sql():
+            found = ask(session, sql, paths, archive)
+            rows = found.toLocalIterator()
+            with task_bar(session):
+                first = list(islice(rows, 1))
+            write_rows(found.columns, chain(first, rows), form)

@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """On tmpfs: those of pytest are its user's alone."""
+    """On tmpfs: only their user may look into the directories of pytest."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bruce-test-") as name:
         Path(name).chmod(0o755)
         yield Path(name)

@@ -1,4 +1,4 @@
-"""The disk of a spool: room, filesystem, and who may do what in it."""
+"""The disk of a spool: room, filesystem, and the permissions of other users."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pytest
 from cli.doctor import disk
 from cli.doctor.disk import check_owners, check_room, existing, owners
 from cli.doctor.finding import Finding, Level
-from spool.fullness import Space
 from spool.layout import Layout
-from spool.options import SpoolOptions
+from spool.options import Space, SpoolOptions
 from tests.spool.small_disk import mounted
 
 GIB = 1 << 30
@@ -22,7 +21,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def as_nobody() -> Iterator[None]:
-    """As a user who may do nothing."""
+    """Act as a user without any rights."""
     if os.geteuid() != 0:
         pytest.skip("becoming another user needs root")
     os.seteuid(NOBODY)
@@ -36,16 +35,16 @@ def found(options: SpoolOptions, check: str) -> Finding:
 
 
 def test_room() -> None:
-    """What max_bytes promises must fit beside what others have; segments that are there count."""
+    """max_bytes must fit beside the data of others; existing segments count towards it."""
     options = SpoolOptions(Path("/s"), max_bytes=10 * GIB, min_free_bytes=GIB)
     assert check_room(options, Space(used=6 * GIB, free=5 * GIB, size=100 * GIB)).level is Level.OK
     tight = check_room(options, Space(used=6 * GIB, free=4 * GIB, size=100 * GIB))
-    assert (tight.level, "room for 9.0 GiB" in tight.sentence) == (Level.ADVICE, True)
+    assert (tight.level, "room for 9 GiB" in tight.sentence) == (Level.ADVICE, True)
     assert check_room(options, Space(used=6 * GIB, free=GIB - 1, size=100 * GIB)).level is Level.PROBLEM
 
 
 def test_a_spool_that_is_not_there_yet(tmp_path: Path) -> None:
-    """It is looked at where it would be made, and nothing is made."""
+    """The check looks at the parent in which it would be created, and creates nothing."""
     options = SpoolOptions(tmp_path / "a" / "b")
     assert existing(options.directory) == tmp_path
     assert "bruce run makes it" in found(options, "permissions").sentence
@@ -53,7 +52,7 @@ def test_a_spool_that_is_not_there_yet(tmp_path: Path) -> None:
 
 
 def test_a_spool_on_a_filesystem_that_promises_less(tmp_path: Path) -> None:
-    """Is named, and the probe leaves nothing behind."""
+    """The filesystem is named, and the probe leaves nothing behind."""
     with mounted("tmpfs", tmp_path, 1 << 20) as place:
         told = found(SpoolOptions(place), "filesystem")
         assert (told.level, "it is memory" in told.sentence) == (Level.ADVICE, True)
@@ -64,7 +63,7 @@ def test_a_spool_on_a_filesystem_that_promises_less(tmp_path: Path) -> None:
     ("mode", "level"), [(0o750, Level.OK), (0o755, Level.ADVICE), (0o757, Level.PROBLEM)]
 )
 def test_a_directory_open_to_others(tmp_path: Path, mode: int, level: Level) -> None:
-    """Who may write there loses messages for others; who may read there reads them."""
+    """A user that may write there can lose others' messages; a user that may read there can read them."""
     directory = tmp_path / "spool"
     directory.mkdir()
     directory.chmod(mode)
@@ -72,7 +71,7 @@ def test_a_directory_open_to_others(tmp_path: Path, mode: int, level: Level) -> 
 
 
 def test_files_of_another_user(tmp_path: Path) -> None:
-    """What somebody else made in the spool is named, and how to give it back."""
+    """The files of another user in the spool are named, and how to give them back."""
     if os.geteuid() != 0:
         pytest.skip("giving files away needs root")
     layout = Layout(tmp_path / "spool")
@@ -87,7 +86,7 @@ def test_files_of_another_user(tmp_path: Path) -> None:
 
 
 def test_what_this_user_may_not_see_is_said(memory: Path, request: pytest.FixtureRequest) -> None:
-    """Instead of a guess, and without an error."""
+    """The finding says so, without a guess and without an error."""
     layout = Layout(memory / "spool")
     layout.segments.mkdir(parents=True)
     layout.directory.chmod(0o700)

@@ -1,14 +1,17 @@
-"""The host: what each limit of the kernel, as it was read, is worth."""
+"""The host: how each limit of the kernel is judged."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from cli.doctor import host
 from cli.doctor.finding import Level
 from cli.doctor.host import (
     ENOUGH_QUEUED,
@@ -18,16 +21,20 @@ from cli.doctor.host import (
     UNSYNCHRONISED,
     check_clock,
     check_locking,
+    check_loops,
     check_memory,
+    check_owners,
+    check_path,
     check_queue,
     clock_state,
     read_locking,
     read_queue_length,
 )
+from cli.terminal.clashes import HOME, PACKAGES, find_clashes
 
 
 def test_the_queue_of_a_socket() -> None:
-    """Shorter than a burst it is advised about, with the command; what cannot be read is said."""
+    """For a queue shorter than a burst, doctor advises a command; it says so when it cannot read a limit."""
     short = check_queue(10)
     assert (short.level, "max_dgram_qlen is 10" in short.sentence) == (Level.ADVICE, True)
     assert f"sysctl -w net.unix.max_dgram_qlen={ENOUGH_QUEUED}" in short.remedy
@@ -37,7 +44,7 @@ def test_the_queue_of_a_socket() -> None:
 
 
 def test_memory_that_cannot_be_locked() -> None:
-    """Too low a limit is advised about, unless the process may lock what it likes."""
+    """Doctor advises about a limit that is too low, unless the process may lock any amount of memory."""
     assert check_locking(LOCKED_BYTES - 1, privileged=False).level is Level.ADVICE
     assert check_locking(LOCKED_BYTES, privileged=False).level is Level.OK
     assert check_locking(None, privileged=False).level is Level.OK
@@ -45,7 +52,7 @@ def test_memory_that_cannot_be_locked() -> None:
 
 
 def test_the_limit_is_that_of_the_worker() -> None:
-    """Not of who asks: a service has limits of its own."""
+    """The worker's limit counts, not that of the process that asks: a service has its own limits."""
     code = (
         "import resource; hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1];"
         "resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, hard)); print(flush=True); input()"
@@ -73,6 +80,66 @@ def test_a_small_tmpfs(tmp_path: Path) -> None:
     ("state", "level"), [(0, Level.OK), (1, Level.OK), (UNSYNCHRONISED, Level.ADVICE), (-1, Level.UNKNOWN)]
 )
 def test_a_clock(state: int, level: Level) -> None:
-    """By what adjtimex says; leap seconds to come are no trouble."""
+    """The clock is judged by adjtimex; a coming leap second is no trouble."""
     assert check_clock(state).level is level
     assert -1 <= clock_state() <= UNSYNCHRONISED
+
+
+PYPROJECT = tomllib.loads(Path(HOME, "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_our_packages_are_those_of_the_wheel() -> None:
+    """Doctor looks for the names that pyproject.toml puts into the wheel."""
+    assert sorted(PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == sorted(PACKAGES)
+
+
+def test_programs_begin_where_clashes_are_refused() -> None:
+    """Both console scripts go by cli.start, which imports nothing that could be hidden."""
+    assert PYPROJECT["project"]["scripts"] == {"bruce": "cli.start:bruce", "brucectl": "cli.start:brucectl"}
+
+
+def test_a_distribution_with_a_package_of_ours_is_named() -> None:
+    """By package and distribution; bruce itself, and packages with other names than ours, are not named."""
+    found = check_owners({"cli": ["bruce-spool", "shellkit"], "status": ["web", "web"], "numpy": ["n"]})
+    assert found.level is Level.PROBLEM
+    assert "cli is of shellkit, too; status is of web, too" in found.sentence
+    assert check_owners({"cli": ["bruce-spool"], "numpy": ["numpy"]}).level is Level.OK
+
+
+@pytest.mark.parametrize("kind", ["package", "module"])
+def test_another_place_on_the_path_is_named(tmp_path: Path, kind: str) -> None:
+    """Before ours it hides, behind ours it is hidden; empty folders, and ours named twice, do not."""
+    home, other = str(tmp_path / "home"), tmp_path / "other"
+    other.mkdir()
+    (tmp_path / "none" / "spool").mkdir(parents=True)
+    if kind == "package":
+        (other / "router").mkdir()
+        (other / "router" / "__init__.py").touch()
+    else:
+        (other / "router.py").touch()
+    clean = [home, str(tmp_path / "none"), os.path.join(home, "..", "home")]
+    assert check_path(clean, home).level is Level.OK
+    found = check_path([str(other), *clean], home)
+    assert (found.level, f"router in {other} hides bruce's" in found.sentence) == (Level.PROBLEM, True)
+    found = check_path([*clean, str(other)], home)
+    assert (found.level, f"router in {other} is hidden by bruce's" in found.sentence) == (Level.PROBLEM, True)
+
+
+def test_loops_that_are_not_kept_are_advised_about() -> None:
+    """The first of their files is named."""
+    found = check_loops(["/opt/bruce/spool/scan.py", "/opt/bruce/spool/frame.py"])
+    assert (found.level, "the folder of /opt/bruce/spool/scan.py" in found.sentence) == (Level.ADVICE, True)
+    assert check_loops([]).level is Level.OK
+
+
+def test_this_environment_has_no_clash() -> None:
+    """The environment of the tests has no clash."""
+    assert list(find_clashes(sys.path)) == []
+
+
+def test_without_pyspark_nothing_is_wrong() -> None:
+    """A host that runs only the daemon needs neither pyspark nor Java."""
+    with mock.patch.object(host, "find_spec", return_value=None), mock.patch.dict(os.environ, PATH=""):
+        found = list(host.look_at_environment())
+    assert {one.level for one in found} == {Level.OK}, found
+    assert "no pyspark" in found[-1].sentence

@@ -1,4 +1,4 @@
-"""Kafka as the doctor finds it: there, not there, silent, or something else."""
+"""The doctor's findings on Kafka: present, absent, silent, or something else."""
 
 from __future__ import annotations
 
@@ -10,11 +10,47 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli.config import Config, load_config
+from cli.config.config import Config, load_config
 from cli.doctor import kafka as doctor
 from cli.doctor.finding import Finding, Level
-from dispatch.cluster import NO_LEADER, Cluster
+from cli.doctor.kafka import judge
+from dispatch.client import NO_LEADER, Cluster
 from dispatch.embedded import EmbeddedKafka
+from dispatch.topic_settings import Lateness
+
+HOUR = 3600.0
+
+
+def test_what_waits_longer_than_a_topic_keeps_it() -> None:
+    """A problem of topics with messages that wait, of no other and of none that keeps them for longer."""
+    found = {
+        b"orders": Lateness(HOUR, None),
+        b"idle": Lateness(HOUR, None),
+        b"days": Lateness(72 * HOUR, None),
+        b"strict": Lateness(None, 2 * HOUR),
+        b"any": Lateness(None, None),
+    }
+    waiting = (b"orders", b"days", b"strict", b"any")
+    orders, strict = judge(found, waiting, 3 * HOUR, None)
+    assert orders[1:] == (
+        Level.PROBLEM,
+        "topic orders keeps messages for 1 h 0 min from their own timestamps, and the oldest that waits in "
+        "the spool is 3 h 0 min old: Kafka deletes such messages soon after they are delivered",
+        "raise retention.ms of the topic, or set its message.timestamp.type to LogAppendTime",
+    )
+    assert strict.level is Level.PROBLEM
+    assert "3 h 0 min old: Kafka refuses such messages" in strict.sentence
+    assert "before.max.ms of the topic" in strict.remedy
+
+
+def test_a_spool_that_outlasts_a_topic() -> None:
+    """The plan says ahead which outage is longer than a topic keeps messages."""
+    found = {b"orders": Lateness(HOUR, None), b"days": Lateness(72 * HOUR, None)}
+    (orders,) = judge(found, (), 0.0, 30 * HOUR)
+    assert orders.level is Level.ADVICE
+    assert "after a longer outage, for which the spool has room (1 d 6 h), Kafka deletes" in orders.sentence
+    assert list(judge(found, (), 0.0, HOUR / 2)) == list(judge(found, (b"orders",), 60.0, None)) == []
+
 
 METADATA = 3
 
@@ -35,14 +71,14 @@ def cluster() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of a port that takes connections and says nothing."""
+    """The address of a port that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture
 def closed() -> str:
-    """The address of a port that nobody listens at."""
+    """The address of a port on which no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -54,8 +90,14 @@ def trouble(found: Iterator[Finding]) -> str:
     return wrong.sentence
 
 
+def test_no_line_of_librdkafka(closed: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Its lines about a broker that cannot be reached are not printed beside the finding."""
+    assert "no broker can be reached" in trouble(doctor.look(config(closed), 5.0))
+    assert caplog.messages == []
+
+
 def test_brokers_that_answer(cluster: EmbeddedKafka) -> None:
-    """Are named, with the library and what it can do."""
+    """They are named, with the library and its features."""
     library, brokers = list(doctor.look(config(cluster.bootstrap_servers)))
     assert (library.level, brokers.level) == (Level.OK, Level.OK)
     assert "zstd" in library.sentence
@@ -63,7 +105,7 @@ def test_brokers_that_answer(cluster: EmbeddedKafka) -> None:
 
 
 def test_topics_that_are_not_there(cluster: EmbeddedKafka) -> None:
-    """Without a dead-letter topic, letters wait; and looking for a topic does not make it."""
+    """Without a dead-letter topic, dead letters wait; and the check does not create a topic."""
     wanted = config(
         cluster.bootstrap_servers,
         dead_letter_topic="dead",
@@ -83,7 +125,7 @@ def test_topics_that_are_not_there(cluster: EmbeddedKafka) -> None:
 
 
 def test_a_partition_that_nobody_leads() -> None:
-    """Is named: its messages wait."""
+    """The partition is named: its messages wait."""
     leaders = np.array([1, NO_LEADER, 2, NO_LEADER], np.int32)
     found = doctor.check_topics(
         config("localhost:9", dead_letter_topic="t"), Cluster({1: "a:1"}, {b"t": leaders})
@@ -93,25 +135,26 @@ def test_a_partition_that_nobody_leads() -> None:
 
 
 def test_a_port_where_nobody_listens(closed: str) -> None:
-    """The reason comes when it is known, and not when the time is over (before the test's would be)."""
+    """The reason comes when it is known, not at the timeout (which would exceed that of the test)."""
     said = trouble(doctor.look(config(closed), seconds=3000))
     assert "Connection refused" in said
     assert "start Kafka" in said
 
 
+@pytest.mark.long
 def test_a_port_that_says_nothing(silent: str) -> None:
-    """Ends when the time is over, and says that nothing comes back (statistics come each second)."""
+    """The check ends at the timeout, and says that no answer came (statistics come each second)."""
     assert f"nothing comes back from {silent}" in trouble(doctor.look(config(silent), seconds=5))
 
 
 def test_a_name_that_does_not_resolve() -> None:
-    """Is told from a broker that is away. No server is asked for a label of 64 letters."""
+    """The finding differs from that of an absent broker. No server is asked for a label of 64 letters."""
     said = trouble(doctor.look(config("x" * 64 + ".invalid:9092"), seconds=3000))
     assert "does not resolve" in said
 
 
 def test_tls_where_there_is_none(cluster: EmbeddedKafka) -> None:
-    """Is told from a broker that is away."""
+    """The finding differs from that of an absent broker."""
     said = trouble(doctor.look(config(cluster.bootstrap_servers, {"security.protocol": "ssl"}), seconds=3000))
     assert "TLS handshake" in said
 

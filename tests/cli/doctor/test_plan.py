@@ -1,4 +1,4 @@
-"""How long Kafka may be away: what is predicted comes true."""
+"""How long Kafka may be away: the prediction comes true."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import pytest
 
 from cli.doctor.plan import Plan, busiest, make_plan
 from spool.errors import SpoolFull
-from spool.files import Span
-from spool.overview import Overview, State, overview, segment_paths
-from spool.page import Field
-from spool.timeline import timeline
-from spool.wire import encode
+from spool.format.wire import encode
+from spool.read.files import Span
+from spool.read.overview import Overview, State, overview, segment_paths, timeline
+from spool.shared.state import Field
 from tests.spool.rig import Rig
 from tests.spool.stored import pack_file
 
@@ -26,16 +25,16 @@ HOUR = 3600 * SECOND
 
 @pytest.fixture
 def rig(memory: Path) -> Iterator[Rig]:
-    """A spool of 128 segments at most."""
+    """A spool of at most 128 segments."""
     made = Rig(memory, recompress=False)
     yield made
     made.crash()
 
 
 def receive(rig: Rig, seconds: int, at: int = 0, value: bytes = b"v" * 700) -> int:
-    """A frame of three messages a second, until the spool is full; seconds since the start."""
+    """A frame of three messages each second, until the spool is full; returns the seconds since the start."""
     with suppress(SpoolFull):
-        while seconds and not rig.page.words[Field.FULL]:
+        while seconds and not rig.shared.words[Field.FULL]:
             rig.append([encode(b"t", value)] * 3, received_ns=START + at * SECOND)
             rig.step()
             at, seconds = at + 1, seconds - 1
@@ -43,12 +42,12 @@ def receive(rig: Rig, seconds: int, at: int = 0, value: bytes = b"v" * 700) -> i
 
 
 def segments(rig: Rig) -> list[Overview]:
-    """All of them."""
+    """All segments of the spool."""
     return list(overview(segment_paths(rig.layout), rig.layout))
 
 
 def plan(rig: Rig) -> Plan:
-    """What is planned now."""
+    """The current plan."""
     found = segments(rig)
     live = [one.path for one in found if one.state is State.OPEN]
     made = make_plan(rig.options, found, timeline(live, Span(), 3600, pytest.fail))
@@ -57,7 +56,7 @@ def plan(rig: Rig) -> Plan:
 
 
 def test_the_spool_is_full_when_it_was_said_to_be(rig: Rig) -> None:
-    """Of an outage that goes on, at the rate that was measured."""
+    """The outage goes on at the measured rate."""
     now = receive(rig, 100)
     made = plan(rig)
     assert made.mean.messages_per_second == pytest.approx(3, rel=0.05)
@@ -69,7 +68,7 @@ def test_the_spool_is_full_when_it_was_said_to_be(rig: Rig) -> None:
 
 
 def test_a_gibibyte(rig: Rig) -> None:
-    """Holds as many hours as its bytes are of those that came in an hour."""
+    """Its hours are its bytes divided by those of one hour."""
     receive(rig, 100)
     made = plan(rig)
     sealed = [one for one in segments(rig) if one.state is State.SEALED]
@@ -81,7 +80,7 @@ def test_a_gibibyte(rig: Rig) -> None:
 
 
 def test_packed_segments_tell_the_compression(rig: Rig) -> None:
-    """Otherwise a part of a sealed one is tried, and both agree; bytes that repeat take a fraction."""
+    """Otherwise a part of a sealed segment is compressed, and both agree; repeated bytes take a fraction."""
     receive(rig, 60)
     rig.replace(recompress=True)
     sample = plan(rig)
@@ -99,13 +98,13 @@ def test_packed_segments_tell_the_compression(rig: Rig) -> None:
 
 
 def test_without_messages_there_is_no_plan(rig: Rig) -> None:
-    """A rate of nothing would hold for ever; so would that of one moment."""
+    """A rate of zero would last for ever; so would the rate of one moment."""
     nothing = timeline([], Span(), 1, pytest.fail)
     assert make_plan(rig.options, segments(rig), nothing) is None
 
 
 def test_the_busiest_hour() -> None:
-    """Wherever it begins, and however long the intervals are that amounts are known of."""
+    """At any time of day, and with intervals of any length."""
     start = np.array([0, 2, 3, 10]) * HOUR
     end = np.array([2, 3, 3, 10]) * HOUR
     amount = np.array([200, 100, 7, 50])

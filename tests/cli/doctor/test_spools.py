@@ -1,4 +1,4 @@
-"""Spools as the doctor finds them: the configured one, and those that nobody looks after."""
+"""The doctor's findings on spools: the configured one, and those without a daemon."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.config import Config, load_config
+from cli.config.config import Config, load_config
 from cli.doctor.finding import Finding, Level
 from cli.doctor.spools import AHEAD_NS, check_clock, look_at, look_for_others
-from spool.lock import Lock
-from spool.overview import Overview, State
+from spool.read.overview import Overview, State
+from spool.storage.lock import Lock
 from tests.spool.rig import Rig
 
 NOW = 1_700_000_000 * 10**9
@@ -19,18 +19,18 @@ NOW = 1_700_000_000 * 10**9
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """For a spool that is not there, beside which there is nothing."""
+    """A configuration for a spool that does not exist, with no other spool beside it."""
     return load_config(environ={"BRUCE_SPOOL_DIRECTORY": str(tmp_path / "spools" / "configured")})
 
 
 def others(config: Config, tmp_path: Path) -> list[Finding]:
-    """What is found of other spools, the default place being under `tmp_path`."""
+    """The findings about other spools, the default place being under `tmp_path`."""
     environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
     return [one for one in look_for_others(config, environ) if str(tmp_path) in one.sentence]
 
 
 def leave(directory: Path, messages: int) -> Path:
-    """A spool under `directory` that no daemon has; its directory."""
+    """Make a spool under `directory` without a daemon; returns its directory."""
     directory.mkdir(parents=True)
     rig = Rig(directory)
     if messages:
@@ -54,7 +54,7 @@ def test_a_spool_that_nobody_looks_after(tmp_path: Path, config: Config, place: 
 
 
 def test_a_spool_without_messages(tmp_path: Path, config: Config) -> None:
-    """Only takes room; the configured one, and one with a daemon, are no such spools."""
+    """It only takes room; the configured spool, and one with a daemon, are not reported."""
     made = leave(tmp_path / "spools", 0)
     (found,) = others(config, tmp_path)
     assert (found.level, "all of it is delivered" in found.sentence) == (Level.ADVICE, True)
@@ -66,7 +66,7 @@ def test_a_spool_without_messages(tmp_path: Path, config: Config) -> None:
 
 
 def test_one_that_cannot_be_read(memory: Path) -> None:
-    """Is said to be there; what nobody may look into is passed over."""
+    """A spool that cannot be read is named; a directory that the user may not list is skipped."""
     if os.geteuid() != 0:
         pytest.skip("becoming another user needs root")
     config = load_config(environ={"BRUCE_SPOOL_DIRECTORY": str(memory / "configured")})
@@ -83,7 +83,7 @@ def test_one_that_cannot_be_read(memory: Path) -> None:
 
 
 def test_the_configured_one(tmp_path: Path) -> None:
-    """Without a daemon that is said, and how many messages wait; without a spool nothing is wrong."""
+    """Without a daemon, the finding has the number of waiting messages; without a spool nothing is wrong."""
     assert look_at(tmp_path) == (None, look_at(tmp_path)[1])
     assert look_at(tmp_path)[1][0].level is Level.OK
     made = leave(tmp_path / "spools", 7)
@@ -93,7 +93,7 @@ def test_the_configured_one(tmp_path: Path) -> None:
 
 
 def test_messages_from_the_future() -> None:
-    """Say that the clock was set back."""
+    """The finding says that the clock was set back."""
     one = Overview(Path("x"), State.SEALED, last_received_ns=NOW + AHEAD_NS + 1)
     (found,) = check_clock([one], NOW)
     assert (found.check, found.level) == ("clock", Level.ADVICE)

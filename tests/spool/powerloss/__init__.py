@@ -1,1 +1,1 @@
-"""Power losses of a spool, made from a recording of what it did to its disk. See tools/powerloss."""
+"""Power losses of a spool, made from a recording of its writes to disk. See tools/powerloss."""

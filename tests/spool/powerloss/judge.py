@@ -1,4 +1,4 @@
-"""Opening what a power loss left, and judging it by what had been reported."""
+"""Opening the disk that a power loss left, and comparing it with the reports before the loss."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
-from spool.account import take_account
-from spool.catalogue import Catalogue
-from spool.frame import SEQUENCE, STORED
+from spool.format.frame import SEQUENCE, STORED
+from spool.format.wire import encode
+from spool.index.segment_list import SegmentList
 from spool.layout import Layout
-from spool.ledger import read_books
-from spool.marks import Marks
-from spool.wire import encode
+from spool.marks.marks import Marks
+from spool.read.overview import take_totals
+from spool.shared.ledger import read_books
 from tests.spool.powerloss.life import MAX_BYTES, SEGMENT_BYTES, Facts, QuietRig, Recording
 from tests.spool.powerloss.record import Recorder
 from tests.spool.powerloss.states import ALL, NOTHING, Disk, Loss, disk_after
 
 
 class Violation(AssertionError):
-    """A state from which the spool did not come back as it must."""
+    """A state from which the spool did not recover correctly."""
 
 
 class LateRig(QuietRig):
@@ -47,13 +47,13 @@ class Judge:
         """Events before this one made an empty spool."""
 
     def try_prefix(self, count: int) -> None:
-        """Everything before an instant has reached the disk; then, only what was synced has."""
+        """Everything before an instant has reached the disk; then, only synced data has."""
         for loss in (ALL, NOTHING):
             disk = disk_after(self.events, count, loss, random.Random(0))
             self._try(disk, self.recording.at(count), f"prefix {count}, {loss}", random.Random(count))
 
     def try_one(self, seed: int) -> None:
-        """Any instant, and any of what was not synced; sometimes with marks from another instant."""
+        """Any instant, and any part of the unsynced data; sometimes with marks from another instant."""
         chance = random.Random(seed)
         count, loss = chance.randrange(self.first, len(self.events) + 1), Loss.of(chance)
         facts = self.recording.at(count)
@@ -72,9 +72,14 @@ class Judge:
             return facts
         disk.names[delivery] = other.names[delivery]
         disk.files |= {inode: other.files[inode] for inode in other.names[delivery].values()}
-        # Nothing more is known to be marked than by the later of the two, and nothing surely by either.
-        floor, delivered = max(facts.floor, theirs.floor), facts.delivered | theirs.delivered
-        return replace(facts, floor=floor, resolved=frozenset(), delivered=delivered, copied=-1)
+        # No more marks are known than those of the later instant, and none is certain by either.
+        low_watermark, delivered = (
+            max(facts.low_watermark, theirs.low_watermark),
+            facts.delivered | theirs.delivered,
+        )
+        return replace(
+            facts, low_watermark=low_watermark, resolved=frozenset(), delivered=delivered, copied=-1
+        )
 
     def _try(self, disk: Disk, facts: Facts, what: str, chance: random.Random) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -93,7 +98,7 @@ class Judge:
             raise Violation(f"{what}: {error!r}") from error
 
     def _lose_power_again(self, chance: random.Random) -> None:
-        """While the spool is being opened power goes again."""
+        """Power goes while the spool is being opened."""
         disk_path = self.directory / "disk"
         recorder = Recorder(disk_path)
         given = len(recorder.events)
@@ -120,7 +125,7 @@ class Judge:
             rig.step()
             self._check_numbers(rig, first, facts)
             self._check_marks(rig, found, first, facts)
-            account = take_account(rig.layout, list)
+            account = take_totals(rig.layout, list)
             settled = account.delivered + sum(account.by_reason().values()) + account.backlog
             assert account.received == settled, "the books do not balance"
             assert account.backlog >= 2, f"what follows counts as delivered: {account}"
@@ -134,7 +139,7 @@ class Judge:
         numbers = [sequence for sequence, _ in found]
         assert numbers == sorted(set(numbers)), "out of order, or twice"
         assert set(numbers) <= set(known), "from the future"
-        missing = [s for s in known if facts.floor <= s < facts.synced and s not in set(numbers)]
+        missing = [s for s in known if facts.low_watermark <= s < facts.synced and s not in set(numbers)]
         assert not missing, f"synced up to {facts.synced}, and lost: {missing}"
 
     def _check_ledger(self, layout: Layout, facts: Facts) -> None:
@@ -153,13 +158,13 @@ class Judge:
         assert rig.synced == int(rig.writer.tail[SEQUENCE]), "what follows is not synced"
 
     def _is_same(self, rig: QuietRig) -> bool:
-        """Whether it is the spool that it was: else its numbers are others, too."""
+        """Whether it is the same spool: otherwise its numbers differ, too."""
         return rig.identity.spool == self.recording.spool
 
     def _check_marks(self, rig: QuietRig, found: list[tuple[int, bytes]], first: int, facts: Facts) -> None:
-        marks = Marks(rig.layout.delivery, Catalogue(rig.layout))
+        marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
         try:
-            floor, _ = marks.floor()
+            low_watermark, _ = marks.low_watermark()
             bits = {
                 info.first_sequence + int(bit)
                 for info, _, bitmap in marks.chunks()
@@ -167,10 +172,10 @@ class Judge:
             }
         finally:
             marks.close()
-        assert floor <= first, f"the floor {floor} lies behind what follows, {first}"
+        assert low_watermark <= first, f"the floor {low_watermark} lies behind what follows, {first}"
         assert not bits & {first, first + 1}, "what follows is marked"
         for sequence, _ in found:
-            marked = sequence < floor or sequence in bits
+            marked = sequence < low_watermark or sequence in bits
             assert not marked or sequence in facts.delivered, f"{sequence} is marked, and was not delivered"
-            was_marked = facts.copied >= 0 and (sequence < facts.floor or sequence in facts.resolved)
+            was_marked = facts.copied >= 0 and (sequence < facts.low_watermark or sequence in facts.resolved)
             assert marked or not was_marked, f"{sequence} was marked, and is not"

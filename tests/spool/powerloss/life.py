@@ -1,4 +1,4 @@
-"""The life of a spool that is recorded: everything that a daemon does, in one process, by chance."""
+"""The recorded life of a spool: all actions of a daemon, in one process, at random."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from unittest import mock
 
 import numpy as np
 
-import spool.writer
-from spool.catalogue import Catalogue
-from spool.changes import Changes
+import spool.log.writer
 from spool.errors import SpoolFull
-from spool.frame import BURST, POSITION, SEQUENCE
-from spool.ledger import Ledger, add
-from spool.marks import CHUNK_BYTES, Marks
-from spool.page import Field
-from spool.scan import digest_address
-from spool.wire import encode
+from spool.format.frame import BURST, POSITION, SEQUENCE
+from spool.format.scan import digest_address
+from spool.format.wire import encode
+from spool.index.segment_list import SegmentList
+from spool.marks.discarded import Changes
+from spool.marks.marks import Marks
+from spool.native.digest import CHUNK_BYTES
+from spool.shared.ledger import Ledger, add
+from spool.shared.state import Field
 from tests.spool.powerloss.record import Recorder
 from tests.spool.rig import Rig
 
 SEGMENT_BYTES = 8192
 MAX_BYTES = 12 * SEGMENT_BYTES
 FULL = 12
-"""The reason of what is discarded without room."""
+"""The reason of messages that are discarded without room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What had been reported when so many events had happened."""
+    """The spool's reports after `events` events."""
 
     events: int
     sent: int
     """Messages that were appended."""
     synced: int
     """The watermark."""
-    floor: int
+    low_watermark: int
     """Marked as delivered: everything below."""
     resolved: frozenset[int]
     """Marked as delivered above it."""
@@ -63,15 +64,15 @@ class Recording:
     facts: list[Facts] = field(default_factory=list)
 
     def at(self, events: int) -> Facts:
-        """What had been reported after so many events."""
+        """The reports after so many events."""
         return next(fact for fact in reversed(self.facts) if fact.events <= events)
 
 
 class QuietRig(Rig):
-    """A spool whose syncs the recorder sees alone."""
+    """A spool whose syncs only the recorder sees."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         self.crash()
 
     def _disk(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
@@ -79,7 +80,7 @@ class QuietRig(Rig):
 
 
 class Life:
-    """One life, to be lived in a directory of its own."""
+    """One life, in its own directory."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -88,26 +89,26 @@ class Life:
         self.recording = Recording(Recorder(directory / "disk", note=self._note))
         self.rig: QuietRig | None = None
         self.marks: Marks | None = None
-        self.floor, self.resolved = 0, set[int]()
-        self.marked_floor, self.marked = 0, frozenset[int]()
+        self.low_watermark, self.resolved = 0, set[int]()
+        self.marked_watermark, self.marked = 0, frozenset[int]()
         self.delivered = frozenset[int]()
         self.discarded = self.copied = 0
 
     def live(self, steps: int) -> Recording:
-        """Live so long."""
+        """Live for this many steps."""
         recorder, chance = self.recording.recorder, self.chance
-        real = spool.writer.finish
+        real = spool.log.writer.finish
 
         def finish(*arguments: object) -> None:
-            # The body stands there, and its head does not.
+            # The body is written, and the head is not.
             recorder.observe()
             real(*arguments)
             recorder.observe()
 
         with (
             recorder.at_work(),
-            mock.patch.object(spool.writer, "finish", finish),
-            # The same life from the same seed, whatever else the machine does.
+            mock.patch.object(spool.log.writer, "finish", finish),
+            # The same seed gives the same life, at any load of the machine.
             mock.patch("time.monotonic", side_effect=lambda: 0.01 * len(recorder.events)),
         ):
             self.rig = QuietRig(
@@ -136,7 +137,7 @@ class Life:
             len(self.recording.recorder.events),
             len(self.recording.sent),
             self.rig.synced if self.rig and opened else 0,
-            self.marked_floor,
+            self.marked_watermark,
             self.marked,
             self.delivered,
             self.discarded,
@@ -147,14 +148,14 @@ class Life:
         assert self.rig
         path = self.rig.layout.delivery / "data.mdb"
         before = path.read_bytes() if path.exists() else b""
-        self.marks = Marks(self.rig.layout.delivery, Catalogue(self.rig.layout))
+        self.marks = Marks(self.rig.layout.delivery, SegmentList(self.rig.layout))
         if path.read_bytes() != before:
             self.recording.recorder.committed(path, before)
         self.ledger = Ledger(self.rig.layout.ledger)
         self.rig.writer.tail[BURST] = max(int(self.rig.writer.tail[BURST]), self.ledger.burst)
 
     def append(self) -> None:
-        """One frame, of distinct messages; sometimes with what was refused."""
+        """One frame, of distinct messages; sometimes with refused datagrams."""
         assert self.rig
         if self.rig.writer.capacity - self.rig.writer.tail[POSITION] < SEGMENT_BYTES // 3:
             self.keep()
@@ -168,7 +169,7 @@ class Life:
         full = writer.capacity - int(writer.tail[POSITION]) < 2600
         first = int(writer.tail[SEQUENCE])
         if not full:
-            # Before: what is about to be stored may be on the disk at once.
+            # Before the append: its bytes may reach the disk at once.
             self.recording.sent |= {first + n: data for n, data in enumerate(burst)}
             writer.append(burst, refused=refused)
             return
@@ -180,9 +181,9 @@ class Life:
                 writer.append(burst, refused=refused)
 
     def keep(self) -> None:
-        """One turn of the keeper; one that fails is followed by another keeper."""
+        """One step of the keeper; after a failed one, another keeper follows."""
         assert self.rig
-        # The copy of the ledger is made in every turn, and each suspect is tried at once.
+        # Each step copies the ledger, and tries each suspect at once.
         self.rig.keeper._copied_at = self.rig.keeper._committer._renew_at = -1e9
         try:
             self.rig.keeper.step()
@@ -198,31 +199,31 @@ class Life:
         return self._bursts.get(burst, 0) if hasattr(self, "_bursts") else 0
 
     def deliver(self) -> None:
-        """Some of what is committed is delivered, in any order, and marked."""
+        """Some of the committed messages are delivered, in any order, and marked."""
         assert self.rig
         assert self.marks
-        open_ones = [s for s in self.recording.sent if self.floor <= s < self.rig.synced]
+        open_ones = [s for s in self.recording.sent if self.low_watermark <= s < self.rig.synced]
         open_ones = [s for s in open_ones if s not in self.resolved]
         share = self.chance.choice((0.3, 0.8, 1.0))
         self.resolved |= {s for s in open_ones[:40] if self.chance.random() < share}
         self.delivered |= self.resolved
-        self.floor = min((s for s in open_ones if s not in self.resolved), default=self.rig.synced)
-        self.resolved = {s for s in self.resolved if s >= self.floor}
+        self.low_watermark = min((s for s in open_ones if s not in self.resolved), default=self.rig.synced)
+        self.resolved = {s for s in self.resolved if s >= self.low_watermark}
         path = self.rig.layout.delivery / "data.mdb"
         self.recording.recorder.observe()
         before = path.read_bytes()
-        self.marks.commit(Changes(self.floor, self._chunks(), {1: self.floor}))
+        self.marks.commit(Changes(self.low_watermark, self._chunks(), {1: self.low_watermark}))
         self.recording.recorder.committed(path, before)
-        self.marked_floor, self.marked = self.floor, frozenset(self.resolved)
-        self.rig.page.words[Field.FLOOR] = self.floor
+        self.marked_watermark, self.marked = self.low_watermark, frozenset(self.resolved)
+        self.rig.shared.words[Field.LOW_WATERMARK] = self.low_watermark
 
     def _chunks(self) -> dict[tuple[int, int], np.ndarray]:
         assert self.marks
         chunks: dict[tuple[int, int], np.ndarray] = {}
-        self.marks.catalogue.refresh()
-        segments = self.marks.catalogue.segments
+        self.marks.segment_list.refresh()
+        segments = self.marks.segment_list.segments
         for sequence in self.resolved:
-            info = segments[self.marks.catalogue.at(sequence)]
+            info = segments[self.marks.segment_list.at(sequence)]
             bits = chunks.setdefault((info.number, 0), np.zeros(CHUNK_BYTES, np.uint8))
             bits[(sequence - info.first_sequence) >> 3] |= 1 << ((sequence - info.first_sequence) & 7)
         return chunks
@@ -233,10 +234,10 @@ class Life:
         if not hasattr(self, "_bursts"):
             self._bursts = Counter[int]()
         count, number = self.chance.randrange(1, 4), int(self.rig.writer.tail[BURST]) + 1
-        bank = self.ledger.begin()
+        slot = self.ledger.begin()
         self.recording.recorder.observe()
         for _ in range(count):
-            add(bank, 0, 0, FULL, 1, digest_address())
+            add(slot, 0, 0, FULL, 1, digest_address())
         self.discarded += count
         self.ledger.commit(number)
         self._bursts[number] = self.discarded
@@ -263,7 +264,7 @@ class Life:
         self.marks.close()
         self.rig.reopen()
         self._open()
-        self.rig.page.words[Field.FLOOR] = self.floor
+        self.rig.shared.words[Field.LOW_WATERMARK] = self.low_watermark
 
     def stop(self) -> None:
         """A clean stop and start; power is then lost in the same boot or later."""
@@ -274,4 +275,4 @@ class Life:
         self.rig.stop()
         self.rig.open()
         self._open()
-        self.rig.page.words[Field.FLOOR] = self.floor
+        self.rig.shared.words[Field.LOW_WATERMARK] = self.low_watermark

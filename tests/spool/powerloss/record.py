@@ -1,6 +1,6 @@
-"""A recording disk: what a life did to the files of a spool, and what each sync made durable.
+"""A recording disk: the changes of a life to a spool's files, and the data that each sync made durable.
 
-The model is the weakest that POSIX allows. Whatever was stored may reach the disk at any time, sector by
+The model is the weakest that POSIX allows. Stored data may reach the disk at any time, sector by
 sector, in any order; a file's sync makes its content and its size durable, and says nothing of its name; a
 directory's sync makes the names in it durable. A rename happens whole or not at all. After a sync that
 failed the stores before it count as clean: no later sync writes them.
@@ -25,17 +25,17 @@ import numpy as np
 SECTOR = 512
 NEVER = 1 << 62
 PASSED_OVER = frozenset(("index", "lock", "lock.mdb", "owner"))
-"""What is derived, or means nothing to another boot."""
+"""Derived files, and files that mean nothing to another boot."""
 
 
 @dataclass(slots=True)
 class Event:
-    """Something done to the inode `inode`. `durable`: the number of events after which it is certain."""
+    """A change of the inode `inode`. `durable`: the number of events after which it is certain."""
 
     inode: int
     durable: int = NEVER
     lost: bool = False
-    """A sync of it failed: no later one is for it."""
+    """A sync of it failed: no later one covers it."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Named(Event):
 
 @dataclass(slots=True)
 class Synced(Event):
-    """A sync has come to its end."""
+    """A sync has finished."""
 
 
 class Recorder:
@@ -80,18 +80,18 @@ class Recorder:
         self._content: dict[int, bytes] = {}
         self._pending: dict[int, list[Event]] = {}
         self.failing: Callable[[str], bool] = lambda _: False
-        """Whether the sync of this path shall fail now."""
+        """Whether the sync of this path must fail now."""
         self.top = root.stat().st_ino
         self.observe()
 
     def observe(self) -> None:
-        """Take down what has changed since the last look."""
+        """Record the changes since the last look."""
         names: dict[int, dict[str, int]] = {}
         content: dict[int, bytes] = {}
         self._look(self.root, names, content)
         for inode, data in content.items():
             self._compare(inode, self._content.get(inode, b""), data)
-        # What has lost its last name is not compared any more: nobody can come by it.
+        # A file that has lost its last name is not compared any more: no process can open it.
         self._content = content
         changed = [(d, _changes(self._names.get(d, {}), now)) for d, now in names.items()]
         self._rename([(d, c) for d, c in changed if c])
@@ -120,7 +120,7 @@ class Recorder:
         if changed and len(before) <= len(now):
             self._add(Stored(inode, sectors={n: new[n].tobytes() for n in changed}))
         elif changed:
-            # Made shorter: what lies behind its end is no store.
+            # Made shorter: bytes behind its end are no store.
             kept = {n: new[n].tobytes() for n in changed if n * SECTOR < len(now)}
             self._add(Stored(inode, sectors=kept))
 
@@ -138,7 +138,7 @@ class Recorder:
             self._pending.setdefault(event.elsewhere[0], []).append(event)
 
     def sync(self, inode: int) -> None:
-        """All that was done to it so far is durable."""
+        """All earlier changes of it are durable."""
         self.note()
         self.events.append(Synced(inode))
         for event in self._pending.pop(inode, []):
@@ -146,7 +146,7 @@ class Recorder:
                 event.durable = min(event.durable, len(self.events))
 
     def fail(self, inode: int) -> None:
-        """Its sync failed: what was done to it so far may be on the disk or not, whatever comes."""
+        """Its sync failed: its earlier changes may be on the disk or not, for good."""
         for event in self._pending.pop(inode, []):
             event.lost = event.durable == NEVER
 
@@ -164,7 +164,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Record what is done inside."""
+        """Record the changes inside the block."""
         wrapped: dict[str, Callable[[Any], Any]] = {
             **dict.fromkeys(("fsync", "fdatasync"), self._syncing),
             "pwrite": self._writing,
@@ -193,7 +193,7 @@ class Recorder:
             self.observe()
             content = self._content.get(os.fstat(fd).st_ino)
             if content is not None:
-                # The same bytes over themselves are dirty, too.
+                # Identical bytes that are overwritten are dirty, too.
                 covered = range(offset // SECTOR, -(-(offset + done) // SECTOR))
                 sectors = {n: content[n * SECTOR : (n + 1) * SECTOR].ljust(SECTOR, b"\0") for n in covered}
                 self._add(Stored(os.fstat(fd).st_ino, sectors=sectors))

@@ -19,7 +19,7 @@ class Disk:
     names: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def apply(self, event: Event, chosen: frozenset[int] | None = None) -> None:
-        """Let an event have reached the disk; of stores, all sectors or the chosen ones."""
+        """Apply an event to the disk; of stores, all sectors or the chosen ones."""
         if isinstance(event, Named):
             self._name(event.inode, event.names)
             if event.elsewhere:
@@ -43,7 +43,7 @@ class Disk:
                 here[name] = inode
 
     def write(self, directory: int, path: Path, directories: set[int]) -> None:
-        """Make files of it."""
+        """Write it out as files."""
         path.mkdir(exist_ok=True)
         for name, inode in self.names.get(directory, {}).items():
             if inode in directories:
@@ -53,14 +53,14 @@ class Disk:
 
 
 def _store(data: bytearray, at: int, content: bytes) -> None:
-    """Store within the size of a file: what lies behind it is not part of it."""
+    """Store within the size of a file: bytes behind it are not part of it."""
     part = content[: max(0, len(data) - at)]
     data[at : at + len(part)] = part
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How much of what is not durable is kept: the share of names, of stores, and in which units."""
+    """How much of the unsynced data is kept: the share of names, of stores, and in which units."""
 
     names: float
     stores: float
@@ -69,7 +69,7 @@ class Loss:
 
     @classmethod
     def of(cls, chance: random.Random) -> Loss:
-        """Any."""
+        """A random loss."""
         shares = (0.0, 0.1, 0.5, 0.9, 1.0)
         unit = chance.choice((1, SECTORS_PER_PAGE, 1 << 30))
         return cls(chance.choice(shares), chance.choice(shares), unit)
@@ -85,7 +85,7 @@ ALL, NOTHING = Loss(1.0, 1.0, 1), Loss(0.0, 0.0, 1)
 
 
 def disk_after(events: list[Event], count: int, loss: Loss, chance: random.Random) -> Disk:
-    """What is on the disk when power goes after `count` events."""
+    """The content of the disk when power goes after `count` events."""
     disk = Disk()
     for event in events[:count]:
         if event.durable <= count:

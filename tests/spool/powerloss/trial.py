@@ -1,4 +1,4 @@
-"""Many states of many lives: what tools/powerloss runs, and the tests in their short form."""
+"""Many states of many lives: for tools/powerloss, and for the tests in their short form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.spool.powerloss.life import Life
 
 @dataclass(slots=True)
 class Tally:
-    """What was tried, and what went wrong."""
+    """Counts of the trials, and the violations found."""
 
     lives: int = 0
     events: int = 0

@@ -1,0 +1,444 @@
+"""The daemon put together: what `bruce run` starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+from cli.config import trial
+from cli.config.config import EMBEDDED, Config, load_config
+from cli.config.trial import try_parts
+from cli.daemon.compiling import Compiler, compile_kernels, is_compiled
+from cli.daemon.delivery_worker import DeliveryPage, DeliveryWorker
+from cli.daemon.logs import to_the_end
+from cli.status.snapshot import ROLES, status_line
+from cli.terminal.errors import KNOWN, ConfigError
+from dispatch.embedded import EmbeddedKafka
+from ingest.acknowledger import Acknowledger
+from ingest.buffers.connection_buffers import (
+    ConnectionBuffers,
+    buffers_path,
+    holds_anything,
+    make_bells,
+    read_connection_buffers,
+    remove_unused,
+)
+from ingest.buffers.staging import OVERFLOW_BYTES, Staging, read_staging, slots_for, staging_path
+from ingest.errors import BadSocket
+from ingest.role import Role
+from ingest.sockets.holding import FdStore, allow_descriptors, folder_of, held_sockets
+from ingest.sockets.inputs import ACK, DATAGRAM, STREAM, TCP, Door, Inputs, activated_doors, doors_of
+from ingest.streams.stream_worker import StreamWorker
+from ingest.supervisor import (
+    END,
+    GIVE_WAY,
+    Supervisor,
+    Worker,
+    end_when_told,
+    give_way_when_told,
+    hold_signals,
+)
+from ingest.watch import ServiceManager, Watch
+from ingest.worker.worker import IngestWorker
+from router.build import FLUSH_S
+from router.outcomes.trace_request import events_path, request_path
+from spool.errors import SpoolError
+from spool.format.frame import SEQUENCE
+from spool.format.segment_format import body_room
+from spool.layout import Layout
+from spool.log.keeper import Keeper
+from spool.log.quotas import publish_open
+from spool.log.recovery import open_spool
+from spool.log.writer import Writer
+from spool.read.overview import SpoolTotals, take_totals
+from spool.shared.ledger import Ledger
+from spool.shared.runtime import directory_word, own_runtime, shared_state_path
+from spool.shared.state import Field, SharedState
+from spool.storage import disk
+from spool.storage.disk import allocated_bytes
+from status.access import await_client, open_access
+
+log = logging.getLogger("bruce")
+
+
+_MIB = 1 << 20
+HASTE_S = 2.0
+"""At a second signal to stop, how long the sockets are still emptied: to their senders, messages in a socket
+count as taken."""
+SHOW_STOP_S = 2.0
+"""For the status worker, which has nothing to finish."""
+_READS = {DATAGRAM: "ingest", STREAM: "stream", TCP: "stream", ACK: "ack"}
+"""The worker that reads the inputs of a kind."""
+STOP_S = 20.0
+"""For the delivery worker's last steps, beside draining and waiting for acknowledgements."""
+
+
+class Daemon:
+    """One running bruce. `run` returns after a clean stop."""
+
+    def __init__(self, config: Config, *, held: bool = False, beside: bool = True) -> None:
+        """Own the spool, the sockets and the staging. Raises the errors of all packages.
+
+        `held`: wait for a `bruce hold-socket` that has the sockets. `beside`: if there are no compiled loops
+        for this host, workers start without, and a process beside them compiles.
+        A signal to stop raises KeyboardInterrupt, as Python has it, up to the moment when there is a socket.
+        """
+        self._manager = ServiceManager()
+        self._embedded: EmbeddedKafka | None = None
+        if config.dispatch.kafka.get("bootstrap.servers") == EMBEDDED:
+            self._embedded = EmbeddedKafka()
+        self.config = self._placed(config)
+        self._rules = try_parts(self.config)
+        # An orderly end leaves none.
+        was_killed = bool(Layout(config.spool.directory).list_spares())
+        self._spool = open_spool(config.spool)
+        for found in disk.weaknesses(self._spool.layout.segments):
+            log.warning("%s; %s", *found)
+        handed = activated_doors() or self._held_doors(wait=held)
+        hold_signals()
+        self._wanted = self.config.ingest.wanted_inputs(handed)
+        self._inputs, self._lost = Inputs(handed, self._wanted), ""
+        spool, boot = self._spool.identity.spool, self._spool.identity.boot
+        # The folder of its predecessor: messages that it had received, and not written, are there.
+        runtime = own_runtime(self._spool.layout.directory, spool, boot)
+        self._page_path = shared_state_path(runtime, spool, boot)
+        self._staging = staging_path(runtime, spool, boot)
+        self._lines = buffers_path(self._staging)
+        self.shared = SharedState(self._page_path)
+        if was_killed or self.shared.words[Field.WORKERS]:
+            self._say_what_is_found()
+        self.shared.words[Field.DIRECTORY] = directory_word(self._spool.layout.directory)
+        # An earlier keeper wrote these: there may be other spares now, and another limit.
+        self.shared.words[[Field.SPARE, Field.FULL, Field.STREAMS_HELD]] = 0
+        # Made here, so that a file that cannot be made or is not ours ends the start, with one sentence.
+        self._locked = Staging(self._staging, spool, slots_for(config.spool.segment_bytes))
+        if self._locked.lock_overflow() < self._locked.burst * OVERFLOW_BYTES:
+            log.info("staging cannot be locked in memory as a whole (RLIMIT_MEMLOCK); see `brucectl doctor`")
+        Ledger(self._spool.layout.ledger)
+        # Written by the appender, read by the keeper; by the keeper, read by the deliverer.
+        self._keeper_bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self._delivery_bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self._ack_bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self._stream_bells = make_bells()
+        self._connections = FdStore()
+        self._has_streams = False
+        if self._inputs.of(STREAM, TCP) or holds_anything(self._lines):
+            self._begin_streams()
+        self._compiler: Compiler | None = None
+        self._beside = self._leave_compiling(allowed=beside)
+
+    @staticmethod
+    def _leave_compiling(*, allowed: bool) -> bool:
+        """Load the compiled loops, or compile them; True, with nothing done, if a process beside us shall."""
+        compiled = is_compiled()
+        if allowed and compiled is False:
+            return True
+        if compiled is None:
+            log.info("compiling for this host, half a minute at each start: see `brucectl doctor`")
+        compile_kernels()
+        return False
+
+    def _held_doors(self, *, wait: bool) -> list[Door]:
+        return doors_of(held_sockets(folder_of(self.config.ingest.datagram_socket), wait=wait))
+
+    def doors(self) -> list[str]:
+        """The places where messages come in: paths, and addresses."""
+        inputs = [door.input for door in self._inputs.of(DATAGRAM, STREAM, TCP, ACK)]
+        return [f"127.0.0.1:{one.place}" if one.kind == TCP else str(one.place) for one in inputs]
+
+    def _begin_streams(self) -> None:
+        self._has_streams = True
+        allow_descriptors()
+        remove_unused(self._lines, self.config.ingest.max_stream_message_bytes)
+        self._map_lines().close()
+
+    def _map_lines(self) -> ConnectionBuffers:
+        """The buffers of connections; they may hold what is left of connections that are gone."""
+        limit = self.config.ingest.max_stream_message_bytes
+        room = body_room(self.config.spool.segment_bytes)
+        return ConnectionBuffers(
+            self._lines, self._spool.identity.spool, limit, self._stream_bells, room=room
+        )
+
+    def _placed(self, config: Config) -> Config:
+        """The configuration with the address of the embedded Kafka, if that is meant. Raises ConfigError."""
+        if config.dispatch.kafka.get("bootstrap.servers") != EMBEDDED:
+            return config
+        if not self._embedded:
+            raise ConfigError(str(config.file), 'the "embedded" Kafka starts with bruce only; restart bruce')
+        kafka = {**config.dispatch.kafka, "bootstrap.servers": self._embedded.bootstrap_servers}
+        return dataclasses.replace(config, dispatch=dataclasses.replace(config.dispatch, kafka=kafka))
+
+    def run(self) -> None:
+        """Run the workers until SIGTERM or SIGINT."""
+        self._delivery = Role("delivery", self._deliver, watched=True)
+        self._roles = roles = [
+            Role("ingest", self._ingest, hasty_stop_s=HASTE_S, watched=True, awaited=True),
+            Role("keeper", self._keep, watched=True, awaited=True),
+            self._delivery,
+        ]
+        if self._inputs.of(ACK):
+            roles.append(self._feeding("ack", self._acknowledge))
+        if self.config.status.port:
+            roles.append(Role("status", self._show, stop_s=SHOW_STOP_S, row=ROLES.index("status")))
+        if self._has_streams:
+            roles.append(self._feeding("stream", self._stream))
+        self._allow_time()
+        watch = Watch(self.shared, self._manager, lambda: status_line(self.shared.words))
+        self.shared.write_text(Field.LOST_INPUTS, "")
+        try:
+            for role in roles:
+                role.run = to_the_end(role.run)
+            if self._beside:
+                self._compiler = Compiler()
+            Supervisor(
+                roles,
+                self.shared,
+                reload=self._reload,
+                look=self._mend_inputs,
+                renew=self._take_compiled,
+                beside=self._connections,
+                watch=watch,
+            ).run()
+            self.shared.words[Field.WORKERS] = 0
+            self._say_what_is_left()
+            self._clear()
+        finally:
+            self._leave()
+
+    @staticmethod
+    def _feeding(name: str, work: Callable[[], None]) -> Role:
+        """The role of a worker that receives messages for others."""
+        row = ROLES.index(name)
+        return Role(name, work, hasty_stop_s=HASTE_S, ends_first=True, row=row, watched=True, awaited=True)
+
+    def _join(self, worker: Worker, name: str, bell: int = -1) -> None:
+        """Let the supervisor end a worker, and see that it works."""
+        end_when_told(worker, bell)
+        worker.beat = functools.partial(self.shared.beat, ROLES.index(name))
+
+    def _allow_time(self) -> None:
+        """Give the delivery worker the time that it may take."""
+        self._delivery.stop_s = self.config.dispatch.drain_seconds + 2 * FLUSH_S + STOP_S
+
+    def _reload(self) -> list[str]:
+        """Read the configuration again; the names of the workers whose settings changed."""
+        try:
+            change = trial.compare(self.config, self._placed(load_config(self.config.file)))
+            rules = try_parts(change.config)
+            replaced = self._change_inputs(change.config)
+        except KNOWN as error:
+            log.error("not reloaded: %s; the settings stay as they were", error)
+            return []
+        self.config = change.config
+        self._allow_time()
+        # Names of users may mean others now, even if the file is unchanged.
+        if rules.senders != self._rules.senders:
+            replaced |= {"ingest", "ack"}
+        self._rules = rules
+        roles = [*change.roles, *sorted(replaced)]
+        for name in change.kept:
+            log.warning("%s is not reloaded; it takes effect at the next start", name)
+        log.info("reloaded %s: %s", change.config.file, ", ".join(roles) or "nothing has changed")
+        return roles
+
+    def _take_compiled(self) -> list[str]:
+        """All workers, when what they run has been compiled beside them."""
+        if self._compiler and self._compiler.has_ended():
+            return [role.name for role in self._roles]
+        return []
+
+    def _change_inputs(self, config: Config) -> set[str]:
+        """Open and close inputs as configured now; the workers to replace for it. Raises BadSocket."""
+        before, self._wanted = self._wanted, config.ingest.wanted_inputs(self._inputs.of(DATAGRAM, ACK))
+        try:
+            changed = self._inputs.change(before, self._wanted)
+        except BadSocket:
+            self._wanted = before
+            raise
+        replaced = {_READS[kind] for kind in changed}
+        if changed:
+            # The page shows the inputs that there are.
+            replaced.add("status")
+        if "stream" in replaced:
+            if not self._has_streams:
+                self._begin_streams()
+                self._roles.append(self._feeding("stream", self._stream))
+                replaced.add("ingest")
+        return replaced
+
+    def _mend_inputs(self) -> set[str]:
+        """Make lost sockets again; the workers to replace for it. The shared state names the others."""
+        kinds, sentences = self._inputs.mend()
+        lost = "; ".join(sentences)
+        if lost != self._lost:
+            self._lost = lost
+            self.shared.write_text(Field.LOST_INPUTS, lost)
+            if lost:
+                log.error("%s", lost)
+            else:
+                log.warning("programs reach bruce again")
+        return {_READS[kind] for kind in kinds}
+
+    def _say_what_is_found(self) -> None:
+        """Say what a daemon left that did not come to its end."""
+        if found := self._count_what_is_left():
+            layout = self._spool.layout
+            size = sum(allocated_bytes(layout.segment(*one)) for one in layout.list_segments()[-1:])
+            log.warning(
+                "the daemon before was killed, or its host went down: %d messages wait for delivery, %d of "
+                "them still in staging; the last segment (%.1f MiB) was searched; it goes on at message %d",
+                found.backlog,
+                found.staged,
+                size / _MIB,
+                int(found.tail[SEQUENCE]),
+            )
+
+    def _say_what_is_left(self) -> None:
+        if found := self._count_what_is_left():
+            then = "; the next start delivers them" if found.backlog else ""
+            log.info("%d messages are left in the spool%s", found.backlog, then)
+
+    def _count_what_is_left(self) -> SpoolTotals | None:
+        try:
+            return take_totals(self._spool.layout, self._read_staging)
+        except (SpoolError, OSError) as error:
+            log.warning("what is left in the spool cannot be counted: %s", error)
+            return None
+
+    def _read_staging(self) -> list[tuple[int, int]]:
+        return read_staging(self._staging) + read_connection_buffers(self._lines)
+
+    def _clear(self) -> None:
+        """Remove the files that only workers need, if all of them have ended in order.
+
+        Else a worker may have messages that are only in staging: the next start looks there.
+        """
+        if not holds_anything(self._lines):
+            self._lines.unlink(missing_ok=True)
+        if not read_staging(self._staging) and not self.shared.words[Field.SUSPECT]:
+            self._staging.unlink(missing_ok=True)
+            for path in (self._page_path, request_path(self._page_path), events_path(self._page_path)):
+                path.unlink(missing_ok=True)
+
+    def _leave(self) -> None:
+        """Let go of what only a running daemon needs."""
+        if self._compiler:
+            self._compiler.stop()
+        self._inputs.close()
+        if self._embedded:
+            self._embedded.close()
+        self._spool.lock.release()
+
+    def _ingest(self) -> None:
+        self._connections.forget()
+        first, *others = self._inputs.of(DATAGRAM)
+        worker = IngestWorker(
+            first.socket,
+            Staging(self._staging, self._spool.identity.spool, slots_for(self.config.spool.segment_bytes)),
+            Writer(self._spool.layout, self._spool.identity, self.shared),
+            Ledger(self._spool.layout.ledger),
+            bell=self._keeper_bell,
+            last_reader=not first.activated,
+            rules=self._rules,
+        )
+        for door in others:
+            worker.receivers.join(door.socket, last_reader=not door.activated)
+        worker.receivers.leaving = self._inputs.leaving(DATAGRAM)
+        if self._has_streams:
+            worker.serve(self._map_lines())
+        self._join(worker, "ingest")
+        give_way_when_told(worker)
+        worker.run()
+
+    def _stream(self) -> None:
+        doors = self._inputs.of(STREAM, TCP)
+        worker = StreamWorker(
+            [door.socket for door in doors],
+            self._map_lines(),
+            self._connections,
+            self.shared,
+            kept={door.socket.fileno() for door in doors if door.activated},
+        )
+        self._join(worker, "stream")
+        give_way_when_told(worker)
+        worker.finish(self._inputs.leaving(STREAM, TCP))
+        worker.run()
+
+    def _keep(self) -> None:
+        self._connections.forget()
+        keeper = Keeper(
+            self._spool.layout,
+            self._spool.identity,
+            self.config.spool,
+            self.shared,
+            bell=self._keeper_bell,
+            announce=self._announce,
+        )
+        self._join(keeper, "keeper", self._keeper_bell)
+        keeper.run()
+
+    def _announce(self) -> None:
+        """Wake the workers that read what is committed."""
+        os.eventfd_write(self._delivery_bell, 1)
+        if self._inputs.of(ACK):
+            os.eventfd_write(self._ack_bell, 1)
+
+    def _acknowledge(self) -> None:
+        door = self._inputs.of(ACK)[0]
+        self._connections.forget()
+        worker = Acknowledger(
+            door.socket,
+            self._inputs.of(DATAGRAM)[0].socket.getsockname(),
+            self._spool.layout,
+            self.shared,
+            bell=self._ack_bell,
+            last_reader=not door.activated,
+            knows_delivery=self.config.dispatch.mode != "at_most_once",
+            rules=self._rules,
+        )
+        worker.leaving = self._inputs.leaving(ACK)
+        self._join(worker, "ack")
+        give_way_when_told(worker)
+        worker.run()
+
+    def _show(self) -> None:
+        self._connections.forget()
+        # Before there is a server, there is nothing to end in order.
+        signal.signal(END, signal.SIG_DFL)
+        access, listener = open_access(self.config.status), await_client(self.config.status)
+        # Imported here: no other worker needs the libraries of a server.
+        from cli.daemon.status_worker import Source, serve  # noqa: PLC0415
+
+        kinds = {door.input.kind for door in self._inputs.of(DATAGRAM, STREAM, TCP)}
+        serve(Source(self.config.spool.directory, self._page_path, kinds), access, listener)
+
+    def _deliver(self) -> None:
+        self._connections.forget()
+        told = DeliveryPage(self.shared, self._spool.layout)
+        worker = DeliveryWorker(
+            self._spool.layout,
+            self._spool.identity,
+            self.config,
+            committed=lambda: self.shared.place(Field.SYNCED),
+            bell=self._delivery_bell,
+            report=told.report,
+            give_up=lambda: int(self.shared.words[Field.EVICT]),
+            share=lambda place, counts: publish_open(self.shared, place, counts),
+            latency=told.latency,
+            wants_metadata=told.wants_metadata,
+            shared=self._page_path,
+        )
+        end_when_told(worker.orders, self._delivery_bell)
+
+        def leave(_number: int, _frame: FrameType | None) -> None:
+            worker.orders.leaving = True
+            os.eventfd_write(self._delivery_bell, 1)
+
+        signal.signal(GIVE_WAY, leave)
+        worker.run(lambda: int(self.shared.words[Field.SYNCED_SEQUENCE]))

@@ -1,0 +1,312 @@
+"""Delivery put together: spool, router and dispatch, for the daemon's worker and for `brucectl drain`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cli.config.config import Config
+from dispatch.client import Wakeup
+from dispatch.errors import DispatchError
+from dispatch.options import DispatchOptions
+from router.build import FLUSH_S, IDLE_S, close, connect, rejection_of, settle
+from router.cluster.brokers import BrokerView, Kafka
+from router.cluster.trouble import Cause
+from router.context import Rules, SpoolLog, TopicReader
+from router.limits import Limits
+from router.outcomes.acks import Acks
+from router.outcomes.counts import OpenCounts
+from router.outcomes.counts import Report as ShareReport
+from router.outcomes.outcome_table import Eviction
+from router.outcomes.progress_book import ProgressBook
+from router.outcomes.trace import Tracing
+from router.partition import Partitioners
+from router.router import Router
+from spool.format.batch import Topics
+from spool.index.segment_list import SegmentList
+from spool.layout import Layout
+from spool.marks.marks import Marks
+from spool.read.reader import Reader
+from spool.read.selection import Sought
+
+log = logging.getLogger("bruce.delivery")
+
+TELL_S = 0.2
+"""Between two reports, while there is work."""
+REST_S = 1.0
+"""Longest sleep while nothing waits."""
+
+Place = Callable[[], tuple[int, int]]
+
+
+class Waits(NamedTuple):
+    """The messages in the spool that are not resolved, at one moment."""
+
+    messages: int = 0
+    oldest_ns: int = 0
+    """When the oldest was received, ns since the epoch; 0: not known."""
+    end: int = 0
+    """The sequence behind the last of them."""
+    discarded: int = 0
+    """How many messages were discarded since then."""
+
+
+def waits_for_nothing() -> Waits:
+    """The default, when the deliverer does not say."""
+    return Waits()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The state of delivery."""
+
+    low_watermark: int
+    """Every message below this sequence is resolved, and marked so."""
+    brokers: list[BrokerView]
+    trouble: str
+    """Why nothing can be sent; empty when it can."""
+    counts: tuple[int, int]
+    """Messages delivered, and discarded, since the last report."""
+    handed_over: int = 0
+    """Messages given to the producer since the last report, those sent again included."""
+    times: npt.NDArray[np.int64] | None = None
+    """dispatch.client rows of these brokers."""
+    unread: str = ""
+    """The ranges that the disk cannot read at present; empty if it can read everything."""
+    metadata: tuple[int, int] = 0, 0
+    """When Kafka's metadata came last, and when they changed last, ns since the epoch; 0: never yet."""
+    asked: tuple[int, int] = 0, 0
+    """How often they came, and how often they did not, since the last report."""
+    cause: Cause = Cause.OTHER
+    """The subject of the trouble."""
+    waits: Callable[[], Waits] = waits_for_nothing
+    """Looks at what waits, which reads a little of the log."""
+
+
+Report = Callable[[Progress], None]
+
+
+def nobody_asks() -> bool:
+    """The default, when no process can ask."""
+    return False
+
+
+@dataclass(slots=True)
+class Orders:
+    """The orders to a deliverer."""
+
+    stopping: bool = False
+    """To end with what is in the spool delivered."""
+    leaving: bool = False
+    """To end at once, for a successor."""
+    asked: Callable[[], bool] = nobody_asks
+    """Whether a job wants to deliver."""
+    wants_metadata: Callable[[], bool] = nobody_asks
+    """Whether a process has asked to fetch Kafka's metadata now; true once for each request."""
+
+    def end(self) -> bool:
+        """Whether delivery must end in this process."""
+        return self.stopping or self.leaving or self.asked()
+
+
+class Delivery:
+    """The one deliverer of a spool, for the owner of its lock. It starts threads: make it after forking."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        spool: bytes,
+        config: Config,
+        *,
+        committed: Place,
+        bell: int,
+        report: Report,
+        give_up: Callable[[], int] | None = None,
+        share: ShareReport | None = None,
+        orders: Orders | None = None,
+        only: frozenset[bytes] = frozenset(),
+        latency: npt.NDArray[np.int64] | None = None,
+        shared: Path | None = None,
+    ) -> None:
+        """`committed`: the committed end of the log. `bell`: an eventfd that rings when that moves.
+
+        `report` is called regularly. `give_up`: the sequence below which the spool has no room for messages
+        any more. `share` gets the open messages of topics with a quota. `orders`: when to end. `only`:
+        deliver these topics, and leave the messages of others; empty: all. `latency` int64[LATENCY_WORDS]: a
+        histogram that grows with each acknowledgement (spool.shared.histogram). `shared`: the shared state,
+        beside which a process may leave a request for a trace.
+        """
+        self._orders, self._committed = orders or Orders(), committed
+        self._drain_s = config.dispatch.drain_seconds
+        self._bell, self._wakeup = bell, Wakeup()
+        self._report, self._told, self._handed_over = report, 0.0, 0
+        self._segment_list = segment_list = SegmentList(layout)
+        topics = Topics(config.spool.max_topics)
+        for name in {*config.dispatch.topics, *config.partitioners, *config.rates}:
+            topics.add(name.encode())
+        self._marks = Marks(layout.delivery, SegmentList(layout))
+        marks_first = config.dispatch.mode == "at_most_once"
+        self._acks = Acks(self._marks, segment_list, marks_first=marks_first, latency=latency)
+        book = ProgressBook(self._acks, segment_list, layout)
+        self._kafka = self._connect(config.dispatch, topics, book, spool, layout)
+        self._tracing = Tracing(shared, topics, self._kafka.pool) if shared else None
+        shares = (
+            OpenCounts(sorted(config.spool.quotas), topics, share) if share and config.spool.quotas else None
+        )
+        eviction = (
+            Eviction(Reader(segment_list, topics), committed, give_up, open_counts=shares)
+            if give_up
+            else None
+        )
+        self.router = Router(
+            SpoolLog(self._reader(topics, only), self._reader(topics, only), committed, eviction, shares),
+            self._kafka,
+            self._acks,
+            Rules(
+                Partitioners(config.partitioners, config.dispatch.partitioner),
+                Limits(topics, config.rates, config.dispatch.catch_up_bytes_per_second),
+            ),
+            rejection=rejection_of(config.dispatch, spool),
+        )
+
+    def _connect(
+        self, options: DispatchOptions, topics: Topics, book: ProgressBook, spool: bytes, layout: Layout
+    ) -> Kafka:
+        """Raises DispatchError, with everything closed and the trouble reported."""
+        try:
+            return connect(options, topics, book, spool, self._wakeup, layout)
+        except DispatchError as error:
+            self._report(Progress(self.low_watermark, [], str(error), self._acks.take_counts()))
+            self._acks.close()
+            self._marks.close()
+            self._wakeup.close()
+            raise
+
+    def _reader(self, topics: Topics, only: frozenset[bytes]) -> Reader:
+        if not only:
+            return Reader(self._segment_list, topics)
+        return TopicReader(self._segment_list, topics, only, self._acks.leave_out)
+
+    def left_of(self, sought: Sought) -> int:
+        """How many of these are not resolved."""
+        return sought.left(self._acks.resolved)
+
+    @property
+    def low_watermark(self) -> int:
+        """Every message below this sequence is resolved, and marked so."""
+        return self._acks.marked_watermark
+
+    def run(self, end: Callable[[], int]) -> None:
+        """Deliver until the orders say to end; when stopping, go on up to the sequence `end()`.
+
+        That takes drain_seconds at most, and does not depend on Kafka: what is left stays in the spool.
+        """
+        while not self._orders.end():
+            self.turn()
+        quiet_since = self._drain(end) if self._orders.stopping else time.monotonic()
+        self.close(quiet_since)
+
+    def _drain(self, end: Callable[[], int]) -> float:
+        """Deliver the stored messages, while there is time; since when nothing was acknowledged."""
+        quiet_since, before = time.monotonic(), 0
+        deadline = quiet_since + self._drain_s
+        self._segment_list.refresh()
+        while time.monotonic() < deadline and self._left(end()) and not self._orders.leaving:
+            self.turn()
+            in_flight = self.router.in_flight()
+            if in_flight != before:
+                quiet_since, before = time.monotonic(), in_flight
+        return quiet_since
+
+    def _left(self, end: int) -> int:
+        """Messages from the low watermark up to `end`: none, when everything is resolved and marked so."""
+        return self._segment_list.stored_below(end) - self._segment_list.stored_below(self.low_watermark)
+
+    def turn(self) -> None:
+        """Do the work that is ready, or sleep until an event."""
+        if not self.router.step():
+            self._sleep()
+        now = time.monotonic()
+        if now - self._told >= TELL_S:
+            self._told = now
+            self._tell()
+
+    def _tell(self) -> None:
+        brokers, handed_over = self.router.brokers(), self.router.handed_over
+        fresh, self._handed_over = handed_over - self._handed_over, handed_over
+        times = self._kafka.client.latency.table([broker.id for broker in brokers])
+        fetched = self._kafka.metadata.fetched_ns, self._kafka.metadata.changed_ns
+        asked = self._kafka.metadata.take_counts()
+        counts = self._acks.take_counts()
+        trouble, unread = self.router.trouble(), self.router.unread()
+        self._report(
+            Progress(
+                self.low_watermark,
+                brokers,
+                trouble,
+                counts,
+                fresh,
+                times,
+                unread,
+                fetched,
+                asked,
+                self.router.cause,
+                self.waits,
+            )
+        )
+        if self._orders.wants_metadata():
+            self._kafka.metadata.want([])
+        if self._tracing:
+            self._tracing.look()
+            self.router.follow(self._tracing.current)
+
+    def waits(self) -> Waits:
+        """Look at what waits: how much, since when, up to where."""
+        self._segment_list.refresh()
+        stored = self._segment_list.stored_below
+        low_watermark, end = self._acks.low_watermark, self._end_of_log()
+        messages = stored(end) - stored(low_watermark) - self._acks.resolved_above()
+        reader = Reader(self._segment_list, Topics())
+        try:
+            reader.allow(*self._committed())
+            reader.seek(low_watermark)
+            batch = reader.next() if messages > 0 else None
+            oldest = int(batch.received_ns[0]) if batch is not None and len(batch) else 0
+        finally:
+            reader.close()
+        return Waits(max(0, messages), oldest, end)
+
+    def _end_of_log(self) -> int:
+        segments = self._segment_list.segments
+        return self._segment_list.end_of(segments[-1]) if segments else 0
+
+    def _sleep(self) -> None:
+        pause = IDLE_S if self._acks.unwritten or not self.router.at_rest else REST_S
+        ready, _, _ = select.select([self._wakeup.fd, self._bell], [], [], pause)
+        for fd in ready:
+            os.eventfd_read(fd)
+
+    def close(self, quiet_since: float | None = None) -> None:
+        """Stop in order: collect what comes within FLUSH_S, write it down, let go.
+
+        `quiet_since`: when an acknowledgement came last, although something was in flight; default: now.
+        """
+        now = time.monotonic()
+        deadline = FLUSH_S + min(now, quiet_since or now)
+        if left := settle(self.router, self._kafka, deadline):
+            log.warning("%d messages without an acknowledgement; they stay in the spool", left)
+        self._tell()
+        if self._tracing:
+            self._tracing.leave()
+        close(self.router, self._kafka)
+        self._acks.close()
+        self._marks.close()

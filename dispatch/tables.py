@@ -1,0 +1,337 @@
+"""The tables of a pool: its brokers, its topic partitions, and the messages in flight.
+
+A *broker* gets the next index when it is first heard of, and keeps it, whatever becomes of it. Its row is its
+window, and its state.
+
+A *topic partition* gets the next free flat number when it is first heard of, and keeps it: rows in flight
+refer to it. `flats[topic, partition]` leads there from a topic's number in `spool.format.batch.Topics`. Its
+row says who leads it, how much is in flight, and from where it is held back.
+
+A *message in flight* has one row, and the number of the row is what librdkafka gives back with the report.
+Rows are taken from a stack of free numbers. librdkafka holds numbers, never addresses, so the rows may move
+when the table grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spool.native.kernel import kernel
+
+Mask = npt.NDArray[np.bool_]
+
+STALL_NS = 200_000_000
+"""A broker with messages in flight that reports none for so long is stalled."""
+
+
+class State(IntEnum):
+    """How a broker is."""
+
+    HEALTHY = 0
+    """Reports come, or nothing is in flight."""
+    STALLED = 1
+    """Messages are in flight and no report came for STALL_NS, or its connection is down."""
+    BACKING_OFF = 2
+    """It failed; nothing is sent until the time is over."""
+
+
+BACKING_OFF = int(State.BACKING_OFF)
+"""For compiled loops."""
+
+
+BROKER_ROW = np.dtype(
+    (
+        np.record,
+        [
+            ("id", np.int32),  # Kafka's number for the broker
+            ("state", np.int32),  # State
+            ("messages", np.int64),  # in flight
+            ("bytes", np.int64),  # in flight: keys and values
+            ("acked", np.int64),  # messages acknowledged since the start
+            ("failed", np.int64),  # messages reported with an error since the start
+            ("progress_ns", np.int64),  # monotonic time of the last report, or of the first message in flight
+            ("until_ns", np.int64),  # monotonic time at which BACKING_OFF ends
+        ],
+    )
+)
+
+
+class BrokerTable:
+    """All brokers heard of. Only grows."""
+
+    def __init__(self) -> None:
+        self.rows: npt.NDArray[Any] = np.empty(0, BROKER_ROW)
+        """BROKER_ROW[count], by index. Replaced when it grows."""
+        self.indexes: dict[int, int] = {}
+        """Broker id -> index."""
+
+    def index(self, broker: int) -> int:
+        """The index of a broker id, which is added when it is new."""
+        if broker not in self.indexes:
+            self.rows = np.append(self.rows, np.zeros(1, BROKER_ROW))
+            self.rows["id"][-1] = broker
+            self.indexes[broker] = len(self.indexes)
+        return self.indexes[broker]
+
+    @property
+    def count(self) -> int:
+        """Brokers heard of."""
+        return len(self.rows)
+
+    def id(self, index: int) -> int:
+        """Kafka's number for the broker with this index; -1 for NONE."""
+        return int(self.rows["id"][index]) if index >= 0 else -1
+
+    def healthy(self) -> Mask:
+        """By index: state HEALTHY."""
+        return np.asarray(self.rows["state"] == State.HEALTHY)
+
+    def with_room(self, messages: int, size: int) -> Mask:
+        """By index: not backing off, with at most so many messages and bytes in flight, or none at all."""
+        rows = self.rows
+        free = (rows["messages"] <= messages) & (rows["bytes"] <= size)
+        return np.asarray((free | (rows["messages"] == 0)) & (rows["state"] < State.BACKING_OFF))
+
+    def back_off(self, broker: int, until_ns: int) -> None:
+        """Send nothing to a broker id until then (monotonic)."""
+        row = self.rows[self.indexes[broker]]
+        row.state, row.until_ns = State.BACKING_OFF, until_ns
+
+    def observe(self, now_ns: int, down: set[int]) -> None:
+        """Bring the states that follow from facts up to date. `down`: ids without a connection."""
+        rows = self.rows
+        state = rows["state"]
+        state[(state == State.BACKING_OFF) & (rows["until_ns"] <= now_ns)] = State.HEALTHY
+        quiet = (rows["messages"] > 0) & (now_ns - rows["progress_ns"] > STALL_NS)
+        stalled = quiet | np.isin(rows["id"], list(down))
+        running = state != State.BACKING_OFF
+        state[running] = np.where(stalled[running], State.STALLED, State.HEALTHY)
+
+
+NONE = -1
+"""In place of a flat number, or of a broker's index."""
+NOT_HELD = -1
+"""In place of a sequence."""
+
+
+PARTITION_ROW = np.dtype(
+    (
+        np.record,
+        [
+            ("handle", np.int64),  # rd_kafka_topic_t
+            ("held_from", np.int64),  # the first sequence that waits, so that no later one goes; or NOT_HELD
+            ("messages", np.int64),  # in flight
+            ("bytes", np.int64),  # in flight: keys and values
+            ("topic", np.int32),  # number in spool.format.batch.Topics
+            ("partition", np.int32),
+            ("leader", np.int32),  # broker index; NONE: nothing can be sent
+            ("charged", np.int32),  # the broker whose window has what is in flight: the leader, or the last
+        ],
+    )
+)
+"""One row, so that a message touches one cache line; kernels read it without counting references."""
+_EMPTY = (0, NOT_HELD, 0, 0, 0, 0, NONE, NONE)
+
+
+class PartitionTable:
+    """All partitions heard of. Only grows."""
+
+    def __init__(self) -> None:
+        self.rows: npt.NDArray[Any] = np.empty(0, PARTITION_ROW)
+        """PARTITION_ROW[capacity], by flat number; the first `count` are in use. Replaced when it grows."""
+        self.count = 0
+        self.flats: npt.NDArray[np.int32] = np.full((0, 0), NONE, np.int32)
+        """int32[topic number, partition id]: the flat number; NONE where there is no such partition."""
+        self.partitions_of: npt.NDArray[np.int32] = np.zeros(0, np.int32)
+        """int32[topic number]: how many partitions are known."""
+
+    @property
+    def in_use(self) -> npt.NDArray[Any]:
+        """PARTITION_ROW[count], by flat number, to be read."""
+        return self.rows[: self.count]
+
+    @property
+    def topics(self) -> npt.NDArray[np.int32]:
+        """int32[count] by flat number: the number of its topic."""
+        return np.asarray(self.rows["topic"][: self.count])
+
+    @property
+    def leaders(self) -> npt.NDArray[np.int32]:
+        """int32[count] by flat number: the index of the broker that leads it; NONE without one."""
+        return np.asarray(self.rows["leader"][: self.count])
+
+    @property
+    def held_from(self) -> npt.NDArray[np.int64]:
+        """int64[count] by flat number: the first sequence that waits; NOT_HELD."""
+        return np.asarray(self.rows["held_from"][: self.count])
+
+    def number(self, flat: int) -> int:
+        """Kafka's number for this partition of its topic."""
+        return int(self.rows["partition"][flat])
+
+    def is_held(self) -> Mask:
+        """bool[count] by flat number: held back."""
+        return np.asarray(self.held_from != NOT_HELD)
+
+    def of_topic(self, topic: int) -> npt.NDArray[np.int32]:
+        """int32[partitions]: the flat numbers of a topic's partitions."""
+        return self.flats[topic, : self.partitions_of[topic]]
+
+    def extend(self, topic: int, partitions: int, handle: int) -> npt.NDArray[np.int32]:
+        """Make a topic known, or grow it. Returns the flat numbers of all that it ever had, in order."""
+        self._make_room(topic, partitions)
+        known = int(np.count_nonzero(self.flats[topic] != NONE))
+        if partitions > known:
+            first, self.count = self.count, self.count + partitions - known
+            self.flats[topic, known:partitions] = np.arange(first, self.count)
+            self.rows["topic"][first : self.count] = topic
+            self.rows["partition"][first : self.count] = np.arange(known, partitions)
+        self.partitions_of[topic] = max(partitions, self.partitions_of[topic])
+        flats = self.flats[topic, : max(known, partitions)]
+        self.rows["handle"][flats] = handle
+        return flats
+
+    def shrink(self, topic: int, partitions: int) -> None:
+        """A topic has fewer (deleted and created again). The rows of the others stay, for their messages."""
+        self.partitions_of[topic] = partitions
+
+    def exist(self, flats: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Which of these partitions their topic still has."""
+        rows = self.rows[flats]
+        return np.asarray(rows["partition"] < self.partitions_of[rows["topic"]])
+
+    def hold(self, flats: npt.NDArray[np.int32], sequences: npt.NDArray[np.int64]) -> None:
+        """Hold partitions back from these sequences on, or from earlier ones if they are held already."""
+        held = self.rows["held_from"]
+        for flat, sequence in zip(flats.tolist(), sequences.tolist(), strict=True):
+            if held[flat] == NOT_HELD or sequence < held[flat]:
+                held[flat] = sequence
+
+    def hold_at(self, flats: npt.NDArray[np.int64], sequences: npt.NDArray[np.int64] | int) -> None:
+        """Hold partitions back from these sequences on, whatever they were held from before."""
+        self.rows["held_from"][flats] = sequences
+
+    def orphan(self, topic: int) -> None:
+        """A topic is gone: none of its partitions has a leader."""
+        if topic < len(self.partitions_of):
+            self.rows["leader"][self.of_topic(topic)] = NONE
+
+    def release(self, flats: npt.NDArray[np.int32] | Sequence[int] | int) -> None:
+        """Let the live path send to partitions again."""
+        self.rows["held_from"][flats] = NOT_HELD
+
+    def held(self) -> npt.NDArray[np.int32]:
+        """Flat numbers of the partitions that are held back."""
+        return np.flatnonzero(self.is_held()).astype(np.int32)
+
+    def _make_room(self, topic: int, partitions: int) -> None:
+        rows, columns = self.flats.shape
+        if topic >= rows or partitions > columns:
+            grown = np.full((max(rows, 2 * topic, 16), max(columns, partitions)), NONE, np.int32)
+            grown[:rows, :columns] = self.flats
+            self.flats = grown
+            self.partitions_of = np.pad(self.partitions_of, (0, len(grown) - rows))
+        if self.count + partitions > len(self.rows):
+            room = 2 * (self.count + partitions) - len(self.rows)
+            self.rows = np.concatenate([self.rows, np.full(room, np.array(_EMPTY, PARTITION_ROW))])
+
+
+@kernel
+def order_by_partition(
+    flat: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], order: npt.NDArray[np.int32]
+) -> int:
+    """Sort rows by partition, keeping log order within each; returns how many have one.
+
+    `flat` int32[n]: flat number by row, negative for rows to leave out. `starts` int64[partitions + 1]:
+    scratch. `order` int32[n]: the row numbers.
+    """
+    starts[:] = 0
+    for row in range(len(flat)):
+        if flat[row] >= 0:
+            starts[flat[row] + 1] += 1
+    for number in range(1, len(starts)):
+        starts[number] += starts[number - 1]
+    total = starts[-1]
+    for row in range(len(flat)):
+        number = flat[row]
+        if number >= 0:
+            order[starts[number]] = row
+            starts[number] += 1
+    return int(total)
+
+
+NO_SEQUENCE = np.iinfo(np.int64).max
+"""The lowest sequence in flight of a partition that has none."""
+_FREE = -1
+_FIRST_ROOM = 1 << 14
+
+FLIGHT_ROW = np.dtype(
+    (
+        np.record,
+        [
+            ("sequence", np.int64),
+            ("flat_number", np.int32),  # of its partition; -1: the row is free
+            ("bytes", np.int32),  # key and value
+            ("received_ns", np.int64),  # since the epoch; 0: a record of our own
+        ],
+    )
+)
+
+
+class Flight:
+    """The table of messages in flight."""
+
+    def __init__(self) -> None:
+        self.rows: npt.NDArray[Any] = np.empty(0, FLIGHT_ROW)
+        """FLIGHT_ROW[capacity]"""
+        self.free: npt.NDArray[np.int32] = np.empty(0, np.int32)
+        """int32[capacity]: free row numbers, a stack."""
+        self.free_count: npt.NDArray[np.int64] = np.zeros(1, np.int64)
+        """int64[1]: how many of `free` count."""
+        self._grow(_FIRST_ROOM)
+
+    @property
+    def count(self) -> int:
+        """Messages in flight."""
+        return len(self.rows) - int(self.free_count[0])
+
+    def make_room(self, messages: int) -> None:
+        """Grow until so many can be added."""
+        if self.free_count[0] < messages:
+            self._grow(max(messages, len(self.rows)))
+
+    def lowest(self, partitions: int) -> npt.NDArray[np.int64]:
+        """int64[partitions] by flat number: the lowest sequence in flight; NO_SEQUENCE without any."""
+        lowest = np.full(partitions, NO_SEQUENCE, np.int64)
+        find_lowest(self.rows, lowest)
+        return lowest
+
+    def clear(self) -> npt.NDArray[Any]:
+        """Forget everything; returns the ROWs that were in flight, in log order."""
+        out = self.rows[self.rows["flat_number"] != _FREE]
+        capacity = len(self.rows)
+        self.rows, self.free_count[0] = self.rows[:0], 0
+        self._grow(capacity)
+        return out[np.argsort(out["sequence"])]
+
+    def _grow(self, more: int) -> None:
+        first, before = int(self.free_count[0]), len(self.rows)
+        added = np.full(more, np.array((0, _FREE, 0, 0), FLIGHT_ROW))
+        self.rows = np.concatenate([self.rows, added])
+        # Low numbers on top: a table that is hardly used stays in the processor's cache.
+        new = np.arange(before + more - 1, before - 1, -1, dtype=np.int32)
+        self.free = np.concatenate([self.free[:first], new, np.empty(before - first, np.int32)])
+        self.free_count[0] += more
+
+
+@kernel
+def find_lowest(flight: npt.NDArray[Any], lowest: npt.NDArray[np.int64]) -> None:
+    """Lower `lowest` int64[partitions] to the lowest sequence in flight of each partition."""
+    for row in flight:
+        if row.flat_number >= 0 and row.sequence < lowest[row.flat_number]:
+            lowest[row.flat_number] = row.sequence

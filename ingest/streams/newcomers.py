@@ -1,0 +1,221 @@
+"""Newcomers: connections that are accepted and wait for a buffer; and the round robin over users.
+
+The kernel has one queue for all connecting programs, in the order in which they come. So a user who connects
+faster than buffers can be given out would make all others wait. The stream worker therefore accepts at once
+what is there, which takes microseconds each, and gives out buffers in turn, one to each user (`RoundRobin`):
+a user with thousands of connections waits for itself, and others wait for one connection of it.
+
+Newcomers take descriptors. With more connections than allowed, and more than QUEUE newcomers, the user with
+most of both loses the one that came last: it is closed at once and costs nothing more. But only
+a user who keeps at least half of all connections open without sending: one whose connections wait for the log
+is not to blame for that, and the messages of its newcomers would be lost. Then the worker accepts nothing for
+a while, and senders wait in the kernel's queue.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, NamedTuple, TypeVar
+
+from ingest.access import NO_ID
+from ingest.buffers.connection_buffer import TCP, UNIX
+from ingest.buffers.connection_buffers import MOST_BUFFERS
+from ingest.errors import NoDescriptors
+from ingest.sockets.holding import FdStore
+from ingest.streams.users import User, Users
+
+Item = TypeVar("Item")
+QUEUE = 64
+"""Newcomers that may wait beyond the limit of connections."""
+ACCEPTS = 512
+"""Accepted between two looks at the connections that are there."""
+_CREDENTIALS = struct.Struct("3I")
+_PASSING = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH)
+"""Errors of accept when the connection failed, or there is none."""
+
+
+class Newcomer(NamedTuple):
+    """A connection without a buffer."""
+
+    number: int
+    """That the store of descriptors has it by: no buffer's."""
+    sock: socket.socket
+    sender: tuple[int, int, int, int]
+    """kind, uid, pid, gid."""
+    user: User
+
+
+class Newcomers:
+    """Those of one stream worker."""
+
+    def __init__(self, users: Users, store: FdStore) -> None:
+        self._users, self._store = users, store
+        self._turns: RoundRobin[Newcomer] = RoundRobin()
+        self._number = MOST_BUFFERS
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    @property
+    def accepts(self) -> bool:
+        """Whether another one can be accepted, or refused."""
+        return self._has_room or self._hoarder() is not None
+
+    def accept(self, listener: socket.socket, *, kept: bool) -> bool:
+        """Accept waiting connections, ACCEPTS at most; whether none waits any more. Raises NoDescriptors.
+
+        `kept`: whether they outlive this process.
+        """
+        for _ in range(ACCEPTS):
+            if not self.accepts:
+                return False
+            sock, more = accept(listener)
+            if sock:
+                self._enter(sock, kept=kept)
+            elif not more:
+                return True
+        return False
+
+    def adopt(self, number: int, sock: socket.socket) -> None:
+        """One of a predecessor, which the store has."""
+        self._number = max(self._number, number + 1)
+        self._add(number, sock)
+
+    def next(self, *, crowded: bool) -> Newcomer | None:
+        """The one that gets the next buffer, which the store may have under its number.
+
+        `crowded`: only of a user who has fewer connections than the user with most.
+        """
+        most = self._users.most_of_one if crowded else 0
+        found = self._turns.next(lambda user: not crowded or user.connections + 1 < most)
+        if found:
+            found.user.newcomers -= 1
+        return found
+
+    def _enter(self, sock: socket.socket, *, kept: bool) -> None:
+        newcomer = self._add(self._number, sock)
+        self._number += 1
+        refused = None if self._has_room else self._refuse()
+        if refused is newcomer:
+            # No other process holds it: to close it is enough, and costs half.
+            sock.close()
+            return
+        if kept:
+            self._store.keep(newcomer.number, sock)
+        if refused:
+            end(refused.sock)
+            if kept:
+                self._store.drop(refused.number)
+
+    def _add(self, number: int, sock: socket.socket) -> Newcomer:
+        sender = sender_of(sock)
+        user = self._users.enter(sender[0], sender[1])
+        newcomer = Newcomer(number, sock, sender, user)
+        user.newcomers += 1
+        user.sender = sender
+        self._turns.add(user, newcomer)
+        return newcomer
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self) <= QUEUE or self._users.connections + len(self) <= self._users.most
+
+    def _hoarder(self) -> User | None:
+        """The user whose newcomers are refused; None when there is none to blame."""
+        user = self._users.greatest()
+        return user if user.newcomers and 2 * user.waited_for >= self._users.most else None
+
+    def _refuse(self) -> Newcomer | None:
+        """Take out the newest of that user, to be closed; None when there is none."""
+        user = self._hoarder()
+        if user is None:
+            return None
+        newcomer = self._turns.pop_newest(user)
+        user.newcomers -= 1
+        user.refused += 1
+        return newcomer
+
+
+class RoundRobin(Generic[Item]):
+    """Items to be served, one user after the other. An item may be in it once."""
+
+    def __init__(self) -> None:
+        self._of: OrderedDict[User, OrderedDict[Item, None]] = OrderedDict()
+        """Users with items, in the order of their turns."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def count(self, user: User) -> int:
+        """Items of a user."""
+        return len(self._of.get(user, ()))
+
+    def add(self, user: User, item: Item) -> None:
+        """To be done behind the user's others; one that is here stays where it is."""
+        mine = self._of.setdefault(user, OrderedDict())
+        self._count += item not in mine
+        mine[item] = None
+
+    def discard(self, user: User, item: Item) -> None:
+        """Not to be done any more."""
+        mine = self._of.get(user)
+        if mine is not None and item in mine:
+            del mine[item]
+            self._left(user, mine)
+
+    def pop_newest(self, user: User) -> Item:
+        """Take out what a user added last. Raises KeyError without any."""
+        mine = self._of[user]
+        item, _ = mine.popitem()
+        self._left(user, mine)
+        return item
+
+    def next(self, may: Callable[[User], bool]) -> Item | None:
+        """Take out the next item of the next user who may have a turn; None when there is none."""
+        for _ in range(len(self._of)):
+            user, mine = next(iter(self._of.items()))
+            self._of.move_to_end(user)
+            if may(user):
+                item, _none = mine.popitem(last=False)
+                self._left(user, mine)
+                return item
+        return None
+
+    def _left(self, user: User, mine: OrderedDict[Item, None]) -> None:
+        self._count -= 1
+        if not mine:
+            del self._of[user]
+
+
+def accept(listener: socket.socket) -> tuple[socket.socket | None, bool]:
+    """(a connection, or None; whether there may be more). Raises NoDescriptors."""
+    try:
+        return listener.accept()[0], True
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            raise NoDescriptors(error.strerror) from error
+        if error.errno not in _PASSING:
+            raise
+        return None, error.errno != errno.EAGAIN
+
+
+def end(sock: socket.socket) -> None:
+    """End a connection, also for other processes that hold it."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
+
+
+def sender_of(sock: socket.socket) -> tuple[int, int, int, int]:
+    """(kind, uid, pid, gid) of the process that connected; a stream has no other sender."""
+    if sock.family != socket.AF_UNIX:
+        return TCP, NO_ID, NO_ID, NO_ID
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, gid = _CREDENTIALS.unpack(data)
+    return UNIX, uid, pid, gid

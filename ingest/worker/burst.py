@@ -1,0 +1,368 @@
+"""The hot loop of the intake: receive a burst, check it, append it to the log. Compiled, no allocation.
+
+`store` appends messages wherever they came from: a table says where they are and who sent them
+(ingest.buffers.messages). `receive` lists the datagrams of its bursts there, the worker those of streams.
+
+`receive` goes round until something needs Python: a new segment, a signal, a quiet socket. All that it
+works on is in one int64 array, so that a call costs one argument:
+
+    job[FD]          the socket                       job[RECVMMSG]    address of recvmmsg
+    job[FLAGS]       for recvmmsg                     job[ERRNO]       address of errno's location function
+    job[BASE]        of the live segment, 0: none     job[CLOCK]       address of clock_gettime
+    job[CAPACITY]    bytes of the live segment        job[DIGEST]      address of the digest function
+    job[BUFFER]      address of the receive buffer    job[PAGE]        address of the shared state
+    job[SLOTS]       slots of that buffer             job[NUMBER]      of the live segment
+    job[BURST_SLOTS] of them are received into        job[BELL]        eventfd of the keeper
+    job[ARMED]       address of the armed burst       job[WRITE]       address of write
+    job[USED]        slots to reset before the next burst; while a burst waits to be stored, its length
+    job[SCRATCH]     address of 64 KiB to put a large datagram together in, then 16 bytes for small words
+    job[HANDOFF]     address of the words that say which thread receives (ingest.worker.guard)
+    job[EMPTYING]    1 while the socket is emptied at the end
+    job[RULES]       address of the rules of [access] (ingest.access), 0: none
+"""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.access import is_permitted
+from ingest.buffers.messages import MESSAGE, Message, Messages, copy_message
+from ingest.buffers.staging import FAILED, INT_MASK, list_datagrams, reset
+from ingest.worker.guard import BEAT, RECEIVING, STORING, note_fault
+from spool.format.frame import BURST, POSITION, SEQUENCE, TAIL_FIELDS, Tail, finish, padded
+from spool.format.segment_format import HEAD_BYTES, PIDS, POISON, ROW_BYTES, SAMPLE_BYTES, SENDERS, UIDS
+from spool.format.wire import (
+    MAX_DATAGRAM_BYTES,
+    REASONS,
+    TOPIC_SIZE_BYTES,
+    Reason,
+    check,
+    load_be16,
+    topic_at,
+)
+from spool.log.quotas import NAME, NAME_BYTES
+from spool.native.kernel import kernel
+from spool.native.memory import (
+    Address,
+    address_of,
+    call,
+    copy,
+    exchange,
+    fence,
+    load_acquire,
+    load_i64,
+    load_u8,
+    load_u32,
+    publish_i64,
+    store_i64,
+    store_u16,
+    store_u32,
+)
+from spool.shared.histogram import add_by_input, add_size, begin_sizes, commit_sizes, prepare_sizes
+from spool.shared.ledger import add
+from spool.shared.state import HOLD_NS, QUOTA_ROW, WORDS, Field
+
+(
+    FD,
+    FLAGS,
+    BASE,
+    CAPACITY,
+    NUMBER,
+    USED,
+    BUFFER,
+    SLOTS,
+    BURST_SLOTS,
+    ARMED,
+    SCRATCH,
+    PAGE,
+    BELL,
+    RECVMMSG,
+    ERRNO,
+    CLOCK,
+    WRITE,
+    DIGEST,
+    HANDOFF,
+    EMPTYING,
+    RULES,
+) = range(21)
+JOB_FIELDS = 21
+
+STORED, NEEDS_SEGMENT, RELIEVED, PAUSED = 0, -1, -2, -3
+"""Results of `store` and `receive`; a positive number is an errno."""
+
+ROUNDS = 1024
+"""Bursts between two looks at Python's signals."""
+TURN_NS = 1_000_000_000
+"""The same, where they come slowly: the worker says meanwhile that it works."""
+
+Job = npt.NDArray[np.int64]
+
+_POISONED = int(Reason.POISON)
+_SPOOL_FULL = int(Reason.SPOOL_FULL)
+_NOT_PERMITTED = int(Reason.NOT_PERMITTED)
+_EFAULT = errno.EFAULT
+_CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
+_COLUMN_BYTES = 4
+_COLUMNS_BYTES = 3 * _COLUMN_BYTES
+"""Of a message, in the columns of a frame: its length, uid and pid."""
+_ROW_REASON_AT, _ROW_SIZE_AT, _ROW_COUNT_AT, _ROW_UID_AT, _ROW_SAMPLE_AT = 0, 2, 4, 8, 12
+"""Offsets in a discard row (spool.format.segment_format); its size is that of what follows the count."""
+_UID_BYTES = 4
+_SUSPECT = 8 * int(Field.SUSPECT)
+_OVER_QUOTA = int(Reason.OVER_QUOTA)
+_QUOTAS = 8 * int(Field.QUOTAS)
+_QUOTA_TOPICS = 8 * int(Field.QUOTA_TOPICS)
+_QUOTA_ROWS = 8 * int(Field.QUOTA_ROWS)
+_QUOTA_ROW_BYTES = 8 * QUOTA_ROW
+_QUOTA_NAME_BYTES, _QUOTA_NAME = 8 * NAME_BYTES, 8 * NAME
+_SIZES = 8 * int(Field.SIZES)
+_PAUSE, _PAUSED = 8 * int(Field.HOLD), 8 * int(Field.HELD)
+_KEEPER_WAITS = 8 * int(Field.KEEPER_WAITS)
+_WRITTEN = 8 * int(Field.WRITTEN)
+_WRITTEN_SEQUENCE = 8 * int(Field.WRITTEN_SEQUENCE)
+
+
+@kernel
+def receive(job: Job, tail: Tail, messages: Messages, rounds: int) -> int:
+    """Receive and store up to `rounds` bursts, each listed in `messages` MESSAGE[at least job[BURST_SLOTS]].
+
+    After TURN_NS it begins no other. Returns STORED, NEEDS_SEGMENT (the burst waits in staging, and in
+    `messages`, job[USED] long), RELIEVED when storing took so long that the guard has received meanwhile,
+    PAUSED while an operator pauses the intake, or recvmmsg's errno.
+    """
+    until = 0
+    for _ in range(rounds):
+        if load_acquire(job[PAGE] + _PAUSE) | load_acquire(job[PAGE] + _PAUSED) and _is_paused(job):
+            return PAUSED
+        reset(job[BUFFER], job[USED])
+        job[USED] = 0
+        publish_i64(job[ARMED], tail[BURST] + 1)
+        # The result is an int in the low half of the register.
+        got = call(job[RECVMMSG], job[FD], job[BUFFER], job[BURST_SLOTS], job[FLAGS], 0) & INT_MASK
+        if got >= FAILED:
+            return _EFAULT if note_fault(job[HANDOFF], job[ERRNO]) else load_u32(call(job[ERRNO]))
+        job[USED] = got
+        publish_i64(job[HANDOFF] + BEAT, load_acquire(job[HANDOFF] + BEAT) + 1)
+        publish_i64(job[HANDOFF], STORING)
+        outcome = store(job, tail, messages, list_datagrams(job[BUFFER], job[SLOTS], got, messages), 0)
+        if outcome != STORED:
+            return outcome
+        if not exchange(job[HANDOFF], STORING, RECEIVING):
+            return RELIEVED
+        now = _clock_ns(job, _CLOCK_MONOTONIC)
+        until = until or now + TURN_NS
+        if now > until:
+            break
+    return STORED
+
+
+@kernel
+def _is_paused(job: Job) -> bool:
+    """Whether the intake is paused; the shared state says so. Never while the socket is emptied."""
+    until, now = load_acquire(job[PAGE] + _PAUSE), _clock_ns(job, _CLOCK_MONOTONIC)
+    paused = now < until <= now + HOLD_NS and job[EMPTYING] == 0
+    publish_i64(job[PAGE] + _PAUSED, until if paused else 0)
+    return paused
+
+
+@kernel
+def _judge(job: Job, messages: Messages, used: int, flags: int) -> None:
+    """Set the verdicts of the first `used` messages. POISON in `flags` refuses all, without a look."""
+    scratch, rules = job[SCRATCH], job[RULES]
+    quotas = job[PAGE] if load_acquire(job[PAGE] + _QUOTAS) != 0 else Address(0)
+    for i in range(used):
+        message = messages[i]
+        message["verdict"] = _POISONED if flags & POISON else _verdict(message, scratch, rules, quotas)
+
+
+@kernel
+def _verdict(message: Message, scratch: Address, rules: Address, quotas: Address) -> int:
+    """The Reason to refuse a message; REASONS and more for topics over their quota; 0 accepts it.
+
+    `rules`: 0 without any. `quotas`: the shared state; 0 if no topic is over its quota.
+    """
+    if message["refused"] != 0:
+        return message["refused"]
+    at = _whole(message, scratch)
+    reason = check(at, message["length"])
+    if reason != 0:
+        return reason
+    if rules != 0 and not is_permitted(rules, at, message["uid"], message["gid"]):
+        return _NOT_PERMITTED
+    number = _over_quota(quotas, at) if quotas != 0 else -1
+    return REASONS + number if number >= 0 else 0
+
+
+@kernel
+def _whole(message: Message, scratch: Address) -> Address:
+    """The address at which a message is in one piece. A large datagram is put together in `scratch`."""
+    if message["rest"] == 0:
+        return message["at"]
+    copy_message(scratch, message)
+    return scratch
+
+
+@kernel
+def _over_quota(shared: Address, message: Address) -> int:
+    """Which of the topics over their quota the well-formed message at an address is of; -1: of none."""
+    topic = topic_at(message)
+    size = load_be16(topic)
+    for number in range(load_acquire(shared + _QUOTA_TOPICS)):
+        row = shared + _QUOTA_ROWS + number * _QUOTA_ROW_BYTES
+        if load_acquire(row) == 0 or load_acquire(row + _QUOTA_NAME_BYTES) != size:
+            continue
+        same = 0
+        while same < size and load_u8(row + _QUOTA_NAME + same) == load_u8(topic + TOPIC_SIZE_BYTES + same):
+            same += 1
+        if same == size:
+            return number
+    return -1
+
+
+@kernel
+def _clock_ns(job: Job, clock: int) -> int:
+    call(job[CLOCK], clock, job[SCRATCH] + MAX_DATAGRAM_BYTES)
+    at = job[SCRATCH] + MAX_DATAGRAM_BYTES
+    return load_i64(at) * 1_000_000_000 + load_i64(at + 8)
+
+
+@kernel
+def _write_body(messages: Messages, used: int, column: Address, count: int, sizes: Address) -> Address:
+    """Write lengths, uids, pids and bytes of the `count` accepted messages; the address behind them.
+
+    All are counted in the slot of the histogram at address `sizes`.
+    """
+    at = column + _COLUMNS_BYTES * count
+    for i in range(used):
+        message = messages[i]
+        if message["verdict"] != 0:
+            add_by_input(sizes, message["input"], 0, 1)
+            continue
+        length = message["length"]
+        store_u32(column, length)
+        store_u32(column + _COLUMN_BYTES * count, message["uid"])
+        store_u32(column + 2 * _COLUMN_BYTES * count, message["pid"])
+        copy_message(Address(at), message)
+        add_size(sizes, length)
+        add_by_input(sizes, message["input"], 1, 0)
+        column = Address(column + _COLUMN_BYTES)
+        at += length
+    return Address(at)
+
+
+@kernel
+def _write_row(at: Address, reason: int, count: int, message: Message) -> Address:
+    """Write a discard row for `count` messages, of which this is the first; the address behind it."""
+    sample = min(message["first"], SAMPLE_BYTES)
+    store_u16(at + _ROW_REASON_AT, reason)
+    store_u16(at + _ROW_SIZE_AT, _UID_BYTES + sample)
+    store_u32(at + _ROW_COUNT_AT, count)
+    store_u32(at + _ROW_UID_AT, message["uid"])
+    copy(Address(at + _ROW_SAMPLE_AT), message["at"], sample)
+    return Address(at + _ROW_SAMPLE_AT + sample)
+
+
+@kernel
+def _write_refused(messages: Messages, used: int, at: Address) -> Address:
+    """Write a discard row for each reason and sender, over quota for each topic; the address behind them.
+
+    The verdicts of the refused messages are 0 afterwards.
+    """
+    for i in range(used):
+        message = messages[i]
+        reason = message["verdict"]
+        if reason == 0:
+            continue
+        count = 0
+        for j in range(i, used):
+            other = messages[j]
+            if other["verdict"] == reason and other["uid"] == message["uid"]:
+                count += 1
+                other["verdict"] = 0
+        at = _write_row(at, reason if reason < REASONS else _OVER_QUOTA, count, message)
+    return at
+
+
+@kernel
+def _announce(job: Job, tail: Tail) -> None:
+    """A frame is in the log: count its sizes, publish the log's end, and wake the keeper if it sleeps."""
+    commit_sizes(job[PAGE] + _SIZES, tail[BURST])
+    publish_i64(job[PAGE] + _WRITTEN_SEQUENCE, tail[SEQUENCE])
+    publish_i64(job[PAGE] + _WRITTEN, (job[NUMBER] << 32) | (tail[POSITION] >> 3))
+    fence()
+    if load_acquire(job[PAGE] + _KEEPER_WAITS) != 0:
+        store_i64(job[SCRATCH] + MAX_DATAGRAM_BYTES, 1)
+        call(job[WRITE], job[BELL], job[SCRATCH] + MAX_DATAGRAM_BYTES, 8)
+
+
+@kernel
+def _has_room(job: Job, tail: Tail, room: int) -> bool:
+    """Whether the live segment takes a frame with a body of `room` bytes."""
+    if job[BASE] == 0 or tail[POSITION] + HEAD_BYTES + padded(room) > job[CAPACITY]:
+        return False
+    return load_acquire(job[PAGE] + _SUSPECT) != job[NUMBER]
+
+
+@kernel
+def store(job: Job, tail: Tail, messages: Messages, used: int, flags: int) -> int:
+    """Append the first `used` messages to the live segment as one frame.
+
+    `messages` MESSAGE[at least used]: the verdicts are set here. `flags` go into the frame; POISON refuses
+    every message without a look at it. Messages that their sender may not write are refused, and those of
+    topics over their quota (spool.log.quotas). Returns STORED; or NEEDS_SEGMENT, with nothing changed, when
+    the frame has no room or a sync of the segment has failed.
+    """
+    _judge(job, messages, used, flags)
+    count = room = 0
+    for i in range(used):
+        if messages[i]["verdict"] == 0:
+            count += 1
+            room += _COLUMNS_BYTES + messages[i]["length"]
+        else:
+            # Each may need a row of its own.
+            room += ROW_BYTES
+    if not _has_room(job, tail, room):
+        return NEEDS_SEGMENT
+    start = Address(job[BASE] + tail[POSITION] + HEAD_BYTES)
+    sizes = Address(begin_sizes(job[PAGE] + _SIZES))
+    rows = _write_body(messages, used, start, count, sizes)
+    end = _write_refused(messages, used, rows) if count < used else rows
+    burst, now = tail[BURST] + 1, _clock_ns(job, _CLOCK_REALTIME)
+    prepare_sizes(job[PAGE] + _SIZES, sizes, rows - start - _COLUMNS_BYTES * count, burst)
+    flags |= UIDS | PIDS | SENDERS
+    finish(job[BASE], tail, count, used - count, end - start, end - rows, flags, burst, now, job[DIGEST])
+    _announce(job, tail)
+    return STORED
+
+
+@kernel
+def discard(job: Job, ledger_slot: Address, messages: Messages, used: int, flags: int) -> None:
+    """Count the first `used` messages in a slot of the ledger: there is no room to store them.
+
+    One that would have been refused anyway keeps its own reason, but for its topic's quota. POISON in `flags`
+    is the reason of all, without a look at them.
+    """
+    if used == 0:
+        return
+    now = _clock_ns(job, _CLOCK_REALTIME)
+    _judge(job, messages, used, flags)
+    for i in range(used):
+        reason = messages[i]["verdict"]
+        if 0 < reason < REASONS:
+            add(ledger_slot, 0, 0, reason, now, job[DIGEST])
+            continue
+        topic = topic_at(_whole(messages[i], job[SCRATCH]))
+        add(ledger_slot, topic + TOPIC_SIZE_BYTES, load_be16(topic), _SPOOL_FULL, now, job[DIGEST])
+
+
+def compile_kernels() -> None:
+    """Compile, or load from the cache."""
+    job, tail, shared = (np.zeros(fields, np.int64) for fields in (JOB_FIELDS, TAIL_FIELDS, WORDS))
+    job[PAGE] = address_of(shared)
+    nothing = np.zeros(0, MESSAGE)
+    receive(job, tail, nothing, 0)
+    store(job, tail, nothing, 0, 0)
+    discard(job, Address(0), nothing, 0, 0)

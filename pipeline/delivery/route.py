@@ -1,0 +1,127 @@
+"""The router's own function over Arrow columns: topic, keys and sequence number in, a partition out.
+
+The driver takes its inputs once: the partitions of each topic, and their counts by sequence number of a spool
+(`router.partition_history`), from the marks. The choice depends on nothing else: a task that runs twice, a
+stage that is computed again, and the next job send a message to the same partition as the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import IntegerType
+
+from pipeline.job import freeze_imports, with_column
+from pipeline.source.columns import NOWHERE, to_batch
+from router.partition import DEFAULT, Partitioners
+from spool.format.batch import Batch, Topics
+
+_COLUMNS = ("spool", "sequence", "topic", "partition_key", "key")
+
+History = list[tuple[int, int]]
+"""(from sequence, partitions), in order."""
+Counts = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The inputs of the choice. Names are those of the columns `topic` and `spool`."""
+
+    available: Mapping[str, npt.NDArray[np.bool_]]
+    """By topic, bool[partitions]: the partitions for messages that may go anywhere."""
+    partitioners: Mapping[str, str] = field(default_factory=dict)
+    """By topic, named as in bruce.toml."""
+    default: str = DEFAULT
+    """Of AnyPartition messages of other topics."""
+    histories: Mapping[str, Mapping[str, History]] = field(default_factory=dict)
+    """By spool and topic, if the partition count was not always the present one."""
+
+
+def route(frame: DataFrame, routes: Routes) -> DataFrame:
+    """`frame` with a column `partition` (int); NOWHERE for messages of topics that Kafka does not have.
+
+    It needs the columns spool, sequence, topic, partition_key and key. Raises BadPartitioner.
+    """
+    Partitioners(routes.partitioners)
+
+    def choose(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        chooser = Chooser(routes)
+        for arrays in batches:
+            yield pa.array(chooser.choose(dict(zip(_COLUMNS, arrays, strict=True))))
+        freeze_imports("route")
+
+    return with_column(frame, "partition", IntegerType(), choose, *_COLUMNS)
+
+
+class Chooser:
+    """Chooses for one task."""
+
+    def __init__(self, routes: Routes) -> None:
+        """Raises BadPartitioner."""
+        self._routes = routes
+        self._partitioners = Partitioners(routes.partitioners, routes.default)
+        self._topics = Topics()
+        self._counts = np.zeros(0, np.int32)
+        """int32[topics]: how many partitions there are now."""
+        self._flats = np.zeros((0, 0), np.int32)
+        """Of partition p of a topic: the flat number, the index into `_available`."""
+        self._available = np.zeros(0, np.bool_)
+        self._spans: dict[str, list[tuple[int, Counts]]] = {}
+
+    def choose(self, columns: Mapping[str, pa.Array]) -> npt.NDArray[np.int32]:
+        """The partition of each row."""
+        batch = to_batch(dict(columns), self._topics)
+        self._learn()
+        spools = columns["spool"].dictionary_encode()
+        which = np.asarray(spools.indices)
+        chosen = np.full(len(batch), NOWHERE, np.int32)
+        for number, spool in enumerate(spools.dictionary.to_pylist()):
+            spans = self._spans_of(spool)
+            ends = [start for start, _ in spans[1:]] + [np.iinfo(np.int64).max]
+            for (start, counts), end in zip(spans, ends, strict=True):
+                wanted = (which == number) & (batch.sequence >= start) & (batch.sequence < end)
+                if wanted.any():
+                    flat = self._partitioners.settle(batch, wanted, counts, self._flats, self._available)
+                    np.copyto(chosen, self._partition(batch, flat), where=wanted)
+        return chosen
+
+    def _partition(self, batch: Batch, flat: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        if self._flats.size == 0:
+            return flat
+        return np.where(flat < 0, NOWHERE, flat - self._flats[batch.topic, 0])
+
+    def _learn(self) -> None:
+        """Number the partitions of new topics."""
+        if len(self._counts) == len(self._topics.names):
+            return
+        names = [name.decode() for name in self._topics.names]
+        none = np.zeros(0, np.bool_)
+        # A topic may have had more partitions than now: the mask must cover messages routed by that count.
+        masks = [self._routes.available.get(name, none) for name in names]
+        self._counts = np.array([len(mask) for mask in masks], np.int32)
+        starts = np.concatenate([[0], np.cumsum(self._counts)])[:-1]
+        self._flats = (starts[:, None] + np.arange(max(1, self._counts.max()))).astype(np.int32)
+        self._available = np.concatenate([*masks, none])
+        self._spans = {}
+
+    def _spans_of(self, spool: str) -> list[tuple[int, Counts]]:
+        """(from sequence, int32[topics]), in order, from 0 on."""
+        if spool not in self._spans:
+            histories = self._routes.histories.get(spool, {})
+            starts = sorted({0, *(start for history in histories.values() for start, _ in history)})
+            self._spans[spool] = [(start, self._counts_at(histories, start)) for start in starts]
+        return self._spans[spool]
+
+    def _counts_at(self, histories: Mapping[str, History], sequence: int) -> Counts:
+        counts = self._counts.copy()
+        for topic, history in histories.items():
+            number = self._topics.add(topic.encode())
+            if number < len(counts):
+                held = [count for start, count in history if start <= sequence]
+                counts[number] = min(counts[number], held[-1] if held else counts[number])
+        return counts

@@ -1,0 +1,261 @@
+"""The records of Kafka, by Spark's own connector if the session has it, else by `bruce-kafka`: the same rows.
+
+Which offsets to read is decided once, on the driver, so that the job has an end. The connector is Java's
+client, whose properties have other names. It gets librdkafka's properties of the connections to the brokers,
+translated; if one has no translation, `bruce-kafka` reads. The same plan chooses the offsets in either case.
+
+Rows also go to Spark's connector and come from it, if its jars are present, with the header `bruce-id`.
+To write them:
+
+    placed = route(stored, routes).where("partition >= 0")
+    as_kafka_rows(placed).write.format("kafka").option("kafka.bootstrap.servers", ...).save()
+
+The connector has no transactions: a task that is tried again sends all of its rows once more. It has no
+column for a record's time either: an audit calls records altered unless the topic's `message.timestamp.type`
+is LogAppendTime.
+
+To read them, and to drop duplicates:
+
+    records = spark.read.format("kafka").option("includeHeaders", "true")...load()
+    once = records.withColumn("id", bruce_id("headers")).dropDuplicates(["id"])
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException, TopicPartition
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.datasource import InputPartition
+
+from dispatch.consumer import Listener, open_consumer
+from dispatch.errors import Unreachable
+from pipeline.source.schema import KAFKA_SCHEMA
+
+HEADER = "bruce-id"
+ID_BYTES = 24
+"""Spool uuid, 16 bytes; sequence, 8 bytes, big-endian."""
+
+_HEADERS = "array<struct<key: string, value: binary>>"
+TIMEOUT_S = 15.0
+RANGE_OFFSETS = 1_000_000
+"""Offsets of one input partition, at most: several tasks read even a topic of one partition."""
+CONNECTOR, OURS = "kafka", "bruce-kafka"
+"""The names of the two formats in Spark."""
+_CREATE_TIME = 0
+_EXACT_SINCE = "1900-01-01"
+"""Before that the connector shifts timestamps, like Java's old calendar."""
+_SAME = ("bootstrap.servers", "client.id", "ssl.endpoint.identification.algorithm")
+_LOGIN = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+_ALIASES = {"metadata.broker.list": "bootstrap.servers", "sasl.mechanism": "sasl.mechanisms"}
+_TOLD = {*_SAME, "security.protocol", "sasl.mechanisms", "sasl.username", "sasl.password", "ssl.ca.location"}
+_OF_THE_WAY = ("ssl.", "sasl.", "enable.ssl.", "enable.sasl.", "https.")
+
+
+def as_kafka_rows(frame: DataFrame) -> DataFrame:
+    """key, value, topic, partition and headers of routed rows; the header is the daemon's `bruce-id`.
+
+    `frame` has those columns except headers, and spool and sequence, as in `pipeline.source.schema`. The
+    order stays: `pipeline.delivery.sink.arrange` makes it that of the log, within each partition.
+    """
+    digits = f.concat("spool", f.lpad(f.hex("sequence"), 16, "0"))
+    ours = f.struct(f.lit(HEADER).alias("key"), f.unhex(digits).alias("value"))
+    headers = f.array(ours).cast(_HEADERS).alias("headers")
+    return frame.select("key", "value", "topic", "partition", headers)
+
+
+def bruce_id(headers: Column | str) -> Column:
+    """struct<spool: string, sequence: long> of a record; null when it has no header `bruce-id`.
+
+    `headers`: array<struct<key: string, value: binary>>, from Spark's Kafka connector. The column consists of
+    Spark's own expressions, also on streams: there `dropDuplicatesWithinWatermark` accepts it.
+    """
+    column = f.col(headers) if isinstance(headers, str) else headers
+    ours = f.filter(column, lambda one: (one["key"] == HEADER) & (f.octet_length(one["value"]) == ID_BYTES))
+    found = f.try_element_at(ours, f.lit(1))["value"]
+    digits = f.lower(f.hex(found))
+    # conv reads 64 bits without a sign; sequences never use the highest.
+    sequence = f.conv(f.substring(digits, 33, 16), 16, 10).cast("long")
+    named = f.struct(f.substring(digits, 1, 32).alias("spool"), sequence.alias("sequence"))
+    return f.when(found.isNotNull(), named)
+
+
+@dataclass(frozen=True)
+class Range(InputPartition):
+    """One input partition: the offsets [start, end) of a topic partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def list_topics(properties: Mapping[str, str]) -> dict[str, list[int]]:
+    """The partitions of every topic that is not Kafka's own. Raises Unreachable."""
+    with closing(open_consumer(properties)) as consumer:
+        return _list_topics(consumer, properties)
+
+
+def plan_ranges(
+    properties: Mapping[str, str],
+    topics: Iterable[str] | None = None,
+    most: int | None = RANGE_OFFSETS,
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> list[Range]:
+    """Everything that these topics hold now, by default all topics; `most`: offsets of one range.
+
+    Raises Unreachable, also when Kafka does not tell its topics within `timeout_s`.
+    """
+    with closing(open_consumer(properties)) as consumer:
+        known = _list_topics(consumer, properties, timeout_s)
+        chosen = sorted(known if topics is None else known.keys() & set(topics))
+        whole = [_whole(consumer, topic, partition) for topic in chosen for partition in known[topic]]
+    if most is None:
+        return [one for one in whole if one.start < one.end]
+    return [
+        Range(r.topic, r.partition, at, min(at + most, r.end))
+        for r in whole
+        for at in range(r.start, r.end, most)
+    ]
+
+
+def count_dropped(properties: Mapping[str, str], topics: Iterable[str]) -> dict[str, int]:
+    """Offsets that Kafka had and has no more, by topic, where there are any. Raises Unreachable."""
+    dropped: Counter[str] = Counter()
+    with closing(open_consumer(properties)) as consumer:
+        known = _list_topics(consumer, properties)
+        for topic in sorted(known.keys() & set(topics)):
+            dropped[topic] = sum(_whole(consumer, topic, partition).start for partition in known[topic])
+    return {topic: count for topic, count in dropped.items() if count}
+
+
+def _whole(consumer: Listener, topic: str, partition: int) -> Range:
+    """All that a partition holds now."""
+    try:
+        start, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)
+    except KafkaException as error:
+        raise Unreachable(
+            error.args[0].code(),
+            f"Kafka does not tell the offsets of {topic} [{partition}]: {consumer.why(error)}",
+        ) from error
+    return Range(topic, partition, start, end)
+
+
+def _list_topics(
+    consumer: Listener, properties: Mapping[str, str], timeout_s: float = TIMEOUT_S
+) -> dict[str, list[int]]:
+    try:
+        found = consumer.list_topics(timeout=timeout_s).topics
+    except KafkaException as error:
+        servers = properties.get("bootstrap.servers", "no address")
+        raise Unreachable(
+            error.args[0].code(), f"Kafka at {servers} does not answer: {consumer.why(error)}"
+        ) from error
+    return {name: sorted(topic.partitions) for name, topic in found.items() if not name.startswith("__")}
+
+
+class Records(NamedTuple):
+    """The records of Kafka, and the Spark format that reads them."""
+
+    frame: DataFrame
+    """The columns of KAFKA_SCHEMA."""
+    format: str
+    """CONNECTOR or OURS."""
+
+
+def read_kafka(session: SparkSession, properties: Mapping[str, str], topics: Sequence[str]) -> Records:
+    """The records that these topics hold now; `properties` are librdkafka's.
+
+    Raises Unreachable, BadProperty.
+    """
+    java = java_properties(properties)
+    if java is not None and has_connector(session) and (ranges := plan_ranges(properties, topics, most=None)):
+        return Records(_by_connector(session, java, ranges), CONNECTOR)
+    source = session.read.format(OURS).options(**properties)
+    return Records(source.option("topics", ",".join(topics)).load(), OURS)
+
+
+def has_connector(session: SparkSession) -> bool:
+    """Whether this session can load `format("kafka")`."""
+    reader = (
+        session.read.format(CONNECTOR).option("kafka.bootstrap.servers", "none:1").option("subscribe", "t")
+    )
+    try:
+        reader.load()  # knows its columns without asking Kafka
+    except AnalysisException:
+        return False
+    return True
+
+
+def java_properties(properties: Mapping[str, str]) -> dict[str, str] | None:
+    """Properties for Java's client that reach the same brokers in the same way; None if there are none."""
+    known = {_ALIASES.get(name, name): value for name, value in properties.items()}
+    if any(name.startswith(_OF_THE_WAY) and name not in _TOLD for name in known):
+        return None
+    told = {name: known[name] for name in _SAME if name in known}
+    if told.get("ssl.endpoint.identification.algorithm") == "none":
+        told["ssl.endpoint.identification.algorithm"] = ""
+    protocol = known.get("security.protocol", "plaintext").upper()
+    if protocol != "PLAINTEXT":
+        told["security.protocol"] = protocol
+    if protocol.startswith("SASL"):
+        mechanism = known.get("sasl.mechanisms", "GSSAPI")
+        if mechanism not in _LOGIN:
+            return None
+        user, password = (_quoted(known.get(f"sasl.{name}", "")) for name in ("username", "password"))
+        told["sasl.mechanism"] = mechanism
+        told["sasl.jaas.config"] = f"{_LOGIN[mechanism]} required username={user} password={password};"
+    if "ssl.ca.location" in known:
+        told |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": known["ssl.ca.location"]}
+    return told
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _by_connector(session: SparkSession, java: Mapping[str, str], ranges: Sequence[Range]) -> DataFrame:
+    chosen: dict[str, list[int]] = {}
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for one in ranges:
+        chosen.setdefault(one.topic, []).append(one.partition)
+        starts.setdefault(one.topic, {})[str(one.partition)] = one.start
+        ends.setdefault(one.topic, {})[str(one.partition)] = one.end
+    options = {
+        **{f"kafka.{name}": value for name, value in java.items()},
+        "kafka.isolation.level": "read_committed",
+        "assign": json.dumps(chosen),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+        "includeHeaders": "true",
+        # Like `bruce-kafka`: records that Kafka drops meanwhile are no error.
+        "failOnDataLoss": "false",
+        "maxRecordsPerPartition": str(RANGE_OFFSETS),
+    }
+    found = session.read.format(CONNECTOR).options(**options).load()
+    exact = (f.col("timestampType") == _CREATE_TIME) & (f.col("timestamp") >= f.lit(_EXACT_SINCE))
+    stamp = bruce_id("headers")
+    return found.select(
+        "topic",
+        "partition",
+        "offset",
+        f.when(exact, f.unix_millis("timestamp")).alias("timestamp_ms"),
+        "key",
+        "value",
+        stamp["spool"].alias("bruce_spool"),
+        stamp["sequence"].alias("bruce_sequence"),
+    ).to(KAFKA_SCHEMA)

@@ -1,0 +1,185 @@
+"""`spark.read.format("bruce-kafka")`: the records of Kafka as a DataFrame, without Spark's own connector.
+
+    spark.read.format("bruce-kafka").option("topics", "clicks,views").option("bootstrap.servers", ...).load()
+
+Options: `topics`, separated by commas (default: all but Kafka's own), and any property of librdkafka. The
+plan of the query takes the offsets; the source commits nothing and joins no group.
+
+With a schema that names fewer columns, it makes no others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, Message, TopicPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, InputPartition
+from pyspark.sql.types import StructType
+
+from dispatch.consumer import open_consumer
+from pipeline.errors import JobFailed
+from pipeline.job import freeze_imports
+from pipeline.kafka.reader import HEADER, ID_BYTES, Range, plan_ranges
+from pipeline.kafka.writer import KafkaRowWriter, KafkaWriter
+from pipeline.source.schema import KAFKA_SCHEMA, to_arrow_schema
+from pipeline.source.source import check_schema
+from pipeline.spark_release import ARROW_STREAM_WRITERS, has
+
+BATCH = 20_000
+POLL_S = 0.2
+SILENCE_S = 60.0
+"""How long a partition may be silent before the job fails."""
+
+_OURS = ("path", "paths", "topics", "checkpointlocation")
+_NO_ID = bytes(ID_BYTES)
+_ID = np.dtype([("spool", "V16"), ("sequence", ">i8")])
+
+
+class KafkaSource(DataSource):
+    """The data source `bruce-kafka`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bruce-kafka"
+
+    def schema(self) -> StructType:
+        return KAFKA_SCHEMA
+
+    def reader(self, schema: StructType) -> RangeReader:
+        check_schema(schema, KAFKA_SCHEMA)
+        options = dict(self.options)
+        topics = options["topics"].split(",") if "topics" in options else None
+        return RangeReader(self._properties(), topics, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> KafkaWriter:  # noqa: ARG002, FBT001
+        """The writer of `pipeline.kafka.writer`; nothing is overwritten."""
+        return KafkaWriter(self._properties(), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, FBT001, N802
+        """The same, batch by batch."""
+        if not has(ARROW_STREAM_WRITERS):
+            return KafkaRowWriter(self._properties(), schema)
+        from pipeline.kafka.writer import KafkaArrowWriter  # noqa: PLC0415
+
+        return KafkaArrowWriter(self._properties(), schema)
+
+    def _properties(self) -> dict[str, str]:
+        """librdkafka's."""
+        return {name: value for name, value in self.options.items() if name not in _OURS}
+
+
+class RangeReader(DataSourceReader):
+    """Reads offset ranges into Arrow batches."""
+
+    def __init__(self, properties: Mapping[str, str], topics: list[str] | None, schema: StructType) -> None:
+        self._properties, self._topics, self._schema = dict(properties), topics, schema
+
+    def partitions(self) -> list[Range]:
+        return plan_ranges(self._properties, self._topics)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Without ranges Spark makes a partition of its own.
+        if not isinstance(partition, Range):
+            return
+        schema = to_arrow_schema(self._schema)
+        with closing(open_consumer(self._properties)) as consumer:
+            for messages in read_range(consumer, partition):
+                yield to_arrow(messages, partition, schema)
+        freeze_imports("read Kafka")
+
+
+def read_range(consumer: Consumer, wanted: Range, silence_s: float = SILENCE_S) -> Iterator[list[Message]]:
+    """The messages of a range, in batches. Raises JobFailed when they stop coming before its end.
+
+    A range may end in offsets that hold no message (of transactions, of compaction): then it ends with
+    the first message behind it, or at the end of the partition.
+    """
+    consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
+    offset, heard = wanted.start, time.monotonic()
+    while offset < wanted.end:
+        # No more than are left: a larger request would wait for the whole POLL_S after the last one.
+        polled = consumer.consume(min(BATCH, wanted.end - offset), POLL_S)
+        if any(map(Message.error, polled)):
+            at_end = _has_ended(polled, wanted)
+            polled = [message for message in polled if not message.error()]
+        else:
+            at_end = False
+        if polled:
+            heard, offset = time.monotonic(), _offset(polled[-1]) + 1
+            yield [m for m in polled if _offset(m) < wanted.end] if offset > wanted.end else polled
+        if at_end:
+            return
+        if time.monotonic() - heard > silence_s:
+            raise JobFailed(
+                f"Kafka gave nothing of {wanted.topic} [{wanted.partition}] for {silence_s:.0f} s; "
+                f"read up to offset {offset} of {wanted.end}"
+            )
+
+
+def _offset(message: Message) -> int:
+    """The offset of a message that was consumed, and so has one."""
+    return cast(int, message.offset())
+
+
+def _has_ended(polled: Sequence[Message], wanted: Range) -> bool:
+    """Whether the end of the partition is among these. Raises JobFailed for a permanent error."""
+    ended = False
+    for error in filter(None, map(Message.error, polled)):
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  (librdkafka's local codes begin so)
+            ended = True
+        elif not (error.retriable() or error.code() < 0):
+            # Local codes, below zero, are about connections: librdkafka goes on trying, until SILENCE_S.
+            raise JobFailed(f"Kafka refuses {wanted.topic} [{wanted.partition}]: {error.str()}")
+    return ended
+
+
+def to_arrow(messages: Sequence[Message], wanted: Range, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns that `schema` names, out of `pipeline.source.schema.KAFKA_SCHEMA`."""
+    stamps: list[pa.Array] = []
+    if {"bruce_spool", "bruce_sequence"} & set(schema.names):
+        stamps = _stamps(messages)
+    arrays = [
+        stamps[name == "bruce_sequence"] if name.startswith("bruce_") else _COLUMNS[name](messages, wanted)
+        for name in schema.names
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _stamps(messages: Sequence[Message]) -> list[pa.Array]:
+    """[spool, sequence] of each message; null without a header `bruce-id`."""
+    found = [_stamp(message.headers()) for message in messages]
+    rows = np.frombuffer(b"".join(found), _ID)
+    missing = np.fromiter((stamp is _NO_ID for stamp in found), np.bool_, len(found))
+    spools = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(16), len(found), [None, pa.py_buffer(np.ascontiguousarray(rows["spool"]))]
+    ).dictionary_encode()
+    names = pa.array([uuid.hex() for uuid in spools.dictionary.to_pylist()], pa.string())
+    numbers = pa.array(np.asarray(spools.indices), mask=missing)
+    return [names.take(numbers), pa.array(rows["sequence"].astype(np.int64), mask=missing)]
+
+
+def _stamp(headers: Any) -> bytes:
+    for name, value in headers or ():
+        if name == HEADER and value is not None and len(value) == ID_BYTES:
+            return value
+    return _NO_ID
+
+
+def _timestamps(messages: Sequence[Message], wanted: Range) -> pa.Array:  # noqa: ARG001
+    pairs = np.array([message.timestamp() for message in messages], np.int64).reshape(-1, 2)
+    return pa.array(pairs[:, 1], mask=pairs[:, 0] != TIMESTAMP_CREATE_TIME)
+
+
+_COLUMNS: dict[str, Callable[[Sequence[Message], Range], pa.Array]] = {
+    "topic": lambda messages, wanted: pa.repeat(pa.scalar(wanted.topic), len(messages)),
+    "partition": lambda messages, wanted: pa.repeat(pa.scalar(wanted.partition, pa.int32()), len(messages)),
+    "offset": lambda messages, _: pa.array(np.fromiter((m.offset() for m in messages), np.int64)),
+    "timestamp_ms": _timestamps,
+    "key": lambda messages, _: pa.array([m.key() for m in messages], pa.binary()),
+    "value": lambda messages, _: pa.array([m.value() for m in messages], pa.binary()),
+}

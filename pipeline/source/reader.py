@@ -1,0 +1,224 @@
+"""The readers of `format("bruce")`: of parts, on the executors, and of a stream, on the driver.
+
+A stream finds its offsets by `pipeline.source.offsets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pipeline.errors import JobFailed, SegmentGone
+from pipeline.job import freeze_imports
+from pipeline.source.columns import damage_to_arrow, to_arrow
+from pipeline.source.schema import UNREAD, to_arrow_schema
+from pipeline.source.segments import DamagedFile, Part, SegmentReading
+from pipeline.spark_release import READ_LIMITS, has
+from spool.errors import ReadFailed
+
+if TYPE_CHECKING:
+    from pipeline.source.offsets import Offset, StreamOffsets
+
+
+PERMISSIVE, DROPMALFORMED, FAILFAST = MODES = ("permissive", "dropmalformed", "failfast")
+"""The modes for damaged frames, named as in Spark's own readers: rows, nothing, an error."""
+
+_UNREAD = "the disk gives an error for {}; see to it, and start the job again"
+
+BATCH_BYTES = 1 << 20
+"""Of a batch handed to Spark, about. The JVM writes it down and then looks at each row of it: a batch that
+fits the cache of one core costs a tenth less. The columns are made of larger chunks, and cut without a
+copy."""
+
+Planner = Callable[[Sequence[Any]], list[Part | DamagedFile]]
+"""From filters (pyspark.sql.datasource) to the parts that may hold rows that pass them."""
+
+
+class SegmentReader(DataSourceReader):
+    """Reads parts into Arrow batches."""
+
+    def __init__(self, plan: Planner, schema: StructType, mode: str, *, fail_on_loss: bool = True) -> None:
+        self._plan: Planner | None = plan
+        self._filters: list[Any] = []
+        self._schema = schema
+        self._mode, self._fail_on_loss = mode, fail_on_loss
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state for an executor: without the plan, which needs the spool's index."""
+        return {**self.__dict__, "_plan": None, "_filters": []}
+
+    def partitions(self) -> list[Part | DamagedFile]:
+        assert self._plan is not None
+        return self._plan(self._filters)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from read_part(partition, self._schema, self._mode)
+        except SegmentGone:
+            if self._fail_on_loss:
+                raise
+        freeze_imports("read")
+
+
+class PruningReader(SegmentReader):
+    """The same, for a DataFrame that is read once.
+
+    PySpark 4.3 keeps the result of `pushFilters` for all uses of a DataFrame: a second use, also in the same
+    query, would silently lack the rows that the first one filtered out. So users must enable it.
+    """
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:  # noqa: N802  (Spark's name)
+        """Keep them for the plan. Spark applies all of them, too: here they choose segments, not rows."""
+        self._filters = filters
+        return filters
+
+
+def read_part(partition: InputPartition, schema: StructType, mode: str) -> Iterator[pa.RecordBatch]:
+    """The messages of a part, and its damaged ranges according to `mode` (MODES).
+
+    A damaged range is a row only if the schema has the column `damaged`: a query without it wants messages.
+    Raises SegmentGone when the segment is removed, JobFailed with FAILFAST when it is damaged. Raises
+    JobFailed, too, for a range that the disk cannot read, unless `skips_read_errors`: then that is a row.
+    """
+    arrow = to_arrow_schema(schema)
+    if isinstance(partition, DamagedFile):
+        yield from _read_nothing(partition, arrow, mode)
+    # Without parts Spark makes one of its own.
+    if not isinstance(partition, Part):
+        return
+    reading = SegmentReading(partition, skip_read_errors=skips_read_errors(schema, mode))
+    try:
+        for piece in reading.pieces():
+            _refuse(reading, mode)
+            yield from _cut(to_arrow(piece, partition, arrow))
+    except ReadFailed as error:
+        raise JobFailed(_UNREAD.format(_named(error))) from error
+    _refuse(reading, mode)
+    if reading.error:
+        yield damage_to_arrow(reading.unread, partition, arrow, _named(reading.error))
+    if mode == PERMISSIVE and reading.damaged and "damaged" in schema.names:
+        yield damage_to_arrow(reading.damaged, partition, arrow)
+
+
+def _read_nothing(file: DamagedFile, schema: pa.Schema, mode: str) -> Iterator[pa.RecordBatch]:
+    """The row, or error, of a segment without a readable header."""
+    whole = [(0, file.bytes)]
+    if file.error:
+        # Only a plan that skips read errors has such a file.
+        yield damage_to_arrow(whole, file, schema, f"{file.location}: {file.error}")
+    elif mode == FAILFAST:
+        raise JobFailed(
+            f"{file.location} has a damaged header, and nothing of it can be read; "
+            "mode = permissive makes a row of it, dropmalformed passes it over"
+        )
+    elif mode == PERMISSIVE and "damaged" in schema.names:
+        yield damage_to_arrow(whole, file, schema)
+
+
+def skips_read_errors(schema: StructType, mode: str) -> bool:
+    """Whether read errors end nothing: a query that names the column UNREAD gets a row for each."""
+    return UNREAD.name in schema.names and mode != FAILFAST
+
+
+def _named(error: ReadFailed) -> str:
+    return f"{error.filename}: {error.strerror}"
+
+
+def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of about BATCH_BYTES, and at least eight rows."""
+    # A multiple of 8: bitmaps are then cut between bytes, and need no copy.
+    count = max(1, BATCH_BYTES * rows.num_rows // max(1, rows.nbytes)) + 7 & ~7
+    for first in range(0, rows.num_rows, count):
+        yield rows.slice(first, count)
+
+
+def _refuse(reading: SegmentReading, mode: str) -> None:
+    if mode == FAILFAST and reading.damaged:
+        (start, end), part = reading.damaged[0], reading.part
+        raise JobFailed(
+            f"segment {part.number} of {part.location} is damaged: {end - start} bytes at offset {start} "
+            "hold no good frame; mode = permissive makes a row of it, dropmalformed passes it over"
+        )
+
+
+class SpoolStream(DataSourceStreamReader):
+    """The stream of some spools; subclasses choose how far a batch goes."""
+
+    def __init__(self, offsets: StreamOffsets, schema: StructType, mode: str) -> None:
+        self._on_driver: StreamOffsets | None = offsets
+        self._schema, self._mode = schema, mode
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state for an executor: without the offsets, which need the spools' indices."""
+        return {**self.__dict__, "_on_driver": None}
+
+    @property
+    def _offsets(self) -> StreamOffsets:
+        assert self._on_driver is not None
+        return self._on_driver
+
+    # The names are Spark's.
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        return {}
+
+    def partitions(self, start: Offset, end: Offset) -> list[Part | DamagedFile]:
+        return self._offsets.parts(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield from read_part(partition, self._schema, self._mode)
+        freeze_imports("read")
+
+
+class WholeStream(SpoolStream):
+    """For PySpark before 4.2: a batch takes all there is, and with availableNow a query is one batch.
+
+    Spark tells only by `partitions` how far the stream is. For a query that starts again, that is an empty
+    batch before its first one; Spark's own wrapper for availableNow, which is off by default, asks before
+    that how far to go.
+    """
+
+    def __init__(self, offsets: StreamOffsets, schema: StructType, mode: str) -> None:
+        super().__init__(offsets, schema, mode)
+        self._reached: Offset | None = None
+
+    def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802  (as it was before 4.2)
+        self._reached = self._offsets.latest(self._reached or {}, None)
+        return self._reached
+
+    def partitions(self, start: Offset, end: Offset) -> list[Part | DamagedFile]:
+        if self._reached is None:
+            self._reached = end
+        self._offsets.demand(end, self._reached)
+        return super().partitions(start, end)
+
+
+if has(READ_LIMITS):
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        SupportsTriggerAvailableNow,
+    )
+
+    class LimitedStream(SpoolStream, SupportsTriggerAvailableNow):
+        """For PySpark from 4.2 on, which asks how far a batch goes; `limit`: its bytes, more or less."""
+
+        def __init__(self, offsets: StreamOffsets, schema: StructType, mode: str, limit: int | None) -> None:
+            super().__init__(offsets, schema, mode)
+            self._limit = limit
+
+        # The names are Spark's.
+
+        def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+            return ReadMaxBytes(self._limit) if self._limit else ReadAllAvailable()
+
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+            self._offsets.stay()
+
+        def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+            return self._offsets.latest(start, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None)

@@ -1,0 +1,167 @@
+"""The brokers as the router sees them: which take more now, which partitions may be chosen, their offsets.
+
+`Capacity` answers while messages are routed. `view_brokers` is the picture for `status`, with the offset of
+each broker: a restart without marks would begin there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch.tables import NO_SEQUENCE, NOT_HELD, State
+from spool.native.kernel import kernel
+
+if TYPE_CHECKING:  # they bring librdkafka along
+    from dispatch.client import KafkaClient
+    from dispatch.pool import Pool
+    from router.cluster.metadata import Metadata
+
+BATCH_MESSAGES = 8192
+BATCH_BYTES = 1 << 20
+"""So much room is waited for before a batch is handed over, or half of the window where that is less."""
+
+_HEALTHY = int(State.HEALTHY)
+
+Mask = npt.NDArray[np.bool_]
+
+
+@kernel
+def survey(
+    partitions: npt.NDArray[Any], brokers: npt.NDArray[Any], messages: int, size: int, led: Mask
+) -> bool:
+    """Whether any partition with a leader takes messages: none is held, and all brokers have room.
+
+    `partitions` dispatch.tables.PARTITION_ROW[count], `brokers` BROKER_ROW[n], all of them healthy, with at
+    most so many messages and bytes in flight. Sets `led` bool[count]: the partition has a leader.
+    """
+    for broker in brokers:
+        full = broker.messages > messages or broker.bytes > size
+        if broker.state != _HEALTHY or (full and broker.messages > 0):
+            return False
+    for flat in range(len(partitions)):
+        if partitions[flat].held_from != NOT_HELD:
+            return False
+        led[flat] = partitions[flat].leader >= 0
+    return True
+
+
+class Capacity:
+    """The room in a pool's windows. Masks are bool by broker index, or by flat number of a partition."""
+
+    def __init__(self, pool: Pool, window_messages: int, window_bytes: int) -> None:
+        self._pool = pool
+        self._messages = window_messages - max(1, min(BATCH_MESSAGES, window_messages // 2))
+        self._bytes = window_bytes - max(1, min(BATCH_BYTES, window_bytes // 2))
+
+    def calm(self) -> Mask | None:
+        """By partition, if nothing is held back anywhere: it has a leader. None if something is."""
+        pool = self._pool
+        if pool.closed or not pool.brokers.count:
+            return None
+        led = np.empty(pool.partitions.count, np.bool_)
+        is_calm = survey(pool.partitions.in_use, pool.brokers.rows, self._messages, self._bytes, led)
+        return led if is_calm else None
+
+    def roomy(self) -> Mask:
+        """By broker: open, with room for a batch. An empty window takes any message."""
+        roomy = self._pool.brokers.with_room(self._messages, self._bytes)
+        return np.zeros_like(roomy) if self._pool.closed else roomy
+
+    def may_read(self, partitions: Mask) -> bool:
+        """Whether the reading for these partitions may go on.
+
+        Every broker of theirs that moves has room; where none of them moves, some broker has.
+        """
+        roomy = self.roomy()
+        leaders = self._pool.partitions.leaders[: len(partitions)][partitions]
+        moving = np.zeros(len(roomy), np.bool_)
+        moving[leaders[leaders >= 0]] = True
+        moving &= self._pool.brokers.healthy()
+        return bool(roomy[moving].all() if moving.any() else roomy.any())
+
+    def free(self) -> Mask:
+        """By partition: not held back."""
+        return ~self._pool.partitions.is_held()
+
+    def led(self) -> Mask:
+        """By partition: it has a leader, which has room."""
+        leaders = self._pool.partitions.leaders
+        led = leaders >= 0
+        if led.any():
+            led &= self.roomy()[leaders]
+        return np.asarray(led)
+
+    def orphaned(self) -> bool:
+        """Whether a partition is held whose leader is unknown or does not move; it may have another."""
+        leaders = self._pool.partitions.leaders[self._pool.partitions.is_held()]
+        return bool((leaders < 0).any()) or not self._pool.brokers.healthy()[leaders].all()
+
+    def available(self, ready: Mask | None) -> Mask:
+        """By partition: where messages that may go anywhere may go.
+
+        Not held, or ready to catch up; with room; on a healthy broker where the topic has such a partition.
+        """
+        topics, leaders = self._pool.partitions.topics, self._pool.partitions.leaders
+        free = self.free()
+        if ready is not None:
+            free |= ready
+        free &= self.led()
+        if not free.any():
+            return free
+        healthy = free & self._pool.brokers.healthy()[leaders]
+        has_healthy = np.bincount(topics, weights=healthy) > 0
+        return healthy | (free & ~has_healthy[topics])
+
+
+class Kafka(NamedTuple):
+    """The cluster as the router sees it."""
+
+    client: KafkaClient
+    pool: Pool
+    capacity: Capacity
+    metadata: Metadata
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    """A broker as `status` shows it."""
+
+    id: int
+    state: int
+    offset: int
+    """The lowest sequence routed to it and not resolved."""
+    in_flight: int
+    acked: int
+    """Messages that it has acknowledged since the worker was started."""
+
+
+def _lowest(pool: Pool) -> npt.NDArray[np.int64]:
+    """By flat number: the lowest sequence in flight or held back; NO_SEQUENCE where there is none."""
+    held = pool.partitions.held_from
+    return np.minimum(pool.lowest_in_flight(), np.where(held == NOT_HELD, NO_SEQUENCE, held))
+
+
+def lowest_without_leader(pool: Pool) -> int:
+    """The lowest sequence of the partitions that belong to no broker; NO_SEQUENCE without any."""
+    leader = pool.partitions.leaders
+    return int(_lowest(pool)[leader < 0].min(initial=NO_SEQUENCE))
+
+
+def view_brokers(pool: Pool, read_position: int) -> list[BrokerView]:
+    """Every broker, as of now; nothing below `read_position` is still to be read."""
+    leader = pool.partitions.leaders
+    unresolved = _lowest(pool)
+    return [
+        BrokerView(
+            int(broker["id"]),
+            int(broker["state"]),
+            int(min(read_position, unresolved[leader == index].min(initial=NO_SEQUENCE))),
+            int(broker["messages"]),
+            int(broker["acked"]),
+        )
+        for index, broker in enumerate(pool.brokers.rows)
+    ]

@@ -1,0 +1,294 @@
+"""Keeping the picture of the cluster fresh, in a thread of its own: asking waits for the network.
+
+Any program may send any name, and where Kafka makes topics on demand, a question for a name makes a topic,
+for good. The producer takes 60 KB of each, and all work grows with them. So IN_VAIN new names are asked for
+at once, as the sender of a new topic wants it. Beyond that Kafka is asked whether it has them, without making
+any, and makes no more than MADE_PER_S a second. A name counts as unknown once Kafka was to make it: its grace
+time begins then.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from dispatch.client import Cluster, Inquiry
+from dispatch.errors import Code, DispatchError
+from dispatch.topic_settings import Lateness
+
+log = logging.getLogger("bruce.router")
+
+Fetch = Callable[[list[bytes], float], Cluster]
+
+REFRESH_S = 10.0
+"""Between two looks without a request."""
+RETRY_S = 0.25
+REST = 4
+"""Times its duration, the pause after an answer: one about 5,000 topics takes 0.3 s of this process."""
+LIST_TIMEOUT_S = 5.0
+STRANGERS_AT_ONCE = 500
+"""In one question: to name them keeps this process from other work."""
+IN_VAIN = 100
+"""So many topics that Kafka does not have may be asked for as all others are."""
+MADE_PER_S = 10.0
+"""Topics that Kafka may be made to make on demand, beyond IN_VAIN of them at a time."""
+TIMEOUT_S = 2.0
+"""Short: each attempt asks another broker, and a frozen one never answers."""
+LATENESS_S = 600.0
+"""Between two questions for the settings of a topic."""
+MOST_SETTINGS = 200
+"""Topics in one question for settings, of which Kafka has some fifty for each."""
+MOST_REMEMBERED = 10_000
+"""Topics whose lateness is kept, though they may be used no more."""
+
+
+class LatenessWatch:
+    """Learns how late messages of the used topics may come, to be known while Kafka is away."""
+
+    def __init__(
+        self,
+        fetch: Callable[[Sequence[bytes], float], dict[bytes, Lateness]],
+        known: Mapping[bytes, Lateness],
+        keep: Callable[[Mapping[bytes, Lateness]], None],
+    ) -> None:
+        """`fetch`: KafkaClient.fetch_lateness. `known`: from before; `keep` gets all when some change."""
+        self._fetch, self._known, self._keep = fetch, dict(known), keep
+        self._asked: dict[bytes, float] = {}
+
+    def look(self, topics: Collection[bytes]) -> None:
+        """Ask about those of these that are due, MOST_SETTINGS at most."""
+        now = time.monotonic()
+        due = [name for name in topics if now - self._asked.get(name, -LATENESS_S) >= LATENESS_S]
+        if not due:
+            return
+        self._asked = {name: at for name, at in self._asked.items() if name in topics}
+        self._asked.update(dict.fromkeys(due[:MOST_SETTINGS], now))
+        found = self._fetch(due[:MOST_SETTINGS], TIMEOUT_S)
+        if found.items() <= self._known.items():
+            return
+        self._known.update(found)
+        if len(self._known) > MOST_REMEMBERED:
+            self._known = {name: self._known[name] for name in topics if name in self._known}
+        try:
+            self._keep(self._known)
+        except OSError as error:
+            log.warning("the settings of topics cannot be noted, and brucectl does not know them: %s", error)
+
+
+class Metadata:
+    """Asks for metadata on a timer, for new topics, and when told to; the newest answer is picked up."""
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        wake: Callable[[], None],
+        inquiry: Inquiry | None = None,
+        fetch_all: Callable[[float], Cluster] | None = None,
+        *,
+        ours: Collection[bytes] = (),
+        lateness: LatenessWatch | None = None,
+    ) -> None:
+        """`fetch`: KafkaClient.fetch_cluster. `wake`: called when there is an answer.
+
+        `inquiry` is asked for topics that Kafka may not have, beyond IN_VAIN of them and `ours`; without one
+        `fetch` is. `fetch_all`: KafkaClient.fetch_all.
+        """
+        self._fetch, self._wake = fetch, wake
+        self._inquiry, self._fetch_all, self._ours = inquiry, fetch_all, frozenset(ours)
+        self._lateness = lateness
+        self._topics: frozenset[bytes] = frozenset()
+        """Those that `fetch` is asked for."""
+        self._known: AbstractSet[bytes] = frozenset()
+        """Of these, those that Kafka had last."""
+        self._strangers: dict[bytes, None] = {}
+        self._next = 0
+        """Which stranger the inquiry goes on with."""
+        self._tried: set[bytes] = set()
+        """Strangers that Kafka was to make."""
+        self._allowance, self._allowed_at = float(IN_VAIN), time.monotonic()
+        """How many may be made, at that time."""
+        self._lock = threading.Lock()
+        """Over which names are asked for how, and the allowance."""
+        self._listing: threading.Thread | None = None
+        self._names: deque[frozenset[bytes]] = deque(maxlen=1)
+        self._newest: deque[Cluster] = deque(maxlen=1)
+        self._asked = threading.Event()
+        self._stopping = False
+        self.error = ""
+        """Why the last attempt failed, in words; empty after a good one."""
+        self.fetched_ns = self.changed_ns = 0
+        """When an answer came last, and when it was not like the one before; ns since the epoch."""
+        self._answers = self._failures = self._told_answers = self._told_failures = 0
+        """Attempts by how they ended, and how many of each `take_counts` has told of."""
+        self._last: Cluster | None = None
+        self._failing_since = 0.0
+        self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
+        self._thread.start()
+
+    def want(self, topics: list[bytes]) -> None:
+        """Ask about these topics, and all before, soon."""
+        with self._lock:
+            self._add(topics)
+        self._asked.set()
+
+    def look_for(self, topics: list[bytes]) -> None:
+        """Ask about these, and no longer about others that Kafka does not have."""
+        with self._lock:
+            self._strangers = {}
+            self._tried.intersection_update(topics)
+            self._add(topics)
+        if topics:
+            self._asked.set()
+
+    def _add(self, topics: list[bytes]) -> None:
+        fresh = [name for name in topics if name not in self._topics]
+        ours = [name for name in fresh if name in self._ours]
+        others = [name for name in fresh if name not in self._ours]
+        if self._inquiry and others:
+            vain = len(self._topics - self._known)
+            now = others[: self._allow(min(len(others), max(0, IN_VAIN - vain)))]
+        else:
+            now = others
+        self._topics |= frozenset([*ours, *now])
+        self._strangers.update(dict.fromkeys(others[len(now) :]))
+
+    def _allow(self, most: int) -> int:
+        """How many of these Kafka may be made to make; they are taken from the allowance."""
+        now = time.monotonic()
+        passed, self._allowed_at = now - self._allowed_at, now
+        self._allowance = min(float(IN_VAIN), self._allowance + passed * MADE_PER_S)
+        allowed = min(most, int(self._allowance))
+        self._allowance -= allowed
+        return allowed
+
+    def list_all(self) -> None:
+        """Ask which topics there are, beside all other questions: somebody waits for it."""
+        if self._fetch_all is None:
+            self._names.append(frozenset())
+        elif not (self._listing and self._listing.is_alive()):
+            self._listing = threading.Thread(target=self._list, args=(self._fetch_all,), daemon=True)
+            self._listing.start()
+
+    def take_names(self) -> frozenset[bytes] | None:
+        """The answer to that, when it is there; empty when Kafka gives none, though it answers others."""
+        try:
+            return self._names.pop()
+        except IndexError:
+            return None
+
+    def take(self) -> Cluster | None:
+        """The newest answer that was not taken yet."""
+        try:
+            return self._newest.pop()
+        except IndexError:
+            return None
+
+    def take_counts(self) -> tuple[int, int]:
+        """How often they came, and how often they did not, since the last call."""
+        answers, failures = self._answers, self._failures
+        fresh = answers - self._told_answers, failures - self._told_failures
+        self._told_answers, self._told_failures = answers, failures
+        return fresh
+
+    def failing_s(self) -> float:
+        """For how long every attempt has failed; 0 after a good one."""
+        return time.monotonic() - self._failing_since if self.error else 0.0
+
+    def stop(self) -> None:
+        """End the thread after the answer that it waits for."""
+        self._stopping = True
+        self._asked.set()
+        self._thread.join(TIMEOUT_S + 1)
+        if self._listing:
+            self._listing.join(LIST_TIMEOUT_S + 1)
+
+    def _note(self, found: Cluster, strangers: Mapping[bytes, int]) -> None:
+        self._newest.append(Cluster(found.brokers, found.topics, {**strangers, **found.errors}))
+        self.fetched_ns = time.time_ns()
+        self._answers += 1
+        if self._last is None or not found.is_like(self._last):
+            self.changed_ns = self.fetched_ns
+        self._last = found
+
+    def _ask_strangers(self, found: Cluster) -> tuple[Cluster, Mapping[bytes, int]]:
+        """Ask the inquiry for some of the strangers: the cluster with those that it has, errors of others."""
+        with self._lock:
+            names = list(self._strangers)
+        if self._inquiry is None or not names:
+            if self._inquiry and not names:
+                self._inquiry.close()
+            return found, {}
+        first = self._next % len(names)
+        some = [*names[first:], *names[:first]][:STRANGERS_AT_ONCE]
+        self._next = first + len(some)
+        try:
+            answer = self._inquiry.ask(some, TIMEOUT_S)
+            untried = self._make(self._inquiry, answer.errors)
+        except DispatchError as error:
+            log.warning("asking for %d topics that Kafka may not have: %s", len(some), error)
+            return found, {}
+        if answer.topics:
+            with self._lock:
+                self._topics |= answer.topics.keys()
+                for name in answer.topics:
+                    self._strangers.pop(name, None)
+            found = self._fetch(sorted(self._topics), TIMEOUT_S)
+            self._known = found.topics.keys()
+        return found, {name: code for name, code in answer.errors.items() if name not in untried}
+
+    def _make(self, inquiry: Inquiry, errors: Mapping[bytes, int]) -> AbstractSet[bytes]:
+        """Have Kafka make some of those that it does not have, each once; those that are still to be made."""
+        if not inquiry.makes:
+            return frozenset()
+        missing = [name for name, code in errors.items() if code == Code.UNKNOWN_TOPIC_OR_PART]
+        with self._lock:
+            untried = [name for name in missing if name not in self._tried]
+            chosen = untried[: self._allow(len(untried))]
+        if chosen:
+            inquiry.make(chosen, TIMEOUT_S)
+            with self._lock:
+                self._tried.update(chosen)
+        return frozenset(untried[len(chosen) :])
+
+    def _list(self, fetch_all: Callable[[float], Cluster]) -> None:
+        try:
+            found = fetch_all(LIST_TIMEOUT_S)
+            self._names.append(frozenset([*found.topics, *found.errors]))
+        except DispatchError as error:
+            log.warning("asking for all topics of Kafka: %s", error)
+            if not self.error:
+                self._names.append(frozenset())
+        self._wake()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._asked.wait(REFRESH_S)
+            self._asked.clear()
+            if self._stopping or not self._topics:
+                continue
+            pause, begun = RETRY_S, time.monotonic()
+            try:
+                found = self._fetch(sorted(self._topics), TIMEOUT_S)
+                self._known = found.topics.keys()
+                pause = max(RETRY_S, min(TIMEOUT_S, REST * (time.monotonic() - begun)))
+                found, strangers = self._ask_strangers(found)
+                self._note(found, strangers)
+                self.error = ""
+                self._wake()
+                if self._lateness and not self._stopping:
+                    self._lateness.look(found.topics)
+            except DispatchError as error:
+                self._failures += 1
+                if not self.error:
+                    self._failing_since = time.monotonic()
+                if str(error) != self.error:
+                    log.info("%s", error)
+                self.error = str(error)
+                self._asked.set()
+            time.sleep(pause)
+        if self._inquiry:
+            self._inquiry.close()

@@ -1,0 +1,187 @@
+"""Topics that Kafka does not know: their messages wait for a grace time, by themselves.
+
+Names beyond the bound of the deliverer's table (spool.format.topic_table) are looked at twice before their
+messages are discarded. Any program may send any name, but topics that Kafka has must not go short for it.
+Half of the table is theirs: a name that Kafka has is no *stranger*, and takes a place in either half. To know
+which it has, the router asks Kafka for all its topics when strangers fill their half, and again every LIST_S
+while they do; until the first answer it reads nothing on. Names that were given up, of which nothing is open,
+are forgotten, all at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from dispatch.errors import Code
+from spool.format.batch import Topics
+
+if TYPE_CHECKING:  # they bring librdkafka along, and a reader of bruce.toml needs none
+    from dispatch.client import Cluster
+    from router.cluster.metadata import Metadata
+
+log = logging.getLogger("bruce.router")
+
+GRACE_S = 60.0
+"""From the first answer of Kafka that the topic does not exist: time for it to be created."""
+LIST_S = 10.0
+"""How old the list of Kafka's topics may be, by which strangers are told from others."""
+
+FEW = 100
+ASK_S = 1.0
+"""Between two questions for more than FEW topics."""
+_LEGAL = re.compile(rb"[A-Za-z0-9._-]{1,249}")
+_DENIALS = (Code.UNKNOWN_TOPIC_OR_PART, Code.INVALID_TOPIC, Code.UNKNOWN_TOPIC_ID)
+"""Errors that say: there is no such topic. Others (no leader yet, no right to see it) may pass."""
+
+
+def legal(name: bytes) -> bool:
+    """Whether Kafka could ever have a topic of this name."""
+    return _LEGAL.fullmatch(name) is not None and name not in (b".", b"..")
+
+
+class Learnt(NamedTuple):
+    """A topic whose messages need not wait any longer."""
+
+    topic: int
+    first: int | None
+    """The first of those that waited here; None: none did."""
+    known: bool
+    """It has partitions now; otherwise it was given up."""
+
+
+class UnknownTopics:
+    """Topics without partitions, by number, and the first of their messages that waits."""
+
+    def __init__(self, *, grace_s: float = GRACE_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._grace_s, self._clock = grace_s, clock
+        self.waiting: dict[int, int] = {}
+        """Topic -> lowest sequence that waits."""
+        self._denied: dict[int, tuple[float, int]] = {}
+        """Topic -> when Kafka first said that there is no such topic; the same in ms since the epoch."""
+        self.gone: set[int] = set()
+        """Topics that were given up: their messages are discarded when they are come by."""
+
+    def wait(self, topic: int, sequence: int) -> bool:
+        """A message waits; True when it is the first of its topic."""
+        first = topic not in self.waiting
+        self.waiting[topic] = min(sequence, self.waiting.get(topic, sequence))
+        return first
+
+    def given_up(self, topic: int, name: bytes) -> bool:
+        """Whether the grace time is over, or cannot help: its messages are discarded when read."""
+        return topic in self.gone or not legal(name)
+
+    def denied_ms(self, topic: int) -> int:
+        """When Kafka first said that there is no such topic, or now, in ms since the epoch."""
+        return self._denied[topic][1] if topic in self._denied else time.time_ns() // 1_000_000
+
+    def learn(self, cluster: Cluster, topics: Topics) -> list[Learnt]:
+        """Take note of what Kafka says; whose messages are due now."""
+        due = []
+        for name in cluster.topics:
+            topic = topics.admit(name)
+            if topic < 0:
+                continue
+            self.gone.discard(topic)
+            self._denied.pop(topic, None)
+            if topic in self.waiting:
+                due.append(Learnt(topic, self.waiting.pop(topic), known=True))
+        for name, code in cluster.errors.items():
+            topic = topics.find(name)
+            if topic < 0:
+                # It was forgotten meanwhile.
+                continue
+            if code not in _DENIALS:
+                self._denied.pop(topic, None)
+                continue
+            since = self._since(topic, name)
+            if topic not in self.gone and self._clock() - since >= self._grace_s:
+                self.gone.add(topic)
+                due.append(Learnt(topic, self.waiting.pop(topic, None), known=False))
+        return due
+
+    def _since(self, topic: int, name: bytes) -> float:
+        """When Kafka first said that there is no such topic, which is now if it did not before."""
+        if topic not in self._denied:
+            self._denied[topic] = self._clock(), time.time_ns() // 1_000_000
+            if topic in self.waiting:
+                shown = name.decode("utf-8", "backslashreplace")
+                log.info(
+                    "Kafka does not have the topic %s yet; its messages are held for up to %.0f s",
+                    shown,
+                    self._grace_s,
+                )
+        return self._denied[topic][0]
+
+    def denies(self, cluster: Cluster, topics: Topics) -> list[int]:
+        """The topics that Kafka says it does not have, or does not have any more."""
+        named = [topics.find(name) for name, code in cluster.errors.items() if code in _DENIALS]
+        return [topic for topic in named if topic >= 0]
+
+    def forget(self, topics: Topics) -> bool:
+        """Free the numbers of strangers that were given up, of which nothing may be open; whether any was."""
+        strangers = [topic for topic in self.gone if topics.is_strange(topic)]
+        topics.forget(strangers)
+        self.gone.difference_update(strangers)
+        for topic in strangers:
+            del self._denied[topic]
+        return bool(strangers)
+
+    def lowest(self) -> list[int]:
+        """Sequences below which nothing waits for a topic."""
+        return list(self.waiting.values())
+
+
+class Strangers:
+    """The names without a number of one router: whether Kafka has them is asked before they are given up."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        unknown: UnknownTopics,
+        metadata: Metadata,
+        swept: Callable[[], bool],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`swept`: whether nothing is open of topics that were given up."""
+        self._topics, self.unknown, self._metadata = topics, unknown, metadata
+        self._swept, self._clock = swept, clock
+        self._listed_at = -LIST_S
+        self._asked, self._asked_at = False, 0.0
+        self.waits = False
+        """Whether nothing is to be read before the list is there."""
+
+    def may_have_room(self) -> bool:
+        """Whether a message whose topic has no number is to be read once more before it is discarded."""
+        if self._swept() and self.unknown.forget(self._topics):
+            return True
+        if self._clock() - self._listed_at >= LIST_S:
+            self.waits = True
+            self._metadata.list_all()
+        return self.waits
+
+    def ask(self) -> None:
+        """Have Kafka asked for all topics that messages wait for, and for no others any more."""
+        waiting = self.unknown.waiting
+        if len(waiting) > FEW and self._clock() - self._asked_at < ASK_S:
+            return
+        if waiting or self._asked:
+            names = self._topics.names
+            self._metadata.look_for([names[topic] for topic in waiting])
+        self._asked, self._asked_at = bool(waiting), self._clock()
+
+    def step(self) -> None:
+        """Take over the list when it is there."""
+        if not self.waits:
+            return
+        if (names := self._metadata.take_names()) is not None:
+            self._topics.welcome(names)
+            self._listed_at, self.waits = self._clock(), False
+        else:
+            # It may have failed.
+            self._metadata.list_all()

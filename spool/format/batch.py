@@ -1,0 +1,239 @@
+"""Messages as columns, as they travel through bruce; and the compiled loop that parses stored bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spool.format.frame import LEAST_DATAGRAM_BYTES, ROW
+from spool.format.segment_format import (
+    BODY_BYTES_AT,
+    COUNT_AT,
+    DISCARD_BYTES_AT,
+    FLAGS_AT,
+    HEAD_BYTES,
+    PIDS,
+    RECEIVED_AT,
+    SEQUENCE_AT,
+    UIDS,
+)
+from spool.format.topic_table import Topics, enter, refuse, topic_number
+from spool.format.wire import load_be16, load_be32, load_be64
+from spool.native.kernel import kernel
+from spool.native.memory import address_of, load_i64, load_u8, load_u16, load_u32
+
+__all__ = ["Batch", "Topics", "by_topic", "decode"]
+_NARROW = 6
+"""int32 columns that `_fill` writes: topic, keyed, partition_key, key, value and datagram bytes."""
+_WIDE = 6
+"""int64 columns that `_fill` writes: sequence, timestamp, key_at, value_at, datagram_at, received_ns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages in log order, as columns over the bytes they were read from.
+
+    Offsets count from the start of `data`. All columns have the same length.
+    """
+
+    data: npt.NDArray[np.uint8]
+    topics: Topics
+    sequence: npt.NDArray[np.int64]
+    topic: npt.NDArray[np.int32]
+    """Number in `topics`."""
+    keyed: npt.NDArray[np.bool_]
+    """True for PartitionKey messages."""
+    partition_key: npt.NDArray[np.int32]
+    timestamp: npt.NDArray[np.int64]
+    """As sent: milliseconds since the epoch."""
+    key_at: npt.NDArray[np.int64]
+    key_bytes: npt.NDArray[np.int32]
+    value_at: npt.NDArray[np.int64]
+    value_bytes: npt.NDArray[np.int32]
+    datagram_at: npt.NDArray[np.int64]
+    datagram_bytes: npt.NDArray[np.int32]
+    received_ns: npt.NDArray[np.int64]
+    uid: npt.NDArray[np.uint32]
+    pid: npt.NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+    def key(self, row: int) -> bytes | None:
+        """The key of one message; None when it is empty."""
+        at = int(self.key_at[row])
+        return self.data[at : at + int(self.key_bytes[row])].tobytes() or None
+
+    def value(self, row: int) -> bytes:
+        """The value of one message."""
+        at = int(self.value_at[row])
+        return self.data[at : at + int(self.value_bytes[row])].tobytes()
+
+    def topic_name(self, row: int) -> bytes:
+        """The topic of one message, even if it has no number of its own."""
+        at = int(self.datagram_at[row]) + 10 + 4 * int(self.keyed[row])
+        length = int.from_bytes(self.data[at : at + 2].tobytes(), "big")
+        return self.data[at + 2 : at + 2 + length].tobytes()
+
+    def datagram(self, row: int) -> bytes:
+        """One message as it was received."""
+        at = int(self.datagram_at[row])
+        return self.data[at : at + int(self.datagram_bytes[row])].tobytes()
+
+    def kept(self) -> Batch:
+        """The same, over a copy of its bytes: the buffer that it was read from may be used again."""
+        end = int(self.datagram_at[-1] + self.datagram_bytes[-1]) if len(self) else 0
+        return replace(self, data=self.data[:end].copy())
+
+    def after(self, rows: int) -> Batch:
+        """The same without its first `rows` messages."""
+        return self._cut(slice(rows, None)) if rows else self
+
+    def before(self, rows: int) -> Batch:
+        """The first `rows` messages of it."""
+        return self._cut(slice(rows))
+
+    def _cut(self, part: slice) -> Batch:
+        cut = {f.name: getattr(self, f.name) for f in fields(self)}
+        columns = {name: value[part] for name, value in cut.items() if name not in ("data", "topics")}
+        return Batch(data=self.data, topics=self.topics, **columns)
+
+
+def by_topic(topics: npt.NDArray[np.int32]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """(number of a topic, its rows in order) of each topic in a column."""
+    order = np.argsort(topics, kind="stable")
+    starts = np.flatnonzero(np.diff(topics[order], prepend=-1))
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=False):
+        yield int(topics[order[start]]), order[start:end]
+
+
+@kernel
+def _fill(
+    base: int,
+    frames: npt.NDArray[np.int64],
+    start: npt.NDArray[np.int64],
+    wide: npt.NDArray[np.int64],
+    narrow: npt.NDArray[np.int32],
+    senders: npt.NDArray[np.uint32],
+    digest: int,
+    slots: npt.NDArray[np.int64],
+    seed: int,
+    words: npt.NDArray[np.int64],
+    names: npt.NDArray[np.int64],
+    arena: npt.NDArray[np.uint8],
+    arena_at: int,
+    welcome: npt.NDArray[np.int64],
+) -> bool:
+    """Parse from frame start[0], message start[1], row start[2] on; a topic that is new is entered.
+
+    Returns False if the topic table has no room (arguments behind `digest`: spool.format.topic_table.Table).
+    `start` has moved by then: the caller makes room and calls again. Offsets count from `base`. A right
+    digest proves that a frame is as it was written, not who wrote it: a frame gets no rows when its datagrams
+    claim more bytes than it has.
+    """
+    row = start[2]
+    for f in range(start[0], frames.shape[0]):
+        head = frames[f, 0]
+        at = base + head
+        flags, count = load_u16(at + FLAGS_AT), load_u32(at + COUNT_AT)
+        lengths = at + HEAD_BYTES
+        columns = 1 + (flags & UIDS) + ((flags & PIDS) >> 1)
+        room = head + HEAD_BYTES + load_u32(at + BODY_BYTES_AT) - load_u32(at + DISCARD_BYTES_AT)
+        if start[1] == 0:
+            start[3] = head + HEAD_BYTES + 4 * count * columns
+        for i in range(start[1], count):
+            datagram = start[3]
+            length = load_u32(lengths + 4 * i)
+            end = datagram + length
+            if length < LEAST_DATAGRAM_BYTES or end > room:
+                row -= i
+                break
+            keyed = load_u8(base + datagram + 5)
+            topic = datagram + 10 + 4 * (keyed & 1)
+            topic_bytes = load_be16(base + topic)
+            field = topic + 2 + topic_bytes
+            if keyed > 1 or topic_bytes < 1 or field + 16 > end:
+                row -= i
+                break
+            key_bytes = load_be32(base + field + 8)
+            if key_bytes < 0 or field + 16 + key_bytes > end:
+                row -= i
+                break
+            value_bytes = load_be32(base + field + 12 + key_bytes)
+            if field + 16 + key_bytes + value_bytes != end:
+                row -= i
+                break
+            name = base + topic + 2
+            # Most names are in the table, and each array that is passed on costs a reference count.
+            number = topic_number(name, topic_bytes, slots, seed, digest)
+            if number < 0:
+                number = refuse(words)
+            if number < 0:
+                number = enter(name, topic_bytes, digest, slots, seed, words, names, arena, arena_at, welcome)
+            if number < 0:
+                start[0], start[1], start[2] = f, i, row
+                return False
+            wide[0, row] = load_i64(at + SEQUENCE_AT) + i
+            wide[1, row] = load_be64(base + field)
+            wide[2, row] = field + 12
+            wide[3, row] = field + 16 + key_bytes
+            wide[4, row] = datagram
+            wide[5, row] = load_i64(at + RECEIVED_AT)
+            narrow[0, row] = number
+            narrow[1, row] = keyed
+            narrow[2, row] = load_be32(base + datagram + 10) if keyed else 0
+            narrow[3, row] = key_bytes
+            narrow[4, row] = value_bytes
+            narrow[5, row] = length
+            if flags & UIDS:
+                senders[0, row] = load_u32(lengths + 4 * (count + i))
+            if flags & PIDS:
+                senders[1, row] = load_u32(lengths + 4 * (count * (columns - 1) + i))
+            start[3] = end
+            row += 1
+        start[1] = 0
+    start[2] = row
+    return True
+
+
+def decode(
+    data: npt.NDArray[np.uint8], offset: int, frames: npt.NDArray[Any], topics: Topics, digest: int
+) -> Batch:
+    """The messages of `frames` (int64[n, 5], as `walk` left them), whose bytes are in `data`.
+
+    `offset` is that of `data` in the segment. `digest` is the digest function's address.
+    Offsets in the result count from the start of `data`. The frames must have been verified; one that holds
+    anything but whole datagrams has no messages in the result.
+    """
+    total = int(frames[:, 2].sum())
+    wide, narrow = np.empty((_WIDE, total), np.int64), np.empty((_NARROW, total), np.int32)
+    senders = np.zeros((2, total), np.uint32)
+    rows = np.ascontiguousarray(frames).reshape(-1, ROW).copy()
+    rows[:, 0] -= offset
+    start = np.zeros(4, np.int64)
+    while not _fill(address_of(data), rows, start, wide, narrow, senders, digest, *topics.table):
+        topics.make_room()
+    parsed = int(start[2])
+    wide, narrow, senders = wide[:, :parsed], narrow[:, :parsed], senders[:, :parsed]
+    return Batch(
+        data=data,
+        topics=topics,
+        sequence=wide[0],
+        topic=narrow[0],
+        keyed=narrow[1].astype(np.bool_),
+        partition_key=narrow[2],
+        timestamp=wide[1],
+        key_at=wide[2],
+        key_bytes=narrow[3],
+        value_at=wide[3],
+        value_bytes=narrow[4],
+        datagram_at=wide[4],
+        datagram_bytes=narrow[5],
+        received_ns=wide[5],
+        uid=senders[0],
+        pid=senders[1],
+    )

@@ -1,0 +1,154 @@
+"""Damage: where a segment holds no good frame, found by one compiled loop, and how a repair marks it.
+
+Damage may be in every place of a segment, so the loop calls no Python for a hole. A hole that ends behind the
+bytes in memory, or that frames were cut out of, is left to the reader of the file (spool.format.scan).
+
+A repair leaves a hole in place of bytes that hold no good frame:
+
+    hole := magic:8s="brucegap" bytes:u64 messages:u64 check:u64 zeros
+
+Little-endian. A hole begins where a frame could and takes `bytes` in all; `messages` are lost there, and
+`check` is the xxh3 of the 24 bytes before it, seeded with the segment's key. Readers need not know of holes:
+to them each is damage like any other, and they go on at the next good frame. A hole tells the next check and
+the next repair that this loss is known.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import numpy.typing as npt
+
+from spool.format.frame import (
+    BAD,
+    BURST,
+    DIGEST,
+    END,
+    KEY,
+    LEAST_MESSAGE_BYTES,
+    POSITION,
+    SEQUENCE,
+    STORED,
+    Tail,
+    find,
+    holds_datagrams,
+    verify,
+    walk,
+)
+from spool.format.segment_format import BURST_AT, PREVIOUS_AT, SEQUENCE_AT, unsigned
+from spool.native.digest import digest
+from spool.native.kernel import kernel
+from spool.native.memory import call, load_i64
+from spool.storage.disk import read_at
+
+MAGIC = b"brucegap"
+_FIELDS = struct.Struct("<8sQQ")
+HOLE_MARK_FIELDS = _FIELDS.size
+"""Bytes before `check`."""
+HOLE_MARK_BYTES = HOLE_MARK_FIELDS + 8
+"""No hole is shorter."""
+_MAGIC = int.from_bytes(MAGIC, "little")
+
+HOLE = 6
+"""int64 fields of a hole."""
+AT, BEHIND, FIRST, MISSING, STRAY, KNOWN = range(HOLE)
+"""Offsets [AT, BEHIND) without a good frame; the messages that are missing, from FIRST on; whether a frame
+there is good by itself; whether a repair has marked the hole already."""
+
+MOST_PLACES = 100
+"""Most damaged places of a segment that are reported one by one; the others are reported as a sum."""
+Holes = npt.NDArray[np.int64]
+"""int64[n, HOLE]."""
+Ranges = npt.NDArray[np.int64]
+"""int64[n, 2]: (first sequence number, messages) of each."""
+_MOST = (1 << 63) - 1
+
+
+def ranges(*pairs: tuple[int, int]) -> Ranges:
+    """The pairs that have messages."""
+    listed = [(first, min(messages, _MOST)) for first, messages in pairs if messages > 0]
+    return np.array(listed, np.int64).reshape(-1, 2)
+
+
+@kernel
+def _is_marked(at: int, room: int, length: int, messages: int, key: int, digest: int) -> bool:
+    """Whether a hole of this length is at address `at`, of which `room` bytes may be read."""
+    if room < HOLE_MARK_BYTES or load_i64(at) != _MAGIC or load_i64(at + 8) != length:
+        return False
+    return load_i64(at + 16) == messages and load_i64(at + 24) == call(digest, at, HOLE_MARK_FIELDS, key)
+
+
+@kernel
+def walk_over(
+    base: int,
+    limit: int,
+    end: int,
+    tail: Tail,
+    table: npt.NDArray[np.int64],
+    holes: Holes,
+    sure: int,
+    zeros: bool,
+    digest: int,
+) -> tuple[int, int, int]:
+    """Like frame.walk, but also over holes that begin below `sure`: (why it stopped, frames, holes).
+
+    Bytes up to offset `limit` are in memory; the segment goes on up to `end`. `holes` int64[rows of `table`,
+    HOLE] receives those that were passed over, each with good frames behind it. `zeros`: zeros may be damage,
+    too; else they are the end. Each byte is searched once, so the work is linear in the bytes.
+    """
+    rows = passed = 0
+    while True:
+        why, more = walk(base, limit, tail, table[rows:], digest)
+        rows += more
+        position = tail[POSITION]
+        if not (why == BAD or (why == END and zeros)) or position >= sure:
+            return why, rows, passed
+        at, room = base + position, limit - position
+        stray = verify(at, room, tail, digest) == 0
+        found, whole = find(base, position if stray else position + 8, limit, end, tail, digest)
+        if found < 0 or whole:
+            return why, rows, passed
+        missing = load_i64(base + found + SEQUENCE_AT) - tail[SEQUENCE]
+        if missing > (found - position) // LEAST_MESSAGE_BYTES:
+            return why, rows, passed
+        holes[passed, AT] = position
+        holes[passed, BEHIND] = found
+        holes[passed, FIRST] = tail[SEQUENCE]
+        holes[passed, MISSING] = missing
+        holes[passed, STRAY] = stray
+        holes[passed, KNOWN] = _is_marked(at, room, found - position, missing, tail[KEY], digest)
+        passed += 1
+        tail[STORED] += missing
+        tail[POSITION] = found
+        tail[SEQUENCE] += missing
+        tail[BURST] = load_i64(base + found + BURST_AT) - 1
+        tail[DIGEST] = load_i64(base + found + PREVIOUS_AT)
+
+
+@kernel
+def malformed(base: int, frames: npt.NDArray[np.int64]) -> int:
+    """The first of `frames` (rows of walk) that holds anything but well-formed datagrams; -1: none.
+
+    `base` is the address at which offset 0 of the segment would be. The frames have been verified.
+    """
+    for row in range(frames.shape[0]):
+        if not holds_datagrams(base + frames[row, 0]):
+            return row
+    return -1
+
+
+def encode_hole(length: int, messages: int, key: int) -> bytes:
+    """A hole of `length` bytes in the segment with this key, with so many messages lost."""
+    fields = _FIELDS.pack(MAGIC, length, messages)
+    return (fields + digest(fields, unsigned(key)).to_bytes(8, "little")).ljust(length, b"\0")
+
+
+def read_hole(fd: int, offset: int, key: int) -> tuple[int, int] | None:
+    """(bytes, messages) of the hole at an offset of the segment with this key; None if none begins there."""
+    data = read_at(fd, HOLE_MARK_BYTES, offset)
+    fields, check = data[:HOLE_MARK_FIELDS], data[HOLE_MARK_FIELDS:]
+    if not data.startswith(MAGIC) or digest(fields, unsigned(key)).to_bytes(8, "little") != check:
+        return None
+    _, length, messages = _FIELDS.unpack(fields)
+    return length, messages

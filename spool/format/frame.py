@@ -1,0 +1,284 @@
+"""Frames as compiled loops see them: finish one, verify one, walk a chain of them, find the next.
+
+The position in a log is a `Tail`: an int64 array that the kernels advance in place.
+
+    tail[POSITION]    offset in the segment, behind the last good frame
+    tail[SEQUENCE]    of the next message
+    tail[BURST]       of the last frame
+    tail[DIGEST]      of the last frame
+    tail[STORED]      messages stored since the spool began
+    tail[KEY]         of the segment (spool.format.segment_format.Keys)
+    tail[MARK]        of the segment
+    tail[DISCARDED:]  datagrams refused at intake since the spool began, by reason
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from spool.format.segment_format import (
+    BODY_BYTES_AT,
+    BURST_AT,
+    COUNT_AT,
+    DISCARD_BYTES_AT,
+    DISCARDED_AT,
+    FLAGS_AT,
+    HEAD_BYTES,
+    HEAD_BYTES_AT,
+    HEADER_BYTES,
+    MARK_AT,
+    MAX_BODY_BYTES,
+    MAX_BURST,
+    PIDS,
+    PREVIOUS_AT,
+    RECEIVED_AT,
+    SEQUENCE_AT,
+    UIDS,
+    Record,
+    keys_of,
+)
+from spool.format.wire import REASONS, check
+from spool.native.kernel import kernel
+from spool.native.memory import (
+    call,
+    load_i64,
+    load_u16,
+    load_u32,
+    publish_i64,
+    store_i64,
+    store_u16,
+    store_u32,
+)
+
+POSITION, SEQUENCE, BURST, DIGEST, STORED, KEY, MARK, DISCARDED = range(8)
+TAIL_FIELDS = DISCARDED + REASONS
+
+END, FULL, CUT, BAD = range(4)
+"""Why a walk stopped: zeros, the table is full, a frame goes on behind the limit, a frame does not verify."""
+
+Tail = npt.NDArray[np.int64]
+
+FRAME_ROW = np.dtype(
+    [("offset", "<i8"), ("first_sequence", "<i8"), ("count", "<i8"), ("received_ns", "<i8"), ("flags", "<i8")]
+)
+"""A row of a frame table, as `walk` fills it."""
+
+ROW = 5
+"""int64 fields in a FRAME_ROW."""
+
+LEAST_DATAGRAM_BYTES = 29
+"""The shortest well-formed datagram: a topic of one byte, no key and no value."""
+LEAST_MESSAGE_BYTES = 12 + LEAST_DATAGRAM_BYTES
+"""The shortest message in a frame: its columns and its datagram."""
+_MOST = 1 << 62
+"""Every number in a frame is below this."""
+_MOST_BURSTS = 1 << 48
+"""Bursts that the ledger may have taken between two frames: more than come in a century."""
+
+
+def tail_at_start(header: Record) -> Tail:
+    """The tail of an empty segment with this header."""
+    tail = np.zeros(TAIL_FIELDS, np.int64)
+    tail[POSITION] = HEADER_BYTES
+    tail[SEQUENCE] = header["first_sequence"]
+    tail[BURST] = header["burst"]
+    tail[DIGEST] = header["previous"].astype(np.int64)
+    tail[STORED] = header["stored"]
+    tail[KEY], tail[MARK] = keys_of(header)
+    tail[DISCARDED:] = header["discarded"].astype(np.int64)
+    return tail
+
+
+@kernel
+def padded(length: int) -> int:
+    """`length`, up to a multiple of 8."""
+    return (length + 7) & ~7
+
+
+@kernel
+def finish(
+    base: int,
+    tail: Tail,
+    count: int,
+    discarded: int,
+    body_bytes: int,
+    discard_bytes: int,
+    flags: int,
+    burst: int,
+    received_ns: int,
+    digest: int,
+) -> None:
+    """Write the head of the frame whose body is already behind `tail`, and advance `tail`.
+
+    `base` is the address of the segment's first byte, `digest` of the digest function. The digest is
+    stored last: a process that dies before has written no frame, one that dies after has written all of it.
+    """
+    at = base + tail[POSITION]
+    store_u32(at + MARK_AT, tail[MARK])
+    store_u16(at + HEAD_BYTES_AT, HEAD_BYTES)
+    store_u16(at + FLAGS_AT, flags)
+    store_u32(at + COUNT_AT, count)
+    store_u32(at + DISCARDED_AT, discarded)
+    store_u32(at + BODY_BYTES_AT, body_bytes)
+    store_u32(at + DISCARD_BYTES_AT, discard_bytes)
+    store_i64(at + SEQUENCE_AT, tail[SEQUENCE])
+    store_i64(at + BURST_AT, burst)
+    store_i64(at + RECEIVED_AT, received_ns)
+    store_i64(at + PREVIOUS_AT, tail[DIGEST])
+    value = call(digest, at + MARK_AT, HEAD_BYTES - MARK_AT + body_bytes, tail[DIGEST] ^ tail[KEY])
+    publish_i64(at, value)
+    _advance(at, tail, value)
+
+
+@kernel
+def _advance(at: int, tail: Tail, value: int) -> None:
+    """Move `tail` behind the good frame at address `at`, whose digest is `value`."""
+    count, body_bytes, discard_bytes = (
+        load_u32(at + COUNT_AT),
+        load_u32(at + BODY_BYTES_AT),
+        load_u32(at + DISCARD_BYTES_AT),
+    )
+    row = at + HEAD_BYTES + body_bytes - discard_bytes
+    end = at + HEAD_BYTES + body_bytes
+    while row + 8 <= end:
+        reason = load_u16(row)
+        if reason < REASONS:
+            tail[DISCARDED + reason] += load_u32(row + 4)
+        row += 8 + load_u16(row + 2)
+    tail[POSITION] += HEAD_BYTES + padded(body_bytes)
+    tail[SEQUENCE] += count
+    tail[BURST] = load_i64(at + BURST_AT)
+    tail[DIGEST] = value
+    tail[STORED] += count
+
+
+@kernel
+def verify(at: int, room: int, tail: Tail, digest: int) -> int:
+    """Whether a frame of the segment of `tail` is at address `at`, of which `room` bytes may be read.
+
+    Returns 0, CUT or BAD. Every length is bounded before it is used, and every number before it is believed.
+    The digest is checked with the frame's own `previous`; the caller compares that with the frame
+    before it. With `digest` 0 the key is not known, and the digest is not checked.
+    """
+    if room < HEAD_BYTES:
+        return CUT
+    flags, count = load_u16(at + FLAGS_AT), load_u32(at + COUNT_AT)
+    body_bytes, discard_bytes = load_u32(at + BODY_BYTES_AT), load_u32(at + DISCARD_BYTES_AT)
+    if (
+        load_u32(at + MARK_AT) != tail[MARK]
+        or load_u16(at + HEAD_BYTES_AT) != HEAD_BYTES
+        or count > MAX_BURST
+    ):
+        return BAD
+    columns = 1 + (flags & UIDS) + ((flags & PIDS) >> 1)
+    if 4 * count * columns + discard_bytes > body_bytes or body_bytes > MAX_BODY_BYTES:
+        return BAD
+    sequence, burst = load_i64(at + SEQUENCE_AT), load_i64(at + BURST_AT)
+    if sequence < 0 or sequence >= _MOST or burst < 0 or burst >= _MOST or load_i64(at + RECEIVED_AT) < 0:
+        return BAD
+    if HEAD_BYTES + padded(body_bytes) > room:
+        return CUT
+    if digest != 0 and load_i64(at) != call(
+        digest, at + MARK_AT, HEAD_BYTES - MARK_AT + body_bytes, load_i64(at + PREVIOUS_AT) ^ tail[KEY]
+    ):
+        return BAD
+    return 0
+
+
+@kernel
+def holds_datagrams(at: int) -> bool:
+    """Whether the good frame at address `at` holds well-formed datagrams, and nothing else."""
+    flags, count = load_u16(at + FLAGS_AT), load_u32(at + COUNT_AT)
+    lengths = at + HEAD_BYTES
+    datagram = lengths + 4 * count * (1 + (flags & UIDS) + ((flags & PIDS) >> 1))
+    end = lengths + load_u32(at + BODY_BYTES_AT) - load_u32(at + DISCARD_BYTES_AT)
+    for i in range(count):
+        length = load_u32(lengths + 4 * i)
+        if length > end - datagram or check(datagram, length) != 0:
+            return False
+        datagram += length
+    return datagram == end
+
+
+@kernel
+def walk(base: int, limit: int, tail: Tail, table: npt.NDArray[np.int64], digest: int) -> tuple[int, int]:
+    """Advance `tail` over the good frames below offset `limit`: (why it stopped, frames passed).
+
+    `base` is the address at which offset 0 of the segment would be; only [tail[POSITION], limit) is read.
+    `table` int64[rows, 5] receives a FRAME_ROW a frame; the walk stops when it is full.
+    """
+    rows = 0
+    while rows < table.shape[0]:
+        at = base + tail[POSITION]
+        room = limit - tail[POSITION]
+        if room < COUNT_AT:
+            return CUT, rows
+        if load_i64(at) == 0 and load_u32(at + MARK_AT) == 0:
+            return END, rows
+        found = verify(at, room, tail, digest)
+        if found != 0:
+            return found, rows
+        if load_i64(at + PREVIOUS_AT) != tail[DIGEST] or load_i64(at + SEQUENCE_AT) != tail[SEQUENCE]:
+            return BAD, rows
+        if not 0 < load_i64(at + BURST_AT) - tail[BURST] <= _MOST_BURSTS:
+            return BAD, rows
+        table[rows, 0] = tail[POSITION]
+        table[rows, 1] = tail[SEQUENCE]
+        table[rows, 2] = load_u32(at + COUNT_AT)
+        table[rows, 3] = load_i64(at + RECEIVED_AT)
+        table[rows, 4] = load_u16(at + FLAGS_AT)
+        rows += 1
+        _advance(at, tail, load_i64(at))
+    return FULL, rows
+
+
+@kernel
+def find(base: int, position: int, limit: int, end: int, after: Tail, digest: int) -> tuple[int, int]:
+    """The next frame at or behind `position` that verifies by itself: (offset, 0); (-1, 0) without one.
+
+    Bytes up to offset `limit` are in memory; the segment goes on up to `end`. (offset, bytes): a frame may
+    begin there, but the memory does not hold these bytes of it. A frame that cannot be behind the tail
+    `after` is passed over; with after[POSITION] = 0 every frame may be. Nothing but frames of the segment has
+    its mark, so digests are computed for these alone, and the search is linear in the bytes.
+    """
+    position = padded(position)
+    while position + HEAD_BYTES <= limit:
+        at = base + position
+        if load_u32(at + MARK_AT) == after[MARK] and _can_follow(at, end, after):
+            found = verify(at, limit - position, after, digest)
+            if found == 0:
+                return position, 0
+            whole = HEAD_BYTES + padded(load_u32(at + BODY_BYTES_AT))
+            if found == CUT and position + whole <= end:
+                return position, whole
+        position += 8
+    return -1, 0
+
+
+@kernel
+def _can_follow(at: int, end: int, after: Tail) -> bool:
+    """Whether the numbers of the frame at address `at` fit behind `after`, with frames between them missing.
+
+    `end`: of the segment; it bounds how many messages can be missing.
+    """
+    if after[POSITION] == 0:
+        return True
+    missing = load_i64(at + SEQUENCE_AT) - after[SEQUENCE]
+    if missing < 0 or missing > end // LEAST_MESSAGE_BYTES:
+        return False
+    return 0 < load_i64(at + BURST_AT) - after[BURST] <= _MOST_BURSTS
+
+
+def length_of(head: Record) -> int:
+    """Bytes that a frame with this head takes."""
+    return HEAD_BYTES + (int(head["body_bytes"]) + 7 & ~7)
+
+
+def skip_to(tail: Tail, offset: int, head: Record) -> int:
+    """Move `tail` over damage to the frame at `offset` with this head; returns how many messages miss."""
+    missing = int(head["first_sequence"]) - int(tail[SEQUENCE])
+    tail[STORED] += missing
+    tail[POSITION], tail[SEQUENCE] = offset, head["first_sequence"]
+    tail[BURST], tail[DIGEST] = int(head["burst"]) - 1, head["previous"].astype(np.int64)
+    return missing

@@ -1,0 +1,207 @@
+"""The index: how far the log is committed, and where to enter it. One of the two users of lmdb.
+
+Derived from the segments, written by the keeper alone and without syncing: after a power loss such a file
+can read silently wrong. So the process that opens the spool removes it, and the keeper builds it again from
+the few segments that have no footer. It may be deleted, rotten or behind at any time, and a full disk may
+keep it so: the log goes on, and opening the spool gives the same result.
+
+    meta      "boot", "spool" -> 16 bytes each; "committed" -> segment number, tail (spool.format.frame), xxh3
+    entry     first sequence:u64be -> segment number, offset, digest before it, burst before it    a frame
+              every 64 KiB or more, of the segments that have no footer yet
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import lmdb
+import numpy as np
+
+from spool.format.frame import TAIL_FIELDS, Tail
+from spool.index.soundness import are_files, is_harmless, set_modes
+from spool.native.digest import digest
+from spool.storage.disk import FILE_MODE, make_directory
+from spool.storage.failpoint import reach
+from spool.storage.lock import is_in_use
+
+log = logging.getLogger("bruce.keeper")
+
+Entry = tuple[int, int, int, int, int]
+"""A frame to enter the log at: its first sequence, segment number, offset, digest and burst before it."""
+
+MAP_BYTES = 256 << 20
+"""Address space, not disk: an entry takes 60 bytes, and sealed segments have none."""
+_ENTRY = struct.Struct("<QQQQ")
+_KEY = struct.Struct(">Q")
+_LOOKING = threading.RLock()
+"""Held by a thread that reads the index: LMDB refuses to open an environment twice in a process."""
+
+Found = TypeVar("Found")
+
+
+class Index:
+    """The index as its one writer has it."""
+
+    def __init__(self, directory: Path, spool: bytes, boot: bytes) -> None:
+        """Open the index of this spool and boot, 16 bytes each; one of others, or damaged, is replaced."""
+        self._env, self._meta, self._entries = _open(directory)
+        self._behind = False
+        own = {b"boot": boot, b"spool": spool}
+        with self._env.begin() as txn:
+            known = {key: txn.get(key, db=self._meta) for key in own}
+        if known != own:
+            self._env.close()
+            shutil.rmtree(directory)
+            self._env, self._meta, self._entries = _open(directory)
+            with self._writing() as txn:
+                for key, value in own.items():
+                    txn.put(key, value, db=self._meta)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Any]:
+        """A write transaction; one that fails leaves the index behind, and the log goes on."""
+        try:
+            with self._env.begin(write=True) as txn:
+                yield txn
+            self._behind = False
+        except lmdb.Error as error:
+            if not self._behind:
+                log.warning("the index falls behind: %s", error)
+            self._behind = True
+
+    def commit(self, number: int, tail: Tail, entries: list[Entry]) -> None:
+        """The log is synced up to `tail` in segment `number`; `entries` are those found on the way."""
+        with self._writing() as txn:
+            for sequence, *entry in entries:
+                txn.put(_KEY.pack(sequence), _ENTRY.pack(*entry), db=self._entries)
+            txn.put(b"committed", _pack(number, tail), db=self._meta)
+            reach("index.written")
+
+    def forget(self, below: int) -> None:
+        """Drop the entries below a sequence number: its segments have footers now."""
+        with self._writing() as txn, txn.cursor(self._entries) as cursor:
+            while cursor.first() and _KEY.unpack(cursor.key())[0] < below:
+                cursor.delete()
+            reach("index.forgotten")
+
+    def committed(self) -> tuple[int, Tail] | None:
+        """(segment number, tail) of what is committed; None in a new index."""
+        with self._env.begin() as txn:
+            return _unpack(txn.get(b"committed", db=self._meta))
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+class IndexReader:
+    """The index for all other processes. Nothing is written, the lock file included."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open it. Raises lmdb.Error when there is none, or it cannot be opened without harm."""
+        in_use = is_in_use(directory / "lock.mdb")
+        if not (are_files(directory) if in_use else is_harmless(directory)):
+            raise lmdb.CorruptedError(f"{directory} lacks pages, or has others in their place")
+        self._env = lmdb.open(os.fsencode(directory), readonly=True, lock=False, max_dbs=2, create=False)
+        self._meta = self._env.open_db(b"meta", create=False)
+        self._entries = self._env.open_db(b"entry", create=False)
+
+    def committed(self) -> tuple[int, Tail] | None:
+        """(segment number, tail) of what is committed."""
+        with self._env.begin() as txn:
+            return _unpack(txn.get(b"committed", db=self._meta))
+
+    def spool(self) -> bytes | None:
+        """The uuid of the spool; None in an index of an earlier release."""
+        with self._env.begin() as txn:
+            found: bytes | None = txn.get(b"spool", db=self._meta)
+            return found
+
+    def entry(self, sequence: int) -> Entry | None:
+        """The last entry at or before a sequence number."""
+        with self._env.begin() as txn, txn.cursor(self._entries) as cursor:
+            if not cursor.set_range(_KEY.pack(sequence)):
+                found = cursor.last()
+            else:
+                found = cursor.key() == _KEY.pack(sequence) or cursor.prev()
+            if not found:
+                return None
+            first: int = _KEY.unpack(cursor.key())[0]
+            number, offset, before, burst = _ENTRY.unpack(cursor.value())
+            return first, number, offset, before, burst
+
+    def entries(self) -> list[Entry]:
+        """All entries, in order."""
+        with self._env.begin() as txn, txn.cursor(self._entries) as cursor:
+            rows = [row for row in cursor if len(row[0]) == _KEY.size and len(row[1]) == _ENTRY.size]
+        return [(*_KEY.unpack(key), *_ENTRY.unpack(value)) for key, value in rows]
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+def read_index(directory: Path) -> tuple[tuple[int, Tail] | None, list[Entry]] | None:
+    """(committed end, entries) of an index; None when it cannot be read."""
+    return _look(directory, lambda reader: (reader.committed(), reader.entries()))
+
+
+def read_committed(directory: Path, spool: bytes | None = None) -> tuple[int, Tail] | None:
+    """(segment number, tail) that an index calls committed; None without a readable index.
+
+    `spool`: only if the index says that it is of the spool with this uuid.
+    """
+    return _look(
+        directory,
+        lambda reader: reader.committed() if spool is None or reader.spool() == spool else None,
+    )
+
+
+def _look(directory: Path, read: Callable[[IndexReader], Found]) -> Found | None:
+    """The result of `read` on an index; None when it cannot be read."""
+    try:
+        with _LOOKING, closing(IndexReader(directory)) as reader:
+            return read(reader)
+    except lmdb.Error:
+        return None
+
+
+def _open(directory: Path) -> tuple[Any, Any, Any]:
+    make_directory(directory)
+    try:
+        if is_harmless(directory):
+            return _environment(directory)
+    except lmdb.Error:
+        pass
+    shutil.rmtree(directory)
+    make_directory(directory)
+    return _environment(directory)
+
+
+def _environment(directory: Path) -> tuple[Any, Any, Any]:
+    env = lmdb.open(
+        os.fsencode(directory), map_size=MAP_BYTES, max_dbs=2, sync=False, metasync=False, mode=FILE_MODE
+    )
+    set_modes(directory)
+    return env, env.open_db(b"meta"), env.open_db(b"entry")
+
+
+def _pack(number: int, tail: Tail) -> bytes:
+    data = number.to_bytes(8, "little") + tail.tobytes()
+    return data + digest(data).to_bytes(8, "little")
+
+
+def _unpack(data: bytes | None) -> tuple[int, Tail] | None:
+    if data is None or len(data) != 8 * (TAIL_FIELDS + 2):
+        return None
+    if digest(data[:-8]) != int.from_bytes(data[-8:], "little"):
+        return None
+    return int.from_bytes(data[:8], "little"), np.frombuffer(data[8:-8], np.int64).copy()

@@ -1,0 +1,556 @@
+"""Totals of the intake, counted from frames: by sender, and by topic and reason of what was refused.
+
+Each kind has a table, SPOOL/senders and SPOOL/refused: a file of two slots with the rows of a ledger
+(spool.storage.ab_slots, spool.shared.ledger), which the keeper syncs. A slot names the last burst that it
+counts. A reader takes the table and the frames behind it, so a frame counts once, in the one place or in the
+other, whatever process is killed in between. All frames of the log have a row for each reason and sender; for
+messages over a quota, one for each topic.
+
+SPOOL/senders: the place of the topic has a uid of four bytes, and reason 0 counts stored messages. The keeper
+counts what it commits, and syncs the table every second in which something came, and before it removes a
+segment. A slot has 223 rows; a uid that finds none is counted among the others, by reason. Not counted here:
+messages discarded while the spool had no room (the ledger knows topics, not senders), and those that came
+before the table was begun.
+
+SPOOL/refused: the *intake discard totals*. The keeper adds the rows of a segment when it removes it: first it
+syncs the table, then it unlinks the segment. Headers carry totals by reason. Messages in these totals but not
+in the rows, because a frame is damaged or the table is gone, are known by reason alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from spool.errors import BadSpool, ReadFailed, SpoolFull
+from spool.format.frame import BURST, DISCARDED, END, LEAST_DATAGRAM_BYTES, ROW, Tail, tail_at_start
+from spool.format.head_scan import MOST_FRAMES, entrance_of, runs, uids_of
+from spool.format.packed import header_of, open_plain
+from spool.format.scan import Chunk, Scan, digest_address, read_header, skip_damage
+from spool.format.segment import list_files
+from spool.format.segment_format import (
+    BODY_BYTES_AT,
+    BURST_AT,
+    COUNT_AT,
+    DISCARD_BYTES_AT,
+    DISCARDED_AT,
+    FLAGS_AT,
+    SENDERS,
+    UIDS,
+    Record,
+)
+from spool.format.segment_format import HEAD_BYTES as FRAME_HEAD_BYTES
+from spool.format.wire import REASONS, Reason, load_be16, reason_name
+from spool.index.log_end import Footer, Place, behind, read_footer, vouched_for
+from spool.layout import SENT, SPARE, Layout
+from spool.native.kernel import interprets, kernel
+from spool.native.memory import address_of, load_i64, load_u8, load_u16, load_u32, store_u32
+from spool.shared.ledger import TOPIC_BYTES, Discards, add, list_rows
+from spool.storage.ab_slots import HEAD_BYTES, SLOT_BYTES, SyncedSlots, read_slot
+from spool.storage.disk import FULL, open_to_read, opened
+from spool.storage.failpoint import reach
+from spool.throttle import Throttle
+from spool.words import reason_in_words
+
+log = logging.getLogger("bruce.keeper")
+
+UNKNOWN = 0xFFFFFFFF
+"""In the place of a uid: TCP gives none."""
+_UID_BYTES = 4
+MOST_SAMPLES = 16
+"""Of one reason: the newest."""
+HOUR_NS = 3_600_000_000_000
+READS = 4
+"""How many segments with refused messages to carry over at a time: each is read, and unpacked."""
+QUIET_S = 60.0
+"""Between two log lines about what was refused."""
+_NOTHING = np.empty((0, 7), np.int64)
+_TRIES = 5
+"""To look at a log whose segments are renamed or removed meanwhile."""
+_OVER_QUOTA = int(Reason.OVER_QUOTA)
+
+Rows = npt.NDArray[np.int64]
+"""int64[n, 7]: reason, messages, burst, received (ns), offset in the segment and length of the sample, uid of
+the sender."""
+
+
+class FrameTable:
+    """A table in memory, to which frames behind its last burst are added."""
+
+    def __init__(self, burst: int, slot: bytes) -> None:
+        """`slot`: as in the file, counting up to `burst`; empty for a new table."""
+        self.burst = burst
+        """The last burst that is counted."""
+        self.slot = np.frombuffer(slot or bytes(SLOT_BYTES), np.uint8).copy()
+
+    def add(self, chunk: Chunk) -> None:
+        """Count a run of good frames; skip those that are counted already."""
+        raise NotImplementedError
+
+    def read_frames(self, path: Path, known: Place | None = None, *, zeros: bool = True) -> None:
+        """Count the frames of a segment behind the last burst, also past damage. Raises BadSpool, OSError.
+
+        `known`: the end that a live keeper has committed; the frames up to it are counted already. `zeros`:
+        look for frames behind zeros, too, which takes the time to read them.
+        """
+        fd = open_plain(path)
+        try:
+            header, footer = header_of(fd, path), read_footer(fd)
+            number = int(header["number"])
+            tail = known[1].copy() if known and known[0] == number else tail_at_start(header)
+            scan = Scan(fd, tail, int(footer[0]["end"]) if footer else None)
+            if known:
+                scan.vouched = behind(known, number)
+            try:
+                while True:
+                    while chunk := scan.over(zeros=zeros):
+                        self.add(chunk)
+                    if (scan.stopped == END and not zeros) or skip_damage(scan) is None:
+                        return
+            finally:
+                self.burst = max(self.burst, int(scan.tail[BURST]))
+        finally:
+            os.close(fd)
+
+
+@dataclass(slots=True)
+class Sender:
+    """The totals of one uid."""
+
+    uid: int | None
+    """None: all uids that found no row of their own."""
+    stored: int = 0
+    refused: Counter[int] = field(default_factory=Counter)
+    """By reason."""
+
+    @property
+    def received(self) -> int:
+        """Stored and refused messages."""
+        return self.stored + self.refused.total()
+
+
+@kernel
+def count_senders(
+    slot: int, base: int, frames: npt.NDArray[np.int64], after: int, scratch: int, digest: int
+) -> int:
+    """Count good frames behind burst `after` in the slot at address `slot`; the last burst counted.
+
+    `base` is the address that offset 0 of the segment would have, `scratch` that of four bytes to work in.
+    """
+    for i in range(frames.shape[0]):
+        at = base + frames[i, 0]
+        burst, count, flags = load_i64(at + BURST_AT), load_u32(at + COUNT_AT), load_u16(at + FLAGS_AT)
+        if burst <= after:
+            continue
+        after = burst
+        first, begin = at + FRAME_HEAD_BYTES + 4 * count, 0
+        while begin < count:
+            uid, end = load_u32(first + 4 * begin) if flags & UIDS else UNKNOWN, begin + 1
+            while end < count and (not flags & UIDS or load_u32(first + 4 * end) == uid):
+                end += 1
+            store_u32(scratch, uid)
+            add(slot, scratch, 4, 0, frames[i, 3], digest, end - begin)
+            begin = end
+        end = at + FRAME_HEAD_BYTES + load_u32(at + BODY_BYTES_AT)
+        row = end - load_u32(at + DISCARD_BYTES_AT)
+        named = 4 if flags & SENDERS else 0
+        while row + 8 + named <= end:
+            store_u32(scratch, load_u32(row + 8) if named else UNKNOWN)
+            if load_u16(row) < REASONS:
+                add(slot, scratch, 4, load_u16(row), frames[i, 3], digest, load_u32(row + 4))
+            row += 8 + load_u16(row + 2)
+    return after
+
+
+class SenderCount(FrameTable):
+    """Messages by uid."""
+
+    def __init__(self, burst: int, slot: bytes) -> None:
+        super().__init__(burst, slot)
+        self._scratch = np.zeros(_UID_BYTES, np.uint8)
+
+    def add(self, chunk: Chunk) -> None:
+        base = address_of(chunk.data) - chunk.offset
+        slot, scratch = address_of(self.slot), address_of(self._scratch)
+        self.burst = int(count_senders(slot, base, chunk.frames, self.burst, scratch, digest_address()))
+
+    def take(self, uids: Counter[int], burst: int) -> None:
+        """Count messages by uid; all of them are in bursts up to this one."""
+        slot, scratch = address_of(self.slot), address_of(self._scratch)
+        for uid, number in uids.items():
+            self._scratch.view(np.uint32)[0] = uid
+            add(slot, scratch, _UID_BYTES, 0, 0, digest_address(), number)
+        self.burst = burst
+
+
+class SenderTable:
+    """The keeper's side: it counts what is committed as it reads it."""
+
+    def __init__(self, layout: Layout) -> None:
+        """Read the table, and the sealed segments behind it; a new table begins with the unsealed ones."""
+        self._path = layout.senders
+        self._slots: SyncedSlots | None = None
+        self._saved, slot = read_slot(layout.senders)
+        self._count = SenderCount(self._saved, slot)
+        self._fails = False
+        if self._saved:
+            _read_behind(layout, self._count, sealed=True)
+
+    def add(self, chunk: Chunk) -> None:
+        """Count frames that were read to be committed."""
+        self._count.add(chunk)
+
+    def begin(self, burst: int) -> None:
+        """Note that all frames were counted, and that the log ends with `burst`."""
+        if self._count.burst > burst:
+            # Frames that it counts did not survive: their burst numbers will be given out again.
+            log.warning("%s counts messages that are gone", self._path)
+            self._path.unlink(missing_ok=True)
+            self._count.burst, self._saved = burst, 0
+
+    def save(self, committed: int) -> None:
+        """Sync the table, if every burst that it counts is committed; `committed`: the last one that is."""
+        if self._count.burst == self._saved or self._count.burst > committed:
+            return
+        try:
+            self._slots = self._slots or SyncedSlots(self._path)
+            self._slots.put(self._count.slot[HEAD_BYTES:].tobytes(), self._count.burst)
+            self._saved, self._fails = self._count.burst, False
+        except (OSError, SpoolFull) as error:
+            if not self._fails:
+                log.warning("who sent how much cannot be written down: %s", error)
+            self._fails = True
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._slots:
+            self._slots.close()
+            self._slots = None
+
+
+def _read_behind(layout: Layout, count: SenderCount, *, sealed: bool, known: Place | None = None) -> bool:
+    """Count the frames of segments, all or only the sealed ones, behind the last burst and behind `known`.
+
+    False when a segment was not found by the name that it was listed under: it was renamed, or is counted.
+    """
+    found, whole = _list_behind(layout, count.burst, known, sealed=sealed)
+    for path in found:
+        try:
+            count.read_frames(path, known, zeros=False)
+        except FileNotFoundError:
+            whole = False
+        except BadSpool as error:
+            log.debug("%s is not counted by sender: %s", path, error)
+    return whole
+
+
+def _list_behind(layout: Layout, burst: int, known: Place | None, *, sealed: bool) -> tuple[list[Path], bool]:
+    """The segments with frames behind a burst, in order, and whether each of them could be opened."""
+    found, whole = list[Path](), True
+    for path in reversed(list_files(layout)):
+        try:
+            with opened(path) as file:
+                footer = read_footer(file.fileno())
+                if _is_counted(burst, path, file.fileno(), footer, known):
+                    break
+        except FileNotFoundError:
+            whole = False
+            continue
+        except ReadFailed as error:
+            log.warning("%s; what it holds is not counted by sender", error)
+            continue
+        if footer or not sealed:
+            found.append(path)
+    return found[::-1], whole
+
+
+def _is_counted(burst: int, path: Path, fd: int, footer: Footer | None, known: Place | None) -> bool:
+    """Whether all frames of a segment are counted."""
+    if footer:
+        return int(footer[0]["burst"]) <= burst
+    if known is None:
+        return False
+    try:
+        return int(header_of(fd, path)["number"]) < known[0]
+    except ReadFailed:
+        raise
+    except BadSpool:
+        return False  # the read that follows says what is wrong with it
+
+
+def _scan_heads_behind(layout: Layout, count: SenderCount, known: Place) -> bool:
+    """Count committed frames behind the last burst by a head scan; False when some were left out.
+
+    `known`: the end that a live keeper has committed.
+    """
+    last = int(known[1][BURST])
+    if last - count.burst > MOST_FRAMES:
+        return False
+    uids, begun = Counter[int](), count.burst
+    try:
+        for path, header, end in _segments_behind(layout, begun, known):
+            with opened(path) as file:
+                for run in runs(file.fileno(), entrance_of(header), end):
+                    uids.update(uids_of(run, begun))
+    except (BadSpool, FileNotFoundError):
+        return False
+    count.take(uids, max(begun, last))
+    return True
+
+
+def _segments_behind(layout: Layout, burst: int, known: Place) -> list[tuple[Path, Record, int]]:
+    """(path, header, last burst) of the segments with frames behind a burst, up to `known`, in order."""
+    number, last = known[0], int(known[1][BURST])
+    found: list[tuple[Path, Record, int]] = []
+    for path in reversed(list_files(layout)):
+        if last <= burst:
+            break
+        header = read_header(path)
+        if int(header["number"]) <= number:
+            found.insert(0, (path, header, last))
+            last = int(header["burst"])
+    return found
+
+
+def read_senders(layout: Layout) -> list[Sender]:
+    """The totals by uid, those with most messages first; empty without a table. Raises OSError.
+
+    For a new spool, whose table is not written yet, they come from its one segment.
+    """
+    for _ in range(_TRIES):
+        burst, slot = read_slot(layout.senders)
+        if not burst and not _is_new(layout):
+            return []
+        count = SenderCount(burst, slot)
+        known = vouched_for(layout) if interprets() else None
+        if known and not _scan_heads_behind(layout, count, known):
+            known = None
+        if _read_behind(layout, count, sealed=False, known=known):
+            break
+    return list_senders(count)
+
+
+def _is_new(layout: Layout) -> bool:
+    """Whether a log has only one segment, its first, and never had a table."""
+    paths = list_files(layout)
+    if len(paths) != 1 or layout.senders.exists():
+        return False
+    try:
+        return int(read_header(paths[0])["burst"]) == 0
+    except (BadSpool, FileNotFoundError):
+        return False
+
+
+def list_senders(count: SenderCount) -> list[Sender]:
+    """The totals in a table, those with most messages first."""
+    found: dict[int | None, Sender] = {}
+    for row in list_rows(count.slot):
+        uid = int.from_bytes(row.topic, "little") if row.topic else None
+        sender = found.setdefault(uid, Sender(uid))
+        if row.reason:
+            sender.refused[row.reason] += row.count
+        else:
+            sender.stored += row.count
+    return sorted(found.values(), key=lambda one: -one.received)
+
+
+@kernel
+def list_refused(base: int, frames: npt.NDArray[np.int64], after: int, out: Rows) -> int:
+    """Write the discard rows of good frames behind burst `after` to `out`; how many there are.
+
+    `base` is the address that offset 0 of the segment would have. Rows that do not fit in `out` are only
+    counted.
+    """
+    count = 0
+    for frame in range(frames.shape[0]):
+        at = base + frames[frame, 0]
+        burst = load_i64(at + BURST_AT)
+        if load_u32(at + DISCARDED_AT) == 0 or burst <= after:
+            continue
+        end = at + FRAME_HEAD_BYTES + load_u32(at + BODY_BYTES_AT)
+        row = end - load_u32(at + DISCARD_BYTES_AT)
+        named = 4 if load_u16(at + FLAGS_AT) & SENDERS else 0
+        while row + 8 + named <= end:
+            if count < out.shape[0]:
+                out[count, 0], out[count, 1], out[count, 2] = load_u16(row), load_u32(row + 4), burst
+                out[count, 3] = frames[frame, 3]
+                sample = row + 8 + named
+                length = min(load_u16(row + 2) - named, end - sample)
+                out[count, 4], out[count, 5] = sample - base, max(0, length)
+                out[count, 6] = load_u32(row + 8) if named else UNKNOWN
+            count += 1
+            row += 8 + load_u16(row + 2)
+    return count
+
+
+@kernel
+def add_refused(slot: int, base: int, rows: Rows, digest: int) -> None:
+    """Count rows of `list_refused` in the slot at address `slot`."""
+    for i in range(rows.shape[0]):
+        reason, length, sample = rows[i, 0], rows[i, 5], base + rows[i, 4]
+        if reason >= REASONS:
+            continue
+        topic = topic_bytes = 0
+        # The message is well-formed, but the sample may be cut within the topic.
+        if reason == _OVER_QUOTA and length >= LEAST_DATAGRAM_BYTES:
+            topic = sample + 12 + 4 * (load_u8(sample + 5) & 1)
+            topic_bytes = max(0, min(load_be16(topic - 2), length - (topic - sample), TOPIC_BYTES))
+        add(slot, topic, topic_bytes, reason, rows[i, 3], digest, rows[i, 1])
+
+
+class Refusals(FrameTable):
+    """Refused messages by topic and reason."""
+
+    def __init__(self, burst: int, slot: bytes) -> None:
+        super().__init__(burst, slot)
+        self._counted = burst
+        self.samples: dict[int, list[tuple[int, bytes]]] = {}
+        """(received, first bytes) of the newest, by reason."""
+        self.hours: Counter[tuple[int, int]] = Counter()
+        """The messages that were added, by reason and hour since the epoch."""
+
+    def read(self, path: Path) -> bool:
+        """Add the rows of a segment; whether it has, or had, any. Raises BadSpool, OSError."""
+        fd = open_to_read(path)
+        try:
+            header, footer = header_of(fd, path), read_footer(fd)
+        finally:
+            os.close(fd)
+        unused = path.suffix == SPARE and header["first_sequence"] < 0
+        if unused or (footer and not footer[0]["discarded"].any()):
+            return False
+        if not footer or int(footer[0]["burst"]) > self._counted:
+            self.read_frames(path)
+        return True
+
+    def add(self, chunk: Chunk) -> None:
+        base = address_of(chunk.data) - chunk.offset
+        count = list_refused(base, chunk.frames, self._counted, _NOTHING)
+        rows = np.empty((count, _NOTHING.shape[1]), np.int64)
+        list_refused(base, chunk.frames, self._counted, rows)
+        add_refused(address_of(self.slot), base, rows, digest_address())
+        pairs, at = np.unique(rows[:, [0, 3]] // [1, HOUR_NS], axis=0, return_inverse=True)
+        counts = np.bincount(at.ravel(), rows[:, 1], len(pairs)).astype(np.int64)
+        self.hours.update(dict(zip(map(tuple, pairs.tolist()), counts.tolist(), strict=True)))
+        for reason in np.unique(rows[:, 0]).tolist():
+            newest = rows[rows[:, 0] == reason][-MOST_SAMPLES:, 3:6]
+            found = [
+                (received, chunk.data[at - chunk.offset :][:length].tobytes())
+                for received, at, length in newest.tolist()
+            ]
+            self.samples[reason] = [*self.samples.get(reason, []), *found][-MOST_SAMPLES:]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Everything that was refused at intake and recorded in frames."""
+
+    discards: list[Discards]
+    samples: dict[int, list[tuple[int, bytes]]]
+    """(received, first bytes) of the newest in segments that are kept, by reason."""
+    hours: Mapping[tuple[int, int], int]
+    """By reason and hour since the epoch, of frames that the book does not count yet."""
+
+
+def read_refused(layout: Layout) -> Refused:
+    """Read the book, and the readable frames behind it. A daemon may be at work.
+
+    Raises BadSpool, OSError.
+    """
+    for _ in range(_TRIES):
+        book = read_slot(layout.refused)
+        found = Refusals(*book)
+        for path in list_files(layout):
+            for name in (path, path.with_suffix(SENT)):
+                try:
+                    found.read(name)
+                except FileNotFoundError:
+                    continue
+                except ReadFailed as error:
+                    log.warning("what was refused there is known by reason alone: %s", error)
+                break
+        # A segment that was removed meanwhile is counted in the book, which was read before: read it again.
+        if read_slot(layout.refused)[0] == book[0]:
+            break
+    return Refused(list_rows(found.slot), found.samples, found.hours)
+
+
+def carry_over(layout: Layout, leaving: Sequence[int]) -> list[int]:
+    """Carry the rows of segments over to the book. Returns the segments that may be removed now.
+
+    `leaving`: the first sequences of segments that are called sent, in order. Rows of undelivered segments
+    before them are counted with them, since a slot counts all bursts up to one. Room for messages is worth
+    more than a name beside a number: when there is no room for the book, all may go. Raises OSError.
+    """
+    found, gone, read = Refusals(*read_slot(layout.refused)), list[int](), 0
+    for first, suffix in layout.list_segments():
+        if len(gone) == len(leaving) or (gone and read >= READS):
+            break
+        try:
+            read += found.read(layout.segment(first, suffix))
+        except (BadSpool, OSError) as error:
+            log.warning("what a segment that goes has refused is known by reason alone: %s", error)
+        if first in leaving:
+            gone.append(first)
+    if read:
+        _write(layout, found)
+    return gone
+
+
+def _write(layout: Layout, found: Refusals) -> None:
+    try:
+        # Also without new rows: the file that was read may be in memory only.
+        with SyncedSlots(layout.refused) as book:
+            if found.burst > book.burst:
+                book.put(found.slot[HEAD_BYTES:].tobytes(), found.burst)
+    except (SpoolFull, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in FULL:
+            raise
+        log.warning("what segments that go have refused is known by reason alone: %s", error)
+    reach("retire.counted")
+
+
+def compile_kernels() -> None:
+    """Compile the kernels that counting takes, or load them from the cache."""
+    count_senders(0, 0, np.empty((0, ROW), np.int64), 0, 0, digest_address())
+    list_refused(0, np.empty((0, ROW), np.int64), 0, _NOTHING)
+    add_refused(0, 0, _NOTHING, 0)
+
+
+class RefusalLog:
+    """Logs what was refused since the last line."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._throttle = Throttle(QUIET_S, clock=clock)
+        self._before: Counter[int] | None = None
+
+    def note(self, tail: Tail, ledger: Iterable[Discards]) -> None:
+        """Take the present totals of frames and ledger; those of the first call are not logged."""
+        totals = Counter({reason: int(count) for reason, count in enumerate(tail[DISCARDED:])})
+        for row in ledger:
+            totals[row.reason] += row.count
+        if self._before is None:
+            self._before = totals
+        if not (news := totals - self._before) or not self._throttle.due():
+            return
+        listed = ", ".join(
+            f"{count} {reason_in_words(reason_name(reason))}" for reason, count in news.most_common()
+        )
+        # Of messages that had no room neither senders nor bytes are kept.
+        others = " the others" if Reason.SPOOL_FULL in news else " them"
+        further = f"`brucectl status` says who sent{others}, `brucectl discards` has samples"
+        log.warning(
+            "%s discarded at intake: %s%s",
+            "1 message was" if news.total() == 1 else f"{news.total():,} messages were",
+            listed,
+            f"; {further}" if set(news) - {Reason.SPOOL_FULL} else "",
+        )
+        self._before = totals

@@ -1,0 +1,408 @@
+"""The keeper: a process of its own for everything that may wait for the disk.
+
+It makes spare segments ahead of need, commits what was written, seals full segments, and retires delivered
+ones. A word in the shared state says whether the spool is full. Only the keeper changes the files of the log;
+the appender stores bytes, the deliverer reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import select
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from spool.errors import ReadFailed, SpoolFull
+from spool.format.frame import BURST, DISCARDED, POSITION, SEQUENCE, STORED
+from spool.format.scan import Chunk
+from spool.format.segment import Identity
+from spool.index.index import Index
+from spool.index.segment_list import RETRY_S
+from spool.layout import SPARE, Layout
+from spool.log.committer import Committer
+from spool.log.intake_totals import RefusalLog, SenderTable
+from spool.log.quotas import LOOK_S, Quotas
+from spool.log.retention import Ages, Packer, Stock, expired, undelivered, waiting_bytes
+from spool.options import ALWAYS, LEAST, Full, SpoolOptions, WhenFull, fullness, give_up, most_spares, want
+from spool.shared.ledger import LedgerCopy, read_ledger
+from spool.shared.state import Field, History, SharedState, no_beat
+from spool.storage.ab_slots import make_slots
+from spool.storage.disk import free_bytes, is_regular
+from spool.storage.failpoint import reach
+
+log = logging.getLogger("bruce.keeper")
+
+AHEAD_S = 6.0
+"""Spares last at least this long at the present rate: a disk that stalls must not stop intake."""
+RATE_S = 0.5
+EVICTION_S = 30.0
+"""The time the delivery worker has to discard the oldest messages; then the newest are discarded."""
+_PATIENCE = 20
+"""While there is no room and nothing changes, the search for room may take a twentieth of the time."""
+
+_THEN = {
+    WhenFull.DISCARD_NEWEST: "new messages are discarded until there is room",
+    WhenFull.BLOCK: "senders wait until there is room",
+    WhenFull.DISCARD_OLDEST: "new messages are discarded: there is nothing older to give up",
+}
+
+
+class Provision:
+    """The keeper's provision of segments."""
+
+    def __init__(self, stock: Stock, shared: SharedState, number: int) -> None:
+        """Offer the spares that exist behind segment `number`."""
+        self._stock, self._shared = stock, shared
+        options = stock.options
+        self._when_full = WhenFull[options.when_full.upper()]
+        self._most = most_spares(options.max_bytes, options.segment_bytes)
+        self._least = min(LEAST, self._most)
+        self.next_spare = number + 1
+        while is_regular(stock.layout.segment(self.next_spare, SPARE)):
+            self.next_spare += 1
+        self.rate = 0.0
+        """Bytes a second."""
+        self._counted: int | None = None
+        self._seen = (0, 0)
+        self._counted_at = self._again_at = self._asked_at = 0.0
+        shared.words[Field.WHEN_FULL] = self._when_full
+        shared.words[Field.EVICT] = 0
+        self._offer(number)
+
+    def restock(self, written: int, log_bytes: int) -> None:
+        """Make spares for AHEAD_S at the present rate; when there is no room, tell the appender.
+
+        `written`: the number of the segment in use. `log_bytes`: all bytes ever written, near enough for a
+        rate.
+        """
+        ahead = self._ahead(log_bytes)
+        if time.monotonic() < self._again_at and self._situation() == self._seen:
+            return
+        while self.next_spare <= written + ahead:
+            started = time.monotonic()
+            try:
+                self._stock.make_spare(self.next_spare)
+            except SpoolFull as error:
+                self._lack(error, self.next_spare - 1 - written)
+                self._again_at = started + _PATIENCE * (time.monotonic() - started)
+                self._seen = self._situation()
+                return
+            reach("roll.made")
+            self.next_spare += 1
+            self._offer(written)
+
+    def _situation(self) -> tuple[int, int]:
+        """The low watermark and the filesystem's free bytes: one must change before there can be room."""
+        free, _ = free_bytes(self._stock.layout.segments)
+        return int(self._shared.words[Field.LOW_WATERMARK]), free
+
+    def _ahead(self, log_bytes: int) -> int:
+        """How many segments to have beyond the one in use."""
+        now = time.monotonic()
+        if self._counted is None:
+            self._counted, self._counted_at = log_bytes, now
+        elif now - self._counted_at >= RATE_S:
+            self.rate = (log_bytes - self._counted) / (now - self._counted_at)
+            self._counted, self._counted_at = log_bytes, now
+        ahead = 1 + max(1, math.ceil(self.rate * AHEAD_S / self._stock.options.segment_bytes))
+        return min(ahead, self._most)
+
+    def _offer(self, written: int) -> None:
+        """Let the appender have the spares; after the spool was full, only when there are enough of them."""
+        words, spares = self._shared.words, self.next_spare - 1 - written
+        before = Full(int(words[Field.FULL]))
+        if before and fullness(before, spares, self._least, Full.ROOM):
+            return
+        words[Field.SPARE] = self.next_spare - 1
+        if before:
+            log.warning("there is room again; new messages are accepted")
+        words[Field.FULL] = Full.ROOM
+
+    def _lack(self, error: SpoolFull, spares: int) -> None:
+        """Without room for one more spare: have messages discarded, or say that the spool is full."""
+        words = self._shared.words
+        short = spares < self._least
+        if self._when_full is WhenFull.DISCARD_OLDEST and short and self._evict():
+            return
+        before = Full(int(words[Field.FULL]))
+        found = fullness(before, spares, self._least, error.why)
+        if found and not before:
+            words[Field.FULL_SINCE_NS] = time.time_ns()
+            log.error("%s; %s", error, _THEN[self._when_full])
+        words[Field.FULL] = found
+
+    def _evict(self) -> bool:
+        """Have the oldest messages discarded; False when there are none, or no process does it in time."""
+        words, now, options = self._shared.words, time.monotonic(), self._stock.options
+        low_watermark = int(words[Field.LOW_WATERMARK])
+        if low_watermark >= words[Field.EVICT]:
+            asked = want(options.max_bytes, options.segment_bytes)
+            limit = give_up(undelivered(self._stock.layout, low_watermark), asked)
+            if limit is None or limit <= low_watermark:
+                return False
+            log.warning("no room: undelivered messages below %d are discarded", limit)
+            words[Field.EVICT], self._asked_at = limit, now
+        return now - self._asked_at < EVICTION_S
+
+
+REST_S, IDLE_S = 1.0, 0.2
+"""Longest sleep without a bell: with nothing to look after, and with something."""
+SLICE_S = 0.02
+"""While little is written: between two looks whether sync_bytes are reached."""
+COPY_S = 1.0
+"""Between two copies of the ledger, and of the totals by uid."""
+STANDS_S = 0.02
+"""Between two attempts to commit while the synced watermark is stuck at damage or a suspect segment."""
+UNREAD_S = 1.0
+"""Between two attempts to read back what the disk gives an error for: each may take it seconds."""
+EXPIRE_S = 1.0
+"""Between two looks for delivered segments that may go."""
+
+
+class Pauses(NamedTuple):
+    """Seconds between two attempts of a keeper at the same thing."""
+
+    quotas: float = LOOK_S
+    """To look which topics are over their quota."""
+    unread: float = UNREAD_S
+    """To read back what is not committed."""
+    seal: float = RETRY_S
+    """To seal a segment that the disk gave an error for."""
+
+
+PAUSES = Pauses()
+
+
+class Keeper:
+    """The keeper of one spool."""
+
+    def __init__(  # noqa: PLR0913  (each is another part's)
+        self,
+        layout: Layout,
+        identity: Identity,
+        options: SpoolOptions,
+        shared: SharedState,
+        *,
+        bell: int,
+        announce: Callable[[], None],
+        pauses: Pauses = PAUSES,
+    ) -> None:
+        """`bell`: the eventfd that the appender rings. `announce`: called when the watermark moves."""
+        self.stopping = False
+        self.beat: Callable[[], None] = no_beat
+        self._layout, self._options, self._shared = layout, options, shared
+        self._bell, self._announce, self._unread_s = bell, announce, pauses.unread
+        self._index = Index(layout.index, identity.spool, identity.boot)
+        with suppress(SpoolFull):
+            # While there is room for it.
+            make_slots(layout.refused)
+        self._stock = Stock(layout, identity, options)
+        self._stock.leaving = self._save_senders
+        self._quotas = Quotas(layout, shared, options.quotas, options.max_bytes, look_s=pauses.quotas)
+        self._committer = Committer(layout, self._index, shared, retry_s=pauses.seal)
+        self._senders = SenderTable(layout)
+        self._committer.seen = self._see
+        if self._committer.commit_all():
+            self._senders.begin(self._committed())
+        reach("recover.walked")
+        # Behind the last segment in use, even if it cannot be committed whole.
+        self._provision = Provision(self._stock, shared, max(self._committer.number, self._committer.last))
+        self._ages = Ages(layout.ages)
+        self._history = History(shared.words)
+        self._refusals = RefusalLog()
+        shared.words[Field.MAX_BYTES] = options.max_bytes
+        shared.words[Field.MIN_FREE_BYTES] = -1 if options.min_free_bytes is None else options.min_free_bytes
+        self._synced_at, self._expired_at = time.monotonic(), -math.inf
+        self._retired = (0, 0)
+        self._stands = self._unread = False
+        self._again_at = -math.inf
+        self._packer = Packer(layout) if options.recompress else None
+        self._ledger: LedgerCopy | None = None
+        self._copied_at, self._copy_fails = -math.inf, False
+        self._announce()
+
+    def run(self) -> None:
+        """Work until `stopping` is set; then commit the rest, and seal."""
+        while not self.stopping:
+            self.beat()
+            self.step()
+            self._wait()
+        # The supervisor has stopped the appender before.
+        self._committer.ended = True
+        self.commit()
+        # Once more, in case a sync has failed: from a fresh file.
+        self.commit()
+        self._committer.seal_last()
+        if self._packer:
+            self._packer.close()
+        if self._options.keep_delivered_hours is not None:
+            self._ages.save()
+        self._copied_at = -math.inf
+        self._copy_books()
+        self._senders.close()
+        if self._ledger:
+            self._ledger.close()
+            self._ledger = None
+        self._index.close()
+
+    def step(self) -> None:
+        """Do everything that is due now. An OSError shows in the shared state until a commit succeeds."""
+        try:
+            self.commit()
+            self._retire()
+            self._expire()
+            self._restock()
+            self._quotas.look()
+            self._committer.seal_one()
+            if self._packer:
+                self._packer.step()
+            self._copy_books()
+            if self._history.due():
+                self._note_history()
+        except OSError as error:
+            self._shared.words[Field.SYNC_ERROR] = error.errno or -1
+            raise
+
+    def commit(self) -> None:
+        """Commit what the appender announced."""
+        word = int(self._shared.words[Field.WRITTEN])
+        self._synced_at, self._stands = time.monotonic(), False
+        if word == int(self._shared.words[Field.SYNCED]):
+            return
+        if time.monotonic() < self._again_at and not self.stopping:
+            self._stands = True
+            return
+        before = int(self._shared.words[Field.SYNCED])
+        try:
+            self._committer.commit(*self._shared.place(Field.WRITTEN))
+            self._unread = False
+        except ReadFailed as error:
+            self._note_unread(error)
+        reach("sync.published")
+        self._stands = before == int(self._shared.words[Field.SYNCED])
+        self._announce()
+
+    def _note_unread(self, error: ReadFailed) -> None:
+        """The segment in use cannot be read back: nothing behind that position is synced, or delivered."""
+        self._shared.words[Field.SYNC_ERROR] = error.errno or -1
+        self._again_at = time.monotonic() + self._unread_s
+        if not self._unread:
+            log.error("%s; what is not committed waits for it, and is tried again every second", error)
+        self._unread = True
+
+    def _see(self, first: int, chunk: Chunk) -> None:
+        """Count frames that are about to be committed."""
+        self._quotas.add(first, chunk)
+        self._senders.add(chunk)
+
+    def _committed(self) -> int:
+        """The last committed burst."""
+        return int(self._committer.tail[BURST])
+
+    def _save_senders(self) -> None:
+        self._senders.save(self._committed())
+
+    def _copy_books(self) -> None:
+        """Sync the totals kept beside the log, so that power loss takes at most COPY_S of them."""
+        if time.monotonic() - self._copied_at < COPY_S:
+            return
+        self._copied_at = time.monotonic()
+        self._save_senders()
+        self._copy_ledger()
+
+    def _copy_ledger(self) -> None:
+        try:
+            self._ledger = self._ledger or LedgerCopy(self._layout.ledger)
+            self._ledger.update()
+            self._copy_fails = False
+        except (OSError, SpoolFull) as error:
+            if not self._copy_fails:
+                log.warning(
+                    "power loss may take what the ledger counts, which could not be synced: %s", error
+                )
+            self._copy_fails = True
+
+    def _wait(self) -> None:
+        """Sleep until something is written, and its interval is over or sync_bytes are reached."""
+        words = self._shared.words
+        if words[Field.WRITTEN] == words[Field.SYNCED]:
+            words[Field.KEEPER_WAITS] = 1
+            if words[Field.WRITTEN] == words[Field.SYNCED]:
+                self._sleep(IDLE_S if self._has_work() else REST_S)
+            words[Field.KEEPER_WAITS] = 0
+        if self._stands:
+            time.sleep(STANDS_S)
+        interval = 0.0 if self._options.sync == ALWAYS else self._options.sync_interval_ms / 1000
+        while (
+            left := self._synced_at + interval - time.monotonic()
+        ) > 0 and self._unsynced() < self._options.sync_bytes:
+            time.sleep(min(left, self._slice(interval)))
+
+    def _slice(self, interval: float) -> float:
+        """How long, in s, to sleep until the next look at what is written; `interval`: between two syncs."""
+        much = self._unsynced() > self._options.sync_bytes // 8
+        return interval / 8 if much else max(interval / 8, SLICE_S)
+
+    def _has_work(self) -> bool:
+        """Whether there is something to do that no bell rings for."""
+        return bool(self._shared.words[Field.FULL] or self._committer.is_behind or self._quotas.looks)
+
+    def _sleep(self, seconds: float) -> None:
+        if select.select([self._bell], [], [], seconds)[0]:
+            os.eventfd_read(self._bell)
+
+    def _unsynced(self) -> int:
+        """Bytes written and not synced; sync_bytes if they are in more than one segment."""
+        written, synced = (self._shared.place(f) for f in (Field.WRITTEN, Field.SYNCED))
+        return written[1] - synced[1] if written[0] == synced[0] else self._options.sync_bytes
+
+    def _restock(self) -> None:
+        """Make spares, and publish how much room there is."""
+        log_bytes = self._committer.number * self._options.segment_bytes + int(self._committer.tail[POSITION])
+        self._provision.restock(self._written(), log_bytes)
+
+    def _note_history(self) -> None:
+        """Add a sample to the history, for rates."""
+        words, tail = self._shared.words, self._committer.tail
+        low_watermark, end = int(words[Field.LOW_WATERMARK]), int(tail[SEQUENCE])
+        ledger = read_ledger(self._layout.ledger)
+        refused = int(tail[DISCARDED:].sum()) + sum(row.count for row in ledger)
+        self._refusals.note(tail, ledger)
+        self._history.note(
+            int(tail[STORED]) + refused,
+            int(words[Field.DELIVERED]),
+            int(words[Field.DISCARDED]) + refused,
+            waiting_bytes(undelivered(self._layout, low_watermark), end, int(tail[POSITION]), low_watermark),
+        )
+
+    def _written(self) -> int:
+        """The number of the segment in use, even if it cannot be committed whole."""
+        committer = self._committer
+        return max(self._shared.place(Field.WRITTEN)[0], committer.number, committer.last)
+
+    def _retire(self) -> None:
+        """Rename segments whose messages are all resolved: they are called sent from then on."""
+        due = int(self._shared.words[Field.LOW_WATERMARK]), self._committer.number
+        if due != self._retired:
+            self._stock.retire(due[0])
+            self._retired = due
+
+    def _expire(self) -> None:
+        """Remove delivered segments whose time is over, or whose room is needed."""
+        now = time.monotonic()
+        if now - self._expired_at < EXPIRE_S:
+            return
+        self._expired_at = now
+        keep_bytes, hours = self._options.keep_delivered_bytes, self._options.keep_delivered_hours
+        self._stock.give_back_reserve()
+        if keep_bytes is None and hours is None:
+            return
+        sent = self._stock.sent()
+        ages = self._ages.note(first for first, _ in sent) if hours is not None else {}
+        rows = [(first, size, ages.get(first, 0.0)) for first, size in sent]
+        if gone := expired(rows, keep_bytes, None if hours is None else hours * 3600.0):
+            self._stock.remove(gone)

@@ -1,0 +1,216 @@
+"""The discard file: discarded messages as they were received, so that they can be sent again.
+
+    FILE, FILE.1     the younger and the older of two generations; each grows to a size, then the next begins
+    file   := magic:"brucedis" version:u32=1 zero:u32 record*
+    record := check:u64 magic:"bdis" bytes:u32 reason:u32 zero:u32 spool:16 bytes sequence:u64 time:u64
+              datagram, padded with zeros to a multiple of 8
+
+Little-endian. `check` is the xxh3 of the record behind it, without the padding; `bytes` counts the datagram;
+`reason` is a spool.format.wire.Reason; `time` is when the message was discarded, in ns since the epoch. After
+a host crash, the next writer cuts off a half-written record; readers skip it, and go on at the next whole
+record. A message can be in the file twice, with the same sequence number.
+
+A writer holds a flock on FILE: the daemon takes turns with a job's driver on the same host, which writes for
+spools whose daemon is dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from spool.errors import BadSpool
+from spool.format.segment_format import MAX_BODY_BYTES
+from spool.native.digest import digest
+from spool.storage.disk import open_or_make, open_to_read, read_at, sync_directory, write_at
+
+HEAD = b"brucedis" + (1).to_bytes(4, "little") + bytes(4)
+RECORD_MAGIC = b"bdis"
+_RECORD = np.dtype(
+    [
+        ("check", "<u8"),
+        ("magic", "S4"),
+        ("bytes", "<u4"),
+        ("reason", "<u4"),
+        ("zero", "<u4"),
+        ("spool", "V16"),
+        ("sequence", "<u8"),
+        ("time_ns", "<u8"),
+    ]
+)
+_CHECKED_FROM = 8
+PATIENCE_S = 5.0
+"""How long to wait for another writer, which syncs some MiB."""
+PAUSE_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """One message of the file."""
+
+    spool: bytes
+    """The uuid of the spool that it was in."""
+    sequence: int
+    reason: int
+    time_ns: int
+    datagram: bytes
+
+
+def encode_record(message: GivenUp) -> bytes:
+    """A record, padding included."""
+    record = np.zeros((), _RECORD)
+    record["magic"], record["bytes"], record["reason"] = RECORD_MAGIC, len(message.datagram), message.reason
+    record["spool"] = np.frombuffer(message.spool, "V16")[0]
+    record["sequence"], record["time_ns"] = message.sequence, message.time_ns
+    rest = record.tobytes()[_CHECKED_FROM:] + message.datagram
+    return digest(rest).to_bytes(8, "little") + rest + bytes(-len(rest) % 8)
+
+
+def decode_record(data: bytes, at: int) -> tuple[GivenUp, int] | None:
+    """(the record at an offset, the offset behind it); None when no whole one is there."""
+    if len(data) - at < _RECORD.itemsize or data[at + 8 : at + 12] != RECORD_MAGIC:
+        return None
+    record = np.frombuffer(data, _RECORD, 1, at)[0]
+    length = int(record["bytes"])
+    end = at + _RECORD.itemsize + length
+    if length > MAX_BODY_BYTES or end > len(data):
+        return None
+    if digest(data[at + _CHECKED_FROM : end]) != int(record["check"]):
+        return None
+    datagram = data[at + _RECORD.itemsize : end]
+    spool, sequence = record["spool"].tobytes(), int(record["sequence"])
+    found = GivenUp(spool, sequence, int(record["reason"]), int(record["time_ns"]), datagram)
+    return found, end + -end % 8
+
+
+def older(path: Path) -> Path:
+    """The path of the older generation."""
+    return path.with_name(path.name + ".1")
+
+
+def _records(data: bytes) -> Iterator[tuple[GivenUp, int]]:
+    """(record, the offset behind it) of each whole one in a file's bytes."""
+    at = len(HEAD)
+    while 0 < at < len(data):
+        found = decode_record(data, at)
+        if found:
+            yield found
+            at = found[1]
+        else:
+            at = _next_record(data, at)
+
+
+def _next_record(data: bytes, at: int) -> int:
+    """The next offset where a record may begin, behind one without a whole record; -1 when there is none."""
+    following = data.find(RECORD_MAGIC, at + 9)
+    while following >= 0 and following % 8:
+        following = data.find(RECORD_MAGIC, following + 1)
+    return following - 8 if following >= 0 else -1
+
+
+def read_file(path: Path) -> Iterator[GivenUp]:
+    """The whole records of one generation, in order; none when there is no file.
+
+    Raises BadSpool when the file is something else, OSError.
+    """
+    try:
+        fd = open_to_read(path, links=True)
+    except FileNotFoundError:
+        return
+    try:
+        data = read_at(fd, os.fstat(fd).st_size, 0)
+    finally:
+        os.close(fd)
+    if not data.startswith(HEAD) and not HEAD.startswith(data):
+        raise BadSpool(f"{path} is no discard file of a version that is known here")
+    yield from (message for message, _ in _records(data))
+
+
+def read_discard_file(path: Path) -> Iterator[GivenUp]:
+    """All messages of both generations, the older one first; each once. Raises BadSpool, OSError."""
+    seen = set()
+    for generation in (older(path), path):
+        for message in read_file(generation):
+            if (message.spool, message.sequence) not in seen:
+                seen.add((message.spool, message.sequence))
+                yield message
+
+
+class DiscardFile:
+    """The file, for one of its writers."""
+
+    def __init__(self, path: Path, most_bytes: int, *, patience_s: float = PATIENCE_S) -> None:
+        """A generation grows to `most_bytes`, or to one record. `patience_s`: to wait for another writer."""
+        self.path, self._most, self._patience_s = path, most_bytes, patience_s
+        self._known: tuple[int, int] | None = None
+        """Inode and size after our last write; if another process has written since, search for the end."""
+
+    def append(self, messages: Sequence[GivenUp]) -> None:
+        """Write messages, durably. Raises BadSpool, OSError; then some may be in it: write all again."""
+        records = [encode_record(message) for message in messages]
+        while records:
+            records = self._fill(records)
+
+    def _fill(self, records: list[bytes]) -> list[bytes]:
+        """Write the records that fit into this generation, at least one; return the rest for the next one."""
+        known, self._known = self._known, None
+        with self._turn() as fd:
+            found = os.fstat(fd)
+            end = found.st_size if (found.st_ino, found.st_size) == known else self._find_end(fd)
+            first, taken = end, 0
+            for record in records:
+                if end > len(HEAD) and end + len(record) > self._most:
+                    break
+                end, taken = end + len(record), taken + 1
+            write_at(fd, b"".join(records[:taken]), first)
+            os.fdatasync(fd)
+            if taken < len(records):
+                os.rename(self.path, older(self.path))
+            else:
+                # After a failed write or sync the content is unknown.
+                self._known = found.st_ino, end
+        return records[taken:]
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[int]:
+        """A descriptor of the younger generation, while no other process writes to it. Raises OSError."""
+        end = time.monotonic() + self._patience_s
+        while True:
+            fd = open_or_make(self.path, links=True)
+            try:
+                if self._is_ours(fd):
+                    yield fd
+                    return
+            finally:
+                os.close(fd)
+            if time.monotonic() > end:
+                raise OSError(errno.EWOULDBLOCK, "another process has been writing to it for some seconds")
+            time.sleep(PAUSE_S)
+
+    def _is_ours(self, fd: int) -> bool:
+        """Whether no other process writes to it now, and it is still the younger generation."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.fstat(fd).st_ino == self.path.stat().st_ino
+        except (BlockingIOError, FileNotFoundError):
+            return False
+
+    def _find_end(self, fd: int) -> int:
+        """The offset behind the last whole record, where the file is cut; in a new file, behind its head."""
+        data = read_at(fd, os.fstat(fd).st_size, 0)
+        if HEAD.startswith(data[: len(HEAD)]):
+            end = max((end for _, end in _records(data)), default=len(HEAD))
+            write_at(fd, HEAD, 0)
+            os.ftruncate(fd, end)
+            os.fdatasync(fd)
+            sync_directory(self.path.parent)
+            return end
+        raise BadSpool(f"{self.path} is no discard file; name another one in [dispatch] discard_file")

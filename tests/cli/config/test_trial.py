@@ -1,0 +1,85 @@
+"""The effect of a reload: which workers are replaced, and which settings wait for a restart."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.commands.config import check
+from cli.config.config import Config, load_config
+from cli.config.trial import FIXED, Change, compare
+from cli.terminal.errors import ConfigError
+
+OLD = load_config(environ={"BRUCE_KAFKA_BOOTSTRAP_SERVERS": "a:1"}, uid=0)
+
+
+def changed(table: str, **values: Any) -> Config:
+    """OLD with other values in one table."""
+    return dataclasses.replace(OLD, **{table: dataclasses.replace(getattr(OLD, table), **values)})
+
+
+def test_nothing_changed() -> None:
+    """The same settings from another file replace no worker."""
+    new = dataclasses.replace(OLD, file=Path("/elsewhere"), first_try=True)
+    assert compare(OLD, new) == Change(new, [], [])
+
+
+@pytest.mark.parametrize(
+    ("new", "roles"),
+    [
+        (changed("spool", max_bytes=1 << 30), ["keeper"]),
+        (changed("spool", sync_interval_ms=1), ["keeper"]),
+        (changed("spool", quotas={b"t": 0.5}), ["keeper", "delivery"]),
+        (changed("dispatch", window_messages=7), ["delivery"]),
+        (changed("dispatch", engine="spark"), ["delivery"]),
+        (changed("dispatch", kafka={"bootstrap.servers": "b:1"}), ["delivery"]),
+        (changed("dispatch", topics={"t": {"acks": "1"}}), ["delivery"]),
+        (dataclasses.replace(OLD, partitioners={"t": "crc32"}), ["delivery"]),
+        (
+            dataclasses.replace(changed("spool", sync_bytes=1 << 20), partitioners={"t": "any"}),
+            ["keeper", "delivery"],
+        ),
+    ],
+)
+def test_whoever_has_the_setting_is_replaced(new: Config, roles: list[str]) -> None:
+    """Only the workers that use the setting are replaced."""
+    assert compare(OLD, new) == Change(new, roles, [])
+
+
+@pytest.mark.parametrize(("table", "key"), FIXED)
+def test_what_is_decided_at_the_start(table: str, key: str) -> None:
+    """The setting stays as it was, is named, and replaces no worker; other changes take effect."""
+    new = changed(table, **{key: "other"})
+    assert compare(OLD, new) == Change(OLD, [], [f"[{table}] {key}"])
+    both = dataclasses.replace(new, partitioners={"t": "crc32"})
+    change = compare(OLD, both)
+    assert (change.roles, change.kept) == (["delivery"], [f"[{table}] {key}"])
+    assert change.config == dataclasses.replace(OLD, partitioners={"t": "crc32"})
+
+
+def test_a_spool_too_small_for_its_segments() -> None:
+    """A max_bytes that fits the configured segments, but not the existing ones, is refused."""
+    small = changed("spool", segment_bytes=1 << 20, max_bytes=4 << 20)
+    with pytest.raises(ConfigError, match="max_bytes"):
+        compare(OLD, small)
+
+
+@pytest.mark.parametrize(
+    ("acks", "words"),
+    [
+        ("0", "messages that are lost on the way count as delivered"),
+        ("1", "are lost with that broker"),
+        ("all", None),
+    ],
+)
+def test_weak_acks(acks: str, words: str | None, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """`config check` warns of acks that give away at_least_once, and says that the daemon would start."""
+    file = tmp_path / "bruce.toml"
+    file.write_text(f'[kafka]\n"bootstrap.servers" = "a:1"\n"acks" = "{acks}"\n')
+    check(config=file)
+    said = capsys.readouterr()
+    assert said.out == f"fine: {file}\n"
+    assert (words is None and not said.err) or (words is not None and words in said.err)

@@ -1,0 +1,53 @@
+"""The status line for a service manager, and the workers."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from cli.status import snapshot
+from cli.status.snapshot import ROLES, list_workers, status_line
+from spool.options import Full, WhenFull
+from spool.shared.state import WORKER_WORDS, Field, SharedState
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> SharedState:
+    """The shared state of a daemon with nothing to report."""
+    return SharedState(tmp_path / "page")
+
+
+def test_what_was_done(shared: SharedState) -> None:
+    """The line when all is well."""
+    shared.words[[Field.DELIVERED, Field.DISCARDED]] = (1234, 5)
+    assert status_line(shared.words) == "messages are taken in; 1,234 delivered, 5 discarded"
+
+
+def test_what_is_wrong_comes_first(shared: SharedState) -> None:
+    """Problems of delivery come before those of room, and these before the intake pause; one line each."""
+    shared.words[Field.HELD] = 1
+    assert status_line(shared.words) == "the intake is stopped by an operator: senders wait"
+    shared.words[[Field.FULL, Field.WHEN_FULL, Field.FULL_SINCE_NS]] = (Full.MAX_BYTES, WhenFull.BLOCK, 1)
+    assert status_line(shared.words).startswith("the spool is full since ")
+    shared.write_text(Field.TROUBLE, "no broker can be reached")
+    assert status_line(shared.words) == "no broker can be reached"
+
+
+def test_a_worker_that_does_nothing(shared: SharedState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence is measured from the last beat; one that never beats is not watched."""
+    rows = shared.words[Field.WORKERS :].reshape(-1, WORKER_WORDS)
+    rows[: len(ROLES), 0] = os.getpid()
+    for role in ("ingest", "delivery"):
+        shared.beat(ROLES.index(role))
+    monkeypatch.setattr(snapshot, "_alive", lambda _: True)
+    monkeypatch.setattr(snapshot, "waits_for_disk", lambda _: True)
+    now = time.monotonic_ns()
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now)
+    assert {one.silent_seconds for one in list_workers(shared.words)} == {None}
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now + 3600 * 10**9)
+    silent = [one for one in list_workers(shared.words) if one.silent_seconds is not None]
+    assert [one.role for one in silent] == ["ingest", "delivery"]
+    assert all(one.silent_seconds and one.silent_seconds >= 3600 and not one.hangs for one in silent)

@@ -1,0 +1,111 @@
+"""Output: for people on a terminal, for programs in a pipe."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from cli.terminal.output import FILE, complain, show_json, show_rows, topic_name
+
+ROWS = [("clicks", 12), ("[red]views[/red]", 3456)]
+
+
+def shown(*, terminal: bool) -> str:
+    """The output of show_rows to a terminal or elsewhere."""
+    file = io.StringIO()
+    show_rows(["topic", "messages"], ROWS, console=Console(file=file, force_terminal=terminal, width=60))
+    return file.getvalue()
+
+
+def test_piped_rows_are_plain() -> None:
+    """In a pipe: one row per line, tabs between, no heads, no colour, and no markup read into the data."""
+    assert shown(terminal=False) == "clicks\t12\n[red]views[/red]\t3456\n"
+
+
+def test_terminal_rows_are_a_table() -> None:
+    """On a terminal: heads, columns in line, numbers to the right, and no markup read into the data."""
+    lines = shown(terminal=True).splitlines()
+    assert "topic" in lines[0]
+    assert "messages" in lines[0]
+    assert lines[1].startswith("clicks ")
+    assert lines[2].startswith("[red]views[/red]")
+    assert lines[1].rstrip().endswith("  12")
+
+
+def test_what_is_too_wide_is_paragraphs() -> None:
+    """On a narrow terminal each row is a paragraph, a line for each head, uncut; rows that fit are tables."""
+
+    def lines(width: int) -> list[list[str]]:
+        file = io.StringIO()
+        console = Console(file=file, force_terminal=True, width=width)
+        show_rows(("topic", "messages", "bytes"), [("clicks", 12, 34567), ("b", 3, 4)], console=console)
+        return [line.split() for line in file.getvalue().splitlines()]
+
+    first = [["topic", "clicks"], ["messages", "12"], ["bytes", "34567"]]
+    assert lines(22) == [*first, [], ["topic", "b"], ["messages", "3"], ["bytes", "4"]]
+    assert [line[-2:] for line in lines(23)][1:] == [["12", "34567"], ["3", "4"]]
+
+
+def table(width: int, *, row: tuple[object, ...], **how: tuple[str, ...]) -> list[str]:
+    """The lines of a table with a file, a topic, a number and a sentence."""
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=width, color_system=None)
+    show_rows((FILE, "topic", "messages", "what"), [row], console=console, **how)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+ROW = (f"{450560:020d}.sent", "t" * 32_767, 1_234_567, "bytes that hold no good frame; 11 messages are gone")
+HOW = {"clip": (FILE, "topic"), "fold": ("what",)}
+
+
+def test_columns_stay_columns() -> None:
+    """On a narrow terminal names are cut, files at their beginning, and sentences go on below themselves."""
+    lines = table(70, row=ROW, **HOW)
+    assert all(len(line) <= 70 for line in lines)
+    assert lines[0].split() == [FILE, "topic", "messages", "what"]
+    assert "0560.sent " in lines[1]
+    assert "ttt… " in lines[1]
+    assert " 1234567 " in lines[1]
+    assert (
+        " ".join(" ".join(line.split()[at:]) for line, at in zip(lines[1:], [3, 0, 0, 0], strict=False))
+        == ROW[3]
+    )
+    assert "…" not in "".join(table(200, row=(*ROW[:1], "clicks", *ROW[2:]), **HOW))
+
+
+def test_columns_that_are_left_out() -> None:
+    """If cutting is not enough, spare columns go, the first one first; then rows are paragraphs."""
+    lines = table(40, row=ROW, spare=("messages", "topic"), **HOW)
+    assert lines[0].split() == [FILE, "topic", "what"]
+    assert table(26, row=ROW, spare=("messages", "topic"), **HOW)[0].split() == [FILE, "what"]
+    paragraph = table(26, row=(*ROW[:1], "t", *ROW[2:]), **HOW)
+    assert ["topic", "t"] in [line.split() for line in paragraph]
+
+
+def test_a_pipe_has_all_columns() -> None:
+    """Nothing is cut or left out where there is no terminal."""
+    file = io.StringIO()
+    show_rows((FILE, "topic"), [ROW[:2]], clip=(FILE, "topic"), spare=("topic",), console=Console(file=file))
+    assert file.getvalue() == f"{ROW[0]}\t{ROW[1]}\n"
+
+
+def test_a_topic_is_no_longer_than_one_of_kafka() -> None:
+    """A topic of 32,767 bytes is cut, with control characters shown as text."""
+    assert topic_name(b"clicks\x1b") == "clicks\\x1b"
+    assert topic_name(b"t" * 32_767) == "t" * 248 + "…"
+
+
+def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON goes to standard output and to nothing else."""
+    show_json({"received": 3})
+    out, err = capsys.readouterr()
+    assert (json.loads(out), err) == ({"received": 3}, "")
+
+
+def test_complaints_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    """A complaint never mixes with results."""
+    complain("the disk is full")
+    assert capsys.readouterr() == ("", "the disk is full\n")

@@ -1,0 +1,142 @@
+"""The datagram socket: made where it is wanted, taken over from the dead, handed over by systemd.
+
+These are the tests of `ingest.errors`, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import socket
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ingest.errors import BadSocket
+from ingest.sockets import listening
+from ingest.sockets.listening import listen_unix, open_socket, open_to, set_timeout
+
+
+def test_anybody_may_send(memory: Path) -> None:
+    """The socket has the mode asked for, 0666 when none is, whatever the umask."""
+    before = os.umask(0o077)
+    try:
+        open_socket(memory / "a").close()
+        open_socket(memory / "b", 0o620).close()
+    finally:
+        os.umask(before)
+    assert (memory / "a").stat().st_mode & 0o777 == 0o666
+    assert (memory / "b").stat().st_mode & 0o777 == 0o620
+
+
+@pytest.mark.parametrize("make", [open_socket, listen_unix])
+@pytest.mark.parametrize("group", [None, grp.getgrgid(os.getgid()).gr_name])
+def test_it_is_never_open_to_others(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[..., socket.socket], group: str | None
+) -> None:
+    """From its first instant no other user can write to it, whatever the umask; which stays."""
+    seen = []
+
+    def look(path: Path, mode: int, group: str | None) -> None:
+        seen.append(stat.S_IMODE(path.stat().st_mode))
+        open_to(path, mode, group)
+
+    monkeypatch.setattr(listening, "open_to", look)
+    before = os.umask(0)
+    try:
+        make(memory / "socket", 0o620, group).close()
+        assert os.umask(0) == 0
+    finally:
+        os.umask(before)
+    assert seen == [0 if group else 0o620]
+    assert stat.S_IMODE((memory / "socket").stat().st_mode) == 0o620
+
+
+def test_a_path_left_by_a_dead_daemon_is_taken_over(memory: Path) -> None:
+    """A socket file without a process behind it does not keep the next daemon from starting."""
+    open_socket(memory / "deep/down/socket").close()
+    receiver = open_socket(memory / "deep/down/socket")
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sender.connect(str(memory / "deep/down/socket"))
+    sender.send(b"there")
+    assert receiver.recv(10) == b"there"
+    sender.close()
+    receiver.close()
+
+
+@pytest.mark.parametrize("make", [open_socket, listen_unix])
+@pytest.mark.parametrize("theirs", [open_socket, listen_unix])
+def test_a_path_where_a_process_receives_is_refused(
+    memory: Path, make: Callable[..., socket.socket], theirs: Callable[..., socket.socket]
+) -> None:
+    """A second daemon takes no socket from a live one, whichever kind it is; the error names the path."""
+    live = theirs(memory / "socket")
+    found = (memory / "socket").stat().st_ino
+    with pytest.raises(BadSocket, match=f"another process receives at {memory / 'socket'}"):
+        make(memory / "socket")
+    assert (memory / "socket").stat().st_ino == found
+    live.close()
+    make(memory / "socket").close()
+
+
+def test_a_path_that_cannot_be_asked_is_left_alone(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's socket that this user may not write to may have a process; one's own is taken over."""
+    open_socket(memory / "socket").close()
+    monkeypatch.setattr(listening, "probe", lambda _: errno.EACCES)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "geteuid", lambda: 12345)
+        with pytest.raises(BadSocket, match="remove it if no process receives there"):
+            open_socket(memory / "socket")
+    open_socket(memory / "socket").close()
+
+
+def test_a_file_that_is_no_socket_is_left_alone(memory: Path) -> None:
+    """Another file of that name is named in the error, and stays."""
+    (memory / "socket").write_text("mine")
+    with pytest.raises(BadSocket, match="is no socket"):
+        open_socket(memory / "socket")
+    assert (memory / "socket").read_text() == "mine"
+
+
+def test_a_path_that_cannot_be_bound_is_named(memory: Path) -> None:
+    """Too long a path is one sentence."""
+    with pytest.raises(BadSocket, match="cannot make the datagram socket"):
+        open_socket(memory / ("x" * 200))
+
+
+def test_a_datagram_queued_before_anybody_reads_tells_its_sender(memory: Path) -> None:
+    """Credentials are asked for before the first datagram can come."""
+    receiver = open_socket(memory / "socket")
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sender.connect(str(memory / "socket"))
+    sender.send(b"early")
+    set_timeout(receiver)
+    data, control, _, _ = receiver.recvmsg(10, 64)
+    assert data == b"early"
+    assert int.from_bytes(control[0][2][:4], sys.byteorder) == os.getpid()
+    sender.close()
+    receiver.close()
+
+
+def test_a_quiet_socket_ends_the_wait(memory: Path) -> None:
+    """The kernel ends a wait by itself, so that a signal between two looks is seen."""
+    receiver = open_socket(memory / "socket")
+    set_timeout(receiver)
+    with pytest.raises(BlockingIOError):
+        receiver.recv(1)
+    receiver.close()
+
+
+@pytest.mark.parametrize("make", [open_socket, listen_unix])
+def test_mode_and_group(make: Callable[..., socket.socket], memory: Path) -> None:
+    """A socket has the mode and group that were chosen; a group that is not there is named."""
+    path, group = memory / "socket", grp.getgrgid(os.getgid()).gr_name
+    make(path, 0o620, group).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o620
+    assert path.stat().st_gid == os.getgid()
+    with pytest.raises(BadSocket, match="no group 'nobody-has-it'"):
+        make(path, 0o620, "nobody-has-it")

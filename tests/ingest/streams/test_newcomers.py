@@ -1,0 +1,186 @@
+"""One user that connects, or sends, on as many connections as possible: others wait for one turn of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingest.buffers import connection_buffers
+from ingest.sockets.holding import allow_descriptors
+from ingest.streams import stream_worker
+from ingest.streams.newcomers import QUEUE, RoundRobin
+from ingest.streams.stream_worker import MOST_CONNECTIONS
+from ingest.streams.users import User
+from spool.format.wire import encode
+from tests.ingest.stream_clients import Streams
+
+MANY = 300
+GOOD = encode(b"t", b"v")
+
+
+@pytest.fixture
+def most() -> int:
+    """Connections that the worker takes; a test may set another number."""
+    return MOST_CONNECTIONS
+
+
+@pytest.fixture
+def streams(memory: Path, most: int) -> Iterator[Streams]:
+    """A stream worker in this process. TCP is the user with many connections, ours is the other one."""
+    allow_descriptors()
+    made = Streams(memory, most=most)
+    yield made
+    made.close()
+
+
+def test_a_buffer_behind_many_newcomers(streams: Streams) -> None:
+    """A user who connects behind many of another one gets a buffer at once; the others get theirs, too."""
+    theirs = [streams.connect(tcp=True) for _ in range(MANY)]
+    streams.step()
+    assert len(streams.worker._newcomers) > MANY // 2
+    streams.connect().sendall(GOOD)
+    streams.step()
+    streams.step()
+    assert (streams.take(), streams.uids) == (1, {os.getuid()})
+    assert streams.worker._newcomers
+    for one in theirs:
+        one.sendall(GOOD)
+    streams.settle()
+    assert len(streams.stored) == 1 + MANY
+
+
+@pytest.mark.parametrize("most", [8])
+def test_too_many_newcomers(streams: Streams) -> None:
+    """One user's connections beyond all bounds are closed at once, by tens in a run, and counted singly."""
+    mine = [streams.connect() for _ in range(3)]
+    theirs = [streams.connect(tcp=True) for _ in range(5)]
+    streams.settle()
+    theirs += [streams.connect(tcp=True) for _ in range(MANY - 5)]
+    streams.step()
+    assert len(streams.worker._connections) + len(streams.worker._newcomers) <= 8 + QUEUE
+    streams.take()
+    # One look at the listener, and one buffer for all of them.
+    assert streams.refused["user_limit"] > MANY // 2
+    streams.settle()
+    for one in (*mine, streams.connect()):
+        one.sendall(GOOD)
+    streams.settle()
+    assert streams.stored == [GOOD] * 4
+    assert streams.refused == {"user_limit": MANY - 4}
+    assert streams.counted("tcp") == (MANY, {"user_limit": MANY - 4}, 0)
+    assert streams.counted() == (4, {}, 0)
+    # They had no buffer each.
+    assert streams.buffers.used < MANY // 2
+    assert len(theirs) == MANY
+
+
+@pytest.mark.parametrize("most", [8])
+def test_senders_who_do_not_stay(streams: Streams) -> None:
+    """Messages of one user on many short connections are not refused while the log is slow: they wait."""
+    for number in range(MANY):
+        with streams.connect() as sender:
+            sender.sendall(encode(b"t", b"%d" % number))
+        if number % (2 * QUEUE) == 0:
+            streams.step()
+    assert len(streams.worker._newcomers) <= 8 + QUEUE
+    streams.settle()
+    assert (len(streams.stored), streams.refused) == (MANY, {})
+
+
+@pytest.mark.parametrize("most", [8])
+def test_senders_who_speak_late(streams: Streams) -> None:
+    """Connections that have spoken, and wait for their turn, are no reason to refuse their user others."""
+    silent = [streams.connect() for _ in range(8)]
+    streams.settle()
+    for number in range(MANY):
+        with streams.connect() as sender:
+            sender.sendall(encode(b"t", b"%d" % number))
+        if number == 2 * QUEUE:
+            # Newcomers wait already: the kernel reports the listener before it reports these.
+            for one in silent:
+                one.sendall(GOOD)
+                one.close()
+        if number >= 2 * QUEUE and number % 10 == 0:
+            streams.step()
+    streams.settle()
+    assert (len(streams.stored), streams.refused) == (8 + MANY, {})
+
+
+@pytest.mark.parametrize("most", [8])
+def test_lines_are_left_for_others(streams: Streams) -> None:
+    """While buffers are missing the user with most gets none of the last ones, until runs are taken."""
+    del streams.worker._free[8 + 2 + stream_worker._RESERVED :]
+    theirs = [streams.connect(tcp=True) for _ in range(60)]
+    for _ in range(8):
+        streams.step()
+    assert len(streams.worker._free) == stream_worker._RESERVED
+    streams.connect().sendall(GOOD)
+    for _ in range(3):
+        streams.step()
+    assert streams.buffers.used == 8 + 2 + 1
+    streams.settle()
+    assert streams.stored == [GOOD]
+    assert len(theirs) - streams.refused["user_limit"] == 8 - 1
+
+
+def test_many_that_send(streams: Streams) -> None:
+    """Behind many connections of one user that have sent, another user's message is in the third burst."""
+    theirs = [streams.connect(tcp=True) for _ in range(MANY)]
+    while len(streams.worker._connections) < MANY:
+        streams.step()
+    mine = streams.connect()
+    streams.settle()
+    for one in theirs:
+        one.sendall(GOOD)
+    for _ in range(2 + MANY // stream_worker._TURNS):
+        streams.step()
+    assert len(streams.worker._waiting) == 2 * connection_buffers.MOST_RUNS
+    mine.sendall(GOOD)
+    for _ in range(1 + MANY // stream_worker._TURNS):
+        streams.step()
+    for _ in range(3):
+        streams.take()
+    assert os.getuid() in streams.uids
+    streams.settle()
+    assert len(streams.stored) == MANY + 1
+
+
+def test_many_that_send_much(streams: Streams) -> None:
+    """The same, where each run is a burst of its own: as many messages as that may have."""
+    theirs, much = [streams.connect(tcp=True) for _ in range(20)], GOOD * 512
+    streams.settle()
+    mine = streams.connect()
+    streams.settle()
+    for one in theirs:
+        one.sendall(much)
+    streams.step()
+    mine.sendall(GOOD)
+    streams.step()
+    for _ in range(3):
+        streams.take()
+    assert os.getuid() in streams.uids
+    streams.settle()
+    assert len(streams.stored) == 20 * 512 + 1
+
+
+def test_turns() -> None:
+    """One of each user in turn, each user's in order; one that may not has to wait, and keeps its items."""
+    one, two, three = User(1), User(2), User(3)
+    turns: RoundRobin[str] = RoundRobin()
+    for number in range(100):
+        turns.add(one, f"one {number}")
+    for user, item in ((two, "two"), (three, "three"), (three, "three"), (three, "gone")):
+        turns.add(user, item)
+    turns.discard(three, "gone")
+    turns.discard(three, "gone")
+    turns.discard(two, "never there")
+    assert (len(turns), turns.count(one), turns.count(three)) == (102, 100, 1)
+    assert [turns.next(lambda user: user is not one) for _ in range(3)] == ["two", "three", None]
+    turns.add(two, "two again")
+    assert [turns.next(lambda _: True) for _ in range(3)] == ["one 0", "two again", "one 1"]
+    assert turns.pop_newest(one) == "one 99"
+    assert [turns.next(lambda _: True) for _ in range(98)] == [*(f"one {n}" for n in range(2, 99)), None]
+    assert len(turns) == 0

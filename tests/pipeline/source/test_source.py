@@ -1,0 +1,395 @@
+"""`format("bruce")` gives what was written, and no more than is committed.
+
+These are the tests of `pipeline.source.schema`, too.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from spool.format.frame import POSITION
+from spool.format.wire import encode
+from spool.index.segment_list import SegmentList
+from spool.marks.discarded import Changes, Discard
+from spool.marks.marks import Marks
+from spool.native.digest import CHUNK_BYTES
+from tests.spool.rig import Rig
+from tests.spool.stored import pack_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+LARGEST, SMALLEST = (1 << 63) - 1, -(1 << 63)
+
+
+def load(spark: SparkSession, *paths: object, **options: str) -> DataFrame:
+    """The source over these paths."""
+    return spark.read.format("bruce").options(**options).load([str(path) for path in paths])
+
+
+def sequences(frame: DataFrame) -> list[int]:
+    """Every sequence number in it, in order."""
+    return sorted(row.sequence for row in frame.select("sequence").collect())
+
+
+@pytest.mark.oldest_spark
+def test_rows_are_the_messages(spark: SparkSession, rig: Rig) -> None:
+    """Each row is one message as it was sent, whatever its key, timestamp and kind."""
+    sent: list[dict[str, Any]] = [
+        {"value": b"one", "key": b"k", "timestamp": 1_700_000_000_123},
+        {"value": b"", "timestamp": -1},
+        {"value": b"\0\xff", "timestamp": LARGEST, "partition_key": -(1 << 31)},
+        {"value": b"four", "timestamp": SMALLEST, "partition_key": 0},
+    ]
+    received = 1_800_000_000_000_000_000
+    rig.append(
+        [encode(b"topic", **message) for message in sent], sender=(4_294_967_295, 77), received_ns=received
+    )
+    rig.step()
+    rows = load(spark, rig.options.directory).orderBy("sequence").collect()
+    assert [row.asDict() for row in rows] == [
+        {
+            "host": socket.gethostname(),
+            "spool": rig.identity.spool.hex(),
+            "segment": 1,
+            "frame_offset": 384,
+            "sequence": number,
+            "received_at": datetime.fromtimestamp(1_800_000_000, UTC).replace(tzinfo=None),
+            "created_at": created,
+            "timestamp_ms": message["timestamp"],
+            "kind": "key" if "partition_key" in message else "any",
+            "topic": "topic",
+            "partition_key": message.get("partition_key"),
+            "key": message.get("key"),
+            "value": message["value"],
+            "uid": 4_294_967_295,
+            "pid": 77,
+            "delivered": None,
+            "damaged": False,
+            "damaged_bytes": None,
+        }
+        for number, (message, created) in enumerate(
+            zip(
+                sent,
+                [
+                    datetime(2023, 11, 14, 22, 13, 20, 123_000),  # noqa: DTZ001  (Spark's are in the session's zone)
+                    datetime(1969, 12, 31, 23, 59, 59, 999_000),  # noqa: DTZ001
+                    None,
+                    None,
+                ],
+                strict=True,
+            )
+        )
+    ]
+
+
+def test_every_segment_is_read_once(spark: SparkSession, rig: Rig) -> None:
+    """Sealed segments and the live one together hold each message once; one segment is one partition."""
+    sent = rig.fill(60, messages=5)
+    rig.step()
+    frame = load(spark, rig.options.directory)
+    rows = frame.select("sequence", "value").orderBy("sequence").collect()
+    assert [row.sequence for row in rows] == list(range(300))
+    assert all(bytes(row.value) in datagram for row, datagram in zip(rows, sent, strict=True))
+    assert frame.rdd.getNumPartitions() == len(rig.layout.list_segments()) > 3
+
+
+@pytest.mark.oldest_spark
+def test_live_segment_ends_at_the_watermark(spark: SparkSession, rig: Rig) -> None:
+    """Messages written and not yet committed are not read; after the next commit they are."""
+    rig.fill(3)
+    rig.step()
+    rig.append([encode(b"t", b"later")])
+    assert sequences(load(spark, rig.options.directory)) == list(range(9))
+    rig.step()
+    assert sequences(load(spark, rig.options.directory)) == list(range(10))
+
+
+def test_without_an_index_good_frames_count(spark: SparkSession, rig: Rig) -> None:
+    """In a copy that lacks the index every good frame is read, also those of a segment without a name."""
+    rig.fill(3)
+    rig.crash()
+    for path in rig.layout.index.iterdir():
+        path.unlink()
+    assert not rig.layout.list_segments()
+    assert sequences(load(spark, rig.options.directory)) == list(range(9))
+
+
+@pytest.mark.oldest_spark
+def test_globs_and_lists(spark: SparkSession, rig: Rig, second_rig: Rig, tmp_path: Path) -> None:
+    """A glob or a list of directories gives several spools, one that is named twice only once."""
+    rig.fill(2)
+    second_rig.fill(1)
+    rig.step()
+    second_rig.step()
+    both = {rig.identity.spool.hex(): 6, second_rig.identity.spool.hex(): 3}
+    listed = load(spark, tmp_path / "spool", tmp_path / "second" / "spool", tmp_path / "spool")
+    globbed = load(spark, tmp_path / "sec*" / "*", tmp_path / "s[p]ool", host="web")
+    for frame in (listed, globbed):
+        assert {row.spool: row["count"] for row in frame.groupBy("spool").count().collect()} == both
+    assert [row.host for row in globbed.select("host").distinct().collect()] == ["web"]
+
+
+@pytest.mark.oldest_spark
+def test_damaged_frames_are_what_the_mode_says(spark: SparkSession, rig: Rig) -> None:
+    """A flipped bit costs the messages of its frame and no others; what is said of it is the mode's.
+
+    permissive: one row with its place and size, where the schema can tell it from a message; dropmalformed:
+    nothing; failfast: an error that names segment and offset.
+    """
+    rig.fill(1)
+    start = int(rig.writer.tail[POSITION])
+    rig.fill(1)
+    end = int(rig.writer.tail[POSITION])
+    rig.fill(1)
+    rig.step()
+    flip(rig.last_path(), start + 100)
+    rows = load(spark, rig.options.directory).orderBy("frame_offset", "sequence").collect()
+    assert [row.sequence for row in rows] == [0, 1, 2, None, 6, 7, 8]
+    assert [row.damaged for row in rows] == [False] * 3 + [True] + [False] * 3
+    told = {name: value for name, value in rows[3].asDict().items() if value is not None}
+    place = {"segment": 1, "frame_offset": start, "damaged_bytes": end - start}
+    where = {"spool": rig.identity.spool.hex(), "host": socket.gethostname()}
+    assert told == {"damaged": True, **where, **place}
+    assert sequences(load(spark, rig.options.directory, mode="DROPMALFORMED")) == [0, 1, 2, 6, 7, 8]
+    fewer = spark.read.format("bruce").schema("sequence long").load(str(rig.options.directory))
+    assert sequences(fewer) == [0, 1, 2, 6, 7, 8]
+    sentence = rf"segment 1 of \S+/spool is damaged: {end - start} bytes at offset {start} hold no good frame"
+    with pytest.raises(Exception, match=sentence):
+        load(spark, rig.options.directory, mode="failfast").collect()
+    with pytest.raises(Exception, match="mode = 'strict' is none of permissive, dropmalformed, failfast"):
+        load(spark, rig.options.directory, mode="strict").collect()
+
+
+def test_a_damaged_header_is_what_the_mode_says(spark: SparkSession, rig: Rig) -> None:
+    """permissive: one row of all its bytes; dropmalformed: nothing; failfast: an error that names the file.
+
+    Any segment counts, packed or not, and when there is no other; messages of others are read.
+    """
+    rig.fill(120)
+    rig.step()
+    rig.crash()
+    names = rig.layout.list_segments()
+    bounds = [first for first, _ in names] + [360]
+    hurt = (0, 2, len(names) - 1)
+    pack_file(rig.layout.segment(*names[2]))
+    for at in hurt:
+        flip(rig.layout.segment(*names[at]), 200 if at != 2 else 64 + 200)
+    left = [n for at in range(len(names)) if at not in hurt for n in range(*bounds[at : at + 2])]
+    rows = load(spark, rig.options.directory).where("damaged").orderBy("segment").collect()
+    assert [(row.spool, row.segment, row.frame_offset, row.damaged_bytes, row.sequence) for row in rows] == [
+        (rig.identity.spool.hex(), at + 1, 0, rig.layout.segment(*names[at]).stat().st_size, None)
+        for at in hurt
+    ]
+    assert sequences(load(spark, rig.options.directory, mode="dropmalformed")) == left
+    fewer = spark.read.format("bruce").schema("sequence long").load(str(rig.options.directory))
+    assert sequences(fewer) == left
+    sentence = r"\S+/spool/segments/\d{20}\.seg has a damaged header, and nothing of it can be read"
+    with pytest.raises(Exception, match=sentence):
+        load(spark, rig.options.directory, mode="failfast").collect()
+    for at, pair in enumerate(names):
+        if at not in hurt:
+            rig.layout.segment(*pair).unlink()
+    rows = load(spark, rig.options.directory).collect()
+    assert [(row.spool, row.damaged) for row in rows] == [(rig.identity.spool.hex(), True)] * 3
+
+
+def flip(path: Path, offset: int) -> None:
+    """Flip one bit."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def test_segments_that_cannot_match_are_not_opened(spark: SparkSession, rig: Rig) -> None:
+    """Filters on topic, sequence and times spare segments: these could not be read without an error."""
+    hour = 3600 * 10**9
+    for day in range(5):
+        message = encode(b"t%d" % day, b"v" * 1500, timestamp=day * 86_400_000)
+        for _ in range(4):
+            rig.append([message], received_ns=day * 24 * hour)
+    rig.step()
+    kept = rig.layout.list_segments()
+    assert [first for first, _ in kept] == [0, 4, 8, 12, 16]
+    for pair in (kept[0], kept[1], kept[3]):
+        path = rig.layout.segment(*pair)
+        for offset in range(400, path.stat().st_size - 2048, 512):
+            flip(path, offset)
+
+    def chosen(condition: str) -> DataFrame:
+        return load(spark, rig.options.directory, mode="failfast", pushFilters="true").where(condition)
+
+    for condition in (
+        "topic = 't2'",
+        "topic in ('t2', 'other')",
+        "topic like 't2%' and value is not null",
+        "sequence >= 8 and sequence < 12",
+        "received_at > '1970-01-02 12:00:00' and received_at < '1970-01-03 12:00:00'",
+        "created_at = '1970-01-03 00:00:00'",
+        "timestamp_ms > 100000000 and not timestamp_ms >= 259200000",
+    ):
+        assert sequences(chosen(condition)) == list(range(8, 12)), condition
+    for condition in ("topic <> 't2'", "length(topic) = 2", "sequence >= 8", "sequence < 10"):
+        with pytest.raises(Exception, match="is damaged"):
+            chosen(condition).collect()
+
+
+@pytest.mark.oldest_spark
+def test_filters_give_the_same_rows_pushed_or_not(spark: SparkSession, rig: Rig) -> None:
+    """If PySpark hands on no filters Spark filters itself; `pushFilters` changes no result."""
+    rig.fill(60)
+    rig.step()
+    pushed = load(spark, rig.options.directory, pushFilters="true")
+    condition = "topic = 't0' and sequence >= 100"
+    found = sequences(pushed.where(condition))
+    assert found == sequences(load(spark, rig.options.directory).where(condition))
+    assert found
+    assert found[0] >= 100
+
+
+@pytest.mark.oldest_spark
+def test_what_lies_before_a_number_is_not_opened(spark: SparkSession, rig: Rig) -> None:
+    """`fromSequence` spares segments without any filter: these could not be read without an error."""
+    rig.fill(60)
+    rig.step()
+    firsts = [first for first, _ in rig.layout.list_segments()]
+    flip(rig.layout.segment(*rig.layout.list_segments()[0]), 400)
+    options = {"mode": "failfast", "fromSequence": str(firsts[2])}
+    assert sequences(load(spark, rig.options.directory, **options)) == list(range(firsts[2], 180))
+    with pytest.raises(Exception, match="is damaged"):
+        load(spark, rig.options.directory, mode="failfast").collect()
+    with pytest.raises(Exception, match="fromSequence = 'x' is no number"):
+        load(spark, rig.options.directory, fromSequence="x").collect()
+
+
+def test_a_frame_may_be_used_again(spark: SparkSession, rig: Rig) -> None:
+    """One use of a DataFrame takes nothing from another, one after the other or in one query."""
+    rig.fill(60)
+    rig.step()
+    frame = load(spark, rig.options.directory)
+    assert sequences(frame.where("sequence = 5")) == [5]
+    assert sequences(frame) == list(range(180))
+    first, last = frame.where("sequence = 5"), frame.where("sequence >= 178")
+    assert sequences(last.union(first)) == [5, 178, 179]
+
+
+def test_without_push_down_the_setting_is_named(spark: SparkSession, rig: Rig) -> None:
+    """In a session that does not let filters through, the error names the setting that does."""
+    rig.fill(1)
+    rig.step()
+    setting = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(setting, "false")
+    try:
+        with pytest.raises(Exception, match=rf"'{setting}' is false\. Set it to true"):
+            load(spark, rig.options.directory, pushFilters="true").where("topic = 't0'").collect()
+        assert load(spark, rig.options.directory).where("topic = 't0'").count() == 2
+    finally:
+        spark.conf.set(setting, "true")
+
+
+@pytest.mark.oldest_spark
+def test_delivered_is_what_the_marks_say(spark: SparkSession, rig: Rig) -> None:
+    """True of what is resolved and was not discarded, false of the others, null without marks."""
+    rig.fill(60)
+    rig.step()
+    assert load(spark, rig.options.directory).where("delivered is null").count() == 180
+    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    info = marks.segment_list.segments[2]
+    bitmap = np.zeros(CHUNK_BYTES, np.uint8)
+    bitmap[0] = 0b1000_0010
+    marks.commit(
+        Changes(
+            low_watermark=info.first_sequence - 3,
+            discarded=[Discard(np.array([7]), 15, b"t0", 1)],
+            chunks={(info.number, 0): bitmap},
+        )
+    )
+    marks.close()
+    rows = load(spark, rig.options.directory).where("delivered").select("sequence").collect()
+    expected = {*range(info.first_sequence - 3)} - {7} | {info.first_sequence + 1, info.first_sequence + 7}
+    assert {row.sequence for row in rows} == expected
+    assert load(spark, rig.options.directory).where("not delivered").count() == 180 - len(expected)
+
+
+def test_fewer_columns(spark: SparkSession, rig: Rig) -> None:
+    """A schema that names some columns gets those; for an unknown one the error lists the columns."""
+    rig.fill(1)
+    rig.step()
+    reader = spark.read.format("bruce")
+    rows = reader.schema("topic string, sequence long").load(str(rig.options.directory)).collect()
+    assert sorted(map(tuple, rows)) == [("t0", 0), ("t0", 2), ("t1", 1)]
+    with pytest.raises(Exception, match="there is no column 'wrong'; the columns are host, spool"):
+        reader.schema("wrong string").load(str(rig.options.directory)).collect()
+
+
+def test_nothing_to_read(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+    """A spool without a message has no rows; a directory that is no spool is an error that names it."""
+    assert load(spark, rig.options.directory).count() == 0
+    with pytest.raises(Exception, match=r"nothing holds no spool"):
+        load(spark, tmp_path / "nothing").count()
+
+
+def test_a_path_is_named() -> None:
+    """No path is an error, not a spool without messages: that would be an answer."""
+    from pipeline.errors import BadOption
+    from pipeline.source.schema import SCHEMA
+    from pipeline.source.source import BruceSource
+
+    for ask in (BruceSource({}).reader, BruceSource({"paths": "[]"}).streamReader):
+        with pytest.raises(BadOption, match="no spool is named"):
+            ask(SCHEMA)
+
+
+def test_executors_need_no_lmdb() -> None:
+    """The source's modules that executors import do not import LMDB."""
+    code = "import sys, pipeline.source.source, pipeline.source.reader; sys.exit('lmdb' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.oldest_spark
+def test_packed_segments_are_rows_too(spark: SparkSession, rig: Rig) -> None:
+    """The same rows before and after; what is in use is not packed."""
+    rig.fill(60)
+    rig.step()
+    before = load(spark, rig.layout.directory).orderBy("sequence").collect()
+    for pair in rig.layout.list_segments()[:-1]:
+        pack_file(rig.layout.segment(*pair))
+    assert load(spark, rig.layout.directory).orderBy("sequence").collect() == before
+    assert len(before) == 180
+
+
+def test_a_segment_that_goes_before_it_is_read(rig: Rig) -> None:
+    """It ends the query, or, where that was asked for, is passed over."""
+    from pipeline.errors import SegmentGone
+    from pipeline.source.schema import SCHEMA
+    from pipeline.source.segments import Part
+    from pipeline.source.source import BruceSource
+
+    rig.append([encode(b"t", b"v")] * 3)
+    rig.step()
+    rig.crash()
+    path = str(rig.options.directory)
+    readers = {
+        answer: BruceSource({"path": path, "failOnDataLoss": answer}).reader(SCHEMA)
+        for answer in ("true", "false")
+    }
+    (part,) = readers["true"].partitions()
+    assert isinstance(part, Part)
+    for reader in readers.values():
+        assert [batch.num_rows for batch in reader.read(part)] == [3]
+    rig.layout.segment(*rig.layout.list_segments()[0]).unlink()
+    with pytest.raises(SegmentGone, match=r"segment 1 of .* was removed while the job ran; start it again"):
+        list(readers["true"].read(part))
+    assert list(readers["false"].read(part)) == []

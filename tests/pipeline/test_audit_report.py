@@ -1,0 +1,279 @@
+"""An audit's findings on real spools, and its report.
+
+These are the tests of `cli.commands.spark.audit`, too.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from confluent_kafka import Producer
+from pyarrow import parquet
+
+from dispatch.embedded import EmbeddedKafka
+from pipeline.audit import COUNTS
+from pipeline.audit_report import Report, SpoolReport
+from spool.format.wire import encode
+from spool.index.segment_list import SegmentList
+from spool.marks.discarded import Changes, Discard
+from spool.marks.marks import Marks
+from tests.spool.rig import Rig
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def make(*, unreadable: int = 0, dropped: int = 0, **counts: int) -> Report:
+    """A report over one topic."""
+    spool = SpoolReport("ab", "/spool", 10, unreadable)
+    return Report([spool], {"t": {**dict.fromkeys(COUNTS, 0), **counts}}, {"t": dropped} if dropped else {})
+
+
+def test_json_has_the_documented_shape() -> None:
+    """Version, verdict, spools, topics and their sum are in the fields that other tools read."""
+    counts = {**dict.fromkeys(COUNTS, 0), "stored": 10, "once": 9, "lost": 1}
+    assert make(stored=10, once=9, lost=1, dropped=4).as_json() == {
+        "version": 1,
+        "sound": False,
+        "spools": [{"spool": "ab", "directory": "/spool", "stored": 10, "unreadable": 0, "damaged": ()}],
+        "topics": [{"topic": "t", **counts}],
+        "total": counts,
+        "by": [],
+        "groups": [],
+        "dropped": {"t": 4},
+        "read_by": "bruce-kafka",
+        "unread": [],
+    }
+
+
+def test_parquet_has_the_groups(tmp_path: Path) -> None:
+    """A row a group: topic, dimensions and counts, typed, with nulls where nothing is known."""
+    counts = dict.fromkeys(COUNTS, 1)
+    groups = [{"topic": "t", "partition": part, "host": "h", **counts} for part in (None, 2)]
+    Report([], {}, {}, ("partition", "host"), groups).write_parquet(str(tmp_path / "p"))
+    table = parquet.read_table(tmp_path / "p")
+    assert table.to_pylist() == groups
+    assert str(table.schema.field("partition").type) == "int32"
+
+
+@pytest.mark.parametrize("fault", ["lost", "altered", "unreadable"])
+def test_a_fault_is_not_sound(fault: str) -> None:
+    """Lost, altered or unreadable messages make the audit fail."""
+    assert not make(**{fault: 1}).sound
+
+
+@pytest.mark.parametrize("finding", ["duplicated", "discarded", "backlog", "reordered", "foreign"])
+def test_a_finding_is_no_fault(finding: str) -> None:
+    """Effects that at-least-once delivery allows, or the daemon accounts for, do not."""
+    assert make(**{finding: 1}).sound
+
+
+def test_the_sentence_says_the_worst_first() -> None:
+    """Faults come before findings; where Kafka dropped records a loss may be its retention: that is said."""
+    assert make(stored=5, once=5).sentence() == "5 of 5 stored messages are in Kafka: nothing is missing."
+    assert make(stored=5, once=3, duplicated=1, lost=1, unreadable=2, dropped=7).sentence() == (
+        "4 of 7 stored messages are in Kafka: 1 lost, 2 unreadable in the spool (1 duplicated). "
+        "Kafka itself has dropped 7 records of these topics since."
+    )
+    by_connector = replace(make(stored=5, once=5), read_by="kafka")
+    assert by_connector.sentence().endswith("nothing is missing. Kafka was read by Spark's own connector.")
+
+
+def test_what_was_not_read_is_not_sound() -> None:
+    """The disk may give it tomorrow: until then it is unknown."""
+    report = replace(make(stored=10, once=10), unread=["/spool/segments/1.seg: Input/output error"])
+    assert not report.sound
+    assert "the disk gives an error for /spool/segments/1.seg: Input/output error" in report.sentence()
+
+
+TOPICS = ["clicks", "views"]
+BRUCECTL = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    """One broker, and the topics with three partitions each."""
+    with EmbeddedKafka(brokers=1, topics=[(topic, 3) for topic in TOPICS]) as running:
+        yield running
+
+
+class Delivery:
+    """Stores messages, and produces them as the daemon would, but for what a test asks for."""
+
+    def __init__(self, rig: Rig, kafka: EmbeddedKafka, count: int) -> None:
+        self.rig = rig
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5})
+        for first in range(0, count, 20):
+            rig.append(
+                [
+                    encode(TOPICS[i % 2].encode(), b"%d" % i, key=b"k", timestamp=i, partition_key=i % 5)
+                    for i in range(first, min(first + 20, count))
+                ]
+            )
+        rig.step()
+
+    def send(self, *sequences: int, value: bytes | None = None) -> None:
+        """Produce these messages, in this order."""
+        for i in sequences:
+            self._producer.produce(
+                TOPICS[i % 2],
+                value or b"%d" % i,
+                b"k",
+                i % 5 % 3,
+                timestamp=i or 1,
+                headers=[("bruce-id", self.rig.identity.spool + i.to_bytes(8, "big"))],
+            )
+        assert self._producer.flush(30) == 0
+
+
+@pytest.mark.oldest_spark
+@pytest.mark.spark
+def test_planted_faults_are_found(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+    """Seven losses, five duplicates, three swaps and one altered value are found, and nothing else.
+
+    By partition, hour and host, too; and by content alone, where the altered one is lost, and foreign.
+    """
+    from pipeline.audit_report import run_audit
+
+    delivery = Delivery(rig, kafka, 1000)
+    order = [i for i in range(1000) if i not in range(100, 107) and i != 500]
+    for at in (200, 300, 400):
+        # Two messages of the same partition key and topic, ten apart.
+        a, b = order.index(at), order.index(at + 10)
+        order[a], order[b] = order[b], order[a]
+    delivery.send(*order, *range(5))
+    delivery.send(500, value=b"other")
+    rig.crash()
+    paths, properties = [str(rig.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers}
+    by = ("partition", "hour", "host")
+    report = run_audit(spark, paths, properties, by=by)
+    assert report.total == {
+        "stored": 1000,
+        "once": 988,
+        "duplicated": 5,
+        "discarded": 0,
+        "backlog": 0,
+        "lost": 7,
+        "altered": 1,
+        "reordered": 4,  # and 500, which went out last
+        "foreign": 0,
+        "unreadable": 0,
+    }
+    assert not report.sound
+    assert [(s.spool, s.stored, s.unreadable) for s in report.spools] == [(rig.identity.spool.hex(), 1000, 0)]
+    assert report.sentence() == (
+        "993 of 1,000 stored messages are in Kafka: 7 lost, 1 altered (5 duplicated)."
+    )
+    assert {name: sum(group[name] for group in report.groups) for name in report.total} == report.total
+    assert {group["partition"] for group in report.groups if group["lost"]} == {None}
+    assert {group["partition"] for group in report.groups if group["once"]} == {0, 1, 2}
+    assert len({group["hour"] for group in report.groups}) in {1, 2}  # the hour may have ended meanwhile
+    total = run_audit(spark, paths, properties, unstamped=True).total
+    expected = {"once": 987, "lost": 8, "altered": 0, "reordered": 3, "foreign": 1}
+    assert total == report.total | expected
+
+
+@pytest.mark.spark
+def test_what_the_daemon_noted_is_not_lost(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+    """A message discarded after acceptance, or not resolved yet, is called so; what is resolved is lost."""
+    from pipeline.audit_report import run_audit
+
+    delivery = Delivery(rig, kafka, 200)
+    delivery.send(*range(97), 98, 120)
+    rig.crash()
+    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    marks.commit(Changes(low_watermark=100, discarded=[Discard(np.array([97]), 15, b"views", 1)]))
+    marks.close()
+    report = run_audit(spark, [str(rig.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers})
+    total = report.total
+    assert {name: total[name] for name in ("once", "discarded", "backlog", "lost")} == {
+        "once": 99,
+        "discarded": 1,
+        "backlog": 99,
+        "lost": 1,
+    }
+
+
+@pytest.mark.spark
+def test_one_topic(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+    """With a topic named, only its messages and records count."""
+    from pipeline.audit_report import run_audit
+
+    Delivery(rig, kafka, 100).send(*range(0, 100, 2))
+    rig.crash()
+    servers = {"bootstrap.servers": kafka.bootstrap_servers}
+    report = run_audit(spark, [str(rig.options.directory)], servers, ["clicks"])
+    assert report.sound
+    assert {topic: counts["once"] for topic, counts in report.topics.items()} == {"clicks": 50}
+
+
+@pytest.mark.spark
+def test_a_damaged_header_is_named(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+    """Its messages are unreadable, and in Kafka; none is lost, altered or foreign, and the rows add up."""
+    from pipeline.audit_report import run_audit
+
+    Delivery(rig, kafka, 200).send(*range(200))
+    rig.stop()
+    first, suffix = rig.layout.list_segments()[0]
+    held = rig.layout.list_segments()[1][0]
+    with rig.layout.segment(first, suffix).open("r+b") as file:
+        file.write(b"xx")
+    report = run_audit(spark, [str(rig.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers})
+    (told,) = report.spools
+    assert (told.stored, told.unreadable) == (200, held)
+    assert told.damaged == [str(rig.layout.segment(first, suffix))]
+    assert {name: report.total[name] for name in ("once", "lost", "altered", "foreign", "unreadable")} == {
+        "once": 200 - held,
+        "lost": 0,
+        "altered": 0,
+        "foreign": 0,
+        "unreadable": held,
+    }
+    rows = dict(report.rows())
+    assert rows.pop("stored in all") == sum(rows.values()) == 200
+    assert rows["unreadable in the spool, in Kafka"] == held
+    assert not report.sound
+    assert f"the header of {told.damaged[0]} is damaged" in report.sentence()
+
+
+@pytest.mark.spark
+def test_command(kafka: EmbeddedKafka, rig: Rig, tmp_path: Path) -> None:
+    """`brucectl spark audit` runs from any folder, writes nothing but its report, and exits 1 for a loss."""
+    Delivery(rig, kafka, 50).send(*range(49))
+    rig.crash()
+    command = ["spark", "audit", str(rig.options.directory)]
+    done = subprocess.run(
+        [*BRUCECTL, *command, "--json", "--bootstrap-servers", kafka.bootstrap_servers],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    report = json.loads(done.stdout)
+    assert (report["version"], report["sound"], report["total"]["lost"]) == (1, False, 1)
+
+
+@pytest.mark.spark
+def test_command_without_java(rig: Rig, tmp_path: Path) -> None:
+    """Without Java the command says so in one sentence and exits 2."""
+    done = subprocess.run(
+        [*BRUCECTL, "spark", "audit", str(rig.options.directory), "--bootstrap-servers", "127.0.0.1:1"],
+        env={"PATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "there is no Java on the PATH: Spark needs Java 17 or newer\n"

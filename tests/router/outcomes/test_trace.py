@@ -1,0 +1,72 @@
+"""Which messages a trace means, by compiled loops; and what may be asked for.
+
+These are the tests of `router.outcomes.trace_request`, too.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.pool import Pool
+from router.outcomes.trace import Trace, of_topics, with_key
+from router.outcomes.trace_request import MOST_BYTES, MOST_SECONDS, TraceRequest, decode
+from tests.dispatch.batches import Message, build_batch, name_topics
+
+keys = st.binary(max_size=4)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), keys), max_size=30), st.sets(st.integers(0, 3)), keys)
+def test_which_are_meant(rows: list[tuple[int, bytes]], topics: set[int], key: bytes) -> None:
+    """Messages of the topics, none meaning any, whose key is exactly this one."""
+    batch = build_batch(
+        name_topics(b"a", b"b", b"c", b"d"),
+        [Message(number, topic, b"value", one) for number, (topic, one) in enumerate(rows)],
+    )
+    found = np.zeros(len(rows), np.bool_)
+    count = of_topics(batch.topic, np.array(sorted(topics), np.int64), found)
+    meant = [not topics or topic in topics for topic, _ in rows]
+    assert (found.tolist(), count) == (meant, sum(meant))
+    count = with_key(batch.data, batch.key_at, batch.key_bytes, np.frombuffer(key, np.uint8), found)
+    meant = [one and mine == key for one, (_, mine) in zip(meant, rows, strict=True)]
+    assert (found.tolist(), count) == (meant, sum(meant))
+
+
+def test_what_is_done_with_is_not_received_again(tmp_path: Path) -> None:
+    """Messages in flight or resolved that a reader comes by make no event; others make one."""
+    topics = name_topics(b"t")
+    ask = TraceRequest((b"t",), None, time.monotonic_ns() + 10**10, 10_000, payload=False)
+    found = Trace(ask, tmp_path / "events", topics, cast(Pool, None))
+    batch = build_batch(topics, [Message(number, 0, b"v") for number in range(3)])
+    for _ in range(2):
+        found.note_read(batch, np.array([False, True, False]))
+    found.leave()
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [(event["event"], event.get("sequence")) for event in events] == [("began", None), ("received", 1)]
+
+
+def test_an_ask_as_it_stands_in_its_file() -> None:
+    """An encoded request is decoded; another release's, or rubbish, asks for nothing; bytes are bounded."""
+    ask = TraceRequest((b"t", b"\xff"), b"\x00", time.monotonic_ns() + 10**9, 1000, payload=True)
+    assert decode(ask.encode()) == ask
+    assert decode(ask.encode().replace(b'"version": 1', b'"version": 2')) is None
+    large = TraceRequest((), b"k", 1, 10 * MOST_BYTES, payload=False)
+    found = decode(large.encode())
+    assert found is not None
+    assert found.most_bytes == MOST_BYTES
+    for rubbish in (b"", b"[]", b"{}", b"\xff", ask.encode()[:-1]):
+        assert decode(rubbish) is None
+
+
+@pytest.mark.parametrize(("seconds", "over"), [(-1.0, True), (10.0, False), (MOST_SECONDS + 60, True)])
+def test_when_it_is_over(seconds: float, over: bool) -> None:  # noqa: FBT001
+    """When its time has come; and when that is farther away than anybody may ask for."""
+    ask = TraceRequest((), b"k", time.monotonic_ns() + int(1e9 * seconds), 1000, payload=False)
+    assert ask.is_over() == over

@@ -1,0 +1,87 @@
+"""Version 1 behind damage: frames are found by their links, in time linear in the bytes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spool.format.contents import Contents
+from spool.format.frame import POSITION, SEQUENCE, tail_at_start
+from spool.format.scan import Scan
+from spool.format.segment_format import HEAD_BYTES, OLD_KEYS, decode_header
+from spool.format.version_1 import Links
+from spool.format.wire import encode
+from tests.spool.memory import FIRST, Chain
+
+
+def old_segment(path: Path, frames: int, lost: list[int], *, sealed: bool) -> Chain:
+    """A segment of version 1, of which the bodies of some frames are damaged."""
+    chain = Chain(1 << 20, version=1)
+    for i in range(frames):
+        chain.append([encode(b"t", b"%d" % i + b"v" * 50)], {}, (0, 0))
+    end, data = int(chain.tail[POSITION]), bytearray(chain.data())
+    for i in lost:
+        data[chain.offsets[i] + HEAD_BYTES + 20] ^= 1
+    if sealed:
+        data[end:] = Contents(0).footer(decode_header(chain.data(), ""), chain.tail, FIRST + frames)
+    path.write_bytes(data)
+    return chain
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("lost", [[0], [3], [1, 2], [0, 4, 5, 9], list(range(1, 18, 2))])
+def test_damage_costs_the_damaged_frames(tmp_path: Path, lost: list[int], *, sealed: bool) -> None:
+    """With their heads left, as bit rot leaves them, every other frame is read, with a footer or without."""
+    if not sealed:
+        # Of two damaged neighbours the second has only its head: its link was the first one's digest.
+        lost = [one for one in lost if one - 1 not in lost]
+    path = tmp_path / "segment"
+    chain = old_segment(path, 20, lost, sealed=sealed)
+    fd, found = os.open(path, os.O_RDONLY), list[int]()
+    limit = int(chain.tail[POSITION]) if sealed else None
+    scan = Scan(fd, tail_at_start(decode_header(chain.data(), "")), limit)
+    for chunk in scan.all():
+        found += chunk.frames[:, 0].tolist()
+    os.close(fd)
+    assert found == [offset for i, offset in enumerate(chain.offsets) if i not in lost]
+    assert int(scan.tail[SEQUENCE]) == FIRST + 20
+
+
+def test_a_megabyte_of_heads_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that look like heads of long frames cost one reading of the segment, and no digest."""
+    path = tmp_path / "segment"
+    chain = old_segment(path, 2, [], sealed=False)
+    head = bytearray(HEAD_BYTES)
+    head[8:12], head[12:14] = OLD_KEYS.mark.to_bytes(4, "little"), HEAD_BYTES.to_bytes(2, "little")
+    head[24:28] = (1 << 19).to_bytes(4, "little")
+    data = bytearray(chain.data())
+    at = chain.offsets[1]
+    data[at:] = bytes(head) * ((len(data) - at) // HEAD_BYTES)
+    path.write_bytes(data)
+    fd, read = os.open(path, os.O_RDONLY), list[int]()
+    monkeypatch.setattr(
+        "spool.format.version_1.read_at", lambda fd, n, at: (read.append(n), os.pread(fd, n, at))[1]
+    )
+    monkeypatch.setattr("spool.format.scan.find_frame", lambda *_: pytest.fail("a digest was made"))
+    scan = Scan(fd, tail_at_start(decode_header(chain.data(), "")))
+    assert [chunk.frames[:, 0].tolist() for chunk in scan.all()] == [[chain.offsets[0]]]
+    os.close(fd)
+    assert sum(read) < 2 * len(data)
+
+
+def test_links_that_turn_in_a_circle_end(tmp_path: Path) -> None:
+    """Heads that link to one another do not stop the search."""
+    path = tmp_path / "segment"
+    chain = old_segment(path, 4, [], sealed=True)
+    data = bytearray(path.read_bytes())
+    last = chain.offsets[3]
+    data[last + 56 : last + 64] = data[last : last + 8]
+    path.write_bytes(data)
+    fd = os.open(path, os.O_RDONLY)
+    links = Links(fd, chain.offsets[0], len(data))
+    assert links.behind(chain.offsets[1]) == [chain.offsets[2], last]
+    assert np.all(np.diff(links.behind(chain.offsets[0])) > 0)
+    os.close(fd)

@@ -1,0 +1,231 @@
+"""Files that would crash a process that opens them with LMDB are refused before; sound ones pass.
+
+These are the tests of `spool.index.environment`, too.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+
+from spool.errors import MarksFailed
+from spool.index.environment import open_surely
+from spool.index.index import IndexReader, read_committed
+from spool.index.segment_list import SegmentList
+from spool.index.soundness import is_harmless, is_sound
+from spool.marks.discarded import Changes
+from spool.marks.marks import Marks
+from spool.native.digest import CHUNK_BYTES
+from tests.spool.rig import Rig
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+TABLES = (b"one", b"two")
+
+
+def churn(directory: Path, seed: int, commits: int, looks: Callable[[], None]) -> None:
+    """Commit random rows, some with pages of their own; `looks` is called after each commit."""
+    chance = random.Random(seed)
+    env = lmdb.open(str(directory), map_size=1 << 28, max_dbs=2, sync=False)
+    tables = [env.open_db(name) for name in TABLES]
+    for _ in range(commits):
+        with env.begin(write=True) as txn:
+            for _ in range(chance.choice((1, 5, 100))):
+                table, key = chance.choice(tables), b"%d" % chance.randrange(500)
+                if chance.random() < 0.55:
+                    txn.put(key, bytes(chance.choice((10, 500, 2016, 6000))), db=table)
+                else:
+                    txn.delete(key, db=table)
+        looks()
+    env.close()
+
+
+def outlives(directory: Path) -> bool:
+    """Whether a process that opens, reads and writes everything survives."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            env = lmdb.open(str(directory), map_size=1 << 28, max_dbs=2)
+            for name in TABLES:
+                table = env.open_db(name)
+                with env.begin(write=True) as txn, txn.cursor(table) as cursor:
+                    for key, _ in list(cursor):
+                        txn.put(key, b"another", db=table)
+        except lmdb.Error:
+            pass
+        finally:
+            os._exit(0)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_lmdb_writes_is_sound(memory: Path, seed: int) -> None:
+    """After every commit of any kind: no false alarm, which would cost the marks."""
+    path = memory / "data.mdb"
+
+    def look() -> None:
+        assert is_sound(path)
+
+    churn(memory, seed, 60, look)
+
+
+def broken(data: bytes, chance: random.Random) -> bytes:
+    """The file, cut short or with pages lost."""
+    pages = len(data) // PAGE
+    if chance.random() < 0.5:
+        return data[: chance.randrange(1, len(data))]
+    changed = bytearray(data)
+    for _ in range(chance.choice((1, 3))):
+        at = PAGE * chance.randrange(2, pages)
+        changed[at : at + PAGE] = bytes(PAGE)
+    return bytes(changed)
+
+
+def test_whatever_passes_ends_nobody(memory: Path) -> None:
+    """With any cut or lost pages, a file is refused, or LMDB survives it. Most are refused."""
+    churn(memory / "good", 1, 40, lambda: None)
+    data, told = (memory / "good" / "data.mdb").read_bytes(), 0
+    for seed in range(60):
+        directory = memory / str(seed)
+        directory.mkdir()
+        (directory / "data.mdb").write_bytes(broken(data, random.Random(seed)))
+        if is_harmless(directory):
+            assert outlives(directory), seed
+        else:
+            told += 1
+        shutil.rmtree(directory)
+    assert told > 30
+
+
+def churn_marks(directory: Path, commits: int) -> list[bytes]:
+    """The file of the marks after each of these commits of random rows."""
+    chance, states = random.Random(1), []
+    env, tables = open_surely(directory)
+    for _ in range(commits):
+        with env.begin(write=True) as txn:
+            for _ in range(chance.choice((5, 100, 400))):
+                key, table = b"%d" % chance.randrange(800), tables[chance.choice((b"mark", b"discard"))]
+                if chance.random() < 0.55:
+                    txn.put(key, bytes(chance.choice((10, 500, 2016))), db=table)
+                else:
+                    txn.delete(key, db=table)
+        states.append((directory / "data.mdb").read_bytes())
+    env.close()
+    return states
+
+
+def with_lost_writes(states: list[bytes], chance: random.Random) -> bytes:
+    """The last state, with some pages of an earlier one."""
+    data, before = bytearray(states[-1]), chance.choice(states[-5:-1])
+    places = range(2 * PAGE, min(len(data), len(before)), PAGE)
+    changed = [at for at in places if data[at : at + PAGE] != before[at : at + PAGE]]
+    for at in chance.sample(changed, chance.choice((1, 3))):
+        data[at : at + PAGE] = before[at : at + PAGE]
+    return bytes(data)
+
+
+def rewrites(directory: Path) -> bool:
+    """Whether a deliverer that opens the marks, and changes every row, comes to its end."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            env, tables = open_surely(directory)
+            for table in tables.values():
+                with env.begin(write=True) as txn, txn.cursor(table) as cursor:
+                    for key, _ in list(cursor):
+                        txn.put(key, b"another", db=table)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def test_pages_of_an_earlier_commit_end_no_deliverer(memory: Path) -> None:
+    """The disk lost writes of the marks: the deliverer sets them aside, or they take every change.
+
+    Marks that lost none are never set aside.
+    """
+    states, aside = churn_marks(memory / "good", 40), 0
+    assert rewrites(memory / "good")
+    assert not (memory / "good" / "data.mdb.damaged").exists()
+    for seed in range(40):
+        directory = memory / str(seed)
+        directory.mkdir()
+        (directory / "data.mdb").write_bytes(with_lost_writes(states, random.Random(seed)))
+        assert rewrites(directory), seed
+        aside += (directory / "data.mdb.damaged").exists()
+        shutil.rmtree(directory)
+    assert aside > 20
+
+
+def test_a_file_that_is_none_yet(memory: Path) -> None:
+    """No file, or an empty one: LMDB creates it."""
+    assert is_harmless(memory)
+    (memory / "data.mdb").touch()
+    assert is_harmless(memory)
+    (memory / "data.mdb").write_bytes(bytes(100_000))
+    assert not is_harmless(memory)
+
+
+def cut(path: Path) -> None:
+    """Leave the first two pages."""
+    os.truncate(path, 2 * PAGE)
+
+
+def test_an_index_cut_short_is_no_sigbus(rig: Rig) -> None:
+    """With the daemon dead, a reader gets an error; the keeper creates a new index."""
+    rig.fill(60)
+    rig.step()
+    rig.crash()
+    cut(rig.layout.index / "data.mdb")
+    with pytest.raises(lmdb.CorruptedError):
+        IndexReader(rig.layout.index)
+    assert read_committed(rig.layout.index) is None
+    rig.open()
+    assert rig.index().committed() is not None
+
+
+def test_marks_cut_short_are_no_sigbus(rig: Rig) -> None:
+    """A reader gets an error; the deliverer creates new marks, and resends what only the old ones marked."""
+    rig.fill(60)
+    rig.step()
+    segment_list = SegmentList(rig.layout)
+    marks = Marks(rig.layout.delivery, segment_list)
+    bits = np.full(CHUNK_BYTES, 255, np.uint8)
+    marks.commit(Changes(10, {(1, chunk): bits for chunk in range(40)}))
+    marks.close()
+    cut(rig.layout.delivery / "data.mdb")
+    with pytest.raises(lmdb.CorruptedError):
+        Marks(rig.layout.delivery, segment_list, readonly=True)
+    marks = Marks(rig.layout.delivery, segment_list)
+    assert marks.low_watermark() == (0, 0)
+    assert (rig.layout.delivery / "data.mdb.damaged").exists()
+    marks.commit(Changes(10))
+    assert marks.low_watermark()[0] == 10
+    marks.close()
+
+
+def test_marks_on_a_disk_that_refuses_are_not_believed(rig: Rig) -> None:
+    """A sync of the marks fails: MarksFailed, and the marks are the same as before."""
+    rig.fill(60)
+    rig.step()
+    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    marks.commit(Changes(10))
+    path = rig.layout.delivery / "data.mdb"
+    readonly = os.open(path, os.O_RDONLY)
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd != readonly and os.path.realpath(f"/proc/self/fd/{fd}") == os.path.realpath(path):
+            os.dup2(readonly, fd)
+    with pytest.raises(MarksFailed):
+        marks.commit(Changes(20))
+    assert marks.low_watermark()[0] == 10
+    marks.close()

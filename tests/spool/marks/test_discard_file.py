@@ -1,0 +1,198 @@
+"""The discard file: whole records only, with any bytes at its end, and at most two generations."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spool.errors import BadSpool
+from spool.format.wire import Reason, encode
+from spool.marks import discard_file
+from spool.marks.discard_file import (
+    HEAD,
+    DiscardFile,
+    GivenUp,
+    decode_record,
+    encode_record,
+    older,
+    read_discard_file,
+    read_file,
+)
+
+SPOOL = bytes(range(16))
+GOLDEN = Path(__file__).parents[2] / "golden/discards-v1.bin"
+
+
+def message(sequence: int, value: bytes = b"v", spool: bytes = SPOOL) -> GivenUp:
+    """A message that is too large."""
+    return GivenUp(
+        spool, sequence, int(Reason.TOO_LARGE), 1_700_000_000 * 10**9 + sequence, encode(b"t", value)
+    )
+
+
+MESSAGES = st.builds(
+    GivenUp,
+    st.binary(min_size=16, max_size=16),
+    st.integers(0, 1 << 62),
+    st.integers(0, 1000),
+    st.integers(0, 1 << 62),
+    st.binary(max_size=300),
+)
+
+
+@given(MESSAGES, st.binary(max_size=20))
+def test_records_round_trip(one: GivenUp, behind: bytes) -> None:
+    """A record is read back, with any bytes behind it, and begins at a multiple of 8."""
+    data = encode_record(one)
+    assert len(data) % 8 == 0
+    assert decode_record(data + behind, 0) == (one, len(data))
+
+
+@given(MESSAGES, st.data())
+def test_a_record_with_one_wrong_byte_is_none(one: GivenUp, chance: st.DataObject) -> None:
+    """Every byte except the padding counts."""
+    data = bytearray(encode_record(one))
+    at = chance.draw(st.integers(0, 56 + len(one.datagram) - 1))
+    data[at] ^= chance.draw(st.integers(1, 255))
+    assert decode_record(bytes(data), 0) is None
+
+
+def test_golden() -> None:
+    """A golden file reads the same as it was written."""
+    found = list(read_discard_file(GOLDEN))
+    assert found == [message(n, b"value %d" % n) for n in range(3)]
+    assert GOLDEN.read_bytes() == HEAD + b"".join(map(encode_record, found))
+
+
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=8), st.data())
+def test_a_torn_end_is_cut(values: list[bytes], chance: st.DataObject) -> None:
+    """Cut at any byte: the whole records before it are read, and so are those appended next."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        path = Path(directory) / "discards"
+        messages = [message(n, value) for n, value in enumerate(values)]
+        DiscardFile(path, 1 << 20).append(messages)
+        data = path.read_bytes()
+        cut = chance.draw(st.integers(0, len(data)))
+        path.write_bytes(data[:cut] + chance.draw(st.sampled_from([b"", bytes(50), b"bdis" * 9])))
+        if cut < len(HEAD):
+            path.write_bytes(data[:cut])
+        left = list(read_discard_file(path))
+        assert left == messages[: len(left)]
+        sizes = [len(HEAD)]
+        for one in messages:
+            sizes.append(sizes[-1] + len(encode_record(one)))
+        assert len(left) >= sum(size <= cut for size in sizes[1:])
+        DiscardFile(path, 1 << 20).append([message(99)])
+        assert list(read_discard_file(path)) == [*left, message(99)]
+
+
+def test_two_generations(tmp_path: Path) -> None:
+    """It never takes more than twice the size, and keeps the youngest; each restart continues it."""
+    path = tmp_path / "discards"
+    size = len(encode_record(message(0)))
+    for n in range(0, 100, 5):
+        DiscardFile(path, len(HEAD) + 10 * size).append([message(n + i) for i in range(5)])
+        assert path.stat().st_size <= len(HEAD) + 10 * size
+    assert older(path).stat().st_size <= len(HEAD) + 10 * size
+    assert list(read_discard_file(path)) == [message(n) for n in range(80, 100)]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["discards", "discards.1"]
+
+
+def test_many_at_once_fill_several_generations(tmp_path: Path) -> None:
+    """The last ones are kept; a record larger than a generation has its own."""
+    path = tmp_path / "discards"
+    size = len(encode_record(message(0)))
+    DiscardFile(path, len(HEAD) + 3 * size).append([message(n) for n in range(10)])
+    assert list(read_discard_file(path)) == [message(n) for n in range(6, 10)]
+    DiscardFile(path, len(HEAD) + 3 * size).append([message(10, b"x" * 5000)])
+    assert list(read_discard_file(path))[-1] == message(10, b"x" * 5000)
+
+
+def test_a_damaged_record_is_passed_over(tmp_path: Path) -> None:
+    """The others are read; and no record behind it is lost by the cut."""
+    path = tmp_path / "discards"
+    DiscardFile(path, 1 << 20).append([message(n) for n in range(5)])
+    data = bytearray(path.read_bytes())
+    data[len(HEAD) + 2 * len(encode_record(message(0))) + 60] ^= 1
+    path.write_bytes(data)
+    DiscardFile(path, 1 << 20).append([message(5)])
+    assert [one.sequence for one in read_discard_file(path)] == [0, 1, 3, 4, 5]
+
+
+def test_a_message_twice_is_read_once(tmp_path: Path) -> None:
+    """A crash between the file and the mark leaves it; the same number of another spool differs."""
+    path = tmp_path / "discards"
+    DiscardFile(path, 1 << 20).append([message(1), message(1), message(1, spool=bytes(16))])
+    assert list(read_discard_file(path)) == [message(1), message(1, spool=bytes(16))]
+
+
+def test_another_file_is_left_alone(tmp_path: Path) -> None:
+    """It is neither read nor overwritten."""
+    path = tmp_path / "passwd"
+    path.write_bytes(b"root:x:0:0:root:/root:/bin/bash\n")
+    with pytest.raises(BadSpool, match=r"is no discard file; name another one in \[dispatch\] discard_file"):
+        DiscardFile(path, 1 << 20).append([message(1)])
+    with pytest.raises(BadSpool):
+        list(read_discard_file(path))
+    assert path.read_bytes().startswith(b"root:x")
+
+
+def test_writers_take_turns(tmp_path: Path) -> None:
+    """Two processes with one file: each record of both is whole, through each change of generation."""
+    path, rounds, each = tmp_path / "discards", 40, 5
+    size = len(encode_record(message(0)))
+    children = []
+    for writer in range(2):
+        pid = os.fork()
+        if pid == 0:
+            file = DiscardFile(path, len(HEAD) + rounds * each * size)
+            for n in range(rounds):
+                file.append([message(1000 * writer + each * n + i) for i in range(each)])
+            os._exit(0)
+        children.append(pid)
+    for pid in children:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    # Together they fill both generations to the last record.
+    found = [one.sequence for one in read_discard_file(path)]
+    assert sorted(found) == [1000 * writer + n for writer in range(2) for n in range(rounds * each)]
+    for writer in range(2):
+        assert [n for n in found if n // 1000 == writer] == sorted(n for n in found if n // 1000 == writer)
+
+
+def test_a_writer_that_stands_still_is_not_waited_for(tmp_path: Path) -> None:
+    """The error is temporary: once the other process unlocks the file, the messages are written."""
+    path = tmp_path / "discards"
+    file = DiscardFile(path, 1 << 20, patience_s=0.1)
+    file.append([message(1)])
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(OSError, match="another process has been writing") as refused:
+            file.append([message(2)])
+        assert refused.value.errno == errno.EWOULDBLOCK
+    file.append([message(2)])
+    assert [one.sequence for one in read_discard_file(path)] == [1, 2]
+
+
+def test_a_generation_that_another_writer_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between being opened and being locked the file becomes the older one: nothing is appended to it."""
+    path = tmp_path / "discards"
+    file = DiscardFile(path, 1 << 20)
+    file.append([message(1)])
+    lock = fcntl.flock
+
+    def late(fd: int, how: int) -> None:
+        if not older(path).exists():
+            path.rename(older(path))
+        lock(fd, how)
+
+    monkeypatch.setattr(discard_file.fcntl, "flock", late)
+    file.append([message(2)])
+    assert [one.sequence for one in read_file(path)] == [2]
+    assert [one.sequence for one in read_discard_file(path)] == [1, 2]

@@ -1,0 +1,140 @@
+"""Reading segment files: requested messages are found, with any other bytes around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from spool.format.batch import Topics
+from spool.format.segment import list_files
+from spool.format.segment_format import HEAD_BYTES
+from spool.format.wire import encode
+from spool.index.segment_list import SegmentList
+from spool.read.files import Located, Plain, Regex, Span, Unreadable, locate, read_file
+from spool.read.selection import Selection
+from tests.dispatch import batches
+from tests.spool.rig import Rig
+
+SOME = st.lists(st.sampled_from([b"", b"a", b"aa", b"ab", b"ba", b"aab", b"\xff\n", b"b\xff"]), max_size=3)
+
+
+@given(st.lists(st.tuples(SOME.map(b"".join), SOME.map(b"".join)), max_size=12), st.data())
+def test_plain_bytes_are_found_where_they_are(rows: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
+    """In one key or one value, and never across two, or in the bytes between them."""
+    wanted = data.draw(SOME.map(b"".join).filter(bool))
+    messages = [batches.Message(i, 0, value, key=key) for i, (key, value) in enumerate(rows)]
+    batch = batches.build_batch(batches.name_topics(b"aab"), messages)
+    found = Plain(wanted).rows(batch)
+    assert found.tolist() == [wanted in key or wanted in value for key, value in rows]
+    assert Plain(wanted).may_lie_in(batch.data) >= found.any(), "bytes that hold it are not looked at"
+    assert Plain(wanted).may_lie_in(batch.data) == (wanted in batch.data.tobytes())
+
+
+@pytest.mark.parametrize(
+    ("expression", "rows"),
+    [(b"^a", [0, 2]), (b"a$", [1]), (b"x.y", [3]), (b"\\x00\xff", []), (b"", [0, 1, 2, 3])],
+)
+def test_regular_expressions(expression: bytes, rows: list[int]) -> None:
+    """An anchor is the beginning or the end of a key or a value; a dot is any byte."""
+    pairs = [(b"ab", b""), (b"", b"ba"), (b"k", b"a\nb"), (b"", b"x\ny")]
+    messages = [batches.Message(i, 0, value, key=key) for i, (key, value) in enumerate(pairs)]
+    batch = batches.build_batch(batches.name_topics(b"t"), messages)
+    assert Regex(expression).rows(batch).nonzero()[0].tolist() == rows
+
+
+def test_a_batch_that_is_kept_is_a_copy() -> None:
+    """The buffer may be used again; bytes behind its last message are not kept."""
+    messages = [batches.Message(i, 0, b"value %d" % i, key=b"k") for i in range(3)]
+    batch = batches.build_batch(batches.name_topics(b"t"), messages)
+    kept, before = batch.kept(), [batch.datagram(row) for row in range(3)]
+    assert not np.shares_memory(kept.data, batch.data)
+    assert [kept.datagram(row) for row in range(3)] == before
+    assert kept.value(2) == b"value 2"
+    assert len(kept.data) == kept.datagram_at[2] + kept.datagram_bytes[2]
+
+
+@pytest.fixture
+def many_topics(tmp_path: Path) -> Rig:
+    """A segment of twenty topics, of which a reader's table takes five."""
+    made = Rig(tmp_path, segment_bytes=1 << 20, max_bytes=16 << 20)
+    made.append([encode(b"t%d" % n, b"v") for n in range(20)] * 2)
+    made.step()
+    made.crash()
+    return made
+
+
+def test_a_topic_that_came_late_is_found(many_topics: Rig) -> None:
+    """Requested topics have numbers, however many came before them."""
+    span, found = Span(topics=frozenset({b"t19"})), list[bytes]()
+    for path in list_files(many_topics.layout):
+        for batch in read_file(path, Topics.of_reader(5), span):
+            assert not isinstance(batch, Unreadable)
+            found += [batch.topic_name(row) for row in span.rows(batch).nonzero()[0].tolist()]
+    assert found == [b"t19"] * 2
+
+
+def test_a_selection_finds_it_too(many_topics: Rig) -> None:
+    """So do readers of committed messages."""
+    span = Span(topics=frozenset({b"t18"}))
+    reader = Selection(SegmentList(many_topics.layout), Topics.of_reader(5), span)
+    batch = reader.next()
+    assert batch is not None
+    assert [batch.topic_name(row) for row in span.rows(batch).nonzero()[0].tolist()] == [b"t18"] * 2
+    reader.close()
+
+
+def fill(rig: Rig, bursts: int) -> None:
+    """Bursts of ten messages; the value of each is its number."""
+    for burst in range(bursts):
+        rig.append([encode(b"t", b"%d" % number) for number in range(10 * burst, 10 * burst + 10)])
+        rig.step()
+
+
+def value(found: Located | Unreadable | None) -> bytes:
+    """The value of the message found."""
+    assert isinstance(found, Located)
+    assert int(found.batch.sequence[found.row]) == int(found.head["first_sequence"]) + found.row
+    return found.batch.value(found.row)
+
+
+def test_every_message_is_found(rig: Rig) -> None:
+    """In sealed segments and in the one in use; behind the last there is nothing."""
+    fill(rig, 60)
+    files = list_files(rig.layout)
+    assert len(files) > 3
+    for sequence in range(600):
+        assert value(locate(files, sequence)) == b"%d" % sequence
+    assert locate(files, 600) is None
+    sealed = {found.sealed for n in (0, 599) if isinstance(found := locate(files, n), Located)}
+    assert sealed == {True, False}
+
+
+def test_a_single_file(rig: Rig, tmp_path: Path) -> None:
+    """A segment under any name; messages before and behind it are not there, nor are they in another file."""
+    fill(rig, 60)
+    first, second = rig.layout.list_segments()[:2]
+    bare, letter = tmp_path / "anything", tmp_path / "letter"
+    bare.write_bytes(rig.layout.segment(*second).read_bytes())
+    letter.write_text("dear reader")
+    assert value(locate([letter, bare], second[0])) == b"%d" % second[0]
+    assert locate([bare], first[0]) is None
+    assert locate([letter], 0) is None
+
+
+def test_what_is_damaged_is_said_to_be(rig: Rig) -> None:
+    """For a message in a damaged frame: the file, and the place. Those around it are found."""
+    fill(rig, 6)
+    (path,) = list_files(rig.layout)
+    good = locate([path], 25)
+    assert isinstance(good, Located)
+    with path.open("r+b") as file:
+        file.seek(good.offset + HEAD_BYTES + 8)
+        file.write(b"rot")
+    for sequence in range(20, 30):
+        assert locate([path], sequence) == Unreadable(path, good.offset, 10)
+    assert value(locate([path], 19)) == b"19"
+    assert value(locate([path], 30)) == b"30"
