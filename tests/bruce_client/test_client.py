@@ -54,7 +54,7 @@ def test_it_needs_python_and_nothing_else() -> None:
 
 def test_every_field_arrives(doors: Doors) -> None:
     """Topic, key, value and time, as bytes or as text, of both kinds of message."""
-    with Client(doors.datagrams) as client:
+    with Client(doors.datagrams, timeout_s=60) as client:
         client.send("orders", "grüße", key="k", timestamp_ms=1_700_000_000_123)
         before = time.time_ns() // 1_000_000
         client.send(b"orders", b"\xff\x00", key=b"\xfe", partition_key=7)
@@ -70,7 +70,7 @@ def test_a_large_message_goes_by_stream(doors: Doors) -> None:
     """Beyond a datagram's 65,536 bytes, by UNIX socket or TCP; small ones beside it are datagrams still."""
     room = 65_536 - len(encode(b"orders", b""))
     for stream in (doors.stream, ("127.0.0.1", doors.port)):
-        with Client(doors.datagrams, stream=stream) as client:
+        with Client(doors.datagrams, stream=stream, timeout_s=60) as client:
             client.send("orders", bytes(room))
             client.send("orders", b"x" * (room + 1))
             client.send("orders", b"y" * LARGE)
@@ -81,7 +81,7 @@ def test_a_large_message_goes_by_stream(doors: Doors) -> None:
 @pytest.mark.parametrize("tcp", [False, True])
 def test_without_a_datagram_socket(doors: Doors, tcp: bool) -> None:  # noqa: FBT001
     """All messages go by stream, in order, and are stored when `send` returns."""
-    with Client(None, stream=("127.0.0.1", doors.port) if tcp else doors.stream) as client:
+    with Client(None, stream=("127.0.0.1", doors.port) if tcp else doors.stream, timeout_s=60) as client:
         for number in range(5):
             client.send("orders", str(number))
             assert doors.bruce.status().received == number + 1
@@ -110,7 +110,7 @@ def test_what_makes_no_message_is_said(tmp_path: Path) -> None:
 
 def test_more_than_the_daemon_takes(doors: Doors) -> None:
     """A client configured with a larger limit: the daemon ends the connection, and the error says so."""
-    client = Client(doors.datagrams, stream=doors.stream, stream_limit_bytes=8 << 20)
+    client = Client(doors.datagrams, stream=doors.stream, stream_limit_bytes=8 << 20, timeout_s=60)
     with pytest.raises(NobodyListens, match=r"ended the connection .* max_stream_message_bytes"):
         client.send("orders", bytes(3 << 20))
     doors.bruce.await_status(lambda s: s.received == s.discarded.get("too_long") == 3)

@@ -50,6 +50,8 @@ def test_a_broker_that_throttles(kafka1: KafkaCluster, tmp_path: Path) -> None:
         bruce.await_status(lambda s: s.delivered == MESSAGES, PATIENCE_S)
         # Once for each request that a message went into.
         bruce.await_true(lambda: total("broker_queue_seconds_count") >= MESSAGES, PATIENCE_S)
+        # The page may be of a moment ago: a throttled request that went twice counts before it has ended.
+        bruce.await_true(lambda: total("delivery_latency_seconds_count") >= MESSAGES, PATIENCE_S)
         now = scrape()
     found = {name: sum(values.values()) for name, values in now.items()}
     assert found["bruce_message_size_bytes_count"] == MESSAGES

@@ -22,6 +22,7 @@ from ingest.buffers.staging import OVERFLOW_BYTES, RESERVE, Staging, overflow_at
 from ingest.worker.guard import FAULTS, GUARDED, KEPT, STATE, STORING, Guard
 from spool.format.wire import Reason, encode
 from spool.shared.ledger import read_ledger
+from spool.shared.state import Field
 from tests.daemon import halt
 from tests.ingest.intake import Intake, connect
 from tests.ingest.processes import PATIENCE_S, Processes, await_end, fork, message, send
@@ -182,6 +183,7 @@ def test_a_full_tmpfs_lets_senders_wait(memory: Path, tmp_path: Path) -> None:
         processes = Processes(place, 12, segment_bytes=1 << 20, max_bytes=64 << 20)
         try:
             fill_up_behind(processes, place)
+            wait_until(lambda: processes.shared.words[Field.SPARE] > 0, PATIENCE_S, "a spare")
             wait_at_the_socket(processes, 500)
             assert [number for number, _ in staged(processes)] == []
         finally:

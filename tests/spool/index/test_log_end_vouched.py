@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -221,7 +222,8 @@ def test_a_frame_that_is_being_stored_is_waited_for(rig: Rig, monkeypatch: pytes
     with path.open("r+b") as file:
         digest = os.pread(file.fileno(), 8, at)
         os.pwrite(file.fileno(), b"\1" * 8, at)
-        monkeypatch.setattr(scan.time, "sleep", lambda _: os.pwrite(file.fileno(), digest, at))
+        clock = SimpleNamespace(sleep=lambda _: os.pwrite(file.fileno(), digest, at))
+        monkeypatch.setattr(scan, "time", clock)
         live = live_segment(rig.layout)
         assert live is not None
         end = end_of(live, known=committed)
@@ -233,7 +235,7 @@ def test_it_is_waited_for_in_vain_where_it_is_damage(rig: Rig, monkeypatch: pyte
     """It is never finished: after a bounded time, the bytes behind it are searched."""
     path = rig.layout.segment(0)
     waits: list[float] = []
-    monkeypatch.setattr(scan.time, "sleep", waits.append)
+    monkeypatch.setattr(scan, "time", SimpleNamespace(sleep=waits.append))
     with path.open("rb") as file:
         one = Scan(file.fileno(), tail_at_start(read_header(path)))
         one.vouched, one.stopped = 0, scan.BAD

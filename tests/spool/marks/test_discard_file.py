@@ -7,6 +7,7 @@ import fcntl
 import os
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -152,10 +153,13 @@ def test_writers_take_turns(tmp_path: Path) -> None:
     for writer in range(2):
         pid = os.fork()
         if pid == 0:
-            file = DiscardFile(path, len(HEAD) + rounds * each * size)
-            for n in range(rounds):
-                file.append([message(1000 * writer + each * n + i) for i in range(each)])
-            os._exit(0)
+            try:
+                file = DiscardFile(path, len(HEAD) + rounds * each * size, patience_s=60)
+                for n in range(rounds):
+                    file.append([message(1000 * writer + each * n + i) for i in range(each)])
+                os._exit(0)
+            finally:
+                os._exit(1)
         children.append(pid)
     for pid in children:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -185,14 +189,14 @@ def test_a_generation_that_another_writer_ended(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "discards"
     file = DiscardFile(path, 1 << 20)
     file.append([message(1)])
-    lock = fcntl.flock
+    lock, real = fcntl.flock, vars(fcntl)
 
     def late(fd: int, how: int) -> None:
         if not older(path).exists():
             path.rename(older(path))
         lock(fd, how)
 
-    monkeypatch.setattr(discard_file.fcntl, "flock", late)
+    monkeypatch.setattr(discard_file, "fcntl", SimpleNamespace(**{**real, "flock": late}))
     file.append([message(2)])
     assert [one.sequence for one in read_file(path)] == [2]
     assert [one.sequence for one in read_discard_file(path)] == [1, 2]
