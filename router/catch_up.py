@@ -32,9 +32,12 @@ class CatchUp:
     """By flat number: the partitions it sends to, from where they are held."""
     places: npt.NDArray[np.int64]
     """By flat number: from where those that took part were held; NOT_HELD for others."""
-    sweeping: set[int]
-    """Topics, or GIVEN_UP, that have messages for which no partition is held: it must go on to the end."""
-    looked_for: frozenset[int]
+    sweeping: dict[int, int]
+    """Topics, or GIVEN_UP, that have messages for which no partition is held -> the first of these.
+
+    It must go on to the end.
+    """
+    looked_for: dict[int, int]
     """`sweeping`, as it was at the start."""
     batches: int = 0
     """Read so far."""
@@ -49,7 +52,8 @@ class CatchUp:
 
     def stop_sweeping(self, topics: set[int]) -> None:
         """Messages of these topics found no partition: the next pass for them begins there."""
-        self.sweeping -= topics
+        for topic in topics:
+            self.sweeping.pop(topic, None)
 
     def grow(self, partitions: int) -> None:
         """There are so many partitions now; new ones take no part."""
@@ -140,7 +144,7 @@ class CatchUps:
 
     def sweeping(self) -> set[int]:
         """The topics, by number, that the pass under way looks for, since they have no partition held."""
-        return self.current.sweeping - {GIVEN_UP} if self.current else set()
+        return set(self.current.sweeping) - {GIVEN_UP} if self.current else set()
 
     def begin(self, low_watermark: int, moved: int) -> CatchUp | None:
         """Start a pass if there is reason to. It takes what it looks for out of the loose topics.
@@ -150,23 +154,23 @@ class CatchUps:
         if self._fruitless or not self.wanted:
             return None
         ready = self.sendable()
-        placeable = self._placeable(ready)
-        places = self._places(ready, {topic: self._loose.first(topic) for topic in placeable})
+        placeable = {topic: self._loose.first(topic) for topic in self._placeable(ready)}
+        places = self._places(ready, placeable)
         if not places:
             return None
         first = places[min(places, key=lambda topic: (self._served.get(topic, 0), places[topic]))]
         start = max(first, low_watermark)
-        sweeping = {topic for topic in placeable if first <= self._loose.first(topic) < start + self._near}
+        sweeping = {topic: at for topic, at in placeable.items() if first <= at < start + self._near}
         for topic in sweeping:
             self._loose.take(topic)
         if self._given_up and first <= min(self._given_up) < start + self._near:
-            sweeping.add(GIVEN_UP)
+            sweeping[GIVEN_UP] = min(self._given_up)
             self._given_up.clear()
         self._again.seek(start)
         self._moved = moved
         none = np.zeros(len(ready), np.bool_)
         places_held = np.full(len(ready), NOT_HELD, np.int64)
-        self.current = CatchUp(none, places_held, sweeping, frozenset(sweeping))
+        self.current = CatchUp(none, places_held, sweeping, dict(sweeping))
         self._passes += 1
         self._let_join(self.current, ready, first)
         return self.current
@@ -207,10 +211,9 @@ class CatchUps:
 
     def _leave(self, catch_up: CatchUp) -> None:
         reached = (catch_up.places != NOT_HELD) & (catch_up.places < self._again.sequence)
-        took_part = self._pool.partitions.topics[: len(reached)][reached]
-        self._served.update(
-            dict.fromkeys([*np.unique(took_part).tolist(), *catch_up.looked_for], self._passes)
-        )
+        took_part = np.unique(self._pool.partitions.topics[: len(reached)][reached]).tolist()
+        found = [topic for topic, first in catch_up.looked_for.items() if first < self._again.sequence]
+        self._served.update(dict.fromkeys([*took_part, *found], self._passes))
         self.current = None
 
     def turn_is_over(self, catch_up: CatchUp) -> bool:
@@ -218,10 +221,18 @@ class CatchUps:
         if catch_up.batches < self._turn_batches:
             return False
         sendable = self.sendable()
-        if self._given_up or not catch_up.sweeping.issuperset(self._placeable(sendable)):
+        if self._given_up or not catch_up.sweeping.keys() >= set(self._placeable(sendable)):
+            return True
+        if self._looks_ahead(catch_up):
             return True
         ahead = (catch_up.places > self._again.sequence) & ~self.swept(catch_up)
         return bool(((~catch_up.ready | ahead) & sendable).any())
+
+    def _looks_ahead(self, catch_up: CatchUp) -> bool:
+        """Whether it looks for a topic that could be sent to, and has not come to its first message yet."""
+        later = {topic for topic, first in catch_up.sweeping.items() if first > self._again.sequence}
+        available = self._capacity.available(catch_up.ready)
+        return GIVEN_UP in later or not later.isdisjoint(self._pool.partitions.topics[available].tolist())
 
     def swept(self, catch_up: CatchUp) -> Mask:
         """By flat number: partitions of topics whose messages that may go anywhere are looked for."""
@@ -231,8 +242,8 @@ class CatchUps:
     def break_off(self, catch_up: CatchUp) -> None:
         """End it here, before it is over."""
         self._set_aside(catch_up, np.ones(len(self._live.topics.names), np.bool_))
-        if GIVEN_UP in catch_up.sweeping:
-            self._given_up.append(self._again.sequence)
+        if (first := catch_up.sweeping.get(GIVEN_UP)) is not None:
+            self._given_up.append(max(first, self._again.sequence))
         self._leave(catch_up)
 
     def rest(self, catch_up: CatchUp) -> None:
@@ -247,8 +258,7 @@ class CatchUps:
         self._pool.partitions.hold_at(np.flatnonzero(resting), np.maximum(catch_up.places[resting], place))
         catch_up.ready &= ~resting
         for topic in [topic for topic in catch_up.sweeping if topic != GIVEN_UP and topics[topic]]:
-            self._loose.note(topic, place)
-            catch_up.sweeping.discard(topic)
+            self._loose.note(topic, max(catch_up.sweeping.pop(topic), place))
 
     def join(self, catch_up: CatchUp) -> None:
         """Partitions whose place is still ahead, and that can be sent to by now, take part."""

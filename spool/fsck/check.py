@@ -161,7 +161,7 @@ class Check:
         """Examine each of `paths`, several at once; no segment follows those in `last`."""
 
         def look(path: Path) -> Iterator[_Look]:
-            yield _look_at(Examination(path, last=path in last))
+            yield _look_at(path, last=path in last)
 
         for found in in_order(look, paths):
             if found.gone is None:
@@ -178,16 +178,17 @@ class _Look(NamedTuple):
     gone: FileNotFoundError | None = None
 
 
-def _look_at(one: Examination) -> _Look:
+def _look_at(path: Path, *, last: bool) -> _Look:
     """Examine a segment that a daemon may rename or remove meanwhile."""
+    one = Examination(path, last=last)
     try:
         try:
             return _Look(one, list(one.findings()))
         except FileNotFoundError:
             # The keeper has renamed it as sent meanwhile; without a file of that name, it is gone.
-            if not parse_name(one.path.name):
+            if not parse_name(path.name):
                 raise
-            one.path = one.path.with_suffix(SENT)
+            one = Examination(path.with_suffix(SENT), last=last)
             return _Look(one, list(one.findings()))
     except FileNotFoundError as error:
         return _Look(one, [], error)

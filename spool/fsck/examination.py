@@ -139,6 +139,8 @@ class Examination:
         try:
             yield from self._head()
             yield from self._examine(fd, beginning)
+        except FileNotFoundError:
+            raise
         except OSError as error:
             self.whole, self.unread = False, True
             yield damage(self.path, self.end, Kind.UNREADABLE, f"it cannot be read: {error.strerror}")

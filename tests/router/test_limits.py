@@ -352,6 +352,23 @@ def test_others_are_delivered_beside_a_flood(bench: Bench, key: int | None) -> N
     bench.check_complete()
 
 
+def test_others_are_known_before_the_first_answer(bench: Bench) -> None:
+    """The live path has come to them before a pass begins, which looks for both topics: each has turns."""
+    bench.send([(b"a", None, b""), (b"b", None, b"")])
+    bench.settle()
+    for _ in range(400):
+        bench.send([(b"a", None, b"v" * 30)] * 10)
+    bench.send([(b"b", None, b"")] * 3)
+    while bench.router.read_position < bench.end:
+        bench.step()
+    while records(bench)[b"b"] < 4:
+        bench.step()
+        answer_slowly(bench, 8)
+    assert records(bench)[b"a"] < 1000
+    bench.settle()
+    bench.check_complete()
+
+
 def test_two_in_flood_get_the_same(bench: Bench) -> None:
     """One behind the other in the log, and none starves: neither the newcomer nor the first."""
     flood(bench, b"a", 300)

@@ -10,7 +10,7 @@ import os
 import random
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -548,6 +548,31 @@ def test_a_segment_that_is_retired_meanwhile(spool: Layout) -> None:
 
     found = Check().spool(Moving(spool.directory))
     assert damages(list(found)) == []
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_segment_that_is_retired_under_the_look(
+    spool: Layout,
+    monkeypatch: pytest.MonkeyPatch,
+    removed: bool,  # noqa: FBT001  (a parameter of the test)
+) -> None:
+    """The same between two times that one look opens it; what is left counts once."""
+    shutil.rmtree(spool.delivery)
+    path, head = path_of(spool, 0), Examination._head
+    first = Examination(path, last=False)
+    assert list(first.findings()) == []
+
+    def late(self: Examination) -> Iterator[Finding]:
+        if removed and self.path == path:
+            path.unlink()
+        elif self.path == path:
+            path.rename(path.with_suffix(SENT))
+        return head(self)
+
+    monkeypatch.setattr(Examination, "_head", late)
+    one = Check()
+    assert damages(list(one.spool(spool))) == []
+    assert one.totals.messages == 270 - removed * first.totals.messages
 
 
 # -- files by themselves ------------------------------------------------------------------------------
