@@ -2,6 +2,8 @@
 
 import functools
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let JVMs start soon."""
     for name, value in frugal_environ().items():
         os.environ.setdefault(name, value)
+
+
+@pytest.fixture(autouse=True)
+def stop_signals() -> Iterator[None]:
+    """A command that runs in the tests' process may set handlers: the next test finds those of Python."""
+    yield
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        signal.signal(number, handler)
 
 
 @pytest.hookimpl(tryfirst=True)
