@@ -104,7 +104,7 @@ def resolve(rules: Mapping[str, Sequence[str]]) -> list[tuple[str, Senders]]:
     return [(pattern, _senders(pattern, names, accounts)) for pattern, names in rules.items()]
 
 
-def _senders(pattern: str, names: Sequence[str], accounts: Mapping[str, SpoolTotals]) -> Senders:
+def _senders(pattern: str, names: Sequence[str], accounts: Mapping[str, Account]) -> Senders:
     uids, gids = set[int](), set[int]()
     for name in names:
         kind, _, value = name.partition(":")
@@ -116,21 +116,21 @@ def _senders(pattern: str, names: Sequence[str], accounts: Mapping[str, SpoolTot
             uids.add(accounts[name].number)
         elif kind in ("gid", "group"):
             # A number that has no name has no members.
-            group = accounts.get(name) or SpoolTotals(int(value))
+            group = accounts.get(name) or Account(int(value))
             gids.add(group.number)
             uids |= group.members
     return Senders(frozenset(uids), frozenset(gids), everybody=EVERYBODY in names, tcp=TCP in names)
 
 
 @dataclass(frozen=True, slots=True)
-class SpoolTotals:
+class Account:
     """A user, or a group with the users that the host lists in it."""
 
     number: int
     members: frozenset[int] = frozenset()
 
 
-def look_up(names: Collection[str], within_s: float = LOOK_UP_S) -> dict[str, SpoolTotals]:
+def look_up(names: Collection[str], within_s: float = LOOK_UP_S) -> dict[str, Account]:
     """Look up `user:NAME`, `group:NAME` and `gid:NUMBER`: accounts by name; an unknown name has none.
 
     Forks: only for a process without threads. Raises NoAccounts when the host does not answer in time.
@@ -151,9 +151,7 @@ def look_up(names: Collection[str], within_s: float = LOOK_UP_S) -> dict[str, Sp
         os.waitpid(child, 0)
     if not said:
         raise NoAccounts(within_s)
-    return {
-        name: SpoolTotals(number, frozenset(members)) for name, (number, members) in json.loads(said).items()
-    }
+    return {name: Account(number, frozenset(members)) for name, (number, members) in json.loads(said).items()}
 
 
 def _read(receiving: int, within_s: float) -> bytes:

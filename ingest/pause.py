@@ -3,7 +3,7 @@
 That process has the flock on SPOOL/hold, and writes into the shared state the time until which nothing is to
 be received; it renews that every RENEW_S. The ingest worker looks before each burst, and writes into the
 shared state which pause it obeys. Senders wait in the socket meanwhile, as they do for a spool with when_full
-= "block". So the intake goes on by itself when that process ends, is killed, or is stopped: after HOLD_NS at
+= "block". So the intake goes on by itself when that process ends, is killed, or is stopped: after PAUSE_NS at
 the latest.
 
 Rejected: a signal to the supervisor (it does not tell which process wants the pause, nor that it died), a
@@ -22,7 +22,7 @@ from typing import Self
 
 from ingest.errors import IngestError
 from spool.layout import Layout
-from spool.shared.state import HOLD_NS, Field, SharedState, read_shared_state
+from spool.shared.state import PAUSE_NS, Field, SharedState, read_shared_state
 from spool.storage.lock import Lock
 from spool.storage.ownership import believed
 
@@ -32,8 +32,8 @@ _PAUSED_S = 0.01
 
 def paused_until(shared: SharedState) -> int:
     """Until when nothing is to be received, in ns of CLOCK_MONOTONIC; 0 without a pause."""
-    until, now = int(shared.words[Field.HOLD]), time.monotonic_ns()
-    return until if now < until <= now + HOLD_NS else 0
+    until, now = int(shared.words[Field.PAUSE]), time.monotonic_ns()
+    return until if now < until <= now + PAUSE_NS else 0
 
 
 class StreamPause:
@@ -45,7 +45,7 @@ class StreamPause:
     def is_paused(self) -> bool:
         """Whether nothing is to be received, which the shared state then says; a while is over then."""
         until = paused_until(self._shared)
-        self._shared.words[Field.STREAMS_HELD] = until or 1
+        self._shared.words[Field.STREAMS_PAUSED] = until or 1
         if until:
             before = time.monotonic()
             time.sleep(_PAUSED_S)
@@ -89,7 +89,7 @@ class IntakePause:
         self._ended.set()
         self._thread.join()
         if self._shared is not None:
-            self._shared.words[Field.HOLD] = 0
+            self._shared.words[Field.PAUSE] = 0
         self._lock.release()
 
     def in_force(self) -> bool:
@@ -97,7 +97,7 @@ class IntakePause:
         shared, since = self._shared, self._since
         if shared is None or not since or not self._is_current():
             return False
-        datagrams, streams = shared.words[[Field.HELD, Field.STREAMS_HELD]].tolist()
+        datagrams, streams = shared.words[[Field.PAUSED, Field.STREAMS_PAUSED]].tolist()
         return since <= datagrams and (not streams or since <= streams)
 
     def _is_current(self) -> bool:
@@ -122,6 +122,6 @@ class IntakePause:
             self._shared = SharedState(self._path, self._owners)
         words = self._shared.words
         # A pause that ran out meanwhile was none: messages may have come since then.
-        if not self._since or now >= int(words[Field.HOLD]):
-            self._since = now + HOLD_NS
-        words[Field.HOLD] = now + HOLD_NS
+        if not self._since or now >= int(words[Field.PAUSE]):
+            self._since = now + PAUSE_NS
+        words[Field.PAUSE] = now + PAUSE_NS

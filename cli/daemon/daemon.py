@@ -114,7 +114,7 @@ class Daemon:
             self._say_what_is_found()
         self.shared.words[Field.DIRECTORY] = directory_word(self._spool.layout.directory)
         # An earlier keeper wrote these: there may be other spares now, and another limit.
-        self.shared.words[[Field.SPARE, Field.FULL, Field.STREAMS_HELD]] = 0
+        self.shared.words[[Field.SPARE, Field.FULL, Field.STREAMS_PAUSED]] = 0
         # Made here, so that a file that cannot be made or is not ours ends the start, with one sentence.
         self._locked = Staging(self._staging, spool, slots_for(config.spool.segment_bytes))
         if self._locked.lock_overflow() < self._locked.burst * OVERFLOW_BYTES:

@@ -63,7 +63,7 @@ class Source:
             list_workers(shared),
             list(list_full(shared)),
             int(shared[Field.STARTED_NS]),
-            held=bool(shared[Field.HELD]),
+            held=bool(shared[Field.PAUSED]),
             lost_inputs=read_text(shared, Field.LOST_INPUTS) or "",
         )
 

@@ -129,7 +129,7 @@ def take_snapshot(directory: Path) -> Snapshot:
         acknowledgements=_acknowledgements(shared) if shared is not None and "ack" in roles else None,
         lent=_lent(layout, boot),
         unadopted=unadopted,
-        held=shared is not None and bool(workers) and bool(shared[Field.HELD]),
+        held=shared is not None and bool(workers) and bool(shared[Field.PAUSED]),
         other_release=find_other_release(layout, path),
         senders=senders,
         inputs=list(_inputs(shared, roles)) if shared is not None and workers else [],
@@ -324,7 +324,7 @@ def status_line(shared: np.ndarray) -> str:
         return trouble
     if full := next(list_full(shared), None):
         return full.sentence
-    if shared[Field.HELD]:
+    if shared[Field.PAUSED]:
         return "the intake is stopped by an operator: senders wait"
     delivered, discarded = int(shared[Field.DELIVERED]), int(shared[Field.DISCARDED])
     return f"messages are taken in; {delivered:,} delivered, {discarded:,} discarded"

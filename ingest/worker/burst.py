@@ -63,7 +63,7 @@ from spool.native.memory import (
 )
 from spool.shared.histogram import add_by_input, add_size, begin_sizes, commit_sizes, prepare_sizes
 from spool.shared.ledger import add
-from spool.shared.state import HOLD_NS, QUOTA_ROW, WORDS, Field
+from spool.shared.state import PAUSE_NS, QUOTA_ROW, WORDS, Field
 
 (
     FD,
@@ -119,7 +119,7 @@ _QUOTA_ROWS = 8 * int(Field.QUOTA_ROWS)
 _QUOTA_ROW_BYTES = 8 * QUOTA_ROW
 _QUOTA_NAME_BYTES, _QUOTA_NAME = 8 * NAME_BYTES, 8 * NAME
 _SIZES = 8 * int(Field.SIZES)
-_PAUSE, _PAUSED = 8 * int(Field.HOLD), 8 * int(Field.HELD)
+_PAUSE, _PAUSED = 8 * int(Field.PAUSE), 8 * int(Field.PAUSED)
 _KEEPER_WAITS = 8 * int(Field.KEEPER_WAITS)
 _WRITTEN = 8 * int(Field.WRITTEN)
 _WRITTEN_SEQUENCE = 8 * int(Field.WRITTEN_SEQUENCE)
@@ -163,7 +163,7 @@ def receive(job: Job, tail: Tail, messages: Messages, rounds: int) -> int:
 def _is_paused(job: Job) -> bool:
     """Whether the intake is paused; the shared state says so. Never while the socket is emptied."""
     until, now = load_acquire(job[PAGE] + _PAUSE), _clock_ns(job, _CLOCK_MONOTONIC)
-    paused = now < until <= now + HOLD_NS and job[EMPTYING] == 0
+    paused = now < until <= now + PAUSE_NS and job[EMPTYING] == 0
     publish_i64(job[PAGE] + _PAUSED, until if paused else 0)
     return paused
 

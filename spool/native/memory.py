@@ -19,10 +19,10 @@ acquire), or changed by `exchange`. On x86 both are plain moves, and bind only t
     staging: armed; first, opened               worker; guard            guard; worker
     connection buffer: KIND, SIDE, OFFERED      stream worker            ingest worker
     connection buffer: TAKEN; all: burst, runs  ingest worker            stream worker
-    state: WRITTEN, WRITTEN_SEQUENCE, HELD      ingest worker            keeper and others, from Python
+    state: WRITTEN, WRITTEN_SEQUENCE, PAUSED    ingest worker            keeper and others, from Python
     state: KEEPER_WAITS, SUSPECT, QUOTAS,       keeper                   ingest worker
            QUOTA_TOPICS and its rows
-    state: HOLD                                 `drain --stop-intake`    ingest worker
+    state: PAUSE                                `drain --stop-intake`    ingest worker
 
 KEEPER_WAITS is read behind a `fence`: WRITTEN must be visible before that read. Python's own stores into
 the shared state are followed by system calls, or depend on no other word. The kernel stores msg_len for the

@@ -103,11 +103,11 @@ class Field(IntEnum):
     QUOTA_ROWS = 1040
     """keeper, delivery: rows of QUOTA_ROW words, one a topic."""
 
-    HOLD = 3936
+    PAUSE = 3936
     """holder of the flock on SPOOL/hold: until when to receive nothing, ns of CLOCK_MONOTONIC."""
-    HELD = 3944
-    """ingest: the HOLD by which it receives nothing at the moment; 0 when it does."""
-    STREAMS_HELD = 3952
+    PAUSED = 3944
+    """ingest: the PAUSE by which it receives nothing at the moment; 0 when it does."""
+    STREAMS_PAUSED = 3952
     """stream worker: the same; 1 when it receives, 0 when there is none."""
     CONNECTIONS = 3960
     """stream worker: how many connections came and went; see ingest.buffers.connection_buffer."""
@@ -149,8 +149,8 @@ BROKER_WORDS = 5
 BROKER_TIME_WORDS = 12
 BROKER_ROWS = 200
 QUOTA_ROW = 48
-HOLD_NS = 5_000_000_000
-"""The holder renews a HOLD again and again: one that reaches farther than this into the future is void."""
+PAUSE_NS = 5_000_000_000
+"""The holder renews a PAUSE again and again: one that reaches farther than this into the future is void."""
 MOST_QUOTAS = 60
 TEXT_BYTES = 1024
 """Most bytes of a text."""

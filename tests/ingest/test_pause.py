@@ -11,7 +11,7 @@ import pytest
 from ingest.pause import IntakePause
 from spool.errors import SpoolBusy
 from spool.layout import Layout
-from spool.shared.state import HOLD_NS, Field, SharedState
+from spool.shared.state import PAUSE_NS, Field, SharedState
 
 
 def await_true(condition: Callable[[], bool]) -> None:
@@ -24,7 +24,7 @@ def await_true(condition: Callable[[], bool]) -> None:
 
 def obey(shared: SharedState) -> None:
     """Do as the worker does."""
-    shared.words[Field.HELD] = shared.words[Field.HOLD]
+    shared.words[Field.PAUSED] = shared.words[Field.PAUSE]
 
 
 @pytest.fixture
@@ -36,18 +36,18 @@ def path(memory: Path) -> Path:
 def test_it_stands_once_the_worker_says_so(memory: Path, path: Path) -> None:
     """Not before, and not by what the worker said to the one before; at the end it is given back."""
     shared = SharedState(path)
-    shared.words[Field.HELD] = time.monotonic_ns()
+    shared.words[Field.PAUSED] = time.monotonic_ns()
     with IntakePause(Layout(memory), path, renew_s=0.01) as pause:
         assert not pause.in_force()
-        assert 0 < shared.words[Field.HOLD] - time.monotonic_ns() <= HOLD_NS
+        assert 0 < shared.words[Field.PAUSE] - time.monotonic_ns() <= PAUSE_NS
         obey(shared)
         assert pause.in_force()
-        first = int(shared.words[Field.HOLD])
-        await_true(lambda: int(shared.words[Field.HOLD]) > first)
+        first = int(shared.words[Field.PAUSE])
+        await_true(lambda: int(shared.words[Field.PAUSE]) > first)
         assert pause.in_force()
         with pytest.raises(SpoolBusy):
             IntakePause(Layout(memory), path)
-    assert shared.words[Field.HOLD] == 0
+    assert shared.words[Field.PAUSE] == 0
 
 
 def test_one_that_ran_out_was_none(memory: Path, path: Path) -> None:
@@ -56,8 +56,8 @@ def test_one_that_ran_out_was_none(memory: Path, path: Path) -> None:
     with IntakePause(Layout(memory), path, renew_s=0.01) as pause:
         obey(shared)
         assert pause.in_force()
-        shared.words[Field.HOLD] = 1
-        await_true(lambda: int(shared.words[Field.HOLD]) > 1)
+        shared.words[Field.PAUSE] = 1
+        await_true(lambda: int(shared.words[Field.PAUSE]) > 1)
         await_true(lambda: not pause.in_force())
         obey(shared)
         assert pause.in_force()
@@ -68,14 +68,14 @@ def test_a_daemon_that_is_started_again_is_held_too(memory: Path, path: Path) ->
     with IntakePause(Layout(memory), path, renew_s=0.01) as pause:
         assert not pause.in_force()
         obey_first = SharedState(path)
-        await_true(lambda: int(obey_first.words[Field.HOLD]) > 0)
+        await_true(lambda: int(obey_first.words[Field.PAUSE]) > 0)
         obey(obey_first)
         assert pause.in_force()
         path.unlink()
         assert not pause.in_force()
         shared = SharedState(path)
         assert not pause.in_force()
-        await_true(lambda: int(shared.words[Field.HOLD]) > 0)
+        await_true(lambda: int(shared.words[Field.PAUSE]) > 0)
         assert not pause.in_force()
         obey(shared)
         assert pause.in_force()

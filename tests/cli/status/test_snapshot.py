@@ -28,7 +28,7 @@ def test_what_was_done(shared: SharedState) -> None:
 
 def test_what_is_wrong_comes_first(shared: SharedState) -> None:
     """Problems of delivery come before those of room, and these before the intake pause; one line each."""
-    shared.words[Field.HELD] = 1
+    shared.words[Field.PAUSED] = 1
     assert status_line(shared.words) == "the intake is stopped by an operator: senders wait"
     shared.words[[Field.FULL, Field.WHEN_FULL, Field.FULL_SINCE_NS]] = (Full.MAX_BYTES, WhenFull.BLOCK, 1)
     assert status_line(shared.words).startswith("the spool is full since ")

@@ -27,7 +27,7 @@ from ingest.sockets.holding import FdStore, allow_descriptors
 from ingest.sockets.listening import is_finished, refuse
 from ingest.streams import stream_worker, users
 from spool.format.wire import encode
-from spool.shared.state import HOLD_NS, Field
+from spool.shared.state import PAUSE_NS, Field
 from tests.ingest.stream_clients import LIMIT, SPOOL, Kill, Killed, Streams
 
 ABORTED = 200
@@ -445,12 +445,12 @@ def test_no_memory(streams: Streams) -> None:
 
 def test_held(streams: Streams) -> None:
     """While an operator pauses the intake nothing is received, as the shared state says; then it goes on."""
-    streams.shared.words[Field.HOLD] = until = time.monotonic_ns() + HOLD_NS
+    streams.shared.words[Field.PAUSE] = until = time.monotonic_ns() + PAUSE_NS
     assert streams.worker._intake.is_paused()
-    assert streams.shared.words[Field.STREAMS_HELD] == until
-    streams.shared.words[Field.HOLD] = 0
+    assert streams.shared.words[Field.STREAMS_PAUSED] == until
+    streams.shared.words[Field.PAUSE] = 0
     assert not streams.worker._intake.is_paused()
-    assert streams.shared.words[Field.STREAMS_HELD] == 1
+    assert streams.shared.words[Field.STREAMS_PAUSED] == 1
 
 
 def test_waiting_for_a_store_is_not_quiet(streams: Streams) -> None:
