@@ -1,10 +1,12 @@
 /* A disk that stands still: fdatasync, fsync and msync wait while a file exists; pread waits while another does.
- * A signal interrupts them (EINTR).
+ * A signal interrupts them (EINTR), whenever it comes.
  *
  *     SLOW_SYNC_FLAG=/path/of/flag SLOW_READ_FLAG=/path/of/another LD_PRELOAD=slow_sync.so PROGRAM
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <poll.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/types.h>
@@ -15,10 +17,15 @@ static int stand_still(const char *variable)
 {
     const char *flag = getenv(variable);
     struct timespec pause = {0, 5000000};
-    while (flag && access(flag, F_OK) == 0)
-        if (nanosleep(&pause, NULL) < 0)
-            return -1;
-    return 0;
+    sigset_t all, before;
+    int waited = 0;
+    /* Between two pauses a signal is blocked: it interrupts the next one. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (waited == 0 && flag && access(flag, F_OK) == 0)
+        waited = ppoll(NULL, 0, &pause, &before);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return waited;
 }
 
 #define SLOW(kind, flag, name, parameters, arguments) \

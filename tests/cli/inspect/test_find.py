@@ -96,7 +96,7 @@ def standing(pid: int) -> int:
     for task in Path(f"/proc/{pid}/task").iterdir():
         # A thread may end meanwhile.
         with suppress(FileNotFoundError, ProcessLookupError):
-            count += "nanosleep" in (task / "wchan").read_text()
+            count += "poll" in (task / "wchan").read_text()
     return count
 
 
