@@ -150,7 +150,7 @@ def hand_over(
     cannot go holds it. When catching up the partition is held and stays so, its `held_from` moving along:
     earlier rows were sent before and are skipped, and the first that cannot go is where to continue.
 
-    The tables are those of `dispatch.tables`, `brokers` and `flight`, with room in flight for all.
+    The tables are those of `dispatch.tables`, with room in flight for all.
     `window`: messages and bytes a broker may have in flight. Returns how many rows were sent, held back,
     and refused for good (they are in `refused`, `dispatch.records.ROW`s, with room for all), and the last
     error that held a partition back, or 0.

@@ -247,7 +247,7 @@ class Pool:
         return np.asarray(self.partitions.rows["messages"][:count] + np.bincount(refused, minlength=count))
 
     def lowest_in_flight(self) -> npt.NDArray[np.int64]:
-        """int64 by flat number: the lowest sequence in flight; `flight.NO_SEQUENCE` where there is none."""
+        """int64 by flat number: the lowest sequence in flight; NO_SEQUENCE where there is none."""
         return self.flight.lowest(self.partitions.count)
 
     def observe(self) -> None:

@@ -59,7 +59,7 @@ _DEFAULTS = {
     "keep_delivered_hours": "until the room is needed",
 }
 _DOCUMENTS = {
-    "brucectl status": ("status/report.py", "status/report.py"),
+    "brucectl status": ("status/report.py",),
     "brucectl inspect show": ("cli/inspect/message.py",),
     "brucectl spark audit": ("pipeline/audit_report.py",),
     "brucectl spark stats": ("pipeline/stats.py",),
