@@ -301,7 +301,7 @@ class Acknowledger:
         while self._passed and (batch := self._reader.next()) is not None:
             for row in np.flatnonzero(batch.pid == self._pid).tolist():
                 self._find(int(batch.sequence[row]), digest(batch.datagram(row)))
-        self._reader.damage.clear()
+        self._reader.take_damage()
 
     def _find(self, sequence: int, found: int) -> None:
         """This message of ours is committed."""

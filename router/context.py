@@ -33,14 +33,16 @@ class LogReader(Protocol):
     topics: Topics
     sequence: int
     """All messages below it were returned, are damaged, or were skipped."""
-    damage: list[Damage]
-    """Messages that are lost, found since the caller last emptied it."""
-    unread: dict[int, Unread]
-    """By first sequence: skipped since the caller last emptied it, to be read later."""
 
     @property
     def position(self) -> tuple[int, int]:
         """Segment number and offset of what is read next; (0, 0) before anything was opened."""
+
+    def take_damage(self) -> list[Damage]:
+        """Messages that are lost, found since the last call."""
+
+    def take_unread(self) -> list[Unread]:
+        """Ranges that were skipped since the last call, to be read later."""
 
     def allow(self, number: int, position: int) -> None:
         """Read up to this committed position: segment number and offset."""

@@ -413,7 +413,7 @@ class JobDiscards:
                 if sequences[at] != self._reader.sequence:
                     self._reader.seek(int(sequences[at]))
                 batch = self._reader.next()
-                self._reader.damage.clear()
+                self._reader.take_damage()
                 if batch is None:
                     return
                 end = int(np.searchsorted(sequences, batch.sequence[-1], side="right"))

@@ -85,10 +85,9 @@ class BatchRouter:
         reader.allow(*self._committed())
         old = catch_up is None and reader.position < self._backlog_end
         batch = reader.next()
-        for damage in reader.damage:
+        for damage in reader.take_damage():
             lost = np.arange(damage.first, damage.end, dtype=np.int64)
             self._rejects.discard(lost, Reason.DAMAGED, b"")
-        reader.damage.clear()
         if batch is None:
             return False
         wanted = self._acks.open(batch.sequence)

@@ -46,12 +46,11 @@ class UnreadableRanges:
     def _note(self) -> None:
         """Take over what the readers have passed by."""
         for reader in self._readers:
-            for first, one in reader.unread.items():
-                if any(span.first <= first and one.end <= span.end for span in self._open.values()):
+            for one in reader.take_unread():
+                if any(span.first <= one.first and one.end <= span.end for span in self._open.values()):
                     continue
                 _log.error("%s; the messages there are skipped, and tried again", one.error)
                 self._keep(one)
-            reader.unread.clear()
 
     def lowest(self) -> list[int]:
         """The first message of each."""
@@ -108,12 +107,11 @@ class UnreadableRanges:
         while reader.sequence < max(span.end, span.first + 1) and reader.next() is not None:
             continue
         reader.close()
-        reader.damage.clear()
+        reader.take_damage()
         left = [
             Unread(max(one.first, span.first), min(one.end, span.end), one.error)
-            for one in reader.unread.values()
+            for one in reader.take_unread()
         ]
-        reader.unread.clear()
         return [one for one in left if one.first < one.end or one.first == one.end == span.first == span.end]
 
     def _keep(self, span: Unread) -> None:

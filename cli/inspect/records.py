@@ -217,11 +217,10 @@ def follow(
     try:
         while reader.sequence < span.end:
             batch = reader.next()
-            for one in reader.damage:
+            for one in reader.take_damage():
                 damaged(
                     f"messages {one.first} to {one.end - 1} cannot be read; see `brucectl inspect verify`"
                 )
-            reader.damage.clear()
             if batch is None:
                 sys.stdout.flush()
                 time.sleep(LOOK_S)

@@ -160,14 +160,20 @@ class TaskReader:
 
     def __init__(self, log: TaskLog) -> None:
         self._log, self.topics = log, log.topics
-        self.damage: list[Damage] = []
-        self.unread: dict[int, Unread] = {}
         self.sequence = 0
 
     @property
     def position(self) -> tuple[int, int]:
         """That of the batch it reads next, as `TaskLog.committed`."""
         return self._log.position(self.sequence)
+
+    def take_damage(self) -> list[Damage]:
+        """None: the batches are in memory."""
+        return []
+
+    def take_unread(self) -> list[Unread]:
+        """None, likewise."""
+        return []
 
     def allow(self, number: int, position: int) -> None:
         pass

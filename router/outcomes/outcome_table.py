@@ -186,15 +186,13 @@ class Eviction:
         """Discard what is open in the next batch; False at the end of the log."""
         self._reader.allow(*self._committed())
         batch = self._reader.next()
-        for damage in self._reader.damage:
+        for damage in self._reader.take_damage():
             lost = np.arange(damage.first, min(damage.end, self._target), dtype=np.int64)
             self._discarded += acks.discard(lost, Reason.DAMAGED, b"")
-        self._reader.damage.clear()
-        for span in self._reader.unread.values():
+        for span in self._reader.take_unread():
             # The topics of these are unknown: the disk does not give them.
             unread = np.arange(span.first, min(span.end, self._target), dtype=np.int64)
             self._discarded += acks.discard(unread, Reason.EVICTED, b"")
-        self._reader.unread.clear()
         if batch is None:
             return False
         rows = (batch.sequence < self._target) & acks.open(batch.sequence)

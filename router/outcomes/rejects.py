@@ -163,7 +163,7 @@ class LogContents:
             batch = self._reader.next()
         except FileNotFoundError:
             batch = None
-        self._reader.damage.clear()
+        self._reader.take_damage()
         return batch if batch is not None and int(batch.sequence[0]) == first else None
 
 

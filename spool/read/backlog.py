@@ -280,7 +280,7 @@ class Backlog:
             if int(batch.sequence[-1]) >= end:
                 break
             yield batch
-        self._reader.damage.clear()
+        self._reader.take_damage()
 
     def _oldest(self, part: _Part) -> Oldest | None:
         for batch in self._batches(part):
@@ -329,7 +329,7 @@ class Arrivals:
                 sums.add(batch)
             else:
                 break
-        self._reader.damage.clear()
+        self._reader.take_damage()
         return counts + sums.by_name()
 
     def _whole_segment(self, end: Place) -> Counts | None:

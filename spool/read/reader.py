@@ -50,17 +50,17 @@ class Reader:
     """A position in the log. `next` returns the messages behind it, up to the limit given to `allow`.
 
     The reader skips a range that the disk gives an error for, up to the next frame that can be entered: an
-    index mark of the same segment, or the next segment. The skipped ranges are in `unread`, for a caller that
-    comes back for them.
+    index mark of the same segment, or the next segment. `take_unread` returns the skipped ranges, for a
+    caller that comes back for them.
     """
 
     def __init__(self, segment_list: SegmentList, topics: Topics, chunk_bytes: int = CHUNK_BYTES) -> None:
         """`chunk_bytes`: read at a time; what `next` returns comes from one chunk."""
         self.segment_list, self.topics, self._chunk_bytes = segment_list, topics, chunk_bytes
-        self.damage: list[Damage] = []
-        """Found since the caller last emptied it."""
-        self.unread: dict[int, Unread] = {}
-        """By first sequence: skipped since the caller last emptied it."""
+        self._damage: list[Damage] = []
+        """Found and not taken."""
+        self._unread: dict[int, Unread] = {}
+        """By first sequence: skipped and not taken."""
         self.sequence = 0
         """All messages below it were returned, are damaged, or were skipped."""
         self._limit = (0, 0)
@@ -75,6 +75,16 @@ class Reader:
         """The rest, behind damage, of the chunk that was read last."""
         self._inside: frozenset[bytes] | None = None
         """The topics in this segment, once they were asked for and it had a footer."""
+
+    def take_damage(self) -> list[Damage]:
+        """The damage found since the last call, in the order in which it was found."""
+        damage, self._damage = self._damage, []
+        return damage
+
+    def take_unread(self) -> list[Unread]:
+        """The ranges skipped since the last call, one for each first sequence."""
+        unread, self._unread = self._unread, {}
+        return list(unread.values())
 
     def allow(self, number: int, position: int) -> None:
         """Read up to this committed log position: segment number and offset."""
@@ -155,13 +165,13 @@ class Reader:
         following = self._following(info) if info.number < self._limit[0] else None
         if following is None:
             # The segment in use: its footer will say where it can be entered.
-            self.unread[first] = Unread(first, first, error)
+            self._unread[first] = Unread(first, first, error)
             self._retry_at = time.monotonic() + self.segment_list.retry_s
             self._close()
             return False
         count = self.segment_list.most(info)
         if count >= EPOCH and not (count := max(0, following.stored - info.stored)):
-            self.unread[first] = Unread(first, first, error)
+            self._unread[first] = Unread(first, first, error)
         self._note_unread(first, min(info.first_sequence + count, following.first_sequence), error)
         self.sequence = max(self.sequence, following.first_sequence)
         self._close()
@@ -188,10 +198,10 @@ class Reader:
         """Note that messages [first, end) were skipped; merge them with a range that ends at `first`."""
         if end <= first:
             return
-        before = next((one for one in self.unread.values() if one.end == first), None)
+        before = next((one for one in self._unread.values() if one.end == first), None)
         if before and before.error.filename == error.filename:
             first = before.first
-        self.unread[first] = Unread(first, end, error)
+        self._unread[first] = Unread(first, end, error)
         self.sequence = max(self.sequence, end)
 
     def _cut(self, chunk: Chunk, batch: Batch) -> int:
@@ -300,7 +310,7 @@ class Reader:
         """Note that messages [first, end) are missing; those below `sequence` do not matter."""
         first = max(first, self.sequence)
         if end > first:
-            self.damage.append(Damage(first, end))
+            self._damage.append(Damage(first, end))
             self.sequence = end
 
     def _following(self, info: SegmentInfo) -> SegmentInfo | None:

@@ -121,12 +121,12 @@ class Selection(Reader):
             batch = super().next()
         except FileNotFoundError:
             raise self._gone(self.sequence) from None
-        if self.unread:
-            raise min(self.unread.items())[1].error
-        if self.damage:
+        if self._unread:
+            raise min(self._unread.items())[1].error
+        if self._damage:
             self.segment_list.refresh()
-            if self.damage[0].first < self.segment_list.segments[0].first_sequence:
-                raise self._gone(self.damage[0].first)
+            if self._damage[0].first < self.segment_list.segments[0].first_sequence:
+                raise self._gone(self._damage[0].first)
         self._ended = batch is None
         return batch
 

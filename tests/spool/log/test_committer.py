@@ -281,7 +281,7 @@ def test_a_reader_goes_on_in_the_fresh_file(rig: Rig, disk: BadDisk) -> None:
     while reader.next() is not None:
         continue
     assert reader.sequence == 15
-    assert reader.damage == []
+    assert reader.take_damage() == []
     reader.close()
 
 

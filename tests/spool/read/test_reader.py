@@ -38,7 +38,7 @@ def drain(reader: Reader) -> list[tuple[int, bytes]]:
 
 def missing(reader: Reader) -> set[int]:
     """The sequences it called damaged."""
-    lost = [s for damage in reader.damage for s in range(damage.first, damage.end)]
+    lost = [s for damage in reader.take_damage() for s in range(damage.first, damage.end)]
     assert len(lost) == len(set(lost))
     return set(lost)
 
@@ -77,7 +77,7 @@ def test_no_further_than_it_is_allowed(rig: Rig) -> None:
     assert drain(reader) == []
     reader.allow(*rig.shared.place(Field.SYNCED))
     assert drain(reader) == rig.records()[30:]
-    assert reader.damage == []
+    assert reader.take_damage() == []
 
 
 def test_an_empty_spool_has_nothing(rig: Rig) -> None:
@@ -115,7 +115,7 @@ def test_over_a_gap_in_the_numbers(rig: Rig) -> None:
     for sequence in (60, 1 << 20, 1 << 32):
         reader.seek(sequence)
         assert drain(reader) == records[60:]
-    assert reader.damage == []
+    assert reader.take_damage() == []
 
 
 def test_frames_without_messages(rig: Rig) -> None:
@@ -146,7 +146,7 @@ def test_retired_under_its_eyes(rig: Rig) -> None:
     rig.step()
     rig.layout.segment(0, ".sent").unlink()
     assert drain(reader) == records[count:]
-    assert reader.damage == []
+    assert reader.take_damage() == []
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -199,11 +199,10 @@ def test_the_end_of_a_segment_is_damaged(rig: Rig) -> None:
     path.write_bytes(data)
     reader = make_reader(rig)
     assert drain(reader) == records[: second - 3] + records[second:]
-    assert reader.damage == [Damage(second - 3, second)]
-    reader.damage.clear()
+    assert reader.take_damage() == [Damage(second - 3, second)]
     reader.seek(second - 1)
     assert drain(reader) == records[second:]
-    assert reader.damage == [Damage(second - 1, second)]
+    assert reader.take_damage() == [Damage(second - 1, second)]
 
 
 def test_a_segment_without_its_header(rig: Rig) -> None:
@@ -237,7 +236,7 @@ def test_a_frame_inside_a_message_is_not_believed(rig: Rig) -> None:
     flip(path, offset + 3)
     reader = make_reader(rig)
     assert drain(reader) == records[:3] + records[11:]
-    assert reader.damage == [Damage(3, 11)]
+    assert reader.take_damage() == [Damage(3, 11)]
 
 
 def test_a_reader_that_is_lapped_goes_on_where_the_log_begins(memory: Path) -> None:
@@ -256,7 +255,7 @@ def test_a_reader_that_is_lapped_goes_on_where_the_log_begins(memory: Path) -> N
     while batch := reader.next():
         seen += batch.sequence.tolist()
     assert [s for s in seen if s >= limit] == list(range(limit, rig.synced))
-    assert reader.damage == []
+    assert reader.take_damage() == []
     reader.seek(0)
     batch = reader.next()
     assert batch is not None
