@@ -1,7 +1,7 @@
 """Puts together what delivers: the client, its pool, the metadata, the router; and takes it apart in order.
 
     kafka = connect(options, topics, ProgressBook(acks, segment list, layout), spool, wakeup)
-    log = SpoolLog(live, again, committed)
+    log = SpoolLog(live, catch_up, committed)
     router = Router(log, kafka, acks, rules, rejection=rejection_of(options, spool))
     while wanted:
         if not router.step():

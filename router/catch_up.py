@@ -109,7 +109,7 @@ class CatchUps:
     ) -> None:
         """`loose`: filled as batches are routed; passes take from it what they look for."""
         self._near, self._turn_batches = bounds.near, bounds.turn_batches
-        self._again, self._live = log.again, log.live
+        self._reader, self._live = log.catch_up, log.live
         self._pool, self._capacity = kafka.pool, kafka.capacity
         self._failures, self._limits, self._loose = failures, limits, loose
         self.current: CatchUp | None = None
@@ -129,7 +129,7 @@ class CatchUps:
 
     def lowest(self) -> list[int]:
         """Sequences below which no pass has anything to do, under way or not."""
-        return [*self._given_up, *([self._again.sequence] if self.current else [])]
+        return [*self._given_up, *([self._reader.sequence] if self.current else [])]
 
     @property
     def wanted(self) -> bool:
@@ -166,7 +166,7 @@ class CatchUps:
         if self._given_up and first <= min(self._given_up) < start + self._near:
             sweeping[GIVEN_UP] = min(self._given_up)
             self._given_up.clear()
-        self._again.seek(start)
+        self._reader.seek(start)
         self._moved = moved
         none = np.zeros(len(ready), np.bool_)
         places_held = np.full(len(ready), NOT_HELD, np.int64)
@@ -199,7 +199,7 @@ class CatchUps:
         return self._met() or not (catch_up.sweeping or catch_up.ready.any())
 
     def _met(self) -> bool:
-        return self._again.sequence >= self._live.sequence
+        return self._reader.sequence >= self._live.sequence
 
     def finish(self, catch_up: CatchUp, moved: int) -> None:
         """Let the partitions that got this far rejoin the live path."""
@@ -210,9 +210,9 @@ class CatchUps:
         self._leave(catch_up)
 
     def _leave(self, catch_up: CatchUp) -> None:
-        reached = (catch_up.places != NOT_HELD) & (catch_up.places < self._again.sequence)
+        reached = (catch_up.places != NOT_HELD) & (catch_up.places < self._reader.sequence)
         took_part = np.unique(self._pool.partitions.topics[: len(reached)][reached]).tolist()
-        found = [topic for topic, first in catch_up.looked_for.items() if first < self._again.sequence]
+        found = [topic for topic, first in catch_up.looked_for.items() if first < self._reader.sequence]
         self._served.update(dict.fromkeys([*took_part, *found], self._passes))
         self.current = None
 
@@ -225,12 +225,12 @@ class CatchUps:
             return True
         if self._looks_ahead(catch_up):
             return True
-        ahead = (catch_up.places > self._again.sequence) & ~self.swept(catch_up)
+        ahead = (catch_up.places > self._reader.sequence) & ~self.swept(catch_up)
         return bool(((~catch_up.ready | ahead) & sendable).any())
 
     def _looks_ahead(self, catch_up: CatchUp) -> bool:
         """Whether it looks for a topic that could be sent to, and has not come to its first message yet."""
-        later = {topic for topic, first in catch_up.sweeping.items() if first > self._again.sequence}
+        later = {topic for topic, first in catch_up.sweeping.items() if first > self._reader.sequence}
         available = self._capacity.available(catch_up.ready)
         return GIVEN_UP in later or not later.isdisjoint(self._pool.partitions.topics[available].tolist())
 
@@ -243,7 +243,7 @@ class CatchUps:
         """End it here, before it is over."""
         self._set_aside(catch_up, np.ones(len(self._live.topics.names), np.bool_))
         if (first := catch_up.sweeping.get(GIVEN_UP)) is not None:
-            self._given_up.append(max(first, self._again.sequence))
+            self._given_up.append(max(first, self._reader.sequence))
         self._leave(catch_up)
 
     def rest(self, catch_up: CatchUp) -> None:
@@ -253,7 +253,7 @@ class CatchUps:
     def _set_aside(self, catch_up: CatchUp, topics: Mask) -> None:
         """These topics (bool by number) take no further part, and go on later from where the pass is."""
         resting = catch_up.ready & topics[self._pool.partitions.topics[: len(catch_up.ready)]]
-        place = self._again.sequence
+        place = self._reader.sequence
         # Nothing of them is open before the pass, nor before the place where they were held.
         self._pool.partitions.hold_at(np.flatnonzero(resting), np.maximum(catch_up.places[resting], place))
         catch_up.ready &= ~resting
@@ -262,16 +262,16 @@ class CatchUps:
 
     def join(self, catch_up: CatchUp) -> None:
         """Partitions whose place is still ahead, and that can be sent to by now, take part."""
-        self._let_join(catch_up, self.sendable() & ~catch_up.ready, self._again.sequence)
+        self._let_join(catch_up, self.sendable() & ~catch_up.ready, self._reader.sequence)
 
     def _let_join(self, catch_up: CatchUp, joining: Mask, first: int) -> None:
         """Let those take part that are held from `first` on, and are near or looked for a place in."""
         held = self._pool.partitions.held_from[: len(joining)]
-        near = (held < self._again.sequence + self._near) | self.swept(catch_up)
+        near = (held < self._reader.sequence + self._near) | self.swept(catch_up)
         joining = joining & (held >= first) & near
         catch_up.places[joining] = held[joining]
         # Messages that were sent of these partitions are known by their bits, not by where they are held.
-        self._pool.partitions.hold_at(np.flatnonzero(joining), self._again.sequence)
+        self._pool.partitions.hold_at(np.flatnonzero(joining), self._reader.sequence)
         catch_up.ready |= joining
 
     def waits(self, topic: int) -> bool:

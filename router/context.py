@@ -68,8 +68,8 @@ class Log(Protocol):
         """The reader that hands everything over once."""
 
     @property
-    def again(self) -> LogReader:
-        """The catch-up reader."""
+    def catch_up(self) -> LogReader:
+        """The reader that comes back for what the live one had to leave."""
 
     @property
     def committed(self) -> Committed:
@@ -94,7 +94,7 @@ class SpoolLog(NamedTuple):
     """The log of a spool."""
 
     live: Reader
-    again: Reader
+    catch_up: Reader
     committed: Committed
     eviction: Eviction | None = None
     open_counts: OpenCounts | None = None

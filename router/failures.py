@@ -63,7 +63,7 @@ class Refused(NamedTuple):
 class Verdict(NamedTuple):
     """The next steps."""
 
-    again: Failed
+    resend: Failed
     discard: dict[int, Refused]
     """By reason."""
     refresh: bool
@@ -111,7 +111,7 @@ class Failures:
     def judge(self, sequence: Sequences, code: npt.NDArray[np.int32], flat: Flats) -> Verdict:
         """Decide about failed messages; columns of one length."""
         discard: dict[int, dict[int, int]] = {}
-        again: list[int] = []
+        resend: list[int] = []
         refresh = False
         for row, (s, c, f) in enumerate(zip(sequence.tolist(), code.tolist(), flat.tolist(), strict=True)):
             decision = decide(c)
@@ -123,17 +123,17 @@ class Failures:
             if decision.action is not Action.DISCARD:
                 pause = STOP_S if decision.action is Action.STOP else PAUSE_S
                 self._until[f] = self._clock() + pause
-                again.append(row)
+                resend.append(row)
             elif first_ms := self._refused_alone(f, s):
                 discard.setdefault(int(decision.reason), {})[row] = first_ms
             else:
-                again.append(row)
+                resend.append(row)
 
         refused = {
             reason: Refused(sequence[list(rows)], flat[list(rows)], list(rows.values()))
             for reason, rows in discard.items()
         }
-        return Verdict(Failed(sequence[again], flat[again]), refused, refresh)
+        return Verdict(Failed(sequence[resend], flat[resend]), refused, refresh)
 
     def write_off(self, sequence: Sequences, code: npt.NDArray[np.int32], flat: Flats) -> Verdict:
         """Decide about failed messages that may be sent once only: each is given up."""

@@ -54,7 +54,7 @@ class Router:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin at the low watermark. `rejection`: what becomes of messages that Kafka does not take."""
-        self._live, self._again, self._committed = log.live, log.again, log.committed
+        self._live, self._catch_up_reader, self._committed = log.live, log.catch_up, log.committed
         self._client, self._pool = kafka.client, kafka.pool
         self._capacity, self._metadata = kafka.capacity, kafka.metadata
         self._acks, self._limits, self._partitioners = acks, rules.limits, rules.partitioners
@@ -130,7 +130,7 @@ class Router:
         if eviction.recalls() and self._pool.gives_back:
             self._note(self._pool.rebuild())
         busy = eviction.step(self._acks, self._pool, self.read_position)
-        for reader in (self._live, self._again):
+        for reader in (self._live, self._catch_up_reader):
             if reader.sequence < eviction.done:
                 reader.seek(eviction.done)
         return busy
@@ -183,15 +183,15 @@ class Router:
         verdict = self._judge(outcomes.sequence[bad], outcomes.code[bad], outcomes.flat[bad])
         for reason, refused in verdict.discard.items():
             self._rejects.add(refused.sequence, reason, self._names(refused.flat), refused.first_ms)
-        again = verdict.again
-        self._acks.give_back(again.sequence)
-        there = self._pool.partitions.exist(again.flat)
-        there &= ~np.isin(self._pool.partitions.topics[again.flat], list(self._unknown.gone))
-        self._pool.partitions.hold(again.flat[there], again.sequence[there])
+        resend = verdict.resend
+        self._acks.give_back(resend.sequence)
+        there = self._pool.partitions.exist(resend.flat)
+        there &= ~np.isin(self._pool.partitions.topics[resend.flat], list(self._unknown.gone))
+        self._pool.partitions.hold(resend.flat[there], resend.sequence[there])
         # Nothing will ever go to those that are gone: a pass finds another place for their messages, or none.
         if not there.all():
-            self._catch_ups.come_by(int(again.sequence[~there].min()))
-        self._catch_ups.leave_out(again.flat)
+            self._catch_ups.come_by(int(resend.sequence[~there].min()))
+        self._catch_ups.leave_out(resend.flat)
         if verdict.refresh:
             self._metadata.want([])
 

@@ -316,7 +316,7 @@ class Scheduler:
         bounds: Bounds,
     ) -> None:
         """`commit` writes the marks, and waits for them: it is called where counts must be in them first."""
-        self._live, self._again, self._committed = log.live, log.again, log.committed
+        self._live, self._catch_up_reader, self._committed = log.live, log.catch_up, log.committed
         self._pool, self._capacity = kafka.pool, kafka.capacity
         self._unknown, self._commit, self._behind_bytes = unknown, commit, bounds.behind_bytes
         self._batches, self._passes = batches, passes
@@ -329,7 +329,7 @@ class Scheduler:
         `low_watermark`: of the marks. False when more can be done only after a change elsewhere.
         """
         more = self._behind() > 0 and self._go_on()
-        return self._go_over_again(low_watermark) or more
+        return self._step_catch_up(low_watermark) or more
 
     def _go_on(self) -> bool:
         """Batches of the live path; whether more may be read at once."""
@@ -386,7 +386,7 @@ class Scheduler:
             self._aside.add(topic)
             self._passes.note_change()
 
-    def _go_over_again(self, low_watermark: int) -> bool:
+    def _step_catch_up(self, low_watermark: int) -> bool:
         """A few batches of the catch-up that is under way, or the start of one; False when none is due."""
         passes, batches = self._passes, self._batches
         catch_up = passes.current or passes.begin(low_watermark, batches.moved)
@@ -400,7 +400,7 @@ class Scheduler:
                 passes.break_off(catch_up)
                 return True
             passes.join(catch_up)
-            if not (self._may_read(catch_up) and batches.route(self._again, catch_up)):
+            if not (self._may_read(catch_up) and batches.route(self._catch_up_reader, catch_up)):
                 break
             moved = True
             catch_up.note_batch()

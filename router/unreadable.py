@@ -35,7 +35,7 @@ class UnreadableRanges:
     """All that are known. For the router's thread."""
 
     def __init__(self, log: Log, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._readers = log.live, log.again
+        self._readers = log.live, log.catch_up
         self._probe, self._committed = log.probe(), log.committed
         self._clock = clock
         self._open: dict[int, Unread] = {}

@@ -70,8 +70,8 @@ class Line:
             topics.add(name.encode())
         for wanted in begun.wanted.topics:
             topics.add(wanted)
-        self._live, again = (_Turned(segment_list, topics, begun.wanted) for _ in range(2))
-        self._live.target = again.target = topics.add(to_topic) if to_topic is not None else None
+        self._live, catch_up = (_Turned(segment_list, topics, begun.wanted) for _ in range(2))
+        self._live.target = catch_up.target = topics.add(to_topic) if to_topic is not None else None
         # Its segments last: a message that is removed without having been sent is not resolved.
         known = LastingSegmentList(layout)
         self._marks = ReplayMarks(state.marks, LastingSegmentList(layout), self._live.start)
@@ -86,7 +86,7 @@ class Line:
         )
         place = self._live.place
         self._router = Router(
-            SpoolLog(self._live, again, lambda: place),
+            SpoolLog(self._live, catch_up, lambda: place),
             self._kafka,
             self._acks,
             # Messages that the daemon kept are not judged again: no rate discards anything.

@@ -76,7 +76,7 @@ class TaskLog:
         self.settled: list[Settled] = []
         """Since the task last took them."""
         self._end = self._bytes = 0
-        self.live, self.again = TaskReader(self), TaskReader(self)
+        self.live, self.catch_up = TaskReader(self), TaskReader(self)
 
     def append(self, batch: Batch, flat: Flats) -> Load:
         """Add a batch, of one message at least, which are behind all before; `flat` as in Load."""

@@ -344,7 +344,7 @@ def uncovered(pool: Pool, router: Any, sequences: npt.NDArray[np.int64]) -> list
     places = [*held[held != NOT_HELD].tolist(), *router._batches.loose.lowest(), *router._catch_ups._given_up]
     places += router._unknown.lowest() + router._rejects.lowest() + router._unreadable.lowest()
     if router._catch_ups.current and router._catch_ups.current.sweeping:
-        places.append(router._again.sequence)
+        places.append(router._catch_up_reader.sequence)
     return [s for s in sequences.tolist() if s < min(places, default=NO_SEQUENCE)]
 
 

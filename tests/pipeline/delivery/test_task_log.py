@@ -170,8 +170,8 @@ def test_a_batch_stays_until_all_of_it_is_settled() -> None:
     assert batch.sequence.tolist() == [20, 22, 24, 26]
     assert outcomes.discard(np.array([2, 4, 6]), Reason.TOO_LARGE, b"a") == 2
     assert (outcomes.low_watermark, len(log.loads), log.nbytes()) == (20, 1, 4)
-    log.again.seek(outcomes.low_watermark)
-    again = log.again.next()
+    log.catch_up.seek(outcomes.low_watermark)
+    again = log.catch_up.next()
     assert again is not None
     assert again.sequence.tolist() == [20, 22, 24, 26]
     assert Counter(n for one in log.settled for n in one.sequences.tolist()).most_common(1)[0][1] == 1
