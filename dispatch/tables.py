@@ -14,7 +14,7 @@ when the table grows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -24,6 +24,7 @@ import numpy.typing as npt
 from spool.native.kernel import kernel
 
 Mask = npt.NDArray[np.bool_]
+Flats = npt.NDArray[np.int32]
 
 STALL_NS = 200_000_000
 """A broker with messages in flight that reports none for so long is stalled."""
@@ -113,6 +114,8 @@ class BrokerTable:
         state[running] = np.where(stalled[running], State.STALLED, State.HEALTHY)
 
 
+NO_SEQUENCE = np.iinfo(np.int64).max
+"""In place of the lowest sequence in flight, or that waits, of a partition that has none."""
 NONE = -1
 """In place of a flat number, or of a broker's index."""
 NOT_HELD = -1
@@ -155,32 +158,105 @@ class PartitionTable:
         """PARTITION_ROW[count], by flat number, to be read."""
         return self.rows[: self.count]
 
-    @property
-    def topics(self) -> npt.NDArray[np.int32]:
-        """int32[count] by flat number: the number of its topic."""
-        return np.asarray(self.rows["topic"][: self.count])
-
-    @property
-    def leaders(self) -> npt.NDArray[np.int32]:
-        """int32[count] by flat number: the index of the broker that leads it; NONE without one."""
-        return np.asarray(self.rows["leader"][: self.count])
-
-    @property
-    def held_from(self) -> npt.NDArray[np.int64]:
-        """int64[count] by flat number: the first sequence that waits; NOT_HELD."""
-        return np.asarray(self.rows["held_from"][: self.count])
+    # -- topics -----------------------------------------------------------------------------------------
 
     def number(self, flat: int) -> int:
         """Kafka's number for this partition of its topic."""
         return int(self.rows["partition"][flat])
 
-    def is_held(self) -> Mask:
-        """bool[count] by flat number: held back."""
-        return np.asarray(self.held_from != NOT_HELD)
-
     def of_topic(self, topic: int) -> npt.NDArray[np.int32]:
         """int32[partitions]: the flat numbers of a topic's partitions."""
         return self.flats[topic, : self.partitions_of[topic]]
+
+    def ever_of_topic(self, topic: int) -> npt.NDArray[np.int64]:
+        """int64[n]: the same, with those that the topic has no more; empty for a topic that is not known."""
+        return np.flatnonzero(self._column("topic") == topic)
+
+    def flats_of(self, topics: Flats, partitions: Flats) -> Flats:
+        """int32[n]: the flat numbers of known partitions, by topic and by Kafka's number in it."""
+        return self.flats[topics, partitions]
+
+    def count_of(self, topic: int) -> int:
+        """How many partitions of a topic are known; 0 for a topic that is not."""
+        return int(self.partitions_of[topic]) if topic < len(self.partitions_of) else 0
+
+    def counts_of(self, topics: Flats) -> npt.NDArray[np.int32]:
+        """int32[n]: the same of each of these."""
+        beyond = int(topics.max(initial=-1)) + 1 - len(self.partitions_of)
+        counts = np.pad(self.partitions_of, (0, beyond)) if beyond > 0 else self.partitions_of
+        return counts[topics]
+
+    def topics_of(self, flats: Flats) -> npt.NDArray[np.int32]:
+        """int32[n]: the topics of these partitions, by number."""
+        return np.asarray(self.rows["topic"][flats])
+
+    def topics_where(self, which: Mask) -> set[int]:
+        """The topics, by number, of the partitions that are chosen: bool by flat number."""
+        return set(self._column("topic", len(which))[which].tolist())
+
+    def are_of(self, topics: Collection[int], count: int) -> Mask:
+        """bool[count] by flat number: a partition of one of these topics."""
+        return np.isin(self._column("topic", count), list(topics))
+
+    def where_topic(self, topics: Mask, count: int) -> Mask:
+        """bool[count] by flat number: a partition of a topic that is chosen, bool by its number."""
+        return topics[self._column("topic", count)]
+
+    def where_topic_has(self, which: Mask) -> Mask:
+        """bool[count] by flat number: its topic has one of the partitions that are chosen, bool[count]."""
+        topics = self._column("topic")
+        return np.asarray((np.bincount(topics, weights=which) > 0)[topics])
+
+    # -- leaders ----------------------------------------------------------------------------------------
+
+    def leader_of(self, flat: int) -> int:
+        """The index of the broker that leads a partition; NONE without one."""
+        return int(self.rows["leader"][flat])
+
+    def led_by(self, brokers: Mask) -> Mask:
+        """bool[count] by flat number: led by one of the brokers that are chosen, bool by index."""
+        leaders = self._column("leader")
+        led = leaders >= 0
+        if led.any():
+            led &= brokers[leaders]
+        return np.asarray(led)
+
+    def of_leader(self, broker: int) -> Mask:
+        """bool[count] by flat number: led by the broker with this index; NONE: led by none."""
+        return np.asarray(self._column("leader") == broker)
+
+    def leading(self, which: Mask, count: int) -> Mask:
+        """bool[count] by broker index: it leads a partition that is chosen, bool by flat number."""
+        leaders = self._column("leader", len(which))[which]
+        leads = np.zeros(count, np.bool_)
+        leads[leaders[leaders >= 0]] = True
+        return leads
+
+    # -- what is held -----------------------------------------------------------------------------------
+
+    def is_held(self) -> Mask:
+        """bool[count] by flat number: held back."""
+        return np.asarray(self._column("held_from") != NOT_HELD)
+
+    def held_from_of(self, flats: Flats | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """int64[n]: the first sequence that waits in each of these; NOT_HELD. For NONE, any number."""
+        return np.asarray(self.rows["held_from"][flats])
+
+    def held_by_topic(self, which: Mask) -> dict[int, int]:
+        """Topic -> the first sequence that waits in the partitions chosen: bool[count], all held."""
+        topics, held_from = self._column("topic")[which], self._column("held_from")[which]
+        return {topic: int(held_from[topics == topic].min()) for topic in np.unique(topics).tolist()}
+
+    def first_waiting(self) -> npt.NDArray[np.int64]:
+        """int64[count] by flat number: the first sequence that waits; NO_SEQUENCE where none does."""
+        held_from = self._column("held_from")
+        return np.where(held_from == NOT_HELD, NO_SEQUENCE, held_from)
+
+    def _column(self, name: str, count: int | None = None) -> npt.NDArray[Any]:
+        """A field of the rows in use, or of the first `count`."""
+        return np.asarray(self.rows[name][: self.count if count is None else count])
+
+    # -- changes ----------------------------------------------------------------------------------------
 
     def extend(self, topic: int, partitions: int, handle: int) -> npt.NDArray[np.int32]:
         """Make a topic known, or grow it. Returns the flat numbers of all that it ever had, in order."""
@@ -265,8 +341,6 @@ def order_by_partition(
     return int(total)
 
 
-NO_SEQUENCE = np.iinfo(np.int64).max
-"""The lowest sequence in flight of a partition that has none."""
 _FREE = -1
 _FIRST_ROOM = 1 << 14
 

@@ -179,16 +179,14 @@ class CatchUps:
         """The loose topics that have a partition to go to, `ready` ones included."""
         if not self._loose:
             return []
-        topics = set(self._pool.partitions.topics[self._capacity.available(ready)].tolist())
+        topics = self._pool.partitions.topics_where(self._capacity.available(ready))
         may_go = self._limits.worthwhile()
         return [topic for topic in self._loose if topic in topics and may_go[topic]]
 
     def _places(self, ready: Mask, loose: dict[int, int]) -> dict[int, int]:
         """Topic -> where a pass for it would begin."""
-        topics, held_from = self._pool.partitions.topics[ready], self._pool.partitions.held_from[ready]
         places = dict(loose)
-        for topic in np.unique(topics).tolist():
-            held = int(held_from[topics == topic].min())
+        for topic, held in self._pool.partitions.held_by_topic(ready).items():
             places[topic] = min(held, places.get(topic, held))
         if self._given_up:
             places[GIVEN_UP] = min(self._given_up)
@@ -211,7 +209,7 @@ class CatchUps:
 
     def _leave(self, catch_up: CatchUp) -> None:
         reached = (catch_up.places != NOT_HELD) & (catch_up.places < self._reader.sequence)
-        took_part = np.unique(self._pool.partitions.topics[: len(reached)][reached]).tolist()
+        took_part = self._pool.partitions.topics_where(reached)
         found = [topic for topic, first in catch_up.looked_for.items() if first < self._reader.sequence]
         self._served.update(dict.fromkeys([*took_part, *found], self._passes))
         self.current = None
@@ -232,12 +230,12 @@ class CatchUps:
         """Whether it looks for a topic that could be sent to, and has not come to its first message yet."""
         later = {topic for topic, first in catch_up.sweeping.items() if first > self._reader.sequence}
         available = self._capacity.available(catch_up.ready)
-        return GIVEN_UP in later or not later.isdisjoint(self._pool.partitions.topics[available].tolist())
+        return GIVEN_UP in later or not later.isdisjoint(self._pool.partitions.topics_where(available))
 
     def swept(self, catch_up: CatchUp) -> Mask:
         """By flat number: partitions of topics whose messages that may go anywhere are looked for."""
-        topics = self._pool.partitions.topics[: len(catch_up.ready)]
-        return np.isin(topics, list(catch_up.sweeping)) | (GIVEN_UP in catch_up.sweeping)
+        wanted = self._pool.partitions.are_of(catch_up.sweeping, len(catch_up.ready))
+        return wanted | (GIVEN_UP in catch_up.sweeping)
 
     def break_off(self, catch_up: CatchUp) -> None:
         """End it here, before it is over."""
@@ -252,7 +250,7 @@ class CatchUps:
 
     def _set_aside(self, catch_up: CatchUp, topics: Mask) -> None:
         """These topics (bool by number) take no further part, and go on later from where the pass is."""
-        resting = catch_up.ready & topics[self._pool.partitions.topics[: len(catch_up.ready)]]
+        resting = catch_up.ready & self._pool.partitions.where_topic(topics, len(catch_up.ready))
         place = self._reader.sequence
         # Nothing of them is open before the pass, nor before the place where they were held.
         self._pool.partitions.hold_at(np.flatnonzero(resting), np.maximum(catch_up.places[resting], place))
@@ -266,13 +264,15 @@ class CatchUps:
 
     def _let_join(self, catch_up: CatchUp, joining: Mask, first: int) -> None:
         """Let those take part that are held from `first` on, and are near or looked for a place in."""
-        held = self._pool.partitions.held_from[: len(joining)]
-        near = (held < self._reader.sequence + self._near) | self.swept(catch_up)
-        joining = joining & (held >= first) & near
-        catch_up.places[joining] = held[joining]
+        flats = np.flatnonzero(joining)
+        held = self._pool.partitions.held_from_of(flats)
+        near = (held < self._reader.sequence + self._near) | self.swept(catch_up)[flats]
+        joins = near & (held >= first)
+        flats = flats[joins]
+        catch_up.places[flats] = held[joins]
         # Messages that were sent of these partitions are known by their bits, not by where they are held.
-        self._pool.partitions.hold_at(np.flatnonzero(joining), self._reader.sequence)
-        catch_up.ready |= joining
+        self._pool.partitions.hold_at(flats, self._reader.sequence)
+        catch_up.ready[flats] = True
 
     def waits(self, topic: int) -> bool:
         """Whether every message of a topic, from where the live path is, is for a pass to send.
@@ -290,15 +290,15 @@ class CatchUps:
         if ready.any():
             # Of a partition with suspects, one group a transaction: a bad one would take a good one along.
             ready &= self._failures.patient(partitions.count, self._pool.unsettled())
-            ready &= self._limits.worthwhile()[partitions.topics]
+            ready &= partitions.where_topic(self._limits.worthwhile(), partitions.count)
         return ready
 
     def sweep(self, flats: npt.NDArray[np.int64]) -> None:
         """Hold these no longer: a pass comes by what they were held for, and finds another place or none."""
-        held = self._pool.partitions.held_from
-        chosen = flats[held[flats] != NOT_HELD].astype(np.int32)
+        held = self._pool.partitions.held_from_of(flats)
+        chosen = flats[held != NOT_HELD].astype(np.int32)
         if len(chosen):
-            self.come_by(int(held[chosen].min()))
+            self.come_by(int(held[held != NOT_HELD].min()))
             self._pool.partitions.release(chosen)
             self.leave_out(chosen)
 

@@ -266,8 +266,8 @@ class OutcomeImport:
     def _learn(self, file: CountsFile) -> None:
         """Remember counts that the marks do not have; they may have been taken over before, and gone on."""
         for topic, history in file.histories.items():
-            known = self._acks.partitions.get(topic)
-            if known is None or history[-1][0] > known[-1][0]:
+            known = self._acks.history_of(topic)
+            if not known or history[-1][0] > known[-1][0]:
                 self._acks.note_partitions(topic, history)
 
     def _write_down(self) -> bool:

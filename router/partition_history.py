@@ -69,7 +69,7 @@ class PartitionHistory:
             topic = self._topics.find(name)
             if topic < 0:
                 continue
-            known = max(partitions.partitions_of[topic], self._known(name))
+            known = max(partitions.count_of(topic), self._known(name))
             if len(leaders) >= known:
                 self._fewer.pop(topic, None)
                 self._shrunk.discard(topic)
@@ -79,7 +79,7 @@ class PartitionHistory:
 
     def _known(self, name: bytes) -> int:
         """How many partitions the topic had last; 0 when it is not known."""
-        history = self._acks.partitions.get(name)
+        history = self._acks.history_of(name)
         return history[-1][1] if history else 0
 
     def note(self, after: Counts, reader: LogReader) -> bool:
@@ -143,7 +143,7 @@ class PartitionHistory:
 
     def _change(self, name: bytes, after: int, sequence: int) -> None:
         """From `sequence` on the topic has so many."""
-        history = self._acks.partitions[name]
+        history = self._acks.history_of(name)
         # Those that hold for no message from the low watermark on are let go.
         passed = sum(start <= self._acks.low_watermark for start, _ in history[1:])
         self._acks.note_partitions(name, [*history[passed:], (sequence, after)])

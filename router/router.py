@@ -168,7 +168,7 @@ class Router:
         reach("mark.acknowledged")
         self._acks.resolve(outcomes.sequence[good], outcomes.received_ns[good])
         if self._open_counts:
-            self._open_counts.note_resolved(self._pool.partitions.topics[outcomes.flat[good]])
+            self._open_counts.note_resolved(self._pool.partitions.topics_of(outcomes.flat[good]))
         if good.any():
             self._trouble.note_delivered()
             self._rebuild.note_delivered()
@@ -186,7 +186,7 @@ class Router:
         resend = verdict.resend
         self._acks.give_back(resend.sequence)
         there = self._pool.partitions.exist(resend.flat)
-        there &= ~np.isin(self._pool.partitions.topics[resend.flat], list(self._unknown.gone))
+        there &= ~np.isin(self._pool.partitions.topics_of(resend.flat), list(self._unknown.gone))
         self._pool.partitions.hold(resend.flat[there], resend.sequence[there])
         # Nothing will ever go to those that are gone: a pass finds another place for their messages, or none.
         if not there.all():
@@ -197,7 +197,7 @@ class Router:
 
     def _names(self, flats: npt.NDArray[np.int32]) -> list[bytes]:
         """The topic of each of these partitions."""
-        return [self._live.topics.names[n] for n in self._pool.partitions.topics[flats].tolist()]
+        return [self._live.topics.names[n] for n in self._pool.partitions.topics_of(flats).tolist()]
 
     def _reject(self) -> bool:
         """Go on with those that Kafka will never take."""
@@ -242,7 +242,7 @@ class Router:
             self._catch_ups.come_by(learnt.first)
         if (first := self._batches.loose.take(learnt.topic)) is not None:
             self._catch_ups.come_by(first)
-        self._catch_ups.sweep(np.flatnonzero(self._pool.partitions.topics == learnt.topic))
+        self._catch_ups.sweep(self._pool.partitions.ever_of_topic(learnt.topic))
 
     def _observe(self) -> None:
         now = self._clock()
@@ -272,7 +272,7 @@ class Router:
 
     def _waiting(self) -> list[int]:
         """The topics, by number, that a pass is to come by for, or that are not known yet."""
-        held = self._pool.partitions.topics[self._pool.partitions.held()].tolist()
+        held = self._pool.partitions.topics_where(self._pool.partitions.is_held())
         return [*{*held, *self._batches.loose, *self._unknown.waiting, *self._catch_ups.sweeping()}]
 
     # -- writing down ---------------------------------------------------------------------------------
@@ -308,10 +308,9 @@ class Router:
 
     def trouble(self) -> str:
         """Why nothing can be sent, or not to some topics, in one sentence; empty when all is well."""
-        names, topic = self._live.topics.names, self._pool.partitions.topics
-        self._trouble.note_failing(
-            {names[topic[flat]]: code for flat, code in self._failures.stopped.items()}
-        )
+        stopped = self._failures.stopped
+        topics = self._names(np.fromiter(stopped, np.int32, len(stopped)))
+        self._trouble.note_failing(dict(zip(topics, stopped.values(), strict=True)))
         return self._trouble.sentence() or self._pool.trouble or self._partitioners.sentence()
 
     @property

@@ -156,8 +156,7 @@ class BatchRouter:
 
     def _known(self, batch: Batch, wanted: Mask) -> Mask:
         """The wanted rows whose topic has partitions; those of other topics wait, or are given up."""
-        known = self._pool.partitions.partitions_of
-        missing = wanted & (np.pad(known, (0, len(batch.topics.names)))[batch.topic] == 0)
+        missing = wanted & (self._pool.partitions.counts_of(batch.topic) == 0)
         if self._unknown.gone:
             missing |= wanted & np.isin(batch.topic, list(self._unknown.gone))
         if not missing.any():
@@ -189,7 +188,7 @@ class BatchRouter:
         chosen = self._choose(batch, wanted, catch_up)
         wanted = wanted & ~self._give_up(batch, chosen)
         flat, closed = self._select(batch, chosen, catch_up, backlog=backlog)
-        before = partitions.held_from[flat]
+        before = partitions.held_from_of(flat)
         may = self._may_go(batch, flat, before, catching_up=catch_up is not None)
         handed = self._pool.send(batch, flat, catching_up=catch_up is not None)
         self.handed_over += handed.sent
@@ -215,7 +214,7 @@ class BatchRouter:
         catch_up: CatchUp | None,
     ) -> tuple[Mask, Mask]:
         """Note which rows went, and cover the wanted ones that did not; (sent, left)."""
-        after = self._pool.partitions.held_from[flat]
+        after = self._pool.partitions.held_from_of(flat)
         sent = may & ((after == NOT_HELD) | (batch.sequence < after))
         self._acks.take(batch.sequence[sent])
         left = wanted & ~sent
@@ -289,12 +288,12 @@ class BatchRouter:
         """See to it that each row that was left will be come by again; the topics that are loose by it."""
         partitions = self._pool.partitions
         placed = np.flatnonzero(left & (chosen >= 0))
-        held_from = partitions.held_from[chosen[placed]]
+        held_from = partitions.held_from_of(chosen[placed])
         bare = placed[(held_from == NOT_HELD) | (held_from > batch.sequence[placed])]
         partitions.hold(chosen[bare], batch.sequence[bare])
         loose = left & self._partitioners.free(batch) & ~np.isin(chosen, self._failures.suspected())
         # Of a topic with one partition the place is certain.
-        loose[loose] = partitions.partitions_of[batch.topic[loose]] > 1
+        loose[loose] = partitions.counts_of(batch.topic[loose]) > 1
         topics = np.unique(batch.topic[loose]).tolist()
         for topic in topics:
             first = int(batch.sequence[np.argmax(loose & (batch.topic == topic))])

@@ -154,12 +154,12 @@ class Carrier:
         wanted = np.zeros(len(self.topics.names), np.int32)
         np.maximum.at(wanted, batch.topic, partition + 1)
         while True:
-            known = np.pad(partitions.partitions_of, (0, len(wanted)))[: len(wanted)]
+            known = partitions.counts_of(np.arange(len(wanted), dtype=np.int32))
             missing = np.flatnonzero(known < wanted)
             if len(missing) == 0:
                 flat = np.full(len(batch), NOWHERE, np.int32)
                 placed = partition != NOWHERE
-                flat[placed] = partitions.flats[batch.topic[placed], partition[placed]]
+                flat[placed] = partitions.flats_of(batch.topic[placed], partition[placed])
                 return flat
             if self._over():
                 return None

@@ -223,6 +223,10 @@ class TaskOutcomes:
         """Every message below it is settled."""
         return self._log.low_watermark
 
+    def history_of(self, topic: bytes) -> list[tuple[int, int]]:
+        """The entry of a topic in `partitions`; empty when there is none."""
+        return self.partitions.get(topic, [])
+
     def note_partitions(self, topic: bytes, history: list[tuple[int, int]]) -> None:
         """A topic has another number of partitions; the task's messages have theirs already."""
         self.partitions[topic] = history

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.tables import NO_SEQUENCE, NOT_HELD, State
+from dispatch.tables import NO_SEQUENCE, NONE, NOT_HELD, State
 from spool.native.kernel import kernel
 
 if TYPE_CHECKING:  # they bring librdkafka along
@@ -77,10 +77,7 @@ class Capacity:
         Every broker of theirs that moves has room; where none of them moves, some broker has.
         """
         roomy = self.roomy()
-        leaders = self._pool.partitions.leaders[: len(partitions)][partitions]
-        moving = np.zeros(len(roomy), np.bool_)
-        moving[leaders[leaders >= 0]] = True
-        moving &= self._pool.brokers.healthy()
+        moving = self._pool.partitions.leading(partitions, len(roomy)) & self._pool.brokers.healthy()
         return bool(roomy[moving].all() if moving.any() else roomy.any())
 
     def free(self) -> Mask:
@@ -89,32 +86,26 @@ class Capacity:
 
     def led(self) -> Mask:
         """By partition: it has a leader, which has room."""
-        leaders = self._pool.partitions.leaders
-        led = leaders >= 0
-        if led.any():
-            led &= self.roomy()[leaders]
-        return np.asarray(led)
+        return self._pool.partitions.led_by(self.roomy())
 
     def orphaned(self) -> bool:
         """Whether a partition is held whose leader is unknown or does not move; it may have another."""
-        leaders = self._pool.partitions.leaders[self._pool.partitions.is_held()]
-        return bool((leaders < 0).any()) or not self._pool.brokers.healthy()[leaders].all()
+        partitions = self._pool.partitions
+        return not partitions.led_by(self._pool.brokers.healthy())[partitions.is_held()].all()
 
     def available(self, ready: Mask | None) -> Mask:
         """By partition: where messages that may go anywhere may go.
 
         Not held, or ready to catch up; with room; on a healthy broker where the topic has such a partition.
         """
-        topics, leaders = self._pool.partitions.topics, self._pool.partitions.leaders
-        free = self.free()
+        partitions, free = self._pool.partitions, self.free()
         if ready is not None:
             free |= ready
         free &= self.led()
         if not free.any():
             return free
-        healthy = free & self._pool.brokers.healthy()[leaders]
-        has_healthy = np.bincount(topics, weights=healthy) > 0
-        return healthy | (free & ~has_healthy[topics])
+        healthy = free & partitions.led_by(self._pool.brokers.healthy())
+        return healthy | (free & ~partitions.where_topic_has(healthy))
 
 
 class Kafka(NamedTuple):
@@ -141,25 +132,22 @@ class BrokerView:
 
 def _lowest(pool: Pool) -> npt.NDArray[np.int64]:
     """By flat number: the lowest sequence in flight or held back; NO_SEQUENCE where there is none."""
-    held = pool.partitions.held_from
-    return np.minimum(pool.lowest_in_flight(), np.where(held == NOT_HELD, NO_SEQUENCE, held))
+    return np.minimum(pool.lowest_in_flight(), pool.partitions.first_waiting())
 
 
 def lowest_without_leader(pool: Pool) -> int:
     """The lowest sequence of the partitions that belong to no broker; NO_SEQUENCE without any."""
-    leader = pool.partitions.leaders
-    return int(_lowest(pool)[leader < 0].min(initial=NO_SEQUENCE))
+    return int(_lowest(pool)[pool.partitions.of_leader(NONE)].min(initial=NO_SEQUENCE))
 
 
 def view_brokers(pool: Pool, read_position: int) -> list[BrokerView]:
     """Every broker, as of now; nothing below `read_position` is still to be read."""
-    leader = pool.partitions.leaders
     unresolved = _lowest(pool)
     return [
         BrokerView(
             int(broker["id"]),
             int(broker["state"]),
-            int(min(read_position, unresolved[leader == index].min(initial=NO_SEQUENCE))),
+            int(min(read_position, unresolved[pool.partitions.of_leader(index)].min(initial=NO_SEQUENCE))),
             int(broker["messages"]),
             int(broker["acked"]),
         )

@@ -320,6 +320,15 @@ class Acks:
         """The last progress record is there, in the progress topic."""
         self.progress = partition, offset
 
+    def move_progress(self, offset: int) -> None:
+        """There is another record, at this offset of the same partition. Needs a first one."""
+        assert self.progress
+        self.note_progress(self.progress[0], offset)
+
+    def history_of(self, topic: bytes) -> list[tuple[int, int]]:
+        """The entry of a topic in `partitions`; empty when there is none."""
+        return self.partitions.get(topic, [])
+
     def note_partitions(self, topic: bytes, history: list[tuple[int, int]]) -> None:
         """A topic has another number of partitions: (from sequence, partitions), in order."""
         self.partitions[topic] = history

@@ -58,6 +58,9 @@ class OutcomeTable(Protocol):
     def partitions(self) -> dict[bytes, list[tuple[int, int]]]:
         """Topic -> (from sequence, partitions), in order: how many there were for which messages."""
 
+    def history_of(self, topic: bytes) -> list[tuple[int, int]]:
+        """The entry of a topic in `partitions`; empty when there is none."""
+
     def note_partitions(self, topic: bytes, history: list[tuple[int, int]]) -> None:
         """A topic has another number of partitions: as in `partitions`."""
 

@@ -113,8 +113,7 @@ class ProgressBook:
     ) -> None:
         """A transaction with these is in Kafka, its record at `offset`; they are resolved next."""
         self._unmarked.append(Unmarked(self._acks.next_generation, self._runs(sequences), letters))
-        assert self._acks.progress
-        self._acks.note_progress(self._acks.progress[0], offset)
+        self._acks.move_progress(offset)
 
     def _runs(self, sequences: npt.NDArray[np.int64]) -> list[Runs]:
         out = []

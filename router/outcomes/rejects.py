@@ -402,8 +402,7 @@ class Rejects:
     def _dead_letter_partitions(self) -> npt.NDArray[np.int64]:
         """Flat numbers of those that can be sent to now."""
         topic = self._contents.topics.add(self._topic)
-        counts = self._pool.partitions.partitions_of
-        if topic >= len(counts) or counts[topic] == 0:
+        if not self._pool.partitions.count_of(topic):
             self._metadata.want([self._topic])
             self._post_at = self._clock() + PAUSE_S
             self._unknown_since = self._unknown_since or self._clock()
@@ -411,7 +410,8 @@ class Rejects:
                 self._complain(f"Kafka does not know {self._name()}: create it")
             return np.empty(0, np.int64)
         self._unknown_since = 0.0
-        return np.flatnonzero(self._capacity.led() & (self._pool.partitions.topics == topic))
+        flats = self._pool.partitions.ever_of_topic(topic)
+        return flats[self._capacity.led()[flats]]
 
     def settle(self, outcomes: Outcomes) -> npt.NDArray[np.bool_]:
         """Take note of what became of dead letters; which of the outcomes are theirs."""

@@ -191,7 +191,7 @@ class Trace:
         return None if flat < 0 else self._pool.partitions.number(flat)
 
     def _broker(self, flat: int) -> int:
-        return self._pool.brokers.id(int(self._pool.partitions.leaders[flat]))
+        return self._pool.brokers.id(self._pool.partitions.leader_of(flat))
 
     def _tell_received(self, batch: Batch, row: int) -> None:
         payload: dict[str, Any] = {}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dispatch.tables import (
     NO_SEQUENCE,
+    NONE,
     NOT_HELD,
     STALL_NS,
     BrokerTable,
@@ -54,6 +55,58 @@ def test_a_partition_is_held_from_the_earliest_sequence() -> None:
     assert table.held().tolist() == [0, 1]
     table.release(flats[0])
     assert table.held().tolist() == [1]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 2), st.integers(-1, 9)), min_size=1, max_size=30)
+)
+def test_questions_are_answered_from_the_rows(rows: list[tuple[int, int, int]]) -> None:
+    """Each answer is what a look at every row gives: (topic, leader, held from), by flat number."""
+    table, every = PartitionTable(), range(len(rows))
+    for topic, leader, held in rows:
+        flat = table.extend(topic, table.count_of(topic) + 1, handle=1)[-1]
+        table.rows["leader"][flat], table.rows["held_from"][flat] = leader, held
+    flats = np.arange(len(rows), dtype=np.int32)
+    assert table.topics_of(flats).tolist() == [topic for topic, _, _ in rows]
+    assert table.held_from_of(flats).tolist() == [held for _, _, held in rows]
+    assert [table.leader_of(flat) for flat in every] == [leader for _, leader, _ in rows]
+    assert table.first_waiting().tolist() == [NO_SEQUENCE if held == NOT_HELD else held for *_, held in rows]
+    for topic in range(6):
+        mine = [flat for flat in every if rows[flat][0] == topic]
+        assert table.ever_of_topic(topic).tolist() == mine
+        assert (table.count_of(topic), table.counts_of(np.array([topic, 99])).tolist()) == (
+            len(mine),
+            [len(mine), 0],
+        )
+        numbers = np.arange(len(mine))
+        assert not mine or table.flats_of(np.full_like(numbers, topic), numbers).tolist() == mine
+    # Masks may be shorter than the table: it grows while a pass is under way.
+    for count in {1, len(rows)}:
+        some = np.array([flat % 2 == 0 for flat in range(count)])
+        assert table.topics_where(some) == {rows[flat][0] for flat in range(0, count, 2)}
+        led = {rows[flat][1] for flat in range(0, count, 2)}
+        assert table.leading(some, 3).tolist() == [broker in led for broker in range(3)]
+        assert table.are_of([1, 3], count).tolist() == [rows[flat][0] in (1, 3) for flat in range(count)]
+        chosen = np.array([False, True, False, True, False])
+        assert table.where_topic(chosen, count).tolist() == table.are_of([1, 3], count).tolist()
+    half = np.array([flat % 2 == 0 for flat in every])
+    there = table.topics_where(half)
+    assert table.where_topic_has(half).tolist() == [topic in there for topic, _, _ in rows]
+    assert table.led_by(np.array([True, False, True])).tolist() == [leader in (0, 2) for _, leader, _ in rows]
+    assert table.of_leader(NONE).tolist() == [leader == NONE for _, leader, _ in rows]
+    places = {
+        t: min(h for topic, _, h in rows if topic == t and h != NOT_HELD)
+        for t, _, held in rows
+        if held != NOT_HELD
+    }
+    assert table.held_by_topic(table.is_held()) == places
+
+
+def test_a_table_without_brokers_is_led_by_none() -> None:
+    """Before the first metadata there is no broker to ask about."""
+    table = PartitionTable()
+    table.extend(0, 2, handle=1)
+    assert table.led_by(np.zeros(0, np.bool_)).tolist() == [False, False]
 
 
 def test_a_quiet_broker_is_stalled_and_recovers() -> None:
