@@ -1,15 +1,14 @@
-"""Puts together what delivers: the client, its pool, the metadata, the router; and takes it apart in order.
+"""The delivery graph: client, pool, metadata and router. It is built here alone, and taken apart in order.
 
-    kafka = connect(options, topics, ProgressBook(acks, segment list, layout), spool, wakeup)
-    log = SpoolLog(live, catch_up, committed)
-    router = Router(log, kafka, acks, rules, rejection=rejection_of(options, spool))
+    parts = Parts(SpoolLog(live, catch_up, committed), acks, rules, rejection_of(options, spool))
+    graph = build(options, layout, parts, ProgressBook(acks, segment list, layout), spool)
     while wanted:
-        if not router.step():
-            wakeup.wait(IDLE_S)
-    settle(router, kafka, time.monotonic() + FLUSH_S)
-    close(router, kafka)
+        graph.step()
+    graph.settle(time.monotonic() + FLUSH_S)
+    graph.close()
 
-The caller makes the log and the marks, and closes the marks: a daemon, a replay and a test differ in these.
+The daemon, a replay and a task of a job differ in their `Parts` and in their source. They close the
+acks and the marks that they made.
 """
 
 from __future__ import annotations
@@ -18,13 +17,16 @@ import time
 from functools import partial
 from typing import NamedTuple
 
-from dispatch.client import Inquiry, Wakeup
+from dispatch.client import Inquiry, KafkaClient, Wakeup
+from dispatch.errors import DispatchError
 from dispatch.options import DispatchOptions
 from dispatch.topic_settings import read_lateness, write_lateness
 from dispatch.transactions.exactly_once import Book, make_pool
 from dispatch.transactions.progress import replay_id
 from router.cluster.brokers import Capacity, Kafka
 from router.cluster.metadata import LatenessWatch, Metadata
+from router.context import Log, Rules
+from router.outcomes.outcome_table import OutcomeTable
 from router.outcomes.rejects import Rejection, discard_file_of
 from router.router import Router
 from spool.format.batch import Topics
@@ -37,47 +39,11 @@ FLUSH_S = 5.0
 
 
 class Replay(NamedTuple):
-    """A replay, which sends messages again."""
+    """A replay, which sends messages again under its own name, without dead letters."""
 
     name: str
     since_ms: int
     """When it was asked for, ms since the epoch: each record says so in its header."""
-
-
-def connect(
-    options: DispatchOptions,
-    topics: Topics,
-    book: Book,
-    spool: bytes,
-    wakeup: Wakeup,
-    source: Layout | Replay | None = None,
-) -> Kafka:
-    """The cluster, as a router sees it. It starts threads: call it after forking.
-
-    `book`: what is known of transactions. `spool`: its uuid. `wakeup` rings when there is something to
-    do. `source`: the spool itself, in which the settings of topics are noted; or a replay of it, under whose
-    name messages are delivered, without dead letters.
-
-    Raises BadProperty and DispatchError, before any thread of the metadata runs.
-    """
-    replay = source if isinstance(source, Replay) else None
-    client, pool = make_pool(options, topics, book, spool, wakeup, replay_id(replay.name) if replay else "")
-    if replay:
-        pool.note_replay(replay.since_ms)
-    lateness = None
-    if isinstance(source, Layout):
-        lateness = LatenessWatch(
-            client.fetch_lateness, read_lateness(source), partial(write_lateness, source)
-        )
-    metadata = Metadata(
-        client.fetch_cluster,
-        wakeup.ring,
-        Inquiry(options),
-        client.fetch_all,
-        ours=[] if replay else [options.dead_letter_topic.encode()],
-        lateness=lateness,
-    )
-    return Kafka(client, pool, Capacity(pool, options.window_messages, options.window_bytes), metadata)
 
 
 class Task(NamedTuple):
@@ -89,15 +55,117 @@ class Task(NamedTuple):
     """When its messages were asked for again, ms since the epoch; 0: they were not."""
 
 
-def connect_task(
-    options: DispatchOptions, topics: Topics, book: Book, spool: bytes, wakeup: Wakeup, task: Task
+Source = Layout | Replay | Task
+"""The origin of the messages: a spool, in which the settings of topics are noted; a replay; or a task."""
+
+
+class Parts(NamedTuple):
+    """The parts that each deliverer has of its own."""
+
+    log: Log
+    acks: OutcomeTable
+    rules: Rules
+    rejection: Rejection
+
+    def router(self, kafka: Kafka) -> Router:
+        """A router of these."""
+        return Router(self.log, kafka, self.acks, self.rules, rejection=self.rejection)
+
+
+class DeliveryGraph:
+    """A router and its way to Kafka. For one thread; close it."""
+
+    def __init__(self, kafka: Kafka, wakeup: Wakeup, parts: Parts) -> None:
+        self.kafka, self.wakeup = kafka, wakeup
+        self.router = parts.router(kafka)
+
+    def step(self) -> None:
+        """Do the work that is ready, or sleep until an event."""
+        if not self.router.step():
+            self.wakeup.wait(IDLE_S)
+
+    def switch_to(self, spool: bytes, parts: Parts) -> None:
+        """Go on with the messages of another spool, by its uuid, when those of the last one are settled."""
+        self.router.close()
+        pool = self.kafka.pool
+        pool.partitions.release(pool.partitions.held())
+        pool.serve(spool)
+        self.router = parts.router(self.kafka)
+
+    def settle(self, deadline: float) -> int:
+        """Stop reading, and write down the acknowledgements that come until `deadline` (monotonic).
+
+        Returns how many messages have none by then.
+        """
+        for left in self.router.drained():
+            if time.monotonic() > deadline:
+                self.router.commit()
+                return left
+            self.kafka.client.hurry()
+            time.sleep(IDLE_S)
+        self.router.commit()
+        return 0
+
+    def close(self) -> None:
+        """Let go of the router, then of Kafka. For a librdkafka that goes on, the wakeup stays open."""
+        self.kafka.metadata.stop()
+        self.router.close()
+        if self.kafka.pool.close():
+            self.kafka.client.close()
+            self.wakeup.close()
+
+
+def build(options: DispatchOptions, source: Source, parts: Parts, book: Book, spool: bytes) -> DeliveryGraph:
+    """Put together what delivers. It starts threads: call it after forking.
+
+    `book`: what is known of transactions. `spool`: its uuid. Raises BadProperty and DispatchError, before any
+    thread of the metadata runs; then nothing is left to be closed.
+    """
+    wakeup = Wakeup()
+    try:
+        kafka = _connect(options, source, parts.log.live.topics, book, spool, wakeup)
+    except DispatchError:
+        wakeup.close()
+        raise
+    return DeliveryGraph(kafka, wakeup, parts)
+
+
+def _connect(
+    options: DispatchOptions, source: Source, topics: Topics, book: Book, spool: bytes, wakeup: Wakeup
 ) -> Kafka:
-    """The same for a task. Kafka is asked for its topics alone, and none is new."""
-    client, pool = make_pool(options, topics, book, spool, wakeup, task.name)
-    if task.replayed_ms:
-        pool.note_replay(task.replayed_ms)
-    metadata = Metadata(client.fetch_cluster, wakeup.ring)
+    """The cluster, as a router sees it. `wakeup` rings when there is something to do."""
+    match source:
+        case Replay(name, replayed_ms):
+            name = replay_id(name)
+        case Task(name, replayed_ms):
+            pass
+        case _:
+            name, replayed_ms = "", 0
+    client, pool = make_pool(options, topics, book, spool, wakeup, name)
+    if replayed_ms:
+        pool.note_replay(replayed_ms)
+    metadata = _metadata(options, source, client, wakeup)
     return Kafka(client, pool, Capacity(pool, options.window_messages, options.window_bytes), metadata)
+
+
+def _metadata(options: DispatchOptions, source: Source, client: KafkaClient, wakeup: Wakeup) -> Metadata:
+    """Asks Kafka about topics. For a task: about its own alone, and none is new."""
+    if isinstance(source, Task):
+        return Metadata(client.fetch_cluster, wakeup.ring)
+    replays = isinstance(source, Replay)
+    lateness = None
+    if isinstance(source, Layout):
+        lateness = LatenessWatch(
+            client.fetch_lateness, read_lateness(source), partial(write_lateness, source)
+        )
+    return Metadata(
+        client.fetch_cluster,
+        wakeup.ring,
+        Inquiry(options),
+        client.fetch_all,
+        ours=[] if replays else [options.dead_letter_topic.encode()],
+        lateness=lateness,
+    )
 
 
 def rejection_of(options: DispatchOptions, spool: bytes) -> Rejection:
@@ -105,28 +173,3 @@ def rejection_of(options: DispatchOptions, spool: bytes) -> Rejection:
     return Rejection(
         options.dead_letter_topic.encode(), discard_file_of(options), spool, options.unknown_topic_seconds
     )
-
-
-def settle(router: Router, kafka: Kafka, deadline: float) -> int:
-    """Stop reading, and write down the acknowledgements that come until `deadline` (monotonic).
-
-    Returns how many messages have none by then.
-    """
-    for left in router.drained():
-        if time.monotonic() > deadline:
-            router.commit()
-            return left
-        kafka.client.hurry()
-        time.sleep(IDLE_S)
-    router.commit()
-    return 0
-
-
-def close(router: Router, kafka: Kafka) -> bool:
-    """Let go of the router and of Kafka, in this order; False when librdkafka goes on, and rings."""
-    kafka.metadata.stop()
-    router.close()
-    if not kafka.pool.close():
-        return False
-    kafka.client.close()
-    return True

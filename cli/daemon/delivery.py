@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cli.config.config import Config
-from dispatch.client import Wakeup
 from dispatch.errors import DispatchError
 from dispatch.options import DispatchOptions
-from router.build import FLUSH_S, IDLE_S, close, connect, rejection_of, settle
-from router.cluster.brokers import BrokerView, Kafka
+from router.build import FLUSH_S, IDLE_S, DeliveryGraph, Parts, build, rejection_of
+from router.cluster.brokers import BrokerView
 from router.cluster.trouble import Cause
 from router.context import Rules, SpoolLog, TopicReader
 from router.limits import Limits
@@ -30,7 +29,6 @@ from router.outcomes.outcome_table import Eviction
 from router.outcomes.progress_book import ProgressBook
 from router.outcomes.trace import Tracing
 from router.partition import Partitioners
-from router.router import Router
 from spool.format.batch import Topics
 from spool.index.segment_list import SegmentList
 from spool.layout import Layout
@@ -147,8 +145,8 @@ class Delivery:
         """
         self._orders, self._committed = orders or Orders(), committed
         self._drain_s = config.dispatch.drain_seconds
-        self._bell, self._wakeup = bell, Wakeup()
-        self._report, self._told, self._handed_over = report, 0.0, 0
+        self._bell, self._report = bell, report
+        self._told, self._handed_over = 0.0, 0
         self._segment_list = segment_list = SegmentList(layout)
         topics = Topics(config.spool.max_topics)
         for name in {*config.dispatch.topics, *config.partitioners, *config.rates}:
@@ -156,9 +154,6 @@ class Delivery:
         self._marks = Marks(layout.delivery, SegmentList(layout))
         marks_first = config.dispatch.mode == "at_most_once"
         self._acks = Acks(self._marks, segment_list, marks_first=marks_first, latency=latency)
-        book = ProgressBook(self._acks, segment_list, layout)
-        self._kafka = self._connect(config.dispatch, topics, book, spool, layout)
-        self._tracing = Tracing(shared, topics, self._kafka.pool) if shared else None
         shares = (
             OpenCounts(sorted(config.spool.quotas), topics, share) if share and config.spool.quotas else None
         )
@@ -167,28 +162,27 @@ class Delivery:
             if give_up
             else None
         )
-        self.router = Router(
+        parts = Parts(
             SpoolLog(self._reader(topics, only), self._reader(topics, only), committed, eviction, shares),
-            self._kafka,
             self._acks,
             Rules(
                 Partitioners(config.partitioners, config.dispatch.partitioner),
                 Limits(topics, config.rates, config.dispatch.catch_up_bytes_per_second),
             ),
-            rejection=rejection_of(config.dispatch, spool),
+            rejection_of(config.dispatch, spool),
         )
+        self._graph = self._build(config.dispatch, layout, parts, spool)
+        self.router = self._graph.router
+        self._tracing = Tracing(shared, topics, self._graph.kafka.pool) if shared else None
 
-    def _connect(
-        self, options: DispatchOptions, topics: Topics, book: ProgressBook, spool: bytes, layout: Layout
-    ) -> Kafka:
+    def _build(self, options: DispatchOptions, layout: Layout, parts: Parts, spool: bytes) -> DeliveryGraph:
         """Raises DispatchError, with everything closed and the trouble reported."""
         try:
-            return connect(options, topics, book, spool, self._wakeup, layout)
+            return build(options, layout, parts, ProgressBook(self._acks, self._segment_list, layout), spool)
         except DispatchError as error:
             self._report(Progress(self.low_watermark, [], str(error), self._acks.take_counts()))
             self._acks.close()
             self._marks.close()
-            self._wakeup.close()
             raise
 
     def _reader(self, topics: Topics, only: frozenset[bytes]) -> Reader:
@@ -243,9 +237,9 @@ class Delivery:
     def _tell(self) -> None:
         brokers, handed_over = self.router.brokers(), self.router.handed_over
         fresh, self._handed_over = handed_over - self._handed_over, handed_over
-        times = self._kafka.client.latency.table([broker.id for broker in brokers])
-        fetched = self._kafka.metadata.fetched_ns, self._kafka.metadata.changed_ns
-        asked = self._kafka.metadata.take_counts()
+        times = self._graph.kafka.client.latency.table([broker.id for broker in brokers])
+        metadata = self._graph.kafka.metadata
+        fetched, asked = (metadata.fetched_ns, metadata.changed_ns), metadata.take_counts()
         counts = self._acks.take_counts()
         trouble, unread = self.router.trouble(), self.router.unread()
         self._report(
@@ -264,7 +258,7 @@ class Delivery:
             )
         )
         if self._orders.wants_metadata():
-            self._kafka.metadata.want([])
+            metadata.want([])
         if self._tracing:
             self._tracing.look()
             self.router.follow(self._tracing.current)
@@ -291,7 +285,7 @@ class Delivery:
 
     def _sleep(self) -> None:
         pause = IDLE_S if self._acks.unwritten or not self.router.at_rest else REST_S
-        ready, _, _ = select.select([self._wakeup.fd, self._bell], [], [], pause)
+        ready, _, _ = select.select([self._graph.wakeup.fd, self._bell], [], [], pause)
         for fd in ready:
             os.eventfd_read(fd)
 
@@ -302,11 +296,11 @@ class Delivery:
         """
         now = time.monotonic()
         deadline = FLUSH_S + min(now, quiet_since or now)
-        if left := settle(self.router, self._kafka, deadline):
+        if left := self._graph.settle(deadline):
             log.warning("%d messages without an acknowledgement; they stay in the spool", left)
         self._tell()
         if self._tracing:
             self._tracing.leave()
-        close(self.router, self._kafka)
+        self._graph.close()
         self._acks.close()
         self._marks.close()

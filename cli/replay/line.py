@@ -15,15 +15,13 @@ import numpy as np
 
 from cli.config.config import Config
 from cli.replay.state import Begun, ReplayMarks, State
-from dispatch.client import Wakeup
-from router.build import FLUSH_S, IDLE_S, Replay, close, connect, settle
+from router.build import FLUSH_S, Parts, Replay, build
 from router.context import Rules, SpoolLog
 from router.limits import Limits, Rate
 from router.outcomes.acks import Acks
 from router.outcomes.progress_book import ProgressBook
 from router.outcomes.rejects import Rejection
 from router.partition import Partitioners
-from router.router import Router
 from spool.errors import SegmentsGone
 from spool.format.batch import Batch, Topics
 from spool.index.segment_list import LastingSegmentList, SegmentList
@@ -78,21 +76,17 @@ class Line:
         self._refuse_gap(begun.wanted.first, state)
         self._asked = False
         self._acks = self._live.acks = Acks(self._marks, known)
-        self._wakeup = Wakeup()
-        # The jobs' file of transactional tasks is in the spool's own directory: a replay does not need it.
-        book = ProgressBook(self._acks, known, Layout(state.directory))
-        self._kafka = connect(
-            config.dispatch, topics, book, spool, self._wakeup, source=Replay(begun.name, begun.since_ms)
-        )
         place = self._live.place
-        self._router = Router(
+        parts = Parts(
             SpoolLog(self._live, catch_up, lambda: place),
-            self._kafka,
             self._acks,
             # Messages that the daemon kept are not judged again: no rate discards anything.
             Rules(Partitioners(config.partitioners, config.dispatch.partitioner), Limits(topics, rates)),
-            rejection=Rejection(grace_s=config.dispatch.unknown_topic_seconds),
+            Rejection(grace_s=config.dispatch.unknown_topic_seconds),
         )
+        # The jobs' file of transactional tasks is in the spool's own directory: a replay does not need it.
+        book = ProgressBook(self._acks, known, Layout(state.directory))
+        self._graph = build(config.dispatch, Replay(begun.name, begun.since_ms), parts, book, spool)
 
     def _refuse_gap(self, first: int, state: State) -> None:
         """Raises SegmentsGone when messages were removed between the interruption and now."""
@@ -110,10 +104,9 @@ class Line:
         return self
 
     def __exit__(self, *_: object) -> None:
-        close(self._router, self._kafka)
+        self._graph.close()
         self._acks.close()
         self._marks.close()
-        self._wakeup.close()
 
     def left(self, sought: Sought) -> int:
         """How many of these messages have no outcome."""
@@ -133,23 +126,22 @@ class Line:
     @property
     def trouble(self) -> str:
         """Why nothing can be sent, in one sentence; empty when all is well."""
-        return self._router.trouble()
+        return self._graph.router.trouble()
 
     @property
     def reachable(self) -> bool:
         """Whether a broker takes messages, or there was no time to look for one."""
-        return not self._asked or bool(self._kafka.pool.brokers.healthy().any())
+        return not self._asked or bool(self._graph.kafka.pool.brokers.healthy().any())
 
     def done(self) -> bool:
         """Whether every message of the selection has an outcome, and it is recorded."""
-        return self._live.exhausted and self._acks.marked_watermark >= self._router.read_position
+        return self._live.exhausted and self._acks.marked_watermark >= self._graph.router.read_position
 
     def turn(self) -> None:
         """Do the work that is ready, or sleep until an event."""
         self._asked = True
-        if not self._router.step():
-            self._wakeup.wait(IDLE_S)
+        self._graph.step()
 
     def settle(self) -> None:
         """Wait up to FLUSH_S for messages in flight, and record the outcomes."""
-        settle(self._router, self._kafka, time.monotonic() + FLUSH_S)
+        self._graph.settle(time.monotonic() + FLUSH_S)

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.client import Wakeup
 from dispatch.options import DispatchOptions
 from dispatch.transactions.exactly_once import ExactlyOnce
 from pipeline.delivery.task_book import WHOLE, TaskBook
@@ -32,12 +31,11 @@ from pipeline.delivery.task_log import (
 )
 from pipeline.errors import JobFailed
 from pipeline.source.columns import NOWHERE
-from router.build import IDLE_S, Task, close, connect_task
+from router.build import IDLE_S, Parts, Task, build
 from router.cluster.trouble import PATIENCE_S
 from router.context import Rules
 from router.limits import Limits
 from router.outcomes.rejects import Rejection
-from router.router import Router
 from spool.format.batch import Batch, Topics
 from spool.format.wire import Reason
 
@@ -87,36 +85,29 @@ class Carrier:
         self._over, self._earlier, self._letter_s = over, earlier, letter_s
         self._spool = spool
         self._known: Settled | None = None
-        self._wakeup = Wakeup()
         self._book = task.book if task else None
-        self._kafka = connect_task(
-            options,
-            self.topics,
-            self._book or TaskBook(WHOLE),
-            spool,
-            self._wakeup,
-            Task(task.name if task else "", replayed_ms),
-        )
-        self._pool = self._kafka.pool
         self._letters = options.dead_letter_topic.encode()
         self._letters_at = time.monotonic()
         """When dead letters were last taken, or none waited."""
         self._settled: list[Settled] = []
-        self._start()
+        self._graph = build(
+            options,
+            Task(task.name if task else "", replayed_ms),
+            self._begin(),
+            self._book or TaskBook(WHOLE),
+            spool,
+        )
+        self._pool = self._graph.kafka.pool
 
-    def _start(self) -> None:
+    def _begin(self) -> Parts:
         """Begin with a spool: its sequences are no others'."""
         self._known = None
         self._log = TaskLog(self.topics)
-        self._outcomes = TaskOutcomes(self._log)
-        self._router = Router(
+        return Parts(
             self._log,
-            self._kafka,
-            self._outcomes,
+            TaskOutcomes(self._log),
             Rules(SetPartitions(self._log), Limits(self.topics)),
-            rejection=Rejection(
-                self._letters, grace_s=float("inf"), patience_s=min(PATIENCE_S, self._letter_s)
-            ),
+            Rejection(self._letters, grace_s=float("inf"), patience_s=min(PATIENCE_S, self._letter_s)),
         )
 
     def load(self, batch: Batch, partition: npt.NDArray[np.int32]) -> None:
@@ -135,7 +126,7 @@ class Carrier:
         load = self._log.append(batch, flat)
         self._pass_over(load)
         self._give_up(load)
-        while self._log.live.sequence < self._log.end and self._router.step():
+        while self._log.live.sequence < self._log.end and self._graph.router.step():
             continue
 
     @property
@@ -163,7 +154,7 @@ class Carrier:
                 return flat
             if self._over():
                 return None
-            self._kafka.metadata.want([self.topics.names[topic] for topic in missing.tolist()])
+            self._graph.kafka.metadata.want([self.topics.names[topic] for topic in missing.tolist()])
             self.step()
 
     def _pass_over(self, load: Load) -> None:
@@ -188,7 +179,7 @@ class Carrier:
             return
         topics = [topic_of(load.batch, row) for row in rows.tolist()]
         while len(left) and not self._over():
-            taken = self._router.give_up(left, Reason.UNKNOWN_TOPIC, topics)
+            taken = self._graph.router.give_up(left, Reason.UNKNOWN_TOPIC, topics)
             left, topics = left[taken:], topics[taken:]
             if len(left):
                 self.step()
@@ -219,8 +210,8 @@ class Carrier:
         last = time.monotonic() + LAST_S
         # A transaction that is left open hides those of others from readers of their records.
         while (self._pool.in_flight() or self._pool.busy) and time.monotonic() < last:
-            self._kafka.client.flush(IDLE_S)
-            self._router.settle()
+            self._graph.kafka.client.flush(IDLE_S)
+            self._graph.router.settle()
 
     def close_task(self) -> None:
         """Once all is settled and recorded, tell other attempts, which then send nothing any more."""
@@ -236,26 +227,21 @@ class Carrier:
         """Go on with the messages of another spool, when those of the last one are settled."""
         self.finish()
         if not self._log.loads:
-            self._router.close()
-            self._pool.partitions.release(self._pool.partitions.held())
-            self._pool.serve(spool)
             self._spool, self._settled = spool, [*self._settled, *self._log.settled]
-            self._start()
+            self._graph.switch_to(spool, self._begin())
 
     def close(self) -> None:
         """Release everything, whatever is in flight."""
-        if close(self._router, self._kafka):
-            self._wakeup.close()
+        self._graph.close()
 
     # -- one step ---------------------------------------------------------------------------------------
 
     def step(self) -> None:
         """Do the work that is ready, or sleep until an event. Raises JobFailed when the task must end."""
-        if not self._router.step():
-            self._wakeup.wait(IDLE_S)
+        self._graph.step()
         if self._pool.ended:
             self._look_back()
-        complaint = self._router.letters_wait_for()
+        complaint = self._graph.router.letters_wait_for()
         if complaint is None:
             self._letters_at = time.monotonic()
         elif time.monotonic() - self._letters_at > self._letter_s:

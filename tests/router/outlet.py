@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Message
 
-from dispatch.client import Wakeup
 from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
-from router.build import Replay, close, connect
+from router.build import Parts, Replay, build
 from router.context import Rules, SpoolLog
 from router.limits import Limits
 from router.outcomes.acks import Acks
@@ -25,7 +24,6 @@ from router.outcomes.outcome_table import RECALL_S, Eviction
 from router.outcomes.progress_book import ProgressBook
 from router.outcomes.rejects import Rejection
 from router.partition import Partitioners
-from router.router import Router
 from spool.format.batch import Topics
 from spool.format.wire import encode
 from spool.index.segment_list import SegmentList
@@ -78,33 +76,28 @@ class Outlet:
 
     def start(self) -> None:
         """Start the deliverer."""
-        self.wakeup = Wakeup()
         segment_list, topics = SegmentList(self.rig.layout), Topics(self.max_topics)
         self.marks = Marks(self.rig.layout.delivery, SegmentList(self.rig.layout))
         self.acks = Acks(self.marks, segment_list, marks_first=self.options.mode == "at_most_once")
-        book = ProgressBook(self.acks, segment_list, self.rig.layout)
-        self.connected = connect(
-            self.options, topics, book, self.rig.identity.spool, self.wakeup, self.replay or self.rig.layout
-        )
-        self.client, self.pool = self.connected.client, self.connected.pool
         self.readers = Reader(segment_list, topics), Reader(segment_list, topics)
 
         def committed() -> tuple[int, int]:
             return self.rig.shared.place(Field.SYNCED)
 
-        self.router = Router(
+        parts = Parts(
             SpoolLog(
                 *self.readers,
                 committed,
                 Eviction(Reader(segment_list, topics), committed, self.limit, recall_s=self.recall_s),
             ),
-            self.connected,
             self.acks,
             Rules(Partitioners(self.partitioners), Limits(topics)),
-            rejection=Rejection(
-                self.dead_letter_topic, self.discard_file, self.rig.identity.spool, self.grace_s
-            ),
+            Rejection(self.dead_letter_topic, self.discard_file, self.rig.identity.spool, self.grace_s),
         )
+        book = ProgressBook(self.acks, segment_list, self.rig.layout)
+        self.graph = build(self.options, self.replay or self.rig.layout, parts, book, self.rig.identity.spool)
+        self.router, kafka = self.graph.router, self.graph.kafka
+        self.client, self.pool = kafka.client, kafka.pool
         self._runs = True
 
     def limit(self) -> int:
@@ -115,12 +108,11 @@ class Outlet:
         """Uncommitted outcomes are forgotten, messages in flight go no further."""
         if self._runs:
             self._runs = False
-            close(self.router, self.connected)
+            self.graph.close()
             self.acks.close()
             self.marks.close()
             for reader in self.readers:
                 reader.close()
-            self.wakeup.close()
 
     def restart(self) -> None:
         """Killed and started again."""

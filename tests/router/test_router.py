@@ -172,7 +172,7 @@ def test_an_unknown_topic_is_given_up(kafka: EmbeddedKafka) -> None:
         assert outcomes.resolved == 4510
         # Created after all: what comes from now on is delivered.
         kafka.topic("never", 2)
-        bruce.connected.metadata.want([])
+        bruce.graph.kafka.metadata.want([])
         bruce.run_for(1.0)
         bruce.send(keyed(10, topic=b"never"))
         bruce.finish()
@@ -334,7 +334,7 @@ def test_leaders_that_move_while_messages_wait(kafka: EmbeddedKafka) -> None:
         bruce.run(lambda: bruce.resolved > 3500)
         for partition in (1, 4):
             kafka.leader("t", partition, 1)
-        bruce.connected.metadata.want([])
+        bruce.graph.kafka.metadata.want([])
         bruce.send(keyed(3000, first=6060))
         bruce.finish(60)
         kafka.up(2)

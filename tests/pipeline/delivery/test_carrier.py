@@ -160,7 +160,7 @@ def test_a_task_with_nothing_to_send_leaves_no_transaction_open(
     """It would hide other producers' commits from later consumers, until it times out."""
     carrier = attempt(transactions, 1, Settled(np.arange(6), np.zeros(6, np.int32)))
     waited_for = threading.Event()
-    commit, flush = runner.TransactionRunner._commit, carrier._kafka.client.flush
+    commit, flush = runner.TransactionRunner._commit, carrier._graph.kafka.client.flush
 
     def late(self: runner.TransactionRunner, *, bare: bool) -> runner.Result:
         assert waited_for.wait(PATIENCE_S)
@@ -171,7 +171,7 @@ def test_a_task_with_nothing_to_send_leaves_no_transaction_open(
         return flush(timeout_s)
 
     monkeypatch.setattr(runner.TransactionRunner, "_commit", late)
-    monkeypatch.setattr(carrier._kafka.client, "flush", noted)
+    monkeypatch.setattr(carrier._graph.kafka.client, "flush", noted)
     with closing(carrier):
         load(carrier, 0, 6)
         carrier.finish()
