@@ -15,5 +15,18 @@ Delivery by jobs on Spark has `lease` and `outcome_import`: for the process that
 hands nothing over to Kafka.
 
 The modules of this folder import `cluster` and `outcomes`, never the other way round. cli and
-pipeline import the router; `build` puts it together, and has an example.
+pipeline import the router; `build` puts it together, and has an example. All times are in `timing`.
+
+Its errors are here, for those that only name them:
+
+RouterError
+  BadPartitioner   a partitioner's name is unknown, or its function cannot be loaded
 """
+
+
+class RouterError(Exception):
+    """Anything the router refuses."""
+
+
+class BadPartitioner(RouterError):
+    """A partitioner's name is unknown, or its function cannot be loaded."""

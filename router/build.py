@@ -29,13 +29,9 @@ from router.context import Log, Rules
 from router.outcomes.outcome_table import OutcomeTable
 from router.outcomes.rejects import Rejection, discard_file_of
 from router.router import Router
+from router.timing import IDLE_S
 from spool.format.batch import Topics
 from spool.layout import Layout
-
-IDLE_S = 0.05
-"""Longest sleep while there is something to commit or to wait for."""
-FLUSH_S = 5.0
-"""At the end, how long acknowledgements of what is in flight are waited for; the rest stays in the spool."""
 
 
 class Replay(NamedTuple):

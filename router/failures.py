@@ -27,17 +27,10 @@ from dispatch.errors import name_of
 from dispatch.pool import Outcomes, Pool
 from dispatch.retry import Action, Decision, decide, needs_people
 from dispatch.tables import State
+from router.timing import DECLINED_S, FIRST_REBUILD_S, LONGEST_REBUILD_S, OUTAGE_S, PAUSE_S, QUIET_S, STOP_S
 from spool.format.wire import Reason
 from spool.throttle import Throttle
 
-PAUSE_S = 0.5
-"""Before a partition is tried again after an error that time may heal."""
-STOP_S = 5.0
-"""Before it is tried again after an error that only people can mend."""
-DECLINED_S = 0.05
-"""Before a partition is tried again that librdkafka's own queue had no room for."""
-
-QUIET_S = 60.0
 _log = logging.getLogger("bruce.router")
 
 Sequences = npt.NDArray[np.int64]
@@ -231,10 +224,6 @@ class Failures:
         return out
 
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
-"""Between two new producers, neither of which delivered anything; it doubles. The first comes at once."""
-
-
 class ProducerRebuild:
     """Builds a new producer in place of one that failed fatally, after its last reports."""
 
@@ -264,15 +253,11 @@ class ProducerRebuild:
             return None
         if now - self._renewed_at < self._pause_s:
             return None
-        self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+        self._pause_s = min(LONGEST_REBUILD_S, max(FIRST_REBUILD_S, 2 * self._pause_s))
         lost = self._pool.rebuild()
         self._since, self._renewed_at = None, self._clock()
         _log.warning("a new producer goes on; %d messages had no report", len(lost.sequence))
         return lost
-
-
-OUTAGE_S = 5.0
-"""A broker that was away for less was not away."""
 
 
 class Outages:

@@ -23,20 +23,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from router.timing import BACKLOG_DELAY_S, BACKLOG_DRAW_S, WORTHWHILE_S
 from spool.format.batch import Batch, Topics
 from spool.native.kernel import kernel
 
 if TYPE_CHECKING:
     from dispatch.pool import Pool  # it brings librdkafka along, and a reader of bruce.toml needs none
 
-WORTHWHILE_S = 0.5
-"""A pass of the catch-up reads a chunk of the log at least: it begins when it may send so much."""
-DELAY_S = 10.0
-"""After an outage the backlog waits for so long, at most."""
 SLOWEST = 0.5
 """Share of the cap below which the rate of the backlog does not go."""
-DRAW_S = 1.0
-"""Between two changes of that rate."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -215,7 +210,7 @@ class Limits:
     def kafka_came_back(self) -> None:
         """The backlog waits for a while that chance decides about."""
         self._budget = 0.0
-        self._closed_until = self._clock() + self._chance.uniform(0, DELAY_S)
+        self._closed_until = self._clock() + self._chance.uniform(0, BACKLOG_DELAY_S)
 
     # -- what is in the buckets --------------------------------------------------------------------------
 
@@ -225,7 +220,7 @@ class Limits:
         passed, self._filled_at = now - self._filled_at, now
         # One token at least, or what is slower than a message a second never goes.
         self._tokens = np.minimum(np.maximum(1, self._waits), self._tokens + passed * self._waits)
-        if now - self._drawn_at >= DRAW_S:
+        if now - self._drawn_at >= BACKLOG_DRAW_S:
             self._drawn_at = now
             self._pace = self._cap * self._chance.uniform(SLOWEST, 1)
         if now >= self._closed_until:

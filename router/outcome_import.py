@@ -31,6 +31,7 @@ import numpy.typing as npt
 from router.outcomes.acks import Acks
 from router.outcomes.counts import DiscardLog
 from router.outcomes.outcome_table import UNROUTED, Eviction
+from router.timing import STOP_S
 from spool.errors import BadSpool
 from spool.format.batch import Batch, Topics
 from spool.format.wire import DEAD_LETTERED, Reason
@@ -49,8 +50,6 @@ from spool.storage.failpoint import reach
 
 AT_ONCE = 1 << 22
 """Outcomes taken over in one transaction, beyond those of one file: 12 bytes of memory each."""
-STOP_S = 5.0
-"""Before the discard file is tried again."""
 FILED_AT_ONCE = 1024
 """Messages written to the file by one sync, and marked by one transaction."""
 FILED_BYTES = 8 << 20

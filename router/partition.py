@@ -31,7 +31,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from router.errors import BadPartitioner
+from router import BadPartitioner
+from router.timing import QUIET_S
 from spool.format.batch import Batch, Topics
 from spool.native.kernel import kernel
 from spool.native.memory import address_of, load_u8, load_u32
@@ -41,8 +42,6 @@ _log = logging.getLogger("bruce.router")
 
 DEFAULT = "murmur2"
 """As Kafka's client for Java: a key is where other producers put it, and where consumers join by it."""
-QUIET_S = 60.0
-"""Between two lines about the same function; so long it counts as a trouble."""
 REFUSED = -2
 """In place of a flat number: the topic's function gave no partition."""
 

@@ -21,6 +21,7 @@ from dispatch.client import Cluster
 from dispatch.tables import PartitionTable
 from router.context import LogReader
 from router.outcomes.outcome_table import OutcomeTable
+from router.timing import SHRINK_S
 from spool.format.batch import Topics
 
 log = logging.getLogger("bruce.router")
@@ -28,10 +29,6 @@ log = logging.getLogger("bruce.router")
 Counts = npt.NDArray[np.int32]
 FOR_EVER = np.iinfo(np.int64).max
 """A sequence that no message has."""
-
-
-SHRINK_S = 30.0
-"""So long all answers must agree that a topic has fewer: a broker may lag behind one that grew."""
 
 
 class PartitionHistory:

@@ -31,12 +31,10 @@ from router.outcomes.outcome_table import UNROUTED, OutcomeTable
 from router.outcomes.rejects import Rejection, Rejects
 from router.outcomes.trace import Trace
 from router.scheduler import BatchRouter, Scheduler
+from router.timing import ASK_LEADERS_S, OBSERVE_S
 from router.unreadable import UnreadableRanges
 from spool.storage.failpoint import reach
 
-OBSERVE_S = 0.1
-ASK_S = 1.0
-"""Between two questions for the leaders of partitions that are held because theirs is away."""
 NO_REJECTION = Rejection()
 
 
@@ -254,7 +252,11 @@ class Router:
             for start in self._unreadable.look(self._acks.low_watermark):
                 self._catch_ups.come_by(start)
             self._strangers.ask()
-            if not self._unknown.waiting and now - self._asked_at >= ASK_S and self._capacity.orphaned():
+            if (
+                not self._unknown.waiting
+                and now - self._asked_at >= ASK_LEADERS_S
+                and self._capacity.orphaned()
+            ):
                 # The timer of the metadata is too slow for messages that wait for a leader.
                 self._asked_at = now
                 self._metadata.want([])

@@ -82,7 +82,8 @@ def _ask(topics: list[str], key: str | None, length: str, size: str, *, payload:
     from cli.config.kinds import parse_size
     from cli.inspect.records import parse_length
     from cli.terminal.errors import BadArgument
-    from router.outcomes.trace_request import MOST_BYTES, MOST_SECONDS, TraceRequest
+    from router.outcomes.trace_request import MOST_BYTES, TraceRequest
+    from router.timing import LONGEST_TRACE_S
 
     if not topics and key is None:
         raise BadArgument("say which messages: --topic, --key, or both")
@@ -90,7 +91,7 @@ def _ask(topics: list[str], key: str | None, length: str, size: str, *, payload:
         seconds, most = parse_length("--for", length), parse_size(size)
     except ValueError as error:
         raise BadArgument(f"--bytes: {error}; write 65536 or 4MiB") from None
-    if seconds > MOST_SECONDS or not 0 < most <= MOST_BYTES:
+    if seconds > LONGEST_TRACE_S or not 0 < most <= MOST_BYTES:
         raise BadArgument("a trace lasts for an hour at most (--for), and takes 16MiB at most (--bytes)")
     until_ns = time.monotonic_ns() + int(1e9 * seconds)
     names = tuple(name.encode(errors="surrogateescape") for name in topics)

@@ -20,7 +20,7 @@ from dispatch.errors import BadProperty
 from dispatch.options import DispatchOptions, properties
 from ingest.access import Rules, look_up
 from ingest.errors import BadAccessRule
-from router.errors import BadPartitioner
+from router import BadPartitioner
 from router.partition import Partitioners
 from status.access import BadAccess, open_access
 

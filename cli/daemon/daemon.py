@@ -45,8 +45,8 @@ from ingest.supervisor import (
 )
 from ingest.watch import ServiceManager, Watch
 from ingest.worker.worker import IngestWorker
-from router.build import FLUSH_S
 from router.outcomes.trace_request import events_path, request_path
+from router.timing import FLUSH_S
 from spool.errors import SpoolError
 from spool.format.frame import SEQUENCE
 from spool.format.segment_format import body_room

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cli.config.config import Config
 from dispatch.errors import DispatchError
 from dispatch.options import DispatchOptions
-from router.build import FLUSH_S, IDLE_S, DeliveryGraph, Parts, build, rejection_of
+from router.build import DeliveryGraph, Parts, build, rejection_of
 from router.cluster.brokers import BrokerView
 from router.cluster.trouble import Cause
 from router.context import Rules, SpoolLog, TopicReader
@@ -29,6 +29,7 @@ from router.outcomes.outcome_table import Eviction
 from router.outcomes.progress_book import ProgressBook
 from router.outcomes.trace import Tracing
 from router.partition import Partitioners
+from router.timing import FLUSH_S, IDLE_S
 from spool.format.batch import Topics
 from spool.index.segment_list import SegmentList
 from spool.layout import Layout

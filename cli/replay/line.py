@@ -15,13 +15,14 @@ import numpy as np
 
 from cli.config.config import Config
 from cli.replay.state import Begun, ReplayMarks, State
-from router.build import FLUSH_S, Parts, Replay, build
+from router.build import Parts, Replay, build
 from router.context import Rules, SpoolLog
 from router.limits import Limits, Rate
 from router.outcomes.acks import Acks
 from router.outcomes.progress_book import ProgressBook
 from router.outcomes.rejects import Rejection
 from router.partition import Partitioners
+from router.timing import FLUSH_S
 from spool.errors import SegmentsGone
 from spool.format.batch import Batch, Topics
 from spool.index.segment_list import LastingSegmentList, SegmentList

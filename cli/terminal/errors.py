@@ -23,7 +23,7 @@ import signal
 from dispatch.errors import BadProperty, DispatchError, NoLibrary, Unreachable
 from ingest.errors import BadAccessRule, BadSocket, IngestError, NoAccounts
 from pipeline.errors import BadOption, BadQuery, MissingSpark, NotLent, PipelineError
-from router.errors import BadPartitioner, RouterError
+from router import BadPartitioner, RouterError
 from spool.errors import MissingPart, NoSpool, SpoolError
 from status.access import BadAccess, StatusError
 

@@ -31,11 +31,11 @@ from pipeline.delivery.task_log import (
 )
 from pipeline.errors import JobFailed
 from pipeline.source.columns import NOWHERE
-from router.build import IDLE_S, Parts, Task, build
-from router.cluster.trouble import PATIENCE_S
+from router.build import Parts, Task, build
 from router.context import Rules
 from router.limits import Limits
 from router.outcomes.rejects import Rejection
+from router.timing import IDLE_S, PATIENCE_S
 from spool.format.batch import Batch, Topics
 from spool.format.wire import Reason
 

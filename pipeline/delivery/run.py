@@ -54,7 +54,7 @@ from pipeline.source.schema import SCHEMA
 from pipeline.spark_release import READ_LIMITS, has
 from router.cluster.unknown_topics import UnknownTopics
 from router.outcomes.rejects import discard_file_of
-from router.partition_history import SHRINK_S
+from router.timing import SHRINK_S
 from spool.format.batch import Topics
 
 BATCH_BYTES = 256 << 20

@@ -19,17 +19,14 @@ from collections.abc import Set as AbstractSet
 from dispatch.client import Cluster, Inquiry
 from dispatch.errors import Code, DispatchError
 from dispatch.topic_settings import Lateness
+from router.timing import LATENESS_S, LIST_ANSWER_S, METADATA_ANSWER_S, METADATA_RETRY_S, REFRESH_S
 
 log = logging.getLogger("bruce.router")
 
 Fetch = Callable[[list[bytes], float], Cluster]
 
-REFRESH_S = 10.0
-"""Between two looks without a request."""
-RETRY_S = 0.25
 REST = 4
 """Times its duration, the pause after an answer: one about 5,000 topics takes 0.3 s of this process."""
-LIST_TIMEOUT_S = 5.0
 STRANGERS_AT_ONCE = 500
 """In one question: to name them keeps this process from other work."""
 IN_VAIN = 10
@@ -37,10 +34,6 @@ IN_VAIN = 10
 MADE_PER_S = 1.0
 """Topics that Kafka may be made to make on demand, beyond IN_VAIN of them at a time. Ten a second keep small
 brokers so busy that all other messages are late (decision 026)."""
-TIMEOUT_S = 2.0
-"""Short: each attempt asks another broker, and a frozen one never answers."""
-LATENESS_S = 600.0
-"""Between two questions for the settings of a topic."""
 MOST_SETTINGS = 200
 """Topics in one question for settings, of which Kafka has some fifty for each."""
 MOST_REMEMBERED = 10_000
@@ -68,7 +61,7 @@ class LatenessWatch:
             return
         self._asked = {name: at for name, at in self._asked.items() if name in topics}
         self._asked.update(dict.fromkeys(due[:MOST_SETTINGS], now))
-        found = self._fetch(due[:MOST_SETTINGS], TIMEOUT_S)
+        found = self._fetch(due[:MOST_SETTINGS], METADATA_ANSWER_S)
         if found.items() <= self._known.items():
             return
         self._known.update(found)
@@ -203,9 +196,9 @@ class Metadata:
         """End the thread after the answer that it waits for."""
         self._stopping = True
         self._asked.set()
-        self._thread.join(TIMEOUT_S + 1)
+        self._thread.join(METADATA_ANSWER_S + 1)
         if self._listing:
-            self._listing.join(LIST_TIMEOUT_S + 1)
+            self._listing.join(LIST_ANSWER_S + 1)
 
     def _note(self, found: Cluster, strangers: Mapping[bytes, int]) -> None:
         self._newest.append(Cluster(found.brokers, found.topics, {**strangers, **found.errors}))
@@ -227,7 +220,7 @@ class Metadata:
         some = [*names[first:], *names[:first]][:STRANGERS_AT_ONCE]
         self._next = first + len(some)
         try:
-            answer = self._inquiry.ask(some, TIMEOUT_S)
+            answer = self._inquiry.ask(some, METADATA_ANSWER_S)
             untried = self._make(self._inquiry, answer.errors)
         except DispatchError as error:
             log.warning("asking for %d topics that Kafka may not have: %s", len(some), error)
@@ -237,7 +230,7 @@ class Metadata:
                 self._topics |= answer.topics.keys()
                 for name in answer.topics:
                     self._strangers.pop(name, None)
-            found = self._fetch(sorted(self._topics), TIMEOUT_S)
+            found = self._fetch(sorted(self._topics), METADATA_ANSWER_S)
             self._known = found.topics.keys()
         return found, {name: code for name, code in answer.errors.items() if name not in untried}
 
@@ -250,14 +243,14 @@ class Metadata:
             untried = [name for name in missing if name not in self._tried]
             chosen = untried[: self._allow(len(untried))]
         if chosen:
-            inquiry.make(chosen, TIMEOUT_S)
+            inquiry.make(chosen, METADATA_ANSWER_S)
             with self._lock:
                 self._tried.update(chosen)
         return frozenset(untried[len(chosen) :])
 
     def _list(self, fetch_all: Callable[[float], Cluster]) -> None:
         try:
-            found = fetch_all(LIST_TIMEOUT_S)
+            found = fetch_all(LIST_ANSWER_S)
             self._names.append(frozenset([*found.topics, *found.errors]))
         except DispatchError as error:
             log.warning("asking for all topics of Kafka: %s", error)
@@ -271,11 +264,11 @@ class Metadata:
             self._asked.clear()
             if self._stopping or not self._topics:
                 continue
-            pause, begun = RETRY_S, time.monotonic()
+            pause, begun = METADATA_RETRY_S, time.monotonic()
             try:
-                found = self._fetch(sorted(self._topics), TIMEOUT_S)
+                found = self._fetch(sorted(self._topics), METADATA_ANSWER_S)
                 self._known = found.topics.keys()
-                pause = max(RETRY_S, min(TIMEOUT_S, REST * (time.monotonic() - begun)))
+                pause = max(METADATA_RETRY_S, min(METADATA_ANSWER_S, REST * (time.monotonic() - begun)))
                 found, strangers = self._ask_strangers(found)
                 self._note(found, strangers)
                 self.error = ""

@@ -16,14 +16,9 @@ from dispatch.diagnosis import KafkaError, explain_errors
 from dispatch.errors import Code, name_of
 from dispatch.retry import decide, needs_people
 from router.cluster.metadata import Metadata
+from router.timing import FRESH_S, PATIENCE_S, SLACK_S
 from spool.words import clipped
 
-FRESH_S = 60.0
-"""Librdkafka repeats an error of a broker every 30 s at least."""
-SLACK_S = 2.0
-"""Statistics come every second: what was said shortly before they called a broker connected may be newer."""
-PATIENCE_S = 5.0
-"""So long a broker may fail to answer before it is called a trouble."""
 MOST_NAMES = 5
 """Of topics, or brokers, in a sentence."""
 _COMING = {int(Code.UNKNOWN_TOPIC_OR_PART), int(Code.LEADER_NOT_AVAILABLE)}

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from dispatch.errors import Code
+from router.timing import ASK_NAMES_S, GRACE_S, LIST_S
 from spool.format.batch import Topics
 
 if TYPE_CHECKING:  # they bring librdkafka along, and a reader of bruce.toml needs none
@@ -25,14 +26,8 @@ if TYPE_CHECKING:  # they bring librdkafka along, and a reader of bruce.toml nee
 
 log = logging.getLogger("bruce.router")
 
-GRACE_S = 60.0
-"""From the first answer of Kafka that the topic does not exist: time for it to be created."""
-LIST_S = 10.0
-"""How old the list of Kafka's topics may be, by which strangers are told from others."""
-
 FEW = 100
-ASK_S = 1.0
-"""Between two questions for more than FEW topics."""
+"""With more unknown topics, Kafka is asked for them every ASK_NAMES_S only."""
 _LEGAL = re.compile(rb"[A-Za-z0-9._-]{1,249}")
 _DENIALS = (Code.UNKNOWN_TOPIC_OR_PART, Code.INVALID_TOPIC, Code.UNKNOWN_TOPIC_ID)
 """Errors that say: there is no such topic. Others (no leader yet, no right to see it) may pass."""
@@ -168,7 +163,7 @@ class Strangers:
     def ask(self) -> None:
         """Have Kafka asked for all topics that messages wait for, and for no others any more."""
         waiting = self.unknown.waiting
-        if len(waiting) > FEW and self._clock() - self._asked_at < ASK_S:
+        if len(waiting) > FEW and self._clock() - self._asked_at < ASK_NAMES_S:
             return
         if waiting or self._asked:
             names = self._topics.names

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from router.outcomes.outcome_table import UNROUTED
 from router.outcomes.trace import Trace
+from router.timing import COMMIT_S
 from spool.errors import MarksFailed
 from spool.index.segment_list import SegmentInfo, SegmentList
 from spool.marks.discarded import SAMPLE_BYTES, Changes, Discard, Sample
@@ -35,7 +36,6 @@ from spool.shared.histogram import LATENCY_WORDS, add_latencies
 
 log = logging.getLogger("bruce.router")
 
-COMMIT_S = 0.1
 COMMIT_MESSAGES = 5_000
 """A backlog goes out so fast that the messages of COMMIT_S are more than a host takes in during seconds."""
 _NOTHING = int(np.iinfo(np.int64).max)

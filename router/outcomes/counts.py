@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from router.timing import DISCARD_LINES_S
 from spool.format.batch import Batch, Topics
 from spool.format.topic_table import OTHERS, enter
 from spool.format.wire import DEAD_LETTERED, load_be16, reason_name
@@ -34,8 +35,6 @@ from spool.words import clipped
 
 _log = logging.getLogger("bruce.router")
 
-QUIET_S = 10.0
-"""Between two lines for the same reason and topic, which then count all in between."""
 MOST_TOPICS = 200
 """So many pairs have lines of their own; the others share one a reason."""
 
@@ -124,7 +123,7 @@ class DiscardLog:
     """Counts between lines. `flush` now and then, so that the last ones are logged, too."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._throttle = Throttle(QUIET_S, clock=clock)
+        self._throttle = Throttle(DISCARD_LINES_S, clock=clock)
         self._open: dict[tuple[int, bytes], tuple[int, int]] = {}
         """By reason and topic: the first message that no line counts yet, and how many there are."""
 

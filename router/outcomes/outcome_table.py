@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from router.outcomes.counts import DiscardNames, OpenCounts
 from router.outcomes.trace import Trace
+from router.timing import RECALL_S
 from spool.format.wire import Reason
 from spool.read.reader import Reader
 
@@ -35,8 +36,6 @@ Sequences = npt.NDArray[np.int64]
 UNROUTED = -1
 """The broker id under which the offset of messages routed to no broker is kept."""
 _log = logging.getLogger("bruce.router")
-RECALL_S = 5.0
-"""How long the reports of what is in flight are waited for."""
 
 
 class OutcomeTable(Protocol):

@@ -27,10 +27,10 @@ from dispatch.pool import Outcomes
 from dispatch.records import DeadLetter
 from dispatch.retry import Action, decide
 from router.cluster.brokers import Kafka
-from router.cluster.trouble import PATIENCE_S, Trouble
-from router.cluster.unknown_topics import GRACE_S
+from router.cluster.trouble import Trouble
 from router.outcomes.counts import DiscardLog, DiscardNames, OpenCounts
 from router.outcomes.outcome_table import OutcomeTable
+from router.timing import GRACE_S, PATIENCE_S, PAUSE_S, STOP_S
 from spool.errors import BadSpool
 from spool.format.batch import Batch, Topics
 from spool.format.wire import DEAD_LETTERED, Reason, reason_name
@@ -46,9 +46,6 @@ POSTED_AT_ONCE = 64
 """Dead letters that a step hands over: others are delivered in between."""
 SAMPLED_TOPICS = 16
 """Of a batch that is discarded, samples of so many topics are kept."""
-PAUSE_S = 0.5
-STOP_S = 5.0
-"""Before it is tried again, after an error that passes, or that only people can mend."""
 _KEYED = (257).to_bytes(2, "big")
 """The api_key of a PartitionKey message (spool.format.wire)."""
 

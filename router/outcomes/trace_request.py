@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from router.timing import LONGEST_TRACE_S
 from spool.storage.ownership import Owners, read_believed
 
 VERSION = 1
-MOST_SECONDS, MOST_BYTES = 3600.0, 16 << 20
-"""A trace that is not ended is over by then."""
+MOST_BYTES = 16 << 20
+"""Of its lines: then it is over."""
 MOST_ASK_BYTES = 1 << 20
 
 
@@ -46,7 +47,7 @@ class TraceRequest:
     def is_over(self) -> bool:
         """Whether its time is over."""
         now = time.monotonic_ns()
-        return not now < self.until_ns <= now + int(1e9 * MOST_SECONDS)
+        return not now < self.until_ns <= now + int(1e9 * LONGEST_TRACE_S)
 
     def encode(self) -> bytes:
         """The bytes of the file."""

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from router.failures import OUTAGE_S
+from router.timing import OUTAGE_S
 from tests.daemon import RunningBruce, consume, halt
 from tests.real_kafka.test_bruce import check_all_there, check_books
 from tests.real_kafka.test_network import pids

@@ -20,10 +20,11 @@ from router.build import Parts, Replay, build
 from router.context import Rules, SpoolLog
 from router.limits import Limits
 from router.outcomes.acks import Acks
-from router.outcomes.outcome_table import RECALL_S, Eviction
+from router.outcomes.outcome_table import Eviction
 from router.outcomes.progress_book import ProgressBook
 from router.outcomes.rejects import Rejection
 from router.partition import Partitioners
+from router.timing import RECALL_S
 from spool.format.batch import Topics
 from spool.format.wire import encode
 from spool.index.segment_list import SegmentList

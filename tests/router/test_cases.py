@@ -12,7 +12,7 @@ import pytest
 from dispatch.errors import Code
 from dispatch.pool import Pool
 from router.outcomes.acks import Acks
-from router.partition_history import SHRINK_S
+from router.timing import SHRINK_S
 from spool.format.wire import Reason
 from tests.router.bench import Bench
 from tests.router.fake import HUGE, NO_ONE, POISON

@@ -15,7 +15,8 @@ from hypothesis import given
 
 from dispatch.tables import BrokerTable, State
 from router.context import BOUNDS, Bounds
-from router.limits import DELAY_S, SLOWEST, Limits, Rate, hot_topics, thin
+from router.limits import SLOWEST, Limits, Rate, hot_topics, thin
+from router.timing import BACKLOG_DELAY_S
 from spool.format.batch import Topics
 from spool.format.wire import Reason
 from tests.router.bench import Bench
@@ -232,7 +233,7 @@ def test_the_backlog_keeps_its_pace_and_what_is_new_goes_at_once() -> None:
         run(bench, 0.2)
         assert of(bench, b"b") == 2
         assert of(bench, b"a") == waiting
-        run(bench, DELAY_S)
+        run(bench, BACKLOG_DELAY_S)
         seconds = 5.0
         before = of(bench, b"a")
         run(bench, seconds)
@@ -252,7 +253,7 @@ def test_a_topic_that_is_new_is_no_backlog() -> None:
     bench = Bench(backlog_bytes_per_second=2000, chunk_bytes=1200, window=(500, 10_000))
     try:
         outage(bench, 100)
-        run(bench, DELAY_S + 1)
+        run(bench, BACKLOG_DELAY_S + 1)
         before = of(bench, b"a")
         for _ in range(20):
             bench.send([(b"c", key, b"v" * 1000) for key in range(3)])
@@ -281,9 +282,9 @@ def test_hosts_do_not_come_back_together() -> None:
             clock.now += 0.1
             limits.spent()
         begins.append(clock.now - since)
-    assert max(begins) <= DELAY_S + 0.2
-    assert np.ptp(np.histogram(begins, bins=5, range=(0, DELAY_S))[0]) <= 15
-    assert min(np.histogram(begins, bins=5, range=(0, DELAY_S))[0]) >= 3
+    assert max(begins) <= BACKLOG_DELAY_S + 0.2
+    assert np.ptp(np.histogram(begins, bins=5, range=(0, BACKLOG_DELAY_S))[0]) <= 15
+    assert min(np.histogram(begins, bins=5, range=(0, BACKLOG_DELAY_S))[0]) >= 3
 
 
 def test_without_a_cap_nothing_is_delayed() -> None:

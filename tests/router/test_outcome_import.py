@@ -23,7 +23,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from router.outcome_import import FILED_AT_ONCE, STOP_S, OutcomeImport
+from router.outcome_import import FILED_AT_ONCE, OutcomeImport
+from router.timing import STOP_S
 from spool.format.wire import DEAD_LETTERED, Reason, encode
 from spool.index.segment_list import SegmentList
 from spool.log.retention import Stock

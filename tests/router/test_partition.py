@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 
-from router import partition
-from router.errors import BadPartitioner
+from router import BadPartitioner, partition
 from router.partition import CRC_TABLE, REFUSED, Choice, Partitioners, crc32, explain, murmur2
 from spool.format.batch import Batch
 from spool.native.memory import address_of

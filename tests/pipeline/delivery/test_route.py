@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from pipeline.delivery.route import NOWHERE, Chooser, Routes, route
 from pipeline.source.columns import to_batch
-from router.errors import BadPartitioner
+from router import BadPartitioner
 from router.partition import Partitioners
 from spool.format.batch import Topics
 from spool.format.wire import encode

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from router.cluster.unknown_topics import LIST_S
 from router.outcomes.rejects import Rejection
+from router.timing import LIST_S
 from spool.format.topic_table import OTHERS
 from spool.format.wire import DEAD_LETTERED, Reason
 from tests.router.bench import Bench

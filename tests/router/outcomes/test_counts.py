@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.outcomes.counts import MOST_TOPICS, QUIET_S, DiscardLog, OpenCounts
+from router.outcomes.counts import MOST_TOPICS, DiscardLog, OpenCounts
+from router.timing import DISCARD_LINES_S
 from spool.format.batch import Topics
 from spool.format.wire import DEAD_LETTERED, Reason
 from tests.router.fake import Clock
@@ -29,12 +30,12 @@ def test_the_first_at_once_the_others_together(caplog: pytest.LogCaptureFixture)
         log.note(Reason.TOO_LARGE, b"t", number, 1)
         clock.now += 0.01
         log.flush()
-    clock.now += QUIET_S
+    clock.now += DISCARD_LINES_S
     log.flush()
-    assert 10_000 * 0.01 / QUIET_S <= len(caplog.records) <= 10_000 * 0.01 / QUIET_S + 2
+    assert 10_000 * 0.01 / DISCARD_LINES_S <= len(caplog.records) <= 10_000 * 0.01 / DISCARD_LINES_S + 2
     assert sum(said(caplog)) == 10_000
     assert caplog.messages[0] == "1 messages from 0 on discarded: too_large t"
-    clock.now += QUIET_S
+    clock.now += DISCARD_LINES_S
     log.flush()
     assert sum(said(caplog)) == 10_000
     assert log._open == {}
@@ -62,7 +63,7 @@ def test_thousands_of_topics(caplog: pytest.LogCaptureFixture) -> None:
         log.note(Reason.UNKNOWN_TOPIC, b"t%d" % number, number, 1)
     assert len(caplog.records) <= MOST_TOPICS + 1
     assert len(log._open) <= MOST_TOPICS + 1
-    clock.now += QUIET_S
+    clock.now += DISCARD_LINES_S
     log.flush()
     assert sum(said(caplog)) == 20_000
 

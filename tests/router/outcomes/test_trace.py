@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from dispatch.pool import Pool
 from router.outcomes.trace import Trace, of_topics, with_key
-from router.outcomes.trace_request import MOST_BYTES, MOST_SECONDS, TraceRequest, decode
+from router.outcomes.trace_request import MOST_BYTES, TraceRequest, decode
+from router.timing import LONGEST_TRACE_S
 from tests.dispatch.batches import Message, build_batch, name_topics
 
 keys = st.binary(max_size=4)
@@ -65,7 +66,7 @@ def test_an_ask_as_it_stands_in_its_file() -> None:
         assert decode(rubbish) is None
 
 
-@pytest.mark.parametrize(("seconds", "over"), [(-1.0, True), (10.0, False), (MOST_SECONDS + 60, True)])
+@pytest.mark.parametrize(("seconds", "over"), [(-1.0, True), (10.0, False), (LONGEST_TRACE_S + 60, True)])
 def test_when_it_is_over(seconds: float, over: bool) -> None:  # noqa: FBT001
     """When its time has come; and when that is farther away than anybody may ask for."""
     ask = TraceRequest((), b"k", time.monotonic_ns() + int(1e9 * seconds), 1000, payload=False)
