@@ -52,6 +52,7 @@ _CONNECTIONS = ("FAIL", "ERROR", "REQTMOUT")
 _HURRY_MS = 1
 """So long librdkafka does not linger: its threads wake in less."""
 _HURRY_ENDS_S = 1.0
+"""How long its thread is waited for at the end."""
 _QUIET_S = 600.0
 """Between two lines of librdkafka's log for the same cause."""
 _NUMBERS = re.compile(r"\b\d+(?:\.\d+)?(?=\s*(?:ms|s|us|bytes|error|identical)\b)")

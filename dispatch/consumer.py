@@ -36,6 +36,7 @@ TIMEOUT_S = 15.0
 """For each question to the brokers, at most."""
 _BATCH = 1000
 _POLL_S = 1.0
+"""Longest wait for the next records."""
 
 
 class Listener(Consumer):

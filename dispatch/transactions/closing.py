@@ -24,13 +24,11 @@ from confluent_kafka import KafkaException, Producer
 from dispatch.errors import Code, Unreachable
 from dispatch.options import DispatchOptions, properties
 from dispatch.transactions.progress import Deliverer, Progress, encode, merge, task_transactional_id
-from dispatch.transactions.progress_topic import SILENT, Found, ProgressTopic, home_of
+from dispatch.transactions.progress_topic import ANSWER_S, SILENT, Found, ProgressTopic, home_of
 from spool.marks.task_files import TransactionalTasks
 
 AT_ONCE = 16
 """Producers at a time: each has threads of its own."""
-ANSWER_S = 10.0
-"""How long each step of one task may take; after that it is tried again."""
 
 Leaving = Callable[[], bool]
 

@@ -72,10 +72,12 @@ from spool.native.digest import TOPIC_BYTES
 _log = logging.getLogger("bruce.dispatch")
 
 COMMIT_S = 0.1
+"""Between the first message of a transaction and its end."""
 LEAVE_S = 5.0
 """How long a broker that did not answer is left alone; twice as long each time, up to LEAVE_MOST_S."""
 LEAVE_MOST_S = 60.0
 KEEP_S = 10.0
+"""Between two signs of life of a task."""
 DOWN_S = 1.0
 """How long one without a connection is."""
 

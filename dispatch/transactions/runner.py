@@ -28,6 +28,7 @@ STUCK_S = 10.0
 INIT_S = 5.0
 """One attempt to fence; it is resumed by the next."""
 RETRY_S = 1.0
+"""Before a step that failed is tried again."""
 GRACE_S = 2.0
 """A process that has taken the name over says so by then."""
 FOLLOW_S = 2.0
