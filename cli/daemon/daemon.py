@@ -31,7 +31,7 @@ from ingest.buffers.connection_buffers import (
 from ingest.buffers.staging import OVERFLOW_BYTES, Staging, read_staging, slots_for, staging_path
 from ingest.errors import BadSocket
 from ingest.role import Role
-from ingest.sockets.holding import FdStore, allow_descriptors, folder_of, held_sockets
+from ingest.sockets.holding import FdStore, allow_descriptors, folder_of, held_sockets, lock_sockets
 from ingest.sockets.inputs import ACK, DATAGRAM, STREAM, TCP, Door, Inputs, activated_doors, doors_of
 from ingest.streams.stream_worker import StreamWorker
 from ingest.supervisor import (
@@ -61,6 +61,7 @@ from spool.shared.runtime import directory_word, own_runtime, shared_state_path
 from spool.shared.state import Field, SharedState
 from spool.storage import disk
 from spool.storage.disk import allocated_bytes
+from spool.storage.lock import Lock
 from status.access import await_client, open_access
 
 log = logging.getLogger("bruce")
@@ -99,6 +100,7 @@ class Daemon:
         self._spool = open_spool(config.spool)
         for found in disk.weaknesses(self._spool.layout.segments):
             log.warning("%s; %s", *found)
+        self._reading: Lock | None = None
         handed = activated_doors() or self._held_doors(wait=held)
         hold_signals()
         self._wanted = self.config.ingest.wanted_inputs(handed)
@@ -144,7 +146,10 @@ class Daemon:
         return False
 
     def _held_doors(self, *, wait: bool) -> list[Door]:
-        return doors_of(held_sockets(folder_of(self.config.ingest.datagram_socket), wait=wait))
+        folder = folder_of(self.config.ingest.datagram_socket)
+        if found := held_sockets(folder, wait=wait):
+            self._reading = lock_sockets(folder)
+        return doors_of(found)
 
     def doors(self) -> list[str]:
         """The places where messages come in: paths, and addresses."""
@@ -333,6 +338,8 @@ class Daemon:
         self._inputs.close()
         if self._embedded:
             self._embedded.close()
+        if self._reading:
+            self._reading.release()
         self._spool.lock.release()
 
     def _ingest(self) -> None:

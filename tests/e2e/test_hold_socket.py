@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,39 @@ def test_a_reload_adds_inputs(bruce: RunningBruce) -> None:
         assert bruce.stop() == 0
         assert not added.exists()
         assert bruce.socket.exists()
+
+
+def test_a_second_bruce_is_refused(bruce: RunningBruce, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """With the same sockets and another spool it names the first, exits with 2, and takes no message.
+
+    It may start once the first has ended.
+    """
+    (tmp_path / "other").mkdir()
+    other = RunningBruce(tmp_path / "other", kafka.bootstrap_servers)
+    other.configure({"ingest": {"datagram_socket": str(bruce.socket)}})
+    command = [sys.executable, "-c", "from cli.app import bruce; bruce()", "run", "--held"]
+    with holder_of(bruce), bruce, closing(other):
+        refused = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=other.environ,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        (pid,) = (one.pid for one in bruce.status().workers if one.role == "supervisor")
+        assert refused.returncode == 2
+        assert refused.stderr.splitlines()[-1].startswith(
+            f"bruce: process {pid} reads the sockets of bruce hold-socket, in {bruce.socket}.hold"
+        )
+        bruce.send(encode(b"t", b"v") for _ in range(WAITING))
+        bruce.await_status(lambda seen: seen.received == WAITING)
+        assert bruce.stop() == 0
+        other.start()
+        bruce.send([encode(b"t", b"v")])
+        other.await_status(lambda seen: seen.received == 1)
+        assert other.stop() == 0
 
 
 @pytest.mark.crash
