@@ -67,6 +67,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dispatch.topic_settings import Lateness
+from spool.words import MOST_TOPIC, clipped
 
 VERSION = 1
 
@@ -388,5 +389,8 @@ def named(topic: bytes) -> dict[str, str]:
 
 
 def shown_name(topic: bytes) -> str:
-    """A topic as a label can have it; bytes that are no UTF-8 are escaped."""
-    return topic.decode("utf-8", "backslashreplace")
+    """A topic as a label can have it: bytes that are no UTF-8 are escaped, and a name that is longer is cut.
+
+    Two topics may be shown alike; what is counted by such names is to be summed.
+    """
+    return clipped(topic.decode("utf-8", "backslashreplace"), MOST_TOPIC)
