@@ -358,6 +358,8 @@ class Report:
     """Messages, in the time that `quarter_hour` has the rate of."""
     lateness: Mapping[bytes, Lateness] = field(default_factory=dict)
     """How late messages of topics may come to Kafka, as the delivery worker learnt last."""
+    oldest_record: tuple[bytes, float] | None = None
+    """(topic, age in seconds by its own timestamp) of the oldest message, once it waits."""
 
     def as_json(self, unhealthy: list[Complaint]) -> dict[str, Any]:
         """The documented shape."""

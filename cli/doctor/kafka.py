@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -45,10 +44,8 @@ class Seen(NamedTuple):
 
     topics: set[bytes]
     """Those that were delivered to, and those that messages wait for."""
-    waiting: set[bytes]
-    """Those that messages wait for."""
-    oldest_s: float
-    """For how long the oldest message of all has waited; 0: none waits."""
+    oldest: tuple[bytes, float] | None
+    """(topic, age in seconds by its own timestamp) of the oldest message, if that waits for long enough."""
 
 
 def look_at_topics(layout: Layout) -> Seen:
@@ -61,26 +58,29 @@ def look_at_topics(layout: Layout) -> Seen:
         with closing(Backlog(layout)) as backlog:
             waiting = backlog.look()
     except (*UNREADABLE, SpoolError, OSError):
-        return Seen(topics, set(), 0.0)
-    oldest = waiting.oldest
-    age_s = 0.0 if oldest is None else max(0.0, time.time() - oldest[1] / 1e9)
-    return Seen(topics | waiting.topics.keys(), set(waiting.topics), age_s)
+        return Seen(topics, None)
+    topics |= waiting.topics.keys()
+    oldest, now_ns = waiting.oldest, time.time_ns()
+    if oldest is None or not oldest.topic or now_ns - oldest.received_ns <= UNDER_WAY_S * 1e9:
+        return Seen(topics, None)
+    return Seen(topics, (oldest.topic, oldest.record_age_s(now_ns)))
 
 
 def judge(
-    found: Mapping[bytes, Lateness], waiting: Collection[bytes], oldest_s: float, room_s: float | None
+    found: Mapping[bytes, Lateness], oldest: tuple[bytes, float] | None, room_s: float | None
 ) -> Iterator[Finding]:
     """The topics that delete or refuse messages that come as late as that.
 
-    `waiting`: topics that messages wait for, the oldest of all for `oldest_s`. `room_s`: the longest outage
-    that the spool has room for; None: not known.
+    `oldest`: (topic, age in seconds by its own timestamp) of the oldest message, if that waits. `room_s`: the
+    longest outage that the spool has room for; None: not known.
     """
-    late = {topic: list(too_late(found, [topic], oldest_s)) for topic in sorted(waiting)}
-    for one in chain.from_iterable(late.values()):
+    late = list(too_late(found, *oldest)) if oldest else []
+    for one in late:
         yield Finding("late", Level.PROBLEM, *one)
     for topic, lateness in sorted(found.items()):
         for limit_s, limit, end, remedy in limits_of(topic, lateness):
-            if room_s is not None and room_s > limit_s and not late.get(topic):
+            known = late and oldest and oldest[0] == topic
+            if room_s is not None and room_s > limit_s and not known:
                 outage = f"after a longer outage, for which the spool has room ({in_words(room_s)})"
                 yield Finding("late", Level.ADVICE, f"{limit}: {outage}, {end}", remedy)
 
@@ -120,13 +120,13 @@ def check_lateness(
     """
     layout = Layout(config.spool.directory)
     seen = look_at_topics(layout)
-    if seen.oldest_s > UNDER_WAY_S or room_s is not None:
+    if seen.oldest or room_s is not None:
         found = read_lateness(layout)
         if cluster is not None:
             known = sorted(seen.topics & cluster.topics.keys())[:MOST_TOPICS]
             with _quiet(), closing(KafkaClient(config.dispatch)) as client:
                 found |= client.fetch_lateness(known, seconds)
-        yield from judge(found, seen.waiting, seen.oldest_s, room_s)
+        yield from judge(found, seen.oldest, room_s)
 
 
 def check_library() -> Finding:

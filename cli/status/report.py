@@ -73,6 +73,7 @@ def take_report(directory: Path, backlog: Backlog, options: SpoolOptions | None)
         marked=waiting.marked,
         discarded_lately=quarter.discarded if quarter else 0,
         lateness=read_lateness(layout),
+        oldest_record=_oldest_record(waiting, now_ns) if waits else None,
     )
     return report, waiting
 
@@ -92,8 +93,13 @@ def _rate(change: Change | None) -> RateView | None:
 def _oldest(waiting: Waiting, now_ns: int) -> OldestView | None:
     if waiting.oldest is None:
         return None
-    sequence, received_ns = waiting.oldest
+    sequence, received_ns, *_ = waiting.oldest
     return OldestView(sequence, utc(received_ns), round(max(0, now_ns - received_ns) / 1e9, 1))
+
+
+def _oldest_record(waiting: Waiting, now_ns: int) -> tuple[bytes, float] | None:
+    oldest = waiting.oldest
+    return (oldest.topic, oldest.record_age_s(now_ns)) if oldest and oldest.topic else None
 
 
 def _limits(shared: np.ndarray | None, options: SpoolOptions | None) -> tuple[int, int | None] | None:

@@ -68,6 +68,15 @@ class Oldest(NamedTuple):
     sequence: int
     received_ns: int
     """ns since the epoch."""
+    topic: bytes = b""
+    """Empty: not known."""
+    timestamp_ms: int = -1
+    """Its own, ms since the epoch; negative: it has none, or that is not known."""
+
+    def record_age_s(self, now_ns: int) -> float:
+        """Its age as Kafka counts it, from the message's own timestamp; negative for one of the future."""
+        begun_ns = self.received_ns if self.timestamp_ms < 0 else self.timestamp_ms * 10**6
+        return (now_ns - begun_ns) / 1e9
 
 
 class Place(NamedTuple):
@@ -284,7 +293,7 @@ class Backlog:
 
     def _oldest(self, part: _Part) -> Oldest | None:
         for batch in self._batches(part):
-            return Oldest(int(batch.sequence[0]), int(batch.received_ns[0]))
+            return _first_of(batch)
         return None
 
     def _unnamed(self) -> Iterator[Path]:
@@ -300,8 +309,14 @@ class Backlog:
         for batch in read_file(path, self._topics, Span()):
             if not isinstance(batch, Unreadable) and len(batch):
                 sums.add(batch)
-                oldest = oldest or Oldest(int(batch.sequence[0]), int(batch.received_ns[0]))
+                oldest = oldest or _first_of(batch)
         return sums.by_name(), oldest
+
+
+def _first_of(batch: Batch) -> Oldest:
+    return Oldest(
+        int(batch.sequence[0]), int(batch.received_ns[0]), batch.topic_name(0), int(batch.timestamp[0])
+    )
 
 
 class Arrivals:

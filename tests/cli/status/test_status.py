@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cli.status.report import _rate
+from cli.status.report import _rate, look_once
 from cli.terminal import errors
 from dispatch.embedded import EmbeddedKafka
+from dispatch.topic_settings import Lateness, write_lateness
 from ingest.buffers.staging import RESERVE, slots_for
 from spool.format.wire import encode
 from spool.index.identity import read_identity
@@ -320,6 +322,24 @@ def test_what_jobs_tell(tmp_path: Path) -> None:
     check_shape(report)
     assert (report["unadopted"], report["delivered"]) == (6, 0)
     assert "what became of 6 messages" in run("status", "--spool", rig.layout.directory).stdout
+
+
+@pytest.mark.parametrize(
+    ("stamped_s", "limited", "late"), [(7200, "busy", 0), (7200, "stuck", 1), (60, "stuck", 0)]
+)
+def test_what_is_late(tmp_path: Path, stamped_s: int, limited: str, late: int) -> None:
+    """The topic of the oldest message, by that message's own timestamp, and none that is busy behind it."""
+    rig, now_ns = Rig(tmp_path / "spool"), time.time_ns()
+    stamp = now_ns // 10**6 - 1000 * stamped_s
+    rig.append([encode(b"stuck", b"v", timestamp=stamp)], received_ns=now_ns - 7200 * 10**9)
+    rig.append([encode(b"busy", b"v", timestamp=now_ns // 10**6)], received_ns=now_ns)
+    rig.step()
+    rig.crash()
+    write_lateness(rig.layout, {limited.encode(): Lateness(3600.0, None)})
+    found = complaints(look_once(rig.layout.directory, None), Limits())
+    said = [one.sentence for one in found if one.condition == "late"]
+    assert len(said) == late
+    assert all(f"topic {limited} keeps messages for 1 h 0 min" in sentence for sentence in said)
 
 
 def test_no_spool(tmp_path: Path) -> None:
