@@ -190,7 +190,8 @@ class Daemon:
         if self._inputs.of(ACK):
             roles.append(self._feeding("ack", self._acknowledge))
         if self.config.status.port:
-            roles.append(Role("status", self._show, stop_s=SHOW_STOP_S, row=ROLES.index("status")))
+            row = ROLES.index("status")
+            roles.append(Role("status", self._show, stop_s=SHOW_STOP_S, row=row, watched=True, needed=False))
         if self._has_streams:
             roles.append(self._feeding("stream", self._stream))
         self._allow_time()
@@ -418,12 +419,13 @@ class Daemon:
         self._connections.forget()
         # Before there is a server, there is nothing to end in order.
         signal.signal(END, signal.SIG_DFL)
-        access, listener = open_access(self.config.status), await_client(self.config.status)
+        beat = functools.partial(self.shared.beat, ROLES.index("status"))
+        access, listener = open_access(self.config.status), await_client(self.config.status, beat)
         # Imported here: no other worker needs the libraries of a server.
         from cli.daemon.status_worker import Source, serve  # noqa: PLC0415
 
         kinds = {door.input.kind for door in self._inputs.of(DATAGRAM, STREAM, TCP)}
-        serve(Source(self.config.spool.directory, self._page_path, kinds), access, listener)
+        serve(Source(self.config.spool.directory, self._page_path, kinds), access, listener, beat)
 
     def _deliver(self) -> None:
         self._connections.forget()
