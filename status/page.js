@@ -81,6 +81,8 @@ function showVerdict() {
     !wrong.length ? "all is well" : wrong.length + (wrong.length > 1 ? " things are wrong" : " thing is wrong"));
   fill("wrong", ...wrong.map(one => make("li", "", one.sentence)));
   id("wrong").hidden = !wrong.length;
+  id("awaited").textContent = status.awaited ?? "";
+  id("awaited").hidden = !status.awaited;
   id("spool").textContent = status.spool.directory;
   id("release").textContent = "release " + flow.release + (flow.started === null ? "" : ", up since " + moment(flow.started)
     + " (" + time((Date.parse(status.taken) - Date.parse(flow.started)) / 1000) + ")");

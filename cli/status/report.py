@@ -73,6 +73,7 @@ def take_report(directory: Path, backlog: Backlog, options: SpoolOptions | None)
         marked=waiting.marked,
         discarded_lately=quarter.discarded if quarter else 0,
         lateness=read_lateness(layout),
+        awaited=(read_text(counting, Field.AWAITED) or None) if counting is not None else None,
         oldest_record=_oldest_record(waiting, now_ns) if waits else None,
     )
     return report, waiting
@@ -181,6 +182,8 @@ def notes(report: Report) -> Iterator[str]:
     if last and not snapshot.trouble:
         # It may have been the end of the daemon that ended it.
         yield f"last trouble, last seen at {last.seen}: {last.sentence}"
+    if report.awaited:
+        yield report.awaited
     if job := snapshot.lent:
         yield f"delivery is lent to process {job.pid} on {job.host} since {job.since}: below {job.until}"
     if snapshot.held:

@@ -92,6 +92,7 @@ def check_shape(report: dict[str, Any]) -> None:
         "oldest",
         "room",
         "last_trouble",
+        "awaited",
     ]
     assert (report["version"], report["healthy"]) == (1, not report["unhealthy"])
     assert list(report["rates"]) == ["minute", "quarter_hour"]
