@@ -131,7 +131,7 @@ def hold_socket(config: ConfigFile = None) -> None:
     a TCP port is one of this process's network.
 
     Start it first, and end it last. `bruce run` finds it by itself; with --held it waits for it. One bruce
-    at a time is handed the sockets: a second one, with another spool, names the first, and ends with exit
+    at a time reads the sockets: a second one, with another spool, names the first, and ends with exit
     code 2. Sockets
     that are configured later bruce makes itself; this process holds them from its own next start on. The
     same goes for another mode or group.
