@@ -169,7 +169,8 @@ def test_a_second_bruce_is_refused(bruce: RunningBruce, kafka: EmbeddedKafka, tm
     """
     (tmp_path / "other").mkdir()
     other = RunningBruce(tmp_path / "other", kafka.bootstrap_servers)
-    other.configure({"ingest": {"datagram_socket": str(bruce.socket)}})
+    other.socket = bruce.socket
+    other.configure({"ingest": {"datagram_socket": str(other.socket)}})
     with holder_of(bruce), bruce, closing(other):
         other.start(wait=False)
         assert other.await_end() == 2
