@@ -360,8 +360,8 @@ class Report:
     """Messages, in the time that `quarter_hour` has the rate of."""
     lateness: Mapping[bytes, Lateness] = field(default_factory=dict)
     """How late messages of topics may come to Kafka, as the delivery worker learnt last."""
-    oldest_record: tuple[bytes, float] | None = None
-    """(topic, age in seconds by its own timestamp) of the oldest message, once it waits."""
+    oldest_records: Mapping[bytes, float] = field(default_factory=dict)
+    """By topic, the age of the oldest message by its own timestamp, in seconds, where it may be too late."""
     awaited: str | None = None
     """The topics that may still come, in one sentence; None without any."""
 

@@ -31,7 +31,7 @@ from spool.log.recovery import boot_id
 from spool.marks.outcome_file import write_outcomes
 from spool.shared.runtime import runtime_directory, shared_state_path
 from spool.shared.state import FORMAT, Change, Field, SharedState
-from status.health import Limits, complaints
+from status.health import Limits, complaints, too_late
 from tests.cli.program import run
 from tests.cli.replay.test_drain import stage
 from tests.daemon import ROOT, RunningBruce
@@ -325,22 +325,37 @@ def test_what_jobs_tell(tmp_path: Path) -> None:
     assert "what became of 6 messages" in run("status", "--spool", rig.layout.directory).stdout
 
 
+HOUR_NS = 3600 * 10**9
+
+
 @pytest.mark.parametrize(
-    ("stamped_s", "limited", "late"), [(7200, "busy", 0), (7200, "stuck", 1), (60, "stuck", 0)]
+    ("hours", "stamped_hours", "late"),
+    [
+        ({"stuck": 3, "busy": 0}, {}, ["stuck"]),
+        ({"stuck": 3, "busy": 0}, {"stuck": 0}, []),
+        ({"stuck": 3, "busy": 2}, {}, ["stuck", "busy"]),
+        ({"kept": 3, "busy": 2}, {}, ["busy"]),
+        ({"kept": 3, "busy": 0}, {}, []),
+    ],
 )
-def test_what_is_late(tmp_path: Path, stamped_s: int, limited: str, late: int) -> None:
-    """The topic of the oldest message, by that message's own timestamp, and none that is busy behind it."""
+def test_what_is_late(
+    tmp_path: Path, hours: dict[str, int], stamped_hours: dict[str, int], late: list[str]
+) -> None:
+    """Each topic by its own oldest message, and that message's own timestamp; not by the spool's oldest."""
     rig, now_ns = Rig(tmp_path / "spool"), time.time_ns()
-    stamp = now_ns // 10**6 - 1000 * stamped_s
-    rig.append([encode(b"stuck", b"v", timestamp=stamp)], received_ns=now_ns - 7200 * 10**9)
-    rig.append([encode(b"busy", b"v", timestamp=now_ns // 10**6)], received_ns=now_ns)
+    for topic, age in hours.items():
+        stamp_ms = (now_ns - HOUR_NS * stamped_hours.get(topic, age)) // 10**6
+        for number in range(3):
+            rig.append(
+                [encode(topic.encode(), b"v", timestamp=stamp_ms)],
+                received_ns=now_ns - HOUR_NS * age + number,
+            )
     rig.step()
     rig.crash()
-    write_lateness(rig.layout, {limited.encode(): Lateness(3600.0, None)})
-    found = complaints(look_once(rig.layout.directory, None), Limits())
-    said = [one.sentence for one in found if one.condition == "late"]
-    assert len(said) == late
-    assert all(f"topic {limited} keeps messages for 1 h 0 min" in sentence for sentence in said)
+    write_lateness(rig.layout, {topic: Lateness(3600.0, None) for topic in (b"stuck", b"busy")})
+    report = look_once(rig.layout.directory, None)
+    assert [one.topic.decode() for one in too_late(report.lateness, report.oldest_records)] == late
+    assert ("late" in [one.condition for one in complaints(report, Limits())]) is bool(late)
 
 
 def test_no_spool(tmp_path: Path) -> None:
