@@ -56,6 +56,8 @@ class Role:
     """It says in the shared state when its loop has turned (ingest.watch)."""
     awaited: bool = False
     """The daemon is ready when this one works."""
+    needed: bool = True
+    """Messages depend on it: the service manager hears when it hangs."""
     ends_first: bool = False
     """It feeds the others: it ends before them, whenever it was started."""
     pid: int = 0

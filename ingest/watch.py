@@ -7,7 +7,7 @@ makes no progress, and does what a supervisor cannot: it restarts all of it. Exe
     a worker between two lives     the supervisor starts its successor
     a worker that gives way        the supervisor has a deadline for that
     a worker that waits for I/O    a restart would wait, too
-    the status page                no message depends on it
+    the status worker              no message depends on it; the supervisor replaces it
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Watch:
         """Which worker does not work, in one sentence; empty when all do."""
         now = time.monotonic()
         for role in roles:
-            if not (role.watched and role.pid) or role.replaced_by:
+            if not (role.watched and role.needed and role.pid) or role.replaced_by:
                 continue
             beat = self._beat(role)
             silent, patience = (now - beat, self._patience_s) if beat else (now - role.started, BEGIN_S)

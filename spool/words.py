@@ -10,6 +10,8 @@ _WHOLE = 100
 """From so many of a unit on, no tenths are shown."""
 MOST_NAME = 60
 """Characters of a name in a sentence: a topic may have 32,767."""
+MOST_TOPIC = 249
+"""Characters of a topic's name that are shown in a table: Kafka has none that are longer."""
 
 REASONS: Final = {
     "short": "shorter than its header",

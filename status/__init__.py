@@ -8,6 +8,6 @@ and `dory` (its old paths).
 `cli` fills the figures and starts the server. This package imports nothing of ingest, router and dispatch,
 and of spool only `histogram` and `words`.
 
-    listener = await_client(options)
-    Server(open_access(options), source).run(listener, END)
+    listener = await_client(options, beat)
+    Server(open_access(options), source).run(listener, END, beat)
 """

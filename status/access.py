@@ -22,6 +22,7 @@ import socket
 import ssl
 import stat
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,8 @@ _BACKLOG = 1024
 """Connections that wait until they are accepted."""
 _AGAIN_S = 5.0
 """Until a port that is taken is tried again."""
+BEAT_S = 5.0
+"""Between two beats of a status worker that has nothing to do."""
 
 
 class StatusError(Exception):
@@ -147,16 +150,22 @@ def _tls(certificate: Path, key: Path | None) -> ssl.SSLContext:
     return context
 
 
-def await_client(options: StatusOptions) -> socket.socket:
-    """Listen as soon as possible, and return the listening socket when somebody has connected to it."""
-    listener = _listen(options)
-    select.select([listener], [], [])
+def await_client(options: StatusOptions, beat: Callable[[], None]) -> socket.socket:
+    """Listen as soon as possible, and return the listening socket when somebody has connected to it.
+
+    `beat` is called every BEAT_S.
+    """
+    listener, ready = _listen(options, beat), list[socket.socket]()
+    while not ready:
+        beat()
+        ready, _, _ = select.select([listener], [], [], BEAT_S)
     return listener
 
 
-def _listen(options: StatusOptions) -> socket.socket:
+def _listen(options: StatusOptions, beat: Callable[[], None]) -> socket.socket:
     host, port, said = options.address, options.port, False
     while True:
+        beat()
         try:
             listener = open_listener(options)
         except OSError as error:

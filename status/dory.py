@@ -23,6 +23,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -122,11 +123,13 @@ def _of_inputs(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
 
 def queues(figures: Figures) -> Document:
     """Waiting messages, by topic."""
-    marks = figures.report.snapshot.watermarks
+    marks, waiting = figures.report.snapshot.watermarks, Counter[str]()
+    for topic, count in figures.report.topics:
+        waiting[shown_name(topic)] += count
     return {
         "sending": [
-            {"topic": shown_name(topic), "batch": 0, "send_wait": count, "ack_wait": 0}
-            for topic, count in figures.report.topics
+            {"topic": topic, "batch": 0, "send_wait": count, "ack_wait": 0}
+            for topic, count in waiting.items()
         ],
         "new": marks.accepted - marks.synced,
     }
@@ -154,7 +157,7 @@ class DiscardReports:
 
     def take(self, listing: Mapping[str, Any]) -> Document:
         """The answer of /discards, made of the document of `brucectl discards --json` as of now."""
-        now, counts = self._clock(), dict(_counted(listing))
+        now, counts = self._clock(), _counted(listing)
         if self._base is None:
             self._base, self._began = counts, now
         if now - self._began >= REPORT_S:
@@ -174,9 +177,7 @@ class DiscardReports:
             elif reason == "unclean":
                 unclean[sender == _BY_TCP] += count
         cut_short = _recent(listing, self._began, ("unclean",))
-        later = [
-            row for row in listing["discards"] if row["reason"] not in _AT_INTAKE and fresh[_key(row)] > 0
-        ]
+        later = [row for row in _by_name(listing) if row["reason"] not in _AT_INTAKE and fresh[_key(row)] > 0]
         return {
             "id": self._number,
             "start_time": int(self._began),
@@ -227,18 +228,31 @@ def _key(row: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    """A topic; "" where there is none. Bytes that are not UTF-8 are escaped."""
+    """A topic as it is shown; "" where there is none."""
     if "topic_base64" in row:
         return shown_name(base64.b64decode(row["topic_base64"]))
-    return row["topic"] or ""
+    return shown_name((row["topic"] or "").encode())
 
 
-def _counted(listing: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, str], int]]:
-    """By reason and topic, and once more by reason and sender."""
+def _by_name(listing: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The discards, those whose topics are shown alike in one row with the first and the last time of all."""
+    found: dict[tuple[str, str, str], Mapping[str, Any]] = {}
     for row in listing["discards"]:
-        yield _key(row), row["messages"]
+        before = found.setdefault(_key(row), row)
+        first = min(filter(None, (before["first"], row["first"])), default=None)
+        last = max(filter(None, (before["last"], row["last"])), default=None)
+        found[_key(row)] = {**before, "first": first, "last": last}
+    return list(found.values())
+
+
+def _counted(listing: Mapping[str, Any]) -> Counter[tuple[str, str, str]]:
+    """Messages by reason and topic, and once more by reason and sender."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    for row in listing["discards"]:
+        found[_key(row)] += row["messages"]
     for row in listing["senders"]:
-        yield (row["reason"], "", row["sender"]), row["messages"]
+        found[row["reason"], "", row["sender"]] += row["messages"]
+    return found
 
 
 def _recent(listing: Mapping[str, Any], since_s: float, reasons: tuple[str, ...]) -> list[str]:

@@ -8,7 +8,7 @@ A few conditions are worth waking somebody at night:
     inputs     programs do not reach one of the daemon's sockets
     trouble    nothing can be sent, or not to some topics; the sentence says why
     old        the oldest undelivered message is older than --max-age
-    late       Kafka deletes, or refuses, messages of some topics that are as old as the oldest that waits
+    late       Kafka deletes, or refuses, messages of a topic that are as old as the oldest of it that waits
     full       the spool, or a topic's quota, has no room
     filling    at the present rate the spool is full within --full-within
     discards   messages were discarded within the last quarter of an hour
@@ -24,7 +24,7 @@ neither: bruce exists to hold messages meanwhile, and no restart would help.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -72,9 +72,10 @@ def _messages(report: Report, limits: Limits) -> Iterator[Complaint]:
     if oldest and oldest.age_seconds > limits.max_age_s:
         age, most = in_words(oldest.age_seconds), in_words(limits.max_age_s)
         yield Complaint("old", f"the oldest undelivered message has waited for {age}, longer than {most}")
-    if oldest and (late := list(too_late(report.lateness, dict(report.topics), oldest.age_seconds))):
-        others = f"; the same is true of {counted(len(late) - 1, 'other topic')}" if late[1:] else ""
-        yield Complaint("late", f"{late[0].sentence}; {late[0].remedy}{others}")
+    if late := list(too_late(report.lateness, report.oldest_records)):
+        others = len({one.topic for one in late}) - 1
+        same = f"; the same is true of {counted(others, 'other topic')}" if others else ""
+        yield Complaint("late", f"{late[0].sentence}; {late[0].remedy}{same}")
     if quarter and (count := report.discarded_lately):
         were = "message was" if count == 1 else "messages were"
         yield Complaint(
@@ -86,6 +87,7 @@ def _messages(report: Report, limits: Limits) -> Iterator[Complaint]:
 class Late(NamedTuple):
     """Messages of a topic that Kafka will not keep, or not take."""
 
+    topic: bytes
     sentence: str
     remedy: str
 
@@ -109,16 +111,16 @@ def limits_of(topic: bytes, lateness: Lateness) -> Iterator[tuple[float, str, st
             yield limit_s, limit, end, remedy
 
 
-def too_late(found: Mapping[bytes, Lateness], waiting: Collection[bytes], oldest_s: float) -> Iterator[Late]:
-    """The topics, of those with messages that wait, that keep or take none that are so old.
+def too_late(found: Mapping[bytes, Lateness], oldest: Mapping[bytes, float]) -> Iterator[Late]:
+    """The limits of topics beyond which their oldest messages are.
 
-    `oldest_s`: for how long the oldest message of all has waited.
+    `oldest`: by topic, the age by its own timestamp, as Kafka counts, in seconds.
     """
-    for topic in waiting:
+    for topic, age_s in oldest.items():
         for limit_s, limit, end, remedy in limits_of(topic, found.get(topic, _UNLIMITED)):
-            if oldest_s > limit_s:
-                age = f"the oldest that waits in the spool is {in_words(oldest_s)} old"
-                yield Late(f"{limit}, and {age}: {end}", remedy)
+            if age_s > limit_s:
+                age = f"the oldest of it that waits in the spool is {in_words(age_s)} old"
+                yield Late(topic, f"{limit}, and {age}: {end}", remedy)
 
 
 def _room(report: Report, limits: Limits) -> Iterator[Complaint]:

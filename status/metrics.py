@@ -198,7 +198,7 @@ def _topics(figures: Figures) -> Iterator[Metric]:
     )
     waiting: Counter[str] = Counter()
     for topic, count in figures.report.topics:
-        # Two that are no UTF-8, or are called as such are shown, may be one series.
+        # Two that are shown alike are one series.
         waiting[shown_name(topic)] += count
     most = dict(waiting.most_common(MOST_TOPICS))
     if others := waiting.total() - sum(most.values()):
@@ -211,10 +211,11 @@ def _topics(figures: Figures) -> Iterator[Metric]:
 
 
 def _by_topic(event: str, text: str, counts: Mapping[bytes, int]) -> Metric:
-    """Counts since the first look: each series only grows, and stays."""
+    """Counts since the first look of this process: each series only grows, and stays."""
     family = CounterMetricFamily(
         f"bruce_topic_messages_{event}",
-        f"{text} since the page was asked first, of {MOST_TOPICS} topics; the rest is {OTHER_TOPICS}.",
+        f"{text} since this status worker was first asked, of {MOST_TOPICS} topics; the rest is "
+        f"{OTHER_TOPICS}. Messages of segments that were removed between two scrapes are missing.",
         labels=["topic"],
     )
     sums: Counter[str] = Counter()

@@ -2,7 +2,7 @@
 // What is shown comes from senders and brokers too: it is only ever set as text.
 const SPANS = [[300, 5], [900, 3], [1800, 3], [3600, 4]], HOUR_S = 3600;
 const REASONS = {/* reasons */};
-const GAP_S = 12.5, MOST_TOPICS = 25, ASK_DISCARDS_MS = 5000, QUIET_MS = 5000;
+const GAP_S = 12.5, MOST_TOPICS = 25, MOST_TOPIC = 249, ASK_DISCARDS_MS = 5000, QUIET_MS = 5000;
 const id = name => document.getElementById(name);
 let status, flow, points = [], discards, askedAt = 0, askedFor = -1, heardAt = 0;
 
@@ -30,7 +30,20 @@ function time(seconds) {
 }
 const brief = s => s === null ? "–" : s < 1 ? Number((1000 * s).toPrecision(2)) + " ms" : time(s);
 const moment = text => text.slice(0, 19).replace("T", " ") + " UTC";
-const called = one => one.topic ?? (one.topic_base64 ? "base64 " + one.topic_base64 : "–");
+const clipped = text => text.length > MOST_TOPIC ? text.slice(0, MOST_TOPIC - 1) + "…" : text;
+const called = one => clipped(one.topic ?? (one.topic_base64 ? "base64 " + one.topic_base64 : "–"));
+
+// Rows of one key as one, with the sums of these fields.
+function summed(rows, key, fields) {
+  const found = new Map();
+  for (const one of rows) {
+    const sum = found.get(key(one));
+    // No figure and no figure is none.
+    if (sum) for (const name of fields) sum[name] = sum[name] === null ? one[name] : sum[name] + one[name];
+    else found.set(key(one), {...one});
+  }
+  return [...found.values()];
+}
 
 // -- parts ---------------------------------------------------------------------------------------------
 
@@ -68,6 +81,8 @@ function showVerdict() {
     !wrong.length ? "all is well" : wrong.length + (wrong.length > 1 ? " things are wrong" : " thing is wrong"));
   fill("wrong", ...wrong.map(one => make("li", "", one.sentence)));
   id("wrong").hidden = !wrong.length;
+  id("awaited").textContent = status.awaited ?? "";
+  id("awaited").hidden = !status.awaited;
   id("spool").textContent = status.spool.directory;
   id("release").textContent = "release " + flow.release + (flow.started === null ? "" : ", up since " + moment(flow.started)
     + " (" + time((Date.parse(status.taken) - Date.parse(flow.started)) / 1000) + ")");
@@ -143,9 +158,10 @@ function workerState(one) {
 
 function showTables() {
   id("estimated").textContent = status.topics_estimated ? "backlogs are estimated" : "";
-  const topics = flow.topics.slice(0, MOST_TOPICS).map(one => [called(one), rate(one.in_per_second),
+  const all = summed(flow.topics, called, ["in_per_second", "out_per_second", "backlog"]);
+  const topics = all.slice(0, MOST_TOPICS).map(one => [called(one), rate(one.in_per_second),
     rate(one.out_per_second), whole(one.backlog)]);
-  const rest = flow.topics.length - topics.length;
+  const rest = all.length - topics.length;
   if (rest > 0) topics.push([rest + " more", "", "", ""]);
   table("topics", ["topic"], ["topic", "in", "out", "waiting"], topics, "nothing comes or waits");
   table("workers", ["worker", "state"], ["worker", "state", "pid", "restarts"],
@@ -163,7 +179,7 @@ function showTables() {
 function showDiscards() {
   if (!discards) return;
   table("discards", ["reason", "topic"], ["reason", "topic", "messages", "dead letters"],
-    discards.discards.map(one => [make("span", "", one.reason, make("span", "dim why", REASONS[one.reason] ?? "")),
+    summed(discards.discards, one => one.reason + " " + called(one), ["messages", "dead_lettered"]).map(one => [make("span", "", one.reason, make("span", "dim why", REASONS[one.reason] ?? "")),
       called(one), whole(one.messages), whole(one.dead_lettered)]),
     "nothing was ever discarded");
   id("samples").hidden = !discards.samples.length;
@@ -232,7 +248,7 @@ function draw(chart) {
   svg.replaceChildren(...nodes);
   fill(chart.name + "-legend", ...chart.series.map(([name, at]) => make("span", name, make("i", ""), name + " ",
     make("b", "", chosen ? chart.say(chosen[at]) : "–"))),
-    make("span", "dim", chosen && chart.at !== undefined ? new Date(1000 * chosen[0]).toLocaleTimeString() : ""));
+    make("span", "dim", chosen && chart.at !== undefined ? moment(new Date(1000 * chosen[0]).toISOString()) : ""));
 }
 
 const nearest = t => points.reduce((best, one) =>

@@ -7,7 +7,7 @@
      "topics": [{"topic", "backlog"}], "topics_estimated": true or false,
      "oldest": null or {"sequence", "received", "age_seconds"},
      "room": null or {"capacity_bytes", "waiting_bytes", "hours_until_full"},
-     "last_trouble": null or {"sentence", "seen"}}
+     "last_trouble": null or {"sentence", "seen"}, "awaited": null or a sentence}
 
 Times are UTC. Rates are messages a second over the `seconds` that are known, null where no daemon has been
 counting; a topic that is not UTF-8 is in base64 under `topic_base64`. `topics` are those with a backlog, in
@@ -15,7 +15,9 @@ the order of it; when they are `topics_estimated`, their sum is exact and each o
 message that has waited longest. `capacity_bytes` is the disk that undelivered messages may take by max_bytes
 and min_free_bytes, null where neither the daemon nor the configuration tells these; `hours_until_full` is
 null while they do not grow. `last_trouble` says why nothing could be sent, the last time in this run of the
-host; `trouble` says why nothing can be sent now.
+host; `trouble` says why nothing can be sent now. `awaited` names topics that Kafka does not have yet and
+whose messages are held meanwhile; when their grace time is over they are a `trouble`, or their messages are
+discarded.
 
 One look at a bruce, a `Snapshot`, gives its first part:
 
@@ -67,6 +69,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dispatch.topic_settings import Lateness
+from spool.words import MOST_TOPIC, clipped
 
 VERSION = 1
 
@@ -357,6 +360,10 @@ class Report:
     """Messages, in the time that `quarter_hour` has the rate of."""
     lateness: Mapping[bytes, Lateness] = field(default_factory=dict)
     """How late messages of topics may come to Kafka, as the delivery worker learnt last."""
+    oldest_records: Mapping[bytes, float] = field(default_factory=dict)
+    """By topic, the age of the oldest message by its own timestamp, in seconds, where it may be too late."""
+    awaited: str | None = None
+    """The topics that may still come, in one sentence; None without any."""
 
     def as_json(self, unhealthy: list[Complaint]) -> dict[str, Any]:
         """The documented shape."""
@@ -372,6 +379,7 @@ class Report:
             "oldest": _or_null(self.oldest),
             "room": _or_null(self.room),
             "last_trouble": _or_null(self.last_trouble),
+            "awaited": self.awaited,
         }
 
 
@@ -388,5 +396,8 @@ def named(topic: bytes) -> dict[str, str]:
 
 
 def shown_name(topic: bytes) -> str:
-    """A topic as a label can have it; bytes that are no UTF-8 are escaped."""
-    return topic.decode("utf-8", "backslashreplace")
+    """A topic as a label can have it: bytes that are no UTF-8 are escaped, and a name that is longer is cut.
+
+    Two topics may be shown alike; what is counted by such names is to be summed.
+    """
+    return clipped(topic.decode("utf-8", "backslashreplace"), MOST_TOPIC)

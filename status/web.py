@@ -41,7 +41,7 @@ from tornado.web import Application, RequestHandler
 
 from spool.words import REASONS
 from status import dory
-from status.access import Access, NothingToTell
+from status.access import BEAT_S, Access, NothingToTell
 from status.clients import MOST_LOOKING, Clients
 from status.dory import DiscardReports
 from status.figures import Figures, release
@@ -90,18 +90,21 @@ class Server:
         self._access, self._source = access, source
         self._clients = clients or Clients()
 
-    def run(self, listener: socket.socket, end: int) -> None:
-        """Serve the clients of a listening socket until the signal `end` comes."""
+    def run(self, listener: socket.socket, end: int, beat: Callable[[], None]) -> None:
+        """Serve the clients of a listening socket until the signal `end` comes.
+
+        `beat` is called every BEAT_S.
+        """
         # Requests for unknown paths do not belong in the log.
         logging.getLogger("tornado.access").setLevel(logging.ERROR)
         logging.getLogger("tornado.general").setLevel(logging.ERROR)
-        asyncio.run(self._serve(listener, end))
+        asyncio.run(self._serve(listener, end, beat))
 
-    async def _serve(self, listener: socket.socket, end: int) -> None:
+    async def _serve(self, listener: socket.socket, end: int, beat: Callable[[], None]) -> None:
         told = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(end, told.set)
         cached, clients = CachedFigures(self._source), self._clients
-        beginning = asyncio.create_task(cached.begin())
+        beginning, beating = asyncio.create_task(cached.begin()), asyncio.create_task(_beat(beat))
         server = _Listener(
             application(self._access, cached, clients),
             ssl_options=self._access.tls,
@@ -117,6 +120,13 @@ class Server:
         server.add_sockets([listener])
         await told.wait()
         beginning.cancel()
+        beating.cancel()
+
+
+async def _beat(beat: Callable[[], None]) -> None:
+    while True:
+        beat()
+        await asyncio.sleep(BEAT_S)
 
 
 def application(access: Access, cached: CachedFigures, clients: Clients) -> Application:

@@ -57,6 +57,7 @@ _PROGRESS = [
     *(Field.WORKERS + WORKER_WORDS * row for row in range(len(ROLES))),
     *(Field.ACK + word for word in range(5)),
     Field.TROUBLE,
+    Field.AWAITED,
     Field.QUOTAS,
 ]
 """The words that change with what a status shows: other changes are seen after a pause."""

@@ -130,9 +130,10 @@ def hold_socket(config: ConfigFile = None) -> None:
     and nothing but that user and root is handed the sockets. In containers, share the folders of the sockets;
     a TCP port is one of this process's network.
 
-    Start it first, and end it last. `bruce run` finds it by itself; with --held it waits for it. Sockets
-    that are configured later bruce makes itself; this process holds them from its own next start on. The
-    same goes for another mode or group.
+    Start it first, and end it last. `bruce run` finds it by itself; with --held it waits for it. One bruce at
+    a time reads the sockets: a second one, with another spool, names the first, and ends with exit code 2.
+    Sockets that are configured later bruce makes itself; this process holds them from its own next start on.
+    The same goes for another mode or group.
 
     A second one for the same sockets is refused. If a bruce has made them itself, this process waits for the
     end of that bruce, and then makes them. That is so after a SIGKILL of this process, too: bruce goes on

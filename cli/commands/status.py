@@ -53,15 +53,16 @@ def status(
     All but rates, brokers and workers comes from the spool's files: it is right with the daemon dead, too.
     Nothing is written.
 
-    Each line that begins with "unhealthy" is one of these conditions: stopped (no daemon is running),
-    release (one of another release than brucectl is, whose workers, brokers and rates cannot be seen), worker
-    (a process of it is not running, or does nothing), inputs (programs do not reach a socket), trouble
-    (nothing can be sent, or not to some topics), old (a message waits for longer than --max-age), late (so
-    long that Kafka deletes or refuses messages of a topic), full (no room, or a quota is used up), filling
-    (full within --full-within at the rate of a minute in which the backlog grew all the time, or at that of a
-    quarter of an hour), discards (messages were discarded in the last quarter of an hour), disk (the disk has
-    refused something, does not answer, does not give what is stored, or has no file where a segment should
-    be), marks (they cannot be read). A broker that is away is none; what waits for it becomes old.
+    Each line that begins with "unhealthy" is one of these conditions: stopped (no daemon is running), release
+    (one of another release than brucectl is, whose workers, brokers and rates cannot be seen), worker (a
+    process of it is not running, or does nothing), inputs (programs do not reach a socket), trouble (nothing
+    can be sent, or not to some topics), old (a message waits for longer than --max-age), late (messages wait
+    that are older, by their own timestamps, than their topic keeps or takes), full (no room, or a quota is
+    used up), filling (full within --full-within at the rate of a minute in which the backlog grew all the
+    time, or at that of a quarter of an hour), discards (messages were discarded in the last quarter of an
+    hour), disk (the disk has refused something, does not answer, does not give what is stored, or has no file
+    where a segment should be), marks (they cannot be read). A broker that is away is none; what waits for it
+    becomes old.
 
     Unhealthy is exit code 1, which Nagios and its kin call WARNING: sh -c 'brucectl status || exit 2' makes
     it CRITICAL.
@@ -69,7 +70,7 @@ def status(
     With --json one document of version 1: taken, healthy, unhealthy (condition, sentence), spool, watermarks,
     received, delivered, discarded, backlog, full, disk, lost_inputs, workers, brokers, trouble,
     dead_lettered, acknowledgements, lent, unadopted, held, rates, topics, topics_estimated, oldest, room,
-    last_trouble.
+    last_trouble, awaited (topics that are not there yet).
     """
     from cli.inspect.records import parse_length
     from cli.status.report import look_once, status_lines

@@ -101,8 +101,8 @@ def _ask(topics: list[str], key: str | None, length: str, size: str, *, payload:
 
 
 def _show(event: dict[str, Any], *, as_json: bool) -> None:
-    from cli.terminal.output import MOST_TOPIC, say
-    from spool.words import clipped
+    from cli.terminal.output import say
+    from spool.words import MOST_TOPIC, clipped
 
     if as_json:
         say(json.dumps(event, ensure_ascii=False))

@@ -31,7 +31,7 @@ from ingest.buffers.connection_buffers import (
 from ingest.buffers.staging import OVERFLOW_BYTES, Staging, read_staging, slots_for, staging_path
 from ingest.errors import BadSocket
 from ingest.role import Role
-from ingest.sockets.holding import FdStore, allow_descriptors, folder_of, held_sockets
+from ingest.sockets.holding import FdStore, allow_descriptors, folder_of, held_sockets, lock_sockets
 from ingest.sockets.inputs import ACK, DATAGRAM, STREAM, TCP, Door, Inputs, activated_doors, doors_of
 from ingest.streams.stream_worker import StreamWorker
 from ingest.supervisor import (
@@ -61,6 +61,7 @@ from spool.shared.runtime import directory_word, own_runtime, shared_state_path
 from spool.shared.state import Field, SharedState
 from spool.storage import disk
 from spool.storage.disk import allocated_bytes
+from spool.storage.lock import Lock
 from status.access import await_client, open_access
 
 log = logging.getLogger("bruce")
@@ -99,6 +100,7 @@ class Daemon:
         self._spool = open_spool(config.spool)
         for found in disk.weaknesses(self._spool.layout.segments):
             log.warning("%s; %s", *found)
+        self._reading: Lock | None = None
         handed = activated_doors() or self._held_doors(wait=held)
         hold_signals()
         self._wanted = self.config.ingest.wanted_inputs(handed)
@@ -144,7 +146,10 @@ class Daemon:
         return False
 
     def _held_doors(self, *, wait: bool) -> list[Door]:
-        return doors_of(held_sockets(folder_of(self.config.ingest.datagram_socket), wait=wait))
+        folder = folder_of(self.config.ingest.datagram_socket)
+        if found := held_sockets(folder, wait=wait):
+            self._reading = lock_sockets(folder)
+        return doors_of(found)
 
     def doors(self) -> list[str]:
         """The places where messages come in: paths, and addresses."""
@@ -185,7 +190,8 @@ class Daemon:
         if self._inputs.of(ACK):
             roles.append(self._feeding("ack", self._acknowledge))
         if self.config.status.port:
-            roles.append(Role("status", self._show, stop_s=SHOW_STOP_S, row=ROLES.index("status")))
+            row = ROLES.index("status")
+            roles.append(Role("status", self._show, stop_s=SHOW_STOP_S, row=row, watched=True, needed=False))
         if self._has_streams:
             roles.append(self._feeding("stream", self._stream))
         self._allow_time()
@@ -333,6 +339,8 @@ class Daemon:
         self._inputs.close()
         if self._embedded:
             self._embedded.close()
+        if self._reading:
+            self._reading.release()
         self._spool.lock.release()
 
     def _ingest(self) -> None:
@@ -411,12 +419,13 @@ class Daemon:
         self._connections.forget()
         # Before there is a server, there is nothing to end in order.
         signal.signal(END, signal.SIG_DFL)
-        access, listener = open_access(self.config.status), await_client(self.config.status)
+        beat = functools.partial(self.shared.beat, ROLES.index("status"))
+        access, listener = open_access(self.config.status), await_client(self.config.status, beat)
         # Imported here: no other worker needs the libraries of a server.
         from cli.daemon.status_worker import Source, serve  # noqa: PLC0415
 
         kinds = {door.input.kind for door in self._inputs.of(DATAGRAM, STREAM, TCP)}
-        serve(Source(self.config.spool.directory, self._page_path, kinds), access, listener)
+        serve(Source(self.config.spool.directory, self._page_path, kinds), access, listener, beat)
 
     def _deliver(self) -> None:
         self._connections.forget()

@@ -163,10 +163,10 @@ class DeliveryPage:
     def __init__(self, shared: SharedState, layout: Layout) -> None:
         """Clear what an earlier worker wrote, if it holds only while a worker lives."""
         self._shared = shared
-        shared.write_text(Field.TROUBLE, "")
-        shared.write_text(Field.UNREAD, "")
-        self._unread = ""
-        self._trouble, self._metadata_asked = "", int(shared.words[Field.METADATA_WANTED])
+        for field in (Field.TROUBLE, Field.AWAITED, Field.UNREAD):
+            shared.write_text(field, "")
+        self._trouble = self._awaited = self._unread = ""
+        self._metadata_asked = int(shared.words[Field.METADATA_WANTED])
         self._log = DeliveryLog(lambda: room_left(layout, shared.words))
 
     @property
@@ -177,7 +177,12 @@ class DeliveryPage:
     def report(self, progress: Progress) -> None:
         """Publish what only the deliverer knows; it calls this again and again."""
         self._shared.beat(ROLES.index("delivery"))
-        self._say_trouble(progress.trouble, passes=progress.cause is Cause.ABSENT)
+        # A topic that may still come is no trouble.
+        awaits = progress.cause is Cause.ABSENT
+        self._say_trouble("" if awaits else progress.trouble)
+        if (awaited := progress.trouble if awaits else "") != self._awaited:
+            self._awaited = awaited
+            self._shared.write_text(Field.AWAITED, awaited)
         if progress.unread != self._unread:
             self._unread = progress.unread
             self._shared.write_text(Field.UNREAD, progress.unread)
@@ -201,16 +206,13 @@ class DeliveryPage:
         before, self._metadata_asked = self._metadata_asked, int(self._shared.words[Field.METADATA_WANTED])
         return self._metadata_asked != before
 
-    def _say_trouble(self, trouble: str, *, passes: bool) -> None:
-        """Publish why nothing can be sent; the last reason stays there to be read when it is over.
-
-        `passes`: a topic may still come; that is not remembered.
-        """
-        if trouble and not passes:
+    def _say_trouble(self, trouble: str) -> None:
+        """Publish why nothing can be sent; the last reason stays there to be read when it is over."""
+        if trouble:
             self._shared.words[Field.LAST_TROUBLE_NS] = time.time_ns()
         if trouble == self._trouble:
             return
         self._trouble = trouble
         self._shared.write_text(Field.TROUBLE, trouble)
-        if trouble and not passes:
+        if trouble:
             self._shared.write_text(Field.LAST_TROUBLE, trouble)

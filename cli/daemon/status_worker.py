@@ -31,10 +31,10 @@ _SAMPLES = 5
 """Of discarded messages, for each topic and reason."""
 
 
-def serve(source: Source, access: Access, listener: socket.socket) -> None:
-    """Serve the clients of a listening socket until the signal END."""
+def serve(source: Source, access: Access, listener: socket.socket, beat: Callable[[], None]) -> None:
+    """Serve the clients of a listening socket until the signal END; `beat` is called every few seconds."""
     os.nice(_NICE)
-    Server(access, source).run(listener, END)
+    Server(access, source).run(listener, END, beat)
 
 
 class Source:

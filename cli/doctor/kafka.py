@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
-from itertools import chain
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 
 import numpy as np
 
 from cli.config.config import EMBEDDED, Config
 from cli.doctor.finding import Finding, Level
+from cli.status.report import UNDER_WAY_S, oldest_records
 from dispatch import librdkafka
 from dispatch.client import NO_LEADER, Cluster, KafkaClient
 from dispatch.errors import DispatchError, Unreachable
@@ -35,52 +34,24 @@ TIMEOUT_S = 10.0
 HASTE_S = 3.0
 """After an error, the time for another broker to answer."""
 _SLICE_S = 0.5
-UNDER_WAY_S = 10.0
-"""Messages that have waited for less come and go: no topic keeps them for so short a time."""
 _NAME, _TOPIC = "kafka", "topic"
 
 
-class Seen(NamedTuple):
-    """The topics of a spool."""
-
-    topics: set[bytes]
-    """Those that were delivered to, and those that messages wait for."""
-    waiting: set[bytes]
-    """Those that messages wait for."""
-    oldest_s: float
-    """For how long the oldest message of all has waited; 0: none waits."""
-
-
-def look_at_topics(layout: Layout) -> Seen:
-    """The topics that the spool knows; none where it cannot be read, of which other checks tell."""
-    topics: set[bytes] = set()
-    try:
-        if (layout.delivery / "data.mdb").exists():
-            with closing(Marks(layout.delivery, SegmentList(layout), readonly=True)) as marks:
-                topics.update(marks.partitions())
-        with closing(Backlog(layout)) as backlog:
-            waiting = backlog.look()
-    except (*UNREADABLE, SpoolError, OSError):
-        return Seen(topics, set(), 0.0)
-    oldest = waiting.oldest
-    age_s = 0.0 if oldest is None else max(0.0, time.time() - oldest[1] / 1e9)
-    return Seen(topics | waiting.topics.keys(), set(waiting.topics), age_s)
-
-
 def judge(
-    found: Mapping[bytes, Lateness], waiting: Collection[bytes], oldest_s: float, room_s: float | None
+    found: Mapping[bytes, Lateness], oldest: Mapping[bytes, float], room_s: float | None
 ) -> Iterator[Finding]:
     """The topics that delete or refuse messages that come as late as that.
 
-    `waiting`: topics that messages wait for, the oldest of all for `oldest_s`. `room_s`: the longest outage
-    that the spool has room for; None: not known.
+    `oldest`: by topic, the age of the oldest message that waits by its own timestamp, in seconds. `room_s`:
+    the longest outage that the spool has room for; None: not known.
     """
-    late = {topic: list(too_late(found, [topic], oldest_s)) for topic in sorted(waiting)}
-    for one in chain.from_iterable(late.values()):
-        yield Finding("late", Level.PROBLEM, *one)
+    late = list(too_late(found, oldest))
+    for one in late:
+        yield Finding("late", Level.PROBLEM, one.sentence, one.remedy)
+    known = {one.topic for one in late}
     for topic, lateness in sorted(found.items()):
         for limit_s, limit, end, remedy in limits_of(topic, lateness):
-            if room_s is not None and room_s > limit_s and not late.get(topic):
+            if room_s is not None and room_s > limit_s and topic not in known:
                 outage = f"after a longer outage, for which the spool has room ({in_words(room_s)})"
                 yield Finding("late", Level.ADVICE, f"{limit}: {outage}, {end}", remedy)
 
@@ -118,15 +89,38 @@ def check_lateness(
 
     Without a cluster, as the delivery worker learnt last.
     """
-    layout = Layout(config.spool.directory)
-    seen = look_at_topics(layout)
-    if seen.oldest_s > UNDER_WAY_S or room_s is not None:
-        found = read_lateness(layout)
-        if cluster is not None:
-            known = sorted(seen.topics & cluster.topics.keys())[:MOST_TOPICS]
-            with _quiet(), closing(KafkaClient(config.dispatch)) as client:
-                found |= client.fetch_lateness(known, seconds)
-        yield from judge(found, seen.waiting, seen.oldest_s, room_s)
+    layout, now_ns = Layout(config.spool.directory), time.time_ns()
+    found, oldest = dict[bytes, Lateness](), dict[bytes, float]()
+    # Of a spool that cannot be read other checks tell.
+    with suppress(*UNREADABLE, SpoolError, OSError), closing(Backlog(layout)) as backlog:
+        waiting = backlog.look()
+        waits = waiting.oldest is not None and now_ns - waiting.oldest.received_ns > UNDER_WAY_S * 1e9
+        if waits or room_s is not None:
+            topics = _delivered_to(layout) | waiting.topics.keys()
+            found = _learn(config, topics, cluster, seconds)
+        if waits:
+            oldest = oldest_records(backlog, waiting, found, now_ns)
+    yield from judge(found, oldest, room_s)
+
+
+def _delivered_to(layout: Layout) -> set[bytes]:
+    """The topics that have had messages of this spool."""
+    if not (layout.delivery / "data.mdb").exists():
+        return set()
+    with closing(Marks(layout.delivery, SegmentList(layout), readonly=True)) as marks:
+        return set(marks.partitions())
+
+
+def _learn(
+    config: Config, topics: set[bytes], cluster: Cluster | None, seconds: float
+) -> dict[bytes, Lateness]:
+    """How late messages of topics may come: as noted last, and as Kafka says where it answers."""
+    found = read_lateness(Layout(config.spool.directory))
+    if cluster is not None:
+        known = sorted(topics & cluster.topics.keys())[:MOST_TOPICS]
+        with _quiet(), closing(KafkaClient(config.dispatch)) as client:
+            found |= client.fetch_lateness(known, seconds)
+    return found
 
 
 def check_library() -> Finding:

@@ -7,14 +7,14 @@ screen for people is in cli.status.screens, which needs Rich; the lines need no 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from cli.status.snapshot import take_snapshot
 from cli.terminal.output import NOTHING, topic_name, utc
-from dispatch.topic_settings import read_lateness
+from dispatch.topic_settings import Lateness, read_lateness
 from spool.index.identity import read_identity
 from spool.layout import Layout
 from spool.log.recovery import boot_id
@@ -56,7 +56,7 @@ def take_report(directory: Path, backlog: Backlog, options: SpoolOptions | None)
     shared = read_shared_state(find_shared_state(directory, spool, boot), believed(directory))
     counting = shared if snapshot.workers else None
     minute, quarter = (_change(counting, seconds) for seconds in (MINUTE_S, QUARTER_S))
-    limits = _limits(counting, options)
+    limits, lateness = _limits(counting, options), read_lateness(layout)
     oldest = _oldest(waiting, now_ns)
     waits = oldest is not None and oldest.age_seconds > UNDER_WAY_S
     steady = counting is not None and grows(counting)
@@ -72,7 +72,9 @@ def take_report(directory: Path, backlog: Backlog, options: SpoolOptions | None)
         last_trouble=_last_trouble(shared),
         marked=waiting.marked,
         discarded_lately=quarter.discarded if quarter else 0,
-        lateness=read_lateness(layout),
+        lateness=lateness,
+        awaited=(read_text(counting, Field.AWAITED) or None) if counting is not None else None,
+        oldest_records=oldest_records(backlog, waiting, lateness, now_ns) if waits else {},
     )
     return report, waiting
 
@@ -92,8 +94,28 @@ def _rate(change: Change | None) -> RateView | None:
 def _oldest(waiting: Waiting, now_ns: int) -> OldestView | None:
     if waiting.oldest is None:
         return None
-    sequence, received_ns = waiting.oldest
+    sequence, received_ns, *_ = waiting.oldest
     return OldestView(sequence, utc(received_ns), round(max(0, now_ns - received_ns) / 1e9, 1))
+
+
+def oldest_records(
+    backlog: Backlog, waiting: Waiting, lateness: Mapping[bytes, Lateness], now_ns: int
+) -> dict[bytes, float]:
+    """By topic, the age of the oldest message by its own timestamp, in seconds, where that may be too late.
+
+    Of the oldest of all, and of each topic with a limit that the time since reception alone is beyond.
+    `waiting`: what `backlog` saw last. Raises BadSpool, OSError.
+    """
+    oldest = waiting.oldest
+    if oldest is None:
+        return {}
+    before = {
+        topic: now_ns - int(1e9 * min(limit for limit in limits if limit is not None))
+        for topic, limits in lateness.items()
+        if topic in waiting.topics and limits != (None, None)
+    }
+    found = backlog.oldest_of({topic: ns for topic, ns in before.items() if ns > oldest.received_ns})
+    return {one.topic: one.record_age_s(now_ns) for one in [*found.values(), oldest] if one.topic}
 
 
 def _limits(shared: np.ndarray | None, options: SpoolOptions | None) -> tuple[int, int | None] | None:
@@ -175,6 +197,8 @@ def notes(report: Report) -> Iterator[str]:
     if last and not snapshot.trouble:
         # It may have been the end of the daemon that ended it.
         yield f"last trouble, last seen at {last.seen}: {last.sentence}"
+    if report.awaited:
+        yield report.awaited
     if job := snapshot.lent:
         yield f"delivery is lent to process {job.pid} on {job.host} since {job.since}: below {job.until}"
     if snapshot.held:

@@ -324,6 +324,8 @@ def status_line(shared: np.ndarray) -> str:
         return trouble
     if full := next(list_full(shared), None):
         return full.sentence
+    if awaited := read_text(shared, Field.AWAITED):
+        return awaited
     if shared[Field.PAUSED]:
         return "the intake is stopped by an operator: senders wait"
     delivered, discarded = int(shared[Field.DELIVERED]), int(shared[Field.DISCARDED])

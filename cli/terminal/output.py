@@ -22,7 +22,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from spool.fsck.finding import Finding, Severity
-from spool.words import clipped, counted, size_in_words
+from spool.words import MOST_TOPIC, clipped, counted, size_in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,8 +38,6 @@ FILE = "file"
 _MORE = "…"
 _LEAST_CELLS = 10
 """A column is not cut below this."""
-MOST_TOPIC = 249
-"""Characters of a topic's name that are shown: Kafka has none that are longer."""
 MOST_ROWS = 1000
 """Rows of a query in a table on a terminal: all must be known before the first is shown."""
 CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {

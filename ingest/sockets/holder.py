@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 DOOR = "socket"
 """In the holder's folder: where it is asked."""
+READER = "reader"
+"""In the holder's folder: the file that the bruce which reads the sockets has locked."""
 PATIENCE_S = 5.0
 """For a bruce to take what is handed to it."""
 REPLACED = 1
@@ -110,7 +112,8 @@ def leave(folder: int, kept: list[Kept]) -> None:
     """Close all, and take along the paths of those that no process of bruce's still has."""
     path = os.readlink(f"/proc/self/fd/{folder}")
     with contextlib.suppress(OSError):
-        os.unlink(DOOR, dir_fd=folder)
+        for name in (DOOR, READER):
+            os.unlink(name, dir_fd=folder)
         os.rmdir(path)
     waiting = {one.path for one in kept if select.select([one.socket], [], [], 0)[0]}
     for one in kept:

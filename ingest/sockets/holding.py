@@ -4,7 +4,9 @@
 
 Beside the datagram socket is the holder's folder, PATH.hold, of its user alone (0700). The flock on the
 folder says which process is the holder, and there is one; in it is the socket at which it is asked
-(ingest.sockets.holder). Like systemd, it reads nothing, and what it made at its start is all that it holds.
+(ingest.sockets.holder), and the file that the bruce which reads the sockets locks: two would share the
+messages out between two spools. Like systemd, the holder reads nothing, and what it made at its start is all
+that it holds.
 
 `FdStore` keeps connections: the supervisor holds each one a second time. The stream worker sends a descriptor
 with its number as soon as it has accepted it, the number with another one that the connection has from then
@@ -33,9 +35,12 @@ from typing import NoReturn
 
 import ingest.sockets.holder
 from ingest.errors import BadSocket
-from ingest.sockets.holder import DOOR, is_live
+from ingest.sockets.holder import DOOR, READER, is_live
 from ingest.sockets.inputs import ACK, DATAGRAM, STREAM, TCP, Input, Inputs
 from ingest.sockets.listening import is_taken
+from spool.errors import SpoolBusy
+from spool.storage.disk import make_file
+from spool.storage.lock import Lock, read_holder
 
 log = logging.getLogger("bruce")
 _store_log = logging.getLogger("bruce.supervisor")
@@ -95,6 +100,9 @@ def _lock(folder: Path) -> int:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The holder before may have removed it in between.
             if os.fstat(held).st_nlink:
+                # Made here: a bruce of root's would make one that no other may open.
+                with contextlib.suppress(FileExistsError):
+                    os.close(make_file(folder / READER))
                 return held
             os.close(held)
     except BlockingIOError:
@@ -145,6 +153,20 @@ def held_sockets(folder: Path, *, wait: bool) -> list[tuple[str, socket.socket]]
     if found:
         log.info("bruce hold-socket has handed over %d sockets", len(found))
     return found
+
+
+def lock_sockets(folder: Path) -> Lock:
+    """Become the one bruce that reads a holder's sockets. Raises BadSocket when another one does."""
+    path = folder / READER
+    try:
+        return Lock(path, "read")
+    except SpoolBusy:
+        raise BadSocket(
+            f"process {read_holder(path)} reads the sockets of bruce hold-socket, in {folder}, and two would "
+            "share the messages out between them: stop it, or configure other sockets"
+        ) from None
+    except OSError as error:
+        raise BadSocket(f"cannot lock {path}: {error.strerror}") from error
 
 
 def _wait(condition: Callable[[], bool], told: str) -> None:

@@ -119,6 +119,8 @@ class Trouble:
         """By what they are about: sentences about what is wrong while Kafka is well."""
         self._denied: Mapping[bytes, int] = {}
         self._failing: Mapping[bytes, int] = {}
+        self._coming: dict[bytes, float] = {}
+        """Topics that may be being created: since when."""
 
     def sentence(self) -> str:
         """The worst of it; empty when all is well."""
@@ -126,11 +128,16 @@ class Trouble:
         if kafka := finished or self._connections() or self._answers():
             self.cause = Cause.KAFKA
             return kafka
+        # One whose grace time is over is given up with the next metadata, unless Kafka says that it is there.
+        latest = self._clock() - self._grace_s - PATIENCE_S
+        coming = {
+            name: code for name, code in self._denied.items() if self._coming.get(name, latest) > latest
+        }
         topics = {**self._denied, **self._failing}
+        wrong = {name: code for name, code in topics.items() if name not in coming or name in self._failing}
         complaint = next(iter(self._complaints.values()), "")
-        absent = not complaint and topics and set(topics.values()) <= _COMING
-        self.cause = Cause.ABSENT if absent else Cause.OTHER
-        return complaint or explain_topics(topics, self._grace_s)
+        self.cause = Cause.ABSENT if coming and not (complaint or wrong) else Cause.OTHER
+        return complaint or explain_topics(wrong or coming, self._grace_s)
 
     def complain(self, about: str, sentence: str) -> None:
         """Something is wrong while Kafka is well; it replaces the complaint before about the same."""
@@ -146,7 +153,9 @@ class Trouble:
 
     def note_denied(self, topics: Mapping[bytes, int]) -> None:
         """The newest metadata has an error, by code, for these topics that messages wait for; no others."""
+        now = self._clock()
         self._denied = topics
+        self._coming = {name: self._coming.get(name, now) for name, code in topics.items() if code in _COMING}
 
     def note_failing(self, topics: Mapping[bytes, int]) -> None:
         """Messages of these topics came back lately with a code that only people can mend; no others."""

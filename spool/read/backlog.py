@@ -13,7 +13,8 @@ from __future__ import annotations
 import bisect
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -68,6 +69,15 @@ class Oldest(NamedTuple):
     sequence: int
     received_ns: int
     """ns since the epoch."""
+    topic: bytes = b""
+    """Empty: not known."""
+    timestamp_ms: int = -1
+    """Its own, ms since the epoch; negative: it has none, or that is not known."""
+
+    def record_age_s(self, now_ns: int) -> float:
+        """Its age as Kafka counts it, from the message's own timestamp; negative for one of the future."""
+        begun_ns = self.received_ns if self.timestamp_ms < 0 else self.timestamp_ms * 10**6
+        return (now_ns - begun_ns) / 1e9
 
 
 class Place(NamedTuple):
@@ -129,6 +139,8 @@ class Backlog:
         self._known: dict[int, tuple[int, Counts]] = {}
         """By number, for sealed segments that were read: how many messages were open, and their topics."""
         self._unsealed: UnsealedSegments | None = None
+        self._looked: list[tuple[_Part, Collection[bytes]]] = []
+        """Of the last look: each segment with open messages, and the topics of which some surely are."""
 
     def look(self) -> Waiting:
         """Look once. Writes nothing; a daemon may be at work meanwhile. Raises BadSpool, OSError."""
@@ -138,6 +150,41 @@ class Backlog:
             except FileNotFoundError:
                 continue  # a segment was removed or renamed during the look
         return self._look()
+
+    def oldest_of(self, before_ns: Mapping[bytes, int]) -> dict[bytes, Oldest]:
+        """By the last look, the oldest message of these topics that waits, if it came before its time.
+
+        `before_ns`: by topic. At most MOST_READ segments are read: of a topic that is in others nothing may
+        be found, or a message that is not the oldest. Raises BadSpool, OSError.
+        """
+        found, wanted, read = dict[bytes, Oldest](), set(before_ns), 0
+        latest = max(before_ns.values(), default=0)
+        for part, topics in self._looked:
+            if read == MOST_READ or not wanted:
+                break
+            if wanted.isdisjoint(topics):
+                continue
+            read += 1
+            # It may be gone since the look.
+            with suppress(FileNotFoundError):
+                for batch in self._batches(part):
+                    if int(batch.received_ns[0]) >= latest:
+                        return found
+                    for one in self._firsts(batch, part, wanted):
+                        wanted.discard(one.topic)
+                        if one.received_ns < before_ns[one.topic]:
+                            found[one.topic] = one
+        return found
+
+    def _firsts(self, batch: Batch, part: _Part, wanted: Collection[bytes]) -> list[Oldest]:
+        """The first open message of each of these topics in a batch."""
+        rows = np.arange(len(batch))
+        if part.open is not None:
+            rows = rows[part.open[batch.sequence - part.info.first_sequence]]
+        numbers, at = np.unique(batch.topic[rows], return_index=True)
+        named = {number: name for name in wanted if (number := self._topics.find(name)) >= 0}
+        pairs = zip(numbers.tolist(), rows[at].tolist(), strict=True)
+        return [_message_of(batch, row) for number, row in pairs if number in named]
 
     def close(self) -> None:
         """Close the segment that was read last."""
@@ -238,20 +285,21 @@ class Backlog:
         """(messages by topic, whether that is estimated)."""
         total, unknown = Counts(), list[_Part]()
         read, stored = Counts(), Counts()
+        surely = dict[int, Counts]()
         for part in parts:
             if part.stored is None:
-                total.update(self._read(part))
+                total.update(surely.setdefault(part.info.number, self._read(part)))
             elif part.open is None:
-                total.update(part.stored)
+                total.update(surely.setdefault(part.info.number, part.stored))
             elif self._known.get(part.info.number, (0, 0))[0] != part.count:
                 unknown.append(part)
             else:
-                read.update(self._known[part.info.number][1])
+                read.update(surely.setdefault(part.info.number, self._known[part.info.number][1]))
                 stored.update(part.stored)
         # Evenly spread, with the oldest: topics that have waited longest need not be those that wait now.
         chosen = unknown[:: -(-len(unknown) // MOST_READ) or 1]
         for part in chosen:
-            counts = self._read(part)
+            surely[part.info.number] = counts = self._read(part)
             self._known[part.info.number] = part.count, counts
             read.update(counts)
             stored.update(part.stored or {})
@@ -259,6 +307,7 @@ class Backlog:
         for part in rest:
             total.update(_share_out(part, read, stored))
         total.update(read)
+        self._looked = [(part, surely[part.info.number]) for part in parts if part.info.number in surely]
         return total, bool(rest)
 
     def _read(self, part: _Part) -> Counts:
@@ -284,7 +333,7 @@ class Backlog:
 
     def _oldest(self, part: _Part) -> Oldest | None:
         for batch in self._batches(part):
-            return Oldest(int(batch.sequence[0]), int(batch.received_ns[0]))
+            return _message_of(batch, 0)
         return None
 
     def _unnamed(self) -> Iterator[Path]:
@@ -300,8 +349,13 @@ class Backlog:
         for batch in read_file(path, self._topics, Span()):
             if not isinstance(batch, Unreadable) and len(batch):
                 sums.add(batch)
-                oldest = oldest or Oldest(int(batch.sequence[0]), int(batch.received_ns[0]))
+                oldest = oldest or _message_of(batch, 0)
         return sums.by_name(), oldest
+
+
+def _message_of(batch: Batch, row: int) -> Oldest:
+    received_ns, timestamp_ms = int(batch.received_ns[row]), int(batch.timestamp[row])
+    return Oldest(int(batch.sequence[row]), received_ns, batch.topic_name(row), timestamp_ms)
 
 
 class Arrivals:

@@ -138,6 +138,8 @@ class Field(IntEnum):
     """delivery: rows of BROKER_TIME_WORDS, in the order of BROKERS; see dispatch.client."""
     UNREAD = 11776
     """delivery: the unreadable ranges that are skipped at present: a text, like TROUBLE."""
+    AWAITED = 11912
+    """delivery: the topics that are not there, and may come within their grace time: a text, like TROUBLE."""
     LOST_INPUTS = 12144
     """supervisor: the sockets that programs do not reach at present: a text, like TROUBLE."""
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,31 @@ def test_a_reload_adds_inputs(bruce: RunningBruce) -> None:
         assert bruce.stop() == 0
         assert not added.exists()
         assert bruce.socket.exists()
+
+
+def test_a_second_bruce_is_refused(bruce: RunningBruce, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """With the same sockets and another spool it names the first, and ends with 2; it gets no message.
+
+    It may start once the first has ended.
+    """
+    (tmp_path / "other").mkdir()
+    other = RunningBruce(tmp_path / "other", kafka.bootstrap_servers)
+    other.socket = bruce.socket
+    other.configure({"ingest": {"datagram_socket": str(other.socket)}})
+    with holder_of(bruce), bruce, closing(other):
+        other.start(wait=False)
+        assert other.await_end() == 2
+        assert (
+            other.logged(f"process {bruce.pid} reads the sockets of bruce hold-socket, in {bruce.socket}")
+            == 1
+        )
+        bruce.send(encode(b"t", b"v") for _ in range(WAITING))
+        bruce.await_status(lambda seen: seen.received == WAITING)
+        assert bruce.stop() == 0
+        other.start()
+        bruce.send([encode(b"t", b"v")])
+        other.await_status(lambda seen: seen.received == 1)
+        assert other.stop() == 0
 
 
 @pytest.mark.crash

@@ -11,6 +11,7 @@ import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import Code
+from spool.format.wire import encode
 from tests.cli.program import run
 from tests.daemon import RunningBruce, consume
 from tests.router.outlet import check_order, keyed, numbers
@@ -55,6 +56,27 @@ def test_no_broker(tmp_path: Path, servers: str, words: str) -> None:
         assert b"\nunhealthy\ttrouble\t" + words.format(port=port).encode() in bruce.brucectl("status").stdout
         bruce.kill9()
         assert bruce.status().trouble is None
+
+
+def test_a_topic_that_may_still_come(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """While Kafka does not have it, and its messages are held, that is a note; nothing is unhealthy."""
+    settings = {"kafka": {"allow.auto.create.topics": False}, "dispatch": {"unknown_topic_seconds": 600}}
+    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings) as bruce:
+        bruce.send([encode(b"none", b"v"), encode(b"t", b"v")])
+        words = (
+            "Kafka does not have the topic none yet: create it, unless Kafka does by itself; its messages "
+        )
+
+        def report() -> dict[str, object]:
+            return dict(json.loads(bruce.brucectl("status", "--json").stdout))
+
+        bruce.await_true(lambda: str(report()["awaited"]).startswith(words))
+        assert (report()["healthy"], report()["trouble"]) == (True, None)
+        shown = bruce.brucectl("status")
+        assert shown.returncode == 0
+        assert f"\nnote\t{words}".encode() in shown.stdout
+        bruce.kill9()
+        assert report()["awaited"] is None
 
 
 @pytest.mark.sample(one_of=3)

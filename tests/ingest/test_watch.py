@@ -155,8 +155,8 @@ def test_a_status_is_one_assignment(listener: Listener, shared: SharedState) -> 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"watched": False}, {"pid": 0}, {"replaced_by": 1.0}],
-    ids=["not watched", "between two lives", "gives way"],
+    [{"watched": False}, {"needed": False}, {"pid": 0}, {"replaced_by": 1.0}],
+    ids=["not watched", "not needed", "between two lives", "gives way"],
 )
 def test_who_is_not_watched(
     listener: Listener, shared: SharedState, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]

@@ -56,6 +56,16 @@ def fill(rig: Rig, count: int, topics: tuple[bytes, ...] = (b"clicks", b"views")
     rig.step()
 
 
+def test_topics_that_are_shown_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that is longer than Kafka's is cut; two that are cut to the same are one row, with their sum."""
+    from cli.commands.spark.archive import _show
+    from pipeline.archive import ArchiveReport
+
+    topics = {"t" * 300: 2, "t" * 301: 3, "u": 1}
+    _show(ArchiveReport("a", topics, files=1, unreadable=0, missed=0, spools={}), as_json=False)
+    assert capsys.readouterr().out.splitlines()[:2] == ["t" * 248 + "…\t5", "u\t1"]
+
+
 def test_nothing_is_lost_on_the_way(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
     """Each column is as the source has it; topics that Kafka could not have are kept, and distinguished."""
     from pipeline.archive import TOPIC, run_archive

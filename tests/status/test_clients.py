@@ -18,6 +18,7 @@ from typing import Any, NoReturn, Self
 import psutil
 import pytest
 
+from spool.shared.state import no_beat
 from status.access import Access, StatusOptions, open_listener
 from status.clients import MOST_CONNECTIONS, MOST_UNREAD_BYTES, Clients
 from status.health import Health
@@ -58,7 +59,7 @@ def serve(port: int, patience_s: float = 1.0) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
     access = Access(None, None, frozenset({"localhost"}))
     listener = open_listener(StatusOptions(port=port))
-    Server(access, Stub(), Clients(MOST, patience_s)).run(listener, signal.SIGTERM)
+    Server(access, Stub(), Clients(MOST, patience_s)).run(listener, signal.SIGTERM, no_beat)
 
 
 class ServerProcess:

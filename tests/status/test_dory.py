@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from status.dory import REPORT_S, DiscardReports
+from status.dory import REPORT_S, DiscardReports, queues
 from tests.daemon import free_port
 from tests.status.conftest import EVIL, Served, serve
+from tests.status.test_health import HEALTHY
+from tests.status.test_metrics import figures_of
 
 LISTED = Path(__file__).resolve().parents[2] / "docs/monitoring/dory.md"
 HEAD = ["pid", "version", "since", "now"]
@@ -139,6 +142,30 @@ def test_discards(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     assert sorted(recent) == sorted({b"short", *sent})
     assert (counters["TcpInputMsgBodyTooLarge"], counters["TcpInputInvalidSizeField"]) == (3, 2)
     assert (counters["NewTcpClient"], counters["InputAgentDiscardMsgMalformed"]) == (5, 1)
+
+
+def test_topics_that_are_shown_alike() -> None:
+    """Names are cut as brucectl cuts them; those that are cut to the same are one row, with their sum."""
+    cut, longer = "t" * 248 + "…", "t" * 300
+    waits = queues(figures_of(replace(HEALTHY, topics=((longer.encode(), 2), (b"t" * 301, 3)))))
+    assert waits["sending"] == [{"topic": cut, "batch": 0, "send_wait": 5, "ack_wait": 0}]
+    times = ("2023-11-14T22:13:30.000000001Z", "2023-11-14T22:13:31.000000001Z")
+
+    def listing(messages: int) -> dict[str, list[dict[str, object]]]:
+        about = {"reason": "unknown_topic", "messages": messages}
+        rows = [
+            {"topic": name, **about, "first": time, "last": time}
+            for name, time in ((longer, times[1]), ("t" * 301, times[0]))
+        ]
+        return {"discards": rows, "senders": [], "samples": []}
+
+    reports = DiscardReports(lambda: 1_700_000_000.0)
+    reports.take(listing(1))
+    report = reports.take(listing(3))["unfinished_report"]
+    assert (report["bad_topic_msg_count"], report["recent_bad_topic"]) == (4, [cut])
+    assert report["discard_topic"] == [
+        {"topic": cut, "min_timestamp": 1_700_000_010_000, "max_timestamp": 1_700_000_011_000, "count": 4}
+    ]
 
 
 def test_reports() -> None:

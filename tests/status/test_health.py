@@ -114,11 +114,16 @@ def test_healthy() -> None:
             "has waited for 15 min 0 s, longer than 15 min 0 s",
         ),
         (
-            replace(HEALTHY, lateness={b"t": Lateness(600, None), b"u": Lateness(1, None)}),
+            replace(
+                HEALTHY,
+                lateness={b"t": Lateness(600, None), b"u": Lateness(1, None)},
+                oldest_records={b"t": 900},
+            ),
             "late",
-            "topic t keeps messages for 10 min 0 s from their own timestamps, and the oldest that waits in "
-            "the spool is 15 min 0 s old: Kafka deletes such messages soon after they are delivered; raise "
-            "retention.ms of the topic, or set its message.timestamp.type to LogAppendTime",
+            "topic t keeps messages for 10 min 0 s from their own timestamps, and the oldest of it that "
+            "waits in the spool is 15 min 0 s old: Kafka deletes such messages soon after they are "
+            "delivered; "
+            "raise retention.ms of the topic, or set its message.timestamp.type to LogAppendTime",
         ),
         (but(full=[FULL]), "full", "the spool is full"),
         (replace(HEALTHY, room=RoomView(1000, 10, 0.99)), "filling", "the spool is full in 59 min 24 s"),
@@ -142,17 +147,19 @@ def test_each_condition(report: Report, condition: str, words: str) -> None:
 
 
 def test_topics_that_keep_nothing_so_late() -> None:
-    """One sentence however many there are; none while nothing waits, or when they keep it for longer."""
+    """One sentence however many there are; none of topics with no message that is too old for them."""
     many = replace(
         HEALTHY,
         topics=((b"t", 3), (b"u", 1), (b"v", 1)),
-        lateness={b"t": Lateness(None, 60), b"u": Lateness(60, None), b"v": Lateness(900, None)},
+        lateness={b"t": Lateness(60, 60), b"u": Lateness(60, None), b"v": Lateness(900, None)},
     )
-    (one,) = complaints(many, Limits())
-    assert "topic t takes messages for 1 min 0 s" in one.sentence
-    assert "Kafka refuses such messages" in one.sentence
+    (one,) = complaints(replace(many, oldest_records={b"t": 900, b"u": 61, b"v": 900}), Limits())
+    assert "topic t keeps messages for 1 min 0 s" in one.sentence
     assert one.sentence.endswith("; the same is true of 1 other topic")
-    assert conditions(replace(many, oldest=None)) == []
+    (one,) = complaints(replace(many, oldest_records={b"t": 900, b"u": 60}), Limits())
+    assert "topic t keeps messages" in one.sentence
+    assert "other topic" not in one.sentence
+    assert conditions(replace(many, oldest_records={b"t": 59, b"v": 900, b"w": 900})) == []
 
 
 def test_limits() -> None:

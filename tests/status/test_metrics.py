@@ -53,9 +53,11 @@ def counted(quick: int, slow: int) -> Counted:
 WELL_COUNTED = counted(199, 1)
 
 
-def scrape(report: Report, *, up: int = 1, counts: Counted = WELL_COUNTED) -> dict[str, dict[Labels, float]]:
-    """The series that Prometheus scrapes from a bruce in this state."""
-    figures = Figures(
+def figures_of(
+    report: Report, counts: Counted = WELL_COUNTED, by_topic: Mapping[bytes, int] | None = None
+) -> Figures:
+    """A look at a bruce in this state."""
+    return Figures(
         report=report,
         unhealthy=complaints(report, Limits()),
         stages=[Stage("router", 1.5, None)],
@@ -67,7 +69,20 @@ def scrape(report: Report, *, up: int = 1, counts: Counted = WELL_COUNTED) -> di
         step_s=5,
         reasons=("short", "too_large"),
         counted=counts,
+        received_by_topic=by_topic or {},
+        delivered_by_topic=by_topic or {},
     )
+
+
+def scrape(
+    report: Report,
+    *,
+    up: int = 1,
+    counts: Counted = WELL_COUNTED,
+    by_topic: Mapping[bytes, int] | None = None,
+) -> dict[str, dict[Labels, float]]:
+    """The series that Prometheus scrapes from a bruce in this state."""
+    figures = figures_of(report, counts, by_topic)
     found = read(exposition(figures, Health([], [], 0, held=False)), instance="h", job="bruce") if up else {}
     return {**found, "up": {frozenset({"instance": "h", "job": "bruce"}.items()): float(up)}}
 
@@ -115,6 +130,27 @@ def test_topics_that_are_shown_alike() -> None:
     """Bytes that are no UTF-8, and a name that equals their escaped form: one series for both."""
     found = scrape(replace(FINE, topics=((b"\xff", 2), (rb"\xff", 3))))["bruce_topic_backlog_messages"]
     assert list(found.values()) == [5]
+
+
+def test_topics_with_long_names() -> None:
+    """Names are cut as brucectl cuts them; those that are cut to the same are one series, with their sum."""
+    topics = ((b"t" * 32_767, 2), (b"t" * 300, 3), (b"u", 1))
+    by_topic = {name: 10 * count for name, count in topics}
+    found = scrape(replace(FINE, topics=topics), by_topic=by_topic)
+    cut = frozenset({"instance": "h", "job": "bruce", "topic": "t" * 248 + "…"}.items())
+    assert found["bruce_topic_backlog_messages"][cut] == 5
+    for event in ("received", "delivered"):
+        series = found[f"bruce_topic_messages_{event}_total"]
+        assert (series[cut], sorted(series.values())) == (50, [10, 50])
+
+
+def test_a_count_by_topic_says_since_when(served: Served) -> None:
+    """Its HELP text says that the count is this status worker's, and which messages it misses."""
+    text = served.get("/metrics").body.decode()
+    for event in ("received", "delivered"):
+        (said,) = re.findall(rf"# HELP bruce_topic_messages_{event}_total (.*)", text)
+        assert "since this status worker was first asked" in said
+        assert "segments that were removed between two scrapes are missing" in said
 
 
 def test_topics_without_number() -> None:

@@ -17,6 +17,8 @@ from tests.status.conftest import EVIL, Served
 from tools.waiting import wait_until
 
 pytestmark = pytest.mark.long
+NOTHING = "\u2013"
+"""In the place of a figure that is not known."""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,24 @@ def test_what_it_shows(served: Served, browser: Browser) -> None:
     origins = browser.evaluate("performance.getEntriesByType('resource').map(e => e.name)")
     assert all(name.startswith(f"{served.url}/api/v1/") for name in origins)
     assert browser.complaints == []
+
+
+def test_names_that_are_shown_alike(served: Served, browser: Browser) -> None:
+    """A long topic is cut as brucectl cuts it, and those that are cut to the same are one row."""
+    browser.show(served.url)
+    browser.await_text(lambda text: "broker 3" in text)
+    said = browser.evaluate(
+        """(() => {
+          const row = (topic, into, backlog) => ({topic, in_per_second: into, out_per_second: null, backlog});
+          flow.topics = [row("t".repeat(300), 2, 4), row("t".repeat(32767), null, 3), row("u", null, 0)];
+          showTables();
+          return document.querySelector("#topics tbody").innerText;
+        })()"""
+    )
+    assert [line.split("\t") for line in said.splitlines()] == [
+        ["t" * 248 + "…", "2/s", NOTHING, "7"],
+        ["u", NOTHING, NOTHING, "0"],
+    ]
 
 
 def test_before_there_are_figures(served: Served, browser: Browser) -> None:
@@ -158,6 +178,8 @@ def test_it_can_be_heard_and_typed_at(served: Served, browser: Browser) -> None:
     # A chart has no cursor while it is redrawn.
     cursors = count(json.dumps("#rates .cursor"))
     wait_until(lambda: browser.evaluate(cursors) == 1, PATIENCE_S, "the cursor")
+    legend = browser.text("#rates-legend")
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$", legend), legend
     browser.evaluate("document.querySelector('#rates').blur()")
     wait_until(lambda: browser.evaluate(cursors) == 0, PATIENCE_S, "the cursor to go")
 

@@ -146,9 +146,11 @@ def repair(
     A FILE by itself is left as it is; with --apply a mended copy goes to --to.
 
     With --json one document of version 1: spool or file, mode, applied, steps: path, action, mode (the first
-    that does it), sentence, kept (messages; null where that is no question), lost: first_sequence, messages;
-    tool, host, boot_id, made, and sha256 with --hashes. Exits with 1 when there is something to be done that
-    was not done, or when a daemon has the spool: `brucectl inspect verify` checks one that is in use.
+    that does it), sentence, kept (messages; null where that is no question), lost: first_sequence, messages
+    of each range that cannot be recovered; gone, which is their sum, and of these delivered_before,
+    discarded_before, and lost_messages, which are neither, as far as the marks know; tool, host, boot_id,
+    made, and sha256 with --hashes. Exits with 1 when there is something to be done that was not done, or when
+    a daemon has the spool: `brucectl inspect verify` checks one that is in use.
     """
     from cli.terminal.output import complain, show_json
     from spool.fsck.repair import Action, Mode, refused
@@ -245,6 +247,10 @@ def _object(one: Step) -> dict[str, Any]:
         "sentence": one.sentence,
         "kept": one.kept,
         "lost": [{"first_sequence": first, "messages": count} for first, count in one.lost.tolist()],
+        "gone": one.messages_gone,
+        "delivered_before": one.resolved.delivered,
+        "discarded_before": one.resolved.discarded,
+        "lost_messages": one.messages_lost,
     }
 
 

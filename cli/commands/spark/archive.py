@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,12 +75,16 @@ def archive(
 
 
 def _show(report: ArchiveReport, *, as_json: bool) -> None:
-    from cli.terminal.output import show_json, show_rows
+    from cli.terminal.output import show_json, show_rows, topic_name
 
     if as_json:
         show_json(report.as_json())
     else:
-        show_rows(["topic", "messages"], report.topics.items())
+        # Two that are shown alike are one row.
+        topics: Counter[str] = Counter()
+        for name, count in report.topics.items():
+            topics[topic_name(name.encode())] += count
+        show_rows(["topic", "messages"], topics.items())
         typer.echo(report.sentence())
 
 

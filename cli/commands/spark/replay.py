@@ -36,6 +36,7 @@ from cli.terminal.errors import BadArgument
 
 if TYPE_CHECKING:
     from pipeline.delivery.replay import Replayed
+    from spool.read.selection import TopicCount
 
 EXAMPLES = examples(
     "brucectl spark replay '/mnt/fleet/*/bruce' --from -2h",
@@ -138,12 +139,21 @@ def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
 
 
 def _show(result: Replayed, to_topic: str | None, *, dry_run: bool) -> None:
-    from cli.terminal.output import complain, show_rows, utc
+    from cli.terminal.output import complain, show_rows, topic_name, utc
 
-    show_rows(
-        ("topic", "messages", "first received", "last received"),
-        ((c.topic, c.messages, utc(c.first_ns), utc(c.last_ns)) for c in result.topics),
+    alike: dict[str, list[TopicCount]] = {}
+    for one in result.topics:
+        alike.setdefault(topic_name(one.topic.encode()), []).append(one)
+    rows = (
+        (
+            name,
+            sum(c.messages for c in counts),
+            utc(min(c.first_ns for c in counts)),
+            utc(max(c.last_ns for c in counts)),
+        )
+        for name, counts in alike.items()
     )
+    show_rows(("topic", "messages", "first received", "last received"), rows)
     for reason, count in result.refused.items():
         complain(f"{count:,} messages were refused for good: {reason}")
     of = f"of {result.messages:,} messages"

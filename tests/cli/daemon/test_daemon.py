@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from cli.status.snapshot import ROLES
 from dispatch.embedded import EmbeddedKafka
+from ingest.role import PATIENCE
 from spool.format.wire import encode
-from tests.daemon import RunningBruce
+from spool.shared.state import BEAT, WORKER_WORDS, Field
+from status.report import Snapshot, WorkerView
+from tests.daemon import RunningBruce, free_port, halt
 
 MESSAGES = 100
 
@@ -37,6 +41,46 @@ def test_a_second_daemon_takes_no_socket(tmp_path: Path, kafka: EmbeddedKafka) -
         seen = first.await_status(lambda s: s.delivered == 1)
         assert seen.lost_inputs is None
     second.close()
+
+
+def test_the_status_worker_is_watched(tmp_path: Path, kafka: EmbeddedKafka) -> None:
+    """It says every few seconds that its loop turns: waiting for a first client, and serving."""
+    port, row = free_port(), Field.WORKERS + WORKER_WORDS * ROLES.index("status")
+    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings={"status": {"port": port}}) as bruce:
+
+        def beat() -> int:
+            words = bruce.words()
+            assert words is not None
+            return int(words[row + BEAT])
+
+        def await_beats(count: int) -> None:
+            for _ in range(count):
+                before = beat()
+                bruce.await_true(lambda before=before: beat() > before)
+
+        await_beats(2)
+        bruce.await_page()
+        # The first may be one from before there was a server.
+        await_beats(3)
+
+
+@pytest.mark.long
+@pytest.mark.crash
+def test_a_status_worker_that_hangs(tmp_path: Path, kafka: EmbeddedKafka) -> None:
+    """`brucectl status` names it; after a minute the supervisor replaces it, and the page answers."""
+
+    def status_worker(seen: Snapshot) -> WorkerView:
+        return next(one for one in seen.workers if one.role == "status")
+
+    settings = {"status": {"port": free_port()}}
+    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings) as bruce:
+        bruce.await_page()
+        pid = status_worker(bruce.status()).pid
+        halt(pid)
+        seen = bruce.await_status(lambda s: status_worker(s).hangs)
+        assert status_worker(seen).sentence.startswith(f"the status worker ({pid}) has done nothing for 1")
+        bruce.await_status(lambda s: status_worker(s).pid not in (0, pid), 2 * PATIENCE.hung)
+        bruce.await_page()
 
 
 def test_a_start_after_a_kill_says_what_it_found(tmp_path: Path, kafka: EmbeddedKafka) -> None:

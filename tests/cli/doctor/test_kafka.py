@@ -22,7 +22,7 @@ HOUR = 3600.0
 
 
 def test_what_waits_longer_than_a_topic_keeps_it() -> None:
-    """A problem of topics with messages that wait, of no other and of none that keeps them for longer."""
+    """A problem of topics whose oldest messages are too old, and of none that keeps them for longer."""
     found = {
         b"orders": Lateness(HOUR, None),
         b"idle": Lateness(HOUR, None),
@@ -30,12 +30,12 @@ def test_what_waits_longer_than_a_topic_keeps_it() -> None:
         b"strict": Lateness(None, 2 * HOUR),
         b"any": Lateness(None, None),
     }
-    waiting = (b"orders", b"days", b"strict", b"any")
-    orders, strict = judge(found, waiting, 3 * HOUR, None)
+    oldest = dict.fromkeys((b"orders", b"days", b"strict", b"any", b"unknown"), 3 * HOUR)
+    orders, strict = judge(found, {**oldest, b"idle": HOUR / 2}, None)
     assert orders[1:] == (
         Level.PROBLEM,
-        "topic orders keeps messages for 1 h 0 min from their own timestamps, and the oldest that waits in "
-        "the spool is 3 h 0 min old: Kafka deletes such messages soon after they are delivered",
+        "topic orders keeps messages for 1 h 0 min from their own timestamps, and the oldest of it that "
+        "waits in the spool is 3 h 0 min old: Kafka deletes such messages soon after they are delivered",
         "raise retention.ms of the topic, or set its message.timestamp.type to LogAppendTime",
     )
     assert strict.level is Level.PROBLEM
@@ -46,10 +46,10 @@ def test_what_waits_longer_than_a_topic_keeps_it() -> None:
 def test_a_spool_that_outlasts_a_topic() -> None:
     """The plan says ahead which outage is longer than a topic keeps messages."""
     found = {b"orders": Lateness(HOUR, None), b"days": Lateness(72 * HOUR, None)}
-    (orders,) = judge(found, (), 0.0, 30 * HOUR)
+    (orders,) = judge(found, {}, 30 * HOUR)
     assert orders.level is Level.ADVICE
     assert "after a longer outage, for which the spool has room (1 d 6 h), Kafka deletes" in orders.sentence
-    assert list(judge(found, (), 0.0, HOUR / 2)) == list(judge(found, (b"orders",), 60.0, None)) == []
+    assert list(judge(found, {}, HOUR / 2)) == list(judge(found, {b"orders": 60.0}, None)) == []
 
 
 METADATA = 3

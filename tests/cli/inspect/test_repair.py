@@ -29,6 +29,8 @@ from tests.spool import plain
 
 __all__ = ["good", "home"]
 """Fixtures."""
+BEFORE = ("gone", "delivered_before", "discarded_before", "lost_messages")
+"""Of a step, as --json has it: how many messages, and what had become of them."""
 
 
 def looked_at(directory: Path) -> dict[str, tuple[str, int, int]]:
@@ -65,6 +67,7 @@ def test_a_plan_and_its_application(good: Good, home: Path) -> None:
     report = json.loads(done.stdout)
     (step,) = report["steps"]
     assert step["lost"] == [{"first_sequence": min(hit), "messages": 3}]
+    assert [step[name] for name in BEFORE] == [3, 0, 0, 3]
     assert (report["version"], report["mode"], report["applied"]) == (1, "skip-damaged", True)
     assert (report["host"], report["tool"][:6]) == (socket.gethostname(), "bruce ")
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -93,6 +96,9 @@ def test_messages_that_had_been_delivered(good: Good, home: Path) -> None:
     )
     gone, at, delivered, lost = run("inspect", "repair", *where).stdout.rstrip().split("\t")[5:]
     assert (gone, at, delivered, lost) == ("3", f"{min(hit)}", "3", "0")
+    (step,) = json.loads(run("inspect", "repair", *where, "--json").stdout)["steps"]
+    assert step["lost"] == [{"first_sequence": min(hit), "messages": 3}]
+    assert [step[name] for name in BEFORE] == [3, 3, 0, 0]
     (layout.delivery / "data.mdb").unlink()
     assert str(damaged_frame()["sentence"]).endswith("on cannot be read")
 

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cli.status.report import _rate
+from cli.status.report import _rate, look_once
 from cli.terminal import errors
 from dispatch.embedded import EmbeddedKafka
+from dispatch.topic_settings import Lateness, write_lateness
 from ingest.buffers.staging import RESERVE, slots_for
 from spool.format.wire import encode
 from spool.index.identity import read_identity
@@ -29,7 +31,7 @@ from spool.log.recovery import boot_id
 from spool.marks.outcome_file import write_outcomes
 from spool.shared.runtime import runtime_directory, shared_state_path
 from spool.shared.state import FORMAT, Change, Field, SharedState
-from status.health import Limits, complaints
+from status.health import Limits, complaints, too_late
 from tests.cli.program import run
 from tests.cli.replay.test_drain import stage
 from tests.daemon import ROOT, RunningBruce
@@ -90,6 +92,7 @@ def check_shape(report: dict[str, Any]) -> None:
         "oldest",
         "room",
         "last_trouble",
+        "awaited",
     ]
     assert (report["version"], report["healthy"]) == (1, not report["unhealthy"])
     assert list(report["rates"]) == ["minute", "quarter_hour"]
@@ -320,6 +323,39 @@ def test_what_jobs_tell(tmp_path: Path) -> None:
     check_shape(report)
     assert (report["unadopted"], report["delivered"]) == (6, 0)
     assert "what became of 6 messages" in run("status", "--spool", rig.layout.directory).stdout
+
+
+HOUR_NS = 3600 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("hours", "stamped_hours", "late"),
+    [
+        ({"stuck": 3, "busy": 0}, {}, ["stuck"]),
+        ({"stuck": 3, "busy": 0}, {"stuck": 0}, []),
+        ({"stuck": 3, "busy": 2}, {}, ["stuck", "busy"]),
+        ({"kept": 3, "busy": 2}, {}, ["busy"]),
+        ({"kept": 3, "busy": 0}, {}, []),
+    ],
+)
+def test_what_is_late(
+    tmp_path: Path, hours: dict[str, int], stamped_hours: dict[str, int], late: list[str]
+) -> None:
+    """Each topic by its own oldest message, and that message's own timestamp; not by the spool's oldest."""
+    rig, now_ns = Rig(tmp_path / "spool"), time.time_ns()
+    for topic, age in hours.items():
+        stamp_ms = (now_ns - HOUR_NS * stamped_hours.get(topic, age)) // 10**6
+        for number in range(3):
+            rig.append(
+                [encode(topic.encode(), b"v", timestamp=stamp_ms)],
+                received_ns=now_ns - HOUR_NS * age + number,
+            )
+    rig.step()
+    rig.crash()
+    write_lateness(rig.layout, {topic: Lateness(3600.0, None) for topic in (b"stuck", b"busy")})
+    report = look_once(rig.layout.directory, None)
+    assert [one.topic.decode() for one in too_late(report.lateness, report.oldest_records)] == late
+    assert ("late" in [one.condition for one in complaints(report, Limits())]) is bool(late)
 
 
 def test_no_spool(tmp_path: Path) -> None:

@@ -169,6 +169,24 @@ def test_what_a_sentence_is_about() -> None:
     assert trouble.cause is Cause.OTHER
 
 
+def test_a_topic_that_does_not_come() -> None:
+    """It may come within its grace time; from then on it is a trouble, whatever else is still awaited."""
+    client, metadata, now = Client(), Metadata(), [1000.0]
+    client.states = ["UP"]
+    trouble = Trouble(client, metadata, grace_s=60, clock=lambda: now[0])  # type: ignore[arg-type]
+    denied = {b"leaderless": int(Code.LEADER_NOT_AVAILABLE)}
+    for seconds, cause in ((0, Cause.ABSENT), (60, Cause.ABSENT), (10, Cause.OTHER)):
+        now[0] += seconds
+        trouble.note_denied(denied)
+        assert "leaderless" in trouble.sentence()
+        assert trouble.cause is cause
+    trouble.note_denied({**denied, b"new": int(Code.UNKNOWN_TOPIC_OR_PART)})
+    assert ("leaderless" in trouble.sentence(), "new" in trouble.sentence()) == (True, False)
+    assert trouble.cause is Cause.OTHER
+    trouble.note_denied({b"new": int(Code.UNKNOWN_TOPIC_OR_PART)})
+    assert ("new" in trouble.sentence(), trouble.cause) == (True, Cause.ABSENT)
+
+
 def test_connections_that_end_without_a_word() -> None:
     """Their sentence stays while librdkafka counts again, behind causes that have words, until a delivery."""
     client, metadata, now = Client(), Metadata(), [101.0]

@@ -98,8 +98,32 @@ def test_nothing_is_delivered(rig: Rig) -> None:
     waiting = look(rig)
     assert len(stored(rig)) > 5
     assert waiting.topics == {b"a": 300, b"b": 150, b"c": 150}
-    assert (waiting.oldest, waiting.estimated, waiting.marked) == (Oldest(0, START), False, True)
+    assert (waiting.oldest, waiting.estimated, waiting.marked) == (Oldest(0, START, b"a", 0), False, True)
     assert waiting.end.sequence == 600
+
+
+def test_the_oldest_of_a_topic(rig: Rig) -> None:
+    """Across segments that are sealed, partly delivered and open; none that came after its topic's time."""
+    mark(rig, [*range(0, 600, 4), *range(1, 600, 4), *range(2, 300, 4)])
+    looker = Backlog(rig.layout)
+    try:
+        looker.look()
+        late = looker.oldest_of({b"b": START + 150, b"c": START + 150, b"a": START + 150})
+        assert late == {b"b": Oldest(302, START + 75, b"b", 0), b"c": Oldest(3, START, b"c", 0)}
+        assert looker.oldest_of({b"b": START + 75}) == {}
+        assert looker.oldest_of({b"b": START + 76}) == {b"b": late[b"b"]}
+        assert looker.oldest_of({}) == {}
+    finally:
+        looker.close()
+
+
+def test_an_age_as_kafka_counts_it() -> None:
+    """From the message's own timestamp, and from its reception where that says nothing."""
+    now = START + 60 * 10**9
+    assert Oldest(0, START, b"t", START // 10**6 - 40_000).record_age_s(now) == 100
+    assert Oldest(0, START, b"t", 0).record_age_s(now) == now / 1e9
+    assert Oldest(0, START, b"t", START // 10**6 + 90_000).record_age_s(now) == -30
+    assert Oldest(0, START, b"t", -1).record_age_s(now) == 60
 
 
 def test_a_floor_and_marks_above_it(rig: Rig) -> None:
@@ -110,7 +134,7 @@ def test_a_floor_and_marks_above_it(rig: Rig) -> None:
     # 398 and 399 are a `b` and a `c`, and 400 begins a frame.
     expected = Counter({b"a": 100 - 1 - 2, b"b": 51 - 1, b"c": 51 - 1})
     assert Counter(waiting.topics) == expected
-    assert (waiting.oldest, waiting.estimated) == (Oldest(398, START + 99), False)
+    assert (waiting.oldest, waiting.estimated) == (Oldest(398, START + 99, b"b", 0), False)
 
 
 def test_all_is_delivered(rig: Rig) -> None:
@@ -128,7 +152,7 @@ def test_a_segment_without_a_name(rig: Rig) -> None:
     waiting = look(rig)
     assert waiting.topics == {b"a": 300, b"b": 150, b"c": 150}
     mark(rig, [], last)
-    assert look(rig).oldest == Oldest(last, START + last // 4)
+    assert look(rig).oldest == Oldest(last, START + last // 4, b"a", 0)
     assert first == 0
 
 
@@ -179,7 +203,7 @@ def test_packed_segments(rig: Rig) -> None:
     waiting = look(rig)
     below = Counter(TOPICS[sequence % 4] for sequence in [*range(second), second + 1])
     assert Counter(waiting.topics) + below == {b"a": 300, b"b": 150, b"c": 150}
-    assert waiting.oldest == Oldest(second, START + second // 4)
+    assert waiting.oldest == Oldest(second, START + second // 4, b"a", 0)
 
 
 def test_marks_that_cannot_be_read(rig: Rig) -> None:

@@ -142,6 +142,7 @@ def test_no_two_fields_overlap() -> None:
         Field.LAST_TROUBLE: text,
         Field.HISTORY: 1 + SAMPLES * SAMPLE_WORDS,
         Field.UNREAD: text,
+        Field.AWAITED: text,
         Field.LOST_INPUTS: text,
     }
     fields = sorted(Field)
