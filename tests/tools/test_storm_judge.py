@@ -16,7 +16,7 @@ from tools.soaks.options import SoakOptions
 from tools.soaks.soak import FULL, Soak
 from tools.storms.evidence import Evidence
 from tools.storms.options import StormOptions
-from tools.storms.rig import Rig
+from tools.storms.run import StormRun
 
 SENT = 4
 REPORT = {"senders": [{"sender": 3, "sent": SENT}], "sent": SENT}
@@ -35,11 +35,11 @@ def fill(kafka: EmbeddedKafka, numbers: Sequence[int]) -> None:
     assert producer.flush(60) == 0
 
 
-def rig_of(directory: Path, kafka: EmbeddedKafka, mode: str = LEAST) -> Rig:
+def storm_run_of(directory: Path, kafka: EmbeddedKafka, mode: str = LEAST) -> StormRun:
     """A run that is over, of which nothing but Kafka and the books is looked at."""
     target, bruce = SimpleNamespace(bootstrap=kafka.bootstrap_servers), SimpleNamespace(spool=directory)
     options = StormOptions(topics=1, mode=mode)
-    return Rig(options, Evidence(directory / "e", heading={}), target, bruce)  # type: ignore[arg-type]
+    return StormRun(options, Evidence(directory / "e", heading={}), target, bruce)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_storm(
     """A loss, a duplicate that no kill explains, books that are wrong."""
     with EmbeddedKafka(brokers=1, topics=[("storm-0", 1)]) as kafka:
         fill(kafka, numbers)
-        parts = rig_of(tmp_path, kafka, mode)
+        parts = storm_run_of(tmp_path, kafka, mode)
         parts.judge(REPORT, {"received": SENT, "discarded": {}, **status})
     assert parts.evidence.violations == says
 
@@ -83,7 +83,7 @@ def test_a_soak(tmp_path: Path, numbers: Sequence[int], discarded: dict[str, int
     """Messages that are not in Kafka were discarded, for want of room, and counted."""
     with EmbeddedKafka(brokers=1, topics=[("storm-0", 1)]) as kafka:
         fill(kafka, numbers)
-        parts = rig_of(tmp_path, kafka)
+        parts = storm_run_of(tmp_path, kafka)
         soak = Soak(parts, SoakOptions())
         soak._report = dict(REPORT)
         soak._judge({"received": SENT, "discarded": dict(sorted(discarded.items()))})

@@ -33,7 +33,7 @@ from status.health import Limits, complaints
 from tests.cli.program import run
 from tests.cli.replay.test_drain import stage
 from tests.daemon import ROOT, RunningBruce
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.status.test_health import HEALTHY
 
 ROLES = ["supervisor", "ingest", "keeper", "delivery"]
@@ -286,15 +286,15 @@ def test_a_copy(bruce: RunningBruce, tmp_path: Path, left_out: list[str]) -> Non
 )
 def test_a_bad_disk_in_words(tmp_path: Path, words: dict[Field, int], sentence: str) -> None:
     """The keeper's disk error is one sentence, in the table and in the JSON."""
-    rig = Rig(tmp_path)
-    rig.crash()
-    path = shared_state_path(runtime_directory(), rig.identity.spool, boot_id())
+    spool = SpoolFixture(tmp_path)
+    spool.crash()
+    path = shared_state_path(runtime_directory(), spool.identity.spool, boot_id())
     shared = SharedState(path)
     for word, value in words.items():
         shared.words[word] = value
     try:
-        report = json.loads(run("status", "--json", "--spool", rig.layout.directory).stdout)
-        table = run("status", "--spool", rig.layout.directory).stdout
+        report = json.loads(run("status", "--json", "--spool", spool.layout.directory).stdout)
+        table = run("status", "--spool", spool.layout.directory).stdout
     finally:
         path.unlink()
     check_shape(report)
@@ -305,21 +305,21 @@ def test_a_bad_disk_in_words(tmp_path: Path, words: dict[Field, int], sentence: 
 
 def test_what_jobs_tell(tmp_path: Path) -> None:
     """Outcome files not yet imported are counted by their heads; files without such a head count nothing."""
-    rig = Rig(tmp_path)
-    rig.fill(4)
-    rig.step()
-    rig.crash()
-    assert "jobs have written down" not in run("status", "--spool", rig.layout.directory).stdout
-    outcomes = rig.layout.outcomes / "job"
+    spool = SpoolFixture(tmp_path)
+    spool.fill(4)
+    spool.step()
+    spool.crash()
+    assert "jobs have written down" not in run("status", "--spool", spool.layout.directory).stdout
+    outcomes = spool.layout.outcomes / "job"
     outcomes.mkdir(parents=True)
     for first in (0, 3):
         numbers = np.arange(first, first + 3)
-        write_outcomes(outcomes, "task", rig.identity.spool, numbers, np.zeros(3, np.int32))
+        write_outcomes(outcomes, "task", spool.identity.spool, numbers, np.zeros(3, np.int32))
     (outcomes / "none.out").write_bytes(b"x" * 100)
-    report = json.loads(run("status", "--json", "--spool", rig.layout.directory).stdout)
+    report = json.loads(run("status", "--json", "--spool", spool.layout.directory).stdout)
     check_shape(report)
     assert (report["unadopted"], report["delivered"]) == (6, 0)
-    assert "what became of 6 messages" in run("status", "--spool", rig.layout.directory).stdout
+    assert "what became of 6 messages" in run("status", "--spool", spool.layout.directory).stdout
 
 
 def test_no_spool(tmp_path: Path) -> None:
@@ -333,9 +333,9 @@ def test_the_line_for_nagios_is_critical_where_status_warns(tmp_path: Path) -> N
     """The line of docs/operating.md, unchanged, in a shell: 2 for a spool without a daemon."""
     line = "sh -c 'brucectl status || exit 2'"
     assert line in (ROOT / "docs/operating.md").read_text(encoding="utf-8")
-    rig = Rig(tmp_path)
-    rig.fill(2)
-    rig.stop()
+    spool = SpoolFixture(tmp_path)
+    spool.fill(2)
+    spool.stop()
     programs = Path(sys.executable).parent
     environ = {
         **os.environ,

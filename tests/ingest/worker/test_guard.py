@@ -242,7 +242,7 @@ def missing(intake: Intake, buffer: int = 0, slot: int = 0) -> Iterator[None]:
 
 def lost(intake: Intake) -> int:
     """Datagrams counted as lost for want of memory."""
-    rows = read_ledger(intake.rig.layout.ledger)
+    rows = read_ledger(intake.spool.layout.ledger)
     return sum(row.count for row in rows if row.reason == Reason.TRUNCATED)
 
 

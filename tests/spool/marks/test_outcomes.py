@@ -12,16 +12,16 @@ from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
 from spool.marks.outcomes import DELIVERED, OPEN, UNTOLD, OutcomeReader, open_fates
 from spool.native.digest import CHUNK_MESSAGES
+from tests.spool.fixture import SpoolFixture
 from tests.spool.marks.test_marks import bitmap
-from tests.spool.rig import Rig
 
 
 @pytest.fixture
-def layout(rig: Rig) -> Layout:
+def layout(spool: SpoolFixture) -> Layout:
     """The layout of a spool of several segments."""
-    rig.fill(100)
-    rig.step()
-    return rig.layout
+    spool.fill(100)
+    spool.step()
+    return spool.layout
 
 
 def commit(layout: Layout, changes: Changes) -> None:
@@ -69,17 +69,17 @@ def test_in_any_order(layout: Layout) -> None:
     assert fates(layout, 8, 7, 0, 4, 1) == [OPEN, DELIVERED, DELIVERED, OPEN, DELIVERED]
 
 
-def test_a_later_chunk(rig: Rig) -> None:
+def test_a_later_chunk(spool: SpoolFixture) -> None:
     """Bits are counted within their chunk."""
-    rig.replace(segment_bytes=4 << 20, max_bytes=64 << 20)
-    rig.reopen()
+    spool.replace(segment_bytes=4 << 20, max_bytes=64 << 20)
+    spool.reopen()
     for _ in range(45):
-        rig.fill(1, messages=400, value=b"")
-    rig.step()
-    info = SegmentList(rig.layout).segments[-1]
-    commit(rig.layout, Changes(0, {(info.number, 1): bitmap(3)}))
+        spool.fill(1, messages=400, value=b"")
+    spool.step()
+    info = SegmentList(spool.layout).segments[-1]
+    commit(spool.layout, Changes(0, {(info.number, 1): bitmap(3)}))
     at = info.first_sequence + CHUNK_MESSAGES + 3
-    assert fates(rig.layout, at - 1, at, at + 1) == [OPEN, DELIVERED, OPEN]
+    assert fates(spool.layout, at - 1, at, at + 1) == [OPEN, DELIVERED, OPEN]
 
 
 def test_rows_of_another_spool_say_nothing(layout: Layout) -> None:

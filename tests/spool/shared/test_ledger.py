@@ -22,7 +22,7 @@ from spool.format.wire import REASONS
 from spool.layout import copy_of_ledger
 from spool.shared.ledger import TOPIC_ROWS, Ledger, LedgerCopy, add, read_books, read_ledger
 from spool.storage.ab_slots import BANKS_BYTES
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 Discard = tuple[bytes, int]
 NOW = 1_700_000_000_000_000_000
@@ -203,17 +203,17 @@ def test_a_copy_whose_sync_fails_is_written_again(tmp_path: Path) -> None:
     assert written[0] == written[1]
 
 
-def test_the_keeper_copies_without_being_asked(rig: Rig) -> None:
+def test_the_keeper_copies_without_being_asked(spool: SpoolFixture) -> None:
     """Discards are in the copy after a step of the keeper, and after its end at the latest."""
-    ledger = Ledger(rig.layout.ledger)
-    for burst, end in ((1, lambda: None), (2, rig.stop)):
+    ledger = Ledger(spool.layout.ledger)
+    for burst, end in ((1, lambda: None), (2, spool.stop)):
         count(ledger, [(b"t", 12)])
         ledger.commit(burst)
-        rig.keeper._copied_at -= 10
+        spool.keeper._copied_at -= 10
         if burst == 1:
-            rig.step()
+            spool.step()
         end()
-        copy = copy_of_ledger(rig.layout.ledger)
+        copy = copy_of_ledger(spool.layout.ledger)
         assert totals(copy) == {(b"t", 12): burst}
 
 
