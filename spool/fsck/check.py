@@ -28,7 +28,7 @@ from spool.fsck.metadata_check import MetadataCheck
 from spool.index.identity import IDENTITY_BYTES, read_identity
 from spool.index.log_end import EPOCH
 from spool.layout import SENT, SPARE, Layout, parse_name
-from spool.marks.outcomes import DELIVERED, OPEN, fates_now
+from spool.marks.outcomes import DELIVERED, OPEN, outcomes_now
 from spool.storage.disk import read_text
 from spool.storage.parallel import in_order
 from spool.words import counted
@@ -73,12 +73,12 @@ def look_up(layout: Layout, groups: Sequence[Ranges]) -> list[Resolved]:
     if not 0 < sum(sizes) <= _MOST:
         return [Resolved(size, 0, 0) for size in sizes]
     try:
-        fates = fates_now(layout, _each(np.concatenate(groups)))
+        outcomes = outcomes_now(layout, _each(np.concatenate(groups)))
     except SpoolError:
-        fates = None
-    if fates is None:
+        outcomes = None
+    if outcomes is None:
         return [Resolved(size, 0, 0) for size in sizes]
-    parts = np.split(fates, np.cumsum(sizes)[:-1])
+    parts = np.split(outcomes, np.cumsum(sizes)[:-1])
     return [
         Resolved(len(part), int((part == DELIVERED).sum()), int(((part != DELIVERED) & (part != OPEN)).sum()))
         for part in parts

@@ -175,9 +175,9 @@ def test_a_full_spool(scene: Scene) -> None:
 
 def resolve(scene: Scene, changes: Changes) -> None:
     """Do as a deliverer does: mark it, and end, since LMDB wants one environment a process."""
-    if scene.ack._fates:
-        scene.ack._fates.close()
-        scene.ack._fates = None
+    if scene.ack._outcomes:
+        scene.ack._outcomes.close()
+        scene.ack._outcomes = None
     marks = Marks(scene.intake.spool.layout.delivery, SegmentList(scene.intake.spool.layout))
     marks.commit(changes)
     marks.close()

@@ -51,9 +51,9 @@ def test_any_course_of_discards_is_read_back(layout: Layout) -> None:
     assert marks.lost()[0].tolist() == sorted(known)
     marks.commit(Changes(low_watermark=600))
     marks.close()
-    fates = OutcomeReader(layout.delivery, SegmentList(layout))
-    assert fates.of(np.arange(600)).tolist() == [known.get(s, DELIVERED) for s in range(600)]
-    fates.close()
+    outcomes = OutcomeReader(layout.delivery, SegmentList(layout))
+    assert outcomes.of(np.arange(600)).tolist() == [known.get(s, DELIVERED) for s in range(600)]
+    outcomes.close()
 
 
 def test_a_flood_is_a_few_rows(layout: Layout) -> None:
