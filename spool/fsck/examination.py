@@ -61,7 +61,7 @@ from spool.format.segment_format import (
 )
 from spool.fsck.finding import Finding, Kind, Severity, damage
 from spool.index.headers import Beginning, find_beginning
-from spool.index.log_end import EPOCH, Footer, last_footer, read_footer, tail_of_footer, vouched_up_to
+from spool.index.log_end import EPOCH, Footer, committed_up_to, last_footer, read_footer, tail_of_footer
 from spool.layout import Layout
 from spool.native.memory import address_of
 from spool.storage.disk import opened, read_at
@@ -185,7 +185,7 @@ class Examination:
             limit = int(footer[0]["end"]) if footer else os.fstat(fd).st_size
             scan = Scan(fd, tail, limit)
             if footer is None and self.header is not None:
-                scan.vouched = vouched_up_to(self.path, self.header)
+                scan.committed = committed_up_to(self.path, self.header)
             yield from self._frames(scan, contents)
             yield from self._others()
             self.tail, self._reached, self.end = tail, tail, int(tail[POSITION])

@@ -172,7 +172,7 @@ def _scan_of(fd: int, segment: LiveSegment, known: Place | None) -> Scan:
     number = int(segment.header["number"])
     scan = Scan(fd, known[1].copy() if known and known[0] == number else tail_at_start(segment.header))
     if known:
-        scan.vouched = behind(known, number)
+        scan.committed = behind(known, number)
     return scan
 
 
@@ -211,8 +211,8 @@ Place = tuple[int, Tail]
 """(segment number, tail) that is committed."""
 
 
-def vouched_for(layout: Layout) -> Place | None:
-    """The committed end; None without a live keeper that vouches for it."""
+def committed_end(layout: Layout) -> Place | None:
+    """The committed end; None without a live keeper."""
     if not is_in_use(layout.index / "lock.mdb"):
         return None
     # Imported here: Spark executors have no LMDB, and never come here.
@@ -221,7 +221,7 @@ def vouched_for(layout: Layout) -> Place | None:
     return read_committed(layout.index)
 
 
-def vouched_entries(layout: Layout) -> list[Entry]:
+def committed_entries(layout: Layout) -> list[Entry]:
     """Frames at which to enter segments without a footer, in order; none without a live keeper."""
     if not is_in_use(layout.index / "lock.mdb"):
         return []
@@ -231,8 +231,8 @@ def vouched_entries(layout: Layout) -> list[Entry]:
     return found[1] if found else []
 
 
-def vouched_up_to(path: Path, header: Record) -> int:
-    """The offset up to which a live keeper vouches for a segment without a footer; else NOWHERE.
+def committed_up_to(path: Path, header: Record) -> int:
+    """The offset up to which a live keeper has committed a segment without a footer; else NOWHERE.
 
     `path`: of the file, which is in the spool's folder of segments.
     """

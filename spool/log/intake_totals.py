@@ -49,7 +49,7 @@ from spool.format.segment_format import (
 )
 from spool.format.segment_format import HEAD_BYTES as FRAME_HEAD_BYTES
 from spool.format.wire import REASONS, Reason, load_be16, reason_name
-from spool.index.log_end import Footer, Place, behind, read_footer, vouched_for
+from spool.index.log_end import Footer, Place, behind, committed_end, read_footer
 from spool.layout import SENT, SPARE, Layout
 from spool.native.kernel import interprets, kernel
 from spool.native.memory import address_of, load_i64, load_u8, load_u16, load_u32, store_u32
@@ -108,7 +108,7 @@ class FrameTable:
             tail = known[1].copy() if known and known[0] == number else tail_at_start(header)
             scan = Scan(fd, tail, int(footer[0]["end"]) if footer else None)
             if known:
-                scan.vouched = behind(known, number)
+                scan.committed = behind(known, number)
             try:
                 while True:
                     while chunk := scan.over(zeros=zeros):
@@ -330,7 +330,7 @@ def read_senders(layout: Layout) -> list[Sender]:
         if not burst and not _is_new(layout):
             return []
         count = SenderCount(burst, slot)
-        known = vouched_for(layout) if interprets() else None
+        known = committed_end(layout) if interprets() else None
         if known and not _scan_heads_behind(layout, count, known):
             known = None
         if _read_behind(layout, count, sealed=False, known=known):

@@ -33,13 +33,13 @@ from spool.index.environment import UNREADABLE
 from spool.index.index import read_committed
 from spool.index.log_end import (
     LiveSegment,
+    committed_end,
+    committed_entries,
     empty_tail,
     end_of,
     live_segment,
     named_topics,
     read_footer,
-    vouched_entries,
-    vouched_for,
 )
 from spool.index.segment_list import SegmentInfo, SegmentList
 from spool.layout import Layout
@@ -146,7 +146,7 @@ class Backlog:
     def _look(self) -> Waiting:
         # Outcomes first, frames second: a message that is delivered in between counts as waiting.
         marked, low_watermark, settled, discarded = self._outcomes()
-        known, live = vouched_for(self._layout), live_segment(self._layout)
+        known, live = committed_end(self._layout), live_segment(self._layout)
         tail = end_of(live, known=known).tail if live else empty_tail()
         self._segment_list.refresh()
         self._unsealed = None
@@ -381,7 +381,7 @@ def _has_far_to_walk(layout: Layout) -> bool:
 
     Beside a live keeper no walk is needed.
     """
-    if vouched_for(layout):
+    if committed_end(layout):
         return False
     try:
         live = live_segment(layout)
@@ -441,7 +441,7 @@ class UnsealedSegments:
         """`tail`: behind the last frame of the last segment, as it was just seen."""
         self._layout, self._segment_list, self._live = layout, segment_list, live
         self._last_burst = int(tail[BURST])
-        self._entries = vouched_entries(layout)
+        self._entries = committed_entries(layout)
         for sequence, number, offset, *_ in self._entries:
             # So that a reader need not walk from the beginning of the segment.
             marks = segment_list.entries.setdefault(number, [])

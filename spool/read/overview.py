@@ -34,7 +34,7 @@ from spool.format.segment_format import HEADER_BYTES
 from spool.format.wire import DEAD_LETTERED
 from spool.index.environment import UNREADABLE
 from spool.index.index import read_committed
-from spool.index.log_end import empty_tail, end_of, live_segment, named_topics, read_footer, vouched_for
+from spool.index.log_end import committed_end, empty_tail, end_of, live_segment, named_topics, read_footer
 from spool.index.segment_list import SegmentList
 from spool.layout import SENT, SPARE, Layout
 from spool.marks.marks import Marks, Outcomes
@@ -300,7 +300,7 @@ def take_totals(layout: Layout, staging: Staging) -> SpoolTotals:
 
 
 def _end(layout: Layout) -> Tail:
-    known, live = vouched_for(layout), live_segment(layout)
+    known, live = committed_end(layout), live_segment(layout)
     return end_of(live, known=known).tail if live else empty_tail()
 
 

@@ -21,7 +21,7 @@ from spool.format.scan import NOWHERE, Scan, read_header
 from spool.format.segment_format import HEAD_BYTES
 from spool.format.wire import encode
 from spool.index.index import read_committed
-from spool.index.log_end import end_of, live_segment, vouched_for, vouched_up_to
+from spool.index.log_end import committed_end, committed_up_to, end_of, live_segment
 from spool.index.segment_list import SegmentList
 from spool.layout import SPARE
 from spool.log import intake_totals
@@ -168,7 +168,7 @@ def test_little_of_the_segment_is_read(spool: SpoolFixture) -> None:
     assert looked - scan.FIRST_BYTES < (walked - scan.FIRST_BYTES) / 10
 
 
-def test_without_a_keeper_nobody_vouches(spool: SpoolFixture) -> None:
+def test_without_a_keeper_nothing_is_committed(spool: SpoolFixture) -> None:
     """A dead daemon's segment is walked: messages that its disk has lost since are not called stored."""
     live = live_segment(spool.layout)
     assert live is not None
@@ -178,8 +178,8 @@ def test_without_a_keeper_nobody_vouches(spool: SpoolFixture) -> None:
     with live.path.open("r+b") as file:
         file.truncate(cut)
         file.truncate(1 << 20)
-    assert vouched_for(spool.layout) is None
-    assert vouched_up_to(live.path, live.header) == NOWHERE
+    assert committed_end(spool.layout) is None
+    assert committed_up_to(live.path, live.header) == NOWHERE
     tail = take_totals(spool.layout, list).tail
     assert 0 < tail[SEQUENCE] < committed[1][SEQUENCE]
 
@@ -244,7 +244,7 @@ def test_it_is_waited_for_in_vain_where_it_is_damage(
     monkeypatch.setattr(scan, "time", SimpleNamespace(sleep=waits.append))
     with path.open("rb") as file:
         one = Scan(file.fileno(), tail_at_start(read_header(path)))
-        one.vouched, one.stopped = 0, scan.BAD
+        one.committed, one.stopped = 0, scan.BAD
         one.tail[SEQUENCE] += 1
         assert not one.is_being_stored()
     assert 1 < len(waits) < 100
