@@ -293,7 +293,7 @@ class Alone:
         )
 
     def _account(self) -> SpoolTotals:
-        """The books, nothing being left in staging."""
+        """The totals, nothing being left in staging."""
         return take_totals(self._layout, list)
 
     def _salvage(self) -> None:

@@ -178,7 +178,7 @@ def _sender_name(uid: int | None) -> str:
 
 
 def account_of(layout: Layout) -> SpoolTotals:
-    """The books of a spool, what waits in staging included. Raises NoSpool, BadSpool."""
+    """The totals of a spool, what waits in staging included. Raises NoSpool, BadSpool."""
     spool, boot = read_identity(layout), boot_id()
     path = find_shared_state(layout.directory, spool, boot).with_suffix(SUFFIX)
     owners = believed(layout.directory)

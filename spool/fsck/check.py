@@ -119,8 +119,8 @@ class Check:
     def _spool(self, layout: Layout) -> Iterator[Finding]:
         spool = read_identity(layout)
         yield from _identity(layout)
-        books = MetadataCheck(layout, spool)
-        yield from books.unreadable()
+        metadata = MetadataCheck(layout, spool)
+        yield from metadata.unreadable()
         for path in layout.list_strangers():
             yield damage(path, 0, Kind.UNREADABLE, "it is called as a segment, and is no file")
         before: Examination | None = None
@@ -140,7 +140,7 @@ class Check:
                 yield from _link(before, one)
             self.examined.append(one)
             before = None if one.unread else one
-        yield from books.against(self.examined)
+        yield from metadata.against(self.examined)
 
     def files(self, paths: Sequence[Path]) -> Iterator[Finding]:
         """Check segment files one by one, and links between consecutive ones. Raises FileNotFoundError."""

@@ -22,7 +22,7 @@ from spool.layout import SENT, Layout
 from spool.marks.marks import Marks
 from spool.marks.outcomes import read_pending_outcomes
 from spool.native.digest import CHUNK_MESSAGES
-from spool.shared.ledger import read_books
+from spool.shared.ledger import read_totals
 from spool.storage.ab_slots import BANKS_BYTES
 from spool.storage.disk import read_at, read_bytes
 from spool.words import counted
@@ -136,7 +136,7 @@ class MetadataCheck:
             )
             return
         for _ in range(_TRIES):
-            if read_books(path)[0] or not any(read_bytes(path, BANKS_BYTES)):
+            if read_totals(path)[0] or not any(read_bytes(path, BANKS_BYTES)):
                 return
         yield damage(path, 0, Kind.LEDGER, "the ledger cannot be read: what it counted is gone")
 

@@ -39,7 +39,7 @@ from spool.index.segment_list import SegmentList
 from spool.layout import SENT, SPARE, Layout
 from spool.marks.marks import Marks, Outcomes
 from spool.read.files import Span, Unreadable, of_segment, read_frames
-from spool.shared.ledger import Discards, read_books
+from spool.shared.ledger import Discards, read_totals
 from spool.storage.disk import allocated_bytes, open_to_read
 
 STEPS_S = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 604800)
@@ -290,7 +290,7 @@ def take_totals(layout: Layout, staging: Staging) -> SpoolTotals:
             # A segment was renamed, or retired, between the listing and the look.
             if attempt == _TRIES - 1:
                 raise
-    counted, entries = read_books(layout.ledger)
+    counted, entries = read_totals(layout.ledger)
     stored = max(int(tail[BURST]), counted)
     staged = sum(datagrams for number, datagrams in bursts if number > stored)
     refused = Counter({reason: int(n) for reason, n in enumerate(tail[DISCARDED:].tolist()) if n})

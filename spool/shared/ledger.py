@@ -181,10 +181,10 @@ def compile_kernels() -> None:
 
 def read_ledger(path: Path) -> list[Discards]:
     """The discards that the ledger counts; none without a ledger."""
-    return read_books(path)[1]
+    return read_totals(path)[1]
 
 
-def read_books(path: Path) -> tuple[int, list[Discards]]:
+def read_totals(path: Path) -> tuple[int, list[Discards]]:
     """(last burst counted, the discards that the ledger counts); (0, none) without a ledger."""
     burst, slot = _newest(path)
     return burst, list_rows(np.frombuffer(slot, np.uint8)) if burst else []

@@ -61,7 +61,7 @@ POINTS = {
     "repair.synced": "a damaged segment's successor is durable, under its temporary name",
     "repair.kept": "the damaged one has a name in quarantine, too",
     "repair.named": "the successor has taken its place, which is not durable",
-    "repair.ordered": "the segments are repaired; the books are not",
+    "repair.ordered": "the segments are repaired; the metadata is not",
     "mark.acknowledged": "Kafka has answered; nobody has written it down",
     "mark.written": "marks are written in a transaction that is open",
     "mark.committed": "the marks are durable; nobody was told",

@@ -85,7 +85,7 @@ class CrashRun:
         self.refused += self.bruce.send([b"short"])
 
     def settle(self) -> None:
-        """Wait until everything is delivered or discarded; hold the books to what was sent."""
+        """Wait until everything is delivered or discarded; hold the totals to what was sent."""
         all_sent = self.sent + self.refused
         seen = self.bruce.await_status(lambda s: s.received >= all_sent and s.backlog == 0, PATIENCE_S)
         assert seen.received == all_sent

@@ -72,7 +72,7 @@ class LeaseRun:
         return job
 
     def settled(self) -> Snapshot:
-        """Everything that was sent is delivered, and the books say so."""
+        """Everything that was sent is delivered, and the totals say so."""
         seen = self.bruce.await_status(lambda s: s.backlog == 0 and s.lent is None, 60)
         assert (seen.received, seen.delivered, seen.discarded) == (self.sent, self.sent, {})
         return seen

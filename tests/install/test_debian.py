@@ -143,7 +143,7 @@ class Load:
         self._machine.await_true(lambda: int(str(self.status()["delivered"])) >= aim)
 
     def check_complete(self) -> None:
-        """Each message that was sent is in Kafka, and the books say so."""
+        """Each message that was sent is in Kafka, and the totals say so."""
         self._machine.write("/tmp/enough", "")
         assert self._sender
         sent = int(self._sender.communicate(timeout=PATIENCE_S)[0])

@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from spool.format.wire import encode
 from tests.daemon import RunningBruce, consume
-from tests.real_kafka.test_bruce import check_books
+from tests.real_kafka.test_bruce import check_totals
 from tests.router.outlet import NOW_MS
 from tools.kafka_cluster import KafkaCluster
 
@@ -86,7 +86,7 @@ class Traffic:
     def await_delivery(self) -> None:
         """Return when all of it is in Kafka."""
         total = self.sent * len(self._topics)
-        check_books(self._bruce.await_status(lambda s: s.delivered == total, PATIENCE_S))
+        check_totals(self._bruce.await_status(lambda s: s.delivered == total, PATIENCE_S))
 
     def die_in_flight(self) -> None:
         """Send to a stopped broker; SIGKILL with messages on their way to it; let it go on."""

@@ -210,7 +210,7 @@ class Bench:
                 assert sequences == sorted(sequences), f"key {key} in {place}: {sequences}"
 
     def check_complete(self) -> None:
-        """Everything sent is in Kafka or discarded, and the books say so."""
+        """Everything sent is in Kafka or discarded, and the totals say so."""
         lost = self.discarded()
         missing = set(self.sent) - set(self.appended()) - set(lost)
         assert not missing, f"lost: {[(s, self.sent[s]) for s in sorted(missing)]}"

@@ -69,7 +69,7 @@ class ImportFixture:
     def import_outcomes(
         self, keep: str = "job", file: DiscardFile | None = None, filed_at_once: int = FILED_AT_ONCE
     ) -> SpoolTotals:
-        """The owner takes over what there is; the books then."""
+        """The owner takes over what there is; the totals then."""
         importing = OutcomeImport(
             self.layout, self.spool.identity.spool, file=file, filed_at_once=filed_at_once
         )

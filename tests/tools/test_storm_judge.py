@@ -1,4 +1,4 @@
-"""The verdicts of storm and soak on planted faults, in Kafka or in the books: each is seen, no other."""
+"""The verdicts of storm and soak on planted faults, in Kafka or in the totals: each is seen, no other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fill(kafka: EmbeddedKafka, numbers: Sequence[int]) -> None:
 
 
 def storm_run_of(directory: Path, kafka: EmbeddedKafka, mode: str = LEAST) -> StormRun:
-    """A run that is over, of which nothing but Kafka and the books is looked at."""
+    """A run that is over, of which nothing but Kafka and the totals is looked at."""
     target, bruce = SimpleNamespace(bootstrap=kafka.bootstrap_servers), SimpleNamespace(spool=directory)
     options = StormOptions(topics=1, mode=mode)
     return StormRun(options, Evidence(directory / "e", heading={}), target, bruce)  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def storm_run_of(directory: Path, kafka: EmbeddedKafka, mode: str = LEAST) -> St
 def test_a_storm(
     tmp_path: Path, numbers: Sequence[int], status: dict[str, Any], mode: str, says: list[str]
 ) -> None:
-    """A loss, a duplicate that no kill explains, books that are wrong."""
+    """A loss, a duplicate that no kill explains, totals that are wrong."""
     with EmbeddedKafka(brokers=1, topics=[("storm-0", 1)]) as kafka:
         fill(kafka, numbers)
         parts = storm_run_of(tmp_path, kafka, mode)

@@ -204,7 +204,7 @@ def test_runs_wait_for_the_guard(both: Both) -> None:
     assert both.intake.stored() == [message("stream", 0), message("datagram", 0)]
 
 
-def test_the_books_count_what_waits(both: Both) -> None:
+def test_the_totals_count_what_waits(both: Both) -> None:
     """A run that is offered and not stored counts as backlog, before and after its burst is noted."""
 
     def backlog() -> int:

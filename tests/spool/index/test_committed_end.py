@@ -103,14 +103,14 @@ def test_the_figures_are_those_of_a_walk(
 ) -> None:
     """By topic and sender, the oldest, the end: the same with and without the keeper, for any marks."""
     mark(spool, [one for one in resolved if one >= low_watermark], low_watermark)
-    books = take_totals(spool.layout, list)
+    totals = take_totals(spool.layout, list)
     walked = look(spool)
     assert not interpreted
     with held(spool.layout):
         assert look(spool) == walked
-        held_books = take_totals(spool.layout, list)
+        held_totals = take_totals(spool.layout, list)
     assert bool(interpreted) is (low_watermark < 5 * FRAMES)
-    assert (held_books.tail == books.tail).all()
+    assert (held_totals.tail == totals.tail).all()
     assert walked[0].end.sequence == 5 * FRAMES
 
 

@@ -50,7 +50,7 @@ TOPICS = [b"a", b"b", b"l" * 249]
 Totals = Counter[tuple[bytes, int]]
 
 
-class MetadataCheck:
+class TotalsFixture:
     """A spool whose frames have refused datagrams, and the counts of these."""
 
     def __init__(self, directory: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -99,25 +99,25 @@ class MetadataCheck:
 
 
 @pytest.fixture
-def books(memory: Path) -> Iterator[MetadataCheck]:
+def fixture(memory: Path) -> Iterator[TotalsFixture]:
     """Several segments with refusals, all delivered."""
-    made = MetadataCheck(memory)
+    made = TotalsFixture(memory)
     made.fill(60)
     made.deliver()
     yield made
     made.spool.crash()
 
 
-def test_a_segment_goes_and_its_counts_stay(books: MetadataCheck) -> None:
+def test_a_segment_goes_and_its_counts_stay(fixture: TotalsFixture) -> None:
     """By topic, as far as a row has of its name, reason, and first and last time; samples go with it."""
-    before = read_refused(books.spool.layout)
-    assert books.totals() == books.refused
+    before = read_refused(fixture.spool.layout)
+    assert fixture.totals() == fixture.refused
     (first,) = [row for row in before.discards if row.topic == b"a"]
     assert (first.first_ns, first.last_ns) == (NOW, NOW + 57)
-    while sent := books.deliver():
-        books.spool.keeper._stock.remove(sent)
-    after = read_refused(books.spool.layout)
-    assert len(books.spool.layout.list_segments()) == 1
+    while sent := fixture.deliver():
+        fixture.spool.keeper._stock.remove(sent)
+    after = read_refused(fixture.spool.layout)
+    assert len(fixture.spool.layout.list_segments()) == 1
     assert sorted(after.discards, key=str) == sorted(before.discards, key=str)
     assert {reason: len(some) for reason, some in before.samples.items()} == {
         1: MOST_SAMPLES,
@@ -148,52 +148,52 @@ def test_a_segment_without_refusals_costs_nothing(memory: Path, monkeypatch: pyt
 @pytest.mark.parametrize("point", ["retire.counted", "retire.removed"])
 @pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "without footers"])
 def test_killed_between_the_book_and_the_unlinking(
-    books: MetadataCheck, point: str, *, sealed: bool, monkeypatch: pytest.MonkeyPatch
+    fixture: TotalsFixture, point: str, *, sealed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By SIGKILL, until all removable segments are gone: no row is lost, and none counts twice."""
     if not sealed:
         monkeypatch.setattr(intake_totals, "read_footer", lambda _fd: None)
-    while sent := books.deliver():
-        books.die_at(point, partial(books.spool.keeper._stock.remove, sent))
-        assert books.totals() == books.refused
-        books.spool.reopen()
-        assert books.totals() == books.refused
+    while sent := fixture.deliver():
+        fixture.die_at(point, partial(fixture.spool.keeper._stock.remove, sent))
+        assert fixture.totals() == fixture.refused
+        fixture.spool.reopen()
+        assert fixture.totals() == fixture.refused
         if point == "retire.counted":
-            assert books.deliver() == sent
-            books.spool.keeper._stock.remove(sent)
-            assert books.totals() == books.refused
-    books.fill(10)
-    assert books.totals() == books.refused
+            assert fixture.deliver() == sent
+            fixture.spool.keeper._stock.remove(sent)
+            assert fixture.totals() == fixture.refused
+    fixture.fill(10)
+    assert fixture.totals() == fixture.refused
 
 
 @pytest.mark.crash
 def test_a_crash_at_any_call(memory: Path) -> None:
     """Before each system call of the removal: then, and after the next start, all is exact."""
     for at in range(200):
-        books, countdown = MetadataCheck(memory / str(at)), Countdown(at)
-        books.fill(30)
-        sent = books.deliver()
+        fixture, countdown = TotalsFixture(memory / str(at)), Countdown(at)
+        fixture.fill(30)
+        sent = fixture.deliver()
         with countdown.armed():
-            books.spool.keeper._stock.remove(sent)
+            fixture.spool.keeper._stock.remove(sent)
         gc.collect()
-        assert books.totals() == books.refused, countdown.names[-1]
-        books.spool.reopen()
-        while sent := books.deliver():
-            books.spool.keeper._stock.remove(sent)
-        assert books.totals() == books.refused, countdown.names[-1]
-        books.spool.crash()
+        assert fixture.totals() == fixture.refused, countdown.names[-1]
+        fixture.spool.reopen()
+        while sent := fixture.deliver():
+            fixture.spool.keeper._stock.remove(sent)
+        assert fixture.totals() == fixture.refused, countdown.names[-1]
+        fixture.spool.crash()
         if len(countdown.names) <= at:
             assert at > 10
             return
 
 
-def test_power_goes_before_the_book_is_synced(books: MetadataCheck) -> None:
+def test_power_goes_before_the_totals_are_synced(fixture: TotalsFixture) -> None:
     """Any of the newer bank's sectors is lost, and the segments are there, since they go later: exact."""
-    sent = books.deliver()
-    books.die_at("retire.counted", lambda: books.spool.keeper._stock.remove(sent[:2]))
-    before = books.spool.layout.refused.read_bytes()
-    books.die_at("retire.counted", lambda: books.spool.keeper._stock.remove(sent[:3]))
-    after = books.spool.layout.refused.read_bytes()
+    sent = fixture.deliver()
+    fixture.die_at("retire.counted", lambda: fixture.spool.keeper._stock.remove(sent[:2]))
+    before = fixture.spool.layout.refused.read_bytes()
+    fixture.die_at("retire.counted", lambda: fixture.spool.keeper._stock.remove(sent[:3]))
+    after = fixture.spool.layout.refused.read_bytes()
     changed = [
         n for n in (0, 1) if before[n * SLOT_BYTES :][:SLOT_BYTES] != after[n * SLOT_BYTES :][:SLOT_BYTES]
     ]
@@ -203,18 +203,18 @@ def test_power_goes_before_the_book_is_synced(books: MetadataCheck) -> None:
         for sector in range(0, len(torn), 512):
             if chance.random() < 0.5:
                 torn[sector : sector + 512] = before[sector : sector + 512]
-        books.spool.layout.refused.write_bytes(torn)
-        assert books.totals() == books.refused
+        fixture.spool.layout.refused.write_bytes(torn)
+        assert fixture.totals() == fixture.refused
 
 
 @pytest.mark.parametrize("good", [0, 1])
 def test_a_failed_sync_of_the_book_keeps_the_segments(
-    books: MetadataCheck, good: int, monkeypatch: pytest.MonkeyPatch
+    fixture: TotalsFixture, good: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The totals are perhaps only in memory: no segment goes before a sync of them has succeeded."""
-    sent, real, calls = books.deliver(), os.fdatasync, 0
+    sent, real, calls = fixture.deliver(), os.fdatasync, 0
     # The table of senders has syncs of its own.
-    books.spool.keeper._stock.leaving = lambda: None
+    fixture.spool.keeper._stock.leaving = lambda: None
 
     def fail(fd: int) -> None:
         nonlocal calls
@@ -227,79 +227,79 @@ def test_a_failed_sync_of_the_book_keeps_the_segments(
         patch.setattr(os, "fdatasync", fail)
         for _ in range(3):
             with pytest.raises(OSError, match="Input"):
-                books.spool.keeper._stock.remove(sent)
+                fixture.spool.keeper._stock.remove(sent)
     assert calls == 3 + good
-    assert books.deliver() == sent
-    books.spool.keeper._stock.remove(sent)
-    assert books.totals() == books.refused
+    assert fixture.deliver() == sent
+    fixture.spool.keeper._stock.remove(sent)
+    assert fixture.totals() == fixture.refused
 
 
-def test_a_few_at_a_time(books: MetadataCheck) -> None:
+def test_a_few_at_a_time(fixture: TotalsFixture) -> None:
     """Segments with refusals are read: not so many at once that the keeper syncs nothing meanwhile."""
-    sent = books.deliver()
+    sent = fixture.deliver()
     assert len(sent) > intake_totals.READS
-    books.spool.keeper._stock.remove(sent)
-    assert books.deliver() == sent[intake_totals.READS :]
-    assert books.totals() == books.refused
+    fixture.spool.keeper._stock.remove(sent)
+    assert fixture.deliver() == sent[intake_totals.READS :]
+    assert fixture.totals() == fixture.refused
 
 
-def test_out_of_order(books: MetadataCheck) -> None:
+def test_out_of_order(fixture: TotalsFixture) -> None:
     """After a power loss a later segment may be called sent and an earlier one not: each counts once."""
-    sent = books.deliver()
-    layout = books.spool.layout
+    sent = fixture.deliver()
+    layout = fixture.spool.layout
     os.rename(layout.segment(sent[0], SENT), layout.segment(sent[0]))
-    books.spool.keeper._stock.remove(sent[1:2])
-    assert books.totals() == books.refused
+    fixture.spool.keeper._stock.remove(sent[1:2])
+    assert fixture.totals() == fixture.refused
     assert [first for first, _ in layout.list_segments()][:2] == [sent[0], sent[2]]
-    while sent := books.deliver():
-        books.spool.keeper._stock.remove(sent)
-    assert books.totals() == books.refused
+    while sent := fixture.deliver():
+        fixture.spool.keeper._stock.remove(sent)
+    assert fixture.totals() == fixture.refused
 
 
 def test_a_packed_segment_tells_the_same(memory: Path) -> None:
     """The totals are the same while it is there, and when it goes."""
-    books = MetadataCheck(memory, segment_bytes=65536)
-    books.fill(200)
-    packer = Packer(books.spool.layout)
-    first = books.spool.layout.list_segments()[0][0]
-    packed = packer._pack(books.spool.layout.segment(first))
+    fixture = TotalsFixture(memory, segment_bytes=65536)
+    fixture.fill(200)
+    packer = Packer(fixture.spool.layout)
+    first = fixture.spool.layout.list_segments()[0][0]
+    packed = packer._pack(fixture.spool.layout.segment(first))
     assert packed
-    os.rename(packed, books.spool.layout.segment(first))
-    assert books.totals() == books.refused
-    books.spool.keeper._stock.remove(books.deliver())
-    assert first not in [first for first, _ in books.spool.layout.list_segments()]
-    assert books.totals() == books.refused
+    os.rename(packed, fixture.spool.layout.segment(first))
+    assert fixture.totals() == fixture.refused
+    fixture.spool.keeper._stock.remove(fixture.deliver())
+    assert first not in [first for first, _ in fixture.spool.layout.list_segments()]
+    assert fixture.totals() == fixture.refused
     packer.close()
-    books.spool.crash()
+    fixture.spool.crash()
 
 
-def test_no_room_for_the_book(books: MetadataCheck, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_for_the_totals(fixture: TotalsFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The segment goes all the same: on a full disk, its room is worth more than names."""
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    sent = books.deliver()
+    sent = fixture.deliver()
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        books.spool.keeper._stock.remove(sent[:1])
-    assert books.deliver() == sent[1:]
-    assert books.totals() < books.refused
-    books.spool.keeper._stock.remove(sent[1:2])
-    assert books.deliver() == sent[2:]
+        fixture.spool.keeper._stock.remove(sent[:1])
+    assert fixture.deliver() == sent[1:]
+    assert fixture.totals() < fixture.refused
+    fixture.spool.keeper._stock.remove(sent[1:2])
+    assert fixture.deliver() == sent[2:]
 
 
-def test_a_new_log_has_a_new_book(books: MetadataCheck) -> None:
+def test_a_new_log_has_new_totals(fixture: TotalsFixture) -> None:
     """All segments were removed by hand: the former totals belong to a log that no longer exists."""
-    books.spool.keeper._stock.remove(books.deliver())
-    books.spool.crash()
-    for path in books.spool.layout.segments.iterdir():
+    fixture.spool.keeper._stock.remove(fixture.deliver())
+    fixture.spool.crash()
+    for path in fixture.spool.layout.segments.iterdir():
         path.unlink()
-    books.spool.open()
-    books.refused.clear()
-    assert books.totals() == Counter()
-    books.fill(5)
-    assert books.totals() == books.refused
+    fixture.spool.open()
+    fixture.refused.clear()
+    assert fixture.totals() == Counter()
+    fixture.fill(5)
+    assert fixture.totals() == fixture.refused
 
 
 def test_lines(caplog: pytest.LogCaptureFixture) -> None:

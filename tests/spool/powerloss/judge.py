@@ -15,7 +15,7 @@ from spool.index.segment_list import SegmentList
 from spool.layout import Layout
 from spool.marks.marks import Marks
 from spool.read.overview import take_totals
-from spool.shared.ledger import read_books
+from spool.shared.ledger import read_totals
 from tests.spool.powerloss.record import Recorder
 from tests.spool.powerloss.recording import MAX_BYTES, SEGMENT_BYTES, Facts, QuietSpool, Recording
 from tests.spool.powerloss.states import ALL, NOTHING, Disk, Loss, disk_after
@@ -127,7 +127,7 @@ class Judge:
             self._check_marks(spool, found, first, facts)
             account = take_totals(spool.layout, list)
             settled = account.delivered + sum(account.by_reason().values()) + account.backlog
-            assert account.received == settled, "the books do not balance"
+            assert account.received == settled, "the totals do not balance"
             assert account.backlog >= 2, f"what follows counts as delivered: {account}"
         finally:
             spool.close()
@@ -143,7 +143,7 @@ class Judge:
         assert not missing, f"synced up to {facts.synced}, and lost: {missing}"
 
     def _check_ledger(self, layout: Layout, facts: Facts) -> None:
-        counted = sum(row.count for row in read_books(layout.ledger)[1])
+        counted = sum(row.count for row in read_totals(layout.ledger)[1])
         assert facts.copied <= counted <= facts.discarded, f"the ledger counts {counted}: {facts}"
 
     def _check_stored(self, spool: QuietSpool, facts: Facts) -> None:

@@ -114,10 +114,10 @@ def nothing_staged() -> list[tuple[int, int]]:
 
 def look(spool: SpoolFixture, *staged: tuple[int, int]) -> SpoolTotals:
     """The totals, which must balance; `staged`: (burst, datagrams)."""
-    books = take_totals(spool.layout, lambda: list(staged))
-    assert books.received == books.delivered + sum(books.by_reason().values()) + books.backlog
-    assert min(books.delivered, books.backlog, books.received) >= 0
-    return books
+    totals = take_totals(spool.layout, lambda: list(staged))
+    assert totals.received == totals.delivered + sum(totals.by_reason().values()) + totals.backlog
+    assert min(totals.delivered, totals.backlog, totals.received) >= 0
+    return totals
 
 
 def mark(spool: SpoolFixture, changes: Changes) -> None:
@@ -143,9 +143,9 @@ def burst_of(spool: SpoolFixture) -> int:
 
 def test_an_empty_spool_balances(spool: SpoolFixture) -> None:
     """All totals are zero."""
-    books = look(spool)
-    assert (books.received, books.delivered, books.backlog, books.low_watermark) == (0, 0, 0, 0)
-    assert books.by_reason() == {}
+    totals = look(spool)
+    assert (totals.received, totals.delivered, totals.backlog, totals.low_watermark) == (0, 0, 0, 0)
+    assert totals.by_reason() == {}
 
 
 def test_everything_has_its_column(spool: SpoolFixture) -> None:
@@ -156,12 +156,12 @@ def test_everything_has_its_column(spool: SpoolFixture) -> None:
     fill_ledger(spool, burst_of(spool) + 1, 5)
     discarded = [Discard(np.array([12]), LARGE, b"t", 1), Discard(np.array([3]), UNKNOWN, b"u", 2)]
     mark(spool, Changes(10, {(1, 0): bitmap(12, 13, 14)}, None, discarded))
-    books = look(spool, (burst_of(spool) + 2, 7))
-    assert books.received == 60 + 4 + 5 + 7
-    assert books.delivered == 13 - 2
-    assert books.by_reason() == {SHORT: 4, FULL: 5, UNKNOWN: 1, LARGE: 1}
-    assert books.backlog == 60 + 7 - 13
-    assert books.low_watermark == 10
+    totals = look(spool, (burst_of(spool) + 2, 7))
+    assert totals.received == 60 + 4 + 5 + 7
+    assert totals.delivered == 13 - 2
+    assert totals.by_reason() == {SHORT: 4, FULL: 5, UNKNOWN: 1, LARGE: 1}
+    assert totals.backlog == 60 + 7 - 13
+    assert totals.low_watermark == 10
 
 
 def test_a_staged_burst_counts_until_it_is_stored(spool: SpoolFixture) -> None:
@@ -183,8 +183,8 @@ def test_without_marks_the_names_tell(spool: SpoolFixture) -> None:
     segment_list = SegmentList(spool.layout)
     spool.shared.words[Field.LOW_WATERMARK] = segment_list.segments[2].first_sequence
     spool.step()
-    books = look(spool)
-    assert books.delivered == books.low_watermark == segment_list.segments[2].first_sequence
+    totals = look(spool)
+    assert totals.delivered == totals.low_watermark == segment_list.segments[2].first_sequence
 
 
 def test_marks_that_cannot_be_read_are_no_error(spool: SpoolFixture) -> None:
@@ -226,7 +226,7 @@ def test_files_that_move_are_looked_at_again(spool: SpoolFixture, monkeypatch: p
 def test_the_books_always_balance(tmp_path_factory: pytest.TempPathFactory, seed: int, steps: int) -> None:
     """Compared with independent counts, over intake, delivery, discards, and unclean boots."""
     chance = random.Random(seed)
-    spool = SpoolFixture(tmp_path_factory.mktemp("books"))
+    spool = SpoolFixture(tmp_path_factory.mktemp("totals"))
     stored = refused = done = lost = 0
     try:
         for _ in range(steps):
@@ -253,9 +253,9 @@ def test_the_books_always_balance(tmp_path_factory: pytest.TempPathFactory, seed
                     spool.step()
                     spool.boot += chance.randint(0, 1)
                     spool.reopen()
-            books = look(spool)
-            assert (books.received, books.backlog) == (stored + refused, stored - done)
-            assert books.delivered == done - lost
+            totals = look(spool)
+            assert (totals.received, totals.backlog) == (stored + refused, stored - done)
+            assert totals.delivered == done - lost
     finally:
         spool.crash()
 

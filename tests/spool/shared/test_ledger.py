@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from spool.format.scan import digest_address
 from spool.format.wire import REASONS
 from spool.layout import copy_of_ledger
-from spool.shared.ledger import TOPIC_ROWS, Ledger, LedgerCopy, add, read_books, read_ledger
+from spool.shared.ledger import TOPIC_ROWS, Ledger, LedgerCopy, add, read_ledger, read_totals
 from spool.storage.ab_slots import BANKS_BYTES
 from tests.spool.fixture import SpoolFixture
 
@@ -177,7 +177,7 @@ def test_power_loss_takes_no_more_than_was_not_copied(
     lose_sectors(path, blank, seed)
     lose_sectors(copy_of_ledger(path), synced, seed + 1)
     copy.close()
-    found, _ = read_books(path)
+    found, _ = read_totals(path)
     assert known <= found <= len(copies)
     again = Ledger(path)
     assert again.burst == found
