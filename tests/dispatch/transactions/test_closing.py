@@ -1,6 +1,6 @@
 """Closing transactional tasks over the embedded Kafka: their deliveries are known, the last record is ours.
 
-Only real brokers can show that a fenced producer cannot commit (tests/real_kafka/test_lanes.py).
+Only real brokers show that a fenced producer cannot commit (tests/real_kafka/test_transactional_tasks.py).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ClosingFixture:
         self._others.produce("bruce-progress", record, key)
         assert self._others.flush(30) == 0
 
-    def close_lanes(self, names: int, epoch: int) -> dict[str, Found]:
+    def close_tasks(self, names: int, epoch: int) -> dict[str, Found]:
         return Closing(self.options, self.topic, UUID, self.by, TransactionalTasks(names, epoch)).run()
 
     def last(self) -> dict[str, Progress]:
@@ -86,10 +86,10 @@ def told(progress: Progress) -> list[int]:
     return sorted(int(s) for block in progress.delivered for s in block.sequences())
 
 
-def test_each_lane_ends_with_a_record_of_ours(fixture: ClosingFixture) -> None:
+def test_each_task_ends_with_a_record_of_ours(fixture: ClosingFixture) -> None:
     """Used or not, of the next epoch, and with all that it had delivered; the daemon's own stays as it is."""
     fixture.write(BEYOND, 1, 6, 20)
-    found = fixture.close_lanes(2, 5)
+    found = fixture.close_tasks(2, 5)
     assert {key: told(one.progress) for key, one in found.items()} == {
         OWN: [1, 2],
         FRESH: [],
@@ -109,10 +109,10 @@ def test_each_lane_ends_with_a_record_of_ours(fixture: ClosingFixture) -> None:
 
 def test_closing_twice_changes_nothing(fixture: ClosingFixture) -> None:
     """A task that dies after the closing leaves its successor everything."""
-    fixture.close_lanes(2, 5)
+    fixture.close_tasks(2, 5)
     again = ClosingFixture.__new__(ClosingFixture)
     again.__dict__ |= fixture.__dict__ | {"by": deliverer()}
-    found = again.close_lanes(2, 5)
+    found = again.close_tasks(2, 5)
     assert (told(found[USED].progress), told(found[FRESH].progress)) == ([10, 11], [])
     assert again.last()[USED].by == again.by
 
@@ -131,7 +131,7 @@ def test_a_task_that_slips_in_is_closed_again(
         write(self, record)
 
     monkeypatch.setattr(Closing, "_write", late)
-    found = fixture.close_lanes(2, 5)
+    found = fixture.close_tasks(2, 5)
     assert told(found[USED].progress) == [10, 11, 12, 13, 14]
     last = fixture.last()[USED]
     assert (last.by, last.number, last.generation) == (fixture.by, 6, 6)
@@ -139,6 +139,6 @@ def test_a_task_that_slips_in_is_closed_again(
 
 def test_it_ends_when_told_to(fixture: ClosingFixture) -> None:
     """A daemon that is stopped does not wait for hundreds of transactional tasks."""
-    lanes = Closing(fixture.options, fixture.topic, UUID, fixture.by, TransactionalTasks(2, 5))
+    closing = Closing(fixture.options, fixture.topic, UUID, fixture.by, TransactionalTasks(2, 5))
     with pytest.raises(Unreachable, match="asked to stop"):
-        lanes.run(lambda: True)
+        closing.run(lambda: True)

@@ -48,7 +48,7 @@ class Notebook:
     def __init__(self) -> None:
         self.place: ProgressPosition | None = None
         self.begun: list[Begun] = []
-        self.lanes: TransactionalTasks | None = None
+        self.tasks: TransactionalTasks | None = None
         self.epoch: int | None = None
         self.generation = 0
         self.committed_ones: list[int] = []
@@ -284,7 +284,7 @@ def overtake(first: ExactlyOnceFixture) -> ExactlyOnceFixture:
     return second
 
 
-def test_who_is_overtaken_follows_until_the_lane_is_closed(kafka: EmbeddedKafka) -> None:
+def test_who_is_overtaken_follows_until_the_task_is_closed(kafka: EmbeddedKafka) -> None:
     """Its messages in flight are open again; it sends nothing, and reads the last record of the other."""
     first = of_a_task(kafka)
     second = overtake(first)

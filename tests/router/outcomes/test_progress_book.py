@@ -143,23 +143,23 @@ def test_dead_letters_are_discards_to_a_successor(fixture: ProgressFixture) -> N
 def test_closed_lanes_are_delivered_and_forgotten_once_that_is_marked(fixture: ProgressFixture) -> None:
     """Their file stays until the marks have it; a damaged file's number is not believed."""
     write_transactional_tasks(fixture.spool.layout, TransactionalTasks(3, 8))
-    assert fixture.book.lanes == TransactionalTasks(3, 8)
+    assert fixture.book.tasks == TransactionalTasks(3, 8)
     records = [fixture.book.progress(1, BY, np.array([n, 70 + n]), []) for n in (3, 4)]
     fixture.reopen()
     assert fixture.book.recover(Begun(None, PLACE, records)) == ""
     assert not {3, 4, 73, 74} & set(fixture.open_ones())
     assert told(fixture.book.progress(2, BY, np.array([60]), [])) == [3, 4, 60, 73, 74]
-    assert fixture.book.lanes == TransactionalTasks(3, 8)
+    assert fixture.book.tasks == TransactionalTasks(3, 8)
     fixture.write_down()
     fixture.book.progress(2, BY, np.array([60]), [])
-    assert fixture.book.lanes is None
+    assert fixture.book.tasks is None
     for damage in (b"", b"x" * 40):
-        fixture.spool.layout.lanes.write_bytes(damage)
-        assert fixture.book.lanes == TransactionalTasks(0, 0)
+        fixture.spool.layout.transactional_tasks.write_bytes(damage)
+        assert fixture.book.tasks == TransactionalTasks(0, 0)
     # TransactionalTasks that delivered nothing leave nothing to be marked.
     fixture.book.recover(Begun(None, PLACE, []))
     fixture.book.progress(2, BY, np.array([60]), [])
-    assert fixture.book.lanes is None
+    assert fixture.book.tasks is None
 
 
 def test_marks_that_are_older_stop_it(fixture: ProgressFixture) -> None:
