@@ -49,7 +49,7 @@ from spool.format.segment_format import (
 )
 from spool.format.segment_format import HEAD_BYTES as FRAME_HEAD_BYTES
 from spool.format.wire import REASONS, Reason, load_be16, reason_name
-from spool.index.log_end import Footer, Place, behind, committed_end, read_footer
+from spool.index.log_end import CommittedEnd, Footer, behind, committed_end, read_footer
 from spool.layout import SENT, SPARE, Layout
 from spool.native.kernel import interprets, kernel
 from spool.native.memory import address_of, load_i64, load_u8, load_u16, load_u32, store_u32
@@ -95,7 +95,7 @@ class FrameTable:
         """Count a run of good frames; skip those that are counted already."""
         raise NotImplementedError
 
-    def read_frames(self, path: Path, known: Place | None = None, *, zeros: bool = True) -> None:
+    def read_frames(self, path: Path, known: CommittedEnd | None = None, *, zeros: bool = True) -> None:
         """Count the frames of a segment behind the last burst, also past damage. Raises BadSpool, OSError.
 
         `known`: the end that a live keeper has committed; the frames up to it are counted already. `zeros`:
@@ -236,7 +236,9 @@ class SenderTable:
             self._slots = None
 
 
-def _read_behind(layout: Layout, count: SenderCount, *, sealed: bool, known: Place | None = None) -> bool:
+def _read_behind(
+    layout: Layout, count: SenderCount, *, sealed: bool, known: CommittedEnd | None = None
+) -> bool:
     """Count the frames of segments, all or only the sealed ones, behind the last burst and behind `known`.
 
     False when a segment was not found by the name that it was listed under: it was renamed, or is counted.
@@ -252,7 +254,9 @@ def _read_behind(layout: Layout, count: SenderCount, *, sealed: bool, known: Pla
     return whole
 
 
-def _list_behind(layout: Layout, burst: int, known: Place | None, *, sealed: bool) -> tuple[list[Path], bool]:
+def _list_behind(
+    layout: Layout, burst: int, known: CommittedEnd | None, *, sealed: bool
+) -> tuple[list[Path], bool]:
     """The segments with frames behind a burst, in order, and whether each of them could be opened."""
     found, whole = list[Path](), True
     for path in reversed(list_files(layout)):
@@ -272,7 +276,7 @@ def _list_behind(layout: Layout, burst: int, known: Place | None, *, sealed: boo
     return found[::-1], whole
 
 
-def _is_counted(burst: int, path: Path, fd: int, footer: Footer | None, known: Place | None) -> bool:
+def _is_counted(burst: int, path: Path, fd: int, footer: Footer | None, known: CommittedEnd | None) -> bool:
     """Whether all frames of a segment are counted."""
     if footer:
         return int(footer[0]["burst"]) <= burst
@@ -286,7 +290,7 @@ def _is_counted(burst: int, path: Path, fd: int, footer: Footer | None, known: P
         return False  # the read that follows says what is wrong with it
 
 
-def _scan_heads_behind(layout: Layout, count: SenderCount, known: Place) -> bool:
+def _scan_heads_behind(layout: Layout, count: SenderCount, known: CommittedEnd) -> bool:
     """Count committed frames behind the last burst by a head scan; False when some were left out.
 
     `known`: the end that a live keeper has committed.
@@ -306,7 +310,7 @@ def _scan_heads_behind(layout: Layout, count: SenderCount, known: Place) -> bool
     return True
 
 
-def _segments_behind(layout: Layout, burst: int, known: Place) -> list[tuple[Path, Record, int]]:
+def _segments_behind(layout: Layout, burst: int, known: CommittedEnd) -> list[tuple[Path, Record, int]]:
     """(path, header, last burst) of the segments with frames behind a burst, up to `known`, in order."""
     number, last = known[0], int(known[1][BURST])
     found: list[tuple[Path, Record, int]] = []

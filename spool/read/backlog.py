@@ -70,7 +70,7 @@ class Oldest(NamedTuple):
     """ns since the epoch."""
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """The end of the log."""
 
     number: int
@@ -92,7 +92,7 @@ class Waiting(NamedTuple):
     """False: marks exist, and cannot be read; messages that they call delivered count as waiting."""
     low_watermark: int
     """No message below this sequence waits."""
-    end: Place
+    end: LogPosition
     """Of the log."""
     discarded: Counts
     """Messages that were discarded after acceptance, by topic."""
@@ -160,7 +160,7 @@ class Backlog:
             more, first = self._read_unnamed(path)
             counts.update(more)
             oldest = oldest or first
-        end = Place(int(live.header["number"]) if live else 0, int(tail[POSITION]), int(tail[SEQUENCE]))
+        end = LogPosition(int(live.header["number"]) if live else 0, int(tail[POSITION]), int(tail[SEQUENCE]))
         return Waiting(dict(counts.most_common()), estimated, oldest, marked, low_watermark, end, discarded)
 
     def _outcomes(self) -> tuple[bool, int, Bitmaps, Counts]:
@@ -311,7 +311,7 @@ class Arrivals:
         self._segment_list = SegmentList(layout)
         self._reader, self._begun = Reader(self._segment_list, Topics.of_reader()), False
 
-    def count(self, end: Place) -> Counts:
+    def count(self, end: LogPosition) -> Counts:
         """Messages since the last call, up to `end`; a later call counts those in unnamed segments.
 
         Those in segments that were removed meanwhile are not counted.
@@ -332,7 +332,7 @@ class Arrivals:
         self._reader.damage.clear()
         return counts + sums.by_name()
 
-    def _whole_segment(self, end: Place) -> Counts | None:
+    def _whole_segment(self, end: LogPosition) -> Counts | None:
         """The footer's counts, when a whole segment is next, and it has any: after hours without a look."""
         segments, first = self._segment_list.segments, self._reader.sequence
         at = self._segment_list.at(first)
