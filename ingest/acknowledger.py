@@ -43,7 +43,7 @@ from spool.format.batch import Topics
 from spool.format.wire import MAX_DATAGRAM_BYTES, Reason, check
 from spool.index.segment_list import SegmentList
 from spool.layout import Layout
-from spool.marks.outcomes import DELIVERED, OPEN, UNTOLD, OutcomeReader, open_fates
+from spool.marks.outcomes import DELIVERED, OPEN, UNTOLD, OutcomeReader, open_outcomes
 from spool.native.digest import digest
 from spool.native.memory import address_of
 from spool.options import WhenFull
@@ -147,7 +147,7 @@ class Acknowledger:
         """By sequence: requests to answer when delivered."""
         self._of: dict[int, dict[int, None]] = {}
         """Their sequences by uid."""
-        self._fates: OutcomeReader | None = None
+        self._outcomes: OutcomeReader | None = None
         self._inode, self._looked = 0, 0.0
         self._outbox = Outbox(receiver)
         self._counted = self._words()[REPLIED : DROPPED + 1].copy()
@@ -191,8 +191,8 @@ class Acknowledger:
         self._outbox.close()
         self._onward.close()
         self._reader.close()
-        if self._fates:
-            self._fates.close()
+        if self._outcomes:
+            self._outcomes.close()
 
     def _wait(self) -> None:
         """Until something comes, or the next look at the marks is due."""
@@ -359,18 +359,18 @@ class Acknowledger:
         """Answer for what is resolved by now."""
         if not self._synced or not self._open_fates():
             return
-        assert self._fates
+        assert self._outcomes
         sequences = np.fromiter(self._synced, np.int64, len(self._synced))
-        fates = self._fates.of(sequences)
-        for row in np.flatnonzero(fates != OPEN).tolist():
-            sequence, fate = int(sequences[row]), int(fates[row])
+        outcomes = self._outcomes.of(sequences)
+        for row in np.flatnonzero(outcomes != OPEN).tolist():
+            sequence, outcome = int(sequences[row]), int(outcomes[row])
             request = self._let_go(sequence)
-            if fate == DELIVERED:
+            if outcome == DELIVERED:
                 self._answer(request, Status.DELIVERED, sequence=sequence)
-            elif fate == UNTOLD:
+            elif outcome == UNTOLD:
                 self._answer(request, Status.UNKNOWN, sequence=sequence)
             else:
-                self._answer(request, Status.DISCARDED, sequence=sequence, reason=fate)
+                self._answer(request, Status.DISCARDED, sequence=sequence, reason=outcome)
 
     def _open_fates(self) -> bool:
         """Read the marks that are there now: a deliverer that cannot read them begins others."""
@@ -378,12 +378,12 @@ class Acknowledger:
             inode = (self._layout.delivery / "data.mdb").stat().st_ino
         except FileNotFoundError:
             return False
-        if self._fates and inode != self._inode:
-            self._fates.close()
-            self._fates = None
-        if not self._fates:
-            self._fates, self._inode = open_fates(self._layout), inode
-        return self._fates is not None
+        if self._outcomes and inode != self._inode:
+            self._outcomes.close()
+            self._outcomes = None
+        if not self._outcomes:
+            self._outcomes, self._inode = open_outcomes(self._layout), inode
+        return self._outcomes is not None
 
     # -- answering --------------------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ class Layout:
         return self.delivery / "grant"
 
     @property
-    def lanes(self) -> Path:
+    def transactional_tasks(self) -> Path:
         return self.delivery / "lanes"
 
     @property

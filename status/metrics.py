@@ -70,7 +70,7 @@ class _Look(Collector):
         yield _gauge(
             "bruce_start_time_seconds", "When the daemon was started.", self._health.started_ns / 1e9
         )
-        yield from _books(self._figures)
+        yield from _totals(self._figures)
         yield from _senders(self._figures)
         yield from _inputs(self._figures)
         yield from _health(self._figures)
@@ -87,7 +87,7 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value)
 
 
-def _books(figures: Figures) -> Iterator[Metric]:
+def _totals(figures: Figures) -> Iterator[Metric]:
     seen = figures.report.snapshot
     yield CounterMetricFamily("bruce_messages_received", "Datagrams that senders sent.", seen.received)
     yield CounterMetricFamily("bruce_messages_delivered", "Messages that Kafka acknowledged.", seen.delivered)

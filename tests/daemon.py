@@ -35,7 +35,7 @@ from cli.status.snapshot import ROLES, list_workers, take_snapshot
 from spool.shared.state import WORKER_WORDS, Field, read_shared_state
 from spool.storage.ownership import believed
 from status.report import Snapshot
-from tests.nursery import Born, nursery
+from tests.nursery import ForkedDaemon, nursery
 
 START_S = 120.0
 """To accept messages: once on a machine the kernels are compiled."""
@@ -95,7 +95,7 @@ class RunningBruce:
             "BRUCE_RUNTIME_DIRECTORY": str(self.runtime),
             "BRUCE_CONFIG": str(self.config),
         }
-        self._process: subprocess.Popen[bytes] | Born | None = None
+        self._process: subprocess.Popen[bytes] | ForkedDaemon | None = None
         self._tables: dict[str, dict[str, object]] = {
             "ingest": {"datagram_socket": str(self.socket)},
             "spool": {

@@ -64,9 +64,9 @@ class Nursery:
         """Whether a daemon forked here, with these variables, equals one that the caller would start."""
         return _imported(environ) == self._environ and _network("thread-self") == self._network
 
-    def start(self, environ: Mapping[str, str], config: Path, log: Path) -> Born:
+    def start(self, environ: Mapping[str, str], config: Path, log: Path) -> ForkedDaemon:
         """Start a daemon."""
-        return Born(self, self.ask("start", dict(environ), str(config), str(log)))
+        return ForkedDaemon(self, self.ask("start", dict(environ), str(config), str(log)))
 
     def ask(self, *order: object) -> Any:
         """Have something done."""
@@ -82,7 +82,7 @@ class Nursery:
         self._process.communicate(timeout=60)
 
 
-class Born:
+class ForkedDaemon:
     """A daemon, as subprocess.Popen has it."""
 
     def __init__(self, nursery: Nursery, pid: int) -> None:

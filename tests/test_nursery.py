@@ -41,9 +41,9 @@ def test_how_it_ends(tmp_path: Path) -> None:
 def test_daemons_die_with_it(tmp_path: Path) -> None:
     """As when the run of the tests is killed."""
     own, bruce = Nursery(), RunningBruce(tmp_path, "127.0.0.1:1")
-    born = own.start(bruce.environ, bruce.config, bruce.log)
+    forked = own.start(bruce.environ, bruce.config, bruce.log)
     bruce.await_true(bruce.socket.exists)
-    daemon = psutil.Process(born.pid)
+    daemon = psutil.Process(forked.pid)
     family = [daemon, *daemon.children()]
     own.close()
     bruce.await_true(lambda: not any(map(alive, family)))

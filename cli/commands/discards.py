@@ -68,7 +68,7 @@ def discards(
     Counts are those since the spool began, with --from, too: when each message was discarded is not kept.
     """
     from cli.inspect.discards import as_document, list_discards, newest, user_name
-    from cli.inspect.records import parse_place
+    from cli.inspect.records import parse_bound
     from cli.terminal.output import say, show_json, show_rows, terminal
     from spool.format.wire import Reason, reason_name
     from spool.native.kernel import interpret_at_first
@@ -78,7 +78,7 @@ def discards(
     if unknown := reasons - {reason_name(known) for known in Reason}:
         raise BadArgument(f"there is no reason {min(unknown)!r}; bruce-spool(5) has them all")
     names = frozenset(name.encode(errors="surrogateescape") for name in topic or ())
-    start = parse_place("--from", since, time.time_ns()) if since else None
+    start = parse_bound("--from", since, time.time_ns()) if since else None
     if start and not start.is_time:
         raise BadArgument(f"--from {since}: expected a time, such as 2026-03-01T12:00:00 or -2h")
     directory = configured_spool(spool, config)

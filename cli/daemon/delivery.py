@@ -44,7 +44,8 @@ TELL_S = 0.2
 REST_S = 1.0
 """Longest sleep while nothing waits."""
 
-Place = Callable[[], tuple[int, int]]
+ReadCommittedEnd = Callable[[], tuple[int, int]]
+"""Gives (segment number, offset) of the end of what is committed."""
 
 
 class Waits(NamedTuple):
@@ -126,7 +127,7 @@ class Delivery:
         spool: bytes,
         config: Config,
         *,
-        committed: Place,
+        committed: ReadCommittedEnd,
         bell: int,
         report: Report,
         give_up: Callable[[], int] | None = None,

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cli.config.config import Config
-from cli.daemon.delivery import Delivery, Orders, Place, Progress, Report
+from cli.daemon.delivery import Delivery, Orders, Progress, ReadCommittedEnd, Report
 from cli.daemon.delivery_log import DeliveryLog, room_left
 from cli.status.snapshot import ROLES
 from dispatch.errors import DispatchError
@@ -63,7 +63,7 @@ class DeliveryWorker:
         identity: Identity,
         config: Config,
         *,
-        committed: Place,
+        committed: ReadCommittedEnd,
         bell: int,
         report: Report,
         give_up: Callable[[], int],

@@ -32,7 +32,7 @@ from spool.index.index import read_committed
 from spool.index.segment_list import SegmentList
 from spool.layout import Layout
 from spool.marks.marks import Marks
-from spool.marks.outcomes import DELIVERED, OPEN, UNTOLD, fates_now
+from spool.marks.outcomes import DELIVERED, OPEN, UNTOLD, outcomes_now
 from spool.read.files import Located
 from spool.words import counted, reason_in_words
 
@@ -43,7 +43,7 @@ VERSION = 1
 _WIDTH = 16
 """Bytes on a line of the dump."""
 _ASCII = bytes(byte if byte in range(0x20, 0x7F) else ord(".") for byte in range(256))
-_FATES = {
+_OUTCOMES = {
     "waiting": "not yet: it waits for its turn, or for Kafka",
     "delivered": "yes: Kafka has acknowledged it",
     "discarded": "no: it was discarded, {reason}",
@@ -63,7 +63,7 @@ class Message:
 
     found: Located
     committed: bool | None
-    fate: int | None
+    outcome: int | None
     """As spool.marks.marks has it; None: there are no marks to ask."""
     choice: Choice
     records: list[RecordPosition] | None = None
@@ -95,12 +95,12 @@ def describe(found: Located, layout: Layout | None, config: Config) -> Message:
     Raises BadPartitioner.
     """
     batch, row = found.batch, found.row
-    fates = None if layout is None else fates_now(layout, batch.sequence[row : row + 1])
+    outcomes = None if layout is None else outcomes_now(layout, batch.sequence[row : row + 1])
     topic = batch.topics.names[int(batch.topic[row])]
     return Message(
         found,
         _is_committed(found, layout),
-        None if fates is None else int(fates[0]),
+        None if outcomes is None else int(outcomes[0]),
         explain(batch, row, config.partitioners, _history(layout, topic), config.dispatch.partitioner),
     )
 
@@ -132,21 +132,21 @@ def _history(layout: Layout | None, topic: bytes) -> list[tuple[int, int]]:
         marks.close()
 
 
-def fate_name(fate: int | None) -> tuple[str, str | None]:
+def outcome_name(outcome: int | None) -> tuple[str, str | None]:
     """(what became of it, the reason of a discard)."""
-    if fate is None or fate == UNTOLD:
+    if outcome is None or outcome == UNTOLD:
         return "unknown", None
-    if fate == OPEN:
+    if outcome == OPEN:
         return "waiting", None
-    if fate == DELIVERED:
+    if outcome == DELIVERED:
         return "delivered", None
-    return "dead_lettered" if fate & DEAD_LETTERED else "discarded", reason_name(fate)
+    return "dead_lettered" if outcome & DEAD_LETTERED else "discarded", reason_name(outcome)
 
 
 def to_json(message: Message, *, values: bool) -> dict[str, Any]:
     """The document above."""
     found, choice = message.found, message.choice
-    fate, reason = fate_name(message.fate)
+    outcome, reason = outcome_name(message.outcome)
     records = message.records
     return {
         "version": VERSION,
@@ -166,7 +166,7 @@ def to_json(message: Message, *, values: bool) -> dict[str, Any]:
         },
         "place": found.row,
         "committed": message.committed,
-        "fate": fate,
+        "fate": outcome,
         "reason": reason,
         **as_object(found.batch, found.row, values=values),
         "datagram_bytes": int(found.batch.datagram_bytes[found.row]),
@@ -183,7 +183,7 @@ def page(message: Message, *, values: bool) -> Iterator[str]:
     """Lines of text."""
     found = message.found
     batch, row, head = found.batch, found.row, found.head
-    fate, reason = fate_name(message.fate)
+    outcome, reason = outcome_name(message.outcome)
     facts = {
         "message": f"{message.sequence} of spool {uuid.UUID(bytes=message.spool)}",
         "received": _received(message),
@@ -191,7 +191,7 @@ def page(message: Message, *, values: bool) -> Iterator[str]:
         "frame": f"at byte {found.offset:,}, message {row + 1} of {head['count']}, "
         f"xxh3 {int(head['digest']):016x}, verified",
         "committed": _COMMITTED[message.committed],
-        "delivered": _FATES[fate].format(reason=reason and reason_in_words(reason)),
+        "delivered": _OUTCOMES[outcome].format(reason=reason and reason_in_words(reason)),
         "topic": topic_name(batch.topics.names[int(batch.topic[row])]),
         "partition": _partition(message),
         **_kafka(message),

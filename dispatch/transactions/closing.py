@@ -86,7 +86,7 @@ class Closing:
                 raise Unreachable(int(Code.DESTROY), "it was asked to stop")
             do(one)
 
-        with ThreadPoolExecutor(AT_ONCE, "lanes") as threads:
+        with ThreadPoolExecutor(AT_ONCE, "tasks") as threads:
             deque(threads.map(work, those), 0)
 
     def _fence(self, name: str) -> Producer:

@@ -103,7 +103,7 @@ class Book(Protocol):
         """The position where the last record was looked for."""
 
     @property
-    def lanes(self) -> TransactionalTasks | None:
+    def tasks(self) -> TransactionalTasks | None:
         """The transactional tasks of jobs that are to be closed; None: none are, or they are not ours."""
 
     @property
@@ -272,8 +272,8 @@ class ExactlyOnce(Pool):
 
     def _begin(self, *, fenced: bool = False) -> None:
         self.phase = Phase.BEGINNING
-        lanes = self._book.lanes
-        closing = Closing(self._options, self._topic, self._spool, self._by, lanes) if lanes else None
+        tasks = self._book.tasks
+        closing = Closing(self._options, self._topic, self._spool, self._by, tasks) if tasks else None
         self._runner.begin(self._book.place, self._by, self._number, closing, fenced=fenced)
 
     def _open(self) -> None:

@@ -146,11 +146,11 @@ def recover(options: DispatchOptions, lease: DeliveryLease, segments: Segments) 
     Waits until the transaction of a daemon that died times out, and PATIENCE_S for a Kafka that is away.
     Raises Unreachable, and JobFailed when Kafka knows more than marks that were restored from a backup.
     """
-    name, lanes = transactional_id(lease.spool), read_transactional_tasks(lease.layout)
+    name, tasks = transactional_id(lease.spool), read_transactional_tasks(lease.layout)
 
     def ask(topic: ProgressTopic) -> dict[str, Found]:
-        if lanes:
-            return Closing(options, topic, lease.spool, deliverer(), lanes).run()
+        if tasks:
+            return Closing(options, topic, lease.spool, deliverer(), tasks).run()
         return topic.read_family()[0]
 
     with open_topic(options, name) as topic:
@@ -164,7 +164,7 @@ def recover(options: DispatchOptions, lease: DeliveryLease, segments: Segments) 
         reasons[np.isin(found, letters.sequences())] = letters.reason | DEAD_LETTERED
     if len(found):
         write_outcomes(lease.outcomes, "recovered", lease.spool, found, reasons)
-    write_transactional_tasks(lease.layout, TransactionalTasks(0, epoch_of(family.values(), name, lanes)))
+    write_transactional_tasks(lease.layout, TransactionalTasks(0, epoch_of(family.values(), name, tasks)))
     return found
 
 
@@ -175,11 +175,11 @@ def announce(lease: DeliveryLease, routes: Routes) -> int:
     """
     names = max((len(mask) for mask in routes.available.values()), default=0)
     known = read_transactional_tasks(lease.layout) or TransactionalTasks(0, 0)
-    lanes = TransactionalTasks(max(names, known.names), known.epoch + 1)
-    write_transactional_tasks(lease.layout, lanes)
+    tasks = TransactionalTasks(max(names, known.names), known.epoch + 1)
+    write_transactional_tasks(lease.layout, tasks)
     # After the write: a daemon that takes delivery back announces that before it reads the file.
     lease.check()
-    return lanes.epoch
+    return tasks.epoch
 
 
 def find_starts(options: DispatchOptions) -> Sequence[int]:

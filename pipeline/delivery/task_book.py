@@ -57,7 +57,7 @@ def present(delivered: Sequence[Runs], segments: Segments) -> npt.NDArray[np.int
 class TaskBook:
     """The book of one name, for one task."""
 
-    lanes = None
+    tasks = None
     """A task closes none."""
 
     def __init__(

@@ -51,7 +51,7 @@ class ProgressBook:
         return ProgressPosition(*self._acks.progress) if self._acks.progress else None
 
     @property
-    def lanes(self) -> TransactionalTasks | None:
+    def tasks(self) -> TransactionalTasks | None:
         """The transactional tasks of jobs, which may have delivered what no file says."""
         return read_transactional_tasks(self._layout)
 
@@ -78,7 +78,7 @@ class ProgressBook:
         self._acks.note_progress(*begun.place)
         return ""
 
-    def _forget_lanes(self) -> None:
+    def _forget_tasks(self) -> None:
         """Remove the file of transactional tasks, once they are closed and all they delivered is marked."""
         if self._closed_by is None or self._closed_by > self._acks.generation:
             return
@@ -102,7 +102,7 @@ class ProgressBook:
         """The record of a transaction that delivers these, some of them as dead letters."""
         while self._unmarked and self._unmarked[0].generation <= self._acks.generation:
             self._unmarked.popleft()
-        self._forget_lanes()
+        self._forget_tasks()
         before = [runs for unmarked in self._unmarked for runs in unmarked.delivered]
         delivered = merge([*before, *self._runs(sequences)])
         posted = [letter for unmarked in self._unmarked for letter in unmarked.letters]

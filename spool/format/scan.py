@@ -100,7 +100,7 @@ class Scan:
         size = os.fstat(fd).st_size
         self.limit = size if limit is None else min(limit, size)
         self.stopped = END
-        self.vouched = NOWHERE
+        self.committed = NOWHERE
         """A live keeper has verified everything below this offset (spool.index.log_end)."""
         self._digest = 0 if keyless else digest_address()
         self._links: Links | None = None
@@ -127,7 +127,7 @@ class Scan:
         keeper only holes that begin below its committed end are passed over. Raises like `next`.
         """
         before = self.tail.copy()
-        sure = 0 if self.tail[KEY] == OLD_KEYS.key else self.vouched
+        sure = 0 if self.tail[KEY] == OLD_KEYS.key else self.committed
         chunk = self._next(sure, zeros=zeros)
         if chunk is None or not len(chunk.holes) or self._stays(chunk):
             return chunk
@@ -187,12 +187,12 @@ class Scan:
 
     @property
     def ended(self) -> bool:
-        """Whether the log ends at the tail: zeros follow, and a live keeper vouches for all before them."""
-        return self.stopped == END and int(self.tail[POSITION]) >= self.vouched
+        """Whether the log ends at the tail: zeros follow, and a live keeper has committed all before them."""
+        return self.stopped == END and int(self.tail[POSITION]) >= self.committed
 
     def is_being_stored(self) -> bool:
         """Whether the frame behind the tail, which did not verify, verifies a moment later."""
-        if self.stopped == END or int(self.tail[POSITION]) < self.vouched:
+        if self.stopped == END or int(self.tail[POSITION]) < self.committed:
             return False
         before = self.tail.copy()
         for _ in range(_LOOKS):

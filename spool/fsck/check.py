@@ -28,7 +28,7 @@ from spool.fsck.metadata_check import MetadataCheck
 from spool.index.identity import IDENTITY_BYTES, read_identity
 from spool.index.log_end import EPOCH
 from spool.layout import SENT, SPARE, Layout, parse_name
-from spool.marks.outcomes import DELIVERED, OPEN, fates_now
+from spool.marks.outcomes import DELIVERED, OPEN, outcomes_now
 from spool.storage.disk import read_text
 from spool.storage.parallel import in_order
 from spool.words import counted
@@ -73,12 +73,12 @@ def look_up(layout: Layout, groups: Sequence[Ranges]) -> list[Resolved]:
     if not 0 < sum(sizes) <= _MOST:
         return [Resolved(size, 0, 0) for size in sizes]
     try:
-        fates = fates_now(layout, _each(np.concatenate(groups)))
+        outcomes = outcomes_now(layout, _each(np.concatenate(groups)))
     except SpoolError:
-        fates = None
-    if fates is None:
+        outcomes = None
+    if outcomes is None:
         return [Resolved(size, 0, 0) for size in sizes]
-    parts = np.split(fates, np.cumsum(sizes)[:-1])
+    parts = np.split(outcomes, np.cumsum(sizes)[:-1])
     return [
         Resolved(len(part), int((part == DELIVERED).sum()), int(((part != DELIVERED) & (part != OPEN)).sum()))
         for part in parts
@@ -119,8 +119,8 @@ class Check:
     def _spool(self, layout: Layout) -> Iterator[Finding]:
         spool = read_identity(layout)
         yield from _identity(layout)
-        books = MetadataCheck(layout, spool)
-        yield from books.unreadable()
+        metadata = MetadataCheck(layout, spool)
+        yield from metadata.unreadable()
         for path in layout.list_strangers():
             yield damage(path, 0, Kind.UNREADABLE, "it is called as a segment, and is no file")
         before: Examination | None = None
@@ -140,7 +140,7 @@ class Check:
                 yield from _link(before, one)
             self.examined.append(one)
             before = None if one.unread else one
-        yield from books.against(self.examined)
+        yield from metadata.against(self.examined)
 
     def files(self, paths: Sequence[Path]) -> Iterator[Finding]:
         """Check segment files one by one, and links between consecutive ones. Raises FileNotFoundError."""

@@ -61,7 +61,7 @@ from spool.format.segment_format import (
 )
 from spool.fsck.finding import Finding, Kind, Severity, damage
 from spool.index.headers import Beginning, find_beginning
-from spool.index.log_end import EPOCH, Footer, last_footer, read_footer, tail_of_footer, vouched_up_to
+from spool.index.log_end import EPOCH, Footer, committed_up_to, last_footer, read_footer, tail_of_footer
 from spool.layout import Layout
 from spool.native.memory import address_of
 from spool.storage.disk import opened, read_at
@@ -185,7 +185,7 @@ class Examination:
             limit = int(footer[0]["end"]) if footer else os.fstat(fd).st_size
             scan = Scan(fd, tail, limit)
             if footer is None and self.header is not None:
-                scan.vouched = vouched_up_to(self.path, self.header)
+                scan.committed = committed_up_to(self.path, self.header)
             yield from self._frames(scan, contents)
             yield from self._others()
             self.tail, self._reached, self.end = tail, tail, int(tail[POSITION])
@@ -325,7 +325,7 @@ class Examination:
             at, fields = other[0], other[1][0]
             if at == fields["end"]:
                 return f"the footer is another segment's, behind which {fields['next_sequence']} follows"
-            return f"the footer stands at byte {at}, and says that the frames end at byte {fields['end']}"
+            return f"the footer is at byte {at}, and says that the frames end at byte {fields['end']}"
         size = os.fstat(fd).st_size
         ends = read_at(fd, len(FOOTER_END), max(0, size - len(FOOTER_END))) == FOOTER_END
         had = ends or read_at(fd, len(FOOTER_MAGIC), self.end) == FOOTER_MAGIC

@@ -232,7 +232,7 @@ def _plan(layout: Layout) -> list[Step]:
         *_placement(layout, spool),
         *_headers(layout),
         *_segments(layout, spool, check.examined),
-        *_books(layout, spool),
+        *_metadata(layout, spool),
     ]
     steps += _others(findings, steps)
     resolved = look_up(layout, [step.lost for step in steps])
@@ -272,7 +272,7 @@ def _apply(layout: Layout, mode: Mode) -> None:
         _write_anew(layout, mode)
     reach("repair.ordered")
     if mode is Mode.SKIP_DAMAGED:
-        for step in _books(layout, identity.spool):
+        for step in _metadata(layout, identity.spool):
             set_aside(layout, step.path, step.sentence)
             if step.path.parent == layout.delivery:
                 (layout.delivery / "lock.mdb").unlink(missing_ok=True)
@@ -426,7 +426,7 @@ def _end(layout: Layout, found: list[Found]) -> Iterator[Step]:
         yield Step(path, Action.EPOCH, Mode.TRUNCATE_TAIL, sentence, lost=missing)
 
 
-def _books(layout: Layout, spool: bytes) -> Iterator[Step]:
+def _metadata(layout: Layout, spool: bytes) -> Iterator[Step]:
     """Steps for marks, outcome files and a ledger that cannot be read."""
     if _are_damaged(layout):
         sentence = "the marks cannot be read: what only they call delivered is sent again"

@@ -63,7 +63,7 @@ NO_BOOT = bytes(16)
 _UNTOLD = ("boot", "created_ns")
 """Fields that follow from nothing else."""
 
-Place = tuple[bytes, int, Tail]
+SegmentStart = tuple[bytes, int, Tail]
 """Uuid of the spool, segment number, and the tail before the segment's first frame."""
 
 
@@ -96,13 +96,13 @@ def mend_headers(layout: Layout) -> None:
             write_at(file.fileno(), data, at)
             reach("recover.header")
             os.fsync(file.fileno())
-        log.error("%s had a damaged header; it was written anew", path)
+        log.error("%s had a damaged header; it was rewritten", path)
 
 
 def header_for(layout: Layout, pair: tuple[int, str]) -> bytes | None:
     """The header that a segment should have; None when it cannot be rebuilt."""
     path = layout.segment(*pair)
-    found = _place(layout, pair)
+    found = _start(layout, pair)
     if found is None:
         return None
     spool, number, before = found
@@ -165,7 +165,7 @@ def _header(path: Path) -> Record | None:
         return None
 
 
-def _place(layout: Layout, pair: tuple[int, str]) -> Place | None:
+def _start(layout: Layout, pair: tuple[int, str]) -> SegmentStart | None:
     """The place of a segment in the log."""
     named, path = layout.list_segments(), layout.segment(*pair)
     at, first = named.index(pair), pair[0]
@@ -185,7 +185,7 @@ def _place(layout: Layout, pair: tuple[int, str]) -> Place | None:
     return None if own is None else _alone(layout, path, own, first)
 
 
-def _alone(layout: Layout, path: Path, own: Beginning, first: int) -> Place | None:
+def _alone(layout: Layout, path: Path, own: Beginning, first: int) -> SegmentStart | None:
     """The place of a segment that has no other around it."""
     if not (spool := _uuid(layout)):
         return None
@@ -210,7 +210,7 @@ def _continues(tail: Tail, first: int) -> bool:
     return first in (goes_on, goes_on + 1) or (first > goes_on and first % EPOCH == 0)
 
 
-def _behind(path: Path) -> Place | None:
+def _behind(path: Path) -> SegmentStart | None:
     """The place behind a segment; None when its header cannot be read either."""
     header = _header(path)
     if header is None:
@@ -218,7 +218,7 @@ def _behind(path: Path) -> Place | None:
     return bytes(header["spool"]), int(header["number"]) + 1, end_of(LiveSegment(path, header)).tail
 
 
-def _beginning(before: Place, first: int) -> Place:
+def _beginning(before: SegmentStart, first: int) -> SegmentStart:
     spool, number, tail = before
     tail[SEQUENCE] = first
     return spool, number, tail

@@ -138,7 +138,7 @@ def tail_of_footer(header: Record, footer: Record) -> Tail:
     return tail
 
 
-def end_of(segment: LiveSegment, *, written: int = 0, known: Place | None = None) -> End:
+def end_of(segment: LiveSegment, *, written: int = 0, known: CommittedEnd | None = None) -> End:
     """Walk a segment to its last good frame.
 
     A crash leaves a torn frame, which is written over. Good frames behind a damaged one mean rot: nothing is
@@ -167,12 +167,12 @@ def end_of(segment: LiveSegment, *, written: int = 0, known: Place | None = None
     return End(tail, appendable=whole and current, damaged=not whole)
 
 
-def _scan_of(fd: int, segment: LiveSegment, known: Place | None) -> Scan:
+def _scan_of(fd: int, segment: LiveSegment, known: CommittedEnd | None) -> Scan:
     """A scan from the first frame on, or from the committed end of a live keeper."""
     number = int(segment.header["number"])
     scan = Scan(fd, known[1].copy() if known and known[0] == number else tail_at_start(segment.header))
     if known:
-        scan.vouched = behind(known, number)
+        scan.committed = behind(known, number)
     return scan
 
 
@@ -207,12 +207,12 @@ def next_epoch(sequence: int) -> int:
     return (sequence // EPOCH + 1) * EPOCH
 
 
-Place = tuple[int, Tail]
+CommittedEnd = tuple[int, Tail]
 """(segment number, tail) that is committed."""
 
 
-def vouched_for(layout: Layout) -> Place | None:
-    """The committed end; None without a live keeper that vouches for it."""
+def committed_end(layout: Layout) -> CommittedEnd | None:
+    """The committed end; None without a live keeper."""
     if not is_in_use(layout.index / "lock.mdb"):
         return None
     # Imported here: Spark executors have no LMDB, and never come here.
@@ -221,7 +221,7 @@ def vouched_for(layout: Layout) -> Place | None:
     return read_committed(layout.index)
 
 
-def vouched_entries(layout: Layout) -> list[Entry]:
+def committed_entries(layout: Layout) -> list[Entry]:
     """Frames at which to enter segments without a footer, in order; none without a live keeper."""
     if not is_in_use(layout.index / "lock.mdb"):
         return []
@@ -231,8 +231,8 @@ def vouched_entries(layout: Layout) -> list[Entry]:
     return found[1] if found else []
 
 
-def vouched_up_to(path: Path, header: Record) -> int:
-    """The offset up to which a live keeper vouches for a segment without a footer; else NOWHERE.
+def committed_up_to(path: Path, header: Record) -> int:
+    """The offset up to which a live keeper has committed a segment without a footer; else NOWHERE.
 
     `path`: of the file, which is in the spool's folder of segments.
     """
@@ -245,7 +245,7 @@ def vouched_up_to(path: Path, header: Record) -> int:
     return NOWHERE if known is None else behind(known, int(header["number"]))
 
 
-def behind(known: Place, number: int) -> int:
+def behind(known: CommittedEnd, number: int) -> int:
     """The committed end as an offset in segment `number`; NOWHERE in a segment before it."""
     if number == known[0]:
         return int(known[1][POSITION])

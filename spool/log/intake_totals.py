@@ -49,7 +49,7 @@ from spool.format.segment_format import (
 )
 from spool.format.segment_format import HEAD_BYTES as FRAME_HEAD_BYTES
 from spool.format.wire import REASONS, Reason, load_be16, reason_name
-from spool.index.log_end import Footer, Place, behind, read_footer, vouched_for
+from spool.index.log_end import CommittedEnd, Footer, behind, committed_end, read_footer
 from spool.layout import SENT, SPARE, Layout
 from spool.native.kernel import interprets, kernel
 from spool.native.memory import address_of, load_i64, load_u8, load_u16, load_u32, store_u32
@@ -95,7 +95,7 @@ class FrameTable:
         """Count a run of good frames; skip those that are counted already."""
         raise NotImplementedError
 
-    def read_frames(self, path: Path, known: Place | None = None, *, zeros: bool = True) -> None:
+    def read_frames(self, path: Path, known: CommittedEnd | None = None, *, zeros: bool = True) -> None:
         """Count the frames of a segment behind the last burst, also past damage. Raises BadSpool, OSError.
 
         `known`: the end that a live keeper has committed; the frames up to it are counted already. `zeros`:
@@ -108,7 +108,7 @@ class FrameTable:
             tail = known[1].copy() if known and known[0] == number else tail_at_start(header)
             scan = Scan(fd, tail, int(footer[0]["end"]) if footer else None)
             if known:
-                scan.vouched = behind(known, number)
+                scan.committed = behind(known, number)
             try:
                 while True:
                     while chunk := scan.over(zeros=zeros):
@@ -226,7 +226,7 @@ class SenderTable:
             self._saved, self._fails = self._count.burst, False
         except (OSError, SpoolFull) as error:
             if not self._fails:
-                log.warning("who sent how much cannot be written down: %s", error)
+                log.warning("cannot save the totals by uid: %s", error)
             self._fails = True
 
     def close(self) -> None:
@@ -236,7 +236,9 @@ class SenderTable:
             self._slots = None
 
 
-def _read_behind(layout: Layout, count: SenderCount, *, sealed: bool, known: Place | None = None) -> bool:
+def _read_behind(
+    layout: Layout, count: SenderCount, *, sealed: bool, known: CommittedEnd | None = None
+) -> bool:
     """Count the frames of segments, all or only the sealed ones, behind the last burst and behind `known`.
 
     False when a segment was not found by the name that it was listed under: it was renamed, or is counted.
@@ -252,7 +254,9 @@ def _read_behind(layout: Layout, count: SenderCount, *, sealed: bool, known: Pla
     return whole
 
 
-def _list_behind(layout: Layout, burst: int, known: Place | None, *, sealed: bool) -> tuple[list[Path], bool]:
+def _list_behind(
+    layout: Layout, burst: int, known: CommittedEnd | None, *, sealed: bool
+) -> tuple[list[Path], bool]:
     """The segments with frames behind a burst, in order, and whether each of them could be opened."""
     found, whole = list[Path](), True
     for path in reversed(list_files(layout)):
@@ -272,7 +276,7 @@ def _list_behind(layout: Layout, burst: int, known: Place | None, *, sealed: boo
     return found[::-1], whole
 
 
-def _is_counted(burst: int, path: Path, fd: int, footer: Footer | None, known: Place | None) -> bool:
+def _is_counted(burst: int, path: Path, fd: int, footer: Footer | None, known: CommittedEnd | None) -> bool:
     """Whether all frames of a segment are counted."""
     if footer:
         return int(footer[0]["burst"]) <= burst
@@ -286,7 +290,7 @@ def _is_counted(burst: int, path: Path, fd: int, footer: Footer | None, known: P
         return False  # the read that follows says what is wrong with it
 
 
-def _scan_heads_behind(layout: Layout, count: SenderCount, known: Place) -> bool:
+def _scan_heads_behind(layout: Layout, count: SenderCount, known: CommittedEnd) -> bool:
     """Count committed frames behind the last burst by a head scan; False when some were left out.
 
     `known`: the end that a live keeper has committed.
@@ -306,7 +310,7 @@ def _scan_heads_behind(layout: Layout, count: SenderCount, known: Place) -> bool
     return True
 
 
-def _segments_behind(layout: Layout, burst: int, known: Place) -> list[tuple[Path, Record, int]]:
+def _segments_behind(layout: Layout, burst: int, known: CommittedEnd) -> list[tuple[Path, Record, int]]:
     """(path, header, last burst) of the segments with frames behind a burst, up to `known`, in order."""
     number, last = known[0], int(known[1][BURST])
     found: list[tuple[Path, Record, int]] = []
@@ -330,7 +334,7 @@ def read_senders(layout: Layout) -> list[Sender]:
         if not burst and not _is_new(layout):
             return []
         count = SenderCount(burst, slot)
-        known = vouched_for(layout) if interprets() else None
+        known = committed_end(layout) if interprets() else None
         if known and not _scan_heads_behind(layout, count, known):
             known = None
         if _read_behind(layout, count, sealed=False, known=known):
@@ -475,7 +479,7 @@ def read_refused(layout: Layout) -> Refused:
                 except FileNotFoundError:
                     continue
                 except ReadFailed as error:
-                    log.warning("what was refused there is known by reason alone: %s", error)
+                    log.warning("discards of a segment are known by reason alone: %s", error)
                 break
         # A segment that was removed meanwhile is counted in the book, which was read before: read it again.
         if read_slot(layout.refused)[0] == book[0]:
@@ -497,7 +501,7 @@ def carry_over(layout: Layout, leaving: Sequence[int]) -> list[int]:
         try:
             read += found.read(layout.segment(first, suffix))
         except (BadSpool, OSError) as error:
-            log.warning("what a segment that goes has refused is known by reason alone: %s", error)
+            log.warning("the discards of a segment that is removed are known by reason alone: %s", error)
         if first in leaving:
             gone.append(first)
     if read:
@@ -514,7 +518,7 @@ def _write(layout: Layout, found: Refusals) -> None:
     except (SpoolFull, OSError) as error:
         if isinstance(error, OSError) and error.errno not in FULL:
             raise
-        log.warning("what segments that go have refused is known by reason alone: %s", error)
+        log.warning("the discards of segments that are removed are known by reason alone: %s", error)
     reach("retire.counted")
 
 

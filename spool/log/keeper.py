@@ -242,7 +242,7 @@ class Keeper:
         if self._options.keep_delivered_hours is not None:
             self._ages.save()
         self._copied_at = -math.inf
-        self._copy_books()
+        self._copy_totals()
         self._senders.close()
         if self._ledger:
             self._ledger.close()
@@ -260,7 +260,7 @@ class Keeper:
             self._committer.seal_one()
             if self._packer:
                 self._packer.step()
-            self._copy_books()
+            self._copy_totals()
             if self._history.due():
                 self._note_history()
         except OSError as error:
@@ -306,7 +306,7 @@ class Keeper:
     def _save_senders(self) -> None:
         self._senders.save(self._committed())
 
-    def _copy_books(self) -> None:
+    def _copy_totals(self) -> None:
         """Sync the totals kept beside the log, so that power loss takes at most COPY_S of them."""
         if time.monotonic() - self._copied_at < COPY_S:
             return

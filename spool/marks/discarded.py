@@ -152,13 +152,13 @@ KEY = struct.Struct(">QIH")
 _PLACE_BYTES = 12
 """The bytes of a key that name the chunk."""
 
-Place = tuple[SegmentInfo, int]
+SegmentChunk = tuple[SegmentInfo, int]
 """A segment, and a chunk in it."""
 
 
 def split(
     segments: Sequence[SegmentInfo], sequences: npt.NDArray[np.int64]
-) -> Iterator[tuple[Place, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+) -> Iterator[tuple[SegmentChunk, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
     """(place, bits in its chunk, which of `sequences`) of each chunk that holds any of them.
 
     Messages before the first segment are left out: their rows were removed with their segments.
@@ -210,7 +210,9 @@ def read_bits(
     return found[order], why[order]
 
 
-def reasons_of(txn: Any, table: Any, place: Place, bits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def reasons_of(
+    txn: Any, table: Any, place: SegmentChunk, bits: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
     """The reasons of messages, by their bits in a chunk; 0: not known to be discarded."""
     info, chunk = place
     found, prefix = np.zeros(len(bits), np.int64), KEY.pack(info.number, chunk, 0)[:_PLACE_BYTES]

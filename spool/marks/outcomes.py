@@ -58,7 +58,7 @@ class OutcomeReader(Marks):
 
     def of(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """By message: OPEN, DELIVERED, UNTOLD, or the Reason that it was discarded for."""
-        fates = np.full(len(sequences), OPEN, np.int64)
+        found = np.full(len(sequences), OPEN, np.int64)
         with self._env.begin() as txn:
             # The snapshot first: a row that is dropped in it belongs to a segment that is gone by now.
             self.segment_list.refresh()
@@ -66,11 +66,11 @@ class OutcomeReader(Marks):
             segments = self.segment_list.segments
             # Messages before the first segment, and not below the low watermark, have gone since the
             # snapshot: the next one will say so.
-            fates[below] = UNTOLD
+            found[below] = UNTOLD
             for place, bits, rows in split(segments, sequences):
                 resolved = below[rows] | (self._bits(txn, *place)[bits] > 0)
-                fates[rows[resolved]] = reasons_of(txn, self._db[b"gone"], place, bits[resolved])
-        return fates
+                found[rows[resolved]] = reasons_of(txn, self._db[b"gone"], place, bits[resolved])
+        return found
 
     def _bits(self, txn: Any, info: SegmentInfo, chunk: int) -> npt.NDArray[np.uint8]:
         """uint8[CHUNK_MESSAGES]: 1 where a message of this chunk is resolved."""
@@ -81,37 +81,37 @@ class OutcomeReader(Marks):
         return np.unpackbits(np.frombuffer(row, np.uint8, CHUNK_BYTES), bitorder="little")
 
 
-def open_fates(layout: Layout) -> OutcomeReader | None:
+def open_outcomes(layout: Layout) -> OutcomeReader | None:
     """The marks, while a process writes to them, and so has found them readable; else None."""
     if not is_in_use(layout.delivery / "lock.mdb"):
         return None
     try:
-        fates = OutcomeReader(layout.delivery, SegmentList(layout))
+        reader = OutcomeReader(layout.delivery, SegmentList(layout))
     except LMDB_REFUSES:
         return None
-    if fates.tells_discards:
-        return fates
+    if reader.tells_discards:
+        return reader
     # These marks are of an earlier release; their writer adds the missing table right now.
-    fates.close()
+    reader.close()
     return None
 
 
-def fates_now(layout: Layout, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+def outcomes_now(layout: Layout, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
     """The outcomes of messages at this instant, also while no process delivers. Writes nothing.
 
     The values are those of `OutcomeReader.of`. None when there are no marks, or they cannot be read, or are
     of a release that kept no outcomes.
     """
     try:
-        fates = OutcomeReader(layout.delivery, SegmentList(layout), look_at)
+        reader = OutcomeReader(layout.delivery, SegmentList(layout), look_at)
     except LMDB_REFUSES:
         return None
     try:
-        return fates.of(sequences) if fates.tells_discards else None
+        return reader.of(sequences) if reader.tells_discards else None
     except LMDB_REFUSES:
         return None
     finally:
-        fates.close()
+        reader.close()
 
 
 class PendingOutcomes(NamedTuple):
@@ -123,15 +123,15 @@ class PendingOutcomes(NamedTuple):
     """The others, and why."""
 
 
-def list_unadopted(layout: Layout) -> list[Path]:
+def list_pending(layout: Layout) -> list[Path]:
     """The pending files, by name."""
     return sorted(layout.outcomes.rglob(f"*{SUFFIX}"))
 
 
-def count_unadopted(layout: Layout) -> int:
+def count_pending(layout: Layout) -> int:
     """How many outcomes the files have, by their first bytes; a message in two files counts twice."""
     count = 0
-    for path in list_unadopted(layout):
+    for path in list_pending(layout):
         with suppress(OSError):
             count += count_outcomes(path)
     return count
@@ -141,7 +141,7 @@ def read_pending_outcomes(layout: Layout, spool: bytes) -> PendingOutcomes:
     """Read all files; `spool` is the uuid. A file that is gone, or not readable by us, is in neither list."""
     files: dict[Path, OutcomeFile] = {}
     refused: dict[Path, BadSpool] = {}
-    for path in list_unadopted(layout):
+    for path in list_pending(layout):
         try:
             files[path] = read_outcomes(path)
         except BadSpool as error:

@@ -46,8 +46,8 @@ MOST_BYTES = 64 << 20
 
 History = list[tuple[int, int]]
 """(from sequence, partitions), in order."""
-_LANES_MAGIC, _LANES_VERSION = b"brucelan", 1
-_LANES = struct.Struct("<8sIIQ")
+_TASKS_MAGIC, _TASKS_VERSION = b"brucelan", 1
+_TASKS = struct.Struct("<8sIIQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,27 +117,27 @@ _UNKNOWN = TransactionalTasks(0, 0)
 def read_transactional_tasks(layout: Layout) -> TransactionalTasks | None:
     """The tasks that jobs have used; None when all are closed."""
     try:
-        data = read_bytes(layout.lanes, _LANES.size + _CHECK_BYTES)
+        data = read_bytes(layout.transactional_tasks, _TASKS.size + _CHECK_BYTES)
     except FileNotFoundError:
         return None
     except OSError:
         return _UNKNOWN
-    head, check = data[: _LANES.size], data[_LANES.size :]
-    if len(head) < _LANES.size or check != digest(head).to_bytes(_CHECK_BYTES, "little"):
+    head, check = data[: _TASKS.size], data[_TASKS.size :]
+    if len(head) < _TASKS.size or check != digest(head).to_bytes(_CHECK_BYTES, "little"):
         return _UNKNOWN
-    magic, version, names, epoch = _LANES.unpack(head)
-    is_known = (magic, version) == (_LANES_MAGIC, _LANES_VERSION)
+    magic, version, names, epoch = _TASKS.unpack(head)
+    is_known = (magic, version) == (_TASKS_MAGIC, _TASKS_VERSION)
     return TransactionalTasks(names, epoch) if is_known else _UNKNOWN
 
 
 def write_transactional_tasks(layout: Layout, tasks: TransactionalTasks) -> None:
     """Record which tasks deliver from now on; durable. Raises OSError."""
     make_directory(layout.delivery)
-    row = _LANES.pack(_LANES_MAGIC, _LANES_VERSION, *tasks)
-    write_file(layout.lanes, row + digest(row).to_bytes(_CHECK_BYTES, "little"))
+    row = _TASKS.pack(_TASKS_MAGIC, _TASKS_VERSION, *tasks)
+    write_file(layout.transactional_tasks, row + digest(row).to_bytes(_CHECK_BYTES, "little"))
 
 
 def remove_transactional_tasks(layout: Layout) -> None:
     """Remove the file: all tasks are closed, and the marks have their outcomes. Raises OSError."""
-    layout.lanes.unlink(missing_ok=True)
+    layout.transactional_tasks.unlink(missing_ok=True)
     sync_directory(layout.delivery)

@@ -34,13 +34,13 @@ from spool.index.environment import UNREADABLE
 from spool.index.index import read_committed
 from spool.index.log_end import (
     LiveSegment,
+    committed_end,
+    committed_entries,
     empty_tail,
     end_of,
     live_segment,
     named_topics,
     read_footer,
-    vouched_entries,
-    vouched_for,
 )
 from spool.index.segment_list import SegmentInfo, SegmentList
 from spool.layout import Layout
@@ -80,7 +80,7 @@ class Oldest(NamedTuple):
         return (now_ns - begun_ns) / 1e9
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """The end of the log."""
 
     number: int
@@ -102,7 +102,7 @@ class Waiting(NamedTuple):
     """False: marks exist, and cannot be read; messages that they call delivered count as waiting."""
     low_watermark: int
     """No message below this sequence waits."""
-    end: Place
+    end: LogPosition
     """Of the log."""
     discarded: Counts
     """Messages that were discarded after acceptance, by topic."""
@@ -193,7 +193,7 @@ class Backlog:
     def _look(self) -> Waiting:
         # Outcomes first, frames second: a message that is delivered in between counts as waiting.
         marked, low_watermark, settled, discarded = self._outcomes()
-        known, live = vouched_for(self._layout), live_segment(self._layout)
+        known, live = committed_end(self._layout), live_segment(self._layout)
         tail = end_of(live, known=known).tail if live else empty_tail()
         self._segment_list.refresh()
         self._unsealed = None
@@ -207,7 +207,7 @@ class Backlog:
             more, first = self._read_unnamed(path)
             counts.update(more)
             oldest = oldest or first
-        end = Place(int(live.header["number"]) if live else 0, int(tail[POSITION]), int(tail[SEQUENCE]))
+        end = LogPosition(int(live.header["number"]) if live else 0, int(tail[POSITION]), int(tail[SEQUENCE]))
         return Waiting(dict(counts.most_common()), estimated, oldest, marked, low_watermark, end, discarded)
 
     def _outcomes(self) -> tuple[bool, int, Bitmaps, Counts]:
@@ -365,7 +365,7 @@ class Arrivals:
         self._segment_list = SegmentList(layout)
         self._reader, self._begun = Reader(self._segment_list, Topics.of_reader()), False
 
-    def count(self, end: Place) -> Counts:
+    def count(self, end: LogPosition) -> Counts:
         """Messages since the last call, up to `end`; a later call counts those in unnamed segments.
 
         Those in segments that were removed meanwhile are not counted.
@@ -386,7 +386,7 @@ class Arrivals:
         self._reader.take_damage()
         return counts + sums.by_name()
 
-    def _whole_segment(self, end: Place) -> Counts | None:
+    def _whole_segment(self, end: LogPosition) -> Counts | None:
         """The footer's counts, when a whole segment is next, and it has any: after hours without a look."""
         segments, first = self._segment_list.segments, self._reader.sequence
         at = self._segment_list.at(first)
@@ -435,7 +435,7 @@ def _has_far_to_walk(layout: Layout) -> bool:
 
     Beside a live keeper no walk is needed.
     """
-    if vouched_for(layout):
+    if committed_end(layout):
         return False
     try:
         live = live_segment(layout)
@@ -495,7 +495,7 @@ class UnsealedSegments:
         """`tail`: behind the last frame of the last segment, as it was just seen."""
         self._layout, self._segment_list, self._live = layout, segment_list, live
         self._last_burst = int(tail[BURST])
-        self._entries = vouched_entries(layout)
+        self._entries = committed_entries(layout)
         for sequence, number, offset, *_ in self._entries:
             # So that a reader need not walk from the beginning of the segment.
             marks = segment_list.entries.setdefault(number, [])

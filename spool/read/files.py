@@ -30,7 +30,7 @@ from spool.format.packed import header_of, is_packed, open_plain
 from spool.format.scan import NOWHERE, WRITTEN, Chunk, Scan, digest_address, enter_at, skip_damage
 from spool.format.segment import UNBOUND
 from spool.format.segment_format import HEAD, HEAD_BYTES, HEADER_BYTES, Record, decode_header
-from spool.index.log_end import Footer, has_unlisted, read_footer, vouched_entries, vouched_up_to
+from spool.index.log_end import Footer, committed_entries, committed_up_to, has_unlisted, read_footer
 from spool.layout import SENT, SPARE, Layout
 from spool.native.memory import address_of
 from spool.storage.disk import opened, read_at
@@ -219,7 +219,7 @@ def read_file(
     try:
         scan = Scan(fd, tail_at_start(header), int(footer[0]["end"]) if footer else None)
         if footer is None:
-            scan.vouched = vouched_up_to(path, header)
+            scan.committed = committed_up_to(path, header)
         yield from _read(path, scan, topics, span, pattern)
     finally:
         os.close(fd)
@@ -275,7 +275,7 @@ def read_frames(path: Path) -> Iterator[tuple[npt.NDArray[np.int64], Record] | U
             return
         scan = Scan(fd, tail_at_start(header), int(footer[0]["end"]) if footer else None)
         if footer is None:
-            scan.vouched = vouched_up_to(path, header)
+            scan.committed = committed_up_to(path, header)
         told = 0
         while True:
             while chunk := scan.over():
@@ -364,11 +364,11 @@ def _find(
 ) -> tuple[Chunk, int] | Unreadable | None:
     """Like `_scan`: from a frame nearby, and if that does not find the message, from the first one."""
     end = int(footer[0]["end"]) if footer else None
-    vouched = NOWHERE if footer else vouched_up_to(path, header)
+    committed = NOWHERE if footer else committed_up_to(path, header)
     found: tuple[Chunk, int] | Unreadable | None = None
     for tail in (_near(fd, path, header, footer, sequence), tail_at_start(header)):
         scan = Scan(fd, tail, end)
-        scan.vouched = vouched
+        scan.committed = committed
         found = _scan(path, scan, sequence)
         if isinstance(found, tuple):
             break
@@ -381,7 +381,7 @@ def _near(fd: int, path: Path, header: Record, footer: Footer | None, sequence: 
     if footer:
         marks = footer[1][["first_sequence", "offset"]].tolist()
     else:
-        entries = vouched_entries(Layout(path.resolve().parent.parent))
+        entries = committed_entries(Layout(path.resolve().parent.parent))
         marks = [(first, offset) for first, number, offset, *_ in entries if number == int(header["number"])]
     at = bisect.bisect_right(marks, sequence, key=lambda mark: mark[0]) - 1
     if at >= 0:

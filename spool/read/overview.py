@@ -34,12 +34,12 @@ from spool.format.segment_format import HEADER_BYTES
 from spool.format.wire import DEAD_LETTERED
 from spool.index.environment import UNREADABLE
 from spool.index.index import read_committed
-from spool.index.log_end import empty_tail, end_of, live_segment, named_topics, read_footer, vouched_for
+from spool.index.log_end import committed_end, empty_tail, end_of, live_segment, named_topics, read_footer
 from spool.index.segment_list import SegmentList
 from spool.layout import SENT, SPARE, Layout
 from spool.marks.marks import Marks, Outcomes
 from spool.read.files import Span, Unreadable, of_segment, read_frames
-from spool.shared.ledger import Discards, read_books
+from spool.shared.ledger import Discards, read_totals
 from spool.storage.disk import allocated_bytes, open_to_read
 
 STEPS_S = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 604800)
@@ -290,7 +290,7 @@ def take_totals(layout: Layout, staging: Staging) -> SpoolTotals:
             # A segment was renamed, or retired, between the listing and the look.
             if attempt == _TRIES - 1:
                 raise
-    counted, entries = read_books(layout.ledger)
+    counted, entries = read_totals(layout.ledger)
     stored = max(int(tail[BURST]), counted)
     staged = sum(datagrams for number, datagrams in bursts if number > stored)
     refused = Counter({reason: int(n) for reason, n in enumerate(tail[DISCARDED:].tolist()) if n})
@@ -300,7 +300,7 @@ def take_totals(layout: Layout, staging: Staging) -> SpoolTotals:
 
 
 def _end(layout: Layout) -> Tail:
-    known, live = vouched_for(layout), live_segment(layout)
+    known, live = committed_end(layout), live_segment(layout)
     return end_of(live, known=known).tail if live else empty_tail()
 
 

@@ -29,9 +29,9 @@ from spool.layout import copy_of_ledger
 from spool.native.kernel import kernel
 from spool.native.memory import address_of, call, copy, load_i64, publish_i64, store_i64, store_u16
 from spool.storage.ab_slots import (
-    BANKS_BYTES,
     HEAD_BYTES,
     SLOT_BYTES,
+    SLOTS_BYTES,
     SyncedSlots,
     make_slots,
     read_slot,
@@ -104,7 +104,7 @@ class Ledger:
         A newer slot of its copy becomes the right one. Raises SpoolFull, OSError.
         """
         make_slots(path)
-        self._mapping = Mapping(open_to_write(path), length=BANKS_BYTES)
+        self._mapping = Mapping(open_to_write(path), length=SLOTS_BYTES)
         self.burst, self._right = right_slot(self._mapping.bytes.tobytes())
         burst, slot = _newest(path)
         if burst > self.burst:
@@ -174,17 +174,17 @@ def _newest(path: Path) -> tuple[int, bytes]:
 
 def compile_kernels() -> None:
     """Compile the loops that count discards, or load them from the cache."""
-    slots = np.zeros(BANKS_BYTES, np.uint8)
+    slots = np.zeros(SLOTS_BYTES, np.uint8)
     begin(address_of(slots), address_of(slots) + SLOT_BYTES)
     commit(address_of(slots), 0, digest_address())
 
 
 def read_ledger(path: Path) -> list[Discards]:
     """The discards that the ledger counts; none without a ledger."""
-    return read_books(path)[1]
+    return read_totals(path)[1]
 
 
-def read_books(path: Path) -> tuple[int, list[Discards]]:
+def read_totals(path: Path) -> tuple[int, list[Discards]]:
     """(last burst counted, the discards that the ledger counts); (0, none) without a ledger."""
     burst, slot = _newest(path)
     return burst, list_rows(np.frombuffer(slot, np.uint8)) if burst else []

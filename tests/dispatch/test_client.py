@@ -18,7 +18,7 @@ from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import BadProperty, Code, Unreachable
 from dispatch.options import DispatchOptions
 from tests.dispatch.batches import Message
-from tests.dispatch.rig import PATIENCE_S, await_true, connected
+from tests.dispatch.fixture import PATIENCE_S, await_true, connected
 
 
 def test_unknown_topics_are_errors_when_creating_them_is_forbidden(kafka: EmbeddedKafka) -> None:
@@ -36,19 +36,19 @@ def test_unknown_topics_are_errors_when_creating_them_is_forbidden(kafka: Embedd
 
 def test_metadata_is_fetched_beside_sending(kafka: EmbeddedKafka) -> None:
     """A helper thread asks for metadata while this one sends and collects."""
-    with connected(kafka) as rig:
+    with connected(kafka) as producer:
         ended = threading.Event()
         fetched = []
 
         def fetch() -> None:
             while not ended.is_set():
-                fetched.append(rig.client.fetch_cluster([b"t"], 5))
+                fetched.append(producer.client.fetch_cluster([b"t"], 5))
 
         helper = threading.Thread(target=fetch)
         helper.start()
         for first in range(0, 20_000, 1000):
-            rig.send([Message(first + i, 0, b"v") for i in range(1000)], partition=first // 1000 % 6)
-            rig.collect(1000)
+            producer.send([Message(first + i, 0, b"v") for i in range(1000)], partition=first // 1000 % 6)
+            producer.collect(1000)
         ended.set()
         helper.join(PATIENCE_S)
         assert fetched
@@ -71,13 +71,15 @@ def test_no_answer_is_unreachable_with_a_code(kafka: EmbeddedKafka) -> None:
 def test_reports_wake_the_eventfd(kafka: EmbeddedKafka) -> None:
     """poll() on the eventfd returns when a report is there, and stays quiet when none is."""
     wake = os.eventfd(0, os.EFD_NONBLOCK)
-    with connected(kafka, kafka={"statistics.interval.ms": "0"}) as rig:
-        rig.client.library.queue_io_event_enable(rig.client.queue, wake, (1).to_bytes(8, "little"), 8)
+    with connected(kafka, kafka={"statistics.interval.ms": "0"}) as producer:
+        producer.client.library.queue_io_event_enable(
+            producer.client.queue, wake, (1).to_bytes(8, "little"), 8
+        )
         assert not select.select([wake], [], [], 0.2)[0]
-        rig.send([Message(0, 0, b"v")], partition=0)
+        producer.send([Message(0, 0, b"v")], partition=0)
         assert select.select([wake], [], [], PATIENCE_S)[0]
         assert os.eventfd_read(wake) >= 1
-        rig.collect(1)
+        producer.collect(1)
     os.close(wake)
 
 
@@ -93,13 +95,13 @@ def test_the_wake_fd_is_given_at_the_start(kafka: EmbeddedKafka) -> None:
 
 def test_statistics_say_how_brokers_are(kafka: EmbeddedKafka) -> None:
     """By broker id, UP while they are, with a round-trip time; DOWN or left out after they went."""
-    with connected(kafka, kafka={"statistics.interval.ms": "50"}) as rig:
+    with connected(kafka, kafka={"statistics.interval.ms": "50"}) as producer:
         for partition in range(3):
-            rig.send([Message(partition, 0, b"v")], partition=partition)
+            producer.send([Message(partition, 0, b"v")], partition=partition)
 
         def states() -> dict[int, str]:
-            rig.pool.collect()
-            return rig.client.broker_states()
+            producer.pool.collect()
+            return producer.client.broker_states()
 
         await_true(lambda: states() == dict.fromkeys((1, 2, 3), "UP"))
         kafka.down(2)
@@ -151,27 +153,29 @@ def test_statistics_are_read_whole_or_cut() -> None:
 
 def test_errors_without_a_message_are_kept(kafka: EmbeddedKafka) -> None:
     """Losing every broker leaves a dated error with its name; the list is bounded."""
-    with connected(kafka) as rig:
+    with connected(kafka) as producer:
         kafka.down()
 
         def named() -> bool:
-            rig.pool.collect()
-            return any(error.name == "_ALL_BROKERS_DOWN" for error in rig.client.last_errors)
+            producer.pool.collect()
+            return any(error.name == "_ALL_BROKERS_DOWN" for error in producer.client.last_errors)
 
         await_true(named)
-        assert rig.client.fatal is None
-        assert rig.client.last_errors.maxlen
+        assert producer.client.fatal is None
+        assert producer.client.last_errors.maxlen
 
 
 def test_a_fatal_error_is_remembered_and_refuses_messages(kafka: EmbeddedKafka) -> None:
     """After it `fatal` says why, and what is sent is held back with the code FATAL."""
-    with connected(kafka) as rig:
-        rig.client.library.test_fatal_error(rig.client.handle, Code.OUT_OF_ORDER_SEQUENCE, b"made up")
-        handed = rig.send([Message(5, 0, b"v")], partition=0)
+    with connected(kafka) as producer:
+        producer.client.library.test_fatal_error(
+            producer.client.handle, Code.OUT_OF_ORDER_SEQUENCE, b"made up"
+        )
+        handed = producer.send([Message(5, 0, b"v")], partition=0)
         assert (handed.held, handed.error) == (1, Code.FATAL)
-        await_true(lambda: rig.pool.collect().more or rig.client.fatal is not None)
-        assert rig.client.fatal is not None
-        assert "made up" in rig.client.fatal.text
+        await_true(lambda: producer.pool.collect().more or producer.client.fatal is not None)
+        assert producer.client.fatal is not None
+        assert "made up" in producer.client.fatal.text
 
 
 def test_a_topics_own_bad_property_shows_at_its_handle(kafka: EmbeddedKafka) -> None:
@@ -188,24 +192,24 @@ def test_a_topics_own_bad_property_shows_at_its_handle(kafka: EmbeddedKafka) -> 
 
 def test_closing_waits_for_no_broker(kafka: EmbeddedKafka) -> None:
     """1,000 messages queued for brokers that are down are not waited for, for minutes; twice is harmless."""
-    with connected(kafka) as rig:
+    with connected(kafka) as producer:
         kafka.down()
-        rig.send([Message(i, 0, b"v") for i in range(1000)], partition=0)
+        producer.send([Message(i, 0, b"v") for i in range(1000)], partition=0)
         started = time.monotonic()
-        rig.client.close()
+        producer.client.close()
         assert time.monotonic() - started < 60
-        rig.client.close()
+        producer.client.close()
 
 
 def test_in_a_hurry_it_does_not_linger(kafka: EmbeddedKafka) -> None:
     """Between two collections a client whose linger would last a minute is emptied."""
-    with connected(kafka, kafka={"linger.ms": "60000"}) as rig:
-        rig.send([Message(i, 0, b"v") for i in range(10)], partition=0)
+    with connected(kafka, kafka={"linger.ms": "60000"}) as producer:
+        producer.send([Message(i, 0, b"v") for i in range(10)], partition=0)
         found: dict[int, int] = {}
 
         def sent() -> bool:
-            rig.client.hurry()
-            found.update(zip(*(column.tolist() for column in rig.pool.collect()[:2]), strict=True))
+            producer.client.hurry()
+            found.update(zip(*(column.tolist() for column in producer.pool.collect()[:2]), strict=True))
             return len(found) == 10
 
         await_true(sent)
@@ -220,20 +224,20 @@ def test_a_flush_that_hangs_holds_up_nothing(kafka: EmbeddedKafka, monkeypatch: 
         begun.set()
         return int(over.wait(PATIENCE_S))
 
-    with connected(kafka) as rig:
-        monkeypatch.setattr(rig.client.library, "flush", hang)
-        rig.client.hurry()
+    with connected(kafka) as producer:
+        monkeypatch.setattr(producer.client.library, "flush", hang)
+        producer.client.hurry()
         assert begun.wait(PATIENCE_S)
-        rig.send([Message(i, 0, b"v") for i in range(10)], partition=0)
-        rig.client.hurry()
+        producer.send([Message(i, 0, b"v") for i in range(10)], partition=0)
+        producer.client.hurry()
         found: dict[int, int] = {}
 
         def reported() -> bool:
-            found.update(zip(*(column.tolist() for column in rig.pool.collect()[:2]), strict=True))
+            found.update(zip(*(column.tolist() for column in producer.pool.collect()[:2]), strict=True))
             return len(found) == 10
 
         await_true(reported)
-        rig.client.close()
+        producer.client.close()
     over.set()
 
 
@@ -294,18 +298,18 @@ def test_sums_and_quantiles() -> None:
 
 def test_each_window_counts_once(kafka: EmbeddedKafka) -> None:
     """Each message waited in one broker's queue once, however often the statistics are read."""
-    with connected(kafka, kafka={"statistics.interval.ms": "50"}) as rig:
-        rig.deliver({1: [Message(number, 0, b"v") for number in range(40)]})
+    with connected(kafka, kafka={"statistics.interval.ms": "50"}) as producer:
+        producer.deliver({1: [Message(number, 0, b"v") for number in range(40)]})
 
         def counted() -> int:
-            rig.pool.collect()
+            producer.pool.collect()
             for _ in range(3):
-                rig.pool.observe()
-            return int(rig.client.latency.table([1, 2, 3])[:, 4].sum())
+                producer.pool.observe()
+            return int(producer.client.latency.table([1, 2, 3])[:, 4].sum())
 
         await_true(lambda: counted() > 0)
-        since_us = rig.client.statistics()["ts"]
-        await_true(lambda: counted() == 40 and rig.client.statistics()["ts"] > since_us + 200_000)
+        since_us = producer.client.statistics()["ts"]
+        await_true(lambda: counted() == 40 and producer.client.statistics()["ts"] > since_us + 200_000)
 
 
 def test_a_ring_ends_the_wait() -> None:

@@ -13,7 +13,7 @@ import pytest
 from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import EmbeddedFailed
 from tests.dispatch.batches import Message
-from tests.dispatch.rig import PATIENCE_S, await_true, connected
+from tests.dispatch.fixture import PATIENCE_S, await_true, connected
 
 ROOT = Path(__file__).parents[2]
 PRODUCE = 0
@@ -95,13 +95,13 @@ def is_running(pid: int) -> bool:
 def test_requests_are_counted_by_api_key(kafka: EmbeddedKafka) -> None:
     """Counting starts with the first question and adds up from there."""
     assert kafka.requests() == {}
-    with connected(kafka) as rig:
-        rig.send([Message(0, 0, b"v")], partition=0)
-        rig.collect(1)
+    with connected(kafka) as producer:
+        producer.send([Message(0, 0, b"v")], partition=0)
+        producer.collect(1)
         first = kafka.requests()
         assert first[PRODUCE] == 1
-        rig.send([Message(1, 0, b"v")], partition=0)
-        rig.collect(1)
+        producer.send([Message(1, 0, b"v")], partition=0)
+        producer.collect(1)
         assert kafka.requests()[PRODUCE] == 2
 
 
@@ -109,8 +109,8 @@ def test_leaders_move_and_topics_appear(kafka: EmbeddedKafka) -> None:
     """`leader` and `topic` change what the metadata says."""
     kafka.topic("fresh", 2)
     kafka.leader("t", 0, 3)
-    with connected(kafka, [b"t", b"fresh"]) as rig:
-        cluster = rig.client.fetch_cluster([], 5)
+    with connected(kafka, [b"t", b"fresh"]) as producer:
+        cluster = producer.client.fetch_cluster([], 5)
         assert cluster.topics[b"t"][0] == 3
         assert len(cluster.topics[b"fresh"]) == 2
         assert set(cluster.brokers) == {1, 2, 3}

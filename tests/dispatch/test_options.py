@@ -11,7 +11,7 @@ from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import BadProperty, DispatchError
 from dispatch.options import DispatchOptions, properties
 from tests.dispatch.batches import Message
-from tests.dispatch.rig import Rig, await_true, connected
+from tests.dispatch.fixture import ProducerFixture, await_true, connected
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:9"}
 
@@ -100,37 +100,37 @@ def test_a_contradiction_is_told_in_librdkafkas_words() -> None:
         KafkaClient(DispatchOptions(kafka=contradiction))
 
 
-def produce_requests(kafka: EmbeddedKafka, rig: Rig, count: int, first: int = 0) -> int:
+def produce_requests(kafka: EmbeddedKafka, producer: ProducerFixture, count: int, first: int = 0) -> int:
     """Produce requests that `count` messages to one partition take, sent one by one."""
     before = kafka.requests().get(0, 0)
     for sequence in range(first, first + count):
-        rig.send([Message(sequence, 0, bytes(100))], partition=0)
-    rig.collect(count)
+        producer.send([Message(sequence, 0, bytes(100))], partition=0)
+    producer.collect(count)
     return kafka.requests().get(0, 0) - before
 
 
 def test_linger_gathers_messages(kafka: EmbeddedKafka) -> None:
     """linger.ms=500 gathers what comes within it into a request; with 0 no message waits for another."""
-    with connected(kafka, kafka={"linger.ms": "500"}) as rig:
-        produce_requests(kafka, rig, 1)
+    with connected(kafka, kafka={"linger.ms": "500"}) as producer:
+        produce_requests(kafka, producer, 1)
         began = time.monotonic()
-        requests = produce_requests(kafka, rig, 20, 1)
+        requests = produce_requests(kafka, producer, 20, 1)
         assert requests <= 1 + (time.monotonic() - began) / 0.5
-    with connected(kafka, kafka={"linger.ms": "0"}) as rig:
-        produce_requests(kafka, rig, 1)
+    with connected(kafka, kafka={"linger.ms": "0"}) as producer:
+        produce_requests(kafka, producer, 1)
         taken = []
         for sequence in range(1, 21):
             began = time.monotonic()
-            assert produce_requests(kafka, rig, 1, sequence) == 1
+            assert produce_requests(kafka, producer, 1, sequence) == 1
             taken.append(time.monotonic() - began)
         assert min(taken) < 0.5, "something lingers"
 
 
 def test_batch_size_bounds_a_request(kafka: EmbeddedKafka) -> None:
     """With batch.size=1000, 50 messages of 100 bytes need at least five requests."""
-    with connected(kafka, kafka={"linger.ms": "200", "batch.size": "1000"}) as rig:
-        produce_requests(kafka, rig, 1)
-        assert produce_requests(kafka, rig, 50, 1) >= 5
+    with connected(kafka, kafka={"linger.ms": "200", "batch.size": "1000"}) as producer:
+        produce_requests(kafka, producer, 1)
+        assert produce_requests(kafka, producer, 50, 1) >= 5
 
 
 def test_compression_is_applied_per_topic(kafka: EmbeddedKafka) -> None:
@@ -140,22 +140,22 @@ def test_compression_is_applied_per_topic(kafka: EmbeddedKafka) -> None:
     wire = {}
     for name in (b"plain", b"packed"):
         settings = {"packed": {"compression.type": "zstd"}}
-        with connected(kafka, [name], topics=settings, kafka={"statistics.interval.ms": "100"}) as rig:
-            rig.send([Message(i, 0, bytes(1000)) for i in range(500)], partition=0)
-            rig.collect(500)
-            wire[name] = wire_bytes(rig)
+        with connected(kafka, [name], topics=settings, kafka={"statistics.interval.ms": "100"}) as producer:
+            producer.send([Message(i, 0, bytes(1000)) for i in range(500)], partition=0)
+            producer.collect(500)
+            wire[name] = wire_bytes(producer)
     assert wire[b"plain"] > 500_000
     assert wire[b"packed"] < 50_000
 
 
-def wire_bytes(rig: Rig) -> int:
+def wire_bytes(producer: ProducerFixture) -> int:
     """Bytes that went to brokers, when all is acknowledged, by librdkafka's next statistics."""
     seen: list[int] = []
-    since_us = rig.client.statistics().get("ts", 0)
+    since_us = producer.client.statistics().get("ts", 0)
 
     def newest() -> bool:
-        rig.pool.collect()
-        statistics = rig.client.statistics()
+        producer.pool.collect()
+        statistics = producer.client.statistics()
         if statistics.get("ts", 0) > since_us + 200_000:
             seen.append(sum(broker["txbytes"] for broker in statistics["brokers"].values()))
         return bool(seen)

@@ -23,7 +23,7 @@ from dispatch.errors import Code
 from dispatch.tables import NO_SEQUENCE, State
 from tests.dispatch.batches import Message, build_batch
 from tests.dispatch.conftest import PARTITIONS
-from tests.dispatch.rig import PATIENCE_S, UUID, await_true, connected, in_flight, pairs, take
+from tests.dispatch.fixture import PATIENCE_S, UUID, await_true, connected, in_flight, pairs, take
 
 ROOT = Path(__file__).parents[2]
 PRODUCE = 0
@@ -43,18 +43,18 @@ def test_fifty_thousand_messages_arrive_as_sent(kafka: EmbeddedKafka) -> None:
         for i in range(count)
     ]
     flat_of = np.arange(count, dtype=np.int32) * 7 % PARTITIONS
-    with connected(kafka) as rig:
+    with connected(kafka) as producer:
         found: dict[int, int] = {}
         for first in range(0, count, 6000):
             part = messages[first : first + 6000]
-            flats = rig.pool.partitions.flats[0][flat_of[first : first + 6000]]
-            assert rig.pool.send(build_batch(rig.topics, part), flats).sent == len(part)
-            take(rig.pool, found)
-        await_true(lambda: len(take(rig.pool, found)) == count)
+            flats = producer.pool.partitions.flats[0][flat_of[first : first + 6000]]
+            assert producer.pool.send(build_batch(producer.topics, part), flats).sent == len(part)
+            take(producer.pool, found)
+        await_true(lambda: len(take(producer.pool, found)) == count)
         assert found == {message.sequence: 0 for message in messages}
-        assert rig.pool.flight.count == 0
-        assert rig.pool.brokers.rows["acked"].sum() == count
-        records = rig.consume(PARTITIONS, count)
+        assert producer.pool.flight.count == 0
+        assert producer.pool.brokers.rows["acked"].sum() == count
+        records = producer.consume(PARTITIONS, count)
     expected = [messages[i] for partition in range(PARTITIONS) for i in np.flatnonzero(flat_of == partition)]
     assert len(records) == count
     for record, message in zip(records, expected, strict=True):
@@ -67,19 +67,19 @@ def test_fifty_thousand_messages_arrive_as_sent(kafka: EmbeddedKafka) -> None:
 def test_timestamps_go_out_as_sent(kafka: EmbeddedKafka) -> None:
     """Negative and extreme ones too; only 0, which librdkafka reads as "now", becomes 1."""
     given = [1, -1, -5, -(2**63), 2**63 - 1, 1_700_000_000_123, 0]
-    with connected(kafka) as rig:
-        rig.send([Message(i, 0, b"v", timestamp=at) for i, at in enumerate(given)], partition=0)
-        rig.collect(len(given))
-        records = rig.consume(1, len(given))
+    with connected(kafka) as producer:
+        producer.send([Message(i, 0, b"v", timestamp=at) for i, at in enumerate(given)], partition=0)
+        producer.collect(len(given))
+        records = producer.consume(1, len(given))
     assert [record.timestamp()[1] for record in records] == [*given[:-1], 1]
 
 
 def test_records_are_not_stamped_unless_asked(kafka: EmbeddedKafka) -> None:
     """With stamp=False a record has no header."""
-    with connected(kafka, stamp=False) as rig:
-        rig.send([Message(1, 0, b"v", b"k")], partition=0)
-        rig.collect(1)
-        assert rig.consume(1, 1)[0].headers() is None
+    with connected(kafka, stamp=False) as producer:
+        producer.send([Message(1, 0, b"v", b"k")], partition=0)
+        producer.collect(1)
+        assert producer.consume(1, 1)[0].headers() is None
 
 
 def test_windows_are_never_exceeded(kafka: EmbeddedKafka) -> None:
@@ -89,14 +89,16 @@ def test_windows_are_never_exceeded(kafka: EmbeddedKafka) -> None:
     for sequence, size in enumerate(sizes):
         plan[sequence // 50 % PARTITIONS].append(Message(sequence, 0, bytes(size)))
     peaks: list[tuple[int, int]] = []
-    with connected(kafka, window_messages=100, window_bytes=5000, kafka={"linger.ms": "1"}) as rig:
-        brokers = rig.pool.brokers.rows
-        done = rig.deliver(plan, lambda: peaks.append((brokers["messages"].max(), brokers["bytes"].max())))
+    with connected(kafka, window_messages=100, window_bytes=5000, kafka={"linger.ms": "1"}) as producer:
+        brokers = producer.pool.brokers.rows
+        done = producer.deliver(
+            plan, lambda: peaks.append((brokers["messages"].max(), brokers["bytes"].max()))
+        )
         assert done == dict.fromkeys(range(3000), 0)
         assert max(messages for messages, _ in peaks) == 100
         assert 4500 <= max(size for _, size in peaks) <= 5000
-        assert in_flight(rig).sum() == 0
-        records = rig.consume(PARTITIONS, 3000)
+        assert in_flight(producer).sum() == 0
+        records = producer.consume(PARTITIONS, 3000)
     for partition, messages in plan.items():
         arrived = [number(record) for record in records if record.partition() == partition]
         assert arrived == [message.sequence for message in messages]
@@ -110,138 +112,140 @@ def number(record: Record) -> int:
 
 def test_a_message_larger_than_the_window_goes_alone(kafka: EmbeddedKafka) -> None:
     """It is sent when its broker has nothing in flight, and not before."""
-    with connected(kafka, window_bytes=1000) as rig:
-        assert rig.send([Message(0, 0, b"small"), Message(1, 0, bytes(5000))], partition=0).sent == 1
-        assert rig.held_from(0) == 1
-        rig.collect(1)
-        assert rig.send([Message(1, 0, bytes(5000))], partition=0, catching_up=True).sent == 1
-        assert rig.collect(1) == {1: 0}
+    with connected(kafka, window_bytes=1000) as producer:
+        assert producer.send([Message(0, 0, b"small"), Message(1, 0, bytes(5000))], partition=0).sent == 1
+        assert producer.held_from(0) == 1
+        producer.collect(1)
+        assert producer.send([Message(1, 0, bytes(5000))], partition=0, catching_up=True).sent == 1
+        assert producer.collect(1) == {1: 0}
 
 
 def test_a_broker_that_is_down_holds_back_only_its_own(kafka: EmbeddedKafka) -> None:
     """The others' messages arrive; its own fill its window, wait, and go in order after it is up again."""
-    with connected(kafka, window_messages=20) as rig:
-        down = int(rig.client.fetch_cluster([b"t"], 5).topics[b"t"][0])
+    with connected(kafka, window_messages=20) as producer:
+        down = int(producer.client.fetch_cluster([b"t"], 5).topics[b"t"][0])
         kafka.down(down)
-        first = rig.send([Message(i, 0, b"v") for i in range(50)], partition=0)
+        first = producer.send([Message(i, 0, b"v") for i in range(50)], partition=0)
         assert (first.sent, first.held) == (20, 30)
-        assert rig.send([Message(100 + i, 0, b"v") for i in range(20)], partition=1).sent == 20
-        assert set(rig.collect(20)) == set(range(100, 120))
-        row = rig.pool.brokers.rows[rig.pool.brokers.indexes[down]]
+        assert producer.send([Message(100 + i, 0, b"v") for i in range(20)], partition=1).sent == 20
+        assert set(producer.collect(20)) == set(range(100, 120))
+        row = producer.pool.brokers.rows[producer.pool.brokers.indexes[down]]
         assert (row.messages, row.bytes) == (20, 20)
-        await_true(lambda: rig.state(down) == State.STALLED)
+        await_true(lambda: producer.state(down) == State.STALLED)
         # The live path leaves a held partition alone, whatever its window says.
-        assert rig.send([Message(200, 0, b"late")], partition=0).held == 1
-        assert rig.held_from(0) == 20
-        assert rig.pool.lowest_in_flight()[rig.flat(0)] == 0
-        assert rig.pool.lowest_in_flight()[rig.flat(1)] == NO_SEQUENCE
+        assert producer.send([Message(200, 0, b"late")], partition=0).held == 1
+        assert producer.held_from(0) == 20
+        assert producer.pool.lowest_in_flight()[producer.flat(0)] == 0
+        assert producer.pool.lowest_in_flight()[producer.flat(1)] == NO_SEQUENCE
         kafka.up(down)
         rest = [*(Message(i, 0, b"v") for i in range(50)), Message(200, 0, b"late")]
-        assert rig.deliver({0: rest}) == dict.fromkeys([*range(50), 200], 0)
-        assert [number(record) for record in rig.consume(1, 51)] == [*range(50), 200]
+        assert producer.deliver({0: rest}) == dict.fromkeys([*range(50), 200], 0)
+        assert [number(record) for record in producer.consume(1, 51)] == [*range(50), 200]
 
 
 def test_a_partition_without_a_leader_is_held(kafka: EmbeddedKafka) -> None:
     """Its messages wait from the first on, the others of the same batch go."""
-    with connected(kafka) as rig:
-        cluster = rig.client.fetch_cluster([b"t"], 5)
+    with connected(kafka) as producer:
+        cluster = producer.client.fetch_cluster([b"t"], 5)
         leaders = cluster.topics[b"t"].copy()
         leaders[2] = -1
-        rig.pool.set_cluster(Cluster(cluster.brokers, {b"t": leaders}))
-        batch = build_batch(rig.topics, [Message(i, 0, b"v") for i in range(4)])
-        flats = rig.pool.partitions.flats[0][[2, 1, 2, 1]]
-        assert rig.pool.send(batch, flats)[:2] == (2, 2)
-        assert set(rig.collect(2)) == {1, 3}
-        assert rig.pool.partitions.held().tolist() == [rig.flat(2)]
-        assert rig.held_from(2) == 0
+        producer.pool.set_cluster(Cluster(cluster.brokers, {b"t": leaders}))
+        batch = build_batch(producer.topics, [Message(i, 0, b"v") for i in range(4)])
+        flats = producer.pool.partitions.flats[0][[2, 1, 2, 1]]
+        assert producer.pool.send(batch, flats)[:2] == (2, 2)
+        assert set(producer.collect(2)) == {1, 3}
+        assert producer.pool.partitions.held().tolist() == [producer.flat(2)]
+        assert producer.held_from(2) == 0
 
 
 def test_rows_without_a_partition_are_left_out(kafka: EmbeddedKafka) -> None:
     """A negative flat number is neither sent nor held."""
-    with connected(kafka) as rig:
-        batch = build_batch(rig.topics, [Message(0, 0, b"v"), Message(1, 0, b"v")])
-        assert rig.pool.send(batch, np.array([-1, rig.flat(0)], np.int32))[:3] == (1, 0, 0)
-        assert rig.collect(1) == {1: 0}
+    with connected(kafka) as producer:
+        batch = build_batch(producer.topics, [Message(0, 0, b"v"), Message(1, 0, b"v")])
+        assert producer.pool.send(batch, np.array([-1, producer.flat(0)], np.int32))[:3] == (1, 0, 0)
+        assert producer.collect(1) == {1: 0}
 
 
 def test_a_broker_that_backs_off_is_given_nothing(kafka: EmbeddedKafka) -> None:
     """Its partitions are held, and go on when it is healthy again."""
-    with connected(kafka) as rig:
-        broker = int(rig.client.fetch_cluster([b"t"], 5).topics[b"t"][0])
+    with connected(kafka) as producer:
+        broker = int(producer.client.fetch_cluster([b"t"], 5).topics[b"t"][0])
         until = time.monotonic_ns() + 10**12
-        rig.pool.brokers.back_off(broker, until)
-        assert rig.send([Message(0, 0, b"v")], partition=0)[:2] == (0, 1)
-        rig.pool.brokers.observe(until, set())
-        assert rig.send([Message(0, 0, b"v")], partition=0, catching_up=True).sent == 1
-        assert rig.collect(1) == {0: 0}
+        producer.pool.brokers.back_off(broker, until)
+        assert producer.send([Message(0, 0, b"v")], partition=0)[:2] == (0, 1)
+        producer.pool.brokers.observe(until, set())
+        assert producer.send([Message(0, 0, b"v")], partition=0, catching_up=True).sent == 1
+        assert producer.collect(1) == {0: 0}
 
 
 def test_a_too_large_message_is_refused_alone(kafka: EmbeddedKafka) -> None:
     """Its outcome is MSG_SIZE_TOO_LARGE; those before and after it in the partition are delivered."""
-    with connected(kafka, kafka={"message.max.bytes": "2000"}) as rig:
-        handed = rig.send([Message(0, 0, b"a"), Message(1, 0, bytes(3000)), Message(2, 0, b"b")], partition=0)
+    with connected(kafka, kafka={"message.max.bytes": "2000"}) as producer:
+        handed = producer.send(
+            [Message(0, 0, b"a"), Message(1, 0, bytes(3000)), Message(2, 0, b"b")], partition=0
+        )
         assert handed[:3] == (2, 0, 1)
-        assert rig.pool.unsettled().sum() == 3
-        assert rig.collect(3) == {0: 0, 1: Code.MSG_SIZE_TOO_LARGE, 2: 0}
-        assert rig.pool.unsettled().sum() == 0
-        assert not rig.pool.partitions.held().size
+        assert producer.pool.unsettled().sum() == 3
+        assert producer.collect(3) == {0: 0, 1: Code.MSG_SIZE_TOO_LARGE, 2: 0}
+        assert producer.pool.unsettled().sum() == 0
+        assert not producer.pool.partitions.held().size
 
 
 def test_a_full_queue_holds_the_partition(kafka: EmbeddedKafka) -> None:
     """When librdkafka's own queue is smaller than the window nothing is lost or reordered."""
-    with connected(kafka, kafka={"queue.buffering.max.messages": "10"}) as rig:
+    with connected(kafka, kafka={"queue.buffering.max.messages": "10"}) as producer:
         kafka.down()
-        handed = rig.send([Message(i, 0, b"v") for i in range(30)], partition=0)
+        handed = producer.send([Message(i, 0, b"v") for i in range(30)], partition=0)
         assert (handed.sent, handed.held, handed.error) == (10, 20, Code.QUEUE_FULL)
-        assert rig.held_from(0) == 10
+        assert producer.held_from(0) == 10
         kafka.up()
         messages = [Message(i, 0, b"v") for i in range(30)]
-        assert rig.deliver({0: messages}) == dict.fromkeys(range(30), 0)
-        assert [number(record) for record in rig.consume(1, 30)] == list(range(30))
+        assert producer.deliver({0: messages}) == dict.fromkeys(range(30), 0)
+        assert [number(record) for record in producer.consume(1, 30)] == list(range(30))
 
 
 @pytest.mark.parametrize("code", [Code.MSG_SIZE_TOO_LARGE, Code.INVALID_RECORD, Code.INVALID_TIMESTAMP])
 def test_errors_from_the_broker_come_back_with_their_code(kafka: EmbeddedKafka, code: Code) -> None:
     """Each message of a refused request has its own outcome, and the next one is sent."""
     kafka.errors(PRODUCE, [code])
-    with connected(kafka) as rig:
-        rig.send([Message(i, 0, b"v") for i in range(5)], partition=0)
-        assert rig.collect(5) == dict.fromkeys(range(5), code)
-        assert rig.pool.brokers.rows["failed"].sum() == 5
-        rig.send([Message(5, 0, b"v")], partition=0)
-        assert rig.collect(1) == {5: 0}
+    with connected(kafka) as producer:
+        producer.send([Message(i, 0, b"v") for i in range(5)], partition=0)
+        assert producer.collect(5) == dict.fromkeys(range(5), code)
+        assert producer.pool.brokers.rows["failed"].sum() == 5
+        producer.send([Message(5, 0, b"v")], partition=0)
+        assert producer.collect(1) == {5: 0}
 
 
 def test_a_forbidden_topic_is_held_until_metadata_says_otherwise(kafka: EmbeddedKafka) -> None:
     """librdkafka itself refuses what follows the first report, and takes it after a refresh."""
     kafka.errors(PRODUCE, [Code.TOPIC_AUTHORIZATION_FAILED])
-    with connected(kafka) as rig:
-        rig.send([Message(0, 0, b"v")], partition=0)
-        assert rig.collect(1) == {0: Code.TOPIC_AUTHORIZATION_FAILED}
+    with connected(kafka) as producer:
+        producer.send([Message(0, 0, b"v")], partition=0)
+        assert producer.collect(1) == {0: Code.TOPIC_AUTHORIZATION_FAILED}
         messages = [Message(1, 0, b"v")]
-        assert rig.send(messages, partition=0).error == Code.TOPIC_AUTHORIZATION_FAILED
-        rig.refresh()
-        assert rig.deliver({0: messages}) == {1: 0}
+        assert producer.send(messages, partition=0).error == Code.TOPIC_AUTHORIZATION_FAILED
+        producer.refresh()
+        assert producer.deliver({0: messages}) == {1: 0}
 
 
 def test_a_transient_error_never_reaches_us(kafka: EmbeddedKafka) -> None:
     """librdkafka retries NotEnoughReplicas by itself."""
     kafka.errors(PRODUCE, [19, 19])
-    with connected(kafka, kafka={"retry.backoff.ms": "10"}) as rig:
-        rig.send([Message(0, 0, b"v")], partition=0)
-        assert rig.collect(1) == {0: 0}
+    with connected(kafka, kafka={"retry.backoff.ms": "10"}) as producer:
+        producer.send([Message(0, 0, b"v")], partition=0)
+        assert producer.collect(1) == {0: 0}
 
 
 def test_no_report_is_lost_with_little_room(kafka: EmbeddedKafka) -> None:
     """With room for three at a time, 1,000 reports come in portions of at most three, each once."""
-    with connected(kafka, reports_at_once=3) as rig:
-        rig.send([Message(i, 0, b"v") for i in range(1000)], partition=0)
+    with connected(kafka, reports_at_once=3) as producer:
+        producer.send([Message(i, 0, b"v") for i in range(1000)], partition=0)
         done: dict[int, int] = {}
         portions = []
 
         def all_told() -> bool:
             before = len(done)
-            take(rig.pool, done)
+            take(producer.pool, done)
             portions.append(len(done) - before)
             return len(done) == 1000
 
@@ -253,16 +257,18 @@ def test_no_report_is_lost_with_little_room(kafka: EmbeddedKafka) -> None:
 def test_more_says_that_the_queue_was_not_read_to_its_end(kafka: EmbeddedKafka) -> None:
     """No wake-up comes for what stays in a queue; collecting while there is more, then waiting, gets all."""
     wake = os.eventfd(0, os.EFD_NONBLOCK)
-    with connected(kafka, reports_at_once=5, kafka={"linger.ms": "100"}) as rig:
-        rig.client.library.queue_io_event_enable(rig.client.queue, wake, (1).to_bytes(8, "little"), 8)
-        rig.send([Message(i, 0, b"v") for i in range(1002)], partition=0)
+    with connected(kafka, reports_at_once=5, kafka={"linger.ms": "100"}) as producer:
+        producer.client.library.queue_io_event_enable(
+            producer.client.queue, wake, (1).to_bytes(8, "little"), 8
+        )
+        producer.send([Message(i, 0, b"v") for i in range(1002)], partition=0)
         done: dict[int, int] = {}
         while len(done) < 1002:
             assert select.select([wake], [], [], PATIENCE_S)[0], "waited in vain"
             os.eventfd_read(wake)
             more = True
             while more:
-                outcomes = rig.pool.collect()
+                outcomes = producer.pool.collect()
                 done.update(pairs(outcomes))
                 more = outcomes.more
                 assert more == (len(outcomes.sequence) == 5)
@@ -272,65 +278,65 @@ def test_more_says_that_the_queue_was_not_read_to_its_end(kafka: EmbeddedKafka) 
 
 def test_leadership_moves_take_what_is_in_flight_along(kafka: EmbeddedKafka) -> None:
     """The new leader's window carries it, the reports arrive, and the sums end at zero."""
-    with connected(kafka, kafka={"topic.metadata.refresh.interval.ms": "100"}) as rig:
-        old = int(rig.client.fetch_cluster([b"t"], 5).topics[b"t"][0])
+    with connected(kafka, kafka={"topic.metadata.refresh.interval.ms": "100"}) as producer:
+        old = int(producer.client.fetch_cluster([b"t"], 5).topics[b"t"][0])
         new = 1 + old % 3
         kafka.rtt(old, 300)
-        rig.send([Message(i, 0, b"v") for i in range(10)], partition=0)
+        producer.send([Message(i, 0, b"v") for i in range(10)], partition=0)
         kafka.leader("t", 0, new)
-        rig.refresh()
-        indexes = rig.pool.brokers.indexes
-        assert in_flight(rig)[indexes[old]] == 0
-        assert in_flight(rig)[indexes[new]] == 10
-        assert rig.collect(10) == dict.fromkeys(range(10), 0)
-        assert in_flight(rig).sum() == 0
-        assert rig.pool.brokers.rows["bytes"].sum() == 0
+        producer.refresh()
+        indexes = producer.pool.brokers.indexes
+        assert in_flight(producer)[indexes[old]] == 0
+        assert in_flight(producer)[indexes[new]] == 10
+        assert producer.collect(10) == dict.fromkeys(range(10), 0)
+        assert in_flight(producer).sum() == 0
+        assert producer.pool.brokers.rows["bytes"].sum() == 0
 
 
 def test_topics_and_partitions_may_grow_while_messages_are_out(kafka: EmbeddedKafka) -> None:
     """Flat numbers stay, new ones follow; a message in flight is reported under its own."""
     kafka.topic("u", 2)
-    with connected(kafka, [b"t", b"u"]) as rig:
-        before = rig.pool.partitions.flats[:2].copy()
-        rig.send([Message(0, 1, b"v")], partition=1)
-        cluster = rig.client.fetch_cluster([], 5)
+    with connected(kafka, [b"t", b"u"]) as producer:
+        before = producer.pool.partitions.flats[:2].copy()
+        producer.send([Message(0, 1, b"v")], partition=1)
+        cluster = producer.client.fetch_cluster([], 5)
         grown = np.concatenate([cluster.topics[b"u"], np.array([1, 2, 3], np.int32)])
-        rig.pool.set_cluster(Cluster(cluster.brokers, {**cluster.topics, b"u": grown, b"new": grown}))
-        after = rig.pool.partitions.flats
+        producer.pool.set_cluster(Cluster(cluster.brokers, {**cluster.topics, b"u": grown, b"new": grown}))
+        after = producer.pool.partitions.flats
         assert (after[0, :6] == before[0, :6]).all()
         assert (after[1, :2] == before[1, :2]).all()
-        assert sorted(after[after >= 0].tolist()) == list(range(rig.pool.partitions.count))
-        assert rig.pool.partitions.partitions_of[:3].tolist() == [6, 5, 5]
-        outcome = rig.pool.collect()
+        assert sorted(after[after >= 0].tolist()) == list(range(producer.pool.partitions.count))
+        assert producer.pool.partitions.partitions_of[:3].tolist() == [6, 5, 5]
+        outcome = producer.pool.collect()
         while not len(outcome.sequence):
-            outcome = rig.pool.collect()
+            outcome = producer.pool.collect()
         assert outcome.flat.tolist() == [before[1, 1]]
 
 
 def test_a_new_producer_takes_over(kafka: EmbeddedKafka) -> None:
     """Messages in flight come back as PURGE_INFLIGHT, in log order; then the pool sends again."""
-    with connected(kafka) as rig:
+    with connected(kafka) as producer:
         kafka.down()
-        rig.send([Message(i, 0, b"v") for i in range(9)], partition=0)
-        lost = rig.pool.rebuild()
+        producer.send([Message(i, 0, b"v") for i in range(9)], partition=0)
+        lost = producer.pool.rebuild()
         assert lost.sequence.tolist() == list(range(9))
         assert set(lost.code.tolist()) == {Code.PURGE_INFLIGHT}
-        assert in_flight(rig).sum() == 0
+        assert in_flight(producer).sum() == 0
         kafka.up()
-        rig.refresh()
-        assert rig.send([Message(i, 0, b"v") for i in range(9)], partition=0).sent == 9
-        assert rig.collect(9) == dict.fromkeys(range(9), 0)
+        producer.refresh()
+        assert producer.send([Message(i, 0, b"v") for i in range(9)], partition=0).sent == 9
+        assert producer.collect(9) == dict.fromkeys(range(9), 0)
 
 
 def test_the_flight_table_grows_with_what_is_out(kafka: EmbeddedKafka) -> None:
     """More messages than the first table holds are out at once, and each has its outcome."""
     count = 40_000
-    with connected(kafka, window_messages=count, kafka={"linger.ms": "500"}) as rig:
+    with connected(kafka, window_messages=count, kafka={"linger.ms": "500"}) as producer:
         messages = [Message(i, 0, b"v") for i in range(count)]
         for first in range(0, count, 10_000):
-            assert rig.send(messages[first : first + 10_000], partition=0).sent == 10_000
-        assert rig.pool.flight.count + len(rig.pool.collect().sequence) >= count - 10_000
-        await_true(lambda: rig.pool.collect().more or rig.pool.flight.count == 0)
+            assert producer.send(messages[first : first + 10_000], partition=0).sent == 10_000
+        assert producer.pool.flight.count + len(producer.pool.collect().sequence) >= count - 10_000
+        await_true(lambda: producer.pool.collect().more or producer.pool.flight.count == 0)
 
 
 def test_kernels_run_as_plain_python() -> None:
@@ -338,13 +344,13 @@ def test_kernels_run_as_plain_python() -> None:
     code = """
 from dispatch.embedded import EmbeddedKafka
 from tests.dispatch.batches import Message
-from tests.dispatch.rig import connected
-with EmbeddedKafka(brokers=1, topics=[("t", 2)]) as kafka, connected(kafka, window_messages=7) as rig:
-    handed = rig.send([Message(i, 0, b"", b"k" * i) for i in range(10)], partition=1)
+from tests.dispatch.fixture import connected
+with EmbeddedKafka(brokers=1, topics=[("t", 2)]) as kafka, connected(kafka, window_messages=7) as producer:
+    handed = producer.send([Message(i, 0, b"", b"k" * i) for i in range(10)], partition=1)
     assert handed[:2] == (7, 3), handed
-    assert rig.collect(7) == dict.fromkeys(range(7), 0)
-    assert rig.pool.lowest_in_flight().min() == rig.pool.lowest_in_flight().max()
-    records = rig.consume(2, 7)
+    assert producer.collect(7) == dict.fromkeys(range(7), 0)
+    assert producer.pool.lowest_in_flight().min() == producer.pool.lowest_in_flight().max()
+    records = producer.consume(2, 7)
     assert [record.key() for record in records] == [b"k" * i or None for i in range(7)]
     assert records[3].headers()[0][1][16:] == (3).to_bytes(8, "big")
     print("fine")

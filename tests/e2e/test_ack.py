@@ -25,7 +25,7 @@ from spool.read.reader import Reader
 from status.report import AckView, Snapshot
 from tests.ack_client import Client, with_flags, without_flags
 from tests.daemon import RunningBruce, consume
-from tests.e2e.test_embedded import PARTITIONS, check_books
+from tests.e2e.test_embedded import PARTITIONS, check_totals
 
 BOTH = WHEN_SYNCED | WHEN_DELIVERED
 
@@ -110,7 +110,7 @@ def test_synced_and_delivered(bruce: RunningBruce, kafka: EmbeddedKafka) -> None
         # They are counted after a look at the log, not with each reply.
         seen = bruce.await_status(lambda s: acks(s).replied >= 4 and acks(s).waiting == 0)
         assert (acks(seen).taken, acks(seen).replied) == (4, 4)
-        check_books(seen)
+        check_totals(seen)
 
 
 def test_the_other_socket_is_silent(bruce: RunningBruce) -> None:
@@ -166,7 +166,7 @@ def test_discarded(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
         seen = bruce.await_status(lambda s: s.received == len(wrong) + 2 and s.backlog == 0)
         expected = Counter({reason.name.lower(): 1 for reason in wrong}) + Counter(size=1, too_large=1)
         assert seen.discarded == expected
-        check_books(seen)
+        check_totals(seen)
 
 
 @pytest.mark.sample("ack", "delivery")
@@ -185,7 +185,7 @@ def test_a_worker_is_killed(bruce: RunningBruce, kafka: EmbeddedKafka, role: str
         assert not killer.is_alive()
         send_until_delivered(client)
         seen = bruce.await_status(lambda s: s.backlog == 0)
-        check_books(seen)
+        check_totals(seen)
         assert stored(bruce).keys() == without_flags(client.sent.values()).keys()
         check_synced(bruce, client)
         check_delivered(consume(kafka.bootstrap_servers, "t", PARTITIONS, len(client.sent)), client)

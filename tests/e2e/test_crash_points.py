@@ -54,7 +54,7 @@ POWER = {"file.synced", "file.named", "recover.header", "recover.moving", "recov
 """Places that only a start after a power loss comes to."""
 
 
-class Life:
+class CrashRun:
     """The spool, its Kafka, and what was sent."""
 
     def __init__(self, directory: Path, *, packing: bool) -> None:
@@ -85,7 +85,7 @@ class Life:
         self.refused += self.bruce.send([b"short"])
 
     def settle(self) -> None:
-        """Wait until everything is delivered or discarded; hold the books to what was sent."""
+        """Wait until everything is delivered or discarded; hold the totals to what was sent."""
         all_sent = self.sent + self.refused
         seen = self.bruce.await_status(lambda s: s.received >= all_sent and s.backlog == 0, PATIENCE_S)
         assert seen.received == all_sent
@@ -149,17 +149,17 @@ ALL = sorted((POINTS.keys() | WRITE_POINTS.keys()) - PACKING - LENDING - TRANSAC
 
 
 @pytest.fixture(scope="module")
-def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
+def crash_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashRun]:
     """The one spool."""
-    made = Life(tmp_path_factory.mktemp("points"), packing=False)
+    made = CrashRun(tmp_path_factory.mktemp("points"), packing=False)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def packing_life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
+def packing_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashRun]:
     """The other one, whose segments are packed as soon as they are sealed."""
-    made = Life(tmp_path_factory.mktemp("packing"), packing=True)
+    made = CrashRun(tmp_path_factory.mktemp("packing"), packing=True)
     yield made
     made.close()
 
@@ -171,20 +171,22 @@ def deaths(point: str, times: int) -> list[str]:
     return ["write.received", point] * times if point == "recover.salvaged" else [point] * times
 
 
-def lose_power(life: Life) -> None:
+def lose_power(crash_run: CrashRun) -> None:
     """End everything as if the host had gone down in the middle of a roll.
 
     A header rots meanwhile, and the oldest segment gets another name.
     """
-    life.bruce.await_status(
-        lambda s: s.received == life.sent + life.refused and s.watermarks.written == s.watermarks.accepted
+    crash_run.bruce.await_status(
+        lambda s: (
+            s.received == crash_run.sent + crash_run.refused and s.watermarks.written == s.watermarks.accepted
+        )
     )
-    life.bruce.kill9()
+    crash_run.bruce.kill9()
     for name in ("*.page", "*.staging"):
-        for path in life.bruce.runtime.glob(name):
+        for path in crash_run.bruce.runtime.glob(name):
             path.unlink()
-    named = [life.layout.segment(*pair) for pair in life.layout.list_segments()]
-    spares = [life.layout.segment(number, SPARE) for number in life.layout.list_spares()]
+    named = [crash_run.layout.segment(*pair) for pair in crash_run.layout.list_segments()]
+    spares = [crash_run.layout.segment(number, SPARE) for number in crash_run.layout.list_spares()]
     for path in [p for p in named if not is_sealed(p)] + spares:
         header = np.frombuffer(path.read_bytes()[:HEADER_BYTES], HEADER).copy()
         header["boot"] = bytes(range(16))
@@ -195,69 +197,73 @@ def lose_power(life: Life) -> None:
         named[0].rename(named[0].with_name(segment_name(int(named[0].stem) + 1, named[0].suffix)))
 
 
-def stop_keeper(life: Life) -> None:
+def stop_keeper(crash_run: CrashRun) -> None:
     """From here on the log is written, and neither synced nor named; there are spares for it."""
-    life.bruce.await_true(lambda: life.word(Field.SPARE) >= (life.word(Field.WRITTEN) >> 32) + 2)
-    halt(next(w.pid for w in life.bruce.status().workers if w.role == "keeper"))
+    crash_run.bruce.await_true(
+        lambda: crash_run.word(Field.SPARE) >= (crash_run.word(Field.WRITTEN) >> 32) + 2
+    )
+    halt(next(w.pid for w in crash_run.bruce.status().workers if w.role == "keeper"))
 
 
-def pause(life: Life, *, kill: bool) -> None:
+def pause(crash_run: CrashRun, *, kill: bool) -> None:
     """Let everything be delivered; then perhaps end all processes."""
-    life.settle()
-    if kill and life.armed:
+    crash_run.settle()
+    if kill and crash_run.armed:
         # Messages on the way when all processes die are salvaged at the next start.
-        life.bruce.kill9()
+        crash_run.bruce.kill9()
 
 
-def provoke(life: Life, point: str) -> None:
+def provoke(crash_run: CrashRun, point: str) -> None:
     """Send until every process that is to die has died."""
     for turn in range(MOST_ROUNDS):
-        if not life.armed:
+        if not crash_run.armed:
             return
-        if life.bruce.lives or life.bruce.try_start():
-            live_on(life, point, turn)
-    pytest.fail(f"nobody comes to {life.points.read_text().split()}")
+        if crash_run.bruce.lives or crash_run.bruce.try_start():
+            live_on(crash_run, point, turn)
+    pytest.fail(f"no process comes to {crash_run.points.read_text().split()}")
 
 
-def live_on(life: Life, point: str, turn: int) -> None:
+def live_on(crash_run: CrashRun, point: str, turn: int) -> None:
     """A round, with what brings a process to the failpoint."""
     losing = point in POWER and turn % 2 == 0
     if losing:
-        stop_keeper(life)
+        stop_keeper(crash_run)
     if point.startswith("renew."):
-        failing_sync(life.points).touch()
-    life.send()
+        failing_sync(crash_run.points).touch()
+    crash_run.send()
     if losing:
-        lose_power(life)
+        lose_power(crash_run)
     elif point in PACKING:
-        life.send()
-        life.bruce.await_true(lambda: not life.armed and life.packed() >= 2, PATIENCE_S)
+        crash_run.send()
+        crash_run.bruce.await_true(lambda: not crash_run.armed and crash_run.packed() >= 2, PATIENCE_S)
     elif point not in FULL:
-        pause(life, kill=turn % 2 == 1)
+        pause(crash_run, kill=turn % 2 == 1)
 
 
-def die_and_recover(life: Life, point: str, form: str) -> None:
+def die_and_recover(crash_run: CrashRun, point: str, form: str) -> None:
     """Have them die there; then everything sent is received, and in Kafka, in order, or discarded."""
-    first, before = life.sent, life.discarded
-    if not life.bruce.lives:
-        assert life.bruce.try_start(), "nothing was armed"
-    life.points.write_text("".join(f"{place}\n" for place in deaths(point, FORMS[form])))
+    first, before = crash_run.sent, crash_run.discarded
+    if not crash_run.bruce.lives:
+        assert crash_run.bruce.try_start(), "nothing was armed"
+    crash_run.points.write_text("".join(f"{place}\n" for place in deaths(point, FORMS[form])))
     if point in FULL | PACKING:
-        life.kafka.down()
-    provoke(life, point)
-    life.kafka.up()
-    if not life.bruce.lives:
-        assert life.bruce.try_start(), "somebody died who was not told to"
-    life.send()
-    life.settle()
-    count, discarded = life.sent - first, life.discarded - before
+        crash_run.kafka.down()
+    provoke(crash_run, point)
+    crash_run.kafka.up()
+    if not crash_run.bruce.lives:
+        assert crash_run.bruce.try_start(), "somebody died who was not told to"
+    crash_run.send()
+    crash_run.settle()
+    count, discarded = crash_run.sent - first, crash_run.discarded - before
     assert not discarded or point in FULL
-    records = life.consume(first, count - discarded)
+    records = crash_run.consume(first, count - discarded)
     found = set(numbers(records))
     assert len(found) == count - discarded
-    assert found <= set(range(first, life.sent))
+    assert found <= set(range(first, crash_run.sent))
     check_order(records)
-    assert len(set(life.identities.values())) == len(life.identities), "one number means two messages"
+    assert len(set(crash_run.identities.values())) == len(crash_run.identities), (
+        "one number means two messages"
+    )
     if count <= 2 * ROUND and point.startswith(("sync.", "seal.", "index.", "roll.", "retire.", "write.")):
         assert len(records) == len(found), "the deliverer lived, and sent again"
 
@@ -265,17 +271,17 @@ def die_and_recover(life: Life, point: str, form: str) -> None:
 @pytest.mark.crash
 @pytest.mark.parametrize("form", ["once", pytest.param("twice", marks=pytest.mark.long)])
 @pytest.mark.parametrize("point", ALL)
-def test_a_death_loses_nothing_and_doubles_nothing(life: Life, point: str, form: str) -> None:
+def test_a_death_loses_nothing_and_doubles_nothing(crash_run: CrashRun, point: str, form: str) -> None:
     """Everything sent is received, and in Kafka, in order, or discarded; no number names two messages."""
-    die_and_recover(life, point, form)
+    die_and_recover(crash_run, point, form)
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("form", ["once", pytest.param("twice", marks=pytest.mark.long)])
 @pytest.mark.parametrize("point", sorted(PACKING))
-def test_a_death_while_packing(packing_life: Life, point: str, form: str) -> None:
+def test_a_death_while_packing(packing_run: CrashRun, point: str, form: str) -> None:
     """The same of segments that the successor packs while they wait, and that are delivered from there."""
-    die_and_recover(packing_life, point, form)
+    die_and_recover(packing_run, point, form)
 
 
 def test_every_point_in_the_code_is_in_the_table() -> None:

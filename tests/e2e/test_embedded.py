@@ -35,7 +35,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
-def check_books(seen: Snapshot) -> None:
+def check_totals(seen: Snapshot) -> None:
     """Check the sums that hold in every status."""
     assert seen.received == seen.delivered + sum(seen.discarded.values()) + seen.backlog
     marks = seen.watermarks
@@ -70,7 +70,7 @@ def worker(bruce: RunningBruce, role: str) -> int:
 @pytest.mark.crash
 @pytest.mark.parametrize("role", ["ingest", "keeper", "delivery"])
 def test_a_worker_is_killed(kafka: EmbeddedKafka, tmp_path: Path, role: str) -> None:
-    """Five times in the middle of traffic: nothing is lost, received is exact, the books always balance."""
+    """Five times in the middle of traffic: nothing is lost, received is exact, the totals always balance."""
     with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
         traffic = Traffic(bruce, 10_000, 0.05)
         last = 0
@@ -80,13 +80,13 @@ def test_a_worker_is_killed(kafka: EmbeddedKafka, tmp_path: Path, role: str) -> 
             bruce.await_true(lambda before=before: worker(bruce, role) not in (0, before))  # type: ignore[misc]
             for _ in range(3):
                 seen = bruce.status()
-                check_books(seen)
+                check_totals(seen)
                 assert seen.received >= last
                 last = seen.received
                 time.sleep(0.05)
         sent = traffic.join()
         seen = bruce.await_status(lambda s: s.delivered == sent)
-        check_books(seen)
+        check_totals(seen)
         assert (seen.received, seen.backlog, seen.discarded) == (sent, 0, {})
         assert next(w.restarts for w in seen.workers if w.role == role) >= 5
         check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, sent), sent)
@@ -102,10 +102,10 @@ def test_all_are_killed(kafka: EmbeddedKafka, tmp_path: Path) -> None:
                 kafka.down()
             sent += bruce.send(keyed(3000, first=sent))
             seen = bruce.await_status(lambda s, sent=sent: s.received == sent)  # type: ignore[misc]
-            check_books(seen)
+            check_totals(seen)
             bruce.kill9()
             dead = bruce.status()
-            check_books(dead)
+            check_totals(dead)
             assert dead.received == sent
             bruce.start()
             kafka.up()
@@ -125,7 +125,7 @@ def test_a_clean_stop_leaves_nothing_in_flight(kafka: EmbeddedKafka, tmp_path: P
         for part in range(3):
             bruce.send(keyed(3000, first=3000 * part))
             assert bruce.stop() == 0
-            check_books(bruce.status())
+            check_totals(bruce.status())
             bruce.start()
         bruce.await_status(lambda s: s.delivered == 9000)
         records = consume(kafka.bootstrap_servers, "t", PARTITIONS, 9000)
@@ -285,7 +285,7 @@ def test_window_messages(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         time.sleep(1)
         seen = bruce.status()
         assert all(50 < broker.in_flight <= 100 for broker in seen.brokers)
-        check_books(seen)
+        check_totals(seen)
         assert seen.backlog >= 3000 - 300
         for broker in (1, 2, 3):
             kafka.rtt(broker, 0)

@@ -38,7 +38,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
-class Life:
+class LeaseRun:
     """A spool with a backlog, its daemon, its Kafka, and its jobs."""
 
     def __init__(self, directory: Path, kafka: EmbeddedKafka) -> None:
@@ -72,7 +72,7 @@ class Life:
         return job
 
     def settled(self) -> Snapshot:
-        """Everything that was sent is delivered, and the books say so."""
+        """Everything that was sent is delivered, and the totals say so."""
         seen = self.bruce.await_status(lambda s: s.backlog == 0 and s.lent is None, 60)
         assert (seen.received, seen.delivered, seen.discarded) == (self.sent, self.sent, {})
         return seen
@@ -100,9 +100,9 @@ class Life:
 
 
 @pytest.fixture
-def life(tmp_path: Path, kafka: EmbeddedKafka) -> Iterator[Life]:
+def lease_run(tmp_path: Path, kafka: EmbeddedKafka) -> Iterator[LeaseRun]:
     """With its daemon running."""
-    made = Life(tmp_path, kafka)
+    made = LeaseRun(tmp_path, kafka)
     try:
         made.bruce.start()
         yield made
@@ -110,86 +110,90 @@ def life(tmp_path: Path, kafka: EmbeddedKafka) -> Iterator[Life]:
         made.close()
 
 
-def test_beside_a_live_daemon(life: Life) -> None:
+def test_beside_a_live_daemon(lease_run: LeaseRun) -> None:
     """The job gets delivery, intake goes on; the daemon takes over what it did, and delivers the rest."""
-    job = life.backlog()
-    seen = life.bruce.status()
+    job = lease_run.backlog()
+    seen = lease_run.bruce.status()
     assert seen.lent is not None
     assert (seen.lent.pid, seen.lent.until) == (job.pid, COUNT)
-    assert f"delivery is lent to process {job.pid} on " in run("status", environ=life.bruce.environ).stdout
-    life.send(100)
+    assert (
+        f"delivery is lent to process {job.pid} on " in run("status", environ=lease_run.bruce.environ).stdout
+    )
+    lease_run.send(100)
     assert len(job.tell("send", COUNT // 2)) == COUNT // 2
     job.tell("record")
-    life.bruce.await_status(lambda s: s.delivered == COUNT // 2 and s.watermarks.delivered == COUNT // 2)
+    lease_run.bruce.await_status(lambda s: s.delivered == COUNT // 2 and s.watermarks.delivered == COUNT // 2)
     assert len(job.tell("send", COUNT)) == COUNT // 2
     job.tell("record")
     assert job.tell("check") == "held"
-    seen = life.bruce.await_status(lambda s: s.delivered == COUNT and s.trouble is None and not s.brokers)
+    seen = lease_run.bruce.await_status(
+        lambda s: s.delivered == COUNT and s.trouble is None and not s.brokers
+    )
     assert seen.backlog == 100
     job.end()
-    life.settled()
-    assert duplicates(life.records()) == 0
-    assert list(life.layout.outcomes.iterdir()) == []
+    lease_run.settled()
+    assert duplicates(lease_run.records()) == 0
+    assert list(lease_run.layout.outcomes.iterdir()) == []
 
 
 @pytest.mark.sample("9")
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM])
-def test_without_a_daemon(life: Life, stop: signal.Signals) -> None:
+def test_without_a_daemon(lease_run: LeaseRun, stop: signal.Signals) -> None:
     """After any end of the daemon the driver writes the marks; a daemon that starts sends nothing again."""
-    life.kafka.down()
-    life.send()
+    lease_run.kafka.down()
+    lease_run.send()
     if stop == signal.SIGKILL:
-        life.bruce.kill9()
+        lease_run.bruce.kill9()
     else:
-        life.bruce.stop()
-    life.kafka.up()
-    job = life.job()
+        lease_run.bruce.stop()
+    lease_run.kafka.up()
+    job = lease_run.job()
     assert job.answer()[:2] == ["lent", COUNT]
     job.tell("send", 150)
     job.tell("record")
     job.tell("settle")
-    assert life.bruce.status().delivered == 150
+    assert lease_run.bruce.status().delivered == 150
     job.tell("send", COUNT)
     job.tell("record")
     job.end()
-    seen = life.settled()
+    seen = lease_run.settled()
     assert seen.workers == []
-    life.bruce.start()
-    life.send(50)
-    life.settled()
-    assert duplicates(life.records()) == 0
+    lease_run.bruce.start()
+    lease_run.send(50)
+    lease_run.settled()
+    assert duplicates(lease_run.records()) == 0
 
 
-def test_the_driver_dies(life: Life) -> None:
+def test_the_driver_dies(lease_run: LeaseRun) -> None:
     """SIGKILL: the daemon takes delivery back by itself, with what was written down; the rest goes again."""
-    job = life.backlog()
+    job = lease_run.backlog()
     job.tell("send", 200)
     job.tell("record")
     again = len(job.tell("send", 100))
     job.kill9()
-    life.settled()
-    assert duplicates(life.records()) == again
+    lease_run.settled()
+    assert duplicates(lease_run.records()) == again
 
 
 @pytest.mark.long
-def test_the_driver_dies_without_a_daemon(life: Life) -> None:
+def test_the_driver_dies_without_a_daemon(lease_run: LeaseRun) -> None:
     """The next who owns the marks takes over what it left: another job, and after that a daemon."""
-    life.kafka.down()
-    life.send()
-    life.bruce.kill9()
-    life.kafka.up()
+    lease_run.kafka.down()
+    lease_run.send()
+    lease_run.bruce.kill9()
+    lease_run.kafka.up()
     again = 0
     for _ in range(2):
-        job = life.job()
+        job = lease_run.job()
         job.answer()
         job.tell("send", 100)
         job.tell("record")
         again += len(job.tell("send", 30))
         job.kill9()
-    assert len(list_outcomes(next(life.layout.outcomes.iterdir()))) == 1
-    life.bruce.start()
-    life.settled()
-    assert duplicates(life.records()) == again
+    assert len(list_outcomes(next(lease_run.layout.outcomes.iterdir()))) == 1
+    lease_run.bruce.start()
+    lease_run.settled()
+    assert duplicates(lease_run.records()) == again
 
 
 @pytest.mark.sample("lend.granted", "file.named")
@@ -205,124 +209,126 @@ def test_the_driver_dies_without_a_daemon(life: Life) -> None:
         "lend.ended",
     ],
 )
-def test_the_driver_dies_as_the_owner(life: Life, point: str) -> None:
+def test_the_driver_dies_as_the_owner(lease_run: LeaseRun, point: str) -> None:
     """Without a daemon, at each step of what an owner does: the next job, then a daemon, go on from there."""
-    life.kafka.down()
-    life.send()
-    life.bruce.kill9()
-    life.kafka.up()
+    lease_run.kafka.down()
+    lease_run.send()
+    lease_run.bruce.kill9()
+    lease_run.kafka.up()
     armed = f"{point}\n"
     if point in ("lend.settled", "lend.granted"):
-        life.points.write_text(armed)
-    job = life.job(mortal=True)
+        lease_run.points.write_text(armed)
+    job = lease_run.job(mortal=True)
     sent = 0
     with contextlib.suppress(Died):
         job.answer()
         sent = len(job.tell("send", 100))
         if point not in ("lend.settled", "lend.granted"):
-            life.points.write_text(armed)
+            lease_run.points.write_text(armed)
         job.tell("record")
         job.tell("settle")
         job.tell("end")
         pytest.fail("it did not die")
-    assert life.points.read_text() == ""
-    job = life.job()
+    assert lease_run.points.read_text() == ""
+    job = lease_run.job()
     job.answer()
     job.tell("send", 100)
     job.tell("record")
     job.end()
-    life.bruce.start()
-    life.settled()
-    assert duplicates(life.records()) == (sent if point == "file.synced" else 0)
+    lease_run.bruce.start()
+    lease_run.settled()
+    assert duplicates(lease_run.records()) == (sent if point == "file.synced" else 0)
 
 
-def test_drain_takes_over_what_a_dead_job_left(life: Life) -> None:
+def test_drain_takes_over_what_a_dead_job_left(lease_run: LeaseRun) -> None:
     """`brucectl drain` without a daemon sends nothing again that tasks had written down."""
-    job = life.backlog()
-    life.bruce.kill9()
+    job = lease_run.backlog()
+    lease_run.bruce.kill9()
     job.tell("send", 150)
     job.tell("record")
     job.kill9()
-    done = run("drain", environ=life.bruce.environ)
+    done = run("drain", environ=lease_run.bruce.environ)
     assert done.returncode == 0, done.stderr
-    life.settled()
-    assert duplicates(life.records()) == 0
+    lease_run.settled()
+    assert duplicates(lease_run.records()) == 0
 
 
 @pytest.mark.sample("exactly_once")
 @pytest.mark.parametrize("mode", ["exactly_once", "at_most_once"])
-def test_in_every_mode(life: Life, mode: str) -> None:
+def test_in_every_mode(lease_run: LeaseRun, mode: str) -> None:
     """Delivery is lent and taken back, twice, and the next daemon finds the marks that it expects."""
-    life.bruce.stop()
-    life.bruce.configure({"dispatch": {"mode": mode}})
-    life.bruce.start()
+    lease_run.bruce.stop()
+    lease_run.bruce.configure({"dispatch": {"mode": mode}})
+    lease_run.bruce.start()
     for _ in range(2):
-        life.send(100)
-        life.bruce.await_status(lambda s: s.backlog == 0, 60)
-        job = life.job()
+        lease_run.send(100)
+        lease_run.bruce.await_status(lambda s: s.backlog == 0, 60)
+        job = lease_run.job()
         job.answer()
-        life.send(100)
+        lease_run.send(100)
         job.tell("end")
-        job = life.job()
+        job = lease_run.job()
         job.answer()
         job.tell("send", 50)
         job.tell("record")
         job.end()
-        life.settled()
-        life.bruce.kill9()
-        life.bruce.start()
-    life.bruce.await_status(lambda s: s.trouble is None)
-    assert duplicates(life.records()) == 0
+        lease_run.settled()
+        lease_run.bruce.kill9()
+        lease_run.bruce.start()
+    lease_run.bruce.await_status(lambda s: s.trouble is None)
+    assert duplicates(lease_run.records()) == 0
 
 
-def test_a_job_asks_and_dies_before_it_is_answered(life: Life) -> None:
+def test_a_job_asks_and_dies_before_it_is_answered(lease_run: LeaseRun) -> None:
     """The daemon does not wait for it."""
-    halt(life.worker())
-    life.send(10)
-    job = life.job()
-    life.bruce.await_true(lambda: life.layout.lease.exists() and life.layout.lease.stat().st_size > 32)
+    halt(lease_run.worker())
+    lease_run.send(10)
+    job = lease_run.job()
+    lease_run.bruce.await_true(
+        lambda: lease_run.layout.lease.exists() and lease_run.layout.lease.stat().st_size > 32
+    )
     job.kill9()
-    os.kill(life.worker(), signal.SIGCONT)
-    life.settled()
-    assert duplicates(life.records()) == 0
+    os.kill(lease_run.worker(), signal.SIGCONT)
+    lease_run.settled()
+    assert duplicates(lease_run.records()) == 0
 
 
 @pytest.mark.long
-def test_the_next_job_begins_where_the_last_one_ended(life: Life) -> None:
+def test_the_next_job_begins_where_the_last_one_ended(lease_run: LeaseRun) -> None:
     """The worker does not look between two jobs: the second sends nothing of what the first wrote down."""
-    job = life.backlog()
+    job = lease_run.backlog()
     job.tell("send", 100)
-    halt(life.worker())
+    halt(lease_run.worker())
     job.tell("record")
     job.kill9()
-    job = life.job()
-    life.bruce.await_true(lambda: (ask := read_ask(life.layout)) is not None and ask.pid == job.pid)
-    os.kill(life.worker(), signal.SIGCONT)
+    job = lease_run.job()
+    lease_run.bruce.await_true(lambda: (ask := read_ask(lease_run.layout)) is not None and ask.pid == job.pid)
+    os.kill(lease_run.worker(), signal.SIGCONT)
     job.answer()
     assert len(job.tell("send", COUNT)) == COUNT - 100
     job.tell("record")
     job.end()
-    life.settled()
-    assert duplicates(life.records()) == 0
+    lease_run.settled()
+    assert duplicates(lease_run.records()) == 0
 
 
 @pytest.mark.long
-def test_one_job_at_a_time(life: Life) -> None:
+def test_one_job_at_a_time(lease_run: LeaseRun) -> None:
     """A second job gets the name of the one that delivers; so does `brucectl drain` without a daemon."""
-    job = life.backlog()
-    other = life.job()
+    job = lease_run.backlog()
+    other = lease_run.job()
     answer = other.answer()
     assert answer[0] == "busy"
     assert f"is held by process {job.pid}: it is already delivering by a job" in answer[1]
-    life.bruce.kill9()
-    done = run("drain", environ=life.bruce.environ)
+    lease_run.bruce.kill9()
+    done = run("drain", environ=lease_run.bruce.environ)
     assert done.returncode == 1
     assert f"process {job.pid} on " in done.stderr
     job.tell("send", COUNT)
     job.tell("record")
     job.end()
-    assert life.settled().delivered == COUNT
-    assert duplicates(life.records()) == 0
+    assert lease_run.settled().delivered == COUNT
+    assert duplicates(lease_run.records()) == 0
 
 
 @pytest.mark.sample("lend.ended-1", "adopt.marked-1")
@@ -338,144 +344,144 @@ def test_one_job_at_a_time(life: Life) -> None:
         ("mark.written", 2),
     ],
 )
-def test_the_delivery_worker_dies(life: Life, point: str, times: int) -> None:
+def test_the_delivery_worker_dies(lease_run: LeaseRun, point: str, times: int) -> None:
     """At each step of lending, taking over and taking back, twice at those that come twice: without harm."""
     armed = "".join(f"{point}\n" for _ in range(times))
     if point.startswith("lend.") and point != "lend.ended":
-        life.points.write_text(armed)
-    job = life.backlog()
+        lease_run.points.write_text(armed)
+    job = lease_run.backlog()
     job.tell("send", 200)
     if not point.startswith("lend."):
-        life.points.write_text(armed)
+        lease_run.points.write_text(armed)
     job.tell("record")
-    life.bruce.await_status(lambda s: s.delivered == 200)
+    lease_run.bruce.await_status(lambda s: s.delivered == 200)
     # Or else the driver, which writes marks while there is no owner, may come first.
-    life.bruce.await_true(lambda: point == "lend.ended" or life.points.read_text() == "")
+    lease_run.bruce.await_true(lambda: point == "lend.ended" or lease_run.points.read_text() == "")
     assert job.tell("check") == "held"
     job.tell("send", 100)
     job.tell("record")
     if point == "lend.ended":
-        life.points.write_text(armed)
+        lease_run.points.write_text(armed)
     job.end()
-    life.settled()
-    life.bruce.await_true(lambda: life.points.read_text() == "")
-    assert duplicates(life.records()) == 0
-    life.bruce.await_status(lambda s: s.workers[-1].restarts >= times)
+    lease_run.settled()
+    lease_run.bruce.await_true(lambda: lease_run.points.read_text() == "")
+    assert duplicates(lease_run.records()) == 0
+    lease_run.bruce.await_status(lambda s: s.workers[-1].restarts >= times)
 
 
-def test_the_daemon_dies_and_comes_back(life: Life) -> None:
+def test_the_daemon_dies_and_comes_back(lease_run: LeaseRun) -> None:
     """SIGKILL of everything while a job delivers: the next daemon lends on, and takes over what it did."""
-    job = life.backlog()
+    job = lease_run.backlog()
     job.tell("send", 100)
     job.tell("record")
-    life.bruce.kill9()
+    lease_run.bruce.kill9()
     job.tell("send", 100)
     job.tell("record")
-    token = read_grant(life.layout)
-    life.bruce.start()
-    life.bruce.await_status(lambda s: s.delivered == 200)
-    assert read_grant(life.layout) == token
+    token = read_grant(lease_run.layout)
+    lease_run.bruce.start()
+    lease_run.bruce.await_status(lambda s: s.delivered == 200)
+    assert read_grant(lease_run.layout) == token
     assert job.tell("check") == "held"
-    life.send(10)
+    lease_run.send(10)
     job.tell("send", COUNT)
     job.tell("record")
     job.end()
-    life.settled()
-    assert duplicates(life.records()) == 0
+    lease_run.settled()
+    assert duplicates(lease_run.records()) == 0
 
 
-def test_both_die(life: Life) -> None:
+def test_both_die(lease_run: LeaseRun) -> None:
     """SIGKILL of daemon and driver: the next daemon has what was written down, and sends the rest."""
-    job = life.backlog()
+    job = lease_run.backlog()
     job.tell("send", 100)
     job.tell("record")
-    life.bruce.kill9()
+    lease_run.bruce.kill9()
     job.tell("send", 100)
     job.tell("record")
     again = len(job.tell("send", 50))
     job.kill9()
-    life.bruce.start()
-    life.settled()
-    assert duplicates(life.records()) == again
+    lease_run.bruce.start()
+    lease_run.settled()
+    assert duplicates(lease_run.records()) == again
 
 
-def test_only_jobs_deliver(life: Life) -> None:
+def test_only_jobs_deliver(lease_run: LeaseRun) -> None:
     """engine = "spark": bruce takes in and writes down, frees segments, and says when no job is there."""
-    life.bruce.stop()
-    life.bruce.configure({"dispatch": {"engine": "spark"}})
-    life.bruce.start()
-    life.send(3000)
-    seen = life.bruce.await_status(lambda s: s.trouble is not None and not s.brokers)
+    lease_run.bruce.stop()
+    lease_run.bruce.configure({"dispatch": {"engine": "spark"}})
+    lease_run.bruce.start()
+    lease_run.send(3000)
+    seen = lease_run.bruce.await_status(lambda s: s.trouble is not None and not s.brokers)
     assert (seen.backlog, seen.lent) == (3000, None)
     assert (seen.trouble or "").startswith(
         'no job delivers, which [dispatch] engine = "spark" leaves to them'
     )
-    job = life.job()
+    job = lease_run.job()
     job.answer()
-    life.bruce.await_status(lambda s: s.trouble is None and s.lent is not None)
+    lease_run.bruce.await_status(lambda s: s.trouble is None and s.lent is not None)
     job.tell("send", 2500)
     job.tell("record")
-    life.bruce.await_status(lambda s: s.watermarks.delivered == 2500)
-    life.bruce.await_true(lambda: any(suffix == SENT for _, suffix in life.layout.list_segments()))
+    lease_run.bruce.await_status(lambda s: s.watermarks.delivered == 2500)
+    lease_run.bruce.await_true(lambda: any(suffix == SENT for _, suffix in lease_run.layout.list_segments()))
     job.end()
-    assert life.bruce.stop() == 0
-    life.bruce.start()
-    assert life.bruce.await_status(lambda s: s.trouble is not None).backlog == 500
-    life.bruce.configure({"dispatch": {"engine": "live"}})
-    life.bruce.tell(signal.SIGHUP)
-    life.settled()
-    assert duplicates(life.records()) == 0
+    assert lease_run.bruce.stop() == 0
+    lease_run.bruce.start()
+    assert lease_run.bruce.await_status(lambda s: s.trouble is not None).backlog == 500
+    lease_run.bruce.configure({"dispatch": {"engine": "live"}})
+    lease_run.bruce.tell(signal.SIGHUP)
+    lease_run.settled()
+    assert duplicates(lease_run.records()) == 0
 
 
 @pytest.mark.long
-def test_room_is_made_while_only_jobs_deliver(life: Life) -> None:
+def test_room_is_made_while_only_jobs_deliver(lease_run: LeaseRun) -> None:
     """when_full = "discard_oldest": what no job has delivered is given up, counted, and stays away."""
-    life.bruce.stop()
+    lease_run.bruce.stop()
     room = {"max_bytes": 6 * (256 << 10), "when_full": "discard_oldest", "recompress": False}
-    life.bruce.configure({"dispatch": {"engine": "spark"}, "spool": room})
-    life.bruce.start()
-    sent = life.bruce.send(keyed(3000, bytes_each=1000))
-    seen = life.bruce.await_status(lambda s: s.received == sent and s.discarded.get("evicted", 0) > 500)
+    lease_run.bruce.configure({"dispatch": {"engine": "spark"}, "spool": room})
+    lease_run.bruce.start()
+    sent = lease_run.bruce.send(keyed(3000, bytes_each=1000))
+    seen = lease_run.bruce.await_status(lambda s: s.received == sent and s.discarded.get("evicted", 0) > 500)
     assert seen.received == sent == seen.backlog + sum(seen.discarded.values())
-    job = life.job()
+    job = lease_run.job()
     job.answer()
     job.tell("send", sent)
     job.tell("record")
     job.end()
-    seen = life.bruce.await_status(lambda s: s.backlog == 0)
+    seen = lease_run.bruce.await_status(lambda s: s.backlog == 0)
     assert seen.delivered + sum(seen.discarded.values()) == sent
 
 
 @pytest.mark.long
-def test_a_quota_is_free_again_when_a_job_has_delivered(life: Life) -> None:
+def test_a_quota_is_free_again_when_a_job_has_delivered(lease_run: LeaseRun) -> None:
     """Messages counted as open while bruce delivered itself are not counted for ever."""
-    life.bruce.stop()
-    life.bruce.configure({'topics."t"': {"quota": "2%"}})
-    life.bruce.start()
-    life.kafka.down()
-    sent = life.bruce.send(keyed(3000, bytes_each=1000))
-    seen = life.bruce.await_status(lambda s: s.received == sent and bool(s.full))
+    lease_run.bruce.stop()
+    lease_run.bruce.configure({'topics."t"': {"quota": "2%"}})
+    lease_run.bruce.start()
+    lease_run.kafka.down()
+    sent = lease_run.bruce.send(keyed(3000, bytes_each=1000))
+    seen = lease_run.bruce.await_status(lambda s: s.received == sent and bool(s.full))
     assert seen.full[0].topic == "t"
-    job = life.job()
+    job = lease_run.job()
     job.answer()
-    life.kafka.up()
+    lease_run.kafka.up()
     job.tell("send", sent)
     job.tell("record")
-    seen = life.bruce.await_status(lambda s: s.backlog == 0 and not s.full)
+    seen = lease_run.bruce.await_status(lambda s: s.backlog == 0 and not s.full)
     assert seen.lent is not None
-    shared = next(life.bruce.runtime.glob("*.page"))
+    shared = next(lease_run.bruce.runtime.glob("*.page"))
 
     def told() -> bool:
         words = read_shared_state(shared)
         assert words is not None
         return (
             words[row_at(0) + OPEN] == 0
-            and words[Field.FRONTIER] == words[Field.LOW_WATERMARK] >= seen.delivered
+            and words[Field.READ_POSITION] == words[Field.LOW_WATERMARK] >= seen.delivered
         )
 
-    life.bruce.await_true(told)
+    lease_run.bruce.await_true(told)
     before = seen.delivered
-    life.bruce.send(keyed(10))
-    life.bruce.await_status(lambda s: s.backlog == 10)
+    lease_run.bruce.send(keyed(10))
+    lease_run.bruce.await_status(lambda s: s.backlog == 10)
     job.end()
-    life.bruce.await_status(lambda s: s.delivered == before + 10)
+    lease_run.bruce.await_status(lambda s: s.delivered == before + 10)

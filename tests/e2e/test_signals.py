@@ -23,7 +23,7 @@ from spool.format.wire import encode
 from spool.layout import Layout
 from status.report import Snapshot
 from tests.daemon import ROOT, RunningBruce, alive, consume, halt
-from tests.e2e.test_embedded import PARTITIONS, Traffic, check_books, check_complete, worker
+from tests.e2e.test_embedded import PARTITIONS, Traffic, check_complete, check_totals, worker
 from tests.ingest.intake import connect
 from tests.router.outlet import keyed, numbers
 from tools.benches.machine import compile_c
@@ -64,7 +64,7 @@ def test_a_stop_drains(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         kafka.up()
         assert bruce.await_end() == 0
         seen = bruce.status()
-        check_books(seen)
+        check_totals(seen)
         assert (seen.delivered, seen.backlog) == (5000, 0)
         assert bruce.logged("0 messages are left in the spool") == 1
         check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, 5000), 5000)
@@ -92,7 +92,7 @@ def test_a_stop_without_kafka(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         bruce.send(keyed(2000, first=1000))
         assert bruce.stop() == 0
         seen = bruce.status()
-        check_books(seen)
+        check_totals(seen)
         assert (seen.received, seen.backlog) == (3000, 2000)
         assert bruce.logged("2000 messages are left in the spool") == 1
         kafka.up()
@@ -258,7 +258,7 @@ def test_a_reload_under_load(kafka: EmbeddedKafka, tmp_path: Path) -> None:
             bruce.await_true(lambda old=keeper: worker(bruce, "keeper") not in (0, old))  # type: ignore[misc]
         assert traffic.join() == sent
         seen = bruce.await_status(lambda s: s.delivered == sent)
-        check_books(seen)
+        check_totals(seen)
         assert (seen.received, seen.discarded) == (sent, {})
         assert worker(bruce, "ingest") == ingest
         assert {w.restarts for w in seen.workers} == {0}
@@ -342,7 +342,7 @@ def test_a_reload_with_kafka_away(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         bruce.await_true(lambda: bruce.logged("gave way") == 1)
         kafka.up()
         seen = bruce.await_status(lambda s: s.delivered == 2100)
-        check_books(seen)
+        check_totals(seen)
         check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, 2100), 2100)
 
 

@@ -19,7 +19,7 @@ from spool.read.overview import SpoolTotals, take_totals
 from spool.shared.ledger import Ledger, add, digest_address
 from spool.shared.state import Field
 from tests.spool import plain
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import pack_file
 
 FIRST_UNDELIVERED = 80
@@ -35,7 +35,7 @@ class Good:
     """The spool, and the truth about it. Segments: 0 sent, 1 packed, 2 and 3 sealed, 4 in use."""
 
     directory: Path
-    """For a Rig: it has the spool and the shared state of the boot in which its daemon was killed."""
+    """For a SpoolFixture: the spool, and the shared state of the boot in which its daemon was killed."""
     sent: dict[int, bytes]
     """By sequence number, every datagram that was stored."""
     account: SpoolTotals
@@ -52,17 +52,17 @@ class Good:
 
 def make_good(directory: Path) -> Good:
     """A spool whose daemon was killed."""
-    rig, sent = Rig(directory), list[bytes]()
-    while len(rig.layout.list_segments()) < 5:
-        sent += rig.fill(3)
-        rig.append([], refused={int(Reason.SHORT): (2, b"x")})
-        rig.step()
-    sent += rig.fill(6)
-    rig.step()
-    layout = rig.layout
-    _deliver(rig)
-    frames = tuple(tuple(segment.frames) for segment in rig.segments())
-    rig.crash()
+    spool, sent = SpoolFixture(directory), list[bytes]()
+    while len(spool.layout.list_segments()) < 5:
+        sent += spool.fill(3)
+        spool.append([], refused={int(Reason.SHORT): (2, b"x")})
+        spool.step()
+    sent += spool.fill(6)
+    spool.step()
+    layout = spool.layout
+    _deliver(spool)
+    frames = tuple(tuple(segment.frames) for segment in spool.segments())
+    spool.crash()
     pack_file(layout.segment(*layout.list_segments()[1]))
     ledger = Ledger(layout.ledger)
     add(ledger.begin(), 0, 0, int(Reason.SPOOL_FULL), 1, digest_address(), 7)
@@ -75,9 +75,9 @@ def make_good(directory: Path) -> Good:
     return Good(directory, dict(enumerate(sent)), account, names, frames)
 
 
-def _deliver(rig: Rig) -> None:
+def _deliver(spool: SpoolFixture) -> None:
     """Marks with a low watermark, resolved messages above it, a discarded one; a job's outcome file."""
-    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    marks = Marks(spool.layout.delivery, SegmentList(spool.layout))
     info = marks.segment_list.segments[marks.segment_list.at(FIRST_UNDELIVERED)]
     bits = np.zeros(2008 * 8, np.uint8)
     bits[np.array([*DELIVERED_ABOVE, DISCARDED]) - info.first_sequence] = 1
@@ -90,9 +90,9 @@ def _deliver(rig: Rig) -> None:
         )
     )
     marks.close()
-    job = rig.layout.outcomes / "job"
+    job = spool.layout.outcomes / "job"
     job.mkdir(parents=True)
     told = np.array(TOLD_BY_A_JOB)
-    write_outcomes(job, "task", read_identity(rig.layout), told, np.zeros(len(told), np.int32))
-    rig.shared.words[Field.LOW_WATERMARK] = FIRST_UNDELIVERED
-    rig.step()
+    write_outcomes(job, "task", read_identity(spool.layout), told, np.zeros(len(told), np.int32))
+    spool.shared.words[Field.LOW_WATERMARK] = FIRST_UNDELIVERED
+    spool.step()

@@ -20,10 +20,10 @@ from spool.format.wire import encode
 from spool.index.identity import read_identity
 from spool.layout import SENT, SPARE, Layout, segment_name
 from spool.native.digest import digest
-from spool.storage.ab_slots import BANKS_BYTES
+from spool.storage.ab_slots import SLOTS_BYTES
 from tests.gallery.good import Good
 from tests.spool import plain
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import pack_file, shorten
 
 SENT_ONE, PACKED, SEALED, LATER, LIVE = range(5)
@@ -371,16 +371,16 @@ def stranger(copy: Copy) -> bytes:
     """The segment of another spool that holds the same sequence numbers, with other messages."""
     cached = copy.good.directory.with_name("stranger")
     if not cached.exists():
-        rig = Rig(copy.good.directory.with_name("strange"))
+        spool = SpoolFixture(copy.good.directory.with_name("strange"))
         # Its log is the longer one.
-        while len(rig.layout.list_segments()) < LIVE + 3:
+        while len(spool.layout.list_segments()) < LIVE + 3:
             for _ in range(3):
-                first = int(rig.writer.tail[4])
-                rig.append([encode(b"t%d" % (i % 2), b"%d:" % (first + i) + b"w" * 50) for i in range(3)])
-            rig.append([], refused={1: (2, b"x")})
-            rig.step()
-        cached.write_bytes(rig.layout.segment(*rig.layout.list_segments()[SEALED]).read_bytes())
-        rig.crash()
+                first = int(spool.writer.tail[4])
+                spool.append([encode(b"t%d" % (i % 2), b"%d:" % (first + i) + b"w" * 50) for i in range(3)])
+            spool.append([], refused={1: (2, b"x")})
+            spool.step()
+        cached.write_bytes(spool.layout.segment(*spool.layout.list_segments()[SEALED]).read_bytes())
+        spool.crash()
     return cached.read_bytes()
 
 
@@ -595,7 +595,7 @@ def identity_foreign(copy: Copy) -> frozenset[int]:
 
 def ledger_garbage(copy: Copy) -> frozenset[int]:
     """Garbage for the ledger."""
-    copy.layout.ledger.write_bytes(random.Random(1).randbytes(BANKS_BYTES))
+    copy.layout.ledger.write_bytes(random.Random(1).randbytes(SLOTS_BYTES))
     return NOTHING
 
 

@@ -21,7 +21,7 @@ from spool.read.overview import SpoolTotals, take_totals
 from spool.read.reader import Reader
 from tests.gallery.good import Good
 from tests.gallery.kinds import Copy, Spoil
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 KILLED_IN, NEXT = 1, 2
 """Boots: the one in which the daemon was killed, and the one after it."""
@@ -70,20 +70,20 @@ def booted(boot: int) -> Iterator[None]:
 
 def start(home: Path, boot: int) -> Started:
     """Start, take a message, and read everything that is committed. Raises as a start does."""
-    rig = Rig(home, boot=boot)
+    spool = SpoolFixture(home, boot=boot)
     try:
-        new = rig.append([NEW])
-        rig.step()
+        new = spool.append([NEW])
+        spool.step()
         served, twice = dict[int, bytes](), list[int]()
-        reader = Reader(SegmentList(rig.layout), Topics())
-        reader.allow(rig.keeper._committer.number, int(rig.keeper._committer.tail[0]))
+        reader = Reader(SegmentList(spool.layout), Topics())
+        reader.allow(spool.keeper._committer.number, int(spool.keeper._committer.tail[0]))
         while batch := reader.next():
             for row, sequence in enumerate(batch.sequence.tolist()):
                 twice += [sequence] * (sequence in served)
                 served[sequence] = bytes(batch.datagram(row))
         reader.close()
         # As the delivery worker opens them: what cannot be read is set aside.
-        marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+        marks = Marks(spool.layout.delivery, SegmentList(spool.layout))
         resolved = {
             info.first_sequence + chunk * 16064 + bit
             for info, chunk, bitmap in marks.chunks()
@@ -91,7 +91,7 @@ def start(home: Path, boot: int) -> Started:
             if bitmap[bit // 8] >> bit % 8 & 1
         }
         marks.close()
-        account = take_totals(rig.layout, list)
-        return Started(rig.identity.spool, new, rig.synced, served, twice, account, resolved)
+        account = take_totals(spool.layout, list)
+        return Started(spool.identity.spool, new, spool.synced, served, twice, account, resolved)
     finally:
-        rig.crash()
+        spool.crash()

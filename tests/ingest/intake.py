@@ -16,7 +16,7 @@ from spool.format.frame import BURST
 from spool.format.wire import reason_name
 from spool.shared.ledger import Ledger
 from tests.spool import plain
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 SLOTS = 8
 SEGMENT_BYTES = 1 << 20
@@ -29,7 +29,7 @@ class Intake:
     def __init__(self, directory: Path, slots: int = SLOTS, *, few: int = FEW_SLOTS, **options: int) -> None:
         """`few`: datagrams in a burst, until one has as many."""
         chosen = {"segment_bytes": SEGMENT_BYTES, "max_bytes": 64 << 20, **options}
-        self.rig = Rig(directory, **chosen)
+        self.spool = SpoolFixture(directory, **chosen)
         self.slots, self._few = slots, few
         self.receiver = open_socket(directory / "socket")
         set_timeout(self.receiver)
@@ -39,17 +39,17 @@ class Intake:
     @property
     def staging_path(self) -> Path:
         """The path of the staging file."""
-        return self.rig.directory / "staging"
+        return self.spool.directory / "staging"
 
     def start(self) -> IngestWorker:
         """A new worker on what is there, as after a crash; nothing is salvaged yet."""
-        self.rig.reopen()
+        self.spool.reopen()
         self.worker = IngestWorker(
             self.receiver,
-            Staging(self.staging_path, self.rig.identity.spool, self.slots, self._few),
-            self.rig.writer,
-            Ledger(self.rig.layout.ledger),
-            bell=self.rig.bell,
+            Staging(self.staging_path, self.spool.identity.spool, self.slots, self._few),
+            self.spool.writer,
+            Ledger(self.spool.layout.ledger),
+            bell=self.spool.bell,
             last_reader=False,
         )
         return self.worker
@@ -67,7 +67,7 @@ class Intake:
         while True:
             self.queue(waiting[: self.slots])
             del waiting[: self.slots]
-            self.rig.step()
+            self.spool.step()
             while self.worker._round():
                 continue
             if not waiting:
@@ -95,23 +95,23 @@ class Intake:
 
     def stored(self) -> list[bytes]:
         """The datagrams in the log, in order."""
-        return [data for _, data in self.rig.records()]
+        return [data for _, data in self.spool.records()]
 
     def refused(self) -> dict[str, int]:
         """Datagrams refused at intake, by name of the reason."""
         totals: dict[str, int] = {}
-        for segment in self.rig.segments():
+        for segment in self.spool.segments():
             for reason, count in segment.refused().items():
                 totals[reason_name(reason)] = totals.get(reason_name(reason), 0) + count
         return totals
 
     def frames(self) -> list[plain.Frame]:
         """Every frame of the log."""
-        return [frame for segment in self.rig.segments() for frame in segment.frames]
+        return [frame for segment in self.spool.segments() for frame in segment.frames]
 
     def close(self) -> None:
         """Let go of everything."""
-        self.rig.crash()
+        self.spool.crash()
         self.sender.close()
         self.receiver.close()
 

@@ -52,7 +52,7 @@ def send_as(path: Path, uid: int, gid: int, datagrams: list[bytes], groups: list
 @pytest.fixture
 def open_intake(intake: Intake) -> Intake:
     """An intake whose socket others reach, too."""
-    intake.rig.directory.chmod(0o755)
+    intake.spool.directory.chmod(0o755)
     return intake
 
 
@@ -120,10 +120,10 @@ def test_a_group_has_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not rules.permits(b"t", 77, 99)
 
 
-@pytest.mark.parametrize("name", ["user:nobody-of-this-name", "group:nobody-of-this-name"])
+@pytest.mark.parametrize("name", ["user:missing-name", "group:missing-name"])
 def test_names_that_the_host_does_not_know(name: str) -> None:
     """One sentence names the rule and the user."""
-    with pytest.raises(BadAccessRule, match=r'\[access\] "pay\.\*": there is no (user|group) \'nobody'):
+    with pytest.raises(BadAccessRule, match=r'\[access\] "pay\.\*": there is no (user|group) \'missing-name'):
         Rules({"pay.*": [name]})
 
 
@@ -149,7 +149,7 @@ def test_refused_by_uid_and_by_gid(open_intake: Intake, size: int) -> None:
     """Messages that their sender may not write are not stored, and counted, with a sample; the rest stays."""
     enforce(open_intake.worker, Rules({"pay.*": ["uid:4001", "gid:5001"]}, own_uid=99))
     path, pay, logs = (
-        open_intake.rig.directory / "socket",
+        open_intake.spool.directory / "socket",
         encode(b"pay.eu", b"p" * size),
         encode(b"logs", b"l" * size),
     )
@@ -165,7 +165,7 @@ def test_refused_by_uid_and_by_gid(open_intake: Intake, size: int) -> None:
 @root_only
 def test_malformed_ones_are_counted_by_sender(open_intake: Intake) -> None:
     """Each sender has a row of its own for a reason, whether or not there are rules."""
-    path = open_intake.rig.directory / "socket"
+    path = open_intake.spool.directory / "socket"
     send_as(path, 4001, 4001, [b"x", b"y", encode(b"t", b"")])
     send_as(path, 4002, 4002, [b"z"])
     open_intake.take([])
@@ -176,7 +176,7 @@ def test_malformed_ones_are_counted_by_sender(open_intake: Intake) -> None:
 def test_a_group_of_the_process_alone_is_not_seen(open_intake: Intake) -> None:
     """The kernel tells no supplementary groups: a process in one that the host does not list is refused."""
     enforce(open_intake.worker, Rules({"*": ["gid:5001"]}, own_uid=99))
-    send_as(open_intake.rig.directory / "socket", 4001, 4001, [encode(b"t", b"")], groups=[5001])
+    send_as(open_intake.spool.directory / "socket", 4001, 4001, [encode(b"t", b"")], groups=[5001])
     open_intake.take([])
     assert open_intake.refused() == {"not_permitted": 1}
 
@@ -204,7 +204,7 @@ def test_without_room_what_is_forbidden_keeps_its_reason(intake: Intake) -> None
     enforce(intake.worker, Rules({"a": []}, own_uid=SOMEBODY))
     intake.queue([encode(b"a", b"1"), encode(b"b", b"2")])
     intake.worker._discard(intake.list_received(), 0)
-    found = {(row.reason, row.topic): row.count for row in read_ledger(intake.rig.layout.ledger)}
+    found = {(row.reason, row.topic): row.count for row in read_ledger(intake.spool.layout.ledger)}
     assert found == {(Reason.NOT_PERMITTED, b""): 1, (Reason.SPOOL_FULL, b"b"): 1}
 
 

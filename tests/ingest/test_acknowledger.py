@@ -39,8 +39,8 @@ class Scene:
     """An intake, an acknowledger and a client, each of which does nothing by itself."""
 
     def __init__(self, intake: Intake) -> None:
-        self.intake, self.shared = intake, intake.rig.shared
-        self.path = intake.rig.directory / "ack"
+        self.intake, self.shared = intake, intake.spool.shared
+        self.path = intake.spool.directory / "ack"
         self.receiver = open_socket(self.path)
         self.bell = os.eventfd(0, os.EFD_NONBLOCK)
         intake.worker.job[burst.FLAGS] = MSG_WAITFORONE | MSG_DONTWAIT
@@ -55,7 +55,7 @@ class Scene:
         self.ack = Acknowledger(
             self.receiver,
             self.intake.receiver.getsockname(),
-            self.intake.rig.layout,
+            self.intake.spool.layout,
             self.shared,
             bell=self.bell,
             last_reader=last_reader,
@@ -71,7 +71,7 @@ class Scene:
 
     def sync(self) -> None:
         """The keeper commits."""
-        self.intake.rig.step()
+        self.intake.spool.step()
 
     def told(self) -> list[tuple[int, int, int]]:
         """(status, timestamp, sequence) of the replies since the last call."""
@@ -175,10 +175,10 @@ def test_a_full_spool(scene: Scene) -> None:
 
 def resolve(scene: Scene, changes: Changes) -> None:
     """Do as a deliverer does: mark it, and end, since LMDB wants one environment a process."""
-    if scene.ack._fates:
-        scene.ack._fates.close()
-        scene.ack._fates = None
-    marks = Marks(scene.intake.rig.layout.delivery, SegmentList(scene.intake.rig.layout))
+    if scene.ack._outcomes:
+        scene.ack._outcomes.close()
+        scene.ack._outcomes = None
+    marks = Marks(scene.intake.spool.layout.delivery, SegmentList(scene.intake.spool.layout))
     marks.commit(changes)
     marks.close()
 
@@ -323,7 +323,7 @@ def test_a_successor_knows_nothing(scene: Scene) -> None:
 
 def test_who_cannot_be_answered(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative address would be another one here: it is not answered, and its messages are taken."""
-    monkeypatch.chdir(scene.intake.rig.directory)
+    monkeypatch.chdir(scene.intake.spool.directory)
     with Client(scene.path, "relative") as client:
         client.send(b"v", WHEN_SYNCED)
         scene.ack.step()

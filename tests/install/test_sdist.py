@@ -108,7 +108,7 @@ class Installation:
         return dict(json.loads(done.stdout)) if done.stdout else {}
 
     def live(self, servers: str, **wanted: int) -> None:
-        """A daemon from its start until the books say so; it stops in order."""
+        """A daemon from its start until the totals say so; it stops in order."""
         self.configure(servers)
         with (self._place / "log").open("ab") as log:
             daemon = subprocess.Popen(

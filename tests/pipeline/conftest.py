@@ -13,7 +13,7 @@ import pytest
 from cli.app import brucectl
 from pipeline.errors import MissingSpark
 from pipeline.spark_release import check_requirements
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,17 +66,17 @@ def job(
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
+def spool(tmp_path: Path) -> Iterator[SpoolFixture]:
     """A spool with segments of 8 KiB."""
-    made = Rig(tmp_path)
+    made = SpoolFixture(tmp_path)
     yield made
     made.crash()
 
 
 @pytest.fixture
-def second_rig(tmp_path: Path) -> Iterator[Rig]:
+def second_spool(tmp_path: Path) -> Iterator[SpoolFixture]:
     """Another one."""
     (tmp_path / "second").mkdir()
-    made = Rig(tmp_path / "second")
+    made = SpoolFixture(tmp_path / "second")
     yield made
     made.crash()

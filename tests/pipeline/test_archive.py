@@ -21,7 +21,7 @@ from dispatch.embedded import EmbeddedKafka
 from spool.format.wire import encode
 from tests.daemon import RunningBruce
 from tests.pipeline.conftest import Done
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,12 +48,12 @@ def archived(session: SparkSession, target: Path) -> list[Any]:
     return read_archive(session, str(target)).orderBy("spool", "sequence").collect()
 
 
-def fill(rig: Rig, count: int, topics: tuple[bytes, ...] = (b"clicks", b"views")) -> None:
+def fill(spool: SpoolFixture, count: int, topics: tuple[bytes, ...] = (b"clicks", b"views")) -> None:
     """Store and commit this many messages."""
     for first in range(0, count, 20):
         numbers = range(first, min(first + 20, count))
-        rig.append([encode(topics[i % len(topics)], b"%d" % i, key=b"k") for i in numbers])
-    rig.step()
+        spool.append([encode(topics[i % len(topics)], b"%d" % i, key=b"k") for i in numbers])
+    spool.step()
 
 
 def test_topics_that_are_shown_alike(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,17 +66,17 @@ def test_topics_that_are_shown_alike(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out.splitlines()[:2] == ["t" * 248 + "…\t5", "u\t1"]
 
 
-def test_nothing_is_lost_on_the_way(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+def test_nothing_is_lost_on_the_way(spark: SparkSession, spool: SpoolFixture, tmp_path: Path) -> None:
     """Each column is as the source has it; topics that Kafka could not have are kept, and distinguished."""
     from pipeline.archive import TOPIC, run_archive
 
-    rig.append(ODD)
-    rig.step()
+    spool.append(ODD)
+    spool.step()
     target = tmp_path / "archive"
-    report = run_archive(spark, [str(rig.options.directory)], str(target))
+    report = run_archive(spark, [str(spool.options.directory)], str(target))
     assert (report.messages, report.unreadable) == (len(ODD), 0)
     assert report.topics == {"2026": 1, "clicks": 3, "~": 4}
-    stored = spark.read.format("bruce").load(str(rig.options.directory)).orderBy("sequence").collect()
+    stored = spark.read.format("bruce").load(str(spool.options.directory)).orderBy("sequence").collect()
     rows = archived(spark, target)
     kept = set(rows[0].asDict()) - {"topic", "bad_topic", "date"}
     assert {"key", "value", "timestamp_ms", "partition_key", "received_at", "uid"} <= kept
@@ -91,42 +91,46 @@ def test_nothing_is_lost_on_the_way(spark: SparkSession, rig: Rig, tmp_path: Pat
 
 
 @pytest.mark.oldest_spark
-def test_again_and_again(spark: SparkSession, rig: Rig, second_rig: Rig, tmp_path: Path) -> None:
+def test_again_and_again(
+    spark: SparkSession, spool: SpoolFixture, second_spool: SpoolFixture, tmp_path: Path
+) -> None:
     """Archived messages stay out; new ones come in, of a new spool too; nothing new makes no file."""
     from pipeline.archive import run_archive
 
-    target, paths = tmp_path / "archive", [str(rig.options.directory)]
-    fill(rig, 300)
+    target, paths = tmp_path / "archive", [str(spool.options.directory)]
+    fill(spool, 300)
     assert run_archive(spark, paths, str(target)).messages == 300
     files = sorted(target.rglob("*.parquet"))
     assert run_archive(spark, paths, str(target)).messages == 0
     assert sorted(target.rglob("*.parquet")) == files
-    fill(rig, 50)
-    fill(second_rig, 20)
-    paths.append(str(second_rig.options.directory))
+    fill(spool, 50)
+    fill(second_spool, 20)
+    paths.append(str(second_spool.options.directory))
     assert run_archive(spark, paths, str(target)).messages == 70
     rows = archived(spark, target)
     assert len({(row.spool, row.sequence) for row in rows}) == len(rows) == 370
 
 
-def test_what_left_before_it_was_archived_is_counted(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+def test_what_left_before_it_was_archived_is_counted(
+    spark: SparkSession, spool: SpoolFixture, tmp_path: Path
+) -> None:
     """Messages of segments that went between two jobs are missed; those from before the first are not."""
     from pipeline.archive import run_archive
 
-    target, paths = tmp_path / "archive", [str(rig.options.directory)]
+    target, paths = tmp_path / "archive", [str(spool.options.directory)]
 
     def remove_oldest(count: int) -> None:
-        for first, suffix in rig.layout.list_segments()[:count]:
-            rig.layout.segment(first, suffix).unlink()
+        for first, suffix in spool.layout.list_segments()[:count]:
+            spool.layout.segment(first, suffix).unlink()
 
-    fill(rig, 1000)
+    fill(spool, 1000)
     remove_oldest(2)
     begun = run_archive(spark, paths, str(target))
     assert (begun.missed, begun.sound) == (0, True)
     assert 0 < begun.messages < 1000
-    fill(rig, 1000)
-    known = rig.layout.list_segments()
-    gone = sum(first < begun.spools[rig.identity.spool.hex()] for first, _ in known) + 1
+    fill(spool, 1000)
+    known = spool.layout.list_segments()
+    gone = sum(first < begun.spools[spool.identity.spool.hex()] for first, _ in known) + 1
     left = known[gone][0]
     remove_oldest(gone)
     again = run_archive(spark, paths, str(target))
@@ -134,17 +138,17 @@ def test_what_left_before_it_was_archived_is_counted(spark: SparkSession, rig: R
     assert again.messages == 2000 - left
 
 
-def test_a_damaged_header_is_named(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+def test_a_damaged_header_is_named(spark: SparkSession, spool: SpoolFixture, tmp_path: Path) -> None:
     """Its messages are counted as unreadable, by the job that passes its place, and not again by the next."""
     from pipeline.archive import run_archive
 
-    target, paths = tmp_path / "archive", [str(rig.options.directory)]
-    fill(rig, 1000)
-    names = rig.layout.list_segments()
-    with rig.layout.segment(*names[1]).open("r+b") as file:
+    target, paths = tmp_path / "archive", [str(spool.options.directory)]
+    fill(spool, 1000)
+    names = spool.layout.list_segments()
+    with spool.layout.segment(*names[1]).open("r+b") as file:
         file.write(b"xx")
     report = run_archive(spark, paths, str(target))
-    assert report.damaged == [str(rig.layout.segment(*names[1]))]
+    assert report.damaged == [str(spool.layout.segment(*names[1]))]
     assert report.unreadable == names[2][0] - names[1][0] == 1000 - report.messages
     assert not report.sound
     assert report.sentence().endswith(f"the header of {report.damaged[0]} is damaged.")
@@ -152,13 +156,13 @@ def test_a_damaged_header_is_named(spark: SparkSession, rig: Rig, tmp_path: Path
 
 
 @pytest.mark.long
-def test_small_files_become_few(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+def test_small_files_become_few(spark: SparkSession, spool: SpoolFixture, tmp_path: Path) -> None:
     """One file a topic and day, the same rows in order; a second compaction finds nothing to do."""
     from pipeline.archive import run_archive
 
-    target, paths = tmp_path / "archive", [str(rig.options.directory)]
+    target, paths = tmp_path / "archive", [str(spool.options.directory)]
     for _ in range(3):
-        fill(rig, 40)
+        fill(spool, 40)
         run_archive(spark, paths, str(target))
     before = archived(spark, target)
     assert len(list(target.glob("topic=*/date=*/*.parquet"))) == 6
@@ -180,32 +184,32 @@ def test_bins_hold_what_fits() -> None:
     assert all(sum(file.bytes for file in chosen) <= FULL_BYTES for chosen in bins)
 
 
-def test_command(job: Callable[..., Done], rig: Rig, tmp_path: Path) -> None:
+def test_command(job: Callable[..., Done], spool: SpoolFixture, tmp_path: Path) -> None:
     """`brucectl spark archive` says what it did; a damaged frame is counted, and then it exits 1."""
-    fill(rig, 100)
-    rig.crash()
-    first = min(rig.layout.segments.iterdir())
+    fill(spool, 100)
+    spool.crash()
+    first = min(spool.layout.segments.iterdir())
     with first.open("r+b") as file:
         file.seek(4096 + 200)
         file.write(os.urandom(16))
-    done = job("archive", rig.options.directory, "--to", tmp_path / "a", "--json")
+    done = job("archive", spool.options.directory, "--to", tmp_path / "a", "--json")
     assert (done.returncode, done.stderr) == (1, "")
     report = json.loads(done.stdout)
     assert report["unreadable"] > 0
     assert report["messages"] + report["unreadable"] == 100
 
 
-def test_copies_of_one_spool_are_refused(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+def test_copies_of_one_spool_are_refused(spark: SparkSession, spool: SpoolFixture, tmp_path: Path) -> None:
     """A spool and its copy would make each message two."""
     import shutil
 
     from pipeline.archive import run_archive
     from pipeline.errors import JobFailed
 
-    fill(rig, 20)
-    copy = shutil.copytree(rig.options.directory, tmp_path / "copy")
+    fill(spool, 20)
+    copy = shutil.copytree(spool.options.directory, tmp_path / "copy")
     with pytest.raises(JobFailed, match="are copies of one spool; name one of them"):
-        run_archive(spark, [str(rig.options.directory), str(copy)], str(tmp_path / "archive"))
+        run_archive(spark, [str(spool.options.directory), str(copy)], str(tmp_path / "archive"))
 
 
 CONTINUOUS = """

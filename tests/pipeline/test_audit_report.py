@@ -25,7 +25,7 @@ from spool.format.wire import encode
 from spool.index.segment_list import SegmentList
 from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,17 +108,17 @@ def kafka() -> Iterator[EmbeddedKafka]:
 class Delivery:
     """Stores messages, and produces them as the daemon would, but for what a test asks for."""
 
-    def __init__(self, rig: Rig, kafka: EmbeddedKafka, count: int) -> None:
-        self.rig = rig
+    def __init__(self, spool: SpoolFixture, kafka: EmbeddedKafka, count: int) -> None:
+        self.spool = spool
         self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5})
         for first in range(0, count, 20):
-            rig.append(
+            spool.append(
                 [
                     encode(TOPICS[i % 2].encode(), b"%d" % i, key=b"k", timestamp=i, partition_key=i % 5)
                     for i in range(first, min(first + 20, count))
                 ]
             )
-        rig.step()
+        spool.step()
 
     def send(self, *sequences: int, value: bytes | None = None) -> None:
         """Produce these messages, in this order."""
@@ -129,21 +129,21 @@ class Delivery:
                 b"k",
                 i % 5 % 3,
                 timestamp=i or 1,
-                headers=[("bruce-id", self.rig.identity.spool + i.to_bytes(8, "big"))],
+                headers=[("bruce-id", self.spool.identity.spool + i.to_bytes(8, "big"))],
             )
         assert self._producer.flush(30) == 0
 
 
 @pytest.mark.oldest_spark
 @pytest.mark.spark
-def test_planted_faults_are_found(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+def test_planted_faults_are_found(spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture) -> None:
     """Seven losses, five duplicates, three swaps and one altered value are found, and nothing else.
 
     By partition, hour and host, too; and by content alone, where the altered one is lost, and foreign.
     """
     from pipeline.audit_report import run_audit
 
-    delivery = Delivery(rig, kafka, 1000)
+    delivery = Delivery(spool, kafka, 1000)
     order = [i for i in range(1000) if i not in range(100, 107) and i != 500]
     for at in (200, 300, 400):
         # Two messages of the same partition key and topic, ten apart.
@@ -151,8 +151,8 @@ def test_planted_faults_are_found(spark: SparkSession, kafka: EmbeddedKafka, rig
         order[a], order[b] = order[b], order[a]
     delivery.send(*order, *range(5))
     delivery.send(500, value=b"other")
-    rig.crash()
-    paths, properties = [str(rig.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers}
+    spool.crash()
+    paths, properties = [str(spool.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers}
     by = ("partition", "hour", "host")
     report = run_audit(spark, paths, properties, by=by)
     assert report.total == {
@@ -168,7 +168,9 @@ def test_planted_faults_are_found(spark: SparkSession, kafka: EmbeddedKafka, rig
         "unreadable": 0,
     }
     assert not report.sound
-    assert [(s.spool, s.stored, s.unreadable) for s in report.spools] == [(rig.identity.spool.hex(), 1000, 0)]
+    assert [(s.spool, s.stored, s.unreadable) for s in report.spools] == [
+        (spool.identity.spool.hex(), 1000, 0)
+    ]
     assert report.sentence() == (
         "993 of 1,000 stored messages are in Kafka: 7 lost, 1 altered (5 duplicated)."
     )
@@ -182,17 +184,19 @@ def test_planted_faults_are_found(spark: SparkSession, kafka: EmbeddedKafka, rig
 
 
 @pytest.mark.spark
-def test_what_the_daemon_noted_is_not_lost(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+def test_what_the_daemon_noted_is_not_lost(
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture
+) -> None:
     """A message discarded after acceptance, or not resolved yet, is called so; what is resolved is lost."""
     from pipeline.audit_report import run_audit
 
-    delivery = Delivery(rig, kafka, 200)
+    delivery = Delivery(spool, kafka, 200)
     delivery.send(*range(97), 98, 120)
-    rig.crash()
-    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    spool.crash()
+    marks = Marks(spool.layout.delivery, SegmentList(spool.layout))
     marks.commit(Changes(low_watermark=100, discarded=[Discard(np.array([97]), 15, b"views", 1)]))
     marks.close()
-    report = run_audit(spark, [str(rig.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers})
+    report = run_audit(spark, [str(spool.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers})
     total = report.total
     assert {name: total[name] for name in ("once", "discarded", "backlog", "lost")} == {
         "once": 99,
@@ -203,33 +207,33 @@ def test_what_the_daemon_noted_is_not_lost(spark: SparkSession, kafka: EmbeddedK
 
 
 @pytest.mark.spark
-def test_one_topic(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+def test_one_topic(spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture) -> None:
     """With a topic named, only its messages and records count."""
     from pipeline.audit_report import run_audit
 
-    Delivery(rig, kafka, 100).send(*range(0, 100, 2))
-    rig.crash()
+    Delivery(spool, kafka, 100).send(*range(0, 100, 2))
+    spool.crash()
     servers = {"bootstrap.servers": kafka.bootstrap_servers}
-    report = run_audit(spark, [str(rig.options.directory)], servers, ["clicks"])
+    report = run_audit(spark, [str(spool.options.directory)], servers, ["clicks"])
     assert report.sound
     assert {topic: counts["once"] for topic, counts in report.topics.items()} == {"clicks": 50}
 
 
 @pytest.mark.spark
-def test_a_damaged_header_is_named(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+def test_a_damaged_header_is_named(spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture) -> None:
     """Its messages are unreadable, and in Kafka; none is lost, altered or foreign, and the rows add up."""
     from pipeline.audit_report import run_audit
 
-    Delivery(rig, kafka, 200).send(*range(200))
-    rig.stop()
-    first, suffix = rig.layout.list_segments()[0]
-    held = rig.layout.list_segments()[1][0]
-    with rig.layout.segment(first, suffix).open("r+b") as file:
+    Delivery(spool, kafka, 200).send(*range(200))
+    spool.stop()
+    first, suffix = spool.layout.list_segments()[0]
+    held = spool.layout.list_segments()[1][0]
+    with spool.layout.segment(first, suffix).open("r+b") as file:
         file.write(b"xx")
-    report = run_audit(spark, [str(rig.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers})
+    report = run_audit(spark, [str(spool.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers})
     (told,) = report.spools
     assert (told.stored, told.unreadable) == (200, held)
-    assert told.damaged == [str(rig.layout.segment(first, suffix))]
+    assert told.damaged == [str(spool.layout.segment(first, suffix))]
     assert {name: report.total[name] for name in ("once", "lost", "altered", "foreign", "unreadable")} == {
         "once": 200 - held,
         "lost": 0,
@@ -245,11 +249,11 @@ def test_a_damaged_header_is_named(spark: SparkSession, kafka: EmbeddedKafka, ri
 
 
 @pytest.mark.spark
-def test_command(kafka: EmbeddedKafka, rig: Rig, tmp_path: Path) -> None:
+def test_command(kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path) -> None:
     """`brucectl spark audit` runs from any folder, writes nothing but its report, and exits 1 for a loss."""
-    Delivery(rig, kafka, 50).send(*range(49))
-    rig.crash()
-    command = ["spark", "audit", str(rig.options.directory)]
+    Delivery(spool, kafka, 50).send(*range(49))
+    spool.crash()
+    command = ["spark", "audit", str(spool.options.directory)]
     done = subprocess.run(
         [*BRUCECTL, *command, "--json", "--bootstrap-servers", kafka.bootstrap_servers],
         cwd=tmp_path,
@@ -264,10 +268,10 @@ def test_command(kafka: EmbeddedKafka, rig: Rig, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_command_without_java(rig: Rig, tmp_path: Path) -> None:
+def test_command_without_java(spool: SpoolFixture, tmp_path: Path) -> None:
     """Without Java the command says so in one sentence and exits 2."""
     done = subprocess.run(
-        [*BRUCECTL, "spark", "audit", str(rig.options.directory), "--bootstrap-servers", "127.0.0.1:1"],
+        [*BRUCECTL, "spark", "audit", str(spool.options.directory), "--bootstrap-servers", "127.0.0.1:1"],
         env={"PATH": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,

@@ -25,7 +25,7 @@ from tests.daemon import RunningBruce, consume
 from tests.pipeline.packed import pack
 from tests.pipeline.standalone import COPIES, LOOK_S, PATIENCE_S, Executor, StandaloneCluster
 from tests.router.outlet import check_order, keyed, numbers
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tools.fleets.records import Recorded, read_recorded
 from tools.waiting import wait_until
 
@@ -186,16 +186,18 @@ class Story:
         return self._cluster.await_executors(2, lambda one: one.sends_to(ports(self._kafka)))
 
 
-def test_an_executor_dies_in_an_archive(cluster: StandaloneCluster, rig: Rig, tmp_path: Path) -> None:
+def test_an_executor_dies_in_an_archive(
+    cluster: StandaloneCluster, spool: SpoolFixture, tmp_path: Path
+) -> None:
     """Killed with tasks done, while another hangs in the middle of one: each message comes in once."""
     parquet = pytest.importorskip("pyarrow.parquet")
     count = 800
     for first in range(0, count, 50):
-        rig.append([encode(b"t", b"%d" % i + bytes(90)) for i in range(first, first + 50)])
-    rig.step()
+        spool.append([encode(b"t", b"%d" % i + bytes(90)) for i in range(first, first + 50)])
+    spool.step()
     target = tmp_path / "archive"
     environ = {name: value for name, value in os.environ.items() if not name.startswith("BRUCE_")}
-    arguments = ("archive", rig.options.directory, "--to", target, "--json")
+    arguments = ("archive", spool.options.directory, "--to", target, "--json")
     with cluster.job(*arguments, environ=environ) as job:
         busy, still = cluster.await_executors(2, lambda one: one.is_registered)
         still.freeze()
@@ -245,16 +247,16 @@ def test_an_environment_that_goes_along(
     assert sorted(numbers(records)) == list(range(COUNT))
 
 
-def test_spark_submit(requirements: None, rig: Rig, tmp_path: Path) -> None:
+def test_spark_submit(requirements: None, spool: SpoolFixture, tmp_path: Path) -> None:
     """`spark-submit` runs a command of `brucectl spark` with its own settings, and hands on the exit code."""
     import cli.spark_submit
 
-    rig.append([encode(b"t", b"v") for _ in range(10)])
-    rig.step()
+    spool.append([encode(b"t", b"v") for _ in range(10)])
+    spool.step()
     submit = Path(sys.executable).with_name("spark-submit")
     conf = ["--conf", "spark.sql.session.timeZone=Asia/Tokyo", "--conf", "spark.ui.enabled=false"]
     sql = "SELECT current_timezone() AS zone, count(*) AS n FROM spool"
-    query = ["query", sql, str(rig.options.directory), "--form", "json"]
+    query = ["query", sql, str(spool.options.directory), "--form", "json"]
     done = subprocess.run(
         [submit, "--master", "local[1]", *conf, cli.spark_submit.__file__, *query],
         cwd=tmp_path,

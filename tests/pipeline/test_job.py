@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_the_first_task_of_a_kind_freezes_what_is_imported(rig: Rig) -> None:
+def test_the_first_task_of_a_kind_freezes_what_is_imported(spool: SpoolFixture) -> None:
     """After a part was read, the collector passes over what is there; further ones change nothing."""
     pytest.importorskip("pyspark")
     from pipeline.job import freeze_imports
@@ -34,9 +34,9 @@ def test_the_first_task_of_a_kind_freezes_what_is_imported(rig: Rig) -> None:
     from pipeline.source.reader import PERMISSIVE, SegmentReader
     from pipeline.source.schema import SCHEMA
 
-    rig.fill(200)
-    rig.step()
-    reader = SegmentReader(lambda _: plan_spool(rig.layout).parts, SCHEMA, PERMISSIVE)
+    spool.fill(200)
+    spool.step()
+    reader = SegmentReader(lambda _: plan_spool(spool.layout).parts, SCHEMA, PERMISSIVE)
     first, second, *_ = reader.partitions()
     freeze_imports.cache_clear()
     gc.unfreeze()

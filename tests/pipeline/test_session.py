@@ -25,7 +25,7 @@ from dispatch.embedded import EmbeddedKafka
 from spool.format.wire import encode
 from tests.class_archive import check_mapped
 from tests.daemon import ROOT
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tools.class_data import spark_archive
 
 if TYPE_CHECKING:
@@ -185,19 +185,19 @@ def test_an_interrupt_is_one_sentence(spark: SparkSession, tmp_path: Path, way: 
     ],
 )
 def test_an_interrupt_of_a_run(
-    spark: SparkSession, rig: Rig, tmp_path: Path, words: list[str], code: int, end: str
+    spark: SparkSession, spool: SpoolFixture, tmp_path: Path, words: list[str], code: int, end: str
 ) -> None:
     """A run until Control-C says so, and ends well by it; with --once that comes too early."""
-    rig.append([encode(b"late", b"1")])
-    rig.step()
-    rig.crash()
+    spool.append([encode(b"late", b"1")])
+    spool.step()
+    spool.crash()
     with EmbeddedKafka(brokers=1) as kafka:
         config = tmp_path / "bruce.toml"
         config.write_text(
             f'kafka."bootstrap.servers" = "{kafka.bootstrap_servers}"\n'
             'kafka."allow.auto.create.topics" = "false"\n'
         )
-        run = [*BRUCECTL, "spark", "run", str(rig.options.directory), "--config", str(config), *words]
+        run = [*BRUCECTL, "spark", "run", str(spool.options.directory), "--config", str(config), *words]
         seen, ended = _interrupted(run, b"1 left")
         assert ended == code, seen
     # The terminal shows the key that was pressed.

@@ -20,7 +20,7 @@ from spool.log.intake_totals import HOUR_NS
 from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
 from tests.pipeline.conftest import Done
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,23 +40,23 @@ pytestmark = pytest.mark.spark
 NOON = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()) * 10**9
 
 
-def store(rig: Rig, second: int, count: int, **message: object) -> None:
+def store(spool: SpoolFixture, second: int, count: int, **message: object) -> None:
     """So many messages of a second, counted from noon."""
     datagrams = [encode(b"orders", b"v" * 10, **message) for _ in range(count)]  # type: ignore[arg-type]
-    rig.append(datagrams, received_ns=NOON + second * 10**9)
+    spool.append(datagrams, received_ns=NOON + second * 10**9)
 
 
-def test_hours_peaks_sizes_and_keys(spark: SparkSession, rig: Rig) -> None:
+def test_hours_peaks_sizes_and_keys(spark: SparkSession, spool: SpoolFixture) -> None:
     """By hour and topic: counts, bytes of keys and values, the busiest second, and the most frequent key."""
     from pipeline.stats import run_stats
 
-    store(rig, 0, 5, key=b"even")
-    store(rig, 1, 9, key=b"hot")
-    store(rig, 3599, 2, partition_key=7)
-    store(rig, 3600, 4, key=b"\xff")
-    rig.append([encode(b"views", b"")], received_ns=NOON)
-    rig.step()
-    found = run_stats(spark, [str(rig.options.directory)])
+    store(spool, 0, 5, key=b"even")
+    store(spool, 1, 9, key=b"hot")
+    store(spool, 3599, 2, partition_key=7)
+    store(spool, 3600, 4, key=b"\xff")
+    spool.append([encode(b"views", b"")], received_ns=NOON)
+    spool.step()
+    found = run_stats(spark, [str(spool.options.directory)])
     orders, views = found["topics"]
     hours = [(hour["hour"], hour["messages"], hour["peak"]) for hour in orders["hours"]]
     assert hours == [("2026-03-01T12:00:00Z", 16, 9), ("2026-03-01T13:00:00Z", 4, 4)]
@@ -68,35 +68,35 @@ def test_hours_peaks_sizes_and_keys(spark: SparkSession, rig: Rig) -> None:
     assert found["total"]["messages"] == 21
 
 
-def test_one_topic(spark: SparkSession, rig: Rig) -> None:
+def test_one_topic(spark: SparkSession, spool: SpoolFixture) -> None:
     """Others do not count."""
     from pipeline.stats import run_stats
 
-    store(rig, 0, 3)
-    rig.append([encode(b"views", b"")])
-    rig.step()
-    found = run_stats(spark, [str(rig.options.directory)], ["views"])
+    store(spool, 0, 3)
+    spool.append([encode(b"views", b"")])
+    spool.step()
+    found = run_stats(spark, [str(spool.options.directory)], ["views"])
     assert [topic["topic"] for topic in found["topics"]] == ["views"]
     assert found["total"]["messages"] == 1
 
 
-def test_discards_by_hour(rig: Rig) -> None:
+def test_discards_by_hour(spool: SpoolFixture) -> None:
     """The discards in frames, and those in the marks of stored messages, by the hour of reception.
 
     A sealed segment counts too, of which an hour ends between two marks.
     """
-    rig.append([], refused={1: (2, b"\0")}, received_ns=NOON)
+    spool.append([], refused={1: (2, b"\0")}, received_ns=NOON)
     for second in (0, 3599, 3600, 7200):
-        store(rig, second, 10)
-    rig.append([encode(b"orders", b"v")], refused={1: (5, b"\0")}, received_ns=NOON + 7300 * 10**9)
-    rig.stop()
-    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+        store(spool, second, 10)
+    spool.append([encode(b"orders", b"v")], refused={1: (5, b"\0")}, received_ns=NOON + 7300 * 10**9)
+    spool.stop()
+    marks = Marks(spool.layout.delivery, SegmentList(spool.layout))
     marks.commit(
         Changes(low_watermark=0, discarded=[Discard(np.array([5, 19, 20, 30, 39]), 15, b"orders", NOON)])
     )
     marks.close()
     noon = NOON // HOUR_NS
-    assert discard_hours(rig.layout) == {
+    assert discard_hours(spool.layout) == {
         (noon, 1): 2,
         (noon + 2, 1): 5,
         (noon, 15): 2,
@@ -105,13 +105,13 @@ def test_discards_by_hour(rig: Rig) -> None:
     }
 
 
-def test_command(job: Callable[..., Done], rig: Rig) -> None:
+def test_command(job: Callable[..., Done], spool: SpoolFixture) -> None:
     """`brucectl spark stats --json` has the figures, and what was discarded at intake, by reason."""
-    store(rig, 0, 3)
-    rig.append([encode(b"orders", b"v")], refused={1: (5, b"\0")})
-    rig.step()
-    rig.crash()
-    done = job("stats", rig.options.directory, "--json")
+    store(spool, 0, 3)
+    spool.append([encode(b"orders", b"v")], refused={1: (5, b"\0")})
+    spool.step()
+    spool.crash()
+    done = job("stats", spool.options.directory, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert found["total"]["messages"] == 4
@@ -146,17 +146,17 @@ def test_only_what_the_sql_can_mean_is_read(sql: str, columns: list[str] | None)
 
 @pytest.mark.oldest_spark
 @pytest.mark.spark
-def test_both_views_in_one_query(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+def test_both_views_in_one_query(spark: SparkSession, spool: SpoolFixture, tmp_path: Path) -> None:
     """Archived messages and later ones, joined by spool and sequence."""
     from pipeline.archive import run_archive
     from pipeline.stats import query
 
-    paths, archive = [str(rig.options.directory)], str(tmp_path / "archive")
-    rig.append([encode(b"orders", b"%d" % i) for i in range(10)])
-    rig.step()
+    paths, archive = [str(spool.options.directory)], str(tmp_path / "archive")
+    spool.append([encode(b"orders", b"%d" % i) for i in range(10)])
+    spool.step()
     run_archive(spark, paths, archive)
-    rig.append([encode(b"orders", b"%d" % i) for i in range(10, 13)])
-    rig.step()
+    spool.append([encode(b"orders", b"%d" % i) for i in range(10, 13)])
+    spool.step()
     sql = "SELECT cast(value AS string) FROM spool LEFT ANTI JOIN archive USING (spool, sequence) ORDER BY 1"
     assert [row[0] for row in query(spark, sql, paths, archive).collect()] == ["10", "11", "12"]
 
@@ -172,7 +172,7 @@ def test_both_views_in_one_query(spark: SparkSession, rig: Rig, tmp_path: Path) 
         ("SELECT cast('x' AS int)", "cannot be cast"),
     ],
 )
-def test_wrong_sql_is_one_sentence(spark: SparkSession, rig: Rig, sql: str, sentence: str) -> None:
+def test_wrong_sql_is_one_sentence(spark: SparkSession, spool: SpoolFixture, sql: str, sentence: str) -> None:
     """Spark's screenful of an error is one line, with its position; a command is no question."""
     from pipeline.errors import BadQuery
     from pipeline.stats import query, wrong_sql
@@ -182,7 +182,7 @@ def test_wrong_sql_is_one_sentence(spark: SparkSession, rig: Rig, sql: str, sent
         pytest.raises(BadQuery, match=sentence.replace("(", r"\(").replace(")", r"\)")) as raised,
         wrong_sql(),
     ):
-        query(spark, sql, [str(rig.options.directory)], None).collect()
+        query(spark, sql, [str(spool.options.directory)], None).collect()
     assert "\n" not in str(raised.value)
 
 
@@ -206,15 +206,15 @@ def test_csv_has_a_head_and_quotes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.spark
-def test_query_command(job: Callable[..., Done], rig: Rig) -> None:
+def test_query_command(job: Callable[..., Done], spool: SpoolFixture) -> None:
     """`brucectl spark query` writes rows, and nothing else; wrong SQL exits 2."""
-    rig.append([encode(b"orders", b"%d" % i) for i in range(3)])
-    rig.step()
+    spool.append([encode(b"orders", b"%d" % i) for i in range(3)])
+    spool.step()
     sql = "SELECT value, topic FROM spool ORDER BY sequence"
-    done = job("query", sql, rig.options.directory, "--form", "json")
+    done = job("query", sql, spool.options.directory, "--form", "json")
     assert (done.returncode, done.stderr) == (0, "")
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
         {"value": str(i), "topic": "orders"} for i in range(3)
     ]
-    done = job("query", "SELECT nope FROM spool", rig.options.directory, "--form", "json")
+    done = job("query", "SELECT nope FROM spool", spool.options.directory, "--form", "json")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

@@ -34,7 +34,7 @@ from spool.format.wire import DEAD_LETTERED, Reason
 from spool.format.wire import encode as encode_message
 from spool.marks.outcome_file import list_outcomes, read_outcomes
 from spool.read.overview import take_totals
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,13 +58,13 @@ def numbers(*some: int) -> Any:
     return np.array(some, np.int64)
 
 
-def fill(rig: Rig, count: int) -> None:
+def fill(spool: SpoolFixture, count: int) -> None:
     """Messages with five partition keys."""
     for first in range(0, count, 10):
-        rig.append(
+        spool.append(
             [encode_message(b"clicks", b"%d" % i, partition_key=i % 5) for i in range(first, first + 10)]
         )
-    rig.step()
+    spool.step()
 
 
 def test_a_book_tells_the_next_attempt_what_no_file_has() -> None:
@@ -133,7 +133,7 @@ def test_a_task_of_an_older_lease_sends_nothing() -> None:
 
 @pytest.mark.spark
 def test_a_task_that_runs_again_sends_nothing(
-    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, tmp_path: Path
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path
 ) -> None:
     """Its first run wrote no outcomes: the second finds all in Kafka, reports all, and sends none.
 
@@ -142,16 +142,16 @@ def test_a_task_that_runs_again_sends_nothing(
     from pipeline.delivery.route import Routes, route
     from pipeline.delivery.sink import Delivery, arrange, deliver
 
-    fill(rig, 200)
-    spool = rig.identity.spool.hex()
+    fill(spool, 200)
+    uuid = spool.identity.spool.hex()
     options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers}, mode="exactly_once")
-    segments = read_segments(rig.layout)
-    stored = spark.read.format("bruce").load(str(rig.options.directory))
+    segments = read_segments(spool.layout)
+    stored = spark.read.format("bruce").load(str(spool.options.directory))
     placed = route(stored, Routes({"clicks": np.ones(3, np.bool_)}))
     arranged = arrange(placed, in_transactions=True)
     (tmp_path / "out").mkdir()
-    for outcomes in ({}, *[{spool: str(tmp_path / "out")}] * 2):
-        delivery = Delivery(options, "job", outcomes, segments={spool: segments})
+    for outcomes in ({}, *[{uuid: str(tmp_path / "out")}] * 2):
+        delivery = Delivery(options, "job", outcomes, segments={uuid: segments})
         told = deliver(arranged, delivery).collect()
         assert sorted((row.sequence, row.reason) for row in told) == [(i, 0) for i in range(200)]
         frame = spark.read.format("bruce-kafka").option("bootstrap.servers", kafka.bootstrap_servers)
@@ -168,7 +168,7 @@ def test_a_task_that_runs_again_sends_nothing(
 @pytest.mark.spark
 @pytest.mark.parametrize("attempt", ["daemon", "task"])
 def test_a_drain_finds_what_nobody_wrote_down(
-    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, attempt: str
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture, attempt: str
 ) -> None:
     """A daemon, or a task of an earlier job, committed and died: those messages are not sent again.
 
@@ -176,22 +176,22 @@ def test_a_drain_finds_what_nobody_wrote_down(
     """
     from pipeline.delivery.drain import run_drain
 
-    fill(rig, 100)
-    rig.crash()
+    fill(spool, 100)
+    spool.crash()
     options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers}, mode="exactly_once")
-    book = TaskBook(read_segments(rig.layout))
+    book = TaskBook(read_segments(spool.layout))
     book.recover(Begun(None, ProgressPosition(0, 0)))
     name = (
-        transactional_id(rig.identity.spool)
+        transactional_id(spool.identity.spool)
         if attempt == "daemon"
-        else task_transactional_id(rig.identity.spool, 1)
+        else task_transactional_id(spool.identity.spool, 1)
     )
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce("bruce-progress", encode(book.progress(1, BY, numbers(*range(40, 60)), ())), name)
     assert producer.flush(30) == 0
-    done = run_drain(spark, [str(rig.options.directory)], options, {})
+    done = run_drain(spark, [str(spool.options.directory)], options, {})
     assert (done.messages, done.delivered, done.left) == (80, 80, 0)
-    assert take_totals(rig.layout, list).backlog == 0
+    assert take_totals(spool.layout, list).backlog == 0
     frame = spark.read.format("bruce-kafka").option("bootstrap.servers", kafka.bootstrap_servers)
     rows = frame.option("topics", "clicks").load().collect()
     assert sorted(row.bruce_sequence for row in rows) == [*range(40), *range(60, 100)]
@@ -202,7 +202,7 @@ def test_a_drain_finds_what_nobody_wrote_down(
 @pytest.mark.spark
 @pytest.mark.parametrize("name", ["", "fleet-to-main"])
 def test_a_stream_that_starts_again(
-    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, tmp_path: Path, name: str
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path, name: str
 ) -> None:
     """Killed before its last batch was noted: none is lost, and with transactions none comes twice.
 
@@ -212,7 +212,7 @@ def test_a_stream_that_starts_again(
     from pipeline.delivery.sink import arrange
 
     stored = spark.readStream.format("bruce").options(**LIMIT)
-    placed = route(stored.load(str(rig.options.directory)), Routes({"clicks": np.ones(3, np.bool_)}))
+    placed = route(stored.load(str(spool.options.directory)), Routes({"clicks": np.ones(3, np.bool_)}))
     writer = arrange(placed, in_transactions=bool(name)).writeStream.format("bruce-kafka")
     writer = writer.options(
         **{"bootstrap.servers": kafka.bootstrap_servers}, checkpointLocation=str(tmp_path / "c")
@@ -220,7 +220,7 @@ def test_a_stream_that_starts_again(
     if name:
         writer = writer.option("transactional.id", name)
     for count in (400, 100):
-        fill(rig, count)
+        fill(spool, count)
         for _ in range(1 if LIMIT else 2):
             writer.trigger(availableNow=True).start().awaitTermination()
         batches = sorted((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
@@ -240,20 +240,20 @@ def test_a_stream_that_starts_again(
 
 
 @pytest.mark.spark
-def test_a_write_that_is_run_again(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+def test_a_write_that_is_run_again(spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture) -> None:
     """A job of the same name finds what the first one has sent, and those before it send nothing any more."""
     from pipeline.delivery.route import Routes, route
     from pipeline.delivery.sink import arrange
 
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
-    fill(rig, 200)
+    fill(spool, 200)
     for epoch in (1, 3):
-        stored = spark.read.format("bruce").load(str(rig.options.directory))
+        stored = spark.read.format("bruce").load(str(spool.options.directory))
         placed = arrange(route(stored, Routes({"clicks": np.ones(3, np.bool_)})), in_transactions=True)
         writer = placed.write.format("bruce-kafka").mode("append").options(**properties)
         writer.option("transactional.id", "weekly").save()
         assert newest_epoch(kafka, "weekly") == epoch + 1
-        fill(rig, 100)
+        fill(spool, 100)
     rows = spark.read.format("bruce-kafka").options(**properties).option("topics", "clicks").load().collect()
     assert sorted(row.bruce_sequence for row in rows) == list(range(300))
 

@@ -21,7 +21,7 @@ from tests.daemon import consume
 from tests.forgetful.disk import ForgetfulDisk
 from tests.pipeline.conftest import Done
 from tests.spool import plain
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import mark_often
 from tests.spool.unreadable import FOR_EVER, unreadable
 
@@ -41,28 +41,28 @@ COUNT = 400
 
 
 @pytest.fixture
-def full(rig: Rig) -> Rig:
+def full(spool: SpoolFixture) -> SpoolFixture:
     """Some sealed segments, with a mark of their footers each KiB."""
-    fill(rig)
-    mark_often(rig)
-    return rig
+    fill(spool)
+    mark_often(spool)
+    return spool
 
 
-def fill(rig: Rig) -> None:
+def fill(spool: SpoolFixture) -> None:
     """COUNT messages, ten a frame, one with each partition key."""
     for first in range(0, COUNT, 10):
-        rig.append(
+        spool.append(
             [encode(b"t", b"%d" % i + bytes(50), partition_key=i % 5) for i in range(first, first + 10)]
         )
     for _ in range(8):
-        rig.step()
-    assert len(rig.layout.list_segments()) >= 4
+        spool.step()
+    assert len(spool.layout.list_segments()) >= 4
 
 
-def second(rig: Rig) -> tuple[Path, int, int]:
+def second(spool: SpoolFixture) -> tuple[Path, int, int]:
     """(path, first sequence, that of the next) of the second segment."""
-    named = rig.layout.list_segments()
-    return rig.layout.segment(*named[1]), named[1][0], named[2][0]
+    named = spool.layout.list_segments()
+    return spool.layout.segment(*named[1]), named[1][0], named[2][0]
 
 
 def lost(path: Path, part: str) -> tuple[int, int]:
@@ -81,11 +81,11 @@ def columns(*more: str) -> StructType:
     return StructType([known[name] for name in ("spool", "sequence", "frame_offset", "damaged", *more)])
 
 
-def read(rig: Rig, schema: StructType, **options: str) -> list[dict[str, Any]]:
+def read(spool: SpoolFixture, schema: StructType, **options: str) -> list[dict[str, Any]]:
     """The rows of the spool, as a driver and executors read them."""
     from pipeline.source.source import BruceSource
 
-    reader = BruceSource({"path": str(rig.options.directory), **options}).reader(schema)
+    reader = BruceSource({"path": str(spool.options.directory), **options}).reader(schema)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     rows: list[dict[str, Any]] = pa.Table.from_batches(batches).to_pylist()
     return rows
@@ -94,7 +94,7 @@ def read(rig: Rig, schema: StructType, **options: str) -> list[dict[str, Any]]:
 @pytest.mark.sample(one_of=2)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("mode", ["permissive", "dropmalformed"])
-def test_who_names_the_column_is_told(full: Rig, part: str, mode: str) -> None:
+def test_who_names_the_column_is_told(full: SpoolFixture, part: str, mode: str) -> None:
     """All that can be read is read, also behind the gap; the rest is rows with the file, and no damage."""
     path, first, behind = second(full)
     with unreadable(path, *lost(path, part)):
@@ -112,7 +112,7 @@ def test_who_names_the_column_is_told(full: Rig, part: str, mode: str) -> None:
     assert read(full, columns("unread"), mode=mode) == read(full, columns("unread"))
 
 
-def test_a_packed_segment_goes_as_a_whole(full: Rig) -> None:
+def test_a_packed_segment_goes_as_a_whole(full: SpoolFixture) -> None:
     """Its blocks are unpacked together: one that is not given takes the others along."""
     path, first, behind = second(full)
     with path.open("rb") as source, path.with_suffix(".tmp").open("w+b") as target:
@@ -127,7 +127,7 @@ def test_a_packed_segment_goes_as_a_whole(full: Rig) -> None:
 
 @pytest.mark.sample(one_of=2)
 @pytest.mark.parametrize("part", PARTS)
-def test_else_the_query_ends(full: Rig, part: str) -> None:
+def test_else_the_query_ends(full: SpoolFixture, part: str) -> None:
     """A query that does not name the column, or wants failfast, fails instead of returning only a part."""
     from pipeline.errors import JobFailed
 
@@ -163,11 +163,11 @@ def test_a_drain_passes_it_by(
     job: Callable[..., Done], kafka: EmbeddedKafka, disk: ForgetfulDisk, tmp_path: Path, part: str
 ) -> None:
     """The rest is delivered, exit code 1, and the file named; when it heals, another drain has the rest."""
-    rig = Rig(disk.path, tmp_path)
-    fill(rig)
-    path, first, behind = second(rig)
-    rig.crash()
-    arguments = "drain", rig.options.directory, "--bootstrap-servers", kafka.bootstrap_servers, "--json"
+    spool = SpoolFixture(disk.path, tmp_path)
+    fill(spool)
+    path, first, behind = second(spool)
+    spool.crash()
+    arguments = "drain", spool.options.directory, "--bootstrap-servers", kafka.bootstrap_servers, "--json"
     disk.lose(path.name, *PARTS[part])
     done = job(*arguments)
     told = json.loads(done.stdout)
@@ -193,12 +193,12 @@ def test_a_replay_and_an_audit_pass_it_by(
     job: Callable[..., Done], kafka: EmbeddedKafka, disk: ForgetfulDisk, tmp_path: Path, part: str
 ) -> None:
     """The rest is sent, and found; exit code 1, and the file named, also in an audit of one topic."""
-    rig = Rig(disk.path, tmp_path)
-    fill(rig)
-    path, first, behind = second(rig)
-    rig.crash()
+    spool = SpoolFixture(disk.path, tmp_path)
+    fill(spool)
+    path, first, behind = second(spool)
+    spool.crash()
     named = [f"{path}: Input/output error"]
-    where = rig.options.directory, "--bootstrap-servers", kafka.bootstrap_servers, "--json"
+    where = spool.options.directory, "--bootstrap-servers", kafka.bootstrap_servers, "--json"
     disk.lose(path.name, *PARTS[part])
     done = job("replay", *where, "--from", "0", "--yes")
     sent = json.loads(done.stdout)

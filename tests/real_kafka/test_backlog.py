@@ -19,7 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from router.timing import OUTAGE_S
 from tests.daemon import RunningBruce, consume, halt
-from tests.real_kafka.test_bruce import check_all_there, check_books
+from tests.real_kafka.test_bruce import check_all_there, check_totals
 from tests.real_kafka.test_network import pids
 from tests.router.outlet import anywhere, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
@@ -75,7 +75,7 @@ def test_a_flood_does_not_hold_up_others(
         bruce.await_status(lambda s: s.received == FLOOD + OTHERS, PATIENCE_S)
         os.kill(deliverer, signal.SIGCONT)
         seen = bruce.await_status(lambda s: s.delivered == FLOOD + OTHERS, PATIENCE_S)
-        check_books(seen)
+        check_totals(seen)
     flood, others = records(kafka1, many, FLOOD), records(kafka1, few, OTHERS)
     last = max(record.timestamp()[1] for record in others)
     before = sum(record.timestamp()[1] <= last for record in flood)
@@ -161,7 +161,7 @@ def test_a_backlog_keeps_its_pace(
         bruce.start()
         found = meter.watch(meter.count() + 2 * CAP // VALUE_BYTES)
         assert found < BACKLOG
-        check_books(bruce.status())
+        check_totals(bruce.status())
         bruce.configure({"dispatch": {"catch_up_bytes_per_second": 0}})
         bruce.tell(signal.SIGHUP)
         bruce.await_status(lambda s: s.delivered == sent + LIVE, PATIENCE_S)

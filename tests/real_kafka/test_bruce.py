@@ -43,7 +43,7 @@ def leaders(cluster: KafkaCluster, topic: bytes) -> dict[int, int]:
     return {p.id: p.leader for p in found.topics[topic.decode()].partitions.values()}
 
 
-def check_books(seen: Snapshot) -> None:
+def check_totals(seen: Snapshot) -> None:
     """Check the sums that hold in every status."""
     assert seen.received == seen.delivered + sum(seen.discarded.values()) + seen.backlog
 
@@ -90,7 +90,7 @@ def test_a_timestamp_that_kafka_refuses(kafka1: KafkaCluster, tmp_path: Path, to
         bruce.send([bad])
         bruce.send(keyed(500, topic=topic, first=500))
         seen = bruce.await_status(lambda s: s.backlog == 0 and s.received == 1001, PATIENCE_S)
-        check_books(seen)
+        check_totals(seen)
         assert seen.discarded == {"invalid_record": 1}
         assert seen.delivered == 1000
         records = consume(kafka1.bootstrap, topic.decode(), PARTITIONS, 1000, PATIENCE_S)
@@ -98,20 +98,20 @@ def test_a_timestamp_that_kafka_refuses(kafka1: KafkaCluster, tmp_path: Path, to
 
 
 def test_a_broker_is_killed_and_comes_back(kafka3: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
-    """In the middle of traffic: none lost, in order, and the books balance all the time."""
+    """In the middle of traffic: none lost, in order, and the totals balance all the time."""
     create(kafka3, topic)
     with RunningBruce(tmp_path, kafka3.bootstrap) as bruce:
         sent = 0
         for step in range(30):
             sent += bruce.send(keyed(200, topic=topic, first=sent))
-            check_books(bruce.status())
+            check_totals(bruce.status())
             if step == 8:
                 kafka3.kill(2)
             if step == 20:
                 kafka3.start(2)
             time.sleep(0.1)
         seen = bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
-        check_books(seen)
+        check_totals(seen)
         assert (seen.received, seen.discarded) == (sent, {})
         check_all_there(consume(kafka3.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S), sent)
 
@@ -130,7 +130,7 @@ def test_leaders_move_between_kill_and_restart(kafka3: KafkaCluster, tmp_path: P
             lambda s: s.received == sent and any(b.id == away and b.in_flight for b in s.brokers), PATIENCE_S
         )
         bruce.kill9()
-        check_books(bruce.status())
+        check_totals(bruce.status())
         kafka3.kill(away)
         bruce.await_true(lambda: away not in leaders(kafka3, topic).values(), PATIENCE_S)
         bruce.start()

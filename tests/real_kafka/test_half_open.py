@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon import RunningBruce, consume
 from tests.proxy import Proxy, Side
-from tests.real_kafka.test_bruce import PARTITIONS, check_all_there, check_books, create, leaders
+from tests.real_kafka.test_bruce import PARTITIONS, check_all_there, check_totals, create, leaders
 from tests.real_kafka.test_network import pids
 from tests.router.outlet import keyed
 from tools.kafka_cluster import KafkaCluster
@@ -59,12 +59,12 @@ def test_all_brokers(kafka3: KafkaCluster, proxy: Proxy, tmp_path: Path, topic: 
         seen = bruce.await_status(
             lambda s: s.received == sent and any(said in str(s.trouble) for said in words), PATIENCE_S
         )
-        check_books(seen)
+        check_totals(seen)
         assert seen.backlog > 0
         assert "\n" not in str(seen.trouble)
         proxy.mend()
         seen = bruce.await_status(lambda s: s.delivered == sent and s.trouble is None, PATIENCE_S)
-        check_books(seen)
+        check_totals(seen)
         assert seen.discarded == {}
         assert pids(bruce) == before
     check_all(kafka3, topic, sent)
@@ -83,7 +83,7 @@ def test_one_end_is_gone(
             proxy.kill(side)
             sent += bruce.send(keyed(600, topic=topic, first=sent))
             seen = bruce.await_status(lambda s, sent=sent: s.delivered == sent, PATIENCE_S)
-            check_books(seen)
+            check_totals(seen)
         assert seen.discarded == {}
         assert pids(bruce) == before
         bruce.await_status(lambda s: s.trouble is None, PATIENCE_S)
@@ -108,7 +108,7 @@ def test_one_broker_of_three(kafka3: KafkaCluster, proxy: Proxy, tmp_path: Path,
         bruce.await_status(lambda s: all(b.state != "healthy" for b in s.brokers if b.id == away), PATIENCE_S)
         proxy.mend()
         seen = bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
-        check_books(seen)
+        check_totals(seen)
         assert seen.discarded == {}
         assert pids(bruce) == before
     check_all(kafka3, topic, sent)

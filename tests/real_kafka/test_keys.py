@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from spool.format.wire import encode
 from tests.daemon import RunningBruce, consume
-from tests.real_kafka.test_bruce import check_books
+from tests.real_kafka.test_bruce import check_totals
 from tests.router.outlet import NOW_MS
 from tools.kafka_cluster import KafkaCluster
 
@@ -86,7 +86,7 @@ class Traffic:
     def await_delivery(self) -> None:
         """Return when all of it is in Kafka."""
         total = self.sent * len(self._topics)
-        check_books(self._bruce.await_status(lambda s: s.delivered == total, PATIENCE_S))
+        check_totals(self._bruce.await_status(lambda s: s.delivered == total, PATIENCE_S))
 
     def die_in_flight(self) -> None:
         """Send to a stopped broker; SIGKILL with messages on their way to it; let it go on."""
@@ -153,6 +153,6 @@ def test_hashed_keys_keep_place_and_order(kafka1: KafkaCluster, tmp_path: Path) 
         found = firsts(consume(kafka1.bootstrap, name, AFTER, traffic.sent, PATIENCE_S))
         assert sorted(n for numbers in found.values() for n, _ in numbers) == list(range(traffic.sent))
         changed = min(n for key, numbers in found.items() for n, p in numbers if p != old[key])
-        assert changed >= waited, "what waited when the topic grew was counted anew"
+        assert changed >= waited, "messages that waited when the topic grew were counted again"
         for key, numbers in found.items():
             check_key(numbers, changed, old[key], new[key])

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.daemon import RunningBruce, consume
-from tests.real_kafka.test_bruce import PARTITIONS, check_all_there, check_books, create, leaders
+from tests.real_kafka.test_bruce import PARTITIONS, check_all_there, check_totals, create, leaders
 from tests.router.outlet import keyed, numbers
 from tools.kafka_cluster import KafkaCluster
 
@@ -43,12 +43,12 @@ def test_all_packets_are_dropped(kafka1: KafkaCluster, tmp_path: Path, topic: by
         seen = bruce.await_status(
             lambda s: s.received == sent and any(said in str(s.trouble) for said in words), PATIENCE_S
         )
-        check_books(seen)
+        check_totals(seen)
         assert seen.backlog > 0
         assert "\n" not in str(seen.trouble)
         kafka1.mend(1)
         seen = bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
-        check_books(seen)
+        check_totals(seen)
         assert pids(bruce) == before
         bruce.await_status(lambda s: s.trouble is None, PATIENCE_S)
         records = consume(kafka1.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S)
@@ -70,7 +70,7 @@ def test_one_broker_of_three_is_cut_off(kafka3: KafkaCluster, tmp_path: Path, to
         sent += bruce.send(more)
         # Partitions led by the other two are delivered at once, or when a cut-off controller has a successor.
         bruce.await_status(lambda s: s.delivered > sent - len(more), PATIENCE_S)
-        check_books(bruce.status())
+        check_totals(bruce.status())
         kafka3.mend(away)
         bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
         records = consume(kafka3.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S)
@@ -98,7 +98,7 @@ def test_partitions_without_a_leader(kafka3: KafkaCluster, tmp_path: Path, topic
         seen = bruce.await_status(lambda s: s.delivered >= sent - len(more) + others, PATIENCE_S)
         assert seen.delivered == sent - len(more) + others
         assert seen.discarded == {}
-        check_books(seen)
+        check_totals(seen)
         kafka3.start(away)
         bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
         check_all_there(consume(kafka3.bootstrap, name, PARTITIONS, sent, PATIENCE_S), sent)

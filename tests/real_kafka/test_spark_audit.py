@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 from spool.format.wire import encode
 from tests.daemon import ROOT
 from tests.router.outlet import NOW_MS
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tools.kafka_cluster import KafkaCluster
 from tools.maven_jars import JarsMissing, MavenJars
 
@@ -57,26 +57,26 @@ def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path, source: 
     topic = f"bruce-{uuid.uuid4().hex}"
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap})
     admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(60)
-    rig = Rig(tmp_path)
+    spool = SpoolFixture(tmp_path)
     for first in range(0, MESSAGES, 20):
         numbers = range(first, first + 20)
-        rig.append(
+        spool.append(
             [
                 encode(topic.encode(), b"%d" % i, key=b"k", timestamp=NOW_MS + i, partition_key=i % KEYS)
                 for i in numbers
             ]
         )
-    rig.step()
-    rig.crash()
+    spool.step()
+    spool.crash()
     order = [i for i in range(MESSAGES) if i not in LOST]
     for number in SWAPPED:
         a, b = order.index(number), order.index(number + KEYS)
         order[a], order[b] = order[b], order[a]
-    produce(kafka3.bootstrap, topic, rig.identity.spool, [*order, *DOUBLED])
-    produce(kafka3.bootstrap, topic, rig.identity.spool, [*LOST], aborted=True)
+    produce(kafka3.bootstrap, topic, spool.identity.spool, [*order, *DOUBLED])
+    produce(kafka3.bootstrap, topic, spool.identity.spool, [*LOST], aborted=True)
     events = tmp_path / "events"
     events.mkdir()
-    report = audit(kafka3.bootstrap, rig, source, events)
+    report = audit(kafka3.bootstrap, spool, source, events)
     wanted = dict.fromkeys(("altered", "discarded", "backlog", "foreign", "unreadable"), 0)
     wanted |= {"stored": MESSAGES, "once": MESSAGES - 12, "lost": 7, "duplicated": 5}
     assert report["total"] == {**wanted, "reordered": 3}
@@ -116,10 +116,10 @@ def sources(events: Path) -> set[str]:
     return {scan for scan in SCANS.values() if any(scan in plan for plan in plans)}
 
 
-def audit(bootstrap: str, rig: Rig, source: str, events: Path) -> dict[str, Any]:
+def audit(bootstrap: str, spool: SpoolFixture, source: str, events: Path) -> dict[str, Any]:
     """The report of `brucectl spark audit`, which exits 1; for `kafka` the session has the connector."""
     brucectl = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
-    command = ["spark", "audit", str(rig.options.directory), "--bootstrap-servers", bootstrap, "--json"]
+    command = ["spark", "audit", str(spool.options.directory), "--bootstrap-servers", bootstrap, "--json"]
     jars = ",".join(map(str, CONNECTOR.directory.glob("*.jar")))
     conf = ["--conf", f"spark.jars={jars}"] if source == "kafka" else []
     told = {

@@ -27,7 +27,7 @@ from spool.marks.marks import Marks, Outcomes
 from spool.read.reader import Reader
 from spool.shared.state import Field
 from tests.router.fake import Clock, FakeKafka, FakeMetadata, FakePool, uncovered
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import lost_of
 
 
@@ -50,7 +50,7 @@ class Bench:
     ) -> None:
         """`chunk_bytes`: what the readers read at a time. `retry_s`: of their lists of segments."""
         self.directory = Path(tempfile.mkdtemp(prefix="bruce-router-", dir="/dev/shm"))
-        self.rig = Rig(self.directory, **options)
+        self.spool = SpoolFixture(self.directory, **options)
         self.kafka, self.clock = FakeKafka(), Clock()
         self.window, self.partitioners, self.rejection = window, partitioners or {}, rejection
         self.max_topics, self.bounds = max_topics, bounds
@@ -65,9 +65,9 @@ class Bench:
 
     def open(self) -> None:
         """Start it."""
-        segment_list = SegmentList(self.rig.layout, retry_s=self.retry_s)
+        segment_list = SegmentList(self.spool.layout, retry_s=self.retry_s)
         self.topics = Topics(self.max_topics)
-        self.marks = Marks(self.rig.layout.delivery, SegmentList(self.rig.layout, retry_s=self.retry_s))
+        self.marks = Marks(self.spool.layout.delivery, SegmentList(self.spool.layout, retry_s=self.retry_s))
         self.acks = Acks(self.marks, segment_list, clock=self.clock)
         self.pool = FakePool(self.kafka, self.topics, self.window)
         self.metadata = FakeMetadata(self.kafka)
@@ -83,7 +83,7 @@ class Bench:
             chance=random.Random(0),
         )
         self.router = Router(
-            SpoolLog(*self.readers, lambda: self.rig.shared.place(Field.SYNCED)),
+            SpoolLog(*self.readers, lambda: self.spool.shared.place(Field.SYNCED)),
             Kafka(self.pool.client, self.pool, Capacity(self.pool, *self.window), self.metadata),  # type: ignore[arg-type]
             self.acks,
             Rules(Partitioners(self.partitioners), limits, self.bounds),
@@ -114,7 +114,7 @@ class Bench:
         """The end."""
         if self.marks:
             self.crash()
-        self.rig.crash()
+        self.spool.crash()
         shutil.rmtree(self.directory)
 
     # -- what happens -----------------------------------------------------------------------------------
@@ -122,10 +122,10 @@ class Bench:
     def send(self, messages: Sequence[tuple[bytes, int | None, bytes]], **more: int) -> list[int]:
         """A frame of (topic, partition key, value), synced; their sequences."""
         burst = [encode(topic, value, partition_key=key, timestamp=1) for topic, key, value in messages]
-        first = self.rig.append(burst, **more)
+        first = self.spool.append(burst, **more)
         sequences = list(range(first, first + len(burst)))
         self.sent.update(zip(sequences, messages, strict=True))
-        self.rig.step()
+        self.spool.step()
         return sequences
 
     def step(self, times: int = 1) -> bool:
@@ -134,7 +134,7 @@ class Bench:
         for _ in range(times):
             self.clock.now += 0.02
             moved = self.router.step()
-            self.rig.shared.words[Field.LOW_WATERMARK] = self.acks.low_watermark
+            self.spool.shared.words[Field.LOW_WATERMARK] = self.acks.low_watermark
             self.check()
         return moved
 
@@ -169,12 +169,12 @@ class Bench:
     @property
     def end(self) -> int:
         """The next sequence to be synced."""
-        return self.rig.synced
+        return self.spool.synced
 
     # -- what must be true ------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """The window is kept, and every message below the frontier is resolved, in flight or covered."""
+        """The window is kept, and every message below the read position is resolved, in flight or covered."""
         assert self.pool.most[0] <= self.window[0]
         assert self.done.isdisjoint(m.sequence for queue in self.pool.queues.values() for m in queue)
         below = np.array([s for s in self.sent if s < self.router.read_position], np.int64)
@@ -210,7 +210,7 @@ class Bench:
                 assert sequences == sorted(sequences), f"key {key} in {place}: {sequences}"
 
     def check_complete(self) -> None:
-        """Everything sent is in Kafka or discarded, and the books say so."""
+        """Everything sent is in Kafka or discarded, and the totals say so."""
         lost = self.discarded()
         missing = set(self.sent) - set(self.appended()) - set(lost)
         assert not missing, f"lost: {[(s, self.sent[s]) for s in sorted(missing)]}"

@@ -31,7 +31,7 @@ BITTER = b"bitter"
 """In a value: the dead-letter topic refuses the whole batch."""
 NO_ROOM = 1 << 30
 """The codes that dispatch.handover gives when it did not even try."""
-Place = tuple[bytes, int]
+FakePartition = tuple[bytes, int]
 """Topic and partition."""
 
 
@@ -53,7 +53,7 @@ class FakeKafka:
     """By topic: the leader's broker id by partition, or NO_LEADER."""
     denied: dict[bytes, int] = field(default_factory=dict)
     """Topics it names with an error."""
-    logs: dict[Place, list[int]] = field(default_factory=lambda: defaultdict(list))
+    logs: dict[FakePartition, list[int]] = field(default_factory=lambda: defaultdict(list))
     """The appended messages: sequences."""
     letters: list[DeadLetter] = field(default_factory=list)
     """Dead letters that were appended, wherever."""
@@ -270,7 +270,7 @@ class FakePool(Pool):
 
     # -- what Kafka does --------------------------------------------------------------------------------
 
-    def place(self, flat: int) -> Place:
+    def place(self, flat: int) -> FakePartition:
         row = self.partitions.rows[flat]
         return self._topics.names[int(row.topic)], int(row.partition)
 

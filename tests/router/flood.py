@@ -64,13 +64,13 @@ def _honest_beside(outlet: Outlet, count: int) -> tuple[float, float, float, flo
     sent: dict[int, float] = {}
     cpu = time.process_time()
     took: list[tuple[float, float]] = []
-    flood_end = outlet.rig.synced
+    flood_end = outlet.spool.synced
     flooded = 0.0
     while not flooded or sent or due - began < LEAST_S:
         now = time.monotonic()
         while due <= now and (not flooded or due - began < LEAST_S):
-            sent[outlet.rig.append(anywhere(1, topic=b"honest"))] = due
-            outlet.rig.step()
+            sent[outlet.spool.append(anywhere(1, topic=b"honest"))] = due
+            outlet.spool.step()
             due += EVERY_S
         if not outlet.router.step():
             time.sleep(0.001)

@@ -33,7 +33,7 @@ from spool.marks.marks import Marks, Outcomes
 from spool.read.reader import Reader
 from spool.shared.state import Field
 from tests.daemon import consume
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 NO_AUTO = {"allow.auto.create.topics": "false"}
 SEGMENT_BYTES = 256 << 10
@@ -65,7 +65,7 @@ class Outlet:
         self.max_topics, self.replay, self.recall_s = max_topics, replay, recall_s
         self.dead_letter_topic, self.discard_file = dead_letter_topic, discard_file
         self.directory = Path(tempfile.mkdtemp(prefix="bruce-outlet-", dir="/dev/shm"))
-        self.rig = Rig(self.directory, segment_bytes=segment_bytes, max_bytes=512 * segment_bytes)
+        self.spool = SpoolFixture(self.directory, segment_bytes=segment_bytes, max_bytes=512 * segment_bytes)
         properties = {"bootstrap.servers": kafka.bootstrap_servers, **options.pop("kafka_properties", {})}
         self.options = DispatchOptions(
             kafka={"linger.ms": "5", **properties}, dead_letter_topic=dead_letter_topic.decode(), **options
@@ -77,13 +77,13 @@ class Outlet:
 
     def start(self) -> None:
         """Start the deliverer."""
-        segment_list, topics = SegmentList(self.rig.layout), Topics(self.max_topics)
-        self.marks = Marks(self.rig.layout.delivery, SegmentList(self.rig.layout))
+        segment_list, topics = SegmentList(self.spool.layout), Topics(self.max_topics)
+        self.marks = Marks(self.spool.layout.delivery, SegmentList(self.spool.layout))
         self.acks = Acks(self.marks, segment_list, marks_first=self.options.mode == "at_most_once")
         self.readers = Reader(segment_list, topics), Reader(segment_list, topics)
 
         def committed() -> tuple[int, int]:
-            return self.rig.shared.place(Field.SYNCED)
+            return self.spool.shared.place(Field.SYNCED)
 
         parts = Parts(
             SpoolLog(
@@ -93,17 +93,19 @@ class Outlet:
             ),
             self.acks,
             Rules(Partitioners(self.partitioners), Limits(topics)),
-            Rejection(self.dead_letter_topic, self.discard_file, self.rig.identity.spool, self.grace_s),
+            Rejection(self.dead_letter_topic, self.discard_file, self.spool.identity.spool, self.grace_s),
         )
-        book = ProgressBook(self.acks, segment_list, self.rig.layout)
-        self.graph = build(self.options, self.replay or self.rig.layout, parts, book, self.rig.identity.spool)
+        book = ProgressBook(self.acks, segment_list, self.spool.layout)
+        self.graph = build(
+            self.options, self.replay or self.spool.layout, parts, book, self.spool.identity.spool
+        )
         self.router, kafka = self.graph.router, self.graph.kafka
         self.client, self.pool = kafka.client, kafka.pool
         self._runs = True
 
     def limit(self) -> int:
         """Below which sequence the spool has no room for messages any more."""
-        return int(self.rig.shared.words[Field.EVICT])
+        return int(self.spool.shared.words[Field.EVICT])
 
     def kill(self) -> None:
         """Uncommitted outcomes are forgotten, messages in flight go no further."""
@@ -123,14 +125,14 @@ class Outlet:
     def close(self) -> None:
         """The end."""
         self.kill()
-        self.rig.crash()
+        self.spool.crash()
         shutil.rmtree(self.directory)
 
     def send(self, messages: Sequence[bytes], burst: int = 50) -> None:
         """Datagrams, synced."""
         for first in range(0, len(messages), burst):
-            self.rig.append(messages[first : first + burst])
-        self.rig.step()
+            self.spool.append(messages[first : first + burst])
+        self.spool.step()
 
     def run(self, until: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         """Let it run until it is so."""
@@ -151,7 +153,7 @@ class Outlet:
     def finish(self, timeout_s: float = PATIENCE_S) -> Outcomes:
         """Let it run until everything is resolved and written down."""
         self.run(
-            lambda: self.acks.low_watermark >= self.rig.synced and not self.router.in_flight(), timeout_s
+            lambda: self.acks.low_watermark >= self.spool.synced and not self.router.in_flight(), timeout_s
         )
         self.router.commit()
         return self.marks.outcomes()
@@ -173,7 +175,7 @@ class Outlet:
     def __repr__(self) -> str:
         held = self.pool.partitions.rows[self.pool.partitions.held()]
         return (
-            f"floor {self.acks.low_watermark} of {self.rig.synced}, in flight {self.router.in_flight()}, "
+            f"floor {self.acks.low_watermark} of {self.spool.synced}, in flight {self.router.in_flight()}, "
             f"held {held}, brokers {self.router.brokers()}, waiting {self.router._unknown.waiting}, "
             f"loose {list(self.router._batches.loose)}, suspicions {self.router._failures._suspicions}, "
             f"catch-up {self.router._catch_ups.current}"

@@ -18,25 +18,25 @@ from spool.marks import lease
 from spool.marks.lease import LEASE_S, Claim, Claims, read_grant
 from spool.marks.outcome_file import write_outcomes
 from tests.router.fake import Clock
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 
 class Bank:
     """An owner and a job in one process; the job's beat does not go on by itself."""
 
     def __init__(self, directory: Path) -> None:
-        self.rig, self.clock = Rig(directory), Clock()
-        self.claim = Claim(self.rig.layout, boot_id(), renew_s=3600)
-        claims = Claims(self.rig.layout, boot_id(), clock=self.clock)
+        self.spool, self.clock = SpoolFixture(directory), Clock()
+        self.claim = Claim(self.spool.layout, boot_id(), renew_s=3600)
+        claims = Claims(self.spool.layout, boot_id(), clock=self.clock)
         self.lender = LeaseManager(
-            self.rig.layout, claims, OutcomeImport(self.rig.layout, self.rig.identity.spool)
+            self.spool.layout, claims, OutcomeImport(self.spool.layout, self.spool.identity.spool)
         )
 
     def close(self) -> None:
         """End both."""
         self.claim.release()
         self.lender.close()
-        self.rig.crash()
+        self.spool.crash()
 
 
 @pytest.fixture
@@ -58,20 +58,20 @@ def test_a_frozen_job_on_a_full_disk(bank: Bank) -> None:
     with full:
         assert bank.lender.step() is None
     assert bank.claim.grant() is None
-    assert list(bank.rig.layout.outcomes.iterdir()) == []
+    assert list(bank.spool.layout.outcomes.iterdir()) == []
     bank.claim._renew()
     assert bank.lender.step() is None
-    assert read_grant(bank.rig.layout) is None
+    assert read_grant(bank.spool.layout) is None
 
 
 def test_marks_that_cannot_be_written(bank: Bank) -> None:
     """Delivery is not lent before the marks have an earlier job's outcomes: messages would be sent again."""
-    bank.rig.fill(10)
-    bank.rig.step()
-    earlier = bank.rig.layout.outcomes / "earlier"
+    bank.spool.fill(10)
+    bank.spool.step()
+    earlier = bank.spool.layout.outcomes / "earlier"
     earlier.mkdir(parents=True)
     none = np.zeros(10, np.int32)
-    told = write_outcomes(earlier, "task", bank.rig.identity.spool, np.arange(10), none)
+    told = write_outcomes(earlier, "task", bank.spool.identity.spool, np.arange(10), none)
     with mock.patch.object(OutcomeImport, "_write_down", return_value=False):
         for _ in range(2):
             assert bank.lender.step() is None

@@ -416,7 +416,7 @@ def test_how_much_is_read(bench: Bench, monkeypatch: pytest.MonkeyPatch, topics:
     """Not much more than once the log when one topic has all of it; else about twice, and a chunk a pass."""
     for n in range(topics):
         flood(bench, b"abcd"[n : n + 1], 100)
-    size = sum(bench.rig.layout.segment(*s).stat().st_size for s in bench.rig.layout.list_segments())
+    size = sum(bench.spool.layout.segment(*s).stat().st_size for s in bench.spool.layout.list_segments())
     read, passes = count_reads(monkeypatch), 0
     begin = bench.router._catch_ups.begin
 

@@ -237,7 +237,7 @@ def test_a_damaged_frame(kafka: EmbeddedKafka) -> None:
     with outlet(kafka, segment_bytes=64 << 10) as bruce:
         kafka.down(2)
         bruce.send(keyed(5000))
-        path = bruce.rig.layout.segment(0)
+        path = bruce.spool.layout.segment(0)
         frame = plain.read_segment(path.read_bytes()).frames[7]
         data = bytearray(path.read_bytes())
         data[frame.offset + 100] ^= 1

@@ -34,15 +34,15 @@ def fill(bench: Bench) -> list[int]:
     for number in range(COUNT // 3):
         sent += bench.send([(b"a", key, b"%d" % number + b" " * 60) for key in range(3)])
     for _ in range(8):
-        bench.rig.step()
-    assert len(bench.rig.layout.list_segments()) >= 4
+        bench.spool.step()
+    assert len(bench.spool.layout.list_segments()) >= 4
     return sent
 
 
 def segment(bench: Bench, at: int) -> tuple[Path, int, int]:
     """(path, first sequence, that of the next) of a segment, by its place in the log."""
-    named = bench.rig.layout.list_segments()
-    return bench.rig.layout.segment(*named[at]), named[at][0], named[at + 1][0]
+    named = bench.spool.layout.list_segments()
+    return bench.spool.layout.segment(*named[at]), named[at][0], named[at + 1][0]
 
 
 def run_until(bench: Bench, delivered: int) -> None:
@@ -72,7 +72,7 @@ def test_passed_by_and_delivered_when_it_heals(bench: Bench, first_byte: int) ->
         said = bench.router.unread()
         assert f"{len(gap)} messages of {path.name} (Input/output error)" in said
         assert "tried again every 10 s" in said
-        bench.rig.step()
+        bench.spool.step()
         assert path.suffix == SEGMENT
         assert path.exists()
         assert bench.discarded() == {}
@@ -80,13 +80,13 @@ def test_passed_by_and_delivered_when_it_heals(bench: Bench, first_byte: int) ->
     assert bench.router.unread() == ""
     assert bench.appended() == sent
     bench.check_complete()
-    bench.rig.step()
+    bench.spool.step()
     assert not path.exists()
 
 
 def missing(bench: Bench, path: Path, first_byte: int) -> int:
     """How many messages of a segment have a frame that ends behind a byte."""
-    segments = {s.header["first_sequence"]: s for s in bench.rig.segments()}
+    segments = {s.header["first_sequence"]: s for s in bench.spool.segments()}
     one = segments[int(path.stem)]
     frames = one.frames
     ends = [frame.offset for frame in frames[1:]] + [one.end]
@@ -165,7 +165,7 @@ def test_the_oldest_are_given_up(bench: Bench) -> None:
     path, first, behind = segment(bench, 0)
     bench.router.close()
     reader = Reader(bench.readers[0].segment_list, bench.topics)
-    eviction = Eviction(reader, lambda: bench.rig.shared.place(Field.SYNCED), lambda: behind)
+    eviction = Eviction(reader, lambda: bench.spool.shared.place(Field.SYNCED), lambda: behind)
     with unreadable(path, 3000):
         for _ in range(100):
             if not eviction.step(bench.acks, bench.pool, bench.router.read_position):

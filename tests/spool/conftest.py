@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 # Without a limit of time for an example: the machine may have other work.
 settings.register_profile("bruce", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,8 +24,8 @@ def memory() -> Iterator[Path]:
 
 
 @pytest.fixture
-def rig(memory: Path) -> Iterator[Rig]:
+def spool(memory: Path) -> Iterator[SpoolFixture]:
     """A fresh spool with segments of 8 KiB."""
-    made = Rig(memory)
+    made = SpoolFixture(memory)
     yield made
     made.crash()

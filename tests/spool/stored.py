@@ -12,7 +12,7 @@ from spool.format.segment_format import FOOTER_MAGIC
 from spool.layout import Layout
 from spool.marks.marks import Marks
 from spool.read.files import Span, read_file
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 
 def messages(layout: Layout) -> list[bytes]:
@@ -45,10 +45,10 @@ def shorten(path: Path, end: int) -> None:
     sooner.unlink()
 
 
-def mark_often(rig: Rig) -> None:
+def mark_often(spool: SpoolFixture) -> None:
     """Give the sealed segments of a spool footers with a mark each KiB."""
-    for pair in rig.layout.list_segments():
-        path = rig.layout.segment(*pair)
+    for pair in spool.layout.list_segments():
+        path = spool.layout.segment(*pair)
         data = path.read_bytes()
         if FOOTER_MAGIC in data:
             path.write_bytes(data[: data.rindex(FOOTER_MAGIC)])

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from spool.shared.state import Field
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 CALLS = ("rename", "fsync", "fdatasync", "posix_fallocate", "pwrite", "ftruncate", "unlink", "mkdir", "open")
 
@@ -53,95 +53,95 @@ class Countdown:
                 yield
 
 
-def life(rig: Rig, sent: list[bytes]) -> None:
+def roll_and_seal(spool: SpoolFixture, sent: list[bytes]) -> None:
     """Rolling, naming, committing, sealing, retiring, making room, stopping and starting."""
     for _ in range(3):
-        rig.step()
+        spool.step()
         for _ in range(7):
-            sent += rig.fill(1, messages=6)
-        rig.shared.words[Field.LOW_WATERMARK] = len(sent) // 2
-    rig.step()
-    rig.stop()
-    rig.open()
-    sent += rig.fill(3)
-    rig.step()
+            sent += spool.fill(1, messages=6)
+        spool.shared.words[Field.LOW_WATERMARK] = len(sent) // 2
+    spool.step()
+    spool.stop()
+    spool.open()
+    sent += spool.fill(3)
+    spool.step()
 
 
-def check(rig: Rig, sent: list[bytes], kept: int) -> None:
+def check(spool: SpoolFixture, sent: list[bytes], kept: int) -> None:
     """Everything from `kept` on is there; before it, only delivered messages may be gone."""
-    found = rig.records()
+    found = spool.records()
     expected = list(enumerate(sent))
     assert found == expected[len(expected) - len(found) :]
     assert len(expected) - len(found) <= kept
 
 
-def lives(directory: Path, step: int) -> Iterator[tuple[Rig, list[bytes], int]]:
+def killed_runs(directory: Path, step: int) -> Iterator[tuple[SpoolFixture, list[bytes], int]]:
     """A life for each `step`-th call of each kind: (spool, messages sent, number of the call it ended at)."""
-    rig, whole = new_rig(directory / "whole"), Countdown(-1)
+    spool, whole = new_spool(directory / "whole"), Countdown(-1)
     with whole.armed():
-        life(rig, [])
-    rig.crash()
+        roll_and_seal(spool, [])
+    spool.crash()
     assert len(whole.names) > 50
     for at, name in enumerate(whole.names):
         if whole.names[:at].count(name) % step == 0:
-            rig, sent, countdown = new_rig(directory / str(at)), list[bytes](), Countdown(at)
+            spool, sent, countdown = new_spool(directory / str(at)), list[bytes](), Countdown(at)
             with countdown.armed():
-                life(rig, sent)
-            yield rig, sent, at
+                roll_and_seal(spool, sent)
+            yield spool, sent, at
 
 
-def new_rig(directory: Path) -> Rig:
+def new_spool(directory: Path) -> SpoolFixture:
     """A spool with room for five segments."""
-    return Rig(directory, max_bytes=5 * 8192)
+    return SpoolFixture(directory, max_bytes=5 * 8192)
 
 
 @each_call
 def test_a_crash_at_any_call_loses_nothing(memory: Path, step: int) -> None:
     """At each call of a life of rolls and seals: reopened in the same boot, all is there, and it goes on."""
-    for rig, sent, _ in lives(memory, step):
-        low_watermark = int(rig.shared.words[Field.LOW_WATERMARK])
-        rig.crash()
+    for spool, sent, _ in killed_runs(memory, step):
+        low_watermark = int(spool.shared.words[Field.LOW_WATERMARK])
+        spool.crash()
         gc.collect()
-        rig.open()
-        check(rig, sent, low_watermark)
-        both = sent + rig.fill(2)
-        rig.step()
-        check(rig, both, low_watermark)
-        assert rig.synced == len(both)
-        rig.crash()
+        spool.open()
+        check(spool, sent, low_watermark)
+        both = sent + spool.fill(2)
+        spool.step()
+        check(spool, both, low_watermark)
+        assert spool.synced == len(both)
+        spool.crash()
 
 
 @each_call
 def test_a_power_loss_at_any_call_loses_nothing_that_was_synced(memory: Path, step: int) -> None:
     """The same, with unsynced sectors lost: all messages announced as synced are there."""
-    for rig, sent, at in lives(memory, step):
-        low_watermark, synced = int(rig.shared.words[Field.LOW_WATERMARK]), rig.synced
-        rig.lose_power(random.Random(at))
+    for spool, sent, at in killed_runs(memory, step):
+        low_watermark, synced = int(spool.shared.words[Field.LOW_WATERMARK]), spool.synced
+        spool.lose_power(random.Random(at))
         gc.collect()
-        rig.open()
-        found = set(rig.records())
+        spool.open()
+        found = set(spool.records())
         assert found <= set(enumerate(sent))
         assert {r for r in enumerate(sent) if low_watermark <= r[0] < synced} <= found
-        rig.crash()
+        spool.crash()
 
 
 @each_call
 def test_crashing_again_while_opening(memory: Path, step: int) -> None:
     """A crash at each call of opening after a power loss, and then again: nothing synced is lost."""
     for at in range(0, 200, step):
-        rig = Rig(memory / str(at))
-        sent = rig.fill(30)
-        rig.step()
-        rig.fill(2)
-        rig.lose_power(random.Random(at))
+        spool = SpoolFixture(memory / str(at))
+        sent = spool.fill(30)
+        spool.step()
+        spool.fill(2)
+        spool.lose_power(random.Random(at))
         countdown = Countdown(at)
         with countdown.armed():
-            rig.open()
-        rig.crash()
+            spool.open()
+        spool.crash()
         gc.collect()
-        rig.open()
-        assert rig.records()[: len(sent)] == list(enumerate(sent))
-        rig.crash()
+        spool.open()
+        assert spool.records()[: len(sent)] == list(enumerate(sent))
+        spool.crash()
         if len(countdown.names) <= at:
             return
     pytest.fail("opening makes more calls than were tried")

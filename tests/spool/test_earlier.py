@@ -11,25 +11,25 @@ from spool.format import segment
 from spool.format.segment_format import SECRET_BYTES, encode_header
 from spool.fsck.check import Check
 from spool.fsck.finding import Severity
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 
 @pytest.fixture
-def earlier(tmp_path: Path) -> Rig:
+def earlier(tmp_path: Path) -> SpoolFixture:
     """A spool whose segments are of version 1, the last one in use."""
     with pytest.MonkeyPatch.context() as patch:
         version_1 = {"version": 1, "secret": bytes(SECRET_BYTES)}
         patch.setattr(segment, "encode_header", lambda **fields: encode_header(**fields | version_1))
-        rig = Rig(tmp_path)
-        rig.fill(60)
-        rig.step()
-        rig.fill(2)
-    assert {s.header["version"] for s in rig.segments()} == {1}
-    return rig
+        spool = SpoolFixture(tmp_path)
+        spool.fill(60)
+        spool.step()
+        spool.fill(2)
+    assert {s.header["version"] for s in spool.segments()} == {1}
+    return spool
 
 
 @pytest.mark.parametrize("end", ["stop", "crash", "power"])
-def test_what_it_left_is_read_and_what_comes_has_a_secret(earlier: Rig, end: str) -> None:
+def test_what_it_left_is_read_and_what_comes_has_a_secret(earlier: SpoolFixture, end: str) -> None:
     """Messages keep their numbers, new ones go into new segments, and the check finds nothing."""
     before = earlier.records()
     if end == "stop":

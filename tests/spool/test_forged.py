@@ -19,9 +19,9 @@ from spool.log.intake_totals import UNKNOWN, SenderCount, add_refused, list_refu
 from spool.native.memory import address_of
 from spool.read.reader import Damage
 from tests.ingest.processes import await_end, end_children, fork
+from tests.spool.fixture import SpoolFixture
 from tests.spool.memory import Chain
 from tests.spool.read.test_reader import drain, make_reader
-from tests.spool.rig import Rig
 from tests.spool.strategies import datagrams
 from tools.fuzzers.sealed import FRAMES, seal_input
 from tools.fuzzers.wall import Wall
@@ -99,13 +99,13 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_it_is_damaged(rig: Rig, lie: str) -> None:
+def test_it_is_damaged(spool: SpoolFixture, lie: str) -> None:
     """The frames around it are read, and every reader names its messages as damaged."""
     good = [encode(b"t", b"%d" % number, timestamp=number) for number in range(4)]
     for held in ([good[0]], [good[1], LIES[lie], good[1]], [good[2]], [LIES[lie]], [good[3]]):
-        rig.append(held)
-    rig.step()
-    reader = make_reader(rig)
+        spool.append(held)
+    spool.step()
+    reader = make_reader(spool)
 
     def read() -> None:
         found = drain(reader)

@@ -16,7 +16,7 @@ from spool.options import Full
 from spool.shared.state import Field
 from spool.storage.disk import free_bytes
 from spool.storage.lock import Lock
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.spool.small_disk import fill_up, mounted
 
 DISK_BYTES = {"tmpfs": 4 << 20, "ext4": 16 << 20}
@@ -32,19 +32,19 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-def rig_on(disk: Path, min_free_bytes: int = 0) -> Rig:
+def spool_on(disk: Path, min_free_bytes: int = 0) -> SpoolFixture:
     """A spool without any limit except the disk."""
-    return Rig(
+    return SpoolFixture(
         disk, disk.parent, segment_bytes=SEGMENT_BYTES, max_bytes=1 << 40, min_free_bytes=min_free_bytes
     )
 
 
-def fill_until_full(rig: Rig) -> list[bytes]:
+def fill_until_full(spool: SpoolFixture) -> list[bytes]:
     """Append until there is no room."""
     sent = []
     for _ in range(10000):
         try:
-            sent += rig.fill(1, messages=20, value=b"v" * 1000)
+            sent += spool.fill(1, messages=20, value=b"v" * 1000)
         except SpoolFull:
             return sent
     pytest.fail("the disk has no end")
@@ -55,9 +55,9 @@ def test_no_store_into_a_full_disk_is_a_sigbus(disk: Path) -> None:
     child = os.fork()
     if child == 0:
         try:
-            rig = rig_on(disk)
+            spool = spool_on(disk)
             fill_up(disk / "more")
-            fill_until_full(rig)
+            fill_until_full(spool)
             os._exit(7)
         finally:
             os._exit(8)
@@ -68,90 +68,91 @@ def test_no_store_into_a_full_disk_is_a_sigbus(disk: Path) -> None:
 @pytest.mark.parametrize(("reserve", "why"), [(0, Full.DISK), (1 << 20, Full.RESERVE)])
 def test_intake_resumes_by_itself(disk: Path, reserve: int, why: Full) -> None:
     """Full is announced while it lasts; with room again there are spares, and all messages are there."""
-    rig = rig_on(disk, reserve)
-    sent = fill_until_full(rig)
-    rig.step()
-    assert rig.shared.words[Field.FULL] == why or (
-        why == Full.DISK and rig.shared.words[Field.FULL] == Full.RESERVE
+    spool = spool_on(disk, reserve)
+    sent = fill_until_full(spool)
+    spool.step()
+    assert spool.shared.words[Field.FULL] == why or (
+        why == Full.DISK and spool.shared.words[Field.FULL] == Full.RESERVE
     )
     assert free_bytes(disk)[0] >= reserve
-    assert rig.shared.words[Field.SYNC_ERROR] == 0
-    assert rig.synced == len(sent)
+    assert spool.shared.words[Field.SYNC_ERROR] == 0
+    assert spool.synced == len(sent)
     (disk / "ballast").unlink()
-    rig.step()
-    assert rig.shared.words[Field.FULL] == 0
-    sent += rig.fill(50)
-    rig.step()
-    assert rig.records() == list(enumerate(sent))
-    rig.crash()
+    spool.step()
+    assert spool.shared.words[Field.FULL] == 0
+    sent += spool.fill(50)
+    spool.step()
+    assert spool.records() == list(enumerate(sent))
+    spool.crash()
 
 
 @pytest.mark.parametrize("unclean", [False, True], ids=["crash", "power loss"])
 def test_a_spool_on_a_full_disk_opens(disk: Path, *, unclean: bool) -> None:
     """Without a free byte the spool opens, synced messages are there, and it goes on when there is room."""
-    rig = rig_on(disk)
-    sent = fill_until_full(rig)
-    rig.keeper.commit()
-    synced = rig.synced
+    spool = spool_on(disk)
+    sent = fill_until_full(spool)
+    spool.keeper.commit()
+    synced = spool.synced
     fill_up(disk / "more")
     if unclean:
-        rig.lose_power(random.Random(1))
+        spool.lose_power(random.Random(1))
     else:
-        rig.crash()
-    rig.open()
-    assert rig.records()[:synced] == list(enumerate(sent))[:synced]
+        spool.crash()
+    spool.open()
+    assert spool.records()[:synced] == list(enumerate(sent))[:synced]
     (disk / "ballast").unlink()
     (disk / "more").unlink()
-    rig.step()
-    more = rig.fill(5)
-    assert [d for _, d in rig.records()][-len(more) :] == more
-    rig.crash()
+    spool.step()
+    more = spool.fill(5)
+    assert [d for _, d in spool.records()][-len(more) :] == more
+    spool.crash()
 
 
 def test_committing_goes_on_while_the_index_has_no_room(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The index cannot grow on a full disk; written messages are synced and announced all the same."""
-    rig = rig_on(disk)
-    rig.step()
+    spool = spool_on(disk)
+    spool.step()
     fill_up(disk / "more")
     sent = []
     while (
-        rig.writer.number < rig.shared.words[Field.SPARE] or rig.writer.tail[0] + 30000 < rig.writer.capacity
+        spool.writer.number < spool.shared.words[Field.SPARE]
+        or spool.writer.tail[0] + 30000 < spool.writer.capacity
     ):
-        sent += rig.fill(1, messages=20, value=b"v" * 1000)
-        rig.step()
-        assert rig.synced == len(sent)
+        sent += spool.fill(1, messages=20, value=b"v" * 1000)
+        spool.step()
+        assert spool.synced == len(sent)
     assert 0 < caplog.text.count("the index falls behind") < len(sent) // 40
-    assert rig.records() == list(enumerate(sent))
-    rig.crash()
+    assert spool.records() == list(enumerate(sent))
+    spool.crash()
 
 
 def test_others_take_the_reserve(disk: Path) -> None:
     """Delivered segments go until the reserve is free again; no more of them than needed, and no others."""
     reserve = 2 * SEGMENT_BYTES
-    rig, sent = rig_on(disk, reserve), []
-    while len(rig.layout.list_segments()) < 7:
-        sent += rig.fill(1, messages=20, value=b"v" * 1000)
+    spool, sent = spool_on(disk, reserve), []
+    while len(spool.layout.list_segments()) < 7:
+        sent += spool.fill(1, messages=20, value=b"v" * 1000)
     # A new keeper knows of no rate, and wants no more spares.
-    rig.reopen()
-    half = rig.layout.list_segments()[5][0]
-    rig.shared.words[Field.LOW_WATERMARK] = half
-    rig.step()
-    before = count_sent(rig)
+    spool.reopen()
+    half = spool.layout.list_segments()[5][0]
+    spool.shared.words[Field.LOW_WATERMARK] = half
+    spool.step()
+    before = count_sent(spool)
     assert before > 2
     with (disk / "others").open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, free_bytes(disk)[0] - reserve + SEGMENT_BYTES * 3 // 2)
     assert free_bytes(disk)[0] < reserve - SEGMENT_BYTES
-    rig.keeper._expired_at = -math.inf
-    rig.step()
+    spool.keeper._expired_at = -math.inf
+    spool.step()
     assert free_bytes(disk)[0] >= reserve
-    assert count_sent(rig) == before - 2
-    assert [d for s, d in rig.records() if s >= half] == sent[half:]
-    rig.crash()
+    assert count_sent(spool) == before - 2
+    assert [d for s, d in spool.records() if s >= half] == sent[half:]
+    spool.crash()
 
 
-def count_sent(rig: Rig) -> int:
+def count_sent(spool: SpoolFixture) -> int:
     """The number of delivered segments."""
-    return [suffix for _, suffix in rig.layout.list_segments()].count(SENT)
+    return [suffix for _, suffix in spool.layout.list_segments()].count(SENT)
 
 
 def test_a_lock_needs_no_room(disk: Path) -> None:

@@ -13,7 +13,7 @@ from spool.format.segment import seal
 from spool.format.wire import encode
 from spool.index.log_end import LiveSegment, end_of
 from tests.spool import plain
-from tests.spool.rig import SECTOR, Rig
+from tests.spool.fixture import SECTOR, SpoolFixture
 
 
 def torn_ends(path: Path, data: bytes) -> int:
@@ -28,10 +28,10 @@ def torn_ends(path: Path, data: bytes) -> int:
 
 
 @pytest.fixture
-def whole(rig: Rig, tmp_path: Path) -> tuple[bytes, list[plain.Frame], int, Path]:
+def whole(spool: SpoolFixture, tmp_path: Path) -> tuple[bytes, list[plain.Frame], int, Path]:
     """(bytes of a segment of four frames, its frames, the end of the last one, a path to write to)."""
-    rig.fill(4)
-    data = rig.last_path().read_bytes()
+    spool.fill(4)
+    data = spool.last_path().read_bytes()
     segment = plain.read_segment(data)
     return data, segment.frames, segment.end, tmp_path / "torn"
 
@@ -60,11 +60,11 @@ def test_every_start_of_the_last_frame_may_be_missing(
         assert torn_ends(path, data[:start] + bytes(at - start) + data[at:]) == 9
 
 
-def test_every_subset_of_sectors_of_the_last_frame(rig: Rig, tmp_path: Path) -> None:
+def test_every_subset_of_sectors_of_the_last_frame(spool: SpoolFixture, tmp_path: Path) -> None:
     """For any set of sectors of the last frame on the disk, the frame is there whole or not at all."""
-    rig.fill(2)
-    rig.append([encode(b"t", bytes(range(256)) * 10)])
-    data = rig.last_path().read_bytes()
+    spool.fill(2)
+    spool.append([encode(b"t", bytes(range(256)) * 10)])
+    data = spool.last_path().read_bytes()
     segment = plain.read_segment(data)
     start, end = segment.frames[-1].offset, segment.end
     sectors = range(start // SECTOR, (end + SECTOR - 1) // SECTOR)
@@ -79,27 +79,27 @@ def test_every_subset_of_sectors_of_the_last_frame(rig: Rig, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("cut", [1, 8, 9, 40, 64, 65, 100])
-def test_the_log_goes_on_over_a_torn_frame(rig: Rig, cut: int) -> None:
+def test_the_log_goes_on_over_a_torn_frame(spool: SpoolFixture, cut: int) -> None:
     """After a restart the next frame has the place and the numbers of the torn one."""
-    sent = rig.fill(3)
-    path = rig.last_path()
+    sent = spool.fill(3)
+    path = spool.last_path()
     data = bytearray(path.read_bytes())
     last = plain.read_segment(bytes(data)).frames[-1]
     end = plain.read_segment(bytes(data)).end
-    rig.crash()
+    spool.crash()
     data[last.offset + cut : end] = bytes(end - last.offset - cut)
     path.write_bytes(data)
     # The shared state says that more was written, and so shows that the frame is gone: remove it, too.
-    rig.shared.words[:] = 0
-    rig.open()
-    again = rig.fill(2)
-    assert rig.records() == list(enumerate(sent[:6] + again))
+    spool.shared.words[:] = 0
+    spool.open()
+    again = spool.fill(2)
+    assert spool.records() == list(enumerate(sent[:6] + again))
 
 
-def test_sealing_cuts_behind_the_last_good_frame(rig: Rig, tmp_path: Path) -> None:
+def test_sealing_cuts_behind_the_last_good_frame(spool: SpoolFixture, tmp_path: Path) -> None:
     """The footer takes the place of the torn frame; the segment's counts are those of the good frames."""
-    rig.fill(3)
-    data = bytearray(rig.last_path().read_bytes())
+    spool.fill(3)
+    data = bytearray(spool.last_path().read_bytes())
     segment = plain.read_segment(bytes(data))
     start = segment.frames[-1].offset
     data[start + 20 : segment.end] = bytes(segment.end - start - 20)

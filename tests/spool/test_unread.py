@@ -26,32 +26,32 @@ from spool.read.files import Span
 from spool.read.reader import Reader, Unread
 from spool.read.selection import Selection
 from tests.spool import plain
+from tests.spool.fixture import SpoolFixture
 from tests.spool.read.test_reader import drain, make_reader
-from tests.spool.rig import Rig
 from tests.spool.stored import mark_often
 from tests.spool.unreadable import unreadable
 
 
 @pytest.fixture
-def full(rig: Rig) -> Rig:
+def full(spool: SpoolFixture) -> SpoolFixture:
     """Four sealed segments with several marks, and one in use."""
-    fill(rig)
-    mark_often(rig)
-    return rig
+    fill(spool)
+    mark_often(spool)
+    return spool
 
 
-def fill(rig: Rig) -> None:
+def fill(spool: SpoolFixture) -> None:
     """Four sealed segments, and one in use."""
-    rig.fill(100)
+    spool.fill(100)
     for _ in range(8):
-        rig.step()
-    assert len(rig.layout.list_segments()) >= 5
+        spool.step()
+    assert len(spool.layout.list_segments()) >= 5
 
 
-def place(rig: Rig, at: int) -> tuple[Path, int, int]:
+def place(spool: SpoolFixture, at: int) -> tuple[Path, int, int]:
     """(path, first sequence, that of the next) of a segment, by its place in the log."""
-    named = rig.layout.list_segments()
-    return rig.layout.segment(*named[at]), named[at][0], named[at + 1][0]
+    named = spool.layout.list_segments()
+    return spool.layout.segment(*named[at]), named[at][0], named[at + 1][0]
 
 
 def place_of_footer(path: Path) -> int:
@@ -71,7 +71,7 @@ def sequences_of(unread: Sequence[Unread]) -> list[int]:
 
 @pytest.mark.parametrize("at", [0, 1, 3], ids=["the first", "one between", "the last sealed one"])
 @pytest.mark.parametrize("end", [64, 1 << 30], ids=["header", "all of it"])
-def test_all_other_segments_are_read(full: Rig, at: int, end: int) -> None:
+def test_all_other_segments_are_read(full: SpoolFixture, at: int, end: int) -> None:
     """Unreadable messages are reported, not as damage; after healing they are read, and the rest stays."""
     path, first, behind = place(full, at)
     reader, records = make_reader(full), full.records()
@@ -90,7 +90,7 @@ def test_all_other_segments_are_read(full: Rig, at: int, end: int) -> None:
     assert not reader.take_damage()
 
 
-def test_a_segment_is_entered_again_behind_a_bad_sector(full: Rig) -> None:
+def test_a_segment_is_entered_again_behind_a_bad_sector(full: SpoolFixture) -> None:
     """The frames before it are read, and those from the next mark on; all of them without a footer."""
     path, first, behind = place(full, 1)
     records = full.records()
@@ -108,7 +108,7 @@ def test_a_segment_is_entered_again_behind_a_bad_sector(full: Rig) -> None:
         assert not passed_by(reader)
 
 
-def test_a_disk_is_not_asked_for_each_mark(full: Rig) -> None:
+def test_a_disk_is_not_asked_for_each_mark(full: SpoolFixture) -> None:
     """Each error may take seconds: a dead segment costs a few, not one for each mark."""
     path, first, behind = place(full, 1)
     reader, asked = make_reader(full), list[int]()
@@ -127,7 +127,7 @@ def test_a_disk_is_not_asked_for_each_mark(full: Rig) -> None:
     assert 2 <= len(asked) <= 3 < (end - 600) // 1500
 
 
-def test_a_packed_segment(full: Rig) -> None:
+def test_a_packed_segment(full: SpoolFixture) -> None:
     """One error, at any place, and it waits as a whole: each block is found from the one before."""
     path, first, behind = place(full, 1)
     packed = path.with_suffix(".packed")
@@ -142,22 +142,22 @@ def test_a_packed_segment(full: Rig) -> None:
     assert drain(reader) == records[first:]
 
 
-def test_the_segment_in_use_is_waited_for(rig: Rig) -> None:
+def test_the_segment_in_use_is_waited_for(spool: SpoolFixture) -> None:
     """The next readable place is unknown: the reader waits, and goes on when the disk heals."""
-    rig.fill(10)
-    rig.step()
-    reader, path = make_reader(rig), rig.last_path()
+    spool.fill(10)
+    spool.step()
+    reader, path = make_reader(spool), spool.last_path()
     with unreadable(path, 512):
         before = drain(reader)
         assert reader.next() is None
     (one,) = reader.take_unread()
     assert one.first == one.end == len(before)
-    assert before + drain(reader) == rig.records()
+    assert before + drain(reader) == spool.records()
 
 
 @given(chosen=st.randoms(use_true_random=False))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_nothing_is_lost_and_nothing_called_damaged(full: Rig, chosen: random.Random) -> None:
+def test_nothing_is_lost_and_nothing_called_damaged(full: SpoolFixture, chosen: random.Random) -> None:
     """Any ranges of any segments: read and reported messages make the log, each message once."""
     records = full.records()
     with contextlib.ExitStack() as bad:
@@ -179,7 +179,7 @@ def test_nothing_is_lost_and_nothing_called_damaged(full: Rig, chosen: random.Ra
     assert drain(reader) == records
 
 
-def test_a_catalogue_without_a_header(full: Rig) -> None:
+def test_a_catalogue_without_a_header(full: SpoolFixture) -> None:
     """The segments around it give its range, also for several, until the header can be read."""
     whole = SegmentList(full.layout)
     for chosen in ((0,), (1,), (1, 2), (0, 1), (3,)):
@@ -197,7 +197,7 @@ def test_a_catalogue_without_a_header(full: Rig) -> None:
         assert found.segments == whole.segments
 
 
-def test_over_an_epoch_nothing_is_thought_to_be_less(full: Rig) -> None:
+def test_over_an_epoch_nothing_is_thought_to_be_less(full: SpoolFixture) -> None:
     """A low watermark that the neighbours move must never move too far; epochs are not 2^32 messages."""
     full.boot += 1
     full.reopen()
@@ -219,7 +219,7 @@ def test_over_an_epoch_nothing_is_thought_to_be_less(full: Rig) -> None:
             assert not [s for s in got if info.first_sequence <= s < whole.segments[at + 1].first_sequence]
 
 
-def test_marks_hold_while_a_header_cannot_be_read(full: Rig) -> None:
+def test_marks_hold_while_a_header_cannot_be_read(full: SpoolFixture) -> None:
     """Watermark and bits of that segment are believed, rewritten unchanged, and match after healing."""
     path, first, _ = place(full, 1)
     marks = Marks(full.layout.delivery, SegmentList(full.layout))
@@ -237,7 +237,7 @@ def test_marks_hold_while_a_header_cannot_be_read(full: Rig) -> None:
     marks.close()
 
 
-def test_a_floor_that_comes_to_it(full: Rig) -> None:
+def test_a_floor_that_comes_to_it(full: SpoolFixture) -> None:
     """All messages before a segment with an unreadable header are delivered: this stays after healing."""
     path, first, _ = place(full, 1)
     with unreadable(path, 0, 64):
@@ -252,7 +252,7 @@ def test_a_floor_that_comes_to_it(full: Rig) -> None:
 
 
 @pytest.mark.parametrize("end", [64, 1 << 30], ids=["header", "all of it"])
-def test_a_start_leaves_it_alone(full: Rig, end: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_leaves_it_alone(full: SpoolFixture, end: int, caplog: pytest.LogCaptureFixture) -> None:
     """Not repaired, renamed, quarantined, or taken for empty; the log goes on behind the last segment."""
     path, *_ = place(full, 1)
     before, names, records = path.read_bytes(), full.layout.list_segments(), full.records()
@@ -270,41 +270,41 @@ def test_a_start_leaves_it_alone(full: Rig, end: int, caplog: pytest.LogCaptureF
 
 def test_a_full_segment_is_sealed_when_it_can_be_read(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Others are sealed meanwhile; it is not copied, as a copy would lose its unreadable bytes."""
-    rig = Rig(memory, pauses=Pauses(seal=0.0))
+    spool = SpoolFixture(memory, pauses=Pauses(seal=0.0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rig.keeper._committer, "seal_one", lambda: False)
-        rig.fill(80)
-        rig.step()
-    path, *_ = place(rig, 1)
+        patch.setattr(spool.keeper._committer, "seal_one", lambda: False)
+        spool.fill(80)
+        spool.step()
+    path, *_ = place(spool, 1)
     before = path.read_bytes()
-    rig.keeper._committer._unread.clear()
+    spool.keeper._committer._unread.clear()
     with unreadable(path, 3000):
         for _ in range(12):
-            rig.step()
-        assert [bool(s.footer) for s in rig.segments()[:3]] == [True, False, True]
+            spool.step()
+        assert [bool(s.footer) for s in spool.segments()[:3]] == [True, False, True]
         assert path.read_bytes() == before
         assert caplog.text.count("it is sealed when the disk gives it") == 1
     for _ in range(4):
-        rig.step()
-    assert rig.segments()[1].footer
-    rig.crash()
+        spool.step()
+    assert spool.segments()[1].footer
+    spool.crash()
 
 
-def test_a_keeper_that_begins_with_an_unsealed_one(rig: Rig) -> None:
+def test_a_keeper_that_begins_with_an_unsealed_one(spool: SpoolFixture) -> None:
     """The messages behind it are committed all the same."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rig.keeper._committer, "seal_one", lambda: False)
-        rig.fill(80)
-        rig.step()
-    records = rig.records()
-    path, *_ = place(rig, 1)
+        patch.setattr(spool.keeper._committer, "seal_one", lambda: False)
+        spool.fill(80)
+        spool.step()
+    records = spool.records()
+    path, *_ = place(spool, 1)
     with unreadable(path, 3000):
-        rig.reopen()
-        assert rig.synced == len(records)
-    assert rig.records() == records
+        spool.reopen()
+        assert spool.synced == len(records)
+    assert spool.records() == records
 
 
-def test_who_selects_is_told(full: Rig) -> None:
+def test_who_selects_is_told(full: SpoolFixture) -> None:
     """A replay leaves nothing out silently: it ends with an error."""
     path, *_ = place(full, 1)
     selection = Selection(SegmentList(full.layout), Topics(), Span())
@@ -321,25 +321,25 @@ def test_it_is_an_error_of_both_kinds() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 3000], ids=["header", "body"])
-def test_verify_and_repair_say_what_it_is(rig: Rig, first: int) -> None:
+def test_verify_and_repair_say_what_it_is(spool: SpoolFixture, first: int) -> None:
     """One finding, without consequences; a repair copies the readable part only with consent to the loss."""
-    fill(rig)
-    path, *_ = place(rig, 1)
-    rig.stop()
+    fill(spool)
+    path, *_ = place(spool, 1)
+    spool.stop()
     whole = path.read_bytes()
     with unreadable(path, first, first + 500):
-        found = [one for one in Check().spool(rig.layout) if one.severity is not Severity.NOTE]
+        found = [one for one in Check().spool(spool.layout) if one.severity is not Severity.NOTE]
         assert [(one.kind, one.path) for one in found] == [(Kind.UNREADABLE, path)]
-        steps = [(one.path, one.action, one.mode) for one in plan(rig.layout)]
+        steps = [(one.path, one.action, one.mode) for one in plan(spool.layout)]
         if first:
             assert steps == [(path, Action.REWRITE, Mode.SKIP_DAMAGED)]
         else:
             assert steps == [(path, Action.NONE, Mode.STRICT)]
-        apply(rig.layout, Mode.TRUNCATE_TAIL)
+        apply(spool.layout, Mode.TRUNCATE_TAIL)
         assert path.read_bytes() == whole
-        apply(rig.layout, Mode.SKIP_DAMAGED)
+        apply(spool.layout, Mode.SKIP_DAMAGED)
     assert (path.read_bytes() == whole) == (not first)
-    reader = Reader(SegmentList(rig.layout), Topics())
+    reader = Reader(SegmentList(spool.layout), Topics())
     reader.allow(1 << 30, 0)
     count = len(drain(reader))
     lost = sum(one.end - one.first for one in reader.take_damage())

@@ -128,7 +128,7 @@ def test_messages_out_of_order_are_found() -> None:
 
 
 def test_each_bound_that_is_broken_is_named() -> None:
-    """Latency against the control, what was not taken, memory, descriptors, syncs, the start, the books."""
+    """Latency against the control, what was not taken, memory, descriptors, syncs, the start, the totals."""
     late = judged(seen(0), seen(10, late_ms=500))
     assert ["honest p99 is 500 ms" in text for text in late.broken] == [True]
     run = observed(np.concatenate([seen(0), seen(10)]))

@@ -78,7 +78,8 @@ def test_what_looks_cost_is_the_median_of_the_lives() -> None:
     """One bad life of three does not count there, and does in the sum of all; so does the CPU time."""
     alone = inspection.Turn(1000, 10.0, 0, 0.0, 0.001)
     lives = [
-        inspection.Life(alone, inspection.Turn(messages, 10.0, 2, 1.0, 0.002)) for messages in (990, 400, 960)
+        inspection.DaemonRun(alone, inspection.Turn(messages, 10.0, 2, 1.0, 0.002))
+        for messages in (990, 400, 960)
     ]
     left, rate = inspection.judge(lives, "looking")
     assert (left.value, left.required, left.met) == (0.96, ">= 0.95", True)

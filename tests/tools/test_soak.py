@@ -25,7 +25,7 @@ SOAK = Path(__file__).resolve().parents[2] / "tools/soak"
 @pytest.mark.crash
 @pytest.mark.real_kafka
 def test_a_minute_of_everything(tmp_path: Path) -> None:
-    """On three real brokers and a small disk: the books balance, and every message is accounted for."""
+    """On three real brokers and a small disk: the totals balance, and every message is accounted for."""
     try:
         fetch_jars()
     except KafkaMissing as error:

@@ -1,4 +1,4 @@
-"""The verdicts of storm and soak on planted faults, in Kafka or in the books: each is seen, no other."""
+"""The verdicts of storm and soak on planted faults, in Kafka or in the totals: each is seen, no other."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tools.soaks.options import SoakOptions
 from tools.soaks.soak import FULL, Soak
 from tools.storms.evidence import Evidence
 from tools.storms.options import StormOptions
-from tools.storms.rig import Rig
+from tools.storms.run import StormRun
 
 SENT = 4
 REPORT = {"senders": [{"sender": 3, "sent": SENT}], "sent": SENT}
 ONCE, LEAST = "exactly_once", "at_least_once"
 TWICE = "1 messages are in Kafka more often than kills explain"
-OTHER = "what Kafka has is not what was sent"
+OTHER = "Kafka has other messages than were sent"
 
 
 def fill(kafka: EmbeddedKafka, numbers: Sequence[int]) -> None:
@@ -35,11 +35,11 @@ def fill(kafka: EmbeddedKafka, numbers: Sequence[int]) -> None:
     assert producer.flush(60) == 0
 
 
-def rig_of(directory: Path, kafka: EmbeddedKafka, mode: str = LEAST) -> Rig:
-    """A run that is over, of which nothing but Kafka and the books is looked at."""
+def storm_run_of(directory: Path, kafka: EmbeddedKafka, mode: str = LEAST) -> StormRun:
+    """A run that is over, of which nothing but Kafka and the totals is looked at."""
     target, bruce = SimpleNamespace(bootstrap=kafka.bootstrap_servers), SimpleNamespace(spool=directory)
     options = StormOptions(topics=1, mode=mode)
-    return Rig(options, Evidence(directory / "e", heading={}), target, bruce)  # type: ignore[arg-type]
+    return StormRun(options, Evidence(directory / "e", heading={}), target, bruce)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def rig_of(directory: Path, kafka: EmbeddedKafka, mode: str = LEAST) -> Rig:
 def test_a_storm(
     tmp_path: Path, numbers: Sequence[int], status: dict[str, Any], mode: str, says: list[str]
 ) -> None:
-    """A loss, a duplicate that no kill explains, books that are wrong."""
+    """A loss, a duplicate that no kill explains, totals that are wrong."""
     with EmbeddedKafka(brokers=1, topics=[("storm-0", 1)]) as kafka:
         fill(kafka, numbers)
-        parts = rig_of(tmp_path, kafka, mode)
+        parts = storm_run_of(tmp_path, kafka, mode)
         parts.judge(REPORT, {"received": SENT, "discarded": {}, **status})
     assert parts.evidence.violations == says
 
@@ -83,7 +83,7 @@ def test_a_soak(tmp_path: Path, numbers: Sequence[int], discarded: dict[str, int
     """Messages that are not in Kafka were discarded, for want of room, and counted."""
     with EmbeddedKafka(brokers=1, topics=[("storm-0", 1)]) as kafka:
         fill(kafka, numbers)
-        parts = rig_of(tmp_path, kafka)
+        parts = storm_run_of(tmp_path, kafka)
         soak = Soak(parts, SoakOptions())
         soak._report = dict(REPORT)
         soak._judge({"received": SENT, "discarded": dict(sorted(discarded.items()))})

@@ -93,7 +93,7 @@ class Turn(NamedTuple):
         return self.messages / self.seconds
 
 
-class Life(NamedTuple):
+class DaemonRun(NamedTuple):
     """One life of a daemon."""
 
     alone: Turn
@@ -202,7 +202,7 @@ def measure_intake(bench: Bench, options: argparse.Namespace) -> Iterator[Figure
     yield from judge(lives, options.company)
 
 
-def judge(lives: Sequence[Life], kind: str) -> Iterator[Figure]:
+def judge(lives: Sequence[DaemonRun], kind: str) -> Iterator[Figure]:
     """The figures of all lives: the median of their ratios, and their sum."""
     alone, beside = (together(turns) for turns in zip(*lives, strict=True))
     ratios = sorted(life.ratio for life in lives)
@@ -231,7 +231,7 @@ def together(turns: Sequence[Turn]) -> Turn:
     return Turn(*map(sum, zip(*turns, strict=True)))
 
 
-def live(bench: Bench, seconds: float, company: Sequence[Company]) -> Life:
+def live(bench: Bench, seconds: float, company: Sequence[Company]) -> DaemonRun:
     """A daemon's life: alone, beside company twice, alone."""
     with bench.bruce() as bruce:
         bruce.start()
@@ -242,7 +242,7 @@ def live(bench: Bench, seconds: float, company: Sequence[Company]) -> Life:
             load.stop()
         bruce.kill_all()
     first, second, third, fourth = turns
-    return Life(together((first, fourth)), together((second, third)))
+    return DaemonRun(together((first, fourth)), together((second, third)))
 
 
 def await_load(bruce: Bruce) -> None:

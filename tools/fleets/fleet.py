@@ -226,7 +226,7 @@ class Fleet:
 
     def _ends(self) -> int:
         """The sum of the end offsets of all partitions."""
-        found: dict[kafka.Place, int] = {}
+        found: dict[kafka.Partition, int] = {}
 
         def look() -> bool:
             found.update(kafka.ends(self._admin, self._places))

@@ -11,7 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 ANSWER_S = 30.0
 LOOK_S = 2.0
 """The timeout for the end of a partition whose broker may be away."""
-Place = tuple[str, int]
+Partition = tuple[str, int]
 """A topic, and one of its partitions."""
 
 
@@ -29,7 +29,7 @@ def make_topics(bootstrap: str, topics: Mapping[str, int], copies: int) -> None:
         made.result(2 * ANSWER_S)
 
 
-def ends(admin: AdminClient, places: Sequence[Place]) -> dict[Place, int]:
+def ends(admin: AdminClient, places: Sequence[Partition]) -> dict[Partition, int]:
     """The offset after the last of each partition that answers."""
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     asked = admin.list_offsets({TopicPartition(*place): latest for place in places}, request_timeout=LOOK_S)
@@ -42,6 +42,6 @@ def ends(admin: AdminClient, places: Sequence[Place]) -> dict[Place, int]:
     return found
 
 
-def places_of(topics: Mapping[str, int]) -> list[Place]:
+def places_of(topics: Mapping[str, int]) -> list[Partition]:
     """Every partition of these."""
     return [(topic, partition) for topic, count in topics.items() for partition in range(count)]

@@ -16,7 +16,7 @@ from tools.soaks.plan import Trouble, plan
 from tools.soaks.plot import draw
 from tools.soaks.samples import Sampler, judge_growth
 from tools.storms.evidence import Evidence
-from tools.storms.rig import Rig, rig
+from tools.storms.run import StormRun, storm_run
 from tools.storms.watcher import Watcher
 from tools.verify import counts_of, read_topics
 from tools.verify_judge import judge
@@ -30,17 +30,17 @@ FULL = "spool_full"
 
 
 class Soak:
-    """One soak over one rig."""
+    """One soak over one storm_run."""
 
-    def __init__(self, parts: Rig, options: SoakOptions) -> None:
-        self._rig, self._options, self._evidence = parts, options, parts.evidence
+    def __init__(self, parts: StormRun, options: SoakOptions) -> None:
+        self._storm_run, self._options, self._evidence = parts, options, parts.evidence
         self._report: dict[str, Any] = {"senders": [], "sent": 0}
         self.done: Counter[str] = Counter()
         self.minutes: list[dict[str, int]] = []
 
     def run(self) -> dict[str, Any]:
         """All of it; the summary."""
-        parts = self._rig
+        parts = self._storm_run
         parts.bruce.start()
         watcher, sampler = Watcher(parts.bruce, self._evidence, WATCH_S), Sampler(parts.bruce)
         watcher.start()
@@ -70,9 +70,9 @@ class Soak:
     def _minute(self, number: int, troubles: list[Trouble], watcher: Watcher) -> None:
         """Send, cause troubles meanwhile, and compare the totals with the messages sent."""
         begun, options = time.monotonic(), self._options
-        senders = self._rig.load().senders
+        senders = self._storm_run.load().senders
         mix = {"rate": options.rate, "seconds": float(options.sending_s), "first_sender": number * senders}
-        with RunningLoad(self._rig.load(**mix)) as load:
+        with RunningLoad(self._storm_run.load(**mix)) as load:
             wait_until(lambda: watcher.last["received"] > 0 or number, COUNT_S, "the first datagrams")
             for trouble in troubles:
                 self._do(trouble)
@@ -113,47 +113,47 @@ class Soak:
 
     def _kill(self, trouble: Trouble) -> None:
         if trouble.target == "all":
-            self._rig.kill_all()
-            self._rig.bruce.start()
+            self._storm_run.kill_all()
+            self._storm_run.bruce.start()
         else:
-            self._rig.kill_worker(str(trouble.target))
+            self._storm_run.kill_worker(str(trouble.target))
 
     def _break(self, trouble: Trouble) -> None:
-        self._rig.target.kill(int(trouble.target))
+        self._storm_run.target.kill(int(trouble.target))
         time.sleep(trouble.seconds)
-        self._rig.target.start(int(trouble.target))
+        self._storm_run.target.start(int(trouble.target))
 
     def _freeze(self, trouble: Trouble) -> None:
-        self._rig.target.freeze(int(trouble.target))
+        self._storm_run.target.freeze(int(trouble.target))
         time.sleep(trouble.seconds)
-        self._rig.target.thaw(int(trouble.target))
+        self._storm_run.target.thaw(int(trouble.target))
 
     def _fill(self, trouble: Trouble) -> None:
-        with Balloon(self._rig.bruce.spool / "balloon"):
+        with Balloon(self._storm_run.bruce.spool / "balloon"):
             time.sleep(trouble.seconds)
 
     def _starve(self, trouble: Trouble) -> None:
         """Block delivery, so that nothing makes room: bruce discards messages, and counts them."""
-        brokers = range(1, self._rig.target.size + 1)
+        brokers = range(1, self._storm_run.target.size + 1)
         for broker in brokers:
-            self._rig.target.freeze(broker)
+            self._storm_run.target.freeze(broker)
         self._fill(trouble)
         for broker in brokers:
-            self._rig.target.thaw(broker)
+            self._storm_run.target.thaw(broker)
 
     def _judge(self, status: dict[str, Any]) -> dict[str, Any]:
         """Compare senders, totals and Kafka."""
         evidence, discarded = self._evidence, status["discarded"]
         evidence.expect(set(discarded) == {FULL}, f"discarded: {discarded}")
         evidence.say("reading everything back from Kafka")
-        records, dropped = read_topics(self._rig.target.bootstrap, self._rig.options.topic_names)
+        records, dropped = read_topics(self._storm_run.target.bootstrap, self._storm_run.options.topic_names)
         findings = judge(records, counts_of(self._report), dropped=dropped)
         evidence.record("findings", findings.as_dict())
         lost, findings.missing = findings.missing, 0
         evidence.expect(lost == discarded.get(FULL, 0), f"{lost} are not in Kafka, but {discarded} discarded")
         if not findings.clean:
             np.save(evidence.directory / "records.npy", records)
-        evidence.expect(findings.clean, "what Kafka has is not what was sent", findings.as_dict())
+        evidence.expect(findings.clean, "Kafka has other messages than were sent", findings.as_dict())
         return {
             "seed": self._options.seed,
             "sent": self._report["sent"],
@@ -169,5 +169,5 @@ class Soak:
 def run_soak(options: SoakOptions, evidence: Evidence) -> dict[str, Any]:
     """A soak from beginning to end; its summary."""
     image, spool = evidence.directory / "disk.img", evidence.directory / "spool"
-    with mounted(image, spool, options.disk_mib << 20), rig(options.storm(), evidence) as parts:
+    with mounted(image, spool, options.disk_mib << 20), storm_run(options.storm(), evidence) as parts:
         return Soak(parts, options).run()

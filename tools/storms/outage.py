@@ -15,7 +15,7 @@ from typing import Any
 from tools.load_process import run_load
 from tools.storms.evidence import Evidence
 from tools.storms.options import StormOptions
-from tools.storms.rig import Rig, rig
+from tools.storms.run import StormRun, storm_run
 from tools.storms.watcher import Watcher
 from tools.waiting import wait_until
 
@@ -26,7 +26,7 @@ FROZEN_BROKER = 1
 
 def run_outage(options: StormOptions, evidence: Evidence, *, move_leaders: bool) -> dict[str, Any]:
     """An outage from beginning to end; its summary."""
-    with rig(options, evidence) as parts:
+    with storm_run(options, evidence) as parts:
         watcher = Watcher(parts.bruce, evidence, WATCH_S)
         try:
             away = _network_is_cut if options.cut_s else _kafka_is_away
@@ -43,7 +43,7 @@ def run_outage(options: StormOptions, evidence: Evidence, *, move_leaders: bool)
         return {**parts.judge(report, status), "statuses": watcher.taken, "drained_s": round(seconds, 1)}
 
 
-def _kafka_is_away(parts: Rig, watcher: Watcher) -> dict[str, Any]:
+def _kafka_is_away(parts: StormRun, watcher: Watcher) -> dict[str, Any]:
     parts.target.stop_all()
     parts.evidence.say("all brokers are down; bruce starts")
     parts.bruce.start()
@@ -60,7 +60,7 @@ def _kafka_is_away(parts: Rig, watcher: Watcher) -> dict[str, Any]:
     return report
 
 
-def _network_is_cut(parts: Rig, watcher: Watcher) -> dict[str, Any]:
+def _network_is_cut(parts: StormRun, watcher: Watcher) -> dict[str, Any]:
     """Cut all brokers off in the middle of the load, for the time of the options."""
     options, evidence = parts.options, parts.evidence
     parts.bruce.start()
@@ -88,7 +88,7 @@ def _network_is_cut(parts: Rig, watcher: Watcher) -> dict[str, Any]:
     return report
 
 
-def _leaders_move(parts: Rig, watcher: Watcher) -> dict[str, Any]:
+def _leaders_move(parts: StormRun, watcher: Watcher) -> dict[str, Any]:
     """Freeze a broker under load, kill bruce, let the broker's leaders move, start bruce."""
     parts.bruce.start()
     watcher.start()
@@ -107,7 +107,7 @@ def _leaders_move(parts: Rig, watcher: Watcher) -> dict[str, Any]:
     return report
 
 
-def _await_received(parts: Rig, watcher: Watcher, sent: int) -> None:
+def _await_received(parts: StormRun, watcher: Watcher, sent: int) -> None:
     wait_until(
         lambda: watcher.last["received"] >= sent,
         parts.options.settle_s,
@@ -116,7 +116,7 @@ def _await_received(parts: Rig, watcher: Watcher, sent: int) -> None:
     )
 
 
-def _expect_nothing_delivered(parts: Rig, watcher: Watcher) -> None:
+def _expect_nothing_delivered(parts: StormRun, watcher: Watcher) -> None:
     status = watcher.look()
     parts.evidence.expect(
         status and status["delivered"] == 0 and status["backlog"] == status["received"],

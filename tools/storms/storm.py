@@ -14,7 +14,7 @@ from tools.kafka_cluster import KafkaError
 from tools.load_process import RunningLoad
 from tools.storms.evidence import Evidence
 from tools.storms.options import StormOptions
-from tools.storms.rig import Rig, rig
+from tools.storms.run import StormRun, storm_run
 from tools.storms.timeline import Action, duration_s, kills, troubles
 from tools.storms.watcher import Watcher
 from tools.waiting import wait_until
@@ -28,16 +28,16 @@ MOST_SENDING_S = 3600.0
 
 
 class Storm:
-    """One storm over one rig."""
+    """One storm over one storm_run."""
 
-    def __init__(self, parts: Rig) -> None:
-        self._rig, self._options, self._evidence = parts, parts.options, parts.evidence
+    def __init__(self, parts: StormRun) -> None:
+        self._storm_run, self._options, self._evidence = parts, parts.options, parts.evidence
         self._begun = 0.0
         self.done: Counter[str] = Counter()
 
     def run(self) -> dict[str, Any]:
         """Run the storm, and judge the result; the summary."""
-        parts, options = self._rig, self._options
+        parts, options = self._storm_run, self._options
         parts.bruce.start()
         watcher = Watcher(parts.bruce, self._evidence, WATCH_S)
         rate = int(1.1 * options.messages / (duration_s(options) + 1)) + options.senders
@@ -87,7 +87,7 @@ class Storm:
         self._evidence.say(f"{verb} broker {broker}")
         self._evidence.record("events", {"verb": verb, "broker": broker})
         try:
-            getattr(self._rig.target, verb)(broker)
+            getattr(self._storm_run.target, verb)(broker)
         except (KafkaError, DispatchError) as error:
             self._evidence.violation(f"cannot {verb} broker {broker}: {error}")
         self.done[f"broker {verb}"] += 1
@@ -99,8 +99,8 @@ class Storm:
             self._kill_all(action)
         else:
             time.sleep(action.pause_s)
-            pid = self._rig.kill_worker(str(action.target))
-            shared = self._rig.bruce.shared()
+            pid = self._storm_run.kill_worker(str(action.target))
+            shared = self._storm_run.bruce.shared()
             words = (
                 {}
                 if shared is None
@@ -112,19 +112,19 @@ class Storm:
 
     def _kill_all(self, action: Action) -> None:
         self._evidence.say("kill every process")
-        self._rig.kill_all()
+        self._storm_run.kill_all()
         self._evidence.record("events", {"verb": "kill", "role": "all"})
         time.sleep(action.pause_s)
-        self._rig.bruce.start()
+        self._storm_run.bruce.start()
 
     def _await_burst(self) -> None:
         """Return right after a write, or AIM_S later."""
-        before, end = self._rig.bruce.word(Field.WRITTEN_SEQUENCE), time.monotonic() + AIM_S
-        while time.monotonic() < end and self._rig.bruce.word(Field.WRITTEN_SEQUENCE) == before:
+        before, end = self._storm_run.bruce.word(Field.WRITTEN_SEQUENCE), time.monotonic() + AIM_S
+        while time.monotonic() < end and self._storm_run.bruce.word(Field.WRITTEN_SEQUENCE) == before:
             time.sleep(0.0002)
 
 
 def run_storm(options: StormOptions, evidence: Evidence) -> dict[str, Any]:
     """A storm from beginning to end; its summary."""
-    with rig(options, evidence) as parts:
+    with storm_run(options, evidence) as parts:
         return Storm(parts).run()

@@ -136,9 +136,9 @@ def repair(
     Nothing is written without --apply, and nothing is thrown away: what is replaced goes to quarantine/ in
     the spool. strict: what a crash leaves is put in order, and nothing is touched where there is anything
     else. truncate-tail: also headers, names, footers, and damage up to the end of a segment. skip-damaged:
-    also damage with good messages behind it, and books that cannot be read; every good message stays, and a
-    gap is written for what is lost, which is then counted as damaged when it is delivered. A start does by
-    itself what needs no copy of a segment.
+    also damage with good messages behind it, and metadata that cannot be read; every good message stays, and
+    a hole is written for what is lost, which is then counted as damaged when it is delivered. A start does
+    by itself what needs no copy of a segment.
 
     Marks are no index: where they cannot be read, what only they called delivered is sent again. A segment
     for which the disk gives an error may heal: only skip-damaged copies it, without what cannot be read.
@@ -257,7 +257,7 @@ def _object(one: Step) -> dict[str, Any]:
 def _show(steps: list[Step]) -> None:
     from cli.terminal.output import FILE, NOTHING, say, show_rows
 
-    heads = (FILE, "what is wrong", "action", "mode", "kept", "gone", "gone from", "delivered before", "lost")
+    heads = (FILE, "damage", "action", "mode", "kept", "gone", "gone from", "delivered before", "lost")
     rows = [
         (
             *(one.path.name, one.sentence, one.action.value, one.mode.value),
@@ -274,7 +274,7 @@ def _show(steps: list[Step]) -> None:
             heads,
             rows,
             clip=(FILE, "gone from"),
-            fold=("what is wrong",),
+            fold=("damage",),
             spare=("gone from", "gone", "mode"),
         )
     else:

@@ -27,7 +27,7 @@ from cli.terminal import errors
 from spool.format.wire import encode
 from spool.layout import Layout
 from tests.cli.program import Ended, run
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tools.command_pages import commands
 from tools.gen_man import PAGES
 
@@ -85,11 +85,11 @@ NOBODY = 65534
 def spool() -> Iterator[Path]:
     """A spool with messages, sealed segments and a refused datagram, which no process has open."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bruce-test-") as name:
-        rig = Rig(Path(name))
-        rig.fill(60)
-        rig.writer.append([encode(b"t0", b"v")], refused={1: (2, b"short")})
-        rig.stop()
-        yield rig.options.directory
+        spool = SpoolFixture(Path(name))
+        spool.fill(60)
+        spool.writer.append([encode(b"t0", b"v")], refused={1: (2, b"short")})
+        spool.stop()
+        yield spool.options.directory
 
 
 def call(called: str, *more: object, environ: dict[str, str] | None = None) -> Ended:

@@ -29,7 +29,7 @@ from spool.shared.state import SharedState
 from spool.storage.disk import open_to_read, opened
 from spool.storage.lock import is_held
 from tests.cli.program import run
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 LONGEST_S = 60
 """Far more than any command here takes; a pipe would block for ever."""
@@ -97,14 +97,14 @@ def bounded() -> Iterator[None]:
 def made() -> Iterator[Path]:
     """A spool with sealed segments, one in use, a spare, marks and an outcome file, open in no process."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bruce-test-") as name:
-        rig = Rig(Path(name))
-        rig.fill(60)
-        rig.writer.append([encode(b"t0", b"v")], refused={1: (2, b"short")})
-        rig.stop()
-        layout = Layout(rig.options.directory)
+        spool = SpoolFixture(Path(name))
+        spool.fill(60)
+        spool.writer.append([encode(b"t0", b"v")], refused={1: (2, b"short")})
+        spool.stop()
+        layout = Layout(spool.options.directory)
         layout.outcomes.mkdir(parents=True, exist_ok=True)
-        write_outcomes(layout.outcomes, "job-2", rig.identity.spool, np.array([0]), np.array([0], np.int32))
-        yield rig.options.directory
+        write_outcomes(layout.outcomes, "job-2", spool.identity.spool, np.array([0]), np.array([0], np.int32))
+        yield spool.options.directory
 
 
 def plant(spool: Path, name: str, kind: str) -> Path:

@@ -17,7 +17,7 @@ from spool.index.segment_list import SegmentList
 from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
 from status.access import NothingToTell
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 LOOKS = 40
 
@@ -25,13 +25,13 @@ LOOKS = 40
 @pytest.fixture
 def source(tmp_path: Path) -> Source:
     """A source of a spool with marks, which no process has open."""
-    rig = Rig(tmp_path)
-    rig.fill(60)
-    rig.stop()
-    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    spool = SpoolFixture(tmp_path)
+    spool.fill(60)
+    spool.stop()
+    marks = Marks(spool.layout.delivery, SegmentList(spool.layout))
     marks.commit(Changes(low_watermark=10, discarded=[Discard(np.array([3]), 15, b"t", 7)]))
     marks.close()
-    return Source(rig.options.directory, tmp_path / "no page", ["datagram"])
+    return Source(spool.options.directory, tmp_path / "no page", ["datagram"])
 
 
 def test_two_threads_look_at_the_same_time(source: Source) -> None:

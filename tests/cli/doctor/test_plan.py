@@ -15,7 +15,7 @@ from spool.format.wire import encode
 from spool.read.files import Span
 from spool.read.overview import Overview, State, overview, segment_paths, timeline
 from spool.shared.state import Field
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import pack_file
 
 SECOND = 10**9
@@ -24,54 +24,54 @@ HOUR = 3600 * SECOND
 
 
 @pytest.fixture
-def rig(memory: Path) -> Iterator[Rig]:
+def spool(memory: Path) -> Iterator[SpoolFixture]:
     """A spool of at most 128 segments."""
-    made = Rig(memory, recompress=False)
+    made = SpoolFixture(memory, recompress=False)
     yield made
     made.crash()
 
 
-def receive(rig: Rig, seconds: int, at: int = 0, value: bytes = b"v" * 700) -> int:
+def receive(spool: SpoolFixture, seconds: int, at: int = 0, value: bytes = b"v" * 700) -> int:
     """A frame of three messages each second, until the spool is full; returns the seconds since the start."""
     with suppress(SpoolFull):
-        while seconds and not rig.shared.words[Field.FULL]:
-            rig.append([encode(b"t", value)] * 3, received_ns=START + at * SECOND)
-            rig.step()
+        while seconds and not spool.shared.words[Field.FULL]:
+            spool.append([encode(b"t", value)] * 3, received_ns=START + at * SECOND)
+            spool.step()
             at, seconds = at + 1, seconds - 1
     return at
 
 
-def segments(rig: Rig) -> list[Overview]:
+def segments(spool: SpoolFixture) -> list[Overview]:
     """All segments of the spool."""
-    return list(overview(segment_paths(rig.layout), rig.layout))
+    return list(overview(segment_paths(spool.layout), spool.layout))
 
 
-def plan(rig: Rig) -> Plan:
+def plan(spool: SpoolFixture) -> Plan:
     """The current plan."""
-    found = segments(rig)
+    found = segments(spool)
     live = [one.path for one in found if one.state is State.OPEN]
-    made = make_plan(rig.options, found, timeline(live, Span(), 3600, pytest.fail))
+    made = make_plan(spool.options, found, timeline(live, Span(), 3600, pytest.fail))
     assert made
     return made
 
 
-def test_the_spool_is_full_when_it_was_said_to_be(rig: Rig) -> None:
+def test_the_spool_is_full_when_it_was_said_to_be(spool: SpoolFixture) -> None:
     """The outage goes on at the measured rate."""
-    now = receive(rig, 100)
-    made = plan(rig)
+    now = receive(spool, 100)
+    made = plan(spool)
     assert made.mean.messages_per_second == pytest.approx(3, rel=0.05)
     assert made.mean.hours_left == pytest.approx(made.busiest_hour.hours_left, rel=0.1)
-    end = receive(rig, 10_000, now)
+    end = receive(spool, 10_000, now)
     assert end - now == pytest.approx(made.mean.hours_left * 3600, rel=0.1)
     assert end == pytest.approx(made.mean.hours * 3600, rel=0.1)
-    assert plan(rig).mean.hours_left * 3600 < 0.1 * end
+    assert plan(spool).mean.hours_left * 3600 < 0.1 * end
 
 
-def test_a_gibibyte(rig: Rig) -> None:
+def test_a_gibibyte(spool: SpoolFixture) -> None:
     """Its hours are its bytes divided by those of one hour."""
-    receive(rig, 100)
-    made = plan(rig)
-    sealed = [one for one in segments(rig) if one.state is State.SEALED]
+    receive(spool, 100)
+    made = plan(spool)
+    sealed = [one for one in segments(spool) if one.state is State.SEALED]
     taken, held = sum(one.disk_bytes for one in sealed), sum(one.log_bytes or 0 for one in sealed)
     assert (made.compression.ratio, made.compression.known_by) == (taken / held, "none")
     hourly = made.mean.bytes_per_second * taken / held * 3600
@@ -79,17 +79,17 @@ def test_a_gibibyte(rig: Rig) -> None:
     assert made.mean.bytes_per_second == pytest.approx(3 * 760, rel=0.1)
 
 
-def test_packed_segments_tell_the_compression(rig: Rig) -> None:
+def test_packed_segments_tell_the_compression(spool: SpoolFixture) -> None:
     """Otherwise a part of a sealed segment is compressed, and both agree; repeated bytes take a fraction."""
-    receive(rig, 60)
-    rig.replace(recompress=True)
-    sample = plan(rig)
-    sealed = [one for one in segments(rig) if one.state is State.SEALED]
+    receive(spool, 60)
+    spool.replace(recompress=True)
+    sample = plan(spool)
+    sealed = [one for one in segments(spool) if one.state is State.SEALED]
     for one in sealed:
         pack_file(one.path)
-    packed = plan(rig)
+    packed = plan(spool)
     assert (sample.compression.known_by, packed.compression.known_by) == ("sample", "packed")
-    taken = sum(one.disk_bytes for one in segments(rig) if one.packed)
+    taken = sum(one.disk_bytes for one in segments(spool) if one.packed)
     assert packed.compression.ratio == taken / sum(one.log_bytes or 0 for one in sealed)
     assert sample.compression.ratio < 0.1
     assert packed.mean.hours == pytest.approx(
@@ -97,10 +97,10 @@ def test_packed_segments_tell_the_compression(rig: Rig) -> None:
     )
 
 
-def test_without_messages_there_is_no_plan(rig: Rig) -> None:
+def test_without_messages_there_is_no_plan(spool: SpoolFixture) -> None:
     """A rate of zero would last for ever; so would the rate of one moment."""
     nothing = timeline([], Span(), 1, pytest.fail)
-    assert make_plan(rig.options, segments(rig), nothing) is None
+    assert make_plan(spool.options, segments(spool), nothing) is None
 
 
 def test_the_busiest_hour() -> None:

@@ -12,7 +12,7 @@ from cli.doctor.finding import Finding, Level
 from cli.doctor.spools import AHEAD_NS, check_clock, look_at, look_for_others
 from spool.read.overview import Overview, State
 from spool.storage.lock import Lock
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 NOW = 1_700_000_000 * 10**9
 
@@ -32,11 +32,11 @@ def others(config: Config, tmp_path: Path) -> list[Finding]:
 def leave(directory: Path, messages: int) -> Path:
     """Make a spool under `directory` without a daemon; returns its directory."""
     directory.mkdir(parents=True)
-    rig = Rig(directory)
+    spool = SpoolFixture(directory)
     if messages:
-        rig.fill(1, messages=messages)
-    rig.stop()
-    return rig.options.directory
+        spool.fill(1, messages=messages)
+    spool.stop()
+    return spool.options.directory
 
 
 @pytest.mark.parametrize("place", ["spools/older", "state"])

@@ -26,8 +26,8 @@ from spool.read.files import heads_of
 from spool.storage.disk import read_at
 from tests.cli.inspect.test_inspect import PROGRAM, inspect
 from tests.daemon import ROOT
+from tests.spool.fixture import SpoolFixture
 from tests.spool.memory import Chain
-from tests.spool.rig import Rig
 
 BLOCK = 4096
 
@@ -44,14 +44,14 @@ def carve(path: Path, *spools: Path) -> Iterator[tuple[Run, Chunk]]:
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
     """Blocks of three segments among noise: one whole, one without its beginning, one twice."""
-    rig = Rig(tmp_path)
+    spool = SpoolFixture(tmp_path)
     for burst in range(30):
-        rig.append(
+        spool.append(
             [encode(b"t", b"%d" % number + b" " * 40) for number in range(10 * burst, 10 * burst + 10)]
         )
-        rig.step()
-    rig.crash()
-    files = [path.read_bytes() for path in list_files(rig.layout)[:3]]
+        spool.step()
+    spool.crash()
+    files = [path.read_bytes() for path in list_files(spool.layout)[:3]]
     first, second, third = (data + bytes(-len(data) % BLOCK) for data in files)
     noise = random.Random(7).randbytes(3 * BLOCK)
     path = tmp_path / "disk.img"
@@ -95,19 +95,19 @@ def test_what_is_found(image: Path, tmp_path: Path, *, verified: bool) -> None:
 
 def test_a_frame_of_a_sender_is_not_verified(tmp_path: Path) -> None:
     """Whole frames and a whole header in a message, found because the frame around them is damaged."""
-    rig, forged = Rig(tmp_path / "spool"), Chain.of(2, first=4711)
-    rig.append(
+    spool, forged = SpoolFixture(tmp_path / "spool"), Chain.of(2, first=4711)
+    spool.append(
         [encode(b"t", bytes(shift) + forged.data()[: int(forged.tail[POSITION])]) for shift in range(8)]
     )
-    rig.append([encode(b"t", b"mine")])
-    rig.step()
-    rig.crash()
-    (path,) = list_files(rig.layout)
+    spool.append([encode(b"t", b"mine")])
+    spool.step()
+    spool.crash()
+    (path,) = list_files(spool.layout)
     data = bytearray(path.read_bytes())
     data[HEADER_BYTES + 24] ^= 1
     image = tmp_path / "disk.img"
     image.write_bytes(bytes(BLOCK) + data)
-    found = {(run.first_sequence, run.verified) for run, _ in carve(image, rig.layout.directory)}
+    found = {(run.first_sequence, run.verified) for run, _ in carve(image, spool.layout.directory)}
     assert found == {(4711, False), (8, True)}
 
 
@@ -175,13 +175,13 @@ def test_memory_on_a_large_image(tmp_path: Path) -> None:
 
 def segment_of(directory: Path, frames: int) -> bytes:
     """A segment with this many frames of one message."""
-    rig = Rig(directory, segment_bytes=16 << 20, max_bytes=128 << 20)
+    spool = SpoolFixture(directory, segment_bytes=16 << 20, max_bytes=128 << 20)
     datagram = encode(b"t", b"value")
     for _ in range(frames):
-        rig.writer.append([datagram])
-    rig.step()
-    rig.crash()
-    (path,) = list_files(rig.layout)
+        spool.writer.append([datagram])
+    spool.step()
+    spool.crash()
+    (path,) = list_files(spool.layout)
     return path.read_bytes()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from spool.format.wire import Reason, encode
 from tests.cli.program import run
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 SECOND = 10**9
 START = 1_800_000_000 * SECOND
@@ -23,7 +23,7 @@ START = 1_800_000_000 * SECOND
 @pytest.fixture
 def spool(tmp_path: Path) -> Path:
     """Short datagrams at the beginning and ten seconds later; later, two topics over their quota."""
-    rig = Rig(tmp_path)
+    spool = SpoolFixture(tmp_path)
     quota = [encode(topic, b"value") for topic in (b"t", b"u")]
     for second, refused in (
         (0, {Reason.SHORT: (2, b"first")}),
@@ -31,10 +31,10 @@ def spool(tmp_path: Path) -> Path:
         (60, {Reason.OVER_QUOTA: (4, quota[0])}),
         (70, {Reason.OVER_QUOTA: (5, quota[1])}),
     ):
-        rig.append([encode(b"t", b"v")], refused=refused, received_ns=START + second * SECOND)
-    rig.step()
-    rig.crash()
-    return rig.layout.directory
+        spool.append([encode(b"t", b"v")], refused=refused, received_ns=START + second * SECOND)
+    spool.step()
+    spool.crash()
+    return spool.layout.directory
 
 
 def listed(spool: Path, *arguments: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from spool.layout import Layout
 from spool.storage.parallel import processors
 from tests.cli.inspect.test_inspect import PROGRAM, inspect, layout, state_of
 from tests.daemon import ROOT, RunningBruce
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tools.benches.machine import compile_c
 from tools.waiting import wait_until
 
@@ -102,26 +102,26 @@ def standing(pid: int) -> int:
 
 def test_segments(tmp_path: Path) -> None:
     """Every file with its state and the fields of its footer; the open one by the index. No file changes."""
-    rig = Rig(tmp_path)
+    spool = SpoolFixture(tmp_path)
     for burst in range(58):
-        rig.append([encode(b"t%d" % (burst % 5), b"%d" % n) for n in range(10)])
-        rig.step()
-    rig.crash()
-    with rig.layout.segment(*rig.layout.list_segments()[1]).open("r+b") as file:
+        spool.append([encode(b"t%d" % (burst % 5), b"%d" % n) for n in range(10)])
+        spool.step()
+    spool.crash()
+    with spool.layout.segment(*spool.layout.list_segments()[1]).open("r+b") as file:
         file.write(b"rot")
-    before = state_of(rig.options.directory)
-    done = inspect("segments", "--json", "--spool", rig.options.directory, code=1)
-    assert state_of(rig.options.directory) == before
+    before = state_of(spool.options.directory)
+    done = inspect("segments", "--json", "--spool", spool.options.directory, code=1)
+    assert state_of(spool.options.directory) == before
     assert done.stderr.endswith("is no segment: it does not begin with a segment header\n")
     report = json.loads(done.stdout)
-    assert (report["version"], report["spool"]) == (1, str(rig.options.directory))
+    assert (report["version"], report["spool"]) == (1, str(spool.options.directory))
     good = [one for one in report["segments"] if one["state"] in ("sealed", "open")]
     states = [one["state"] for one in report["segments"] if one["state"] != "spare"]
     assert (states[:2], states[-1]) == (["sealed", "damaged"], "open")
     assert all(one["next_sequence"] - one["first_sequence"] == one["messages"] for one in good)
     assert good[-1]["next_sequence"] == 580
     assert sum(topic["messages"] for topic in good[0]["topics"]) == good[0]["messages"]
-    plain = inspect("segments", "--spool", rig.options.directory, code=1).stdout.splitlines()
+    plain = inspect("segments", "--spool", spool.options.directory, code=1).stdout.splitlines()
     assert len(plain) == len(report["segments"])
     assert plain[0].endswith(" and 2 more")
 

@@ -36,7 +36,7 @@ from spool.read.overview import segment_paths
 from spool.shared.state import SharedState
 from tests.cli.program import Ended, run
 from tests.daemon import ROOT, RunningBruce
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tools.waiting import wait_until
 
 PROGRAM = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
@@ -139,21 +139,21 @@ def test_records_as_lines(layout: Layout) -> None:
 
 def test_what_is_written_and_not_committed(tmp_path: Path) -> None:
     """Each command that shows messages or frames shows uncommitted ones too, and marks only these."""
-    rig = Rig(tmp_path)
-    rig.append([encode(b"t", b"early")] * 2)
-    rig.step()
-    rig.append([encode(b"t", b"late")])
-    rig.crash()
-    spool = ["--spool", rig.layout.directory]
+    spool = SpoolFixture(tmp_path)
+    spool.append([encode(b"t", b"early")] * 2)
+    spool.step()
+    spool.append([encode(b"t", b"late")])
+    spool.crash()
+    options = ["--spool", spool.layout.directory]
     for command in (["records"], ["find", "a"], ["frames"]):
-        found = [json.loads(line) for line in inspect(*command, "--json", *spool).stdout.splitlines()]
+        found = [json.loads(line) for line in inspect(*command, "--json", *options).stdout.splitlines()]
         assert [one["committed"] for one in found][-1] is False, command
         assert all(one["committed"] for one in found[:-1])
-        *before, last = inspect(*command, *spool).stdout.splitlines()
+        *before, last = inspect(*command, *options).stdout.splitlines()
         assert "not committed" in last
         assert not [line for line in before if "not committed" in line]
-    assert json.loads(inspect("show", 2, "--json", *spool).stdout)["committed"] is False
-    assert json.loads(inspect("show", 1, "--json", *spool).stdout)["committed"] is True
+    assert json.loads(inspect("show", 2, "--json", *options).stdout)["committed"] is False
+    assert json.loads(inspect("show", 1, "--json", *options).stdout)["committed"] is True
 
 
 def test_without_values(layout: Layout) -> None:
@@ -303,13 +303,13 @@ def test_a_file_that_is_not_there(tmp_path: Path, command: str) -> None:
 
 def test_a_step_that_is_too_fine(tmp_path: Path) -> None:
     """Seconds of a clock that jumped by ten years: one sentence, code 2, and no empty chart."""
-    rig = Rig(tmp_path)
+    spool = SpoolFixture(tmp_path)
     for year in (2026, 2036):
-        rig.writer.append(
+        spool.writer.append(
             [encode(b"t", b"v")], received_ns=int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * 10**9
         )
-        rig.step()
-    done = inspect("timeline", "--step", "1s", "--spool", rig.layout.directory, code=2)
+        spool.step()
+    done = inspect("timeline", "--step", "1s", "--spool", spool.layout.directory, code=2)
     assert done.stderr == (
         "--step 1s cuts what is kept into 315,532,801 intervals, and 100,000 is the most: "
         "give a longer one, or --from and --to\n"

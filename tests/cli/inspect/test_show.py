@@ -111,7 +111,7 @@ def test_what_became_of_it(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     bruce.send([encode(b"t", b"late")])
     bruce.await_status(lambda s: s.watermarks.synced == 3)
 
-    def fates() -> list[tuple[str, str | None, bool]]:
+    def outcomes() -> list[tuple[str, str | None, bool]]:
         found = [
             json.loads(run("inspect", "show", n, "--json", environ=bruce.environ).stdout) for n in range(3)
         ]
@@ -123,6 +123,6 @@ def test_what_became_of_it(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
         return [(one["fate"], one["reason"], one["committed"]) for one in found]
 
     expected = [("delivered", None, True), ("discarded", "unknown_topic", True), ("waiting", None, True)]
-    assert fates() == expected
+    assert outcomes() == expected
     bruce.kill9()
-    assert fates() == expected
+    assert outcomes() == expected

@@ -35,7 +35,7 @@ from status.health import Limits, complaints, too_late
 from tests.cli.program import run
 from tests.cli.replay.test_drain import stage
 from tests.daemon import ROOT, RunningBruce
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.status.test_health import HEALTHY
 
 ROLES = ["supervisor", "ingest", "keeper", "delivery"]
@@ -289,15 +289,15 @@ def test_a_copy(bruce: RunningBruce, tmp_path: Path, left_out: list[str]) -> Non
 )
 def test_a_bad_disk_in_words(tmp_path: Path, words: dict[Field, int], sentence: str) -> None:
     """The keeper's disk error is one sentence, in the table and in the JSON."""
-    rig = Rig(tmp_path)
-    rig.crash()
-    path = shared_state_path(runtime_directory(), rig.identity.spool, boot_id())
+    spool = SpoolFixture(tmp_path)
+    spool.crash()
+    path = shared_state_path(runtime_directory(), spool.identity.spool, boot_id())
     shared = SharedState(path)
     for word, value in words.items():
         shared.words[word] = value
     try:
-        report = json.loads(run("status", "--json", "--spool", rig.layout.directory).stdout)
-        table = run("status", "--spool", rig.layout.directory).stdout
+        report = json.loads(run("status", "--json", "--spool", spool.layout.directory).stdout)
+        table = run("status", "--spool", spool.layout.directory).stdout
     finally:
         path.unlink()
     check_shape(report)
@@ -308,21 +308,21 @@ def test_a_bad_disk_in_words(tmp_path: Path, words: dict[Field, int], sentence: 
 
 def test_what_jobs_tell(tmp_path: Path) -> None:
     """Outcome files not yet imported are counted by their heads; files without such a head count nothing."""
-    rig = Rig(tmp_path)
-    rig.fill(4)
-    rig.step()
-    rig.crash()
-    assert "jobs have written down" not in run("status", "--spool", rig.layout.directory).stdout
-    outcomes = rig.layout.outcomes / "job"
+    spool = SpoolFixture(tmp_path)
+    spool.fill(4)
+    spool.step()
+    spool.crash()
+    assert "jobs have written down" not in run("status", "--spool", spool.layout.directory).stdout
+    outcomes = spool.layout.outcomes / "job"
     outcomes.mkdir(parents=True)
     for first in (0, 3):
         numbers = np.arange(first, first + 3)
-        write_outcomes(outcomes, "task", rig.identity.spool, numbers, np.zeros(3, np.int32))
+        write_outcomes(outcomes, "task", spool.identity.spool, numbers, np.zeros(3, np.int32))
     (outcomes / "none.out").write_bytes(b"x" * 100)
-    report = json.loads(run("status", "--json", "--spool", rig.layout.directory).stdout)
+    report = json.loads(run("status", "--json", "--spool", spool.layout.directory).stdout)
     check_shape(report)
     assert (report["unadopted"], report["delivered"]) == (6, 0)
-    assert "what became of 6 messages" in run("status", "--spool", rig.layout.directory).stdout
+    assert "written down what became of 6 messages" in run("status", "--spool", spool.layout.directory).stdout
 
 
 HOUR_NS = 3600 * 10**9
@@ -342,18 +342,18 @@ def test_what_is_late(
     tmp_path: Path, hours: dict[str, int], stamped_hours: dict[str, int], late: list[str]
 ) -> None:
     """Each topic by its own oldest message, and that message's own timestamp; not by the spool's oldest."""
-    rig, now_ns = Rig(tmp_path / "spool"), time.time_ns()
+    spool, now_ns = SpoolFixture(tmp_path / "spool"), time.time_ns()
     for topic, age in hours.items():
         stamp_ms = (now_ns - HOUR_NS * stamped_hours.get(topic, age)) // 10**6
         for number in range(3):
-            rig.append(
+            spool.append(
                 [encode(topic.encode(), b"v", timestamp=stamp_ms)],
                 received_ns=now_ns - HOUR_NS * age + number,
             )
-    rig.step()
-    rig.crash()
-    write_lateness(rig.layout, {topic: Lateness(3600.0, None) for topic in (b"stuck", b"busy")})
-    report = look_once(rig.layout.directory, None)
+    spool.step()
+    spool.crash()
+    write_lateness(spool.layout, {topic: Lateness(3600.0, None) for topic in (b"stuck", b"busy")})
+    report = look_once(spool.layout.directory, None)
     assert [one.topic.decode() for one in too_late(report.lateness, report.oldest_records)] == late
     assert ("late" in [one.condition for one in complaints(report, Limits())]) is bool(late)
 
@@ -369,9 +369,9 @@ def test_the_line_for_nagios_is_critical_where_status_warns(tmp_path: Path) -> N
     """The line of docs/operating.md, unchanged, in a shell: 2 for a spool without a daemon."""
     line = "sh -c 'brucectl status || exit 2'"
     assert line in (ROOT / "docs/operating.md").read_text(encoding="utf-8")
-    rig = Rig(tmp_path)
-    rig.fill(2)
-    rig.stop()
+    spool = SpoolFixture(tmp_path)
+    spool.fill(2)
+    spool.stop()
     programs = Path(sys.executable).parent
     environ = {
         **os.environ,

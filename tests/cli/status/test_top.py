@@ -34,7 +34,7 @@ from spool.format.wire import encode
 from status.report import BrokerView, Report
 from tests.cli.program import run
 from tests.daemon import PATIENCE_S, ROOT, RunningBruce
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.status.test_health import HEALTHY, WELL
 
 CSI = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -187,11 +187,11 @@ def bruce_config(tmp_path: Path) -> Path:
 @pytest.fixture
 def dead(tmp_path: Path) -> Path:
     """A spool without a daemon."""
-    rig = Rig(tmp_path)
-    rig.fill(4)
-    rig.step()
-    rig.crash()
-    return rig.layout.directory
+    spool = SpoolFixture(tmp_path)
+    spool.fill(4)
+    spool.step()
+    spool.crash()
+    return spool.layout.directory
 
 
 class Terminal:

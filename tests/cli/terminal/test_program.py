@@ -10,8 +10,8 @@ import pytest
 
 from spool.format.wire import encode
 from tests.daemon import ROOT
+from tests.spool.fixture import SpoolFixture
 from tests.spool.holder import held
-from tests.spool.rig import Rig
 
 HEAVY = {"confluent_kafka", "numba", "pandas", "pyarrow", "pyspark", "rich", "tornado"}
 """Each takes as long to load as a look at a spool."""
@@ -57,9 +57,9 @@ def run(directory: Path, arguments: list[str]) -> subprocess.CompletedProcess[st
 )
 def test_a_look_takes_no_heavy_library(tmp_path: Path, arguments: list[str], code: int) -> None:
     """In a pipe, on a spool of some thousand messages, whose daemon is dead; bruce.toml has its path."""
-    rig = Rig(tmp_path, segment_bytes=256 << 10)
-    rig.fill(100, messages=20)
-    rig.stop()
+    spool = SpoolFixture(tmp_path, segment_bytes=256 << 10)
+    spool.fill(100, messages=20)
+    spool.stop()
     done = run(tmp_path, arguments)
     assert done.returncode == code, done.stderr
     assert done.stdout
@@ -73,15 +73,15 @@ def test_a_look_takes_no_heavy_library(tmp_path: Path, arguments: list[str], cod
 )
 def test_nor_beside_a_daemon_whose_segment_is_long(tmp_path: Path, arguments: list[str], code: int) -> None:
     """5 MiB in 10,000 frames, beside a live keeper: they are not walked, and no loop is loaded."""
-    rig = Rig(tmp_path, segment_bytes=8 << 20, max_bytes=64 << 20)
+    spool = SpoolFixture(tmp_path, segment_bytes=8 << 20, max_bytes=64 << 20)
     messages = [encode(b"t%d" % n, b"v" * 100) for n in range(3)]
     for number in range(10_000):
-        rig.append(messages, sender=(number % 2, 1))
+        spool.append(messages, sender=(number % 2, 1))
         if number % 1000 == 0:
-            rig.step()
-    rig.step()
-    rig.crash()
-    with held(rig.layout):
+            spool.step()
+    spool.step()
+    spool.crash()
+    with held(spool.layout):
         done = run(tmp_path, arguments)
     assert done.returncode == code, done.stderr
     assert done.stdout

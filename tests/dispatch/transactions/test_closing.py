@@ -1,6 +1,6 @@
 """Closing transactional tasks over the embedded Kafka: their deliveries are known, the last record is ours.
 
-Only real brokers can show that a fenced producer cannot commit (tests/real_kafka/test_lanes.py).
+Only real brokers show that a fenced producer cannot commit (tests/real_kafka/test_transactional_tasks.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dispatch.transactions.progress import (
 )
 from dispatch.transactions.progress_topic import Found, ProgressTopic
 from spool.marks.task_files import TransactionalTasks
-from tests.dispatch.rig import UUID
+from tests.dispatch.fixture import UUID
 
 OWN = transactional_id(UUID)
 TASK = Deliverer(bytes(16), "executor", 1)
@@ -41,7 +41,7 @@ FRESH, USED, BEYOND, FOREIGN = (
 )
 
 
-class Desk:
+class ClosingFixture:
     """A progress topic with records of others, and one who closes transactional tasks."""
 
     def __init__(self, kafka: EmbeddedKafka) -> None:
@@ -61,7 +61,7 @@ class Desk:
         self._others.produce("bruce-progress", record, key)
         assert self._others.flush(30) == 0
 
-    def close_lanes(self, names: int, epoch: int) -> dict[str, Found]:
+    def close_tasks(self, names: int, epoch: int) -> dict[str, Found]:
         return Closing(self.options, self.topic, UUID, self.by, TransactionalTasks(names, epoch)).run()
 
     def last(self) -> dict[str, Progress]:
@@ -70,10 +70,10 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
+def fixture() -> Iterator[ClosingFixture]:
     """A topic of two partitions; records in it of the daemon, a transactional task, and another spool."""
     with EmbeddedKafka(brokers=1, topics=[("bruce-progress", 2)]) as kafka:
-        made = Desk(kafka)
+        made = ClosingFixture(kafka)
         with closing(made.client):
             made.write(OWN, 7, 40, 1, 2)
             made.write(USED, 3, 5, 10, 11)
@@ -86,38 +86,40 @@ def told(progress: Progress) -> list[int]:
     return sorted(int(s) for block in progress.delivered for s in block.sequences())
 
 
-def test_each_lane_ends_with_a_record_of_ours(desk: Desk) -> None:
+def test_each_task_ends_with_a_record_of_ours(fixture: ClosingFixture) -> None:
     """Used or not, of the next epoch, and with all that it had delivered; the daemon's own stays as it is."""
-    desk.write(BEYOND, 1, 6, 20)
-    found = desk.close_lanes(2, 5)
+    fixture.write(BEYOND, 1, 6, 20)
+    found = fixture.close_tasks(2, 5)
     assert {key: told(one.progress) for key, one in found.items()} == {
         OWN: [1, 2],
         FRESH: [],
         USED: [10, 11],
         BEYOND: [20],
     }
-    last = desk.last()
+    last = fixture.last()
     assert {key: (one.number, one.generation, told(one)) for key, one in last.items()} == {
         OWN: (7, 40, [1, 2]),
         FRESH: (1, 7, []),
         USED: (4, 7, [10, 11]),
         BEYOND: (2, 7, [20]),
     }
-    assert {one.by for key, one in last.items() if key != OWN} == {desk.by}
+    assert {one.by for key, one in last.items() if key != OWN} == {fixture.by}
     assert epoch_of(found.values(), OWN, TransactionalTasks(2, 5)) == 7
 
 
-def test_closing_twice_changes_nothing(desk: Desk) -> None:
+def test_closing_twice_changes_nothing(fixture: ClosingFixture) -> None:
     """A task that dies after the closing leaves its successor everything."""
-    desk.close_lanes(2, 5)
-    again = Desk.__new__(Desk)
-    again.__dict__ |= desk.__dict__ | {"by": deliverer()}
-    found = again.close_lanes(2, 5)
+    fixture.close_tasks(2, 5)
+    again = ClosingFixture.__new__(ClosingFixture)
+    again.__dict__ |= fixture.__dict__ | {"by": deliverer()}
+    found = again.close_tasks(2, 5)
     assert (told(found[USED].progress), told(found[FRESH].progress)) == ([10, 11], [])
     assert again.last()[USED].by == again.by
 
 
-def test_a_task_that_slips_in_is_closed_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_slips_in_is_closed_again(
+    fixture: ClosingFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It committed between our look and our record: what it delivered is known, our record is the last."""
     write = Closing._write
     strangers = [(4, (12,)), (5, (13, 14))]
@@ -125,18 +127,18 @@ def test_a_task_that_slips_in_is_closed_again(desk: Desk, monkeypatch: pytest.Mo
     def late(self: Closing, record: Found) -> None:
         if record.key == USED and strangers:
             number, sequences = strangers.pop(0)
-            desk.write(USED, number, 5, *sequences)
+            fixture.write(USED, number, 5, *sequences)
         write(self, record)
 
     monkeypatch.setattr(Closing, "_write", late)
-    found = desk.close_lanes(2, 5)
+    found = fixture.close_tasks(2, 5)
     assert told(found[USED].progress) == [10, 11, 12, 13, 14]
-    last = desk.last()[USED]
-    assert (last.by, last.number, last.generation) == (desk.by, 6, 6)
+    last = fixture.last()[USED]
+    assert (last.by, last.number, last.generation) == (fixture.by, 6, 6)
 
 
-def test_it_ends_when_told_to(desk: Desk) -> None:
+def test_it_ends_when_told_to(fixture: ClosingFixture) -> None:
     """A daemon that is stopped does not wait for hundreds of transactional tasks."""
-    lanes = Closing(desk.options, desk.topic, UUID, desk.by, TransactionalTasks(2, 5))
+    closing = Closing(fixture.options, fixture.topic, UUID, fixture.by, TransactionalTasks(2, 5))
     with pytest.raises(Unreachable, match="asked to stop"):
-        lanes.run(lambda: True)
+        closing.run(lambda: True)

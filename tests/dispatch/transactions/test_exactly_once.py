@@ -37,7 +37,7 @@ from spool.format.wire import Reason
 from spool.marks.task_files import TransactionalTasks
 from spool.native.digest import TOPIC_BYTES
 from tests.dispatch.batches import Message, build_batch, name_topics
-from tests.dispatch.rig import UUID, await_true
+from tests.dispatch.fixture import UUID, await_true
 
 TOPIC = b"t"
 
@@ -48,7 +48,7 @@ class Notebook:
     def __init__(self) -> None:
         self.place: ProgressPosition | None = None
         self.begun: list[Begun] = []
-        self.lanes: TransactionalTasks | None = None
+        self.tasks: TransactionalTasks | None = None
         self.epoch: int | None = None
         self.generation = 0
         self.committed_ones: list[int] = []
@@ -75,7 +75,7 @@ class Notebook:
         self.place = self.place._replace(offset=offset)
 
 
-class Desk:
+class ExactlyOnceFixture:
     """One process's pool, and the outcomes it has reported."""
 
     def __init__(
@@ -148,50 +148,50 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 def test_nothing_is_told_before_the_commit(kafka: EmbeddedKafka) -> None:
     """While reports are in and the transaction is open, all counts as in flight."""
-    desk = Desk(kafka, Notebook())
-    desk.ready()
-    desk.send(10, 5)
-    assert desk.pool.phase is Phase.OPEN
-    assert (desk.told, desk.pool.in_flight()) == ({}, 5)
-    assert desk.pool.lowest_in_flight().min() == 10
-    desk.until(lambda: len(desk.told) == 5)
-    assert set(desk.told.values()) == {0}
-    assert desk.pool.in_flight() == 0
-    assert desk.book.committed_ones == [10, 11, 12, 13, 14]
-    desk.close()
+    fixture = ExactlyOnceFixture(kafka, Notebook())
+    fixture.ready()
+    fixture.send(10, 5)
+    assert fixture.pool.phase is Phase.OPEN
+    assert (fixture.told, fixture.pool.in_flight()) == ({}, 5)
+    assert fixture.pool.lowest_in_flight().min() == 10
+    fixture.until(lambda: len(fixture.told) == 5)
+    assert set(fixture.told.values()) == {0}
+    assert fixture.pool.in_flight() == 0
+    assert fixture.book.committed_ones == [10, 11, 12, 13, 14]
+    fixture.close()
 
 
 def test_a_successor_finds_the_last_record(kafka: EmbeddedKafka) -> None:
     """A successor reads its number and its sequences, wherever in the topic the record is."""
     for place in ("known", "lost"):
         book = Notebook()
-        desk = Desk(kafka, book)
-        desk.ready()
-        desk.send(20, 3)
-        desk.until(lambda d=desk: len(d.told) == 3)
-        desk.close()
+        fixture = ExactlyOnceFixture(kafka, book)
+        fixture.ready()
+        fixture.send(20, 3)
+        fixture.until(lambda d=fixture: len(d.told) == 3)
+        fixture.close()
         again = Notebook()
         again.place = book.place if place == "known" else None
-        successor = Desk(kafka, again)
+        successor = ExactlyOnceFixture(kafka, again)
         successor.until(lambda b=again: bool(b.begun))
         last = again.begun[0].last
         assert last
         assert [block.sequences().tolist() for block in last.delivered] == [[20, 21, 22]]
-        assert last.by.instance == desk.pool._by.instance
+        assert last.by.instance == fixture.pool._by.instance
         successor.close()
 
 
 def test_dead_letters_are_named_in_the_record(kafka: EmbeddedKafka) -> None:
     """With reason and topic, and only in that of their own transaction; a long topic is cut short."""
-    desk = Desk(kafka, Notebook())
-    desk.ready()
-    desk.send(20, 3)
+    fixture = ExactlyOnceFixture(kafka, Notebook())
+    fixture.ready()
+    fixture.send(20, 3)
     for sequence, topic in ((23, b"other"), (24, b"x" * 1000)):
         letter = DeadLetter(sequence, 1, None, b"v", [], Reason.UNKNOWN_TOPIC, topic)
-        assert desk.pool.post([letter], desk.pool.partitions.flats[0, :1]).tolist() == [0]
-    desk.until(lambda: len(desk.told) == 5)
+        assert fixture.pool.post([letter], fixture.pool.partitions.flats[0, :1]).tolist() == [0]
+    fixture.until(lambda: len(fixture.told) == 5)
     again = Notebook()
-    successor = Desk(kafka, again)
+    successor = ExactlyOnceFixture(kafka, again)
     successor.until(lambda: bool(again.begun))
     last = again.begun[0].last
     assert last
@@ -199,9 +199,9 @@ def test_dead_letters_are_named_in_the_record(kafka: EmbeddedKafka) -> None:
     found = [(one.reason, one.topic, one.sequences().tolist()) for one in last.letters]
     assert found == [(14, b"other", [23]), (14, b"x" * TOPIC_BYTES, [24])]
     successor.close()
-    assert desk.book.committed_letters == [23, 24]
-    desk.close()
-    third = Desk(kafka, Notebook())
+    assert fixture.book.committed_letters == [23, 24]
+    fixture.close()
+    third = ExactlyOnceFixture(kafka, Notebook())
     third.ready()
     for first in (30, 40):
         third.send(first, 1)
@@ -212,18 +212,18 @@ def test_dead_letters_are_named_in_the_record(kafka: EmbeddedKafka) -> None:
 
 def test_a_producer_that_broke_is_told_how_it_ended(kafka: EmbeddedKafka) -> None:
     """Finished with a transaction open: the next producer finds no record of it, and all goes again."""
-    desk = Desk(kafka, Notebook(), **{"linger.ms": "100"})
-    desk.ready()
-    desk.send(0, 4)
-    desk.pool._break("made up")
-    assert desk.pool.closed
-    desk.pool.rebuild()
-    desk.until(lambda: desk.pool.phase is Phase.READY)
-    assert desk.told == dict.fromkeys(range(4), int(Code.PURGE_INFLIGHT))
-    desk.ready()
-    desk.send(0, 4)
-    desk.until(lambda: set(desk.told.values()) == {0})
-    desk.close()
+    fixture = ExactlyOnceFixture(kafka, Notebook(), **{"linger.ms": "100"})
+    fixture.ready()
+    fixture.send(0, 4)
+    fixture.pool._break("made up")
+    assert fixture.pool.closed
+    fixture.pool.rebuild()
+    fixture.until(lambda: fixture.pool.phase is Phase.READY)
+    assert fixture.told == dict.fromkeys(range(4), int(Code.PURGE_INFLIGHT))
+    fixture.ready()
+    fixture.send(0, 4)
+    fixture.until(lambda: set(fixture.told.values()) == {0})
+    fixture.close()
 
 
 def test_a_commit_without_an_answer_counts(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,24 +234,24 @@ def test_a_commit_without_an_answer_counts(kafka: EmbeddedKafka, monkeypatch: py
         assert isinstance(commit(self, bare=bare), runner.Committed)
         return runner.Broken("no answer")
 
-    desk = Desk(kafka, Notebook())
-    desk.ready()
+    fixture = ExactlyOnceFixture(kafka, Notebook())
+    fixture.ready()
     monkeypatch.setattr(runner.TransactionRunner, "_commit", unheard)
-    desk.send(0, 4)
-    desk.until(lambda: desk.pool.phase is Phase.BROKEN)
+    fixture.send(0, 4)
+    fixture.until(lambda: fixture.pool.phase is Phase.BROKEN)
     monkeypatch.undo()
-    assert desk.told == {}
-    desk.pool.rebuild()
-    desk.until(lambda: len(desk.told) == 4)
-    assert set(desk.told.values()) == {0}
-    desk.close()
+    assert fixture.told == {}
+    fixture.pool.rebuild()
+    fixture.until(lambda: len(fixture.told) == 4)
+    assert set(fixture.told.values()) == {0}
+    fixture.close()
 
 
 def test_another_that_has_come_since_is_let_be(kafka: EmbeddedKafka) -> None:
     """The other's record is newer than this one knows: nothing more is sent, and the error names it."""
-    first = Desk(kafka, Notebook())
+    first = ExactlyOnceFixture(kafka, Notebook())
     first.ready()
-    second = Desk(kafka, Notebook())
+    second = ExactlyOnceFixture(kafka, Notebook())
     second.ready()
     first.pool._break("made up")
     first.pool.rebuild()
@@ -264,16 +264,16 @@ def test_another_that_has_come_since_is_let_be(kafka: EmbeddedKafka) -> None:
     second.close()
 
 
-def of_a_task(kafka: EmbeddedKafka, **seconds: float) -> Desk:
-    """A desk of one attempt at a task of epoch 5, and it has begun."""
+def of_a_task(kafka: EmbeddedKafka, **seconds: float) -> ExactlyOnceFixture:
+    """One attempt at a task of epoch 5, which has begun."""
     book = Notebook()
     book.epoch = book.generation = 5
-    desk = Desk(kafka, book, **seconds)
-    desk.ready()
-    return desk
+    fixture = ExactlyOnceFixture(kafka, book, **seconds)
+    fixture.ready()
+    return fixture
 
 
-def overtake(first: Desk) -> Desk:
+def overtake(first: ExactlyOnceFixture) -> ExactlyOnceFixture:
     """Another attempt, which has taken over what the first one had in flight."""
     first.send(0, 2)
     second = of_a_task(first.kafka)
@@ -284,7 +284,7 @@ def overtake(first: Desk) -> Desk:
     return second
 
 
-def test_who_is_overtaken_follows_until_the_lane_is_closed(kafka: EmbeddedKafka) -> None:
+def test_who_is_overtaken_follows_until_the_task_is_closed(kafka: EmbeddedKafka) -> None:
     """Its messages in flight are open again; it sends nothing, and reads the last record of the other."""
     first = of_a_task(kafka)
     second = overtake(first)
@@ -316,10 +316,10 @@ def test_who_follows_the_dead_stops(kafka: EmbeddedKafka) -> None:
 
 def test_a_task_with_nothing_to_send_says_that_it_lives(kafka: EmbeddedKafka) -> None:
     """By transactions of nothing but their record, above those of all epochs before; a daemon makes none."""
-    desk = of_a_task(kafka, keep_s=0.0)
-    desk.until(lambda: (desk.pool._number or 0) > (5 << 32) + 2)
-    desk.close()
-    daemon = Desk(kafka, Notebook(), keep_s=0.0)
+    fixture = of_a_task(kafka, keep_s=0.0)
+    fixture.until(lambda: (fixture.pool._number or 0) > (5 << 32) + 2)
+    fixture.close()
+    daemon = ExactlyOnceFixture(kafka, Notebook(), keep_s=0.0)
     daemon.ready()
     daemon.look()
     assert daemon.pool.phase is Phase.READY
@@ -330,23 +330,23 @@ def test_an_objection_of_the_book_stops_it(kafka: EmbeddedKafka) -> None:
     """Nothing is handed over, and the status shows the reason."""
     book = Notebook()
     book.objection = "the marks are older"
-    desk = Desk(kafka, book)
-    desk.until(lambda: desk.pool.phase is Phase.FENCED)
-    assert desk.pool.trouble == "the marks are older"
-    desk.close()
+    fixture = ExactlyOnceFixture(kafka, book)
+    fixture.until(lambda: fixture.pool.phase is Phase.FENCED)
+    assert fixture.pool.trouble == "the marks are older"
+    fixture.close()
 
 
 def test_without_brokers_it_keeps_trying(kafka: EmbeddedKafka) -> None:
     """Why is said in words; when they are back it begins."""
     kafka.down()
-    desk = Desk(kafka, Notebook(), **{"socket.timeout.ms": "1000"})
+    fixture = ExactlyOnceFixture(kafka, Notebook(), **{"socket.timeout.ms": "1000"})
     end = time.monotonic() + 60
-    while not desk.pool.trouble:
-        desk.look()
+    while not fixture.pool.trouble:
+        fixture.look()
         assert time.monotonic() < end
         time.sleep(0.01)
-    assert desk.pool.phase is Phase.BEGINNING
+    assert fixture.pool.phase is Phase.BEGINNING
     kafka.up()
-    desk.until(lambda: desk.pool.phase is Phase.READY)
-    assert desk.pool.trouble == ""
-    desk.close()
+    fixture.until(lambda: fixture.pool.phase is Phase.READY)
+    assert fixture.pool.trouble == ""
+    fixture.close()

@@ -32,28 +32,28 @@ def begun(woken: list[int]) -> tuple[TransactionRunner, SlowTopic]:
     """A transactional task whose thread waits for Kafka."""
     topic: Any = SlowTopic()
     client: Any = Client()
-    lane = TransactionRunner(client, topic, lambda: woken.append(1))
+    runner = TransactionRunner(client, topic, lambda: woken.append(1))
     by: Any = None
-    lane.begin(None, by, None)
+    runner.begin(None, by, None)
     assert topic.asked.wait(30)
-    return lane, topic
+    return runner, topic
 
 
 def test_it_wakes_who_waits() -> None:
     """Once, when there is a result."""
     woken: list[int] = []
-    lane, topic = begun(woken)
+    runner, topic = begun(woken)
     topic.answer.set()
-    lane._thread.shutdown(wait=True)
+    runner._thread.shutdown(wait=True)
     assert woken == [1]
-    assert isinstance(lane.take(), Begun)
+    assert isinstance(runner.take(), Begun)
 
 
 def test_who_has_left_is_not_woken() -> None:
     """An answer after `close` writes to no descriptor: its number may be that of another file by then."""
     woken: list[int] = []
-    lane, topic = begun(woken)
-    assert not lane.close(timeout_s=0.0)
+    runner, topic = begun(woken)
+    assert not runner.close(timeout_s=0.0)
     topic.answer.set()
-    lane._thread.shutdown(wait=True)
+    runner._thread.shutdown(wait=True)
     assert woken == []

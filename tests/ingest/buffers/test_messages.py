@@ -43,13 +43,13 @@ def test_messages_of_all_inputs_share_a_burst(intake: Intake) -> None:
         row["uid"], row["pid"], row["gid"] = NO_ID, NO_ID, TCP_GID
         row["input"], row["refused"] = TCP, 0
     table[used + 1]["input"], table[used + 1]["refused"] = STREAM, Reason.BAD_SIZE
-    intake.rig.step()
+    intake.spool.step()
     intake.worker._store(used + 2, 0)
     (frame,) = intake.frames()
     assert intake.stored() == [SMALL, LARGE, data.tobytes()]
     assert frame.uids == [os.getuid(), os.getuid(), NO_ID]
     assert intake.refused() == {"bad_size": 1}
-    words = intake.rig.shared.words[Field.SIZES :][:SIZE_WORDS]
+    words = intake.spool.shared.words[Field.SIZES :][:SIZE_WORDS]
     assert read_by_input(words) == {"datagram": (2, 0), "stream": (0, 1), "tcp": (1, 0)}
 
 

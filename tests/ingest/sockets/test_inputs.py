@@ -147,7 +147,7 @@ def test_a_worker_takes_turns(intake: Intake, memory: Path) -> None:
     worker.receivers.join(x.socket, last_reader=True)
     worker.receivers.join(y.socket, last_reader=True)
     worker.receivers.leaving = inputs.leaving(DATAGRAM)
-    intake.rig.step()
+    intake.spool.step()
     stop_when_quiet(worker, 4)
     worker.run()
     stored = intake.stored()
@@ -169,7 +169,7 @@ def test_without_room_at_the_end_what_left_is_kept(
     worker = intake.start()
     worker.receivers.join(x.socket, last_reader=True)
     worker.receivers.leaving = inputs.leaving(DATAGRAM)
-    intake.rig.step()
+    intake.spool.step()
     with monkeypatch.context() as patched:
         patched.setattr(worker, "salvage", mock.Mock(side_effect=Blocked))
         worker.run()

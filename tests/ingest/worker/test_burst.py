@@ -127,7 +127,7 @@ def test_bursts_go_on_in_the_next_segment(memory: Path) -> None:
     sent = [sized(100 + 37 * i % 900, i) for i in range(400)]
     intake.take(sent)
     assert intake.stored() == sent
-    assert len(intake.rig.segments()) > 5
+    assert len(intake.spool.segments()) > 5
     bursts = [frame.burst for frame in intake.frames()]
     assert bursts == list(range(1, len(bursts) + 1))
     intake.close()
@@ -191,7 +191,7 @@ def test_a_worker_says_that_it_works_while_little_comes(intake: Intake) -> None:
         worker.stopping = True
 
     worker.beat = lambda: beats.append(sent)
-    intake.rig.step()
+    intake.spool.step()
     sender = threading.Thread(target=send)
     sender.start()
     worker.run()

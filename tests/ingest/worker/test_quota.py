@@ -30,7 +30,7 @@ def set_over(shared: SharedState, names: set[bytes]) -> None:
 def with_quotas(directory: Path) -> Intake:
     """An intake whose keeper has set the quotas in the shared state."""
     made = Intake(directory)
-    Quotas(made.rig.layout, made.rig.shared, dict.fromkeys(NAMES, 0.5), 1 << 20)
+    Quotas(made.spool.layout, made.spool.shared, dict.fromkeys(NAMES, 0.5), 1 << 20)
     return made
 
 
@@ -64,7 +64,7 @@ def test_exactly_those_are_refused(sent: list[tuple[bytes, int, bool]], over: se
     """By the whole name, whatever the size and kind of the message; each counted once, the rest in order."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bruce-test-") as name:
         intake = with_quotas(Path(name))
-        set_over(intake.rig.shared, over)
+        set_over(intake.spool.shared, over)
         datagrams = [
             encode(topic, b"v" * size, partition_key=7 if keyed else None) for topic, size, keyed in sent
         ]
@@ -75,15 +75,15 @@ def test_exactly_those_are_refused(sent: list[tuple[bytes, int, bool]], over: se
         assert rows_by_topic(intake) == expected
         assert intake.refused().get("over_quota", 0) == expected.total()
         assert intake.refused()["short"] == 1
-        intake.rig.keeper.commit()
-        assert take_totals(intake.rig.layout, list).received == len(sent) + 1
+        intake.spool.keeper.commit()
+        assert take_totals(intake.spool.layout, list).received == len(sent) + 1
         intake.close()
 
 
 def test_a_burst_of_nothing_but_refused_ones_is_a_frame(memory: Path) -> None:
     """The largest burst, each message of it small: its rows find room beside nothing."""
     intake = with_quotas(memory)
-    set_over(intake.rig.shared, set(NAMES))
+    set_over(intake.spool.shared, set(NAMES))
     intake.take([encode(name, b"") for name in NAMES * 2])
     assert intake.stored() == []
     assert intake.refused() == {"over_quota": 8}
@@ -97,8 +97,8 @@ def test_a_burst_is_salvaged_under_the_quota_of_that_time(memory: Path) -> None:
     intake.queue([encode(b"a", b"1"), encode(b"c", b"2"), encode(b"a", b"3")])
     assert intake.receive() == 3
     intake.start()
-    Quotas(intake.rig.layout, intake.rig.shared, dict.fromkeys(NAMES, 0.5), 1 << 20)
-    set_over(intake.rig.shared, {b"a"})
+    Quotas(intake.spool.layout, intake.spool.shared, dict.fromkeys(NAMES, 0.5), 1 << 20)
+    set_over(intake.spool.shared, {b"a"})
     assert intake.worker.salvage() == 3
     assert intake.stored() == [encode(b"c", b"2")]
     assert rows_by_topic(intake) == {b"a": 2}
@@ -111,8 +111,8 @@ def test_a_burst_is_salvaged_under_the_quota_of_that_time(memory: Path) -> None:
 def test_no_quota_is_looked_at_while_nobody_is_over(memory: Path, number: int) -> None:
     """The word that counts them is 0: rows are not read, whatever they hold."""
     intake = with_quotas(memory)
-    intake.rig.shared.words[row_at(number) : row_at(number) + 1] = 1
-    intake.rig.shared.words[Field.QUOTAS] = 0
+    intake.spool.shared.words[row_at(number) : row_at(number) + 1] = 1
+    intake.spool.shared.words[Field.QUOTAS] = 0
     intake.take([encode(NAMES[0], b"v"), encode(NAMES[3], b"v")])
     assert len(intake.stored()) == 2
     assert QUOTA_ROW * 8 >= 128 + 249

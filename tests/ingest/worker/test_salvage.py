@@ -59,7 +59,7 @@ def test_received_but_not_stored(intake: Intake) -> None:
 
 def test_stored_but_its_sizes_not_counted(intake: Intake) -> None:
     """Killed between the frame and the count of its sizes: the successor counts them, once."""
-    words = intake.rig.shared.words[Field.SIZES :][:SIZE_WORDS]
+    words = intake.spool.shared.words[Field.SIZES :][:SIZE_WORDS]
     intake.take([sized(40, 1)])
     before = words[:1].copy()
     intake.take([sized(5000, 2), sized(100, 3)])
@@ -88,7 +88,7 @@ def test_stored_but_still_armed(intake: Intake) -> None:
     intake.queue(MIXED)
     used = intake.list_received()
     assert intake.worker.staging.armed == 1
-    intake.rig.step()
+    intake.spool.step()
     intake.worker._store(used, 0)
     assert intake.worker.staging.armed == int(intake.worker.writer.tail[BURST]) == 1
     assert intake.restart() == 0
@@ -120,7 +120,7 @@ def planted(intake: Intake, burst_number: int, *, insider: bool) -> bytes:
     `insider`: with the keys of the segment that it is stored in, which no sender knows.
     """
     tail = intake.worker.writer.tail
-    fields = {"secret": intake.rig.identity.secret} if insider else {"version": 1}
+    fields = {"secret": intake.spool.identity.secret} if insider else {"version": 1}
     chain = Chain(4096, 0, **fields)
     chain.tail[[SEQUENCE, BURST]] = tail[SEQUENCE], burst_number - 1
     chain.append([encode(b"forbidden", b"forged")], {}, (0, 1))
@@ -144,17 +144,17 @@ def test_a_frame_inside_a_message_is_no_frame(
     before, writer = intake.stored(), intake.worker.writer
     at, announced = (
         int(writer.tail[POSITION]) if writer.number else HEADER_BYTES,
-        int(intake.rig.shared.words[Field.WRITTEN]),
+        int(intake.spool.shared.words[Field.WRITTEN]),
     )
     sent = [planted(intake, burst_number, insider=insider), sized(60, 1), sized(70, 2)]
     intake.queue(sent)
     used = intake.list_received()
-    intake.rig.step()
+    intake.spool.step()
     intake.worker._store(used, 0)
     assert writer._mapping
     writer._mapping.bytes[at : at + 8] = 0
     if not first:
-        intake.rig.shared.words[Field.WRITTEN] = announced
+        intake.spool.shared.words[Field.WRITTEN] = announced
     else:
         writer.tail[POSITION] = HEADER_BYTES
         writer.publish()
@@ -170,14 +170,14 @@ def test_killed_between_the_ledger_and_the_next_arm(intake: Intake) -> None:
     intake.queue(MIXED)
     used = intake.list_received()
     intake.worker._discard(used, 0)
-    before = read_ledger(intake.rig.layout.ledger)
+    before = read_ledger(intake.spool.layout.ledger)
     assert {(d.topic, d.reason, d.count) for d in before} == {
         (b"t", Reason.SPOOL_FULL, 3),
         (b"", Reason.SHORT, 2),
         (b"", Reason.TRUNCATED, 1),
     }
     assert intake.restart() == 0
-    assert read_ledger(intake.rig.layout.ledger) == before
+    assert read_ledger(intake.spool.layout.ledger) == before
     assert intake.stored() == []
     intake.take([sized(40)])
     assert intake.stored() == [sized(40)]
@@ -191,7 +191,7 @@ def test_killed_inside_the_ledger(intake: Intake) -> None:
     burst.discard(intake.worker.job, intake.worker.ledger.begin(), intake.worker._messages, used, 0)
     assert intake.restart() == len(MIXED)
     is_mixed(intake)
-    assert read_ledger(intake.rig.layout.ledger) == []
+    assert read_ledger(intake.spool.layout.ledger) == []
 
 
 def test_a_burst_that_kills_three_times_is_poison(intake: Intake) -> None:
@@ -208,7 +208,7 @@ def test_a_burst_that_kills_three_times_is_poison(intake: Intake) -> None:
     assert intake.stored() == []
     assert intake.refused() == {"poison": len(MIXED)}
     assert intake.frames()[0].flags & POISON
-    kept = (intake.rig.layout.quarantine / "burst-1.poison").read_bytes()
+    kept = (intake.spool.layout.quarantine / "burst-1.poison").read_bytes()
     assert kept == b"".join(len(d[:65536]).to_bytes(4, "little") + d[:65536] for d in MIXED)
     intake.take(MIXED)
     assert intake.stored() == RIGHT
@@ -233,13 +233,13 @@ def test_being_killed_while_waiting_for_room_is_no_failure(intake: Intake) -> No
     intake.receive()
     for _ in range(ATTEMPTS + 2):
         intake.start()
-        spare = intake.rig.shared.words[Field.SPARE]
-        intake.rig.shared.words[Field.SPARE] = 0
+        spare = intake.spool.shared.words[Field.SPARE]
+        intake.spool.shared.words[Field.SPARE] = 0
         with mock.patch("ingest.worker.worker.time", wraps=time) as clock:
             clock.sleep.side_effect = RuntimeError("killed")
             with pytest.raises(RuntimeError):
                 intake.worker.salvage()
-        intake.rig.shared.words[Field.SPARE] = spare
+        intake.spool.shared.words[Field.SPARE] = spare
     assert intake.restart() == len(MIXED)
     is_mixed(intake)
 
@@ -251,11 +251,11 @@ def test_poison_without_room_is_counted_in_the_ledger(intake: Intake) -> None:
     for _ in range(ATTEMPTS):
         intake.worker.staging.attempt()
     intake.start()
-    words = intake.rig.shared.words
-    words[Field.FULL], words[Field.SPARE] = 1, intake.rig.writer.number
+    words = intake.spool.shared.words
+    words[Field.FULL], words[Field.SPARE] = 1, intake.spool.writer.number
     with mock.patch("spool.storage.disk.write_file", side_effect=OSError(28, "No space left on device")):
         assert intake.worker.salvage() == len(MIXED)
-    (row,) = read_ledger(intake.rig.layout.ledger)
+    (row,) = read_ledger(intake.spool.layout.ledger)
     assert (row.topic, row.reason, row.count) == (b"", Reason.POISON, len(MIXED))
     assert intake.restart() == 0
 
@@ -265,12 +265,12 @@ def test_a_burst_larger_than_segments_are_now_is_given_up_and_counted(memory: Pa
     intake = Intake(memory)
     intake.queue(sized(60000, i) for i in range(8))
     assert intake.receive() == 8
-    intake.rig.replace(segment_bytes=65536)
-    number = intake.rig.writer.number
+    intake.spool.replace(segment_bytes=65536)
+    number = intake.spool.writer.number
     assert intake.restart() == 8
     assert intake.refused() == {"poison": 8}
-    assert intake.rig.writer.number <= number + 1
-    assert (intake.rig.layout.quarantine / "burst-1.poison").stat().st_size == 8 * 60004
+    assert intake.spool.writer.number <= number + 1
+    assert (intake.spool.layout.quarantine / "burst-1.poison").stat().st_size == 8 * 60004
     intake.close()
 
 
@@ -278,8 +278,8 @@ def test_salvage_begins_a_new_segment_when_it_must(memory: Path) -> None:
     """The burst that waits in staging does not fit what is left of the segment: it goes into the next."""
     intake = Intake(memory, segment_bytes=SEGMENT_BYTES)
     while (
-        int(intake.rig.writer.tail[POSITION]) + 70000 < intake.rig.writer.capacity
-        or not intake.rig.writer.base
+        int(intake.spool.writer.tail[POSITION]) + 70000 < intake.spool.writer.capacity
+        or not intake.spool.writer.base
     ):
         intake.take([sized(50000)])
     before = len(intake.stored())
@@ -287,7 +287,7 @@ def test_salvage_begins_a_new_segment_when_it_must(memory: Path) -> None:
     intake.receive()
     assert intake.restart() == len(MIXED)
     assert intake.stored()[before:] == RIGHT
-    assert len(intake.rig.segments()) == 2
+    assert len(intake.spool.segments()) == 2
     intake.close()
 
 
@@ -296,6 +296,6 @@ def test_a_burst_that_is_not_the_next_is_left_alone(intake: Intake) -> None:
     intake.take([sized(40, i) for i in range(30)])
     intake.queue(MIXED)
     intake.receive()
-    intake.rig.append([encode(b"t", b"written meanwhile")])
+    intake.spool.append([encode(b"t", b"written meanwhile")])
     assert intake.restart() == 0
     assert intake.stored() == [sized(40, i) for i in range(30)] + [encode(b"t", b"written meanwhile")]

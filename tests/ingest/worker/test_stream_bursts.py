@@ -57,7 +57,7 @@ class Both(Streams):
 
     def take(self) -> int:
         """A round of the ingest worker; 0 when it found nothing."""
-        self.intake.rig.step()
+        self.intake.spool.step()
         return int(self.intake.worker._round()) + int(self.intake.worker._round_of_runs())
 
     def restart(self) -> None:
@@ -204,11 +204,13 @@ def test_runs_wait_for_the_guard(both: Both) -> None:
     assert both.intake.stored() == [message("stream", 0), message("datagram", 0)]
 
 
-def test_the_books_count_what_waits(both: Both) -> None:
+def test_the_totals_count_what_waits(both: Both) -> None:
     """A run that is offered and not stored counts as backlog, before and after its burst is noted."""
 
     def backlog() -> int:
-        return take_totals(both.intake.rig.layout, lambda: read_connection_buffers(both.buffers_path)).backlog
+        return take_totals(
+            both.intake.spool.layout, lambda: read_connection_buffers(both.buffers_path)
+        ).backlog
 
     both.connect().sendall(message("t", 0) + message("t", 1))
     both.step()
@@ -227,12 +229,12 @@ def test_the_books_count_what_waits(both: Both) -> None:
 
 def test_without_room(both: Both) -> None:
     """Messages that come while the spool is full are in the ledger, by topic or by their own reason."""
-    words = both.intake.rig.shared.words
+    words = both.intake.spool.shared.words
     words[Field.SPARE], words[Field.FULL] = 0, 1
     both.connect().sendall(message("t", 0) + message("t", 1) + b"\0\0\0\4")
     both.step()
     both.step()
     assert both.intake.worker._round_of_runs()
-    found = {(row.topic, row.reason): row.count for row in read_ledger(both.intake.rig.layout.ledger)}
+    found = {(row.topic, row.reason): row.count for row in read_ledger(both.intake.spool.layout.ledger)}
     assert found == {(b"t", Reason.SPOOL_FULL): 2, (b"", Reason.SHORT): 1}
     assert not read_connection_buffers(both.buffers_path)

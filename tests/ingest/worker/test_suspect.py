@@ -26,8 +26,8 @@ def fail_sync(intake: Intake) -> int:
     """The live segment's next sync fails; its number."""
     number = intake.worker.writer.number
     with mock.patch.object(os, "fdatasync", side_effect=OSError(errno.EIO, "")):
-        intake.rig.keeper.commit()
-    assert intake.rig.shared.words[Field.SUSPECT] == number
+        intake.spool.keeper.commit()
+    assert intake.spool.shared.words[Field.SUSPECT] == number
     return number
 
 
@@ -35,8 +35,8 @@ def fail_sync(intake: Intake) -> int:
 def intake(intake: Intake) -> Intake:
     """An intake with 20 messages that are synced, and 20 that are not."""
     intake.take(datagrams(0, 20))
-    intake.rig.step()
-    assert intake.rig.synced == 20
+    intake.spool.step()
+    assert intake.spool.synced == 20
     intake.worker.job[burst.FLAGS] = MSG_WAITFORONE | MSG_DONTWAIT
     intake.queue(datagrams(20, 5))
     intake.worker._round()
@@ -46,25 +46,25 @@ def intake(intake: Intake) -> Intake:
 def test_the_next_burst_goes_into_the_next_segment(intake: Intake) -> None:
     """In the middle of a flood: the kernel asks for a new segment, and the suspect gets nothing more."""
     number = fail_sync(intake)
-    size = intake.rig.segments()[-1].end
+    size = intake.spool.segments()[-1].end
     intake.queue(datagrams(25, 5))
     intake.worker._round()
     assert intake.worker.writer.number == number + 1
-    assert intake.rig.segments()[-2].end == size
-    intake.rig.step()
-    assert intake.rig.synced == 30
+    assert intake.spool.segments()[-2].end == size
+    intake.spool.step()
+    assert intake.spool.synced == 30
     assert intake.stored() == datagrams(0, 30)
 
 
 def test_an_idle_worker_lets_go_of_it(intake: Intake) -> None:
     """Without senders the worker goes on at the next end of its wait, so that the keeper can rewrite."""
     number = fail_sync(intake)
-    intake.rig.step()
-    assert intake.rig.synced == 20
+    intake.spool.step()
+    assert intake.spool.synced == 20
     assert not intake.worker._round()
     assert intake.worker.writer.number == number + 1
-    intake.rig.step()
-    assert intake.rig.synced == 25
+    intake.spool.step()
+    assert intake.spool.synced == 25
 
 
 def test_a_successor_does_not_store_into_it_either(intake: Intake) -> None:
@@ -74,17 +74,17 @@ def test_a_successor_does_not_store_into_it_either(intake: Intake) -> None:
     assert intake.receive() == 5
     assert intake.restart() == 5
     assert intake.worker.writer.number == number + 1
-    intake.rig.step()
-    assert intake.rig.synced == 30
+    intake.spool.step()
+    assert intake.spool.synced == 30
     assert intake.stored() == datagrams(0, 30)
 
 
 def test_two_suspects_in_a_row_are_no_poison(intake: Intake) -> None:
     """The next segment becomes suspect before the waiting burst is in it: it goes into the one behind."""
-    number, worker, words = fail_sync(intake), intake.worker, intake.rig.shared.words
-    layout, switch = intake.rig.layout, worker.writer.switch
+    number, worker, words = fail_sync(intake), intake.worker, intake.spool.shared.words
+    layout, switch = intake.spool.layout, worker.writer.switch
     if not layout.segment(number + 2, SPARE).exists():
-        create_spare(layout, intake.rig.identity, number + 2, intake.rig.options.segment_bytes)
+        create_spare(layout, intake.spool.identity, number + 2, intake.spool.options.segment_bytes)
     words[Field.SPARE] = number + 2
 
     def switch_into_a_suspect() -> bool:

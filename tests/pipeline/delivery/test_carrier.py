@@ -121,7 +121,7 @@ def attempt(options: DispatchOptions, epoch: int, earlier: Settled | None = None
     """An attempt at the task of one transactional task, which knows what others have written down."""
     known = earlier or nothing_earlier(SPOOL)
     book = TaskBook([(0, 1, 77)], epoch)
-    return Carrier(options, SPOOL, task=TransactionalTask("lane", book), earlier=lambda _: known)
+    return Carrier(options, SPOOL, task=TransactionalTask("task", book), earlier=lambda _: known)
 
 
 def test_an_attempt_that_comes_too_late_sends_nothing(transactions: DispatchOptions) -> None:

@@ -27,7 +27,7 @@ from spool.marks.discarded import Changes
 from spool.marks.marks import Marks
 from spool.read.overview import take_totals
 from tests.pipeline.conftest import Done
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -42,26 +42,26 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
-def fill(rig: Rig, count: int, topics: tuple[bytes, ...] = (b"clicks", b"views")) -> None:
+def fill(spool: SpoolFixture, count: int, topics: tuple[bytes, ...] = (b"clicks", b"views")) -> None:
     """Messages with five partition keys; then the spool is left as a daemon that ended leaves it."""
     for first in range(0, count, 10):
         numbers = range(first, min(first + 10, count))
-        rig.append(
+        spool.append(
             [encode(topics[i % len(topics)], b"%d" % i, timestamp=i, partition_key=i % 5) for i in numbers]
         )
-    rig.step()
-    rig.crash()
+    spool.step()
+    spool.crash()
 
 
 def mark(
-    rig: Rig, *sequences: int, low_watermark: int = 0, history: list[tuple[int, int]] | None = None
+    spool: SpoolFixture, *sequences: int, low_watermark: int = 0, history: list[tuple[int, int]] | None = None
 ) -> None:
     """Have the marks say that these are delivered, and how many partitions the topic clicks had."""
     bitmap = np.zeros(2008, np.uint8)
-    first = min(start for start, _ in rig.layout.list_segments())
+    first = min(start for start, _ in spool.layout.list_segments())
     for sequence in sequences:
         bitmap[(sequence - first) >> 3] |= 1 << ((sequence - first) & 7)
-    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    marks = Marks(spool.layout.delivery, SegmentList(spool.layout))
     partitions = {b"clicks": history} if history else {}
     marks.commit(Changes(low_watermark, chunks={(1, 0): bitmap}, partitions=partitions))
     marks.close()
@@ -74,13 +74,13 @@ def in_kafka(spark: SparkSession, kafka: EmbeddedKafka) -> list[Row]:
     return frame.orderBy("topic", "partition", "offset").collect()
 
 
-def run(spark: SparkSession, kafka: EmbeddedKafka, *rigs: Rig, **more: Any) -> Any:
+def run(spark: SparkSession, kafka: EmbeddedKafka, *spools: SpoolFixture, **more: Any) -> Any:
     """Drain these spools."""
     from pipeline.delivery.drain import run_drain
 
     settings = more.pop("options", {"unknown_topic_seconds": 0})
     options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers}, **settings)
-    return run_drain(spark, [str(rig.options.directory) for rig in rigs], options, {}, **more)
+    return run_drain(spark, [str(spool.options.directory) for spool in spools], options, {}, **more)
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), max_size=6), st.integers(0, 50))
@@ -97,31 +97,36 @@ def test_runs_hold_what_lies_in_them(gaps: list[tuple[int, int]], end: int) -> N
 
 
 @pytest.mark.spark
-def test_only_the_backlog_is_kept(spark: SparkSession, rig: Rig, second_rig: Rig) -> None:
+def test_only_the_backlog_is_kept(
+    spark: SparkSession, spool: SpoolFixture, second_spool: SpoolFixture
+) -> None:
     """Rows of runs are kept, others not; of a spool that no run named, none."""
-    fill(rig, 40)
-    fill(second_rig, 40)
-    stored = spark.read.format("bruce").load([str(r.options.directory) for r in (rig, second_rig)])
-    backlog = {rig.identity.spool.hex(): Runs.of([(3, 5), (20, 99)], 30)}
+    fill(spool, 40)
+    fill(second_spool, 40)
+    stored = spark.read.format("bruce").load([str(r.options.directory) for r in (spool, second_spool)])
+    backlog = {spool.identity.spool.hex(): Runs.of([(3, 5), (20, 99)], 30)}
     rows = undelivered(stored, backlog).collect()
     assert sorted(row.sequence for row in rows) == [3, 4, *range(20, 30)]
-    assert {row.spool for row in rows} == {rig.identity.spool.hex()}
+    assert {row.spool for row in rows} == {spool.identity.spool.hex()}
 
 
 @pytest.mark.oldest_spark
 @pytest.mark.spark
 def test_a_drain_delivers_what_the_marks_do_not_have(
-    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, second_rig: Rig
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture, second_spool: SpoolFixture
 ) -> None:
     """It delivers two spools, in order within each partition; a second drain finds nothing to do."""
-    fill(rig, 300)
-    fill(second_rig, 100)
-    mark(rig, 2, 7, 11, low_watermark=1)
-    done = run(spark, kafka, rig, second_rig)
+    fill(spool, 300)
+    fill(second_spool, 100)
+    mark(spool, 2, 7, 11, low_watermark=1)
+    done = run(spark, kafka, spool, second_spool)
     assert (done.messages, done.delivered, done.left, done.refused) == (396, 396, 0, {})
     assert done.topics == {"clicks": 148 + 50, "views": 148 + 50}
     rows = in_kafka(spark, kafka)
-    for made, expected in ((rig, sorted(set(range(300)) - {0, 2, 7, 11})), (second_rig, list(range(100)))):
+    for made, expected in (
+        (spool, sorted(set(range(300)) - {0, 2, 7, 11})),
+        (second_spool, list(range(100))),
+    ):
         ours = [row for row in rows if row.bruce_spool == made.identity.spool.hex()]
         assert sorted(row.bruce_sequence for row in ours) == expected
         for place in {(row.topic, row.partition) for row in ours}:
@@ -133,7 +138,7 @@ def test_a_drain_delivers_what_the_marks_do_not_have(
         marks = Marks(made.layout.delivery, SegmentList(made.layout), readonly=True)
         assert marks.partitions() == {b"clicks": [(0, 3)], b"views": [(0, 3)]}
         marks.close()
-    again = run(spark, kafka, rig, second_rig)
+    again = run(spark, kafka, spool, second_spool)
     assert (again.messages, again.delivered, again.left) == (0, 0, 0)
     assert len(in_kafka(spark, kafka)) == 396
 
@@ -141,76 +146,76 @@ def test_a_drain_delivers_what_the_marks_do_not_have(
 @pytest.mark.long
 @pytest.mark.spark
 def test_a_topic_that_grew_keeps_its_count_for_what_waits(
-    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture
 ) -> None:
     """With two partitions in the marks and three in Kafka, a key stays where its predecessors went."""
-    fill(rig, 50, (b"clicks",))
-    mark(rig, history=[(0, 2)])
-    assert run(spark, kafka, rig).left == 0
+    fill(spool, 50, (b"clicks",))
+    mark(spool, history=[(0, 2)])
+    assert run(spark, kafka, spool).left == 0
     assert {(row.bruce_sequence % 5 % 2, row.partition) for row in in_kafka(spark, kafka)} == {(0, 0), (1, 1)}
 
 
 @pytest.mark.spark
 def test_what_cannot_be_delivered_stays(
-    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, job: Callable[..., Done], tmp_path: Path
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture, job: Callable[..., Done], tmp_path: Path
 ) -> None:
     """Messages of a topic that Kafka lacks are left, and reported by name and number; others are delivered.
 
     No mark says that these are done: the next drain finds them again, and exits 1.
     """
-    fill(rig, 40, (b"clicks", b"no such topic"))
-    done = run(spark, kafka, rig)
+    fill(spool, 40, (b"clicks", b"no such topic"))
+    done = run(spark, kafka, spool)
     assert (done.messages, done.delivered, done.left, done.unknown) == (40, 20, 20, ["no such topic"])
     assert done.as_json()["unknown_messages"] == {"no such topic": 20}
-    account = take_totals(rig.layout, list)
+    account = take_totals(spool.layout, list)
     assert (account.backlog, account.delivered, account.discarded) == (20, 20, [])
     config = tmp_path / "bruce.toml"
     config.write_text(
         f'[kafka]\n"bootstrap.servers" = "{kafka.bootstrap_servers}"\n[dispatch]\nunknown_topic_seconds = 0\n'
     )
-    said = job("drain", rig.options.directory, "--config", config)
+    said = job("drain", spool.options.directory, "--config", config)
     assert said.returncode == 1
     assert said.stdout.startswith("not drained: 0 of 20 messages delivered in ")
     assert said.stdout.endswith("20 left; Kafka does not have the topic no such topic (20 messages)\n")
-    assert take_totals(rig.layout, list).backlog == 20
+    assert take_totals(spool.layout, list).backlog == 20
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("keeps", [True, False])
 def test_what_kafka_refuses(
-    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, tmp_path: Path, *, keeps: bool
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path, *, keeps: bool
 ) -> None:
     """It is discarded with its reason, and in the discard file, where there is one."""
     sent = [encode(b"clicks", bytes(5000 if i == 3 else 5), partition_key=1) for i in range(10)]
-    rig.append(sent)
-    rig.step()
-    rig.crash()
+    spool.append(sent)
+    spool.step()
+    spool.crash()
     kafka_properties = {"bootstrap.servers": kafka.bootstrap_servers, "message.max.bytes": "4000"}
     path = tmp_path / "discards"
     more = {"discard_file": path} if keeps else {}
-    done = run_with(spark, rig, DispatchOptions(kafka=kafka_properties, **more))
+    done = run_with(spark, spool, DispatchOptions(kafka=kafka_properties, **more))
     assert (done.delivered, done.refused, done.left) == (9, {"too_large": 1}, 0)
-    account = take_totals(rig.layout, list)
+    account = take_totals(spool.layout, list)
     assert (account.backlog, account.delivered, account.by_reason()) == (0, 9, {Reason.TOO_LARGE: 1})
     kept = [(one.sequence, one.reason, one.datagram) for one in read_discard_file(path)]
     assert kept == ([(3, Reason.TOO_LARGE, sent[3])] if keeps else [])
 
 
-def run_with(spark: SparkSession, rig: Rig, options: DispatchOptions) -> Any:
+def run_with(spark: SparkSession, spool: SpoolFixture, options: DispatchOptions) -> Any:
     """Drain one spool by these options."""
     from pipeline.delivery.drain import run_drain
 
-    return run_drain(spark, [str(rig.options.directory)], options, {})
+    return run_drain(spark, [str(spool.options.directory)], options, {})
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_the_command(kafka: EmbeddedKafka, rig: Rig, tmp_path: Path) -> None:
+def test_the_command(kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path) -> None:
     """`brucectl spark drain`: a document of what was done, and 1 while something is left."""
-    fill(rig, 60)
+    fill(spool, 60)
     config = tmp_path / "bruce.toml"
     config.write_text(f'[kafka]\n"bootstrap.servers" = "{kafka.bootstrap_servers}"\n')
-    command = [*BRUCECTL, "spark", "drain", str(rig.options.directory), "--config", str(config)]
+    command = [*BRUCECTL, "spark", "drain", str(spool.options.directory), "--config", str(config)]
     kafka.down(-1)
     short = subprocess.run(
         [*command, "--timeout", "1"], capture_output=True, text=True, check=False, timeout=300

@@ -16,7 +16,7 @@ from dispatch.options import DispatchOptions
 from spool.format.wire import encode
 from spool.read.selection import Wanted
 from tests.daemon import consume
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,18 +34,18 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
-def fill(rig: Rig, count: int) -> None:
+def fill(spool: SpoolFixture, count: int) -> None:
     """Messages of two topics, ten received in each second."""
     for first in range(0, count, 10):
-        rig.append(
+        spool.append(
             [
                 encode((b"clicks", b"views")[i % 2], b"%d" % i, key=b"k", timestamp=i, partition_key=i % 5)
                 for i in range(first, min(first + 10, count))
             ],
             received_ns=START + first // 10 * SECOND,
         )
-    rig.step()
-    rig.crash()
+    spool.step()
+    spool.crash()
 
 
 def test_topics_that_are_shown_alike(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,14 +63,14 @@ def test_topics_that_are_shown_alike(capsys: pytest.CaptureFixture[str]) -> None
     assert row.split("\t") == ["t" * 248 + "…", "5", "2023-11-14T22:13:20Z", "2023-11-14T22:13:22Z"]
 
 
-def test_what_is_asked_for_goes_again(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+def test_what_is_asked_for_goes_again(spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture) -> None:
     """By time, number and topic, to another topic: as stored, both headers, in order; without marks."""
     from pipeline.delivery.replay import StoredMessages, dry, run_replay
     from spool.read.selection import TopicCount
 
-    fill(rig, 200)
+    fill(spool, 200)
     options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers})
-    kept = StoredMessages(spark, [str(rig.options.directory)], archive=False)
+    kept = StoredMessages(spark, [str(spool.options.directory)], archive=False)
     topics = frozenset([b"clicks"])
     wanted = Wanted(end=155, from_ns=START + 5 * SECOND, to_ns=START + 17 * SECOND, topics=topics)
     expected = list(range(50, 155, 2))
@@ -87,24 +87,26 @@ def test_what_is_asked_for_goes_again(spark: SparkSession, kafka: EmbeddedKafka,
     last: dict[int | None, int] = {}
     for record in records:
         number, headers = int(record.value() or b""), dict(record.headers() or [])
-        assert headers["bruce-id"] == rig.identity.spool + number.to_bytes(8, "big")
+        assert headers["bruce-id"] == spool.identity.spool + number.to_bytes(8, "big")
         assert len(headers["bruce-replay"]) == len("1700000000000")
         assert headers["bruce-replay"].isdigit()
         assert (record.key(), record.timestamp()[1], record.partition()) == (b"k", number, number % 5 % 3)
         assert last.get(record.partition(), -1) < number
         last[record.partition()] = number
-    assert not (rig.layout.delivery / "data.mdb").exists()
+    assert not (spool.layout.delivery / "data.mdb").exists()
 
 
 @pytest.mark.oldest_spark
-def test_an_archive_goes_again(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, tmp_path: Path) -> None:
-    """The same from an archive, whose spool is gone: each message once, with the header of its spool."""
+def test_an_archive_goes_again(
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path
+) -> None:
+    """The same from an archive, whose spool is gone: each message once, with the header of its stored."""
     from pipeline.archive import READ, shelve
     from pipeline.delivery.replay import StoredMessages, run_replay
 
-    fill(rig, 100)
-    spool = spark.read.format("bruce").schema(READ).load(str(rig.options.directory))
-    shelve(spool).write.partitionBy("topic", "date").parquet(str(tmp_path / "archive"))
+    fill(spool, 100)
+    stored = spark.read.format("bruce").schema(READ).load(str(spool.options.directory))
+    shelve(stored).write.partitionBy("topic", "date").parquet(str(tmp_path / "archive"))
     options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers})
     kept = StoredMessages(spark, [str(tmp_path / "archive")], archive=True)
     done = run_replay(kept, Wanted(first=10), options, {"clicks": "murmur2"})
@@ -114,18 +116,20 @@ def test_an_archive_goes_again(spark: SparkSession, kafka: EmbeddedKafka, rig: R
         *consume(kafka.bootstrap_servers, "views", 3, 45),
     ]
     ids = sorted(dict(record.headers() or [])["bruce-id"] for record in found)
-    assert ids == [rig.identity.spool + number.to_bytes(8, "big") for number in range(10, 100)]
+    assert ids == [spool.identity.spool + number.to_bytes(8, "big") for number in range(10, 100)]
 
 
 @pytest.mark.sample(one_of=2)
 @pytest.mark.parametrize("archive", [False, True])
-def test_by_whose_they_are(spark: SparkSession, rig: Rig, tmp_path: Path, *, archive: bool) -> None:
+def test_by_whose_they_are(
+    spark: SparkSession, spool: SpoolFixture, tmp_path: Path, *, archive: bool
+) -> None:
     """By key, an empty one too, by partition key and by sender, as `brucectl replay` has it."""
     from pipeline.archive import READ, shelve
     from pipeline.delivery.replay import StoredMessages, dry
 
     for uid in (0, 1000):
-        rig.append(
+        spool.append(
             [
                 encode(
                     b"clicks",
@@ -137,13 +141,13 @@ def test_by_whose_they_are(spark: SparkSession, rig: Rig, tmp_path: Path, *, arc
             ],
             sender=(uid, 1),
         )
-    rig.step()
-    rig.crash()
-    path = str(rig.options.directory)
+    spool.step()
+    spool.crash()
+    path = str(spool.options.directory)
     if archive:
-        spool = spark.read.format("bruce").schema(READ).load(path)
+        stored = spark.read.format("bruce").schema(READ).load(path)
         path = str(tmp_path / "archive")
-        shelve(spool).write.partitionBy("topic", "date").parquet(path)
+        shelve(stored).write.partitionBy("topic", "date").parquet(path)
     kept = StoredMessages(spark, [path], archive=archive)
     for wanted, expected in (
         (Wanted(keys=frozenset([b"k\xff"])), 12),
@@ -158,7 +162,7 @@ def test_by_whose_they_are(spark: SparkSession, rig: Rig, tmp_path: Path, *, arc
 
 
 def test_what_goes_before_it_is_sent(
-    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Segments that retention takes behind the count: their messages are counted as gone, the others sent.
 
@@ -167,26 +171,26 @@ def test_what_goes_before_it_is_sent(
     from pipeline.delivery import replay
 
     for first in range(0, 120, 4):
-        rig.append(
+        spool.append(
             [
                 encode((b"clicks", b"no such topic")[i % 2], b"%d" % i + bytes(900))
                 for i in range(first, first + 4)
             ]
         )
-        rig.step()
-    rig.crash()
-    starts = [first for first, _ in rig.layout.list_segments()]
+        spool.step()
+    spool.crash()
+    starts = [first for first, _ in spool.layout.list_segments()]
     assert len(starts) > 3
     send = replay.send
 
     def late(*arguments: Any) -> Any:
-        for pair in rig.layout.list_segments()[:2]:
-            rig.layout.segment(*pair).unlink()
+        for pair in spool.layout.list_segments()[:2]:
+            spool.layout.segment(*pair).unlink()
         return send(*arguments)
 
     monkeypatch.setattr(replay, "send", late)
     options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers}, unknown_topic_seconds=0)
-    kept = replay.StoredMessages(spark, [str(rig.options.directory)], archive=False)
+    kept = replay.StoredMessages(spark, [str(spool.options.directory)], archive=False)
     done = replay.run_replay(kept, Wanted(), options, {})
     gone = starts[2] // 2
     assert (done.messages, done.sent, done.gone, done.left) == (120, 60 - gone, gone, 60)
@@ -199,7 +203,7 @@ def test_what_goes_before_it_is_sent(
 
 @pytest.mark.long
 def test_what_went_since_it_was_counted(
-    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, tmp_path: Path
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path
 ) -> None:
     """Segments are removed behind a dry run, and more behind a replay that was interrupted: all are counted.
 
@@ -208,22 +212,22 @@ def test_what_went_since_it_was_counted(
     from pipeline.delivery.replay import Note, StoredMessages, dry, run_replay
 
     for first in range(0, 120, 4):
-        rig.append([encode(b"clicks", b"%d" % i + bytes(900)) for i in range(first, first + 4)])
-        rig.step()
-    rig.crash()
-    starts = [first for first, _ in rig.layout.list_segments()]
+        spool.append([encode(b"clicks", b"%d" % i + bytes(900)) for i in range(first, first + 4)])
+        spool.step()
+    spool.crash()
+    starts = [first for first, _ in spool.layout.list_segments()]
     assert len(starts) > 3
     options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers})
     path = tmp_path / "notes" / "note.json"
 
     def kept() -> StoredMessages:
-        found = StoredMessages(spark, [str(rig.options.directory)], archive=False)
+        found = StoredMessages(spark, [str(spool.options.directory)], archive=False)
         found.note = Note(path)
         return found
 
     assert dry(kept(), Wanted()).messages == 120
     for at in (1, 2):
-        rig.layout.segment(*rig.layout.list_segments()[0]).unlink()
+        spool.layout.segment(*spool.layout.list_segments()[0]).unlink()
         # The first has no time for any message, as if it had been interrupted.
         done = run_replay(kept(), Wanted(), options, {}, timeout_s=0 if at == 1 else None)
         assert (done.messages, done.gone) == (120, starts[at])

@@ -17,7 +17,7 @@ from router import BadPartitioner
 from router.partition import Partitioners
 from spool.format.batch import Topics
 from spool.format.wire import encode
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,12 +144,12 @@ def test_a_topic_that_grew_keeps_its_count_below_the_message_from_which_the_new_
 
 @pytest.mark.oldest_spark
 @pytest.mark.spark
-def test_spark_chooses_by_it(spark: SparkSession, rig: Rig) -> None:
+def test_spark_chooses_by_it(spark: SparkSession, spool: SpoolFixture) -> None:
     """Over a spool's rows, value and all: each row has the partition that its key asks for."""
-    rig.append([encode(b"t0", b"%d" % i, key=b"k%d" % i) for i in range(20)])
-    rig.append([encode(b"gone", b"")])
-    rig.step()
-    frame = spark.read.format("bruce").load(str(rig.options.directory))
+    spool.append([encode(b"t0", b"%d" % i, key=b"k%d" % i) for i in range(20)])
+    spool.append([encode(b"gone", b"")])
+    spool.step()
+    frame = spark.read.format("bruce").load(str(spool.options.directory))
     rows = route(frame, routes("crc32", 7)).select("sequence", "value", "partition").collect()
     assert {row.sequence: row.partition for row in rows} == {
         **{i: zlib.crc32(b"k%d" % i) % 7 for i in range(20)},

@@ -19,7 +19,7 @@ from spool.index.segment_list import SegmentList
 from spool.marks.marks import Marks
 from spool.marks.task_files import read_counts
 from spool.read.overview import take_totals
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,16 +65,16 @@ def test_a_topic_without_any_leader_is_not_usable() -> None:
 
 
 @pytest.fixture
-def routing(rig: Rig) -> Iterator[Routing]:
+def routing(spool: SpoolFixture) -> Iterator[Routing]:
     """The routing of a spool that held 100 messages when the run began; no Kafka is asked."""
     from pipeline.delivery.lease import delivery_lease
     from pipeline.delivery.run import Routing
 
-    rig.append([encode(b"t", b"v")] * 100)
-    rig.step()
-    rig.crash()
+    spool.append([encode(b"t", b"v")] * 100)
+    spool.step()
+    spool.crash()
     options = DispatchOptions(kafka={"bootstrap.servers": "127.0.0.1:1"})
-    with delivery_lease(rig.layout) as lease:
+    with delivery_lease(spool.layout) as lease:
         made = Routing(options, {}, [lease], shrink_s=0.2, pause_s=0.01)
         yield made
         made.close()
@@ -86,42 +86,44 @@ def told(routing: Routing) -> list[Any]:
     return [read_counts(path).histories for path in sorted(lease.outcomes.glob("*.counts"))]
 
 
-def test_a_topic_that_grows_does_so_from_a_batch_on(routing: Routing, rig: Rig) -> None:
+def test_a_topic_that_grows_does_so_from_a_batch_on(routing: Routing, spool: SpoolFixture) -> None:
     """Never for messages from before the run; and it is written down before it is used."""
-    spool = rig.identity.spool.hex()
+    uuid = spool.identity.spool.hex()
     for number, (count, first) in enumerate([(2, 0), (2, 50), (3, 60), (5, 300), (5, 400)]):
         cluster = Cluster({}, {b"t": leaders(*[1] * count)}, {})
-        routes = routing.routes(cluster, [Span(spool, "t", 1, first, first + 1)], f"job-{number}")
+        routes = routing.routes(cluster, [Span(uuid, "t", 1, first, first + 1)], f"job-{number}")
     grown = [(0, 2), (100, 3), (300, 5)]
-    assert routes.histories[spool]["t"] == grown
+    assert routes.histories[uuid]["t"] == grown
     assert told(routing) == [{b"t": grown[:1]}, {b"t": grown[:2]}, {b"t": grown}]
 
 
 def test_a_topic_made_anew_is_believed_after_a_while(
-    routing: Routing, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    routing: Routing, spool: SpoolFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker may lag behind one that grew: one answer is not enough. Then its count holds for all."""
-    spool = rig.identity.spool.hex()
-    routing.routes(Cluster({}, {b"t": leaders(1, 1, 1)}, {}), [Span(spool, "t", 1, 0, 1)], "job")
+    uuid = spool.identity.spool.hex()
+    routing.routes(Cluster({}, {b"t": leaders(1, 1, 1)}, {}), [Span(uuid, "t", 1, 0, 1)], "job")
     answers = [leaders(1), leaders(1, 1, 1)]
     monkeypatch.setattr(routing, "look", lambda _: Cluster({}, {b"t": answers.pop(0)}, {}))
     assert len(routing.await_cluster(["t"]).topics[b"t"]) == 3
     monkeypatch.setattr(routing, "look", lambda _: Cluster({}, {b"t": leaders(1)}, {}))
     routes = routing.routes(routing.await_cluster(["t"]), [], "job")
-    assert routes.histories[spool]["t"] == [(0, 1)]
+    assert routes.histories[uuid]["t"] == [(0, 1)]
 
 
 @pytest.mark.oldest_spark
 @pytest.mark.spark
-def test_messages_wait_for_their_topic(spark: SparkSession, rig: Rig) -> None:
+def test_messages_wait_for_their_topic(spark: SparkSession, spool: SpoolFixture) -> None:
     """Made meanwhile, it gets them all, in order; what can have no topic is discarded; others never wait."""
     from pipeline.delivery.run import run_stream
 
     topics = (b"clicks", b"late", b"no such topic")
     for first in range(0, 90, 10):
-        rig.append([encode(topics[i % 3], b"%d" % i, partition_key=i % 2) for i in range(first, first + 10)])
-    rig.step()
-    rig.crash()
+        spool.append(
+            [encode(topics[i % 3], b"%d" % i, partition_key=i % 2) for i in range(first, first + 10)]
+        )
+    spool.step()
+    spool.crash()
     seen: list[Sent] = []
     with EmbeddedKafka(brokers=2, topics=[("clicks", 3)]) as kafka:
 
@@ -131,7 +133,7 @@ def test_messages_wait_for_their_topic(spark: SparkSession, rig: Rig) -> None:
             seen.append(replace(sent, seconds=0))
 
         options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers, **NO_AUTO})
-        run_stream(spark, [str(rig.options.directory)], options, {}, note, once=True)
+        run_stream(spark, [str(spool.options.directory)], options, {}, note, once=True)
         frame = spark.read.format("bruce-kafka").option("bootstrap.servers", kafka.bootstrap_servers)
         rows = frame.load().orderBy("partition", "offset").collect()
     assert [(sent.messages, sent.delivered, sent.refused, sent.left) for sent in seen] == [
@@ -140,7 +142,7 @@ def test_messages_wait_for_their_topic(spark: SparkSession, rig: Rig) -> None:
         (30, 30, {}, 0),
     ]
     assert seen[0].unknown == ["late", "no such topic"]
-    account = take_totals(rig.layout, list)
+    account = take_totals(spool.layout, list)
     assert (account.backlog, account.delivered, account.by_reason()) == (0, 60, {Reason.UNKNOWN_TOPIC: 30})
     for number, topic in enumerate(("clicks", "late")):
         ours = [row for row in rows if row.topic == topic]
@@ -148,6 +150,6 @@ def test_messages_wait_for_their_topic(spark: SparkSession, rig: Rig) -> None:
         for partition in range(3):
             sent = [row.bruce_sequence for row in ours if row.partition == partition]
             assert sent == sorted(sent)
-    marks = Marks(rig.layout.delivery, SegmentList(rig.layout), readonly=True)
+    marks = Marks(spool.layout.delivery, SegmentList(spool.layout), readonly=True)
     assert marks.partitions() == {b"clicks": [(0, 3)], b"late": [(0, 3)]}
     marks.close()

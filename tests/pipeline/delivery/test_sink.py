@@ -16,7 +16,7 @@ from pipeline.delivery.route import Routes, route
 from pipeline.delivery.sink import Delivery, arrange, deliver
 from spool.format.wire import encode
 from spool.marks.outcome_file import list_outcomes, read_outcomes
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -38,10 +38,10 @@ def options(kafka: EmbeddedKafka, **kafka_properties: str) -> DispatchOptions:
     return DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers, **kafka_properties})
 
 
-def fill(rig: Rig, count: int, *, large: tuple[int, ...] = ()) -> None:
+def fill(spool: SpoolFixture, count: int, *, large: tuple[int, ...] = ()) -> None:
     """Messages with five partition keys, in two topics; some of 5,000 bytes."""
     for first in range(0, count, 10):
-        rig.append(
+        spool.append(
             [
                 encode(
                     (b"clicks", b"views")[i % 2],
@@ -53,12 +53,12 @@ def fill(rig: Rig, count: int, *, large: tuple[int, ...] = ()) -> None:
                 for i in range(first, min(first + 10, count))
             ]
         )
-    rig.step()
+    spool.step()
 
 
-def arranged(spark: SparkSession, *rigs: Rig) -> DataFrame:
+def arranged(spark: SparkSession, *spools: SpoolFixture) -> DataFrame:
     """Everything in these spools, as it is delivered."""
-    frame = spark.read.format("bruce").load([str(rig.options.directory) for rig in rigs])
+    frame = spark.read.format("bruce").load([str(spool.options.directory) for spool in spools])
     return arrange(route(frame, ROUTES))
 
 
@@ -70,9 +70,9 @@ def in_kafka(spark: SparkSession, kafka: EmbeddedKafka) -> list[Row]:
     )
 
 
-def assert_sent(rows: list[Row], rig: Rig, count: int) -> None:
+def assert_sent(rows: list[Row], spool: SpoolFixture, count: int) -> None:
     """Each message of a spool is there once, as it was stored, in order within its topic partition."""
-    ours = [row for row in rows if row.bruce_spool == rig.identity.spool.hex()]
+    ours = [row for row in rows if row.bruce_spool == spool.identity.spool.hex()]
     assert sorted(row.bruce_sequence for row in ours) == list(range(count))
     last: dict[tuple[str, int], int] = {}
     for row in ours:
@@ -84,118 +84,122 @@ def assert_sent(rows: list[Row], rig: Rig, count: int) -> None:
 
 
 def test_messages_of_several_spools_are_delivered(
-    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig, second_rig: Rig, tmp_path: Path
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture, second_spool: SpoolFixture, tmp_path: Path
 ) -> None:
     """Each once, in order, stamped as by the daemon; the outcomes name all, in files too.
 
     Tasks that are run again find the files, tell the same, and send nothing.
     """
-    fill(rig, 300)
-    fill(second_rig, 200)
+    fill(spool, 300)
+    fill(second_spool, 200)
     directories = {}
-    for made in (rig, second_rig):
+    for made in (spool, second_spool):
         directories[made.identity.spool.hex()] = str(tmp_path / made.identity.spool.hex())
         (tmp_path / made.identity.spool.hex()).mkdir()
     delivery = Delivery(options(kafka), "job", directories)
-    told = deliver(arranged(spark, rig, second_rig), delivery).collect()
+    told = deliver(arranged(spark, spool, second_spool), delivery).collect()
     rows = in_kafka(spark, kafka)
-    for made, count in ((rig, 300), (second_rig, 200)):
-        spool = made.identity.spool.hex()
+    for made, count in ((spool, 300), (second_spool, 200)):
+        uuid = made.identity.spool.hex()
         assert_sent(rows, made, count)
-        assert sorted((row.sequence, row.reason) for row in told if row.spool == spool) == [
+        assert sorted((row.sequence, row.reason) for row in told if row.spool == uuid) == [
             (i, 0) for i in range(count)
         ]
-        files = [read_outcomes(path) for path in list_outcomes(Path(directories[spool]))]
+        files = [read_outcomes(path) for path in list_outcomes(Path(directories[uuid]))]
         assert sorted(np.concatenate([file.sequences for file in files]).tolist()) == list(range(count))
         assert all(file.spool == made.identity.spool and not file.reasons.any() for file in files)
     # As when the executor with a task's result is gone.
-    again = deliver(arranged(spark, rig, second_rig), delivery).collect()
+    again = deliver(arranged(spark, spool, second_spool), delivery).collect()
     assert sorted(again) == sorted(told)
     assert in_kafka(spark, kafka) == rows
 
 
 def test_what_kafka_refuses_is_told_and_nothing_else(
-    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture
 ) -> None:
     """A message that is too large has its reason; those around it are delivered, in order."""
-    fill(rig, 100, large=(17, 50))
+    fill(spool, 100, large=(17, 50))
     delivery = Delivery(options(kafka, **{"message.max.bytes": "4000"}))
-    told = {row.sequence: row.reason for row in deliver(arranged(spark, rig), delivery).collect()}
+    told = {row.sequence: row.reason for row in deliver(arranged(spark, spool), delivery).collect()}
     assert told == {i: 15 if i in (17, 50) else 0 for i in range(100)}
     sent = [row.bruce_sequence for row in in_kafka(spark, kafka)]
     assert sorted(sent) == [i for i in range(100) if i not in (17, 50)]
 
 
 def test_errors_that_pass_cost_neither_messages_nor_order(
-    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture
 ) -> None:
     """Brokers that refuse for a while, and windows of 20 messages: each is there once, in order."""
-    fill(rig, 300)
+    fill(spool, 300)
     # NOT_ENOUGH_REPLICAS, NOT_LEADER
     kafka.errors(0, [19, 6, 19, 6])
     small = DispatchOptions(kafka=options(kafka).kafka, window_messages=20)
-    told = deliver(arranged(spark, rig), Delivery(small)).collect()
+    told = deliver(arranged(spark, spool), Delivery(small)).collect()
     assert sorted((row.sequence, row.reason) for row in told) == [(i, 0) for i in range(300)]
-    assert_sent(in_kafka(spark, kafka), rig, 300)
+    assert_sent(in_kafka(spark, kafka), spool, 300)
 
 
 def test_a_batch_refused_as_a_whole_costs_no_message(
-    spark: SparkSession, kafka: EmbeddedKafka, rig: Rig
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture
 ) -> None:
     """Kafka names no record when it refuses a batch: none counts as bad before it was sent alone."""
-    fill(rig, 300)
+    fill(spool, 300)
     # MSG_SIZE_TOO_LARGE, INVALID_RECORD
     kafka.errors(0, [10, 87])
-    told = deliver(arranged(spark, rig), Delivery(options(kafka))).collect()
+    told = deliver(arranged(spark, spool), Delivery(options(kafka))).collect()
     assert sorted((row.sequence, row.reason) for row in told) == [(i, 0) for i in range(300)]
     assert sorted(row.bruce_sequence for row in in_kafka(spark, kafka)) == list(range(300))
 
 
-def test_the_time_may_be_over(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+def test_the_time_may_be_over(spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture) -> None:
     """With Kafka away the job ends at its deadline, and reports no message."""
     import time
 
-    fill(rig, 50)
+    fill(spool, 50)
     kafka.down(-1)
     delivery = Delivery(options(kafka), deadline=time.time() + 2)
-    assert deliver(arranged(spark, rig), delivery).collect() == []
+    assert deliver(arranged(spark, spool), delivery).collect() == []
 
 
 @pytest.mark.oldest_spark
-def test_a_writer(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+def test_a_writer(spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture) -> None:
     """`write.format("bruce-kafka")` delivers the same rows."""
-    fill(rig, 100)
-    writer = arranged(spark, rig).write.format("bruce-kafka").mode("append")
+    fill(spool, 100)
+    writer = arranged(spark, spool).write.format("bruce-kafka").mode("append")
     writer.options(**{"bootstrap.servers": kafka.bootstrap_servers}).save()
-    assert_sent(in_kafka(spark, kafka), rig, 100)
+    assert_sent(in_kafka(spark, kafka), spool, 100)
 
 
-def test_a_writer_refuses_rows_without_a_place(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+def test_a_writer_refuses_rows_without_a_place(
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture
+) -> None:
     """One sentence names the column, and one the message that Kafka never takes."""
-    fill(rig, 10, large=(7,))
+    fill(spool, 10, large=(7,))
     properties = {"bootstrap.servers": kafka.bootstrap_servers, "message.max.bytes": "4000"}
-    frame = spark.read.format("bruce").load(str(rig.options.directory))
+    frame = spark.read.format("bruce").load(str(spool.options.directory))
     with pytest.raises(PySparkException, match="rows need the columns partition: pass the frame"):
         frame.write.format("bruce-kafka").mode("append").options(**properties).save()
     with pytest.raises(PySparkException, match=r"Kafka refuses message 7 of spool .*: too_large"):
-        arranged(spark, rig).write.format("bruce-kafka").mode("append").options(**properties).save()
+        arranged(spark, spool).write.format("bruce-kafka").mode("append").options(**properties).save()
 
 
-def test_rows_out_of_order_are_refused(spark: SparkSession, kafka: EmbeddedKafka, rig: Rig) -> None:
+def test_rows_out_of_order_are_refused(
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture
+) -> None:
     """A task that gets them unsorted fails with one sentence, before it sends them."""
-    fill(rig, 30)
-    wrong = arranged(spark, rig).coalesce(1).sortWithinPartitions("spool", "value")
+    fill(spool, 30)
+    wrong = arranged(spark, spool).coalesce(1).sortWithinPartitions("spool", "value")
     with pytest.raises(PySparkException, match="must be sorted by spool and sequence"):
         deliver(wrong, Delivery(options(kafka))).collect()
 
 
 @pytest.mark.oldest_spark
-def test_rows_for_sparks_own_connector(spark: SparkSession, rig: Rig) -> None:
+def test_rows_for_sparks_own_connector(spark: SparkSession, spool: SpoolFixture) -> None:
     """Its columns, by name and type, and headers of the same bytes that the daemon sends."""
     from pipeline.kafka.reader import as_kafka_rows, bruce_id
 
-    fill(rig, 40)
-    rows = as_kafka_rows(arranged(spark, rig))
+    fill(spool, 40)
+    rows = as_kafka_rows(arranged(spark, spool))
     assert [(field.name, field.dataType.simpleString()) for field in rows.schema] == [
         ("key", "binary"),
         ("value", "binary"),
@@ -203,13 +207,13 @@ def test_rows_for_sparks_own_connector(spark: SparkSession, rig: Rig) -> None:
         ("partition", "int"),
         ("headers", "array<struct<key:string,value:binary>>"),
     ]
-    spool = rig.identity.spool
+    uuid = spool.identity.spool
     found = rows.select("*", bruce_id("headers").alias("id")).collect()
-    assert sorted((row.id.spool, row.id.sequence) for row in found) == [(spool.hex(), i) for i in range(40)]
+    assert sorted((row.id.spool, row.id.sequence) for row in found) == [(uuid.hex(), i) for i in range(40)]
     for row in found:
         i = row.id.sequence
         assert [(one.key, bytes(one.value)) for one in row.headers] == [
-            ("bruce-id", spool + i.to_bytes(8, "big"))
+            ("bruce-id", uuid + i.to_bytes(8, "big"))
         ]
         place = (("clicks", "views")[i % 2], i % 5 % 3)
         key = b"k" if i % 3 else None

@@ -23,26 +23,26 @@ from spool.index.segment_list import SegmentList
 from spool.layout import SEGMENT, SENT
 from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import pack_file, shorten
 
 
-def sequences(rig: Rig) -> list[int]:
+def sequences(spool: SpoolFixture) -> list[int]:
     """Every sequence number that the plan of a spool leads to."""
-    parts = plan_spool(rig.layout).parts
+    parts = plan_spool(spool.layout).parts
     return [
         n for part in parts for piece in SegmentReading(part).pieces() for n in piece.batch.sequence.tolist()
     ]
 
 
-def test_a_plan_counts_what_it_reads(rig: Rig) -> None:
+def test_a_plan_counts_what_it_reads(spool: SpoolFixture) -> None:
     """`stored`, `next_sequence` and `runs` are those of the messages that the parts hold."""
-    rig.fill(60, messages=5)
-    rig.step()
-    rig.fill(1)
-    rig.crash()
-    plan = plan_spool(rig.layout)
-    assert sequences(rig) == list(range(300))
+    spool.fill(60, messages=5)
+    spool.step()
+    spool.fill(1)
+    spool.crash()
+    plan = plan_spool(spool.layout)
+    assert sequences(spool) == list(range(300))
     assert (plan.stored, plan.next_sequence) == (300, 300)
     assert plan.topics() == {"t0", "t1"}
     assert plan.runs[0][0] == 0
@@ -50,54 +50,54 @@ def test_a_plan_counts_what_it_reads(rig: Rig) -> None:
     assert all(before[1] == after[0] for before, after in zip(plan.runs, plan.runs[1:], strict=False))
 
 
-def test_a_segment_may_be_renamed_and_removed(rig: Rig) -> None:
+def test_a_segment_may_be_renamed_and_removed(spool: SpoolFixture) -> None:
     """A segment that is called sent after the plan is read all the same; one that is gone is an error."""
-    rig.fill(40, messages=5)
-    rig.step()
-    rig.crash()
-    parts = plan_spool(rig.layout).parts
-    os.rename(rig.layout.segment(0, SEGMENT), rig.layout.segment(0, SENT))
+    spool.fill(40, messages=5)
+    spool.step()
+    spool.crash()
+    parts = plan_spool(spool.layout).parts
+    os.rename(spool.layout.segment(0, SEGMENT), spool.layout.segment(0, SENT))
     assert sum(len(piece.batch) for piece in SegmentReading(parts[0]).pieces()) > 0
-    rig.layout.segment(0, SENT).unlink()
+    spool.layout.segment(0, SENT).unlink()
     with pytest.raises(JobFailed, match=r"segment 1 of .* was removed while the job ran"):
         list(SegmentReading(parts[0]).pieces())
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_a_footer_of_a_segment_that_ended_sooner(rig: Rig, at: int) -> None:
+def test_a_footer_of_a_segment_that_ended_sooner(spool: SpoolFixture, at: int) -> None:
     """Messages behind the end that it names are read and counted, also in a packed segment and the last."""
-    while len(rig.layout.list_segments()) < 3:
-        rig.fill(3)
-        rig.step()
-    rig.stop()
-    path = rig.layout.segment(*rig.layout.list_segments()[at])
-    frames, count = rig.segments()[at].frames, len(rig.records())
+    while len(spool.layout.list_segments()) < 3:
+        spool.fill(3)
+        spool.step()
+    spool.stop()
+    path = spool.layout.segment(*spool.layout.list_segments()[at])
+    frames, count = spool.segments()[at].frames, len(spool.records())
     shorten(path, frames[len(frames) // 2].offset)
     if at == 1:
         pack_file(path)
-    assert sequences(rig) == list(range(count))
-    plan = plan_spool(rig.layout)
+    assert sequences(spool) == list(range(count))
+    plan = plan_spool(spool.layout)
     assert (plan.stored, plan.next_sequence) == (count, count)
     assert (plan.segments[at].footer, plan.segments[at - 1].footer is None) == (None, False)
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_damage_is_counted(rig: Rig, *, last: bool) -> None:
+def test_damage_is_counted(spool: SpoolFixture, *, last: bool) -> None:
     """The bytes of a damaged frame are noted, in the middle of a segment and at its end."""
-    rig.fill(1)
+    spool.fill(1)
     if last:
-        rig.fill(1)
-    start = int(rig.writer.tail[POSITION])
-    rig.fill(1)
-    end = int(rig.writer.tail[POSITION])
+        spool.fill(1)
+    start = int(spool.writer.tail[POSITION])
+    spool.fill(1)
+    end = int(spool.writer.tail[POSITION])
     if not last:
-        rig.fill(1)
-    rig.step()
-    rig.crash()
-    with rig.last_path().open("r+b") as file:
+        spool.fill(1)
+    spool.step()
+    spool.crash()
+    with spool.last_path().open("r+b") as file:
         file.seek(start + 70)
         file.write(b"\xff\xff")
-    plan = plan_spool(rig.layout)
+    plan = plan_spool(spool.layout)
     reading = SegmentReading(plan.parts[0])
     read = [n for piece in reading.pieces() for n in piece.batch.sequence.tolist()]
     assert read == ([0, 1, 2, 3, 4, 5] if last else [0, 1, 2, 6, 7, 8])
@@ -105,28 +105,28 @@ def test_damage_is_counted(rig: Rig, *, last: bool) -> None:
     assert plan.stored == 9
 
 
-def test_a_damaged_header_is_named_and_counted(rig: Rig) -> None:
+def test_a_damaged_header_is_named_and_counted(spool: SpoolFixture) -> None:
     """Each such file is in the plan, by number; runs or footers count its messages, once."""
-    rig.fill(60, messages=5)
-    rig.stop()
-    names = rig.layout.list_segments()
+    spool.fill(60, messages=5)
+    spool.stop()
+    names = spool.layout.list_segments()
     hurt = (0, 2, len(names) - 1)
     for at in hurt:
-        with rig.layout.segment(*names[at]).open("r+b") as file:
+        with spool.layout.segment(*names[at]).open("r+b") as file:
             file.write(b"xx")
-    plan = plan_spool(rig.layout)
+    plan = plan_spool(spool.layout)
     assert [one.file.number for one in plan.damaged] == [at + 1 for at in hurt]
-    assert plan.unreadable == [str(rig.layout.segment(*names[at])) for at in hurt]
+    assert plan.unreadable == [str(spool.layout.segment(*names[at])) for at in hurt]
     assert plan.stored + sum(one.messages for one in plan.damaged) == 300
     assert [part.number for part in plan.parts] == [at + 1 for at in range(len(names)) if at not in hurt]
 
 
-def test_small_chunks_give_the_same(rig: Rig) -> None:
+def test_small_chunks_give_the_same(spool: SpoolFixture) -> None:
     """However little is read at a time, each message comes once."""
-    rig.fill(60, messages=5)
-    rig.step()
-    rig.crash()
-    parts = plan_spool(rig.layout).parts
+    spool.fill(60, messages=5)
+    spool.step()
+    spool.crash()
+    parts = plan_spool(spool.layout).parts
     for size in (64, 1000, 1 << 20):
         read = [
             n
@@ -149,27 +149,29 @@ def test_backlog_is_what_no_mark_resolves() -> None:
     assert _pending([(0, 10)], 10, np.empty(0, np.int64)) == []
 
 
-def test_outcomes_come_from_the_marks(rig: Rig) -> None:
+def test_outcomes_come_from_the_marks(spool: SpoolFixture) -> None:
     """The low watermark and the discards of the marks are the daemon's; without marks there are none."""
-    rig.fill(4)
-    rig.step()
-    rig.crash()
-    plan = plan_spool(rig.layout)
+    spool.fill(4)
+    spool.step()
+    spool.crash()
+    plan = plan_spool(spool.layout)
     assert read_outcomes(plan).discarded.tolist() == []
-    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    marks = Marks(spool.layout.delivery, SegmentList(spool.layout))
     marks.commit(Changes(low_watermark=7, discarded=[Discard(np.array([2]), 15, b"t0", 1)]))
     marks.close()
     outcomes = read_outcomes(plan)
     assert (outcomes.discarded.tolist(), outcomes.backlog) == ([2], [(7, 12)])
 
 
-def test_names_are_listed_for_the_piece_that_has_them(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_listed_for_the_piece_that_has_them(
+    spool: SpoolFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many topics a segment has, a piece's column costs the names in it, and has each right."""
     sent = [b"t-%d" % n for n in range(300)]
     for at in range(0, 300, 10):
-        rig.append([encode(name, b"v") for name in sent[at : at + 10]])
-    rig.step()
-    rig.crash()
+        spool.append([encode(name, b"v") for name in sent[at : at + 10]])
+    spool.step()
+    spool.crash()
     listed, of = list[int](), Names.of
 
     def counted(names: Names, numbers: npt.NDArray[np.int64]) -> list[bytes]:
@@ -179,7 +181,7 @@ def test_names_are_listed_for_the_piece_that_has_them(rig: Rig, monkeypatch: pyt
     monkeypatch.setattr(Names, "of", counted)
     monkeypatch.setattr(Names, "__iter__", lambda _: pytest.fail("all names were listed"))
     found, pieces = list[str](), 0
-    for part in plan_spool(rig.layout).parts:
+    for part in plan_spool(spool.layout).parts:
         for piece in SegmentReading(part, chunk_bytes=1024).pieces():
             found += COLUMNS["topic"](piece, part).to_pylist()
             pieces += 1

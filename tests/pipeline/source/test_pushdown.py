@@ -12,7 +12,7 @@ from pipeline.source.pushdown import Bounds, choose, may_hold, sequences
 from pipeline.source.segments import Part, SegmentReading
 from spool.format.frame import POSITION
 from spool.format.wire import encode
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import pack_file
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -84,17 +84,17 @@ SIZE = 100_000
 
 
 @pytest.fixture
-def large(tmp_path: object) -> Rig:
+def large(tmp_path: object) -> SpoolFixture:
     """A spool of a sealed segment of 1 MiB and a live one."""
-    rig = Rig(tmp_path, segment_bytes=MEBIBYTE, max_bytes=8 * MEBIBYTE)  # type: ignore[arg-type]
+    spool = SpoolFixture(tmp_path, segment_bytes=MEBIBYTE, max_bytes=8 * MEBIBYTE)  # type: ignore[arg-type]
     for number in range(1200):
-        rig.append([encode(b"t", b"%d" % number + b"v" * 1000)])
+        spool.append([encode(b"t", b"%d" % number + b"v" * 1000)])
         if number % 50 == 0:
-            rig.step()  # an entry of the index each
-    rig.step()
-    rig.crash()
-    assert len(rig.layout.list_segments()) == 2
-    return rig
+            spool.step()  # an entry of the index each
+    spool.step()
+    spool.crash()
+    assert len(spool.layout.list_segments()) == 2
+    return spool
 
 
 def read(parts: list[Part]) -> tuple[list[int], list[tuple[int, int]]]:
@@ -108,7 +108,7 @@ def read(parts: list[Part]) -> tuple[list[int], list[tuple[int, int]]]:
     return found, damaged
 
 
-def test_ranges_are_the_segment(large: Rig) -> None:
+def test_ranges_are_the_segment(large: SpoolFixture) -> None:
     """Each message is in one range, those of the live segment too; a packed segment is one."""
     parts = choose(plan_spool(large.layout), part_bytes=SIZE)
     assert read(parts) == (list(range(1200)), [])
@@ -120,7 +120,7 @@ def test_ranges_are_the_segment(large: Rig) -> None:
     assert read(parts) == (list(range(1200)), [])
 
 
-def test_damage_at_the_edge_of_a_range(large: Rig) -> None:
+def test_damage_at_the_edge_of_a_range(large: SpoolFixture) -> None:
     """The ranges find the same messages and the same bytes as the whole does, wherever damage is."""
     plan = plan_spool(large.layout)
     edge = choose(plan, part_bytes=SIZE)[1].start
@@ -145,7 +145,7 @@ def test_damage_at_the_edge_of_a_range(large: Rig) -> None:
         large.layout.segment(0).write_bytes(data)
 
 
-def test_a_sequence_is_sought(large: Rig) -> None:
+def test_a_sequence_is_sought(large: SpoolFixture) -> None:
     """In a segment only the frames are read between whose marks the asked sequence numbers are."""
     plan = plan_spool(large.layout)
     for first, last in ((0, 0), (500, 510), (920, 930), (1199, 1199), (70, 900)):

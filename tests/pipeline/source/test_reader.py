@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline.spark_release import READ_LIMITS, has
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tools.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ def test_a_batch_is_as_large_as_a_cache(tmp_path: Path) -> None:
     from pipeline.source.reader import BATCH_BYTES, PERMISSIVE, read_part
     from pipeline.source.schema import SCHEMA
 
-    rig = Rig(tmp_path, segment_bytes=8 << 20, max_bytes=64 << 20)
-    rig.fill(1000, messages=10)
-    rig.step()
+    spool = SpoolFixture(tmp_path, segment_bytes=8 << 20, max_bytes=64 << 20)
+    spool.fill(1000, messages=10)
+    spool.step()
     batches = [
-        batch for part in plan_spool(rig.layout).parts for batch in read_part(part, SCHEMA, PERMISSIVE)
+        batch for part in plan_spool(spool.layout).parts for batch in read_part(part, SCHEMA, PERMISSIVE)
     ]
     assert len(batches) > 1
     assert all(0.9 * BATCH_BYTES < batch.nbytes < 1.1 * BATCH_BYTES for batch in batches[:-1])
@@ -51,11 +51,11 @@ def test_large_messages_go_several_to_a_batch(tmp_path: Path) -> None:
     from pipeline.source.reader import BATCH_BYTES, PERMISSIVE, read_part
     from pipeline.source.schema import SCHEMA
 
-    rig = Rig(tmp_path, segment_bytes=32 << 20, max_bytes=128 << 20)
+    spool = SpoolFixture(tmp_path, segment_bytes=32 << 20, max_bytes=128 << 20)
     for _ in range(10):
-        rig.fill(1, messages=1, value=b"v" * 2 * BATCH_BYTES)
-    rig.step()
-    (part,) = plan_spool(rig.layout).parts
+        spool.fill(1, messages=1, value=b"v" * 2 * BATCH_BYTES)
+    spool.step()
+    (part,) = plan_spool(spool.layout).parts
     batches = list(read_part(part, SCHEMA, PERMISSIVE))
     assert [value for batch in batches for value in batch["sequence"].to_pylist()] == list(range(10))
     assert max(batch.num_rows for batch in batches) <= 8
@@ -95,45 +95,47 @@ def batches(target: Path) -> int:
 
 
 @pytest.mark.oldest_spark
-def test_available_now_goes_on_where_it_stopped(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+def test_available_now_goes_on_where_it_stopped(
+    spark: SparkSession, spool: SpoolFixture, tmp_path: Path
+) -> None:
     """A query that wants what is there ends, in several batches if limited; the next one goes on."""
     target = tmp_path / "out"
     for total in (240, 240, 300):
-        more = total - rig.synced
-        rig.fill(more // 3)
-        rig.step()
-        start(spark, rig.layout.directory, target, now=True).awaitTermination()  # type: ignore[attr-defined]
+        more = total - spool.synced
+        spool.fill(more // 3)
+        spool.step()
+        start(spark, spool.layout.directory, target, now=True).awaitTermination()  # type: ignore[attr-defined]
         assert written(spark, target) == list(range(total))
     # Without a limit the query in the middle had nothing to do.
     assert batches(target) > 3 if LIMIT else batches(target) == 2
 
 
 @pytest.mark.oldest_spark
-def test_retention_ahead_ends_the_stream(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+def test_retention_ahead_ends_the_stream(spark: SparkSession, spool: SpoolFixture, tmp_path: Path) -> None:
     """A stream that lost messages says so in one sentence, and goes on with failOnDataLoss = false."""
     target = tmp_path / "out"
-    rig.fill(3)
-    rig.step()
-    start(spark, rig.layout.directory, target, now=True).awaitTermination()  # type: ignore[attr-defined]
-    rig.fill(100)
-    rig.step()
-    rig.layout.segment(*rig.layout.list_segments()[0]).unlink()
-    first = rig.layout.list_segments()[0][0]
-    query = start(spark, rig.layout.directory, target, now=True)
+    spool.fill(3)
+    spool.step()
+    start(spark, spool.layout.directory, target, now=True).awaitTermination()  # type: ignore[attr-defined]
+    spool.fill(100)
+    spool.step()
+    spool.layout.segment(*spool.layout.list_segments()[0]).unlink()
+    first = spool.layout.list_segments()[0][0]
+    query = start(spark, spool.layout.directory, target, now=True)
     with pytest.raises(Exception, match=f"{first - 9} messages from 9 on were removed"):
         query.awaitTermination()  # type: ignore[attr-defined]
-    start(spark, rig.layout.directory, target, now=True, failOnDataLoss="false").awaitTermination()  # type: ignore[attr-defined]
+    start(spark, spool.layout.directory, target, now=True, failOnDataLoss="false").awaitTermination()  # type: ignore[attr-defined]
     assert written(spark, target) == [*range(9), *range(first, 309)]
 
 
 @pytest.mark.long
 @pytest.mark.crash
-def test_killed_and_started_again(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+def test_killed_and_started_again(spark: SparkSession, spool: SpoolFixture, tmp_path: Path) -> None:
     """A driver that is killed between batches leaves a checkpoint from which each message comes once."""
     target = tmp_path / "out"
-    rig.fill(400, messages=5)
-    rig.step()
-    command = [sys.executable, "-c", QUERY, str(rig.layout.directory), str(target)]
+    spool.fill(400, messages=5)
+    spool.step()
+    command = [sys.executable, "-c", QUERY, str(spool.layout.directory), str(target)]
     with (tmp_path / "said").open("w") as said:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
@@ -144,7 +146,7 @@ def test_killed_and_started_again(spark: SparkSession, rig: Rig, tmp_path: Path)
             os.killpg(process.pid, signal.SIGKILL)  # the JVM, too
             process.wait()
     assert 0 < len(written(spark, target)) < 2000
-    rig.fill(3)
-    rig.step()
-    start(spark, rig.layout.directory, target, now=True).awaitTermination()  # type: ignore[attr-defined]
+    spool.fill(3)
+    spool.step()
+    start(spark, spool.layout.directory, target, now=True).awaitTermination()  # type: ignore[attr-defined]
     assert written(spark, target) == list(range(2009))

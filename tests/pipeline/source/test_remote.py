@@ -16,7 +16,7 @@ from pipeline.source.remote import Remote, mirror, shown
 from pipeline.source.segments import SegmentReading
 from spool.errors import NoSpool
 from tests.pipeline.object_store import object_store
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import pack_file, shorten
 
 if TYPE_CHECKING:
@@ -26,22 +26,22 @@ LARGE = 1 << 20
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> dict[str, Rig]:
+def fleet(tmp_path: Path) -> dict[str, SpoolFixture]:
     """Spools of two hosts in a bucket, one of them packed in part; beside them a folder that is none."""
-    rigs = {}
+    spools = {}
     for host in ("web 1", "web2"):
         place = tmp_path / "bucket" / "fleet" / host
         place.mkdir(parents=True)
-        rigs[host] = Rig(place)
-        rigs[host].fill(60)
-        rigs[host].step()
-    for pair in rigs["web2"].layout.list_segments()[:2]:
-        pack_file(rigs["web2"].layout.segment(*pair))
-    rigs["web 1"].crash()
-    rigs["web2"].crash()
+        spools[host] = SpoolFixture(place)
+        spools[host].fill(60)
+        spools[host].step()
+    for pair in spools["web2"].layout.list_segments()[:2]:
+        pack_file(spools["web2"].layout.segment(*pair))
+    spools["web 1"].crash()
+    spools["web2"].crash()
     (tmp_path / "bucket/fleet/other").mkdir()
     (tmp_path / "bucket/fleet/other/file").write_text("x")
-    return rigs
+    return spools
 
 
 def read(address: str) -> dict[str, list[int]]:
@@ -54,9 +54,9 @@ def read(address: str) -> dict[str, list[int]]:
     return found
 
 
-def test_a_fleet_in_an_object_store(fleet: dict[str, Rig], tmp_path: Path) -> None:
+def test_a_fleet_in_an_object_store(fleet: dict[str, SpoolFixture], tmp_path: Path) -> None:
     """Globs and plain addresses give the messages of the spools there, packed segments too."""
-    every = {rig.identity.spool.hex(): list(range(180)) for rig in fleet.values()}
+    every = {spool.identity.spool.hex(): list(range(180)) for spool in fleet.values()}
     with object_store(tmp_path) as (query, _):
         assert read(f"s3://me:secret@bucket/fleet/*/spool?{query}") == every
         one = fleet["web 1"].identity.spool.hex()
@@ -72,50 +72,50 @@ def test_a_footer_that_is_not_the_segments_own(tmp_path: Path) -> None:
     """The whole segment is brought, and read to its end."""
     place = tmp_path / "bucket/host"
     place.mkdir(parents=True)
-    rig = Rig(place)
-    rig.fill(60)
-    rig.stop()
-    last = rig.layout.segment(*rig.layout.list_segments()[-1])
-    shorten(last, rig.segments()[-1].frames[1].offset)
+    spool = SpoolFixture(place)
+    spool.fill(60)
+    spool.stop()
+    last = spool.layout.segment(*spool.layout.list_segments()[-1])
+    shorten(last, spool.segments()[-1].frames[1].offset)
     with object_store(tmp_path) as (query, _):
         assert read(f"s3://me:secret@bucket/host/spool?{query}") == {
-            rig.identity.spool.hex(): list(range(180))
+            spool.identity.spool.hex(): list(range(180))
         }
 
 
-def test_the_host_of_a_collected_spool(fleet: dict[str, Rig], tmp_path: Path) -> None:
+def test_the_host_of_a_collected_spool(fleet: dict[str, SpoolFixture], tmp_path: Path) -> None:
     """It is the host in the copied `identity`, not that of the reader; without that file it is unknown."""
-    for name, rig in fleet.items():
-        uuid, _, _ = rig.layout.identity.read_text().partition("\n")
-        rig.layout.identity.write_text(f"{uuid}\nhost {name}\nin use\n")
+    for name, spool in fleet.items():
+        uuid, _, _ = spool.layout.identity.read_text().partition("\n")
+        spool.layout.identity.write_text(f"{uuid}\nhost {name}\nin use\n")
     with object_store(tmp_path) as (query, _):
         for expected in (list(fleet), [None, None]):
             plans = plan_spools([f"s3://me:secret@bucket/fleet/*/spool?{query}"])
             assert [part.host for plan in plans for part in plan.parts[:1]] == expected
-            for rig in fleet.values():
-                rig.layout.identity.unlink(missing_ok=True)
+            for spool in fleet.values():
+                spool.layout.identity.unlink(missing_ok=True)
 
 
-def test_a_local_address_is_a_path(rig: Rig) -> None:
+def test_a_local_address_is_a_path(spool: SpoolFixture) -> None:
     """`file:` addresses are read like paths, up to the watermark of the index."""
-    rig.fill(3)
-    rig.step()
-    rig.fill(1)
-    rig.crash()
-    assert read(f"file://{rig.layout.directory}") == {rig.identity.spool.hex(): list(range(9))}
+    spool.fill(3)
+    spool.step()
+    spool.fill(1)
+    spool.crash()
+    assert read(f"file://{spool.layout.directory}") == {spool.identity.spool.hex(): list(range(9))}
 
 
 def test_only_what_is_needed_is_brought(tmp_path: Path) -> None:
     """A plan asks for the ends of sealed segments, and a part for its own frames."""
     place = tmp_path / "bucket" / "host"
     place.mkdir(parents=True)
-    rig = Rig(place, segment_bytes=LARGE, max_bytes=16 * LARGE)
-    rig.fill(2400, messages=1, value=b"v" * 1000)
-    rig.stop()
-    sizes = {path.name: path.stat().st_size for path in rig.layout.segments.iterdir()}
+    spool = SpoolFixture(place, segment_bytes=LARGE, max_bytes=16 * LARGE)
+    spool.fill(2400, messages=1, value=b"v" * 1000)
+    spool.stop()
+    sizes = {path.name: path.stat().st_size for path in spool.layout.segments.iterdir()}
     with object_store(tmp_path) as (query, requests):
         (plan,) = plan_spools([f"s3://me:secret@bucket/host/spool?{query}"])
-        ends = len(sizes) * (2 << 16) + rig.layout.identity.stat().st_size
+        ends = len(sizes) * (2 << 16) + spool.layout.identity.stat().st_size
         assert brought(requests) <= ends
         requests.clear()
         (part,) = choose(plan, [f.EqualTo(("sequence",), 1500)])
@@ -130,19 +130,19 @@ def brought(requests: list[tuple[str, str]]) -> int:
     return sum(int(last) - int(first) + 1 for first, last in ranges)
 
 
-def test_any_filesystem_of_pyarrow(rig: Rig, tmp_path: Path) -> None:
+def test_any_filesystem_of_pyarrow(spool: SpoolFixture, tmp_path: Path) -> None:
     """A spool mirrored in another filesystem is planned as the spool itself."""
-    rig.fill(60)
-    rig.stop()
+    spool.fill(60)
+    spool.stop()
     files = fs._MockFileSystem()
     files.create_dir("a/segments", recursive=True)
-    for path in rig.layout.segments.iterdir():
+    for path in spool.layout.segments.iterdir():
         with files.open_output_stream(f"a/segments/{path.name}") as copy:
             copy.write(path.read_bytes())
     mirror(Remote("mock://a", files, "a"), tmp_path / "copy")
-    sub = fs.SubTreeFileSystem(str(rig.layout.directory.parent), fs.LocalFileSystem())
+    sub = fs.SubTreeFileSystem(str(spool.layout.directory.parent), fs.LocalFileSystem())
     mirror(Remote("sub://", sub, "spool"), tmp_path / "other")
-    (local,) = plan_spools([str(rig.layout.directory)])
+    (local,) = plan_spools([str(spool.layout.directory)])
     for name in ("copy", "other"):
         (plan,) = plan_spools([str(tmp_path / name)])
         assert (plan.stored, plan.runs, plan.topics()) == (local.stored, local.runs, local.topics())
@@ -156,18 +156,18 @@ def test_passwords_are_not_shown() -> None:
 
 @pytest.mark.oldest_spark
 @pytest.mark.spark
-def test_spark_reads_an_address(spark: SparkSession, fleet: dict[str, Rig], tmp_path: Path) -> None:
+def test_spark_reads_an_address(spark: SparkSession, fleet: dict[str, SpoolFixture], tmp_path: Path) -> None:
     """`load` takes an address, and executors find the segments there; the marks are not known."""
     with object_store(tmp_path) as (query, _):
         frame = spark.read.format("bruce").load(f"s3://me:secret@bucket/fleet/*/spool?{query}")
         rows = frame.groupBy("spool", "delivered").count().collect()
     assert {(row.spool, row.delivered, row["count"]) for row in rows} == {
-        (rig.identity.spool.hex(), None, 180) for rig in fleet.values()
+        (spool.identity.spool.hex(), None, 180) for spool in fleet.values()
     }
 
 
 @pytest.mark.spark
-def test_an_archive_of_addresses(spark: SparkSession, fleet: dict[str, Rig], tmp_path: Path) -> None:
+def test_an_archive_of_addresses(spark: SparkSession, fleet: dict[str, SpoolFixture], tmp_path: Path) -> None:
     """`archive` takes addresses, too, and knows the next time what it has of them."""
     from pipeline.archive import run_archive
 

@@ -21,7 +21,7 @@ from spool.index.segment_list import SegmentList
 from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
 from spool.native.digest import CHUNK_BYTES
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import pack_file
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def sequences(frame: DataFrame) -> list[int]:
 
 
 @pytest.mark.oldest_spark
-def test_rows_are_the_messages(spark: SparkSession, rig: Rig) -> None:
+def test_rows_are_the_messages(spark: SparkSession, spool: SpoolFixture) -> None:
     """Each row is one message as it was sent, whatever its key, timestamp and kind."""
     sent: list[dict[str, Any]] = [
         {"value": b"one", "key": b"k", "timestamp": 1_700_000_000_123},
@@ -52,15 +52,15 @@ def test_rows_are_the_messages(spark: SparkSession, rig: Rig) -> None:
         {"value": b"four", "timestamp": SMALLEST, "partition_key": 0},
     ]
     received = 1_800_000_000_000_000_000
-    rig.append(
+    spool.append(
         [encode(b"topic", **message) for message in sent], sender=(4_294_967_295, 77), received_ns=received
     )
-    rig.step()
-    rows = load(spark, rig.options.directory).orderBy("sequence").collect()
+    spool.step()
+    rows = load(spark, spool.options.directory).orderBy("sequence").collect()
     assert [row.asDict() for row in rows] == [
         {
             "host": socket.gethostname(),
-            "spool": rig.identity.spool.hex(),
+            "spool": spool.identity.spool.hex(),
             "segment": 1,
             "frame_offset": 384,
             "sequence": number,
@@ -93,46 +93,48 @@ def test_rows_are_the_messages(spark: SparkSession, rig: Rig) -> None:
     ]
 
 
-def test_every_segment_is_read_once(spark: SparkSession, rig: Rig) -> None:
+def test_every_segment_is_read_once(spark: SparkSession, spool: SpoolFixture) -> None:
     """Sealed segments and the live one together hold each message once; one segment is one partition."""
-    sent = rig.fill(60, messages=5)
-    rig.step()
-    frame = load(spark, rig.options.directory)
+    sent = spool.fill(60, messages=5)
+    spool.step()
+    frame = load(spark, spool.options.directory)
     rows = frame.select("sequence", "value").orderBy("sequence").collect()
     assert [row.sequence for row in rows] == list(range(300))
     assert all(bytes(row.value) in datagram for row, datagram in zip(rows, sent, strict=True))
-    assert frame.rdd.getNumPartitions() == len(rig.layout.list_segments()) > 3
+    assert frame.rdd.getNumPartitions() == len(spool.layout.list_segments()) > 3
 
 
 @pytest.mark.oldest_spark
-def test_live_segment_ends_at_the_watermark(spark: SparkSession, rig: Rig) -> None:
+def test_live_segment_ends_at_the_watermark(spark: SparkSession, spool: SpoolFixture) -> None:
     """Messages written and not yet committed are not read; after the next commit they are."""
-    rig.fill(3)
-    rig.step()
-    rig.append([encode(b"t", b"later")])
-    assert sequences(load(spark, rig.options.directory)) == list(range(9))
-    rig.step()
-    assert sequences(load(spark, rig.options.directory)) == list(range(10))
+    spool.fill(3)
+    spool.step()
+    spool.append([encode(b"t", b"later")])
+    assert sequences(load(spark, spool.options.directory)) == list(range(9))
+    spool.step()
+    assert sequences(load(spark, spool.options.directory)) == list(range(10))
 
 
-def test_without_an_index_good_frames_count(spark: SparkSession, rig: Rig) -> None:
+def test_without_an_index_good_frames_count(spark: SparkSession, spool: SpoolFixture) -> None:
     """In a copy that lacks the index every good frame is read, also those of a segment without a name."""
-    rig.fill(3)
-    rig.crash()
-    for path in rig.layout.index.iterdir():
+    spool.fill(3)
+    spool.crash()
+    for path in spool.layout.index.iterdir():
         path.unlink()
-    assert not rig.layout.list_segments()
-    assert sequences(load(spark, rig.options.directory)) == list(range(9))
+    assert not spool.layout.list_segments()
+    assert sequences(load(spark, spool.options.directory)) == list(range(9))
 
 
 @pytest.mark.oldest_spark
-def test_globs_and_lists(spark: SparkSession, rig: Rig, second_rig: Rig, tmp_path: Path) -> None:
+def test_globs_and_lists(
+    spark: SparkSession, spool: SpoolFixture, second_spool: SpoolFixture, tmp_path: Path
+) -> None:
     """A glob or a list of directories gives several spools, one that is named twice only once."""
-    rig.fill(2)
-    second_rig.fill(1)
-    rig.step()
-    second_rig.step()
-    both = {rig.identity.spool.hex(): 6, second_rig.identity.spool.hex(): 3}
+    spool.fill(2)
+    second_spool.fill(1)
+    spool.step()
+    second_spool.step()
+    both = {spool.identity.spool.hex(): 6, second_spool.identity.spool.hex(): 3}
     listed = load(spark, tmp_path / "spool", tmp_path / "second" / "spool", tmp_path / "spool")
     globbed = load(spark, tmp_path / "sec*" / "*", tmp_path / "s[p]ool", host="web")
     for frame in (listed, globbed):
@@ -141,67 +143,67 @@ def test_globs_and_lists(spark: SparkSession, rig: Rig, second_rig: Rig, tmp_pat
 
 
 @pytest.mark.oldest_spark
-def test_damaged_frames_are_what_the_mode_says(spark: SparkSession, rig: Rig) -> None:
+def test_damaged_frames_are_what_the_mode_says(spark: SparkSession, spool: SpoolFixture) -> None:
     """A flipped bit costs the messages of its frame and no others; what is said of it is the mode's.
 
     permissive: one row with its place and size, where the schema can tell it from a message; dropmalformed:
     nothing; failfast: an error that names segment and offset.
     """
-    rig.fill(1)
-    start = int(rig.writer.tail[POSITION])
-    rig.fill(1)
-    end = int(rig.writer.tail[POSITION])
-    rig.fill(1)
-    rig.step()
-    flip(rig.last_path(), start + 100)
-    rows = load(spark, rig.options.directory).orderBy("frame_offset", "sequence").collect()
+    spool.fill(1)
+    start = int(spool.writer.tail[POSITION])
+    spool.fill(1)
+    end = int(spool.writer.tail[POSITION])
+    spool.fill(1)
+    spool.step()
+    flip(spool.last_path(), start + 100)
+    rows = load(spark, spool.options.directory).orderBy("frame_offset", "sequence").collect()
     assert [row.sequence for row in rows] == [0, 1, 2, None, 6, 7, 8]
     assert [row.damaged for row in rows] == [False] * 3 + [True] + [False] * 3
     told = {name: value for name, value in rows[3].asDict().items() if value is not None}
     place = {"segment": 1, "frame_offset": start, "damaged_bytes": end - start}
-    where = {"spool": rig.identity.spool.hex(), "host": socket.gethostname()}
+    where = {"spool": spool.identity.spool.hex(), "host": socket.gethostname()}
     assert told == {"damaged": True, **where, **place}
-    assert sequences(load(spark, rig.options.directory, mode="DROPMALFORMED")) == [0, 1, 2, 6, 7, 8]
-    fewer = spark.read.format("bruce").schema("sequence long").load(str(rig.options.directory))
+    assert sequences(load(spark, spool.options.directory, mode="DROPMALFORMED")) == [0, 1, 2, 6, 7, 8]
+    fewer = spark.read.format("bruce").schema("sequence long").load(str(spool.options.directory))
     assert sequences(fewer) == [0, 1, 2, 6, 7, 8]
     sentence = rf"segment 1 of \S+/spool is damaged: {end - start} bytes at offset {start} hold no good frame"
     with pytest.raises(Exception, match=sentence):
-        load(spark, rig.options.directory, mode="failfast").collect()
+        load(spark, spool.options.directory, mode="failfast").collect()
     with pytest.raises(Exception, match="mode = 'strict' is none of permissive, dropmalformed, failfast"):
-        load(spark, rig.options.directory, mode="strict").collect()
+        load(spark, spool.options.directory, mode="strict").collect()
 
 
-def test_a_damaged_header_is_what_the_mode_says(spark: SparkSession, rig: Rig) -> None:
+def test_a_damaged_header_is_what_the_mode_says(spark: SparkSession, spool: SpoolFixture) -> None:
     """permissive: one row of all its bytes; dropmalformed: nothing; failfast: an error that names the file.
 
     Any segment counts, packed or not, and when there is no other; messages of others are read.
     """
-    rig.fill(120)
-    rig.step()
-    rig.crash()
-    names = rig.layout.list_segments()
+    spool.fill(120)
+    spool.step()
+    spool.crash()
+    names = spool.layout.list_segments()
     bounds = [first for first, _ in names] + [360]
     hurt = (0, 2, len(names) - 1)
-    pack_file(rig.layout.segment(*names[2]))
+    pack_file(spool.layout.segment(*names[2]))
     for at in hurt:
-        flip(rig.layout.segment(*names[at]), 200 if at != 2 else 64 + 200)
+        flip(spool.layout.segment(*names[at]), 200 if at != 2 else 64 + 200)
     left = [n for at in range(len(names)) if at not in hurt for n in range(*bounds[at : at + 2])]
-    rows = load(spark, rig.options.directory).where("damaged").orderBy("segment").collect()
+    rows = load(spark, spool.options.directory).where("damaged").orderBy("segment").collect()
     assert [(row.spool, row.segment, row.frame_offset, row.damaged_bytes, row.sequence) for row in rows] == [
-        (rig.identity.spool.hex(), at + 1, 0, rig.layout.segment(*names[at]).stat().st_size, None)
+        (spool.identity.spool.hex(), at + 1, 0, spool.layout.segment(*names[at]).stat().st_size, None)
         for at in hurt
     ]
-    assert sequences(load(spark, rig.options.directory, mode="dropmalformed")) == left
-    fewer = spark.read.format("bruce").schema("sequence long").load(str(rig.options.directory))
+    assert sequences(load(spark, spool.options.directory, mode="dropmalformed")) == left
+    fewer = spark.read.format("bruce").schema("sequence long").load(str(spool.options.directory))
     assert sequences(fewer) == left
     sentence = r"\S+/spool/segments/\d{20}\.seg has a damaged header, and nothing of it can be read"
     with pytest.raises(Exception, match=sentence):
-        load(spark, rig.options.directory, mode="failfast").collect()
+        load(spark, spool.options.directory, mode="failfast").collect()
     for at, pair in enumerate(names):
         if at not in hurt:
-            rig.layout.segment(*pair).unlink()
-    rows = load(spark, rig.options.directory).collect()
-    assert [(row.spool, row.damaged) for row in rows] == [(rig.identity.spool.hex(), True)] * 3
+            spool.layout.segment(*pair).unlink()
+    rows = load(spark, spool.options.directory).collect()
+    assert [(row.spool, row.damaged) for row in rows] == [(spool.identity.spool.hex(), True)] * 3
 
 
 def flip(path: Path, offset: int) -> None:
@@ -213,23 +215,23 @@ def flip(path: Path, offset: int) -> None:
         file.write(bytes([byte[0] ^ 1]))
 
 
-def test_segments_that_cannot_match_are_not_opened(spark: SparkSession, rig: Rig) -> None:
+def test_segments_that_cannot_match_are_not_opened(spark: SparkSession, spool: SpoolFixture) -> None:
     """Filters on topic, sequence and times spare segments: these could not be read without an error."""
     hour = 3600 * 10**9
     for day in range(5):
         message = encode(b"t%d" % day, b"v" * 1500, timestamp=day * 86_400_000)
         for _ in range(4):
-            rig.append([message], received_ns=day * 24 * hour)
-    rig.step()
-    kept = rig.layout.list_segments()
+            spool.append([message], received_ns=day * 24 * hour)
+    spool.step()
+    kept = spool.layout.list_segments()
     assert [first for first, _ in kept] == [0, 4, 8, 12, 16]
     for pair in (kept[0], kept[1], kept[3]):
-        path = rig.layout.segment(*pair)
+        path = spool.layout.segment(*pair)
         for offset in range(400, path.stat().st_size - 2048, 512):
             flip(path, offset)
 
     def chosen(condition: str) -> DataFrame:
-        return load(spark, rig.options.directory, mode="failfast", pushFilters="true").where(condition)
+        return load(spark, spool.options.directory, mode="failfast", pushFilters="true").where(condition)
 
     for condition in (
         "topic = 't2'",
@@ -247,65 +249,65 @@ def test_segments_that_cannot_match_are_not_opened(spark: SparkSession, rig: Rig
 
 
 @pytest.mark.oldest_spark
-def test_filters_give_the_same_rows_pushed_or_not(spark: SparkSession, rig: Rig) -> None:
+def test_filters_give_the_same_rows_pushed_or_not(spark: SparkSession, spool: SpoolFixture) -> None:
     """If PySpark hands on no filters Spark filters itself; `pushFilters` changes no result."""
-    rig.fill(60)
-    rig.step()
-    pushed = load(spark, rig.options.directory, pushFilters="true")
+    spool.fill(60)
+    spool.step()
+    pushed = load(spark, spool.options.directory, pushFilters="true")
     condition = "topic = 't0' and sequence >= 100"
     found = sequences(pushed.where(condition))
-    assert found == sequences(load(spark, rig.options.directory).where(condition))
+    assert found == sequences(load(spark, spool.options.directory).where(condition))
     assert found
     assert found[0] >= 100
 
 
 @pytest.mark.oldest_spark
-def test_what_lies_before_a_number_is_not_opened(spark: SparkSession, rig: Rig) -> None:
+def test_what_lies_before_a_number_is_not_opened(spark: SparkSession, spool: SpoolFixture) -> None:
     """`fromSequence` spares segments without any filter: these could not be read without an error."""
-    rig.fill(60)
-    rig.step()
-    firsts = [first for first, _ in rig.layout.list_segments()]
-    flip(rig.layout.segment(*rig.layout.list_segments()[0]), 400)
+    spool.fill(60)
+    spool.step()
+    firsts = [first for first, _ in spool.layout.list_segments()]
+    flip(spool.layout.segment(*spool.layout.list_segments()[0]), 400)
     options = {"mode": "failfast", "fromSequence": str(firsts[2])}
-    assert sequences(load(spark, rig.options.directory, **options)) == list(range(firsts[2], 180))
+    assert sequences(load(spark, spool.options.directory, **options)) == list(range(firsts[2], 180))
     with pytest.raises(Exception, match="is damaged"):
-        load(spark, rig.options.directory, mode="failfast").collect()
+        load(spark, spool.options.directory, mode="failfast").collect()
     with pytest.raises(Exception, match="fromSequence = 'x' is no number"):
-        load(spark, rig.options.directory, fromSequence="x").collect()
+        load(spark, spool.options.directory, fromSequence="x").collect()
 
 
-def test_a_frame_may_be_used_again(spark: SparkSession, rig: Rig) -> None:
+def test_a_frame_may_be_used_again(spark: SparkSession, spool: SpoolFixture) -> None:
     """One use of a DataFrame takes nothing from another, one after the other or in one query."""
-    rig.fill(60)
-    rig.step()
-    frame = load(spark, rig.options.directory)
+    spool.fill(60)
+    spool.step()
+    frame = load(spark, spool.options.directory)
     assert sequences(frame.where("sequence = 5")) == [5]
     assert sequences(frame) == list(range(180))
     first, last = frame.where("sequence = 5"), frame.where("sequence >= 178")
     assert sequences(last.union(first)) == [5, 178, 179]
 
 
-def test_without_push_down_the_setting_is_named(spark: SparkSession, rig: Rig) -> None:
+def test_without_push_down_the_setting_is_named(spark: SparkSession, spool: SpoolFixture) -> None:
     """In a session that does not let filters through, the error names the setting that does."""
-    rig.fill(1)
-    rig.step()
+    spool.fill(1)
+    spool.step()
     setting = "spark.sql.python.filterPushdown.enabled"
     spark.conf.set(setting, "false")
     try:
         with pytest.raises(Exception, match=rf"'{setting}' is false\. Set it to true"):
-            load(spark, rig.options.directory, pushFilters="true").where("topic = 't0'").collect()
-        assert load(spark, rig.options.directory).where("topic = 't0'").count() == 2
+            load(spark, spool.options.directory, pushFilters="true").where("topic = 't0'").collect()
+        assert load(spark, spool.options.directory).where("topic = 't0'").count() == 2
     finally:
         spark.conf.set(setting, "true")
 
 
 @pytest.mark.oldest_spark
-def test_delivered_is_what_the_marks_say(spark: SparkSession, rig: Rig) -> None:
+def test_delivered_is_what_the_marks_say(spark: SparkSession, spool: SpoolFixture) -> None:
     """True of what is resolved and was not discarded, false of the others, null without marks."""
-    rig.fill(60)
-    rig.step()
-    assert load(spark, rig.options.directory).where("delivered is null").count() == 180
-    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    spool.fill(60)
+    spool.step()
+    assert load(spark, spool.options.directory).where("delivered is null").count() == 180
+    marks = Marks(spool.layout.delivery, SegmentList(spool.layout))
     info = marks.segment_list.segments[2]
     bitmap = np.zeros(CHUNK_BYTES, np.uint8)
     bitmap[0] = 0b1000_0010
@@ -317,26 +319,26 @@ def test_delivered_is_what_the_marks_say(spark: SparkSession, rig: Rig) -> None:
         )
     )
     marks.close()
-    rows = load(spark, rig.options.directory).where("delivered").select("sequence").collect()
+    rows = load(spark, spool.options.directory).where("delivered").select("sequence").collect()
     expected = {*range(info.first_sequence - 3)} - {7} | {info.first_sequence + 1, info.first_sequence + 7}
     assert {row.sequence for row in rows} == expected
-    assert load(spark, rig.options.directory).where("not delivered").count() == 180 - len(expected)
+    assert load(spark, spool.options.directory).where("not delivered").count() == 180 - len(expected)
 
 
-def test_fewer_columns(spark: SparkSession, rig: Rig) -> None:
+def test_fewer_columns(spark: SparkSession, spool: SpoolFixture) -> None:
     """A schema that names some columns gets those; for an unknown one the error lists the columns."""
-    rig.fill(1)
-    rig.step()
+    spool.fill(1)
+    spool.step()
     reader = spark.read.format("bruce")
-    rows = reader.schema("topic string, sequence long").load(str(rig.options.directory)).collect()
+    rows = reader.schema("topic string, sequence long").load(str(spool.options.directory)).collect()
     assert sorted(map(tuple, rows)) == [("t0", 0), ("t0", 2), ("t1", 1)]
     with pytest.raises(Exception, match="there is no column 'wrong'; the columns are host, spool"):
-        reader.schema("wrong string").load(str(rig.options.directory)).collect()
+        reader.schema("wrong string").load(str(spool.options.directory)).collect()
 
 
-def test_nothing_to_read(spark: SparkSession, rig: Rig, tmp_path: Path) -> None:
+def test_nothing_to_read(spark: SparkSession, spool: SpoolFixture, tmp_path: Path) -> None:
     """A spool without a message has no rows; a directory that is no spool is an error that names it."""
-    assert load(spark, rig.options.directory).count() == 0
+    assert load(spark, spool.options.directory).count() == 0
     with pytest.raises(Exception, match=r"nothing holds no spool"):
         load(spark, tmp_path / "nothing").count()
 
@@ -359,28 +361,28 @@ def test_executors_need_no_lmdb() -> None:
 
 
 @pytest.mark.oldest_spark
-def test_packed_segments_are_rows_too(spark: SparkSession, rig: Rig) -> None:
+def test_packed_segments_are_rows_too(spark: SparkSession, spool: SpoolFixture) -> None:
     """The same rows before and after; what is in use is not packed."""
-    rig.fill(60)
-    rig.step()
-    before = load(spark, rig.layout.directory).orderBy("sequence").collect()
-    for pair in rig.layout.list_segments()[:-1]:
-        pack_file(rig.layout.segment(*pair))
-    assert load(spark, rig.layout.directory).orderBy("sequence").collect() == before
+    spool.fill(60)
+    spool.step()
+    before = load(spark, spool.layout.directory).orderBy("sequence").collect()
+    for pair in spool.layout.list_segments()[:-1]:
+        pack_file(spool.layout.segment(*pair))
+    assert load(spark, spool.layout.directory).orderBy("sequence").collect() == before
     assert len(before) == 180
 
 
-def test_a_segment_that_goes_before_it_is_read(rig: Rig) -> None:
+def test_a_segment_that_goes_before_it_is_read(spool: SpoolFixture) -> None:
     """It ends the query, or, where that was asked for, is passed over."""
     from pipeline.errors import SegmentGone
     from pipeline.source.schema import SCHEMA
     from pipeline.source.segments import Part
     from pipeline.source.source import BruceSource
 
-    rig.append([encode(b"t", b"v")] * 3)
-    rig.step()
-    rig.crash()
-    path = str(rig.options.directory)
+    spool.append([encode(b"t", b"v")] * 3)
+    spool.step()
+    spool.crash()
+    path = str(spool.options.directory)
     readers = {
         answer: BruceSource({"path": path, "failOnDataLoss": answer}).reader(SCHEMA)
         for answer in ("true", "false")
@@ -389,7 +391,7 @@ def test_a_segment_that_goes_before_it_is_read(rig: Rig) -> None:
     assert isinstance(part, Part)
     for reader in readers.values():
         assert [batch.num_rows for batch in reader.read(part)] == [3]
-    rig.layout.segment(*rig.layout.list_segments()[0]).unlink()
+    spool.layout.segment(*spool.layout.list_segments()[0]).unlink()
     with pytest.raises(SegmentGone, match=r"segment 1 of .* was removed while the job ran; start it again"):
         list(readers["true"].read(part))
     assert list(readers["false"].read(part)) == []

@@ -26,7 +26,7 @@ from spool.marks.discarded import Changes
 from spool.marks.marks import Marks
 from spool.shared.state import Field
 from tests.router.fake import Clock
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import lost_of
 
 OPEN, TAKEN, RESOLVED = range(3)
@@ -37,32 +37,32 @@ def array(sequences: Sequence[int]) -> np.ndarray:
     return np.array(sequences, np.int64)
 
 
-class Desk:
+class AcksFixture:
     """A spool of several segments, numbered with a gap, and the acks over it."""
 
     def __init__(self, *, gap: bool = False, frames: int = 12) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="bruce-acks-", dir="/dev/shm"))
-        self.rig = Rig(self.directory)
+        self.spool = SpoolFixture(self.directory)
         self.clock = Clock()
         self.sequences: list[int] = []
         self.fill(frames)
         if gap:
-            self.rig.lose_power(random.Random(1))
-            self.rig.open()
-            self.sequences = [sequence for sequence, _ in self.rig.records()]
+            self.spool.lose_power(random.Random(1))
+            self.spool.open()
+            self.sequences = [sequence for sequence, _ in self.spool.records()]
             self.fill(frames)
         self.open()
 
     def fill(self, frames: int, messages: int = 20) -> None:
         """Append frames; about four fill a segment."""
         for _ in range(frames):
-            first = self.rig.append([encode(b"t", b"v" * 60)] * messages)
+            first = self.spool.append([encode(b"t", b"v" * 60)] * messages)
             self.sequences += range(first, first + messages)
-            self.rig.step()
+            self.spool.step()
 
     def open(self) -> None:
-        self.segment_list = SegmentList(self.rig.layout)
-        self.marks = Marks(self.rig.layout.delivery, SegmentList(self.rig.layout))
+        self.segment_list = SegmentList(self.spool.layout)
+        self.marks = Marks(self.spool.layout.delivery, SegmentList(self.spool.layout))
         self.acks = Acks(self.marks, self.segment_list, clock=self.clock)
 
     def reopen(self) -> None:
@@ -74,7 +74,7 @@ class Desk:
     def close(self) -> None:
         self.acks.close()
         self.marks.close()
-        self.rig.crash()
+        self.spool.crash()
         shutil.rmtree(self.directory)
 
     def open_ones(self) -> list[int]:
@@ -89,7 +89,7 @@ class Desk:
         """Flip a bit in each row of a table, in value or key, or drop its rows; how many rows."""
         self.marks.close()
         with (
-            lmdb.open(str(self.rig.layout.delivery), max_dbs=8, map_size=1 << 30) as env,
+            lmdb.open(str(self.spool.layout.delivery), max_dbs=8, map_size=1 << 30) as env,
             env.begin(write=True) as txn,
         ):
             db = env.open_db(table, txn)
@@ -113,291 +113,293 @@ def flip(data: bytes, at: int) -> bytes:
 
 
 @pytest.fixture(params=[False, True], ids=["", "gap"])
-def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
+def fixture(request: pytest.FixtureRequest) -> Iterator[AcksFixture]:
     """Without and with an epoch between two segments."""
-    made = Desk(gap=request.param)
+    made = AcksFixture(gap=request.param)
     yield made
     made.close()
 
 
-def test_the_floor_is_the_lowest_unresolved(desk: Desk) -> None:
+def test_the_floor_is_the_lowest_unresolved(fixture: AcksFixture) -> None:
     """Outcomes out of order raise it only when they close the gap, across segments, and to the end."""
-    everything = desk.sequences
-    desk.acks.take(array(everything))
-    desk.acks.resolve(array(everything[1:]))
-    assert desk.commit() == 0
-    desk.acks.resolve(array(everything[:1]))
-    assert desk.commit() == everything[-1] + 1
-    assert desk.acks._segments.keys() <= {desk.segment_list.segments[-1].first_sequence}
-    desk.reopen()
-    assert desk.acks.low_watermark == everything[-1] + 1
-    assert desk.marks.outcomes().resolved == len(everything)
+    everything = fixture.sequences
+    fixture.acks.take(array(everything))
+    fixture.acks.resolve(array(everything[1:]))
+    assert fixture.commit() == 0
+    fixture.acks.resolve(array(everything[:1]))
+    assert fixture.commit() == everything[-1] + 1
+    assert fixture.acks._segments.keys() <= {fixture.segment_list.segments[-1].first_sequence}
+    fixture.reopen()
+    assert fixture.acks.low_watermark == everything[-1] + 1
+    assert fixture.marks.outcomes().resolved == len(everything)
 
 
-def test_what_is_not_committed_is_forgotten(desk: Desk) -> None:
+def test_what_is_not_committed_is_forgotten(fixture: AcksFixture) -> None:
     """And only that: a restart sends again what was resolved since the last commit, and what was taken."""
-    first, second, third = desk.sequences[::3], desk.sequences[1::3], desk.sequences[2::3]
-    desk.acks.take(array(desk.sequences))
-    desk.acks.resolve(array(first))
-    desk.commit()
-    desk.acks.resolve(array(second))
-    desk.reopen()
-    assert desk.open_ones() == sorted(second + third)
+    first, second, third = fixture.sequences[::3], fixture.sequences[1::3], fixture.sequences[2::3]
+    fixture.acks.take(array(fixture.sequences))
+    fixture.acks.resolve(array(first))
+    fixture.commit()
+    fixture.acks.resolve(array(second))
+    fixture.reopen()
+    assert fixture.open_ones() == sorted(second + third)
 
 
-def test_given_back_is_open_again(desk: Desk) -> None:
+def test_given_back_is_open_again(fixture: AcksFixture) -> None:
     """Taken messages are not open, failed ones are."""
-    desk.acks.take(array(desk.sequences))
-    assert desk.open_ones() == []
-    desk.acks.give_back(array(desk.sequences[5:9]))
-    assert desk.open_ones() == desk.sequences[5:9]
+    fixture.acks.take(array(fixture.sequences))
+    assert fixture.open_ones() == []
+    fixture.acks.give_back(array(fixture.sequences[5:9]))
+    assert fixture.open_ones() == fixture.sequences[5:9]
 
 
-def test_a_discard_counts_once(desk: Desk) -> None:
+def test_a_discard_counts_once(fixture: AcksFixture) -> None:
     """However often it is found again: by the other reader, and after a restart."""
-    lost = desk.sequences[3:8]
-    assert desk.acks.discard(array(lost[:3]), Reason.DAMAGED, b"t") == 3
-    assert desk.acks.discard(array(lost[3:]), Reason.DAMAGED, b"u") == 2
-    assert desk.acks.discard(array(lost), Reason.DAMAGED, b"t") == 0
-    desk.commit()
-    desk.reopen()
-    assert desk.acks.discard(array(lost + desk.sequences[8:9]), Reason.DAMAGED, b"u") == 1
-    desk.commit()
-    counts = {d.topic: d.count for d in desk.marks.discards()}
+    lost = fixture.sequences[3:8]
+    assert fixture.acks.discard(array(lost[:3]), Reason.DAMAGED, b"t") == 3
+    assert fixture.acks.discard(array(lost[3:]), Reason.DAMAGED, b"u") == 2
+    assert fixture.acks.discard(array(lost), Reason.DAMAGED, b"t") == 0
+    fixture.commit()
+    fixture.reopen()
+    assert fixture.acks.discard(array(lost + fixture.sequences[8:9]), Reason.DAMAGED, b"u") == 1
+    fixture.commit()
+    counts = {d.topic: d.count for d in fixture.marks.discards()}
     assert counts == {b"t": 3, b"u": 3}
-    assert lost_of(desk.marks) == dict.fromkeys(desk.sequences[3:9], int(Reason.DAMAGED))
-    assert desk.marks.outcomes().resolved == 6
+    assert lost_of(fixture.marks) == dict.fromkeys(fixture.sequences[3:9], int(Reason.DAMAGED))
+    assert fixture.marks.outcomes().resolved == 6
 
 
-def test_it_is_due_after_its_time(desk: Desk) -> None:
+def test_it_is_due_after_its_time(fixture: AcksFixture) -> None:
     """Not without a change, not before COMMIT_S is over."""
-    desk.clock.now += 10
-    assert not desk.acks.due()
-    desk.commit()
-    desk.acks.resolve(array(desk.sequences[:1]))
-    assert not desk.acks.due()
-    desk.clock.now += COMMIT_S
-    assert desk.acks.due()
+    fixture.clock.now += 10
+    assert not fixture.acks.due()
+    fixture.commit()
+    fixture.acks.resolve(array(fixture.sequences[:1]))
+    assert not fixture.acks.due()
+    fixture.clock.now += COMMIT_S
+    assert fixture.acks.due()
 
 
-def test_a_burst_is_due_at_once(desk: Desk) -> None:
+def test_a_burst_is_due_at_once(fixture: AcksFixture) -> None:
     """After so many messages, since a restart sends again all without a mark; each write counts from zero."""
-    desk.acks.close()
-    desk.acks = Acks(desk.marks, desk.segment_list, burst=10, clock=desk.clock)
-    desk.acks.resolve(array(desk.sequences[:9]))
-    desk.acks.resolve(array(desk.sequences[:9]))
-    assert not desk.acks.due()
-    desk.acks.resolve(array(desk.sequences[9:10]))
-    assert desk.acks.due()
-    desk.commit()
-    desk.acks.resolve(array(desk.sequences[10:19]))
-    assert not desk.acks.due()
+    fixture.acks.close()
+    fixture.acks = Acks(fixture.marks, fixture.segment_list, burst=10, clock=fixture.clock)
+    fixture.acks.resolve(array(fixture.sequences[:9]))
+    fixture.acks.resolve(array(fixture.sequences[:9]))
+    assert not fixture.acks.due()
+    fixture.acks.resolve(array(fixture.sequences[9:10]))
+    assert fixture.acks.due()
+    fixture.commit()
+    fixture.acks.resolve(array(fixture.sequences[10:19]))
+    assert not fixture.acks.due()
 
 
-def test_resolved_above_the_floor(desk: Desk) -> None:
+def test_resolved_above_the_floor(fixture: AcksFixture) -> None:
     """The messages that wait are those stored above the floor, less these."""
-    desk.acks.resolve(array([*desk.sequences[:5], *desk.sequences[7:9], *desk.sequences[100:]]))
-    desk.commit()
-    assert desk.acks.low_watermark == desk.sequences[5]
-    assert desk.acks.resolved_above() == len(desk.sequences) - 5 - 93
-    desk.acks.resolve(array(desk.sequences))
-    desk.commit()
-    assert desk.acks.resolved_above() == 0
+    fixture.acks.resolve(array([*fixture.sequences[:5], *fixture.sequences[7:9], *fixture.sequences[100:]]))
+    fixture.commit()
+    assert fixture.acks.low_watermark == fixture.sequences[5]
+    assert fixture.acks.resolved_above() == len(fixture.sequences) - 5 - 93
+    fixture.acks.resolve(array(fixture.sequences))
+    fixture.commit()
+    assert fixture.acks.resolved_above() == 0
 
 
 def test_marks_that_cannot_be_written_are_written_later(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fixture: AcksFixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Delivery goes on, says so once, and nothing of what was resolved meanwhile is forgotten."""
 
     def refuse(_changes: object) -> None:
         raise MarksFailed("no space")
 
-    monkeypatch.setattr(desk.marks, "commit", refuse)
-    for sequence in desk.sequences[:5]:
-        desk.acks.resolve(array([sequence]))
-        desk.acks.discard(array([sequence + 10]), Reason.TOO_LARGE, b"t")
-        desk.commit()
+    monkeypatch.setattr(fixture.marks, "commit", refuse)
+    for sequence in fixture.sequences[:5]:
+        fixture.acks.resolve(array([sequence]))
+        fixture.acks.discard(array([sequence + 10]), Reason.TOO_LARGE, b"t")
+        fixture.commit()
     assert len(caplog.records) == 1
     monkeypatch.undo()
-    desk.commit()
-    desk.reopen()
-    assert desk.acks.low_watermark == 5
-    assert len(desk.open_ones()) == len(desk.sequences) - 10
-    assert sum(d.count for d in desk.marks.discards()) == 5
+    fixture.commit()
+    fixture.reopen()
+    assert fixture.acks.low_watermark == 5
+    assert len(fixture.open_ones()) == len(fixture.sequences) - 10
+    assert sum(d.count for d in fixture.marks.discards()) == 5
 
 
-def test_a_disk_that_stands_still_holds_nobody_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_stands_still_holds_nobody_up(
+    fixture: AcksFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While marks are written, outcomes are taken, the marked low watermark stays, and nothing is due."""
-    thaw, commit = Event(), desk.marks.commit
+    thaw, commit = Event(), fixture.marks.commit
 
     def stand_still(changes: Changes) -> None:
         assert thaw.wait(60)
         commit(changes)
 
-    monkeypatch.setattr(desk.marks, "commit", stand_still)
-    desk.acks.resolve(array(desk.sequences[:5]))
-    desk.acks.write_down({})
-    desk.acks.resolve(array(desk.sequences[5:9]))
-    desk.clock.now += 2 * COMMIT_S
-    assert not desk.acks.due()
-    assert (desk.acks.low_watermark, desk.acks.marked_watermark) == (5, 0)
+    monkeypatch.setattr(fixture.marks, "commit", stand_still)
+    fixture.acks.resolve(array(fixture.sequences[:5]))
+    fixture.acks.write_down({})
+    fixture.acks.resolve(array(fixture.sequences[5:9]))
+    fixture.clock.now += 2 * COMMIT_S
+    assert not fixture.acks.due()
+    assert (fixture.acks.low_watermark, fixture.acks.marked_watermark) == (5, 0)
     thaw.set()
-    assert desk.acks.wait() == 5
-    assert desk.acks.due()
-    desk.acks.write_down({})
-    assert desk.acks.wait() == 9
+    assert fixture.acks.wait() == 5
+    assert fixture.acks.due()
+    fixture.acks.write_down({})
+    assert fixture.acks.wait() == 9
 
 
-def test_segments_are_retired_below_the_floor(desk: Desk) -> None:
+def test_segments_are_retired_below_the_floor(fixture: AcksFixture) -> None:
     """Their marks go, their totals stay; without any marks their name says that they were delivered."""
-    count = len(desk.sequences) * 2 // 3
-    desk.acks.resolve(array(desk.sequences[:count]))
-    low_watermark = desk.commit()
-    assert low_watermark == desk.sequences[count]
-    desk.rig.shared.words[Field.LOW_WATERMARK] = low_watermark
-    desk.rig.step()
-    desk.reopen()
-    assert len(desk.segment_list.sent) >= 2
-    assert desk.open_ones() == desk.sequences[count:]
+    count = len(fixture.sequences) * 2 // 3
+    fixture.acks.resolve(array(fixture.sequences[:count]))
+    low_watermark = fixture.commit()
+    assert low_watermark == fixture.sequences[count]
+    fixture.spool.shared.words[Field.LOW_WATERMARK] = low_watermark
+    fixture.spool.step()
+    fixture.reopen()
+    assert len(fixture.segment_list.sent) >= 2
+    assert fixture.open_ones() == fixture.sequences[count:]
     for table in (b"floor", b"mark", b"offset"):
-        desk.damage(table)
-    first = desk.segment_list.segments[len(desk.segment_list.sent)].first_sequence
-    assert desk.acks.low_watermark == first
-    assert desk.open_ones() == [s for s in desk.sequences if s >= first]
+        fixture.damage(table)
+    first = fixture.segment_list.segments[len(fixture.segment_list.sent)].first_sequence
+    assert fixture.acks.low_watermark == first
+    assert fixture.open_ones() == [s for s in fixture.sequences if s >= first]
 
 
 # -- the marks suffer ----------------------------------------------------------------------------------
 
 
-def deliver_some(desk: Desk) -> tuple[list[int], list[int]]:
+def deliver_some(fixture: AcksFixture) -> tuple[list[int], list[int]]:
     """Resolve the first 30 and every third behind; (resolved, open)."""
-    done = desk.sequences[:30] + desk.sequences[30::3]
-    desk.acks.resolve(array(done))
-    desk.commit()
-    return done, sorted(set(desk.sequences) - set(done))
+    done = fixture.sequences[:30] + fixture.sequences[30::3]
+    fixture.acks.resolve(array(done))
+    fixture.commit()
+    return done, sorted(set(fixture.sequences) - set(done))
 
 
-def test_marks_lost_and_offsets_kept(desk: Desk) -> None:
+def test_marks_lost_and_offsets_kept(fixture: AcksFixture) -> None:
     """The lowest offset is where to begin; everything above is sent again."""
-    _, left = deliver_some(desk)
-    desk.damage(b"mark")
-    desk.damage(b"floor")
-    assert desk.acks.low_watermark == left[0]
-    assert desk.open_ones() == [s for s in desk.sequences if s >= left[0]]
+    _, left = deliver_some(fixture)
+    fixture.damage(b"mark")
+    fixture.damage(b"floor")
+    assert fixture.acks.low_watermark == left[0]
+    assert fixture.open_ones() == [s for s in fixture.sequences if s >= left[0]]
 
 
-def test_offsets_lost_and_marks_kept(desk: Desk) -> None:
+def test_offsets_lost_and_marks_kept(fixture: AcksFixture) -> None:
     """Nothing is sent again that was marked."""
-    _, left = deliver_some(desk)
-    desk.damage(b"offset")
-    assert desk.acks.low_watermark == left[0]
-    assert desk.open_ones() == left
+    _, left = deliver_some(fixture)
+    fixture.damage(b"offset")
+    assert fixture.acks.low_watermark == left[0]
+    assert fixture.open_ones() == left
 
 
-def test_both_lost(desk: Desk) -> None:
+def test_both_lost(fixture: AcksFixture) -> None:
     """Everything is sent again."""
-    deliver_some(desk)
+    deliver_some(fixture)
     for table in (b"mark", b"floor", b"offset"):
-        desk.damage(table)
-    assert desk.acks.low_watermark == 0
-    assert desk.open_ones() == desk.sequences
+        fixture.damage(table)
+    assert fixture.acks.low_watermark == 0
+    assert fixture.open_ones() == fixture.sequences
 
 
-def test_one_damaged_offset_makes_the_others_worthless(desk: Desk) -> None:
+def test_one_damaged_offset_makes_the_others_worthless(fixture: AcksFixture) -> None:
     """The one that cannot be read could be the lowest: then it is sent again from the start."""
-    desk.acks.resolve(array(desk.sequences[:40]))
-    desk.acks.write_down({UNROUTED: 100, 1: 60, 2: 40})
-    desk.acks.wait()
-    desk.damage(b"floor")
-    assert desk.acks.low_watermark == 40
-    desk.damage(b"floor")
-    desk.damage(b"offset", "value")
-    assert desk.acks.low_watermark == 0
+    fixture.acks.resolve(array(fixture.sequences[:40]))
+    fixture.acks.write_down({UNROUTED: 100, 1: 60, 2: 40})
+    fixture.acks.wait()
+    fixture.damage(b"floor")
+    assert fixture.acks.low_watermark == 40
+    fixture.damage(b"floor")
+    fixture.damage(b"offset", "value")
+    assert fixture.acks.low_watermark == 0
 
 
-def test_what_is_left_out_is_found_again(desk: Desk) -> None:
+def test_what_is_left_out_is_found_again(fixture: AcksFixture) -> None:
     """It is neither sent nor resolved; a successor finds it open, with nothing but the offsets left, too."""
-    desk.acks.resolve(array(range(30)))
-    desk.acks.leave_out(array(range(20, 60)))
-    assert desk.open_ones() == desk.sequences[60:]
-    desk.acks.resolve(array(desk.sequences[60:]))
-    desk.acks.write_down({UNROUTED: desk.sequences[-1] + 1, 1: desk.sequences[-1] + 1})
-    desk.acks.wait()
-    assert desk.marks.offsets()[UNROUTED] == 30
-    desk.reopen()
-    assert desk.open_ones() == list(range(30, 60))
+    fixture.acks.resolve(array(range(30)))
+    fixture.acks.leave_out(array(range(20, 60)))
+    assert fixture.open_ones() == fixture.sequences[60:]
+    fixture.acks.resolve(array(fixture.sequences[60:]))
+    fixture.acks.write_down({UNROUTED: fixture.sequences[-1] + 1, 1: fixture.sequences[-1] + 1})
+    fixture.acks.wait()
+    assert fixture.marks.offsets()[UNROUTED] == 30
+    fixture.reopen()
+    assert fixture.open_ones() == list(range(30, 60))
 
 
-def test_offsets_of_brokers_that_are_gone_are_forgotten(desk: Desk) -> None:
+def test_offsets_of_brokers_that_are_gone_are_forgotten(fixture: AcksFixture) -> None:
     """They would keep a lost low watermark low for ever."""
-    desk.acks.write_down({UNROUTED: 5, 7: 1})
-    desk.acks.wait()
-    desk.acks.write_down({UNROUTED: 9, 8: 3})
-    desk.acks.wait()
-    assert desk.marks.offsets() == {UNROUTED: 9, 8: 3}
+    fixture.acks.write_down({UNROUTED: 5, 7: 1})
+    fixture.acks.wait()
+    fixture.acks.write_down({UNROUTED: 9, 8: 3})
+    fixture.acks.wait()
+    assert fixture.marks.offsets() == {UNROUTED: 9, 8: 3}
 
 
 @pytest.mark.parametrize("change", ["value", "key"])
 @pytest.mark.parametrize("table", [b"floor", b"mark", b"offset", b"discard", b"gone"])
-def test_damaged_rows_are_not_believed(desk: Desk, table: bytes, change: str) -> None:
+def test_damaged_rows_are_not_believed(fixture: AcksFixture, table: bytes, change: str) -> None:
     """A flipped bit anywhere in a row makes it "not delivered": no open message is ever taken for done."""
-    done, left = deliver_some(desk)
+    done, left = deliver_some(fixture)
     for sequence, topic in zip(left[:4], [b"t", b"u", b"v", b"w"], strict=True):
-        desk.acks.discard(array([sequence]), Reason.TOO_LARGE, topic)
-    desk.commit()
+        fixture.acks.discard(array([sequence]), Reason.TOO_LARGE, topic)
+    fixture.commit()
     for seed in range(3):
-        assert desk.damage(table, change, seed) or seed
-    assert set(desk.open_ones()) >= set(left[4:])
-    assert set(desk.open_ones()) <= set(left) | set(done)
-    assert sum(d.count for d in desk.marks.discards()) <= 4
-    assert set(lost_of(desk.marks)) <= set(left[:4])
+        assert fixture.damage(table, change, seed) or seed
+    assert set(fixture.open_ones()) >= set(left[4:])
+    assert set(fixture.open_ones()) <= set(left) | set(done)
+    assert sum(d.count for d in fixture.marks.discards()) <= 4
+    assert set(lost_of(fixture.marks)) <= set(left[:4])
 
 
-def test_every_bit_of_a_mark_is_checked(desk: Desk) -> None:
+def test_every_bit_of_a_mark_is_checked(fixture: AcksFixture) -> None:
     """Byte by byte: a low watermark row with any bit changed does not count."""
-    deliver_some(desk)
-    with desk.marks._env.begin() as txn:
-        row = txn.get(b"floor", db=desk.marks._db[b"floor"])
-    assert desk.marks._sequence(b"floor", row) == desk.acks.low_watermark
+    deliver_some(fixture)
+    with fixture.marks._env.begin() as txn:
+        row = txn.get(b"floor", db=fixture.marks._db[b"floor"])
+    assert fixture.marks._sequence(b"floor", row) == fixture.acks.low_watermark
     for at in range(len(row)):
         for bit in range(8):
             changed = bytearray(row)
             changed[at] ^= 1 << bit
-            assert desk.marks._sequence(b"floor", bytes(changed)) is None
-    assert desk.marks._sequence(b"floor", row[:-1]) is None
+            assert fixture.marks._sequence(b"floor", bytes(changed)) is None
+    assert fixture.marks._sequence(b"floor", row[:-1]) is None
 
 
-def test_an_older_snapshot_of_delivery(desk: Desk) -> None:
+def test_an_older_snapshot_of_delivery(fixture: AcksFixture) -> None:
     """Messages delivered since are sent again, and nothing else."""
-    first = desk.sequences[:50:2]
-    desk.acks.resolve(array(first))
-    desk.commit()
-    desk.marks.close()
-    snapshot = desk.directory / "snapshot"
-    shutil.copytree(desk.rig.layout.delivery, snapshot)
-    desk.open()
-    desk.acks.resolve(array(desk.sequences[:100]))
-    desk.commit()
-    desk.marks.close()
-    shutil.rmtree(desk.rig.layout.delivery)
-    shutil.copytree(snapshot, desk.rig.layout.delivery)
-    desk.open()
-    assert desk.open_ones() == sorted(set(desk.sequences) - set(first))
+    first = fixture.sequences[:50:2]
+    fixture.acks.resolve(array(first))
+    fixture.commit()
+    fixture.marks.close()
+    snapshot = fixture.directory / "snapshot"
+    shutil.copytree(fixture.spool.layout.delivery, snapshot)
+    fixture.open()
+    fixture.acks.resolve(array(fixture.sequences[:100]))
+    fixture.commit()
+    fixture.marks.close()
+    shutil.rmtree(fixture.spool.layout.delivery)
+    shutil.copytree(snapshot, fixture.spool.layout.delivery)
+    fixture.open()
+    assert fixture.open_ones() == sorted(set(fixture.sequences) - set(first))
 
 
 def test_the_delivery_of_another_spool() -> None:
     """Also of one that was given this spool's uuid: nothing counts as delivered."""
-    mine, other = Desk(), Desk()
+    mine, other = AcksFixture(), AcksFixture()
     try:
         other.acks.resolve(array(other.sequences[:100]))
         other.acks.discard(array(other.sequences[100:110]), Reason.TOO_LARGE, b"t")
         other.commit()
         mine.marks.close()
         other.marks.close()
-        shutil.rmtree(mine.rig.layout.delivery)
-        shutil.copytree(other.rig.layout.delivery, mine.rig.layout.delivery)
-        shutil.copy(mine.rig.layout.identity, other.rig.layout.identity)
+        shutil.rmtree(mine.spool.layout.delivery)
+        shutil.copytree(other.spool.layout.delivery, mine.spool.layout.delivery)
+        shutil.copy(mine.spool.layout.identity, other.spool.layout.identity)
         mine.open()
         assert mine.open_ones() == mine.sequences
         assert mine.marks.discards() == []
@@ -419,19 +421,19 @@ class AcksModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.desk: Desk | None = None
+        self.fixture: AcksFixture | None = None
 
     @initialize(gap=st.booleans())
     def begin(self, *, gap: bool) -> None:
-        self.desk = Desk(gap=gap, frames=5)
-        self.state = dict.fromkeys(self.desk.sequences, OPEN)
+        self.fixture = AcksFixture(gap=gap, frames=5)
+        self.state = dict.fromkeys(self.fixture.sequences, OPEN)
         self.on_disk = dict(self.state)
         self.discards = self.discards_on_disk = 0
 
     @property
-    def live(self) -> Desk:
-        assert self.desk
-        return self.desk
+    def live(self) -> AcksFixture:
+        assert self.fixture
+        return self.fixture
 
     def pick(self, state: int, seed: int, share: float) -> list[int]:
         chance = random.Random(seed)
@@ -492,8 +494,8 @@ class AcksModel(RuleBasedStateMachine):
 
     @rule()
     def retire(self) -> None:
-        self.live.rig.shared.words[Field.LOW_WATERMARK] = self.live.acks.low_watermark
-        self.live.rig.step()
+        self.live.spool.shared.words[Field.LOW_WATERMARK] = self.live.acks.low_watermark
+        self.live.spool.step()
 
     @rule()
     def crash(self) -> None:
@@ -504,16 +506,16 @@ class AcksModel(RuleBasedStateMachine):
         assert outcomes.resolved == sum(state == RESOLVED for state in self.state.values())
         assert sum(d.count for d in outcomes.discarded) == self.discards
 
-    @precondition(lambda self: self.desk is not None)
+    @precondition(lambda self: self.fixture is not None)
     @invariant()
     def agrees(self) -> None:
         assert self.live.open_ones() == [s for s, state in self.state.items() if state == OPEN]
 
     def teardown(self) -> None:
-        if self.desk:
+        if self.fixture:
             self.crash()
             self.agrees()
-            self.desk.close()
+            self.fixture.close()
 
 
 AcksModel.TestCase.settings = settings(

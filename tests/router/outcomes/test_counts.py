@@ -71,7 +71,7 @@ def test_thousands_of_topics(caplog: pytest.LogCaptureFixture) -> None:
 NAMES = [b"a", b"b"]
 
 
-class Desk:
+class CountsFixture:
     """OpenCounts, and its last report."""
 
     def __init__(self) -> None:
@@ -96,25 +96,25 @@ courses = st.lists(st.tuples(st.sampled_from(["read", "sent", "discarded"]), st.
 @given(courses)
 def test_what_is_read_and_not_resolved_is_open(course: list[tuple[str, int]]) -> None:
     """Over any course of messages read, delivered and discarded; never below zero."""
-    desk, model = Desk(), [0, 0, 0]
+    fixture, model = CountsFixture(), [0, 0, 0]
     for what, topic in course:
         if what == "read":
             rows = np.array([True, False])
-            desk.shares.note_read(Read([topic, topic]), rows)  # type: ignore[arg-type]
+            fixture.shares.note_read(Read([topic, topic]), rows)  # type: ignore[arg-type]
             model[topic] += 1
         elif what == "sent":
-            desk.shares.note_resolved(np.array([topic], np.int32))
+            fixture.shares.note_resolved(np.array([topic], np.int32))
             model[topic] = max(0, model[topic] - 1)
         else:
-            desk.shares.note_discarded(desk.topics.names[topic], 1)
+            fixture.shares.note_discarded(fixture.topics.names[topic], 1)
             model[topic] = max(0, model[topic] - 1)
-    desk.shares.report(100, 50)
-    assert desk.told == (100, model[1:])
+    fixture.shares.report(100, 50)
+    assert fixture.told == (100, model[1:])
 
 
 def test_nothing_is_open_below_the_floor() -> None:
     """Once all messages read are resolved the count begins at 0 again, whatever it had come to."""
-    desk = Desk()
-    desk.shares.note_read(Read([1, 1, 2]), np.ones(3, np.bool_))  # type: ignore[arg-type]
-    desk.shares.report(10, 10)
-    assert desk.told == (10, [0, 0])
+    fixture = CountsFixture()
+    fixture.shares.note_read(Read([1, 1, 2]), np.ones(3, np.bool_))  # type: ignore[arg-type]
+    fixture.shares.report(10, 10)
+    assert fixture.told == (10, [0, 0])

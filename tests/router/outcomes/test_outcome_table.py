@@ -31,19 +31,19 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 def third_segment(bruce: Outlet, number: int = 3) -> int:
     """The first sequence of the third segment that is not delivered."""
-    bruce.rig.keeper.step()
-    kept = [first for first, suffix in bruce.rig.layout.list_segments() if suffix != SENT]
+    bruce.spool.keeper.step()
+    kept = [first for first, suffix in bruce.spool.layout.list_segments() if suffix != SENT]
     return kept[number - 1]
 
 
 def evict(bruce: Outlet, limit: int) -> None:
     """Have everything below given up, and the segments removed as the keeper does."""
-    bruce.rig.shared.words[Field.EVICT] = limit
+    bruce.spool.shared.words[Field.EVICT] = limit
     bruce.run(lambda: bruce.acks.low_watermark >= limit and bruce.router.read_position >= limit)
     bruce.router.commit()
-    bruce.rig.shared.words[Field.LOW_WATERMARK] = bruce.acks.marked_watermark
-    bruce.rig.step()
-    bruce.rig.keeper._stock.remove(first for first, _ in bruce.rig.keeper._stock.sent())
+    bruce.spool.shared.words[Field.LOW_WATERMARK] = bruce.acks.marked_watermark
+    bruce.spool.step()
+    bruce.spool.keeper._stock.remove(first for first, _ in bruce.spool.keeper._stock.sent())
 
 
 def evicted(bruce: Outlet) -> Counter[bytes]:
@@ -65,7 +65,7 @@ def test_without_kafka(kafka: EmbeddedKafka, ever: bool) -> None:  # noqa: FBT00
             bruce.send(keyed(12) + anywhere(2, topic=b"u"))
             bruce.finish()
             kafka.down(-1)
-        before = bruce.rig.synced
+        before = bruce.spool.synced
         messages = [
             m for pair in zip(keyed(3000, first=12), anywhere(3000, topic=b"u"), strict=True) for m in pair
         ]
@@ -80,10 +80,10 @@ def test_without_kafka(kafka: EmbeddedKafka, ever: bool) -> None:  # noqa: FBT00
         gone = evicted(bruce)
         assert gone.total() == limit - before
         assert abs(gone[b"t"] - gone[b"u"]) <= 1
-        assert bruce.rig.layout.list_segments()[0][0] == limit
+        assert bruce.spool.layout.list_segments()[0][0] == limit
         kafka.up(-1)
         outcomes = bruce.finish(timeout_s=60)
-        assert outcomes.resolved == bruce.rig.synced
+        assert outcomes.resolved == bruce.spool.synced
         assert evicted(bruce) == gone
         left = before + len(messages) - limit
         records = bruce.consume("t", PARTITIONS, left // 2)
@@ -101,12 +101,12 @@ def test_an_audit_calls_the_evicted_discarded(kafka: EmbeddedKafka, tmp_path: Pa
         kafka.down(-1)
         bruce.send(keyed(3000, first=60))
         limit = third_segment(bruce)
-        bruce.rig.shared.words[Field.EVICT] = limit
+        bruce.spool.shared.words[Field.EVICT] = limit
         bruce.run(lambda: bruce.acks.low_watermark >= limit and bruce.router.read_position >= limit)
         bruce.router.commit()
-        assert bruce.rig.layout.list_segments()[0][0] == 0
+        assert bruce.spool.layout.list_segments()[0][0] == 0
         assert lost_of(bruce.marks) == dict.fromkeys(range(60, limit), int(Reason.EVICTED))
-        shutil.copytree(bruce.rig.layout.directory, tmp_path / "copy")
+        shutil.copytree(bruce.spool.layout.directory, tmp_path / "copy")
         outcomes = read_outcomes(plan_spool(Layout(tmp_path / "copy")))
         assert outcomes.discarded.tolist() == list(range(60, limit))
         assert outcomes.backlog[0][0] == limit
@@ -142,7 +142,7 @@ def test_a_restart_in_the_middle_counts_nothing_twice(kafka: EmbeddedKafka) -> N
     with outlet(kafka, recall_s=0.5, segment_bytes=SEGMENT_BYTES) as bruce:
         bruce.send(anywhere(8000))
         limit = third_segment(bruce, 5)
-        bruce.rig.shared.words[Field.EVICT] = limit
+        bruce.spool.shared.words[Field.EVICT] = limit
         bruce.router.step()
         bruce.restart()
         bruce.router.step()
@@ -173,6 +173,6 @@ def test_nothing_asked_for_is_nothing_done(kafka: EmbeddedKafka) -> None:
     with outlet(kafka, recall_s=0.5) as bruce:
         bruce.send(anywhere(100))
         bruce.finish()
-        bruce.rig.shared.words[Field.EVICT] = 50
+        bruce.spool.shared.words[Field.EVICT] = 50
         bruce.send(anywhere(100, first=100))
         assert bruce.finish() == (200, 200, [])

@@ -24,7 +24,7 @@ from spool.index.segment_list import SegmentList
 from spool.read.files import Span, Unreadable, read_file
 from spool.read.overview import overview
 from spool.read.reader import Reader
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 names = st.lists(
     st.one_of(
@@ -49,12 +49,12 @@ def footer_topics(path: Path) -> list[tuple[bytes, int, int, int]]:
 
 def sealed(directory: Path, topics: list[bytes]) -> list[Path]:
     """The segments of a spool with a message of each topic, by their order; timestamps count up."""
-    rig = Rig(directory)
+    spool = SpoolFixture(directory)
     for at, topic in enumerate(topics):
-        rig.append([encode(topic, b"", timestamp=at)])
-        rig.step()
-    rig.stop()
-    return list_files(rig.layout)
+        spool.append([encode(topic, b"", timestamp=at)])
+        spool.step()
+    spool.stop()
+    return list_files(spool.layout)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -84,12 +84,12 @@ def test_what_is_listed(tmp_path_factory: pytest.TempPathFactory, topics: list[b
 def test_a_topic_that_is_not_listed_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No reader skips a segment for a topic that its footer has no room for."""
     monkeypatch.setattr(contents, "topic_room", lambda _: 100)
-    rig = Rig(tmp_path)
-    rig.append([encode(b"t%d" % i, b"v" * 100) for i in range(20)])
-    rig.fill(40)
-    rig.step()
-    rig.stop()
-    path = list_files(rig.layout)[0]
+    spool = SpoolFixture(tmp_path)
+    spool.append([encode(b"t%d" % i, b"v" * 100) for i in range(20)])
+    spool.fill(40)
+    spool.step()
+    spool.stop()
+    path = list_files(spool.layout)[0]
     assert (b"t19" in [name for name, *_ in footer_topics(path)], footer_topics(path)[-1][0]) == (
         False,
         UNLISTED,
@@ -103,7 +103,7 @@ def test_a_topic_that_is_not_listed_is_found(tmp_path: Path, monkeypatch: pytest
     assert has_unlisted(footer)
     (shown,) = overview([path], None)
     assert shown.topics[-1] == (b"(others)", footer[2][-1][1])
-    reader = Reader(SegmentList(rig.layout), Topics())
+    reader = Reader(SegmentList(spool.layout), Topics())
     reader.allow(1 << 30, 0)
     reader.seek(0)
     assert not reader.pass_over({name for name, *_ in footer[2] if name != UNLISTED})
@@ -112,13 +112,13 @@ def test_a_topic_that_is_not_listed_is_found(tmp_path: Path, monkeypatch: pytest
 
 def test_distinct_topics_do_not_grow_a_segment(tmp_path: Path) -> None:
     """A footer takes a bounded part of its segment, for any number of topics."""
-    rig = Rig(tmp_path, segment_bytes=1 << 20, max_bytes=64 << 20)
-    rig.step()
+    spool = SpoolFixture(tmp_path, segment_bytes=1 << 20, max_bytes=64 << 20)
+    spool.step()
     for start in range(0, 15_000, 500):
-        rig.append([encode(b"%d" % at, b"") for at in range(start, start + 500)])
-    rig.step()
-    rig.stop()
-    path = list_files(rig.layout)[0]
+        spool.append([encode(b"%d" % at, b"") for at in range(start, start + 500)])
+    spool.step()
+    spool.stop()
+    path = list_files(spool.layout)[0]
     topics = footer_topics(path)
     taken = sum(TOPIC_BYTES + len(name) for name, *_ in topics)
     assert path.stat().st_size // 36 < taken <= path.stat().st_size // 32

@@ -39,10 +39,10 @@ def chain_of(frames: int, value: bytes = b"value") -> Chain:
     return chain
 
 
-def scan_of(path: Path, *, vouched: int = scan.NOWHERE, chunk_bytes: int = scan.CHUNK_BYTES) -> Scan:
+def scan_of(path: Path, *, committed: int = scan.NOWHERE, chunk_bytes: int = scan.CHUNK_BYTES) -> Scan:
     """A scan of a file, which it keeps open."""
     found = Scan(os.open(path, os.O_RDONLY), tail_at_start(read_header(path)), chunk_bytes=chunk_bytes)
-    found.vouched = vouched
+    found.committed = committed
     return found
 
 
@@ -139,13 +139,13 @@ def test_a_frame_out_of_place_and_a_gap_are_told(path: Path) -> None:
     assert chunk.holes[:, [AT, KNOWN, STRAY]].tolist() == [[at[2], 1, 0], [at[7], 0, 1]]
 
 
-def test_what_nobody_vouches_for_is_not_passed_over(path: Path) -> None:
+def test_what_is_not_committed_is_not_passed_over(path: Path) -> None:
     """Behind the end that a live keeper has committed, a bad frame may still be in the making."""
     chain = chain_of(10)
     for at in (2, 6):
         chain.memory[chain.offsets[at] + HEAD_BYTES] ^= 1
     path.write_bytes(chain.data())
-    one = scan_of(path, vouched=chain.offsets[4])
+    one = scan_of(path, committed=chain.offsets[4])
     chunk = one.over()
     os.close(one.fd)
     assert chunk is not None

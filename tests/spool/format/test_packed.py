@@ -19,7 +19,7 @@ from spool.fsck.check import Check
 from spool.index.log_end import read_footer
 from spool.index.segment_list import SegmentList
 from spool.native.digest import digest
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import messages, pack_file
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -36,24 +36,24 @@ def plain_bytes(path: Path) -> bytes:
         return file.read()
 
 
-def made(directory: Path, **more: int) -> tuple[Rig, list[bytes], list[Path]]:
+def made(directory: Path, **more: int) -> tuple[SpoolFixture, list[bytes], list[Path]]:
     """A spool of several segments, the first two packed; its messages, and these two."""
-    rig = Rig(directory, **more)
-    sent = rig.fill(60)
-    rig.step()
-    rig.stop()
-    paths = [rig.layout.segment(*pair) for pair in rig.layout.list_segments()[:2]]
+    spool = SpoolFixture(directory, **more)
+    sent = spool.fill(60)
+    spool.step()
+    spool.stop()
+    paths = [spool.layout.segment(*pair) for pair in spool.layout.list_segments()[:2]]
     for path in paths:
         pack_file(path, SMALL)
-    return rig, sent, paths
+    return spool, sent, paths
 
 
 def test_it_reads_as_what_it_was(tmp_path: Path) -> None:
     """Byte for byte; header and footer are read without unpacking."""
-    rig = Rig(tmp_path)
-    rig.fill(60)
-    rig.stop()
-    path = rig.layout.segment(*rig.layout.list_segments()[0])
+    spool = SpoolFixture(tmp_path)
+    spool.fill(60)
+    spool.stop()
+    path = spool.layout.segment(*spool.layout.list_segments()[0])
     before, header = path.read_bytes(), read_header(path)
     pack_file(path, SMALL)
     assert len(path.read_bytes()) < len(before) / 2
@@ -66,28 +66,28 @@ def test_it_reads_as_what_it_was(tmp_path: Path) -> None:
 
 def test_everybody_reads_it(tmp_path: Path) -> None:
     """Readers, a check of the spool, and a starting daemon read it; marks know it as the same segment."""
-    rig, sent, _ = made(tmp_path)
-    assert messages(rig.layout) == sent
-    assert [f for f in Check().spool(rig.layout) if f.severity.name != "NOTE"] == []
-    identities = [info.identity for info in SegmentList(rig.layout).segments]
-    rig.open()
-    assert [info.identity for info in SegmentList(rig.layout).segments][: len(identities)] == identities
-    assert messages(rig.layout)[: len(sent)] == sent
-    rig.crash()
+    spool, sent, _ = made(tmp_path)
+    assert messages(spool.layout) == sent
+    assert [f for f in Check().spool(spool.layout) if f.severity.name != "NOTE"] == []
+    identities = [info.identity for info in SegmentList(spool.layout).segments]
+    spool.open()
+    assert [info.identity for info in SegmentList(spool.layout).segments][: len(identities)] == identities
+    assert messages(spool.layout)[: len(sent)] == sent
+    spool.crash()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.floats(0, 1, exclude_max=True), st.integers(1, 255))
 def test_damage_costs_a_block(tmp_path_factory: pytest.TempPathFactory, place: float, by: int) -> None:
     """With any byte changed, the messages that are read were sent, in order, and most are read."""
-    rig, sent, paths = made(tmp_path_factory.mktemp("spool"))
+    spool, sent, paths = made(tmp_path_factory.mktemp("spool"))
     image = bytearray(paths[0].read_bytes())
     first = packed._FIRST + packed._CHECKED.size
     # Its length differs from one example to the next: headers hold times.
     at = first + int(place * (len(image) - first))
     image[at] ^= by
     paths[0].write_bytes(image)
-    found = messages(rig.layout)
+    found = messages(spool.layout)
     places = [sent.index(datagram) for datagram in found]
     assert places == sorted(set(places))
     in_first = sum(p < int(read_header(paths[1])["first_sequence"]) for p in places)
@@ -96,11 +96,11 @@ def test_damage_costs_a_block(tmp_path_factory: pytest.TempPathFactory, place: f
 
 def test_a_damaged_block_leaves_the_others(tmp_path: Path) -> None:
     """Its frames are missed, and those before and behind it are read."""
-    rig, sent, paths = made(tmp_path)
+    spool, sent, paths = made(tmp_path)
     first = paths[0].read_bytes()
     at = packed._FIRST + packed._CHECKED.size + 40
     paths[0].write_bytes(first[:at] + bytes([first[at] ^ 255]) + first[at + 1 :])
-    found = messages(rig.layout)
+    found = messages(spool.layout)
     missing = [datagram for datagram in sent if datagram not in found]
     assert 0 < len(missing) < 15
     assert found == [datagram for datagram in sent if datagram not in missing]
@@ -108,9 +108,9 @@ def test_a_damaged_block_leaves_the_others(tmp_path: Path) -> None:
 
 def test_a_damaged_first_line_is_no_other_file(tmp_path: Path) -> None:
     """Without the magic in front, the blocks show that it is a packed segment."""
-    rig, sent, paths = made(tmp_path)
+    spool, sent, paths = made(tmp_path)
     paths[0].write_bytes(bytes(64) + paths[0].read_bytes()[64:])
-    assert messages(rig.layout) == sent
+    assert messages(spool.layout) == sent
 
 
 def test_a_later_version_is_refused(tmp_path: Path) -> None:
@@ -124,14 +124,14 @@ def test_a_later_version_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_not_sealed_is_not_packed(tmp_path: Path) -> None:
     """A process may still write to it."""
-    rig = Rig(tmp_path)
-    rig.fill(5)
-    source, target = os.open(rig.last_path(), os.O_RDONLY), os.open(tmp_path / "x", os.O_RDWR | os.O_CREAT)
+    spool = SpoolFixture(tmp_path)
+    spool.fill(5)
+    source, target = os.open(spool.last_path(), os.O_RDONLY), os.open(tmp_path / "x", os.O_RDWR | os.O_CREAT)
     with pytest.raises(BadSpool, match="not sealed"):
         pack(source, target)
     os.close(source)
     os.close(target)
-    rig.crash()
+    spool.crash()
 
 
 @pytest.mark.parametrize("version", [1, 2])

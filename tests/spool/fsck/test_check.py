@@ -33,9 +33,9 @@ from spool.marks.marks import Marks
 from spool.marks.outcome_file import write_outcomes
 from spool.native.digest import digest
 from spool.shared.ledger import Ledger
-from spool.storage.ab_slots import BANKS_BYTES
+from spool.storage.ab_slots import SLOTS_BYTES
 from tests.spool import plain
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ Spoil = Callable[[Layout], object]
 
 
 @pytest.fixture
-def spool(rig: Rig) -> Layout:
+def layout(spool: SpoolFixture) -> Layout:
     """Five segments, most of them sealed, with marks and an index, and no process at work."""
     for _ in range(30):
-        rig.fill(3)
-        rig.step()
-    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+        spool.fill(3)
+        spool.step()
+    marks = Marks(spool.layout.delivery, SegmentList(spool.layout))
     bitmap = np.zeros(2008, np.uint8)
     bitmap[0] = 0b1010
     number = marks.segment_list.segments[2].number
@@ -83,9 +83,9 @@ def spool(rig: Rig) -> Layout:
         )
     )
     marks.close()
-    rig.crash()
-    assert len(rig.layout.list_segments()) == 5
-    return rig.layout
+    spool.crash()
+    assert len(spool.layout.list_segments()) == 5
+    return spool.layout
 
 
 def check(layout: Layout) -> list[Finding]:
@@ -142,13 +142,13 @@ def rewrite_header(path: Path, **fields: object) -> None:
     patch(path, 0, record.tobytes())
 
 
-def test_a_sound_spool_has_no_findings(spool: Layout) -> None:
+def test_a_sound_spool_has_no_findings(layout: Layout) -> None:
     """The check looks at everything, finds nothing, and writes nothing."""
-    before = state_of(spool.directory)
+    before = state_of(layout.directory)
     one = Check()
-    assert list(one.spool(spool)) == []
-    assert state_of(spool.directory) == before
-    segments = [path_of(spool, at) for at in range(len(spool.list_segments()))]
+    assert list(one.spool(layout)) == []
+    assert state_of(layout.directory) == before
+    segments = [path_of(layout, at) for at in range(len(layout.list_segments()))]
     assert one.totals.segments == len(segments)
     assert (
         one.totals.messages
@@ -159,19 +159,19 @@ def test_a_sound_spool_has_no_findings(spool: Layout) -> None:
     assert one.totals.bytes == sum(path.stat().st_size for path in segments)
 
 
-def test_progress_is_told(spool: Layout) -> None:
+def test_progress_is_told(layout: Layout) -> None:
     """After each segment the totals are shown."""
     seen: list[int] = []
-    list(Check(lambda totals: seen.append(totals.segments)).spool(spool))
-    assert seen == list(range(1, len(spool.list_segments()) + 1))
+    list(Check(lambda totals: seen.append(totals.segments)).spool(layout))
+    assert seen == list(range(1, len(layout.list_segments()) + 1))
 
 
 def test_a_new_spool_has_no_findings(memory: Path) -> None:
     """Spares are no damage, and no segment."""
-    rig = Rig(memory / "new")
-    rig.crash()
+    spool = SpoolFixture(memory / "new")
+    spool.crash()
     one = Check()
-    assert list(one.spool(rig.layout)) == []
+    assert list(one.spool(spool.layout)) == []
     assert one.totals.segments == 0
 
 
@@ -181,10 +181,10 @@ def test_no_spool(tmp_path: Path) -> None:
         check(Layout(tmp_path))
 
 
-def test_a_copy_without_its_index(spool: Layout, tmp_path: Path) -> None:
+def test_a_copy_without_its_index(layout: Layout, tmp_path: Path) -> None:
     """Index, marks and ledger may be absent."""
     copy = tmp_path / "copy"
-    shutil.copytree(spool.segments, copy / "segments")
+    shutil.copytree(layout.segments, copy / "segments")
     found = check(Layout(copy))
     assert [(f.kind, f.severity) for f in found] == [(Kind.IDENTITY, Severity.NOTE)]
 
@@ -272,7 +272,7 @@ def _identity(layout: Layout) -> None:
 
 
 def _ledger(layout: Layout) -> None:
-    layout.ledger.write_bytes(b"x" * BANKS_BYTES)
+    layout.ledger.write_bytes(b"x" * SLOTS_BYTES)
 
 
 def _short_ledger(layout: Layout) -> None:
@@ -317,26 +317,26 @@ SPOILED = [
 
 
 @pytest.mark.parametrize(("spoil", "kinds"), SPOILED)
-def test_damage_is_found_under_its_name(spool: Layout, spoil: Spoil, kinds: list[Kind]) -> None:
+def test_damage_is_found_under_its_name(layout: Layout, spoil: Spoil, kinds: list[Kind]) -> None:
     """Each kind of damage, in the file where it is, and only its consequences beside it."""
-    spoil(spool)
-    before = state_of(spool.directory)
-    found = check(spool)
+    spoil(layout)
+    before = state_of(layout.directory)
+    found = check(layout)
     names = [kind for kind, _ in damages(found)]
     for kind in kinds:
         assert names.count(kind) >= kinds.count(kind), found
     # Consequences may be reported, too: missing segments, a wrong order, or void marks.
     assert set(names) <= {*kinds, Kind.MISSING, Kind.ORDER, Kind.MARKS}, found
     assert all(f.sentence and "\n" not in f.sentence for f in found)
-    assert state_of(spool.directory) == before
+    assert state_of(layout.directory) == before
 
 
-def test_where_and_how_much(spool: Layout) -> None:
+def test_where_and_how_much(layout: Layout) -> None:
     """A finding gives the offset, and the first and number of the lost messages."""
-    path = path_of(spool, 1)
+    path = path_of(layout, 1)
     frame, behind = frames_of(path)[2:4]
     flip(path, frame.offset + 80)
-    (found,) = check(spool)
+    (found,) = check(layout)
     assert (found.path, found.offset) == (path, frame.offset)
     assert found.sentence == (
         f"{behind.offset - frame.offset} bytes hold no good frame; "
@@ -344,9 +344,9 @@ def test_where_and_how_much(spool: Layout) -> None:
     )
 
 
-def test_every_flipped_bit_is_found(spool: Layout) -> None:
+def test_every_flipped_bit_is_found(layout: Layout) -> None:
     """A flipped bit anywhere in a sealed segment, except in padding, which is never read."""
-    path, chance = path_of(spool, 1), random.Random(7)
+    path, chance = path_of(layout, 1), random.Random(7)
     data = path.read_bytes()
     with path.open("rb") as file:
         footer = read_footer(file.fileno())
@@ -358,71 +358,71 @@ def test_every_flipped_bit_is_found(spool: Layout) -> None:
         flip(path, at, bit := chance.randrange(8))
         assert damages(list(Check().files([path]))), at
         flip(path, at, bit)
-    assert check(spool) == []
+    assert check(layout) == []
 
 
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.98])
-def test_a_torn_end_is_no_damage(spool: Layout, share: float) -> None:
+def test_a_torn_end_is_no_damage(layout: Layout, share: float) -> None:
     """An unfinished frame at the end of the last segment is left by a crash: a note."""
-    path = path_of(spool, -1)
+    path = path_of(layout, -1)
     last = frames_of(path)[-1]
     # As if it had never been committed.
-    shutil.rmtree(spool.index)
+    shutil.rmtree(layout.index)
     end = len(path.read_bytes().rstrip(b"\0"))
     cut = last.offset + max(1, int((end - last.offset) * share))
     patch(path, cut, bytes(end - cut))
-    found = check(spool)
+    found = check(layout)
     assert [(f.kind, f.severity, f.path, f.offset) for f in found] == [
         (Kind.TORN, Severity.NOTE, path, last.offset)
     ]
 
 
-def test_committed_messages_that_are_gone(spool: Layout) -> None:
+def test_committed_messages_that_are_gone(layout: Layout) -> None:
     """The index knows the synced end: a log that ends before it is damaged, torn or not."""
-    path = path_of(spool, -1)
+    path = path_of(layout, -1)
     last = frames_of(path)[-1]
     patch(path, last.offset, bytes(path.stat().st_size - last.offset))
-    (found,) = check(spool)
+    (found,) = check(layout)
     assert (found.kind, found.path, found.offset) == (Kind.MISSING, path, last.offset)
     assert found.sentence == "gone from its end, though committed: 3 messages"
 
 
-def test_the_last_segment_is_gone(spool: Layout) -> None:
+def test_the_last_segment_is_gone(layout: Layout) -> None:
     """The index knows of it."""
-    path_of(spool, -1).unlink()
-    assert damages(check(spool)) == [(Kind.MISSING, path_of(spool, -1).name)]
+    path_of(layout, -1).unlink()
+    assert damages(check(layout)) == [(Kind.MISSING, path_of(layout, -1).name)]
 
 
-def test_delivered_messages_that_are_gone(spool: Layout) -> None:
+def test_delivered_messages_that_are_gone(layout: Layout) -> None:
     """Marks beyond the end of the log show that it was longer."""
-    shutil.rmtree(spool.index)
-    end = Examination(path_of(spool, -1), last=True)
+    shutil.rmtree(layout.index)
+    end = Examination(path_of(layout, -1), last=True)
     assert list(end.findings()) == []
-    marks = Marks(spool.delivery, SegmentList(spool))
+    marks = Marks(layout.delivery, SegmentList(layout))
     marks.commit(Changes(low_watermark=int(end.tail[1]) + 5))
     marks.close()
-    (found,) = check(spool)
+    (found,) = check(layout)
     assert found.kind is Kind.MISSING
     assert "are marked as delivered; the log ends before" in found.sentence
 
 
-def test_outcome_files(spool: Layout) -> None:
+def test_outcome_files(layout: Layout) -> None:
     """A file that has yet to be imported is a note; one that never can be is damage, with the reason."""
-    outcomes = spool.outcomes / "job"
+    outcomes = layout.outcomes / "job"
     outcomes.mkdir(parents=True)
-    uuid, reasons = read_identity(spool), np.zeros(3, np.int32)
+    uuid, reasons = read_identity(layout), np.zeros(3, np.int32)
     whole = write_outcomes(outcomes, "1-whole", uuid, np.arange(3), reasons)
     foreign = write_outcomes(outcomes, "2-foreign", bytes(16), np.arange(3), reasons)
     beyond = write_outcomes(outcomes, "3-beyond", uuid, (1 << 40) + np.arange(3), reasons)
     damaged = write_outcomes(outcomes, "4-damaged", uuid, np.arange(3), reasons)
     flip(damaged, damaged.stat().st_size - 12)
-    found = check(spool)
+    found = check(layout)
     assert {f.kind for f in found} == {Kind.OUTCOMES}
     assert {f.path: (f.severity, f.sentence) for f in found} == {
         whole: (
             Severity.NOTE,
-            "what became of 3 messages, told by a job; the marks get it from the daemon, `brucectl drain` or "
-            "the next job",
+            "a job has written down what became of 3 messages; the marks get it from the daemon, "
+            "`brucectl drain` or the next job",
         ),
         foreign: (Severity.DAMAGE, f"it is of the spool {bytes(16).hex()}, and not of this one"),
         beyond: (Severity.DAMAGE, "it speaks of messages that were never stored"),
@@ -433,18 +433,18 @@ def test_outcome_files(spool: Layout) -> None:
     }
 
 
-def test_marks_of_other_segments(spool: Layout) -> None:
+def test_marks_of_other_segments(layout: Layout) -> None:
     """Rows that do not match their segment, as after a restored snapshot, count for nothing; one finding."""
-    path = path_of(spool, 2)
+    path = path_of(layout, 2)
     rewrite_header(path, created_ns=1)
-    (found,) = check(spool)
-    assert (found.kind, found.path) == (Kind.MARKS, spool.delivery / "data.mdb")
+    (found,) = check(layout)
+    assert (found.kind, found.path) == (Kind.MARKS, layout.delivery / "data.mdb")
     assert found.sentence.startswith("rows do not match their segments: 1 of 'mark'")
 
 
-def test_an_entry_that_leads_nowhere(spool: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_that_leads_nowhere(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entry of the index must lead to the frame that it names."""
-    found = metadata_check.read_index(spool.index)
+    found = metadata_check.read_index(layout.index)
     assert found is not None
     committed, entries = found
     first, number, offset, before, burst = entries[-1]
@@ -453,91 +453,93 @@ def test_an_entry_that_leads_nowhere(spool: Layout, monkeypatch: pytest.MonkeyPa
         "read_index",
         lambda _: (committed, [*entries[:-1], (first + 1, number, offset, before, burst)]),
     )
-    assert damages(check(spool)) == [(Kind.INDEX, "data.mdb")]
+    assert damages(check(layout)) == [(Kind.INDEX, "data.mdb")]
 
 
-def test_a_committed_place_between_frames(spool: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_committed_place_between_frames(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """The committed end must be the end of a frame."""
-    found = metadata_check.read_index(spool.index)
+    found = metadata_check.read_index(layout.index)
     assert found is not None
     assert found[0] is not None
     (number, tail), entries = found[0], found[1]
     tail[0] -= 8
     monkeypatch.setattr(metadata_check, "read_index", lambda _: ((number, tail), entries))
-    assert damages(check(spool)) == [(Kind.INDEX, "data.mdb")]
+    assert damages(check(layout)) == [(Kind.INDEX, "data.mdb")]
 
 
-def test_a_new_epoch_is_no_gap(rig: Rig) -> None:
+def test_a_new_epoch_is_no_gap(spool: SpoolFixture) -> None:
     """Behind an unclean boot the numbers go on at a multiple of 2^32."""
-    rig.fill(20)
-    rig.crash()
-    rig.boot += 1
-    rig.open()
-    rig.fill(20)
-    rig.step()
-    rig.crash()
-    assert rig.layout.list_segments()[-1][0] >= EPOCH
-    assert damages(check(rig.layout)) == []
+    spool.fill(20)
+    spool.crash()
+    spool.boot += 1
+    spool.open()
+    spool.fill(20)
+    spool.step()
+    spool.crash()
+    assert spool.layout.list_segments()[-1][0] >= EPOCH
+    assert damages(check(spool.layout)) == []
 
 
-def test_segments_without_messages(rig: Rig) -> None:
+def test_segments_without_messages(spool: SpoolFixture) -> None:
     """Frames with discards alone, and the number that is skipped behind them, are sound."""
     for _ in range(60):
-        rig.append([], refused={int(Reason.SHORT): (1, b"x" * 256)})
-        rig.step()
-    rig.fill(3)
-    rig.stop()
-    assert len(rig.layout.list_segments()) > 2
-    assert check(rig.layout) == []
+        spool.append([], refused={int(Reason.SHORT): (1, b"x" * 256)})
+        spool.step()
+    spool.fill(3)
+    spool.stop()
+    assert len(spool.layout.list_segments()) > 2
+    assert check(spool.layout) == []
 
 
-def test_a_ledger_that_counts(rig: Rig) -> None:
+def test_a_ledger_that_counts(spool: SpoolFixture) -> None:
     """A ledger with entries is read like one without."""
-    ledger = Ledger(rig.layout.ledger)
+    ledger = Ledger(spool.layout.ledger)
     ledger.begin()
     ledger.commit(1)
-    rig.crash()
-    assert check(rig.layout) == []
+    spool.crash()
+    assert check(spool.layout) == []
 
 
-def test_what_is_no_datagram(rig: Rig) -> None:
+def test_what_is_no_datagram(spool: SpoolFixture) -> None:
     """A frame with a right digest must hold datagrams."""
-    rig.append([b"this is none"])
-    rig.fill(1)
-    rig.crash()
-    found = check(rig.layout)
+    spool.append([b"this is none"])
+    spool.fill(1)
+    spool.crash()
+    found = check(spool.layout)
     assert [kind for kind, _ in damages(found)] == [Kind.DATAGRAM]
     assert found[0].offset == HEADER_BYTES
 
 
-def test_a_spare_with_a_torn_header(spool: Layout) -> None:
+def test_a_spare_with_a_torn_header(layout: Layout) -> None:
     """A spare that was to be taken into use at the moment of the crash is a spare."""
-    spare = spool.segment(spool.list_spares()[-1], SPARE)
+    spare = layout.segment(layout.list_spares()[-1], SPARE)
     flip(spare, 100)
-    assert check(spool) == []
+    assert check(layout) == []
 
 
-def test_a_segment_that_has_no_name_yet(rig: Rig) -> None:
+def test_a_segment_that_has_no_name_yet(spool: SpoolFixture) -> None:
     """One in use, and not yet synced, is checked like the others."""
-    rig.fill(3)
-    rig.crash()
+    spool.fill(3)
+    spool.crash()
     (number,) = [
-        n for n in rig.layout.list_spares() if rig.layout.segment(n, SPARE).read_bytes()[384:392] != bytes(8)
+        n
+        for n in spool.layout.list_spares()
+        if spool.layout.segment(n, SPARE).read_bytes()[384:392] != bytes(8)
     ]
-    path = rig.layout.segment(number, SPARE)
+    path = spool.layout.segment(number, SPARE)
     one = Check()
-    assert list(one.spool(rig.layout)) == []
+    assert list(one.spool(spool.layout)) == []
     assert one.totals.messages == 9
     flip(path, frames_of(path)[1].offset + 70)
-    assert damages(check(rig.layout)) == [(Kind.FRAME, path.name)]
+    assert damages(check(spool.layout)) == [(Kind.FRAME, path.name)]
 
 
-def test_a_segment_that_is_retired_meanwhile(spool: Layout) -> None:
+def test_a_segment_that_is_retired_meanwhile(layout: Layout) -> None:
     """A segment renamed to sent, or removed, between the listing and the look is no damage."""
-    first, second = path_of(spool, 0), path_of(spool, 1)
-    shutil.rmtree(spool.delivery)
-    found = Check().spool(spool)
-    listed = spool.list_segments()
+    first, second = path_of(layout, 0), path_of(layout, 1)
+    shutil.rmtree(layout.delivery)
+    found = Check().spool(layout)
+    listed = layout.list_segments()
 
     class Moving(Layout):
         def list_segments(self) -> list[tuple[int, str]]:
@@ -546,19 +548,19 @@ def test_a_segment_that_is_retired_meanwhile(spool: Layout) -> None:
                 second.rename(second.with_suffix(SENT))
             return listed
 
-    found = Check().spool(Moving(spool.directory))
+    found = Check().spool(Moving(layout.directory))
     assert damages(list(found)) == []
 
 
 @pytest.mark.parametrize("removed", [False, True])
 def test_a_segment_that_is_retired_under_the_look(
-    spool: Layout,
+    layout: Layout,
     monkeypatch: pytest.MonkeyPatch,
     removed: bool,  # noqa: FBT001  (a parameter of the test)
 ) -> None:
     """The same between two times that one look opens it; what is left counts once."""
-    shutil.rmtree(spool.delivery)
-    path, head = path_of(spool, 0), Examination._head
+    shutil.rmtree(layout.delivery)
+    path, head = path_of(layout, 0), Examination._head
     first = Examination(path, last=False)
     assert list(first.findings()) == []
 
@@ -571,19 +573,19 @@ def test_a_segment_that_is_retired_under_the_look(
 
     monkeypatch.setattr(Examination, "_head", late)
     one = Check()
-    assert damages(list(one.spool(spool))) == []
+    assert damages(list(one.spool(layout))) == []
     assert one.totals.messages == 270 - removed * first.totals.messages
 
 
 # -- files by themselves ------------------------------------------------------------------------------
 
 
-def test_bare_files(spool: Layout, tmp_path: Path) -> None:
+def test_bare_files(layout: Layout, tmp_path: Path) -> None:
     """Segment files in any order, under any name, without anything beside them."""
     paths = []
-    for number, pair in enumerate(spool.list_segments()):
+    for number, pair in enumerate(layout.list_segments()):
         paths.append(tmp_path / f"{9 - number}.bin")
-        shutil.copy(spool.segment(*pair), paths[-1])
+        shutil.copy(layout.segment(*pair), paths[-1])
     one = Check()
     assert list(one.files(paths)) == []
     assert one.totals.messages == 270
@@ -593,10 +595,10 @@ def test_bare_files(spool: Layout, tmp_path: Path) -> None:
     assert damages(list(Check().files(paths)))[0] == (Kind.HEADER, paths[2].name)
 
 
-def test_neighbours_are_held_together(spool: Layout) -> None:
+def test_neighbours_are_held_together(layout: Layout) -> None:
     """Of two files that follow one another the second must continue the first."""
-    rewrite_header(path_of(spool, 2), stored=10**6)
-    found = list(Check().files([path_of(spool, 2), path_of(spool, 1)]))
+    rewrite_header(path_of(layout, 2), stored=10**6)
+    found = list(Check().files([path_of(layout, 2), path_of(layout, 1)]))
     assert [kind for kind, _ in damages(found)] == [Kind.MISSING]
 
 
@@ -620,9 +622,9 @@ def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
         list(Check().files([tmp_path / "nothing"]))
 
 
-def test_frames_behind_a_damaged_header(spool: Layout) -> None:
+def test_frames_behind_a_damaged_header(layout: Layout) -> None:
     """The messages are counted all the same."""
-    path = path_of(spool, 1)
+    path = path_of(layout, 1)
     whole = Check()
     list(whole.files([path]))
     flip(path, 20)
@@ -631,10 +633,10 @@ def test_frames_behind_a_damaged_header(spool: Layout) -> None:
     assert one.totals.messages == whole.totals.messages
 
 
-def test_random_damage_never_ends_the_check(spool: Layout) -> None:
+def test_random_damage_never_ends_the_check(layout: Layout) -> None:
     """For any bytes the check has findings, and no exception."""
     chance = random.Random(11)
-    files = [path for path in spool.directory.rglob("*") if path.is_file() and path.suffix != ".mdb"]
+    files = [path for path in layout.directory.rglob("*") if path.is_file() and path.suffix != ".mdb"]
     originals = {path: path.read_bytes() for path in files}
     for _ in range(40):
         path = chance.choice(files)
@@ -650,6 +652,6 @@ def test_random_damage_never_ends_the_check(spool: Layout) -> None:
             else:
                 data[start:start] = data[:length]
         path.write_bytes(data)
-        assert isinstance(check(spool), list)
+        assert isinstance(check(layout), list)
         path.write_bytes(originals[path])
-    assert check(spool) == []
+    assert check(layout) == []

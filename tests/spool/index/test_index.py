@@ -17,7 +17,7 @@ from spool.format.frame import POSITION, SEQUENCE
 from spool.index.index import Index, IndexReader, read_committed
 from spool.index.log_end import empty_tail
 from tests.spool import plain
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 Damage = Callable[[Path, Path], None]
 
@@ -62,39 +62,39 @@ def no_lmdb(index: Path, _older: Path) -> None:
 
 @pytest.mark.parametrize("damage", [deleted, put_back, emptied, cut, rotten, no_lmdb])
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "crashed"])
-def test_opening_gives_the_same_spool(rig: Rig, damage: Damage, *, clean: bool) -> None:
+def test_opening_gives_the_same_spool(spool: SpoolFixture, damage: Damage, *, clean: bool) -> None:
     """With any damage to the index: the same watermark, records and next numbers."""
-    sent = rig.fill(20)
-    rig.step()
-    older = rig.directory / "older"
-    shutil.copytree(rig.layout.index, older)
-    sent += rig.fill(200)
-    rig.step()
-    synced, place = rig.synced, rig.shared.words[16]
+    sent = spool.fill(20)
+    spool.step()
+    older = spool.directory / "older"
+    shutil.copytree(spool.layout.index, older)
+    sent += spool.fill(200)
+    spool.step()
+    synced, place = spool.synced, spool.shared.words[16]
     if clean:
-        rig.stop()
+        spool.stop()
     else:
-        rig.crash()
-    damage(rig.layout.index, older)
-    rig.open()
-    assert (rig.synced, rig.records()) == (synced, list(enumerate(sent)))
-    assert rig.shared.words[16] == place
-    committed = rig.index().committed()
+        spool.crash()
+    damage(spool.layout.index, older)
+    spool.open()
+    assert (spool.synced, spool.records()) == (synced, list(enumerate(sent)))
+    assert spool.shared.words[16] == place
+    committed = spool.index().committed()
     assert committed is not None
     assert committed[1][SEQUENCE] == synced
-    sent += rig.fill(5)
-    rig.step()
-    assert rig.records() == list(enumerate(sent))
-    assert rig.synced == len(sent)
+    sent += spool.fill(5)
+    spool.step()
+    assert spool.records() == list(enumerate(sent))
+    assert spool.synced == len(sent)
 
 
 def test_entries_lead_to_frames(tmp_path: Path) -> None:
     """Every sequence number finds an entry at or before it, and there a frame with that chain behind it."""
-    rig = Rig(tmp_path, segment_bytes=1 << 20, max_bytes=16 << 20)
+    spool = SpoolFixture(tmp_path, segment_bytes=1 << 20, max_bytes=16 << 20)
     for _ in range(25):
-        rig.fill(4, value=b"v" * 3000)
-        rig.step()
-    reader, frames = rig.index(), rig.segments()[0].frames
+        spool.fill(4, value=b"v" * 3000)
+        spool.step()
+    reader, frames = spool.index(), spool.segments()[0].frames
     entries = {reader.entry(sequence) for sequence in range(480)}
     reader.close()
     assert len(entries) > 10
@@ -104,16 +104,16 @@ def test_entries_lead_to_frames(tmp_path: Path) -> None:
         first, number, offset, digest, burst = entry
         assert (number, first, digest) == (1, by_offset[offset].sequence, by_offset[offset].previous)
         assert burst == by_offset[offset].burst - 1
-    rig.crash()
+    spool.crash()
 
 
-def test_sealed_segments_have_no_entries(rig: Rig) -> None:
+def test_sealed_segments_have_no_entries(spool: SpoolFixture) -> None:
     """Sealing removes the entries: the footer of a sealed segment has its own marks."""
-    rig.fill(100)
+    spool.fill(100)
     for _ in range(20):
-        rig.step()
-    reader = rig.index()
-    live = plain.read_segment(rig.last_path().read_bytes()).header["first_sequence"]
+        spool.step()
+    reader = spool.index()
+    live = plain.read_segment(spool.last_path().read_bytes()).header["first_sequence"]
     assert reader.entry(0) is None
     assert reader.entry(10**9) is not None
     assert reader.entry(10**9)[0] == live  # type: ignore[index]
@@ -137,26 +137,26 @@ def test_an_index_of_another_boot_or_spool_is_begun_anew(tmp_path: Path) -> None
         other.close()
 
 
-def test_reading_writes_nothing(rig: Rig, tmp_path: Path) -> None:
+def test_reading_writes_nothing(spool: SpoolFixture, tmp_path: Path) -> None:
     """A reader leaves a copy of the index unchanged, the lock file included; without one it returns None."""
-    rig.fill(3)
-    rig.stop()
-    before = {p.name: p.read_bytes() for p in rig.layout.index.iterdir()}
-    committed = read_committed(rig.layout.index)
+    spool.fill(3)
+    spool.stop()
+    before = {p.name: p.read_bytes() for p in spool.layout.index.iterdir()}
+    committed = read_committed(spool.layout.index)
     assert committed is not None
     assert committed[1][SEQUENCE] == 9
-    assert {p.name: p.read_bytes() for p in rig.layout.index.iterdir()} == before
+    assert {p.name: p.read_bytes() for p in spool.layout.index.iterdir()} == before
     assert read_committed(tmp_path / "nothing") is None
     with pytest.raises(lmdb.Error):
         IndexReader(tmp_path / "nothing")
 
 
-def test_threads_of_a_process_look_one_after_the_other(rig: Rig) -> None:
+def test_threads_of_a_process_look_one_after_the_other(spool: SpoolFixture) -> None:
     """LMDB refuses a second opening in a process; no thread takes that for an unreadable index."""
-    rig.fill(10)
-    rig.step()
-    rig.crash()
-    directory, read = rig.layout.index, IndexReader.committed
+    spool.fill(10)
+    spool.step()
+    spool.crash()
+    directory, read = spool.layout.index, IndexReader.committed
 
     def slowly(reader: IndexReader) -> object:
         time.sleep(0.01)

@@ -15,8 +15,8 @@ from spool.format.wire import encode
 from spool.index.log_end import LiveSegment, end_of, read_footer
 from spool.index.segment_list import SegmentList
 from spool.read.reader import Reader
+from tests.spool.fixture import SpoolFixture
 from tests.spool.reads import count_reads
-from tests.spool.rig import Rig
 
 
 def footer_of(path: Path) -> bytes:
@@ -34,34 +34,34 @@ def give_footer(path: Path, footer: bytes) -> None:
         file.write(footer)
 
 
-def fill_alike(rig: Rig, segments: int) -> list[bytes]:
+def fill_alike(spool: SpoolFixture, segments: int) -> list[bytes]:
     """Segments of the same length, a topic in each; the datagrams."""
     sent = list[bytes]()
-    while len(rig.layout.list_segments()) < segments:
-        topic = b"even" if rig.writer.number % 2 else b"odds"
+    while len(spool.layout.list_segments()) < segments:
+        topic = b"even" if spool.writer.number % 2 else b"odds"
         burst = [encode(topic, b"%06d" % (len(sent) + i) + b"v" * 300) for i in range(3)]
-        if rig.writer.capacity - int(rig.writer.tail[0]) < 4096:
-            rig.writer.switch()
+        if spool.writer.capacity - int(spool.writer.tail[0]) < 4096:
+            spool.writer.switch()
             continue
-        rig.append(burst)
+        spool.append(burst)
         sent += burst
-        rig.step()
+        spool.step()
     return sent
 
 
-def paths(rig: Rig) -> list[Path]:
+def paths(spool: SpoolFixture) -> list[Path]:
     """Of the segments, in order."""
-    return [rig.layout.segment(*pair) for pair in rig.layout.list_segments()]
+    return [spool.layout.segment(*pair) for pair in spool.layout.list_segments()]
 
 
-def test_the_footer_of_an_earlier_segment_gives_no_number_out_twice(rig: Rig) -> None:
+def test_the_footer_of_an_earlier_segment_gives_no_number_out_twice(spool: SpoolFixture) -> None:
     """Both have one length, so its offset fits, but it has another key: the frames give the end."""
-    sent = fill_alike(rig, 4)
-    rig.stop()
-    *_, before, last = paths(rig)
+    sent = fill_alike(spool, 4)
+    spool.stop()
+    *_, before, last = paths(spool)
     assert before.stat().st_size != last.stat().st_size
     last.unlink()
-    earlier, last = paths(rig)[-2:]
+    earlier, last = paths(spool)[-2:]
     assert earlier.stat().st_size == last.stat().st_size
     kept = int(end_of(LiveSegment(last, read_header(last))).tail[1])
     give_footer(last, footer_of(earlier))
@@ -72,28 +72,28 @@ def test_the_footer_of_an_earlier_segment_gives_no_number_out_twice(rig: Rig) ->
     assert kept < len(sent)
 
 
-def test_a_footer_that_knows_of_more_than_is_left_is_believed(rig: Rig) -> None:
+def test_a_footer_that_knows_of_more_than_is_left_is_believed(spool: SpoolFixture) -> None:
     """Inserted bytes hide frames: their numbers are not used again."""
-    sent = rig.fill(8)
-    rig.stop()
-    (path,) = paths(rig)
+    sent = spool.fill(8)
+    spool.stop()
+    (path,) = paths(spool)
     data = path.read_bytes()
     path.write_bytes(data[:1000] + b"thirteen byte" + data[1000:])
     end = end_of(LiveSegment(path, read_header(path)))
     assert (int(end.tail[1]), end.appendable, end.damaged) == (len(sent), False, True)
 
 
-def test_no_topic_is_passed_over_by_the_footer_of_another(rig: Rig) -> None:
+def test_no_topic_is_passed_over_by_the_footer_of_another(spool: SpoolFixture) -> None:
     """A reader that skips segments by topic reads one whose footer does not lead to the next."""
-    fill_alike(rig, 5)
-    rig.stop()
-    first, second = paths(rig)[:2]
+    fill_alike(spool, 5)
+    spool.stop()
+    first, second = paths(spool)[:2]
     assert first.stat().st_size == second.stat().st_size
     own, topics = footer_of(first), {b"even", b"odds"}
     (held,) = (name for name in topics if name in own)
     (other,) = topics - {held}
     give_footer(first, footer_of(second))
-    reader = Reader(SegmentList(rig.layout), Topics())
+    reader = Reader(SegmentList(spool.layout), Topics())
     reader.allow(1 << 30, 0)
     reader.seek(0)
     assert not reader.pass_over([other])
@@ -110,14 +110,16 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @pytest.mark.parametrize("boot", [1, 2], ids=["same boot", "next boot"])
-def test_a_start_reads_frames_of_the_last_segment_only(rig: Rig, read: Counter[str], boot: int) -> None:
+def test_a_start_reads_frames_of_the_last_segment_only(
+    spool: SpoolFixture, read: Counter[str], boot: int
+) -> None:
     """With any number of segments: of the sealed ones it reads headers and footers."""
-    while len(rig.layout.list_segments()) < 12:
-        rig.fill(4)
-        rig.step()
-    rig.crash()
-    names = [path.name for path in paths(rig)]
+    while len(spool.layout.list_segments()) < 12:
+        spool.fill(4)
+        spool.step()
+    spool.crash()
+    names = [path.name for path in paths(spool)]
     read.clear()
-    rig.boot = boot
-    rig.open()
+    spool.boot = boot
+    spool.open()
     assert set(read) & set(names) == {names[-1]}

@@ -23,7 +23,7 @@ from spool.index.soundness import is_harmless, is_sound
 from spool.marks.discarded import Changes
 from spool.marks.marks import Marks
 from spool.native.digest import CHUNK_BYTES
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TABLES = (b"one", b"two")
@@ -180,46 +180,46 @@ def cut(path: Path) -> None:
     os.truncate(path, 2 * PAGE)
 
 
-def test_an_index_cut_short_is_no_sigbus(rig: Rig) -> None:
+def test_an_index_cut_short_is_no_sigbus(spool: SpoolFixture) -> None:
     """With the daemon dead, a reader gets an error; the keeper creates a new index."""
-    rig.fill(60)
-    rig.step()
-    rig.crash()
-    cut(rig.layout.index / "data.mdb")
+    spool.fill(60)
+    spool.step()
+    spool.crash()
+    cut(spool.layout.index / "data.mdb")
     with pytest.raises(lmdb.CorruptedError):
-        IndexReader(rig.layout.index)
-    assert read_committed(rig.layout.index) is None
-    rig.open()
-    assert rig.index().committed() is not None
+        IndexReader(spool.layout.index)
+    assert read_committed(spool.layout.index) is None
+    spool.open()
+    assert spool.index().committed() is not None
 
 
-def test_marks_cut_short_are_no_sigbus(rig: Rig) -> None:
+def test_marks_cut_short_are_no_sigbus(spool: SpoolFixture) -> None:
     """A reader gets an error; the deliverer creates new marks, and resends what only the old ones marked."""
-    rig.fill(60)
-    rig.step()
-    segment_list = SegmentList(rig.layout)
-    marks = Marks(rig.layout.delivery, segment_list)
+    spool.fill(60)
+    spool.step()
+    segment_list = SegmentList(spool.layout)
+    marks = Marks(spool.layout.delivery, segment_list)
     bits = np.full(CHUNK_BYTES, 255, np.uint8)
     marks.commit(Changes(10, {(1, chunk): bits for chunk in range(40)}))
     marks.close()
-    cut(rig.layout.delivery / "data.mdb")
+    cut(spool.layout.delivery / "data.mdb")
     with pytest.raises(lmdb.CorruptedError):
-        Marks(rig.layout.delivery, segment_list, readonly=True)
-    marks = Marks(rig.layout.delivery, segment_list)
+        Marks(spool.layout.delivery, segment_list, readonly=True)
+    marks = Marks(spool.layout.delivery, segment_list)
     assert marks.low_watermark() == (0, 0)
-    assert (rig.layout.delivery / "data.mdb.damaged").exists()
+    assert (spool.layout.delivery / "data.mdb.damaged").exists()
     marks.commit(Changes(10))
     assert marks.low_watermark()[0] == 10
     marks.close()
 
 
-def test_marks_on_a_disk_that_refuses_are_not_believed(rig: Rig) -> None:
+def test_marks_on_a_disk_that_refuses_are_not_believed(spool: SpoolFixture) -> None:
     """A sync of the marks fails: MarksFailed, and the marks are the same as before."""
-    rig.fill(60)
-    rig.step()
-    marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    spool.fill(60)
+    spool.step()
+    marks = Marks(spool.layout.delivery, SegmentList(spool.layout))
     marks.commit(Changes(10))
-    path = rig.layout.delivery / "data.mdb"
+    path = spool.layout.delivery / "data.mdb"
     readonly = os.open(path, os.O_RDONLY)
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)

@@ -21,7 +21,7 @@ from spool.log.committer import renew
 from spool.log.keeper import STANDS_S
 from spool.read.reader import Reader
 from spool.shared.state import Field
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 
 class BadDisk:
@@ -63,9 +63,9 @@ def disk() -> Iterator[BadDisk]:
 
 
 @pytest.fixture
-def rig(disk: BadDisk, memory: Path) -> Iterator[Rig]:
+def spool(disk: BadDisk, memory: Path) -> Iterator[SpoolFixture]:
     """A spool on that disk, with one frame that is synced."""
-    made = Rig(memory)
+    made = SpoolFixture(memory)
     made.fill(1)
     made.step()
     assert made.synced == 3
@@ -73,211 +73,211 @@ def rig(disk: BadDisk, memory: Path) -> Iterator[Rig]:
     made.crash()
 
 
-def live(rig: Rig) -> str:
+def live(spool: SpoolFixture) -> str:
     """The name of the live segment's file."""
-    return rig.last_path().name
+    return spool.last_path().name
 
 
-def fail_once(rig: Rig, disk: BadDisk) -> None:
+def fail_once(spool: SpoolFixture, disk: BadDisk) -> None:
     """The next sync of the live segment fails."""
-    name = live(rig)
+    name = live(spool)
     disk.bad = lambda path: path.endswith(name)
-    rig.step()
+    spool.step()
     disk.bad = lambda _: False
 
 
 def test_what_was_not_synced_goes_into_a_fresh_file(
-    rig: Rig, disk: BadDisk, caplog: pytest.LogCaptureFixture
+    spool: SpoolFixture, disk: BadDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is announced until appender and bytes are elsewhere; numbers and digests stay the same."""
-    rig.fill(3)
-    path, number = rig.last_path(), rig.writer.number
-    inode, before = path.stat().st_ino, rig.records()
-    fail_once(rig, disk)
-    assert rig.synced == 3
-    assert rig.shared.words[Field.SUSPECT] == number
-    assert rig.shared.words[Field.SYNC_ERROR] == errno.EIO
-    rig.step()
-    assert rig.synced == 3
-    rig.fill(2)
-    assert rig.writer.number == number + 1
-    rig.step()
-    assert rig.synced == 18
+    spool.fill(3)
+    path, number = spool.last_path(), spool.writer.number
+    inode, before = path.stat().st_ino, spool.records()
+    fail_once(spool, disk)
+    assert spool.synced == 3
+    assert spool.shared.words[Field.SUSPECT] == number
+    assert spool.shared.words[Field.SYNC_ERROR] == errno.EIO
+    spool.step()
+    assert spool.synced == 3
+    spool.fill(2)
+    assert spool.writer.number == number + 1
+    spool.step()
+    assert spool.synced == 18
     assert path.stat().st_ino != inode
-    assert (rig.layout.quarantine / f"{path.name}.suspect").stat().st_ino == inode
-    assert rig.records()[:12] == before
-    assert [s for s, _ in rig.records()] == list(range(18))
-    first, second = rig.segments()
+    assert (spool.layout.quarantine / f"{path.name}.suspect").stat().st_ino == inode
+    assert spool.records()[:12] == before
+    assert [s for s, _ in spool.records()] == list(range(18))
+    first, second = spool.segments()
     assert second.header["previous"] == first.frames[-1].digest
-    words = [int(rig.shared.words[f]) for f in (Field.SUSPECT, Field.SYNC_ERROR, Field.RENEWED)]
+    words = [int(spool.shared.words[f]) for f in (Field.SUSPECT, Field.SYNC_ERROR, Field.RENEWED)]
     assert words == [0, 0, 1]
     assert "could not be synced: Input/output error" in caplog.text
-    assert "is written anew, and synced" in caplog.text
+    assert "is rewritten, and synced" in caplog.text
 
 
 def test_the_first_sync_of_a_segment_fails(memory: Path, disk: BadDisk) -> None:
     """Before the segment has a name: the fresh file takes its place as a spare, and is named."""
-    rig = Rig(memory)
-    sent = rig.fill(2)
-    assert rig.last_path().suffix == SPARE
-    fail_once(rig, disk)
-    assert rig.synced == 0
-    sent += rig.fill(2)
-    rig.step()
-    assert rig.synced == len(sent)
-    assert [suffix for _, suffix in rig.layout.list_segments()] == [SEGMENT, SEGMENT]
-    assert rig.records() == list(enumerate(sent))
-    rig.crash()
+    spool = SpoolFixture(memory)
+    sent = spool.fill(2)
+    assert spool.last_path().suffix == SPARE
+    fail_once(spool, disk)
+    assert spool.synced == 0
+    sent += spool.fill(2)
+    spool.step()
+    assert spool.synced == len(sent)
+    assert [suffix for _, suffix in spool.layout.list_segments()] == [SEGMENT, SEGMENT]
+    assert spool.records() == list(enumerate(sent))
+    spool.crash()
 
 
-def test_a_full_segment_is_renewed_at_once(rig: Rig, disk: BadDisk) -> None:
+def test_a_full_segment_is_renewed_at_once(spool: SpoolFixture, disk: BadDisk) -> None:
     """When the appender has long gone on, the next step renews it and commits the frames behind it."""
-    name, sent = live(rig), 3
-    while rig.writer.number == 1:
-        rig.writer.append([encode(b"t", b"v" * 100)])
+    name, sent = live(spool), 3
+    while spool.writer.number == 1:
+        spool.writer.append([encode(b"t", b"v" * 100)])
         sent += 1
     disk.bad = lambda path: path.endswith(name)
-    rig.step()
-    assert rig.synced == 3
+    spool.step()
+    assert spool.synced == 3
     disk.bad = lambda _: False
-    rig.step()
-    assert rig.synced == sent
+    spool.step()
+    assert spool.synced == sent
 
 
-def test_every_process_dies_while_a_segment_is_suspect(rig: Rig, disk: BadDisk) -> None:
+def test_every_process_dies_while_a_segment_is_suspect(spool: SpoolFixture, disk: BadDisk) -> None:
     """The shared state records it: successors neither sync the suspect nor append to it."""
-    rig.fill(3)
-    fail_once(rig, disk)
+    spool.fill(3)
+    fail_once(spool, disk)
     for _ in range(2):
-        rig.reopen()
-        assert rig.synced == 3
-    committed = rig.index().committed()
+        spool.reopen()
+        assert spool.synced == 3
+    committed = spool.index().committed()
     assert committed is not None
     assert committed[1][1] <= 3
-    rig.fill(1)
-    rig.step()
-    assert rig.synced == 15
+    spool.fill(1)
+    spool.step()
+    assert spool.synced == 15
 
 
 @pytest.mark.parametrize("which", [".tmp", "segments"], ids=["file", "directory"])
-def test_the_fresh_file_fails_too(rig: Rig, disk: BadDisk, which: str) -> None:
+def test_the_fresh_file_fails_too(spool: SpoolFixture, disk: BadDisk, which: str) -> None:
     """The keeper tries another file, and again announces nothing before."""
-    rig.fill(3)
-    fail_once(rig, disk)
-    rig.fill(1)
+    spool.fill(3)
+    fail_once(spool, disk)
+    spool.fill(1)
     disk.bad = lambda path: path.endswith(which)
     for _ in range(3):
-        rig.keeper._committer._renew_at = 0.0
-        rig.keeper.commit()
-        assert rig.synced == 3
-        assert rig.shared.words[Field.SUSPECT] == 1
-    rig.keeper._committer._renew_at = 0.0
+        spool.keeper._committer._renew_at = 0.0
+        spool.keeper.commit()
+        assert spool.synced == 3
+        assert spool.shared.words[Field.SUSPECT] == 1
+    spool.keeper._committer._renew_at = 0.0
     disk.bad = lambda _: False
-    rig.step()
-    assert rig.synced == 15
-    assert not list(rig.layout.segments.glob("*.tmp"))
+    spool.step()
+    assert spool.synced == 15
+    assert not list(spool.layout.segments.glob("*.tmp"))
 
 
-def test_a_stop_does_not_wait_for_an_appender(rig: Rig, disk: BadDisk) -> None:
+def test_a_stop_does_not_wait_for_an_appender(spool: SpoolFixture, disk: BadDisk) -> None:
     """At the end no appender is left: the suspect is renewed, committed and sealed."""
-    sent = 3 + len(rig.fill(3))
-    name = live(rig)
+    sent = 3 + len(spool.fill(3))
+    name = live(spool)
     disk.bad = lambda path: path.endswith(name)
-    rig.step()
+    spool.step()
     disk.bad = lambda _: False
-    rig.stop()
-    assert rig.synced == sent
-    (segment,) = rig.segments()
+    spool.stop()
+    assert spool.synced == sent
+    (segment,) = spool.segments()
     assert segment.footer
-    assert rig.shared.words[Field.SUSPECT] == 0
+    assert spool.shared.words[Field.SUSPECT] == 0
 
 
-def test_a_stop_on_a_disk_that_stays_bad(rig: Rig, disk: BadDisk) -> None:
+def test_a_stop_on_a_disk_that_stays_bad(spool: SpoolFixture, disk: BadDisk) -> None:
     """Unsynced frames are neither sealed nor announced; the next start finds them all."""
-    sent = 3 + len(rig.fill(3))
+    sent = 3 + len(spool.fill(3))
     disk.bad = lambda path: path.endswith((".seg", ".tmp"))
-    rig.step()
-    rig.stop()
-    assert rig.synced == 3
-    assert not rig.segments()[0].footer
+    spool.step()
+    spool.stop()
+    assert spool.synced == 3
+    assert not spool.segments()[0].footer
     disk.bad = lambda _: False
-    rig.open()
-    assert rig.synced == 3
-    sent += len(rig.fill(1))
-    rig.step()
-    assert rig.synced == sent
+    spool.open()
+    assert spool.synced == 3
+    sent += len(spool.fill(1))
+    spool.step()
+    assert spool.synced == sent
 
 
-def test_the_keeper_rests_while_it_waits(rig: Rig, disk: BadDisk) -> None:
+def test_the_keeper_rests_while_it_waits(spool: SpoolFixture, disk: BadDisk) -> None:
     """A keeper with a suspect segment that waits for its appender does not keep a processor busy."""
-    rig.fill(1)
-    fail_once(rig, disk)
-    rig.keeper.commit()
+    spool.fill(1)
+    fail_once(spool, disk)
+    spool.keeper.commit()
     with mock.patch("spool.log.keeper.time", wraps=time) as clock:
         clock.sleep.side_effect = lambda _: None
-        rig.keeper._wait()
+        spool.keeper._wait()
     clock.sleep.assert_any_call(STANDS_S)
 
 
-def test_a_seal_that_fails_is_made_in_a_fresh_file(rig: Rig, disk: BadDisk) -> None:
+def test_a_seal_that_fails_is_made_in_a_fresh_file(spool: SpoolFixture, disk: BadDisk) -> None:
     """A footer whose sync failed is not believed."""
-    first = rig.last_path()
-    while rig.writer.number == 1:
-        rig.fill(1)
-    rig.keeper.commit()
+    first = spool.last_path()
+    while spool.writer.number == 1:
+        spool.fill(1)
+    spool.keeper.commit()
     inode, failures = first.stat().st_ino, [1]
     disk.bad = lambda path: path.endswith(first.name) and bool(failures and failures.pop())
-    assert rig.keeper._committer.seal_one()
+    assert spool.keeper._committer.seal_one()
     assert first.stat().st_ino != inode
-    assert rig.segments()[0].footer
+    assert spool.segments()[0].footer
 
 
-def test_a_seal_after_a_power_loss_fails(rig: Rig, disk: BadDisk) -> None:
+def test_a_seal_after_a_power_loss_fails(spool: SpoolFixture, disk: BadDisk) -> None:
     """Opening seals the segments of another boot; if that fails, it seals in a fresh file."""
-    sent, path = rig.records(), rig.last_path()
-    rig.crash()
+    sent, path = spool.records(), spool.last_path()
+    spool.crash()
     inode, failures = path.stat().st_ino, [1]
     disk.bad = lambda p: p.endswith(path.name) and bool(failures and failures.pop())
-    rig.boot += 1
-    rig.open()
+    spool.boot += 1
+    spool.open()
     assert path.stat().st_ino != inode
-    assert rig.segments()[0].footer
-    assert rig.records() == sent
+    assert spool.segments()[0].footer
+    assert spool.records() == sent
 
 
 def test_a_name_that_is_not_durable_is_given_again(memory: Path, disk: BadDisk) -> None:
     """A directory whose sync failed is not believed at the next: the change is made again."""
-    rig = Rig(memory)
-    rig.fill(1)
+    spool = SpoolFixture(memory)
+    spool.fill(1)
     disk.bad = lambda path: path.endswith("segments")
     with pytest.raises(OSError, match="Input/output"):
-        rig.step()
-    assert rig.synced == 0
-    assert rig.last_path().suffix == SPARE
-    assert rig.shared.words[Field.SYNC_ERROR] == errno.EIO
+        spool.step()
+    assert spool.synced == 0
+    assert spool.last_path().suffix == SPARE
+    assert spool.shared.words[Field.SYNC_ERROR] == errno.EIO
     disk.bad = lambda _: False
     renamed, real = [], os.rename
     with mock.patch.object(os, "rename", lambda a, b: (renamed.append(Path(b).suffix), real(a, b))):
-        rig.reopen()
+        spool.reopen()
     assert SEGMENT in renamed
-    assert rig.synced == 3
-    rig.crash()
+    assert spool.synced == 3
+    spool.crash()
 
 
-def test_a_reader_goes_on_in_the_fresh_file(rig: Rig, disk: BadDisk) -> None:
+def test_a_reader_goes_on_in_the_fresh_file(spool: SpoolFixture, disk: BadDisk) -> None:
     """The kernel may drop the suspect's pages: its readers go on in the fresh file, and miss nothing."""
-    rig.fill(3)
-    reader = Reader(SegmentList(rig.layout), Topics())
-    reader.allow(*rig.shared.place(Field.SYNCED))
+    spool.fill(3)
+    reader = Reader(SegmentList(spool.layout), Topics())
+    reader.allow(*spool.shared.place(Field.SYNCED))
     assert reader.next() is not None
     assert reader.sequence == 3
-    suspect = os.open(rig.last_path(), os.O_RDWR)
-    fail_once(rig, disk)
-    rig.fill(1)
-    rig.step()
+    suspect = os.open(spool.last_path(), os.O_RDWR)
+    fail_once(spool, disk)
+    spool.fill(1)
+    spool.step()
     os.pwrite(suspect, bytes(4000), 384 + 352)
     os.close(suspect)
-    reader.allow(*rig.shared.place(Field.SYNCED))
+    reader.allow(*spool.shared.place(Field.SYNCED))
     while reader.next() is not None:
         continue
     assert reader.sequence == 15
@@ -285,22 +285,22 @@ def test_a_reader_goes_on_in_the_fresh_file(rig: Rig, disk: BadDisk) -> None:
     reader.close()
 
 
-def test_a_value_of_zeros_at_the_end_is_kept(rig: Rig, disk: BadDisk) -> None:
+def test_a_value_of_zeros_at_the_end_is_kept(spool: SpoolFixture, disk: BadDisk) -> None:
     """The fresh file ends behind the last frame, not behind the last byte that is not zero."""
-    rig.append([encode(b"t", bytes(100))])
-    fail_once(rig, disk)
-    rig.fill(1)
-    rig.step()
-    assert rig.records()[3][1] == encode(b"t", bytes(100))
-    assert rig.synced == 7
+    spool.append([encode(b"t", bytes(100))])
+    fail_once(spool, disk)
+    spool.fill(1)
+    spool.step()
+    assert spool.records()[3][1] == encode(b"t", bytes(100))
+    assert spool.synced == 7
 
 
 def test_bytes_that_cannot_be_read_cost_their_frames_alone(
-    rig: Rig, caplog: pytest.LogCaptureFixture
+    spool: SpoolFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A memory page that the disk does not return becomes a hole; frames behind it are kept."""
-    rig.fill(16)
-    path, frames = rig.last_path(), rig.segments()[-1].frames
+    spool.fill(16)
+    path, frames = spool.last_path(), spool.segments()[-1].frames
     real = os.pread
 
     def pread(fd: int, length: int, offset: int) -> bytes:
@@ -309,44 +309,44 @@ def test_bytes_that_cannot_be_read_cost_their_frames_alone(
         return real(fd, length, offset)
 
     with mock.patch.object(os, "pread", pread):
-        renew(rig.layout, path)
+        renew(spool.layout, path)
     lost = {f.sequence for f in frames if f.offset < 8192 and f.offset + 352 > 4096}
     assert "cannot be read" in caplog.text
     tail = seal(path)
     assert tail[1] == frames[-1].sequence + 3 or frames[-1].sequence in lost
-    assert {f.sequence for f in rig.segments()[-1].frames} <= {f.sequence for f in frames} - lost
+    assert {f.sequence for f in spool.segments()[-1].frames} <= {f.sequence for f in frames} - lost
 
 
-def test_only_the_last_suspect_is_kept(rig: Rig, disk: BadDisk) -> None:
+def test_only_the_last_suspect_is_kept(spool: SpoolFixture, disk: BadDisk) -> None:
     """A disk on which every sync fails does not fill its quarantine."""
     for _ in range(3):
-        rig.fill(1)
-        fail_once(rig, disk)
-        rig.fill(1)
-        rig.step()
-        rig.step()
-    assert rig.shared.words[Field.RENEWED] == 3
-    assert len(list(rig.layout.quarantine.glob("*.suspect"))) == 1
-    assert [s for s, _ in rig.records()] == list(range(21))
+        spool.fill(1)
+        fail_once(spool, disk)
+        spool.fill(1)
+        spool.step()
+        spool.step()
+    assert spool.shared.words[Field.RENEWED] == 3
+    assert len(list(spool.layout.quarantine.glob("*.suspect"))) == 1
+    assert [s for s, _ in spool.records()] == list(range(21))
 
 
-def test_a_suspect_before_others_that_are_in_use(rig: Rig, disk: BadDisk) -> None:
+def test_a_suspect_before_others_that_are_in_use(spool: SpoolFixture, disk: BadDisk) -> None:
     """A new keeper finds several without footers, and cannot sync the first: no number is used twice."""
     sent = 3
-    with mock.patch.object(rig.keeper._committer, "seal_one", return_value=False):
-        sent += len(rig.fill(60))
-        rig.step()
-    first = rig.layout.segment(*rig.layout.list_segments()[0])
-    rig.crash()
+    with mock.patch.object(spool.keeper._committer, "seal_one", return_value=False):
+        sent += len(spool.fill(60))
+        spool.step()
+    first = spool.layout.segment(*spool.layout.list_segments()[0])
+    spool.crash()
     disk.bad = lambda path: path.endswith(first.name)
-    rig.open()
-    assert rig.shared.words[Field.SUSPECT] == 1
-    used = max(int(str(segment.header["number"])) for segment in rig.segments())
-    assert rig.layout.list_spares()[0] > used
+    spool.open()
+    assert spool.shared.words[Field.SUSPECT] == 1
+    used = max(int(str(segment.header["number"])) for segment in spool.segments())
+    assert spool.layout.list_spares()[0] > used
     disk.bad = lambda _: False
-    sent += len(rig.fill(60))
-    rig.step()
-    assert rig.synced == sent
-    assert [s for s, _ in rig.records()] == list(range(sent))
-    numbers = [segment.header["number"] for segment in rig.segments()]
+    sent += len(spool.fill(60))
+    spool.step()
+    assert spool.synced == sent
+    assert [s for s, _ in spool.records()] == list(range(sent))
+    numbers = [segment.header["number"] for segment in spool.segments()]
     assert numbers == list(range(1, len(numbers) + 1))

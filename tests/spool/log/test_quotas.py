@@ -18,36 +18,38 @@ from spool.log.keeper import Pauses
 from spool.log.quotas import ALLOWED, BACKLOG, NAME, NAME_BYTES, OVER, publish_open, row_at
 from spool.options import over_quota
 from spool.shared.state import MOST_QUOTAS, QUOTA_ROW, WORDS, Field
-from tests.spool.rig import SEGMENT_BYTES, Rig
+from tests.spool.fixture import SEGMENT_BYTES, SpoolFixture
 
 MAX_BYTES = 128 * SEGMENT_BYTES
 SHARE = 0.25
 
 
-def made(memory: Path) -> Rig:
+def made(memory: Path) -> SpoolFixture:
     """A spool with quotas for `a` and `b`."""
-    return Rig(memory, pauses=Pauses(quotas=0.0), max_bytes=MAX_BYTES, quotas={b"a": SHARE, b"b": SHARE})
+    return SpoolFixture(
+        memory, pauses=Pauses(quotas=0.0), max_bytes=MAX_BYTES, quotas={b"a": SHARE, b"b": SHARE}
+    )
 
 
-def backlog(rig: Rig) -> list[int]:
+def backlog(spool: SpoolFixture) -> list[int]:
     """The keeper's counts of undelivered bytes of `a` and `b`."""
-    rig.step()
-    return [int(rig.shared.words[row_at(n) + BACKLOG]) for n in (0, 1)]
+    spool.step()
+    return [int(spool.shared.words[row_at(n) + BACKLOG]) for n in (0, 1)]
 
 
-def over(rig: Rig) -> list[bool]:
+def over(spool: SpoolFixture) -> list[bool]:
     """Whether each topic is over its quota."""
-    rig.step()
-    found = [bool(rig.shared.words[row_at(n) + OVER]) for n in (0, 1)]
-    assert int(rig.shared.words[Field.QUOTAS]) == sum(found)
+    spool.step()
+    found = [bool(spool.shared.words[row_at(n) + OVER]) for n in (0, 1)]
+    assert int(spool.shared.words[Field.QUOTAS]) == sum(found)
     return found
 
 
-def append(rig: Rig, topic: bytes, frames: int, size: int = 200) -> list[bytes]:
+def append(spool: SpoolFixture, topic: bytes, frames: int, size: int = 200) -> list[bytes]:
     """Frames of five messages of one topic."""
     sent = [[encode(topic, b"v" * size)] * 5 for _ in range(frames)]
     for burst in sent:
-        rig.append(burst)
+        spool.append(burst)
     return [message for burst in sent for message in burst]
 
 
@@ -76,84 +78,84 @@ def test_the_quota_is_kept_to_the_byte(held: int, *, expected: bool) -> None:
 
 def test_what_a_failed_sync_has_committed_twice_counts_once(memory: Path) -> None:
     """The messages are read again from the fresh file: no topic is over a quota for that."""
-    rig = made(memory)
-    sent = append(rig, b"b", 3)
+    spool = made(memory)
+    sent = append(spool, b"b", 3)
     with mock.patch.object(os, "fdatasync", side_effect=OSError(errno.EIO, os.strerror(errno.EIO))):
-        rig.keeper.commit()
-    assert rig.shared.words[Field.SUSPECT] == rig.writer.number
-    assert rig.writer.switch()
-    sent += append(rig, b"b", 1)
-    rig.keeper.commit()
-    assert not rig.shared.words[Field.SUSPECT]
-    assert backlog(rig) == [0, total(sent)]
+        spool.keeper.commit()
+    assert spool.shared.words[Field.SUSPECT] == spool.writer.number
+    assert spool.writer.switch()
+    sent += append(spool, b"b", 1)
+    spool.keeper.commit()
+    assert not spool.shared.words[Field.SUSPECT]
+    assert backlog(spool) == [0, total(sent)]
 
 
 def test_one_topic_in_flood_is_over_and_the_others_are_not(memory: Path) -> None:
     """Exact for messages that this keeper committed; over at the quota; not over after delivery."""
-    rig = made(memory)
-    few = append(rig, b"b", 3)
+    spool = made(memory)
+    few = append(spool, b"b", 3)
     many: list[bytes] = []
-    append(rig, b"other", 5)
-    while not over(rig)[0]:
-        many += append(rig, b"a", 4)
-        assert backlog(rig) == [total(many), total(few)]
+    append(spool, b"other", 5)
+    while not over(spool)[0]:
+        many += append(spool, b"a", 4)
+        assert backlog(spool) == [total(many), total(few)]
     assert abs(total(many) - SHARE * MAX_BYTES) <= 20 * len(many[0])
-    assert over(rig) == [True, False]
-    rig.shared.words[Field.LOW_WATERMARK] = rig.synced // 20
-    assert over(rig) == [True, False]
-    rig.shared.words[Field.LOW_WATERMARK] = rig.synced // 2
-    assert over(rig) == [False, False]
-    rig.crash()
+    assert over(spool) == [True, False]
+    spool.shared.words[Field.LOW_WATERMARK] = spool.synced // 20
+    assert over(spool) == [True, False]
+    spool.shared.words[Field.LOW_WATERMARK] = spool.synced // 2
+    assert over(spool) == [False, False]
+    spool.crash()
 
 
 def test_what_is_delivered_behind_a_stuck_message_is_no_backlog(memory: Path) -> None:
     """`b` is stuck, so the low watermark stays; all of `a` is delivered: it is not over its quota."""
-    rig = made(memory)
-    append(rig, b"b", 1)
-    while not over(rig)[0]:
-        append(rig, b"a", 4)
-    publish_open(rig.shared, rig.synced, np.array([0, 5], np.int64))
-    assert over(rig) == [False, False]
-    assert backlog(rig) == [0, 5 * len(encode(b"b", b"v" * 200))]
-    later = append(rig, b"a", 2)
-    assert backlog(rig)[0] == total(later)
-    rig.crash()
+    spool = made(memory)
+    append(spool, b"b", 1)
+    while not over(spool)[0]:
+        append(spool, b"a", 4)
+    publish_open(spool.shared, spool.synced, np.array([0, 5], np.int64))
+    assert over(spool) == [False, False]
+    assert backlog(spool) == [0, 5 * len(encode(b"b", b"v" * 200))]
+    later = append(spool, b"a", 2)
+    assert backlog(spool)[0] == total(later)
+    spool.crash()
 
 
 @pytest.mark.parametrize("sizes", [(200, 200), (20, 900)])
 def test_after_a_restart_it_is_near_enough(memory: Path, sizes: tuple[int, int]) -> None:
     """Earlier segments count by footers and first frames: within a tenth, for large and small messages."""
-    rig = made(memory)
+    spool = made(memory)
     sent: dict[bytes, list[bytes]] = {b"a": [], b"b": []}
     for _ in range(40):
         for topic, size in zip(sent, sizes, strict=True):
-            sent[topic] += append(rig, topic, 1, size)
-        rig.step()
+            sent[topic] += append(spool, topic, 1, size)
+        spool.step()
     for _ in range(10):
-        rig.step()
-    rig.reopen()
+        spool.step()
+    spool.reopen()
     for _ in range(5):
-        found = backlog(rig)
+        found = backlog(spool)
     for held, messages in zip(found, sent.values(), strict=True):
         assert abs(held - total(messages)) <= 0.1 * total(messages)
-    rig.crash()
+    spool.crash()
 
 
-def test_without_quotas_nothing_is_counted(rig: Rig) -> None:
+def test_without_quotas_nothing_is_counted(spool: SpoolFixture) -> None:
     """Without quotas, the shared state says so, and no frame is parsed for them."""
-    append(rig, b"a", 30)
-    rig.step()
-    assert rig.shared.words[Field.QUOTA_TOPICS] == 0
-    assert rig.keeper._quotas._tally is None
+    append(spool, b"a", 30)
+    spool.step()
+    assert spool.shared.words[Field.QUOTA_TOPICS] == 0
+    assert spool.keeper._quotas._open_bytes is None
 
 
 def test_rows_have_room_for_every_name_and_fit_the_page(memory: Path) -> None:
     """The rows hold the largest number of topics with a quota, with the longest names that Kafka allows."""
     names = [b"%02d" % n + b"n" * 247 for n in range(MOST_QUOTAS)]
-    rig = Rig(memory, quotas=dict.fromkeys(names, 0.01))
+    spool = SpoolFixture(memory, quotas=dict.fromkeys(names, 0.01))
     assert row_at(MOST_QUOTAS) <= WORDS
     for number, name in enumerate(names):
-        row = rig.shared.words[row_at(number) :][:QUOTA_ROW]
+        row = spool.shared.words[row_at(number) :][:QUOTA_ROW]
         assert row[NAME:].tobytes()[: int(row[NAME_BYTES])] == name
         assert row[ALLOWED] == int(0.01 * (1 << 20))
-    rig.crash()
+    spool.crash()

@@ -36,7 +36,7 @@ from spool.log.retention import (
 from spool.options import Full, Space, SpoolOptions
 from spool.shared.state import Change
 from spool.storage.disk import allocated_bytes
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import messages
 
 named = st.lists(
@@ -313,11 +313,11 @@ class Plant:
     """A spool with three sealed segments and one in use, and its packer."""
 
     def __init__(self, directory: Path) -> None:
-        self.rig = Rig(directory, segment_bytes=65536, max_bytes=16 * 65536)
-        self.sent = self.rig.fill(260)
-        self.rig.step()
+        self.spool = SpoolFixture(directory, segment_bytes=65536, max_bytes=16 * 65536)
+        self.sent = self.spool.fill(260)
+        self.spool.step()
         self.clock = PackerClock()
-        self.packer = Packer(self.rig.layout, clock=self.clock)
+        self.packer = Packer(self.spool.layout, clock=self.clock)
 
     def pass_time(self, seconds: float = AFTER_S + LOOK_S) -> None:
         """Look twice, so that the backlog has been seen for this long; and let the thread finish."""
@@ -337,8 +337,8 @@ class Plant:
     def packed(self) -> list[bool]:
         """For each named segment, in order, whether it is packed."""
         found = []
-        for pair in self.rig.layout.list_segments():
-            with self.rig.layout.segment(*pair).open("rb") as file:
+        for pair in self.spool.layout.list_segments():
+            with self.spool.layout.segment(*pair).open("rb") as file:
                 found.append(is_packed(file.fileno()))
         return found
 
@@ -349,17 +349,17 @@ def plant(tmp_path: Path) -> Iterator[Plant]:
     made = Plant(tmp_path)
     yield made
     made.packer.close()
-    made.rig.crash()
+    made.spool.crash()
 
 
 def test_what_waits_is_packed(plant: Plant) -> None:
     """All but the last are packed; the disk gains the difference; every message is read as before."""
-    paths = [plant.rig.layout.segment(*pair) for pair in plant.rig.layout.list_segments()[:-1]]
+    paths = [plant.spool.layout.segment(*pair) for pair in plant.spool.layout.list_segments()[:-1]]
     before = sum(map(allocated_bytes, paths))
     plant.pass_time()
     assert plant.packed() == [True] * len(paths) + [False]
     assert sum(map(allocated_bytes, paths)) < before / 2
-    assert messages(plant.rig.layout) == plant.sent
+    assert messages(plant.spool.layout) == plant.sent
 
 
 def test_it_is_left_alone_for_a_while(plant: Plant) -> None:
@@ -373,12 +373,12 @@ def test_delivered_while_it_is_packed(plant: Plant) -> None:
     plant.packer.step()
     plant.clock.now += AFTER_S + LOOK_S
     plant.packer.step()
-    first = plant.rig.layout.list_segments()[0][0]
-    os.rename(plant.rig.layout.segment(first), plant.rig.layout.segment(first, SENT))
+    first = plant.spool.layout.list_segments()[0][0]
+    os.rename(plant.spool.layout.segment(first), plant.spool.layout.segment(first, SENT))
     plant.finish()
-    assert plant.rig.layout.list_segments()[0] == (first, SENT)
-    assert not plant.rig.layout.segment(first).exists()
-    assert messages(plant.rig.layout) == plant.sent
+    assert plant.spool.layout.list_segments()[0] == (first, SENT)
+    assert not plant.spool.layout.segment(first).exists()
+    assert messages(plant.spool.layout) == plant.sent
 
 
 def test_removed_while_it_is_packed(plant: Plant) -> None:
@@ -386,35 +386,35 @@ def test_removed_while_it_is_packed(plant: Plant) -> None:
     plant.packer.step()
     plant.clock.now += AFTER_S + LOOK_S
     plant.packer.step()
-    first = plant.rig.layout.list_segments()[0][0]
-    plant.rig.layout.segment(first).unlink()
+    first = plant.spool.layout.list_segments()[0][0]
+    plant.spool.layout.segment(first).unlink()
     plant.finish()
-    assert plant.rig.layout.list_segments()[0][0] != first
-    assert not list(plant.rig.layout.segments.glob("*.tmp"))
+    assert plant.spool.layout.list_segments()[0][0] != first
+    assert not list(plant.spool.layout.segments.glob("*.tmp"))
 
 
 def test_a_half_packed_file_is_removed_by_the_next_start(plant: Plant) -> None:
     """After a kill in the middle, the segment is unchanged."""
-    path = plant.rig.layout.segment(*plant.rig.layout.list_segments()[0])
+    path = plant.spool.layout.segment(*plant.spool.layout.list_segments()[0])
     packed = plant.packer._pack(path)
     assert packed
     os.truncate(packed, 500)
-    plant.rig.reopen()
+    plant.spool.reopen()
     assert not packed.exists()
-    assert messages(plant.rig.layout) == plant.sent
+    assert messages(plant.spool.layout) == plant.sent
 
 
 def test_what_does_not_get_smaller_is_kept(tmp_path: Path) -> None:
     """Packing it would only slow down reading."""
-    rig = Rig(tmp_path, segment_bytes=65536, max_bytes=16 * 65536)
-    while len(rig.layout.list_segments()) < 2:
-        rig.append([encode(b"t", os.urandom(900)) for _ in range(4)])
-        rig.step()
-    packer = Packer(rig.layout)
-    assert packer._pack(rig.layout.segment(*rig.layout.list_segments()[0])) is None
-    assert not list(rig.layout.segments.glob("*.tmp"))
+    spool = SpoolFixture(tmp_path, segment_bytes=65536, max_bytes=16 * 65536)
+    while len(spool.layout.list_segments()) < 2:
+        spool.append([encode(b"t", os.urandom(900)) for _ in range(4)])
+        spool.step()
+    packer = Packer(spool.layout)
+    assert packer._pack(spool.layout.segment(*spool.layout.list_segments()[0])) is None
+    assert not list(spool.layout.segments.glob("*.tmp"))
     packer.close()
-    rig.crash()
+    spool.crash()
 
 
 def test_a_full_disk_leaves_the_segment(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,6 +433,6 @@ def test_a_full_disk_leaves_the_segment(plant: Plant, monkeypatch: pytest.Monkey
             time.sleep(0.001)
         plant.packer.step()
     assert not any(plant.packed())
-    assert not list(plant.rig.layout.segments.glob("*.tmp"))
+    assert not list(plant.spool.layout.segments.glob("*.tmp"))
     plant.pass_time()
     assert any(plant.packed())

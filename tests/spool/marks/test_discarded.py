@@ -15,16 +15,16 @@ from spool.marks.discarded import Changes, Discard, split
 from spool.marks.marks import Marks
 from spool.marks.outcomes import DELIVERED, OutcomeReader
 from spool.native.digest import CHUNK_MESSAGES
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import lost_of
 
 
 @pytest.fixture
-def layout(rig: Rig) -> Iterator[Layout]:
+def layout(spool: SpoolFixture) -> Iterator[Layout]:
     """The layout of a spool of several segments."""
-    rig.fill(200)
-    rig.step()
-    return rig.layout
+    spool.fill(200)
+    spool.step()
+    return spool.layout
 
 
 def discard(reason: int, *sequences: int, topic: bytes = b"t") -> Discard:
@@ -51,9 +51,9 @@ def test_any_course_of_discards_is_read_back(layout: Layout) -> None:
     assert marks.lost()[0].tolist() == sorted(known)
     marks.commit(Changes(low_watermark=600))
     marks.close()
-    fates = OutcomeReader(layout.delivery, SegmentList(layout))
-    assert fates.of(np.arange(600)).tolist() == [known.get(s, DELIVERED) for s in range(600)]
-    fates.close()
+    outcomes = OutcomeReader(layout.delivery, SegmentList(layout))
+    assert outcomes.of(np.arange(600)).tolist() == [known.get(s, DELIVERED) for s in range(600)]
+    outcomes.close()
 
 
 def test_a_flood_is_a_few_rows(layout: Layout) -> None:
@@ -69,7 +69,7 @@ def test_a_flood_is_a_few_rows(layout: Layout) -> None:
     marks.close()
 
 
-def test_what_is_gone_is_forgotten(rig: Rig, layout: Layout) -> None:
+def test_what_is_gone_is_forgotten(spool: SpoolFixture, layout: Layout) -> None:
     """Rows go with their segment; those of the next stay, and rows for a removed segment are not kept."""
     marks = Marks(layout.delivery, SegmentList(layout))
     second = marks.segment_list.segments[1].first_sequence

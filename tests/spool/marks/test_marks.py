@@ -27,7 +27,7 @@ from spool.marks.discarded import Changes, Discard, Sample
 from spool.marks.marks import Marks
 from spool.native.digest import CHUNK_BYTES, CHUNK_MESSAGES
 from spool.shared.ledger import Discards
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import lost_of
 
 ROOT = Path(__file__).parents[3]
@@ -41,11 +41,11 @@ def bitmap(*bits: int) -> npt.NDArray[np.uint8]:
 
 
 @pytest.fixture
-def layout(rig: Rig) -> Layout:
+def layout(spool: SpoolFixture) -> Layout:
     """The layout of a spool of several segments."""
-    rig.fill(100)
-    rig.step()
-    return rig.layout
+    spool.fill(100)
+    spool.step()
+    return spool.layout
 
 
 @pytest.fixture
@@ -111,18 +111,18 @@ def test_a_segment_that_is_not_there_is_not_marked(marks: Marks) -> None:
     assert list(marks.chunks()) == []
 
 
-def test_the_floor_stands_in_a_gap(rig: Rig) -> None:
+def test_the_floor_stands_in_a_gap(spool: SpoolFixture) -> None:
     """Everything delivered, then an unclean boot: the low watermark is unchanged, the totals too."""
-    rig.fill(5)
-    rig.step()
-    made = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    spool.fill(5)
+    spool.step()
+    made = Marks(spool.layout.delivery, SegmentList(spool.layout))
     made.commit(Changes(low_watermark=15))
     made.close()
-    rig.boot += 1
-    rig.reopen()
-    rig.fill(5)
-    rig.step()
-    made = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    spool.boot += 1
+    spool.reopen()
+    spool.fill(5)
+    spool.step()
+    made = Marks(spool.layout.delivery, SegmentList(spool.layout))
     assert made.outcomes()[:2] == (15, 15)
     made.commit(Changes(low_watermark=1 << 32))
     assert made.outcomes()[:2] == (1 << 32, 15)

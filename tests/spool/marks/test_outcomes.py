@@ -10,18 +10,18 @@ from spool.index.segment_list import SegmentList
 from spool.layout import Layout
 from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
-from spool.marks.outcomes import DELIVERED, OPEN, UNTOLD, OutcomeReader, open_fates
+from spool.marks.outcomes import DELIVERED, OPEN, UNTOLD, OutcomeReader, open_outcomes
 from spool.native.digest import CHUNK_MESSAGES
+from tests.spool.fixture import SpoolFixture
 from tests.spool.marks.test_marks import bitmap
-from tests.spool.rig import Rig
 
 
 @pytest.fixture
-def layout(rig: Rig) -> Layout:
+def layout(spool: SpoolFixture) -> Layout:
     """The layout of a spool of several segments."""
-    rig.fill(100)
-    rig.step()
-    return rig.layout
+    spool.fill(100)
+    spool.step()
+    return spool.layout
 
 
 def commit(layout: Layout, changes: Changes) -> None:
@@ -31,7 +31,7 @@ def commit(layout: Layout, changes: Changes) -> None:
     marks.close()
 
 
-def fates(layout: Layout, *sequences: int) -> list[int]:
+def outcomes(layout: Layout, *sequences: int) -> list[int]:
     """The outcomes of these messages."""
     read = OutcomeReader(layout.delivery, SegmentList(layout))
     found = read.of(np.array(sequences, np.int64)).tolist()
@@ -48,7 +48,7 @@ def test_all_levels(layout: Layout) -> None:
         Discard(np.array([9]), Reason.UNKNOWN_TOPIC, b"t", 1),
     ]
     commit(layout, Changes(3, marked, discarded=lost))
-    found = fates(layout, 0, 1, 2, 3, 5, 9, second, second + 1, 299)
+    found = outcomes(layout, 0, 1, 2, 3, 5, 9, second, second + 1, 299)
     assert found == [
         DELIVERED,
         Reason.TOO_LARGE,
@@ -60,26 +60,26 @@ def test_all_levels(layout: Layout) -> None:
         DELIVERED,
         OPEN,
     ]
-    assert fates(layout) == []
+    assert outcomes(layout) == []
 
 
 def test_in_any_order(layout: Layout) -> None:
     """The answers are in the order of the questions."""
     commit(layout, Changes(2, {(1, 0): bitmap(7)}))
-    assert fates(layout, 8, 7, 0, 4, 1) == [OPEN, DELIVERED, DELIVERED, OPEN, DELIVERED]
+    assert outcomes(layout, 8, 7, 0, 4, 1) == [OPEN, DELIVERED, DELIVERED, OPEN, DELIVERED]
 
 
-def test_a_later_chunk(rig: Rig) -> None:
+def test_a_later_chunk(spool: SpoolFixture) -> None:
     """Bits are counted within their chunk."""
-    rig.replace(segment_bytes=4 << 20, max_bytes=64 << 20)
-    rig.reopen()
+    spool.replace(segment_bytes=4 << 20, max_bytes=64 << 20)
+    spool.reopen()
     for _ in range(45):
-        rig.fill(1, messages=400, value=b"")
-    rig.step()
-    info = SegmentList(rig.layout).segments[-1]
-    commit(rig.layout, Changes(0, {(info.number, 1): bitmap(3)}))
+        spool.fill(1, messages=400, value=b"")
+    spool.step()
+    info = SegmentList(spool.layout).segments[-1]
+    commit(spool.layout, Changes(0, {(info.number, 1): bitmap(3)}))
     at = info.first_sequence + CHUNK_MESSAGES + 3
-    assert fates(rig.layout, at - 1, at, at + 1) == [OPEN, DELIVERED, OPEN]
+    assert outcomes(spool.layout, at - 1, at, at + 1) == [OPEN, DELIVERED, OPEN]
 
 
 def test_rows_of_another_spool_say_nothing(layout: Layout) -> None:
@@ -90,7 +90,7 @@ def test_rows_of_another_spool_say_nothing(layout: Layout) -> None:
         key, row = next(iter(txn.cursor(marks._db[b"mark"])))
         txn.put(key, row[:3] + b"\xff" + row[4:], db=marks._db[b"mark"])
     marks.close()
-    assert fates(layout, 5, 24, 25) == [OPEN] * 3
+    assert outcomes(layout, 5, 24, 25) == [OPEN] * 3
 
 
 def test_what_nobody_can_tell_any_more(layout: Layout) -> None:
@@ -99,11 +99,11 @@ def test_what_nobody_can_tell_any_more(layout: Layout) -> None:
     commit(layout, Changes(0, discarded=[Discard(np.array([1]), Reason.TOO_LARGE, b"t", 1)]))
     layout.segment(segments[0].first_sequence).unlink()
     commit(layout, Changes(segments[1].first_sequence + 1))
-    assert fates(layout, 0, 1, segments[1].first_sequence) == [UNTOLD, UNTOLD, DELIVERED]
+    assert outcomes(layout, 0, 1, segments[1].first_sequence) == [UNTOLD, UNTOLD, DELIVERED]
 
 
 def test_only_beside_a_deliverer(layout: Layout) -> None:
     """Marks without a writer may be unfit to be read: readers wait for a deliverer."""
-    assert open_fates(layout) is None
+    assert open_outcomes(layout) is None
     commit(layout, Changes(1))
-    assert open_fates(layout) is None
+    assert open_outcomes(layout) is None

@@ -15,9 +15,9 @@ from spool.index.segment_list import SegmentList
 from spool.layout import Layout
 from spool.marks.marks import Marks
 from spool.read.overview import take_totals
-from spool.shared.ledger import read_books
-from tests.spool.powerloss.life import MAX_BYTES, SEGMENT_BYTES, Facts, QuietRig, Recording
+from spool.shared.ledger import read_totals
 from tests.spool.powerloss.record import Recorder
+from tests.spool.powerloss.recording import MAX_BYTES, SEGMENT_BYTES, Facts, QuietSpool, Recording
 from tests.spool.powerloss.states import ALL, NOTHING, Disk, Loss, disk_after
 
 
@@ -25,7 +25,7 @@ class Violation(AssertionError):
     """A state from which the spool did not recover correctly."""
 
 
-class LateRig(QuietRig):
+class LateSpool(QuietSpool):
     """A spool that is opened in a later boot."""
 
     def __init__(self, directory: Path, runtime: Path, boot: int) -> None:
@@ -106,8 +106,8 @@ class Judge:
         for event in recorder.events:
             event.durable = 0
         with recorder.at_work():
-            rig = LateRig(disk_path, self.directory, 2)
-        rig.close()
+            spool = LateSpool(disk_path, self.directory, 2)
+        spool.close()
         count = chance.randrange(given, len(recorder.events) + 1)
         disk = disk_after(recorder.events, count, Loss.of(chance), chance)
         shutil.rmtree(self.directory)
@@ -115,22 +115,22 @@ class Judge:
         disk.write(recorder.top, disk_path, recorder.directories)
 
     def _open_and_check(self, facts: Facts) -> None:
-        rig = LateRig(self.directory / "disk", self.directory, 3)
+        spool = LateSpool(self.directory / "disk", self.directory, 3)
         try:
-            found = rig.records()
+            found = spool.records()
             self._check_messages(found, facts)
-            self._check_ledger(rig.layout, facts)
-            self._check_stored(rig, facts)
-            first = int(rig.append([encode(b"t", b"after"), encode(b"t", b"wards")]))
-            rig.step()
-            self._check_numbers(rig, first, facts)
-            self._check_marks(rig, found, first, facts)
-            account = take_totals(rig.layout, list)
+            self._check_ledger(spool.layout, facts)
+            self._check_stored(spool, facts)
+            first = int(spool.append([encode(b"t", b"after"), encode(b"t", b"wards")]))
+            spool.step()
+            self._check_numbers(spool, first, facts)
+            self._check_marks(spool, found, first, facts)
+            account = take_totals(spool.layout, list)
             settled = account.delivered + sum(account.by_reason().values()) + account.backlog
-            assert account.received == settled, "the books do not balance"
-            assert account.backlog >= 2, f"what follows counts as delivered: {account}"
+            assert account.received == settled, "the totals do not balance"
+            assert account.backlog >= 2, f"new messages count as delivered: {account}"
         finally:
-            rig.close()
+            spool.close()
 
     def _check_messages(self, found: list[tuple[int, bytes]], facts: Facts) -> None:
         sent, known = self.recording.sent, list(self.recording.sent)[: facts.sent]
@@ -143,26 +143,28 @@ class Judge:
         assert not missing, f"synced up to {facts.synced}, and lost: {missing}"
 
     def _check_ledger(self, layout: Layout, facts: Facts) -> None:
-        counted = sum(row.count for row in read_books(layout.ledger)[1])
+        counted = sum(row.count for row in read_totals(layout.ledger)[1])
         assert facts.copied <= counted <= facts.discarded, f"the ledger counts {counted}: {facts}"
 
-    def _check_stored(self, rig: QuietRig, facts: Facts) -> None:
-        stored, known = int(rig.writer.tail[STORED]), list(self.recording.sent)[: facts.sent]
+    def _check_stored(self, spool: QuietSpool, facts: Facts) -> None:
+        stored, known = int(spool.writer.tail[STORED]), list(self.recording.sent)[: facts.sent]
         synced = sum(sequence < facts.synced for sequence in known)
         assert synced <= stored <= len(known), f"{stored} stored; {synced} synced of {len(known)}"
 
-    def _check_numbers(self, rig: QuietRig, first: int, facts: Facts) -> None:
+    def _check_numbers(self, spool: QuietSpool, first: int, facts: Facts) -> None:
         known = list(self.recording.sent)[: facts.sent]
-        reused = bool(known) and first <= known[-1] and self._is_same(rig)
+        reused = bool(known) and first <= known[-1] and self._is_same(spool)
         assert not reused, f"number {first} is given out again"
-        assert rig.synced == int(rig.writer.tail[SEQUENCE]), "what follows is not synced"
+        assert spool.synced == int(spool.writer.tail[SEQUENCE]), "new messages are not synced"
 
-    def _is_same(self, rig: QuietRig) -> bool:
+    def _is_same(self, spool: QuietSpool) -> bool:
         """Whether it is the same spool: otherwise its numbers differ, too."""
-        return rig.identity.spool == self.recording.spool
+        return spool.identity.spool == self.recording.spool
 
-    def _check_marks(self, rig: QuietRig, found: list[tuple[int, bytes]], first: int, facts: Facts) -> None:
-        marks = Marks(rig.layout.delivery, SegmentList(rig.layout))
+    def _check_marks(
+        self, spool: QuietSpool, found: list[tuple[int, bytes]], first: int, facts: Facts
+    ) -> None:
+        marks = Marks(spool.layout.delivery, SegmentList(spool.layout))
         try:
             low_watermark, _ = marks.low_watermark()
             bits = {
@@ -172,8 +174,8 @@ class Judge:
             }
         finally:
             marks.close()
-        assert low_watermark <= first, f"the floor {low_watermark} lies behind what follows, {first}"
-        assert not bits & {first, first + 1}, "what follows is marked"
+        assert low_watermark <= first, f"the floor {low_watermark} is behind what follows, {first}"
+        assert not bits & {first, first + 1}, "new messages are marked"
         for sequence, _ in found:
             marked = sequence < low_watermark or sequence in bits
             assert not marked or sequence in facts.delivered, f"{sequence} is marked, and was not delivered"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.spool.powerloss.judge import Judge, Violation
-from tests.spool.powerloss.life import Life
+from tests.spool.powerloss.recording import RecordedSpool
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ def try_states(
     tally, started = Tally(), time.monotonic()
     for number in range(lives):
         with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bruce-power-") as name:
-            recording = Life(Path(name), seed + number).live(steps)
+            recording = RecordedSpool(Path(name), seed + number).live(steps)
             judge = Judge(recording, Path(name) / "state")
             tally.lives, tally.events = tally.lives + 1, tally.events + len(judge.events)
             tally.messages += len(recording.sent)

@@ -24,7 +24,7 @@ from spool.native.digest import CHUNK_BYTES
 from spool.read import backlog
 from spool.read.backlog import Arrivals, Backlog, Oldest, Waiting
 from spool.read.reader import Reader
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 START = 1_800_000_000 * 10**9
 TOPICS = (b"a", b"a", b"b", b"c")
@@ -32,9 +32,9 @@ TOPICS = (b"a", b"a", b"b", b"c")
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
+def spool(tmp_path: Path) -> Iterator[SpoolFixture]:
     """Six segments or so, a frame of four messages each ns; the last one is not sealed."""
-    made = Rig(tmp_path)
+    made = SpoolFixture(tmp_path)
     for number in range(150):
         made.append([encode(t, b"v" * 40) for t in TOPICS], received_ns=START + number)
         made.step()
@@ -50,7 +50,7 @@ def test_loops_are_loaded_before_a_long_walk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frames: int, *, sealed: bool, far: bool
 ) -> None:
     """If an open segment needs a long walk: others would deliver in the middle of the look."""
-    made = Rig(tmp_path, segment_bytes=1 << 20, max_bytes=16 << 20)
+    made = SpoolFixture(tmp_path, segment_bytes=1 << 20, max_bytes=16 << 20)
     for _ in range(frames):
         made.append([encode(b"t", b"v" * 1000)] * 10)
     made.step()
@@ -63,49 +63,49 @@ def test_loops_are_loaded_before_a_long_walk(
     assert bool(called) is far
 
 
-def mark(rig: Rig, resolved: list[int], low_watermark: int = 0) -> None:
+def mark(spool: SpoolFixture, resolved: list[int], low_watermark: int = 0) -> None:
     """Mark these sequences, and those below the low watermark, as resolved."""
-    segment_list = SegmentList(rig.layout)
+    segment_list = SegmentList(spool.layout)
     changes = Changes(low_watermark)
     for sequence in resolved:
         info = segment_list.segments[segment_list.at(sequence)]
         bits = changes.chunks.setdefault((info.number, 0), np.zeros(CHUNK_BYTES, np.uint8))
         at = sequence - info.first_sequence
         bits[at >> 3] |= 1 << (at & 7)
-    marks = Marks(rig.layout.delivery, segment_list)
+    marks = Marks(spool.layout.delivery, segment_list)
     marks.commit(changes)
     marks.close()
 
 
-def look(rig: Rig) -> Waiting:
+def look(spool: SpoolFixture) -> Waiting:
     """One look."""
-    looker = Backlog(rig.layout)
+    looker = Backlog(spool.layout)
     try:
         return looker.look()
     finally:
         looker.close()
 
 
-def stored(rig: Rig) -> Counter[int]:
+def stored(spool: SpoolFixture) -> Counter[int]:
     """Messages by their segment's first sequence."""
-    segments = SegmentList(rig.layout).segments
+    segments = SegmentList(spool.layout).segments
     ends = [*(info.stored for info in segments[1:]), 600]
     return Counter({info.first_sequence: end - info.stored for info, end in zip(segments, ends, strict=True)})
 
 
-def test_nothing_is_delivered(rig: Rig) -> None:
+def test_nothing_is_delivered(spool: SpoolFixture) -> None:
     """Without marks every message waits, the first one longest."""
-    waiting = look(rig)
-    assert len(stored(rig)) > 5
+    waiting = look(spool)
+    assert len(stored(spool)) > 5
     assert waiting.topics == {b"a": 300, b"b": 150, b"c": 150}
     assert (waiting.oldest, waiting.estimated, waiting.marked) == (Oldest(0, START, b"a", 0), False, True)
     assert waiting.end.sequence == 600
 
 
-def test_the_oldest_of_a_topic(rig: Rig) -> None:
+def test_the_oldest_of_a_topic(spool: SpoolFixture) -> None:
     """Across segments that are sealed, partly delivered and open; none that came after its topic's time."""
-    mark(rig, [*range(0, 600, 4), *range(1, 600, 4), *range(2, 300, 4)])
-    looker = Backlog(rig.layout)
+    mark(spool, [*range(0, 600, 4), *range(1, 600, 4), *range(2, 300, 4)])
+    looker = Backlog(spool.layout)
     try:
         looker.look()
         late = looker.oldest_of({b"b": START + 150, b"c": START + 150, b"a": START + 150})
@@ -126,95 +126,95 @@ def test_an_age_as_kafka_counts_it() -> None:
     assert Oldest(0, START, b"t", -1).record_age_s(now) == 60
 
 
-def test_a_floor_and_marks_above_it(rig: Rig) -> None:
+def test_a_floor_and_marks_above_it(spool: SpoolFixture) -> None:
     """Resolved messages do not wait, at any place in the log; topics are exact."""
-    last = list(stored(rig))[-1]
-    mark(rig, [401, *range(last, last + 4)], 398)
-    waiting = look(rig)
+    last = list(stored(spool))[-1]
+    mark(spool, [401, *range(last, last + 4)], 398)
+    waiting = look(spool)
     # 398 and 399 are a `b` and a `c`, and 400 begins a frame.
     expected = Counter({b"a": 100 - 1 - 2, b"b": 51 - 1, b"c": 51 - 1})
     assert Counter(waiting.topics) == expected
     assert (waiting.oldest, waiting.estimated) == (Oldest(398, START + 99, b"b", 0), False)
 
 
-def test_all_is_delivered(rig: Rig) -> None:
+def test_all_is_delivered(spool: SpoolFixture) -> None:
     """Then nothing waits."""
-    mark(rig, [], 600)
-    assert look(rig)[:3] == ({}, False, None)
+    mark(spool, [], 600)
+    assert look(spool)[:3] == ({}, False, None)
 
 
-def test_a_segment_without_a_name(rig: Rig) -> None:
+def test_a_segment_without_a_name(spool: SpoolFixture) -> None:
     """Unsynced messages wait too, last of all."""
-    first, *_, last = stored(rig)
-    path = rig.layout.segment(last)
-    number = SegmentList(rig.layout).segments[-1].number
-    path.rename(rig.layout.segment(number, SPARE))
-    waiting = look(rig)
+    first, *_, last = stored(spool)
+    path = spool.layout.segment(last)
+    number = SegmentList(spool.layout).segments[-1].number
+    path.rename(spool.layout.segment(number, SPARE))
+    waiting = look(spool)
     assert waiting.topics == {b"a": 300, b"b": 150, b"c": 150}
-    mark(rig, [], last)
-    assert look(rig).oldest == Oldest(last, START + last // 4, b"a", 0)
+    mark(spool, [], last)
+    assert look(spool).oldest == Oldest(last, START + last // 4, b"a", 0)
     assert first == 0
 
 
-def test_many_partly_delivered(rig: Rig) -> None:
+def test_many_partly_delivered(spool: SpoolFixture) -> None:
     """With more of them than a look reads the sum is exact; topics are called estimated, and nearly right."""
-    sealed = sum(count for count in list(stored(rig).values())[:-1])
+    sealed = sum(count for count in list(stored(spool).values())[:-1])
     # Every `a` is delivered, as when `b` and `c` belong to a broker that is away.
-    mark(rig, [sequence for sequence in range(600) if sequence % 4 < 2])
-    looker = Backlog(rig.layout)
+    mark(spool, [sequence for sequence in range(600) if sequence % 4 < 2])
+    looker = Backlog(spool.layout)
     waiting = looker.look()
     assert waiting.estimated
     assert sum(waiting.topics.values()) == 300
     assert b"a" not in waiting.topics
-    assert abs(waiting.topics[b"b"] - 150) <= len(stored(rig))
+    assert abs(waiting.topics[b"b"] - 150) <= len(stored(spool))
     assert sealed < 600
     # Each look reads some more of them.
-    for _ in range(len(stored(rig))):
+    for _ in range(len(stored(spool))):
         waiting = looker.look()
     assert (waiting.estimated, waiting.topics) == (False, {b"b": 150, b"c": 150})
     looker.close()
 
 
-def test_untouched_segments_are_not_read(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_untouched_segments_are_not_read(spool: SpoolFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of segments without delivered messages only the footers are read."""
-    mark(rig, [], 1)
+    mark(spool, [], 1)
     read: list[int] = []
 
     def note(_: object, batch: Batch, rows: object = None) -> None:
         read.append(int(batch.sequence[0]))
 
     monkeypatch.setattr(backlog.Sums, "add", note)
-    looker = Backlog(rig.layout)
+    looker = Backlog(spool.layout)
     looker.look()
     looker.close()
     # The first is delivered in part, the last has no footer yet.
-    assert {1, list(stored(rig))[-1]} == set(read)
+    assert {1, list(stored(spool))[-1]} == set(read)
 
 
-def test_packed_segments(rig: Rig) -> None:
+def test_packed_segments(spool: SpoolFixture) -> None:
     """A packed segment gives the same figures."""
-    second = list(stored(rig))[1]
-    path = rig.layout.segment(second)
+    second = list(stored(spool))[1]
+    path = spool.layout.segment(second)
     packed = path.with_name("packed")
     with path.open("rb") as source, packed.open("w+b") as target:
         pack(source.fileno(), target.fileno())
     packed.rename(path)
-    mark(rig, [second + 1], second)
-    waiting = look(rig)
+    mark(spool, [second + 1], second)
+    waiting = look(spool)
     below = Counter(TOPICS[sequence % 4] for sequence in [*range(second), second + 1])
     assert Counter(waiting.topics) + below == {b"a": 300, b"b": 150, b"c": 150}
     assert waiting.oldest == Oldest(second, START + second // 4, b"a", 0)
 
 
-def test_marks_that_cannot_be_read(rig: Rig) -> None:
+def test_marks_that_cannot_be_read(spool: SpoolFixture) -> None:
     """Then everything counts as waiting, with the reason."""
-    mark(rig, [], 300)
-    (rig.layout.delivery / "data.mdb").write_bytes(b"rot" * 3000)
-    waiting = look(rig)
+    mark(spool, [], 300)
+    (spool.layout.delivery / "data.mdb").write_bytes(b"rot" * 3000)
+    waiting = look(spool)
     assert (sum(waiting.topics.values()), waiting.marked) == (600, False)
 
 
-def test_a_spool_that_may_not_be_read(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spool_that_may_not_be_read(spool: SpoolFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiled loops, which take half a second to load, are not loaded for it."""
     called = []
 
@@ -223,67 +223,67 @@ def test_a_spool_that_may_not_be_read(rig: Rig, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(backlog, "compile_at_once", lambda: called.append(True))
     monkeypatch.setattr(backlog, "live_segment", refuse)
-    looker = Backlog(rig.layout)
+    looker = Backlog(spool.layout)
     with pytest.raises(PermissionError):
         looker.look()
     looker.close()
     assert not called
 
 
-def test_nothing_is_written(rig: Rig) -> None:
+def test_nothing_is_written(spool: SpoolFixture) -> None:
     """A look leaves every file unchanged."""
-    mark(rig, [5], 3)
+    mark(spool, [5], 3)
 
     def state() -> dict[Path, tuple[int, bytes]]:
-        files = [path for path in rig.layout.directory.rglob("*") if path.is_file()]
+        files = [path for path in spool.layout.directory.rglob("*") if path.is_file()]
         return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
     before = state()
-    look(rig)
+    look(spool)
     assert state() == before
 
 
 def test_arrivals(tmp_path: Path) -> None:
     """Messages after the first call are counted once, by topic, from one segment into the next."""
-    rig = Rig(tmp_path)
-    rig.append([encode(b"before", b"v")])
-    rig.step()
-    looker, arrivals = Backlog(rig.layout), Arrivals(rig.layout)
+    spool = SpoolFixture(tmp_path)
+    spool.append([encode(b"before", b"v")])
+    spool.step()
+    looker, arrivals = Backlog(spool.layout), Arrivals(spool.layout)
     assert arrivals.count(looker.look().end) == {}
     for _ in range(60):
-        rig.append([encode(t, b"v" * 40) for t in TOPICS])
-        rig.step()
-    assert len(SegmentList(rig.layout).segments) > 2
+        spool.append([encode(t, b"v" * 40) for t in TOPICS])
+        spool.step()
+    assert len(SegmentList(spool.layout).segments) > 2
     assert arrivals.count(looker.look().end) == {b"a": 120, b"b": 60, b"c": 60}
     assert arrivals.count(looker.look().end) == {}
     looker.close()
     arrivals.close()
-    rig.crash()
+    spool.crash()
 
 
 def test_arrivals_of_whole_segments(tmp_path: Path) -> None:
     """After a long time without a look, sealed segments count by their footers, and are not read."""
-    rig = Rig(tmp_path)
-    rig.append([encode(b"before", b"v")])
-    rig.step()
-    looker, arrivals = Backlog(rig.layout), Arrivals(rig.layout)
+    spool = SpoolFixture(tmp_path)
+    spool.append([encode(b"before", b"v")])
+    spool.step()
+    looker, arrivals = Backlog(spool.layout), Arrivals(spool.layout)
     assert arrivals.count(looker.look().end) == {}
     for _ in range(200):
-        rig.append([encode(t, b"v" * 40) for t in TOPICS])
-        rig.step()
-    end, segments = looker.look().end, len(SegmentList(rig.layout).segments)
+        spool.append([encode(t, b"v" * 40) for t in TOPICS])
+        spool.step()
+    end, segments = looker.look().end, len(SegmentList(spool.layout).segments)
     assert segments > 6
     with mock.patch.object(Reader, "next", autospec=True, side_effect=Reader.next) as read:
         assert arrivals.count(end) == {b"a": 400, b"b": 200, b"c": 200}
     assert read.call_count < segments
     looker.close()
     arrivals.close()
-    rig.crash()
+    spool.crash()
 
 
 def test_many_names_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names beyond the bound are summed, no message is missing, and a look makes names once."""
-    made = Rig(tmp_path, segment_bytes=1 << 20, max_bytes=16 << 20)
+    made = SpoolFixture(tmp_path, segment_bytes=1 << 20, max_bytes=16 << 20)
     for burst in range(100):
         made.append([encode(b"topic-%d" % (200 * burst + n), b"v") for n in range(200)])
     made.step()

@@ -17,7 +17,7 @@ from spool.index.segment_list import SegmentList
 from spool.read.files import Located, Plain, Regex, Span, Unreadable, locate, read_file
 from spool.read.selection import Selection
 from tests.dispatch import batches
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 SOME = st.lists(st.sampled_from([b"", b"a", b"aa", b"ab", b"ba", b"aab", b"\xff\n", b"b\xff"]), max_size=3)
 
@@ -58,16 +58,16 @@ def test_a_batch_that_is_kept_is_a_copy() -> None:
 
 
 @pytest.fixture
-def many_topics(tmp_path: Path) -> Rig:
+def many_topics(tmp_path: Path) -> SpoolFixture:
     """A segment of twenty topics, of which a reader's table takes five."""
-    made = Rig(tmp_path, segment_bytes=1 << 20, max_bytes=16 << 20)
+    made = SpoolFixture(tmp_path, segment_bytes=1 << 20, max_bytes=16 << 20)
     made.append([encode(b"t%d" % n, b"v") for n in range(20)] * 2)
     made.step()
     made.crash()
     return made
 
 
-def test_a_topic_that_came_late_is_found(many_topics: Rig) -> None:
+def test_a_topic_that_came_late_is_found(many_topics: SpoolFixture) -> None:
     """Requested topics have numbers, however many came before them."""
     span, found = Span(topics=frozenset({b"t19"})), list[bytes]()
     for path in list_files(many_topics.layout):
@@ -77,7 +77,7 @@ def test_a_topic_that_came_late_is_found(many_topics: Rig) -> None:
     assert found == [b"t19"] * 2
 
 
-def test_a_selection_finds_it_too(many_topics: Rig) -> None:
+def test_a_selection_finds_it_too(many_topics: SpoolFixture) -> None:
     """So do readers of committed messages."""
     span = Span(topics=frozenset({b"t18"}))
     reader = Selection(SegmentList(many_topics.layout), Topics.of_reader(5), span)
@@ -87,11 +87,11 @@ def test_a_selection_finds_it_too(many_topics: Rig) -> None:
     reader.close()
 
 
-def fill(rig: Rig, bursts: int) -> None:
+def fill(spool: SpoolFixture, bursts: int) -> None:
     """Bursts of ten messages; the value of each is its number."""
     for burst in range(bursts):
-        rig.append([encode(b"t", b"%d" % number) for number in range(10 * burst, 10 * burst + 10)])
-        rig.step()
+        spool.append([encode(b"t", b"%d" % number) for number in range(10 * burst, 10 * burst + 10)])
+        spool.step()
 
 
 def value(found: Located | Unreadable | None) -> bytes:
@@ -101,10 +101,10 @@ def value(found: Located | Unreadable | None) -> bytes:
     return found.batch.value(found.row)
 
 
-def test_every_message_is_found(rig: Rig) -> None:
+def test_every_message_is_found(spool: SpoolFixture) -> None:
     """In sealed segments and in the one in use; behind the last there is nothing."""
-    fill(rig, 60)
-    files = list_files(rig.layout)
+    fill(spool, 60)
+    files = list_files(spool.layout)
     assert len(files) > 3
     for sequence in range(600):
         assert value(locate(files, sequence)) == b"%d" % sequence
@@ -113,22 +113,22 @@ def test_every_message_is_found(rig: Rig) -> None:
     assert sealed == {True, False}
 
 
-def test_a_single_file(rig: Rig, tmp_path: Path) -> None:
+def test_a_single_file(spool: SpoolFixture, tmp_path: Path) -> None:
     """A segment under any name; messages before and behind it are not there, nor are they in another file."""
-    fill(rig, 60)
-    first, second = rig.layout.list_segments()[:2]
+    fill(spool, 60)
+    first, second = spool.layout.list_segments()[:2]
     bare, letter = tmp_path / "anything", tmp_path / "letter"
-    bare.write_bytes(rig.layout.segment(*second).read_bytes())
+    bare.write_bytes(spool.layout.segment(*second).read_bytes())
     letter.write_text("dear reader")
     assert value(locate([letter, bare], second[0])) == b"%d" % second[0]
     assert locate([bare], first[0]) is None
     assert locate([letter], 0) is None
 
 
-def test_what_is_damaged_is_said_to_be(rig: Rig) -> None:
+def test_what_is_damaged_is_said_to_be(spool: SpoolFixture) -> None:
     """For a message in a damaged frame: the file, and the place. Those around it are found."""
-    fill(rig, 6)
-    (path,) = list_files(rig.layout)
+    fill(spool, 6)
+    (path,) = list_files(spool.layout)
     good = locate([path], 25)
     assert isinstance(good, Located)
     with path.open("r+b") as file:

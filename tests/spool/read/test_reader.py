@@ -16,13 +16,13 @@ from spool.index.segment_list import SegmentList
 from spool.read.reader import Damage, Reader
 from spool.shared.state import Field
 from tests.spool import plain
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 
-def make_reader(rig: Rig) -> Reader:
+def make_reader(spool: SpoolFixture) -> Reader:
     """At the start of the log, allowed to read synced messages; a segment is several batches."""
-    reader = Reader(SegmentList(rig.layout, retry_s=0.0), Topics(), 1024)
-    reader.allow(*rig.shared.place(Field.SYNCED))
+    reader = Reader(SegmentList(spool.layout, retry_s=0.0), Topics(), 1024)
+    reader.allow(*spool.shared.place(Field.SYNCED))
     return reader
 
 
@@ -57,60 +57,60 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
     path.write_bytes(data)
 
 
-def test_all_segments_in_order(rig: Rig) -> None:
+def test_all_segments_in_order(spool: SpoolFixture) -> None:
     """Every datagram unchanged, from sealed segments and from the one in use."""
-    rig.fill(100)
-    rig.step()
-    assert drain(make_reader(rig)) == rig.records()
-    assert len(rig.segments()) > 3
+    spool.fill(100)
+    spool.step()
+    assert drain(make_reader(spool)) == spool.records()
+    assert len(spool.segments()) > 3
 
 
-def test_no_further_than_it_is_allowed(rig: Rig) -> None:
+def test_no_further_than_it_is_allowed(spool: SpoolFixture) -> None:
     """Uncommitted messages are not seen; once they are committed, reading goes on there."""
-    rig.fill(10)
-    rig.step()
-    reader = make_reader(rig)
+    spool.fill(10)
+    spool.step()
+    reader = make_reader(spool)
     assert len(drain(reader)) == 30
-    rig.fill(5)
+    spool.fill(5)
     assert drain(reader) == []
-    rig.step()
+    spool.step()
     assert drain(reader) == []
-    reader.allow(*rig.shared.place(Field.SYNCED))
-    assert drain(reader) == rig.records()[30:]
+    reader.allow(*spool.shared.place(Field.SYNCED))
+    assert drain(reader) == spool.records()[30:]
     assert reader.take_damage() == []
 
 
-def test_an_empty_spool_has_nothing(rig: Rig) -> None:
+def test_an_empty_spool_has_nothing(spool: SpoolFixture) -> None:
     """Later messages are read from its start."""
-    reader = make_reader(rig)
+    reader = make_reader(spool)
     assert reader.next() is None
-    rig.fill(1)
-    rig.step()
-    reader.allow(*rig.shared.place(Field.SYNCED))
-    assert drain(reader) == rig.records()
+    spool.fill(1)
+    spool.step()
+    reader.allow(*spool.shared.place(Field.SYNCED))
+    assert drain(reader) == spool.records()
 
 
-def test_seeking(rig: Rig) -> None:
+def test_seeking(spool: SpoolFixture) -> None:
     """To any message: the next batch begins with it."""
-    rig.fill(80)
-    rig.step()
-    records = rig.records()
-    reader = make_reader(rig)
+    spool.fill(80)
+    spool.step()
+    records = spool.records()
+    reader = make_reader(spool)
     for sequence in (0, 1, 5, 100, 239, 17, 240):
         reader.seek(sequence)
         assert drain(reader) == records[sequence:]
     reader.close()
 
 
-def test_over_a_gap_in_the_numbers(rig: Rig) -> None:
+def test_over_a_gap_in_the_numbers(spool: SpoolFixture) -> None:
     """An epoch is no damage; a seek into the gap finds the next message."""
-    rig.fill(20)
-    rig.step()
-    rig.boot += 1
-    rig.reopen()
-    rig.fill(20)
-    rig.step()
-    reader, records = make_reader(rig), rig.records()
+    spool.fill(20)
+    spool.step()
+    spool.boot += 1
+    spool.reopen()
+    spool.fill(20)
+    spool.step()
+    reader, records = make_reader(spool), spool.records()
     assert drain(reader) == records
     for sequence in (60, 1 << 20, 1 << 32):
         reader.seek(sequence)
@@ -118,33 +118,33 @@ def test_over_a_gap_in_the_numbers(rig: Rig) -> None:
     assert reader.take_damage() == []
 
 
-def test_frames_without_messages(rig: Rig) -> None:
+def test_frames_without_messages(spool: SpoolFixture) -> None:
     """Bursts with only refused datagrams are skipped, also as the first and the last ones."""
     refused = {int(Reason.SHORT): (1, b"x")}
     for _ in range(30):
-        rig.append([], refused=refused)
-    rig.fill(3)
+        spool.append([], refused=refused)
+    spool.fill(3)
     for _ in range(30):
-        rig.append([], refused=refused)
-    rig.step()
-    reader = make_reader(rig)
-    assert drain(reader) == rig.records()
+        spool.append([], refused=refused)
+    spool.step()
+    reader = make_reader(spool)
+    assert drain(reader) == spool.records()
     for sequence in range(10):
         reader.seek(sequence)
-        assert drain(reader) == rig.records()[sequence:]
+        assert drain(reader) == spool.records()[sequence:]
 
 
-def test_retired_under_its_eyes(rig: Rig) -> None:
+def test_retired_under_its_eyes(spool: SpoolFixture) -> None:
     """A segment that is called sent, or removed, while it is read is read to its end."""
-    rig.fill(60)
-    rig.step()
-    reader, records = make_reader(rig), rig.records()
+    spool.fill(60)
+    spool.step()
+    reader, records = make_reader(spool), spool.records()
     first = reader.next()
     assert first is not None
     count = len(first)
-    rig.shared.words[Field.LOW_WATERMARK] = rig.synced
-    rig.step()
-    rig.layout.segment(0, ".sent").unlink()
+    spool.shared.words[Field.LOW_WATERMARK] = spool.synced
+    spool.step()
+    spool.layout.segment(0, ".sent").unlink()
     assert drain(reader) == records[count:]
     assert reader.take_damage() == []
 
@@ -159,21 +159,21 @@ def test_damage_is_told_exactly(
     Also when reading starts in the middle of it.
     """
     chance = random.Random(seed)
-    rig = Rig(tmp_path_factory.mktemp("rig"))
+    spool = SpoolFixture(tmp_path_factory.mktemp("spool"))
     try:
-        rig.fill(40)
-        rig.step()
+        spool.fill(40)
+        spool.step()
         if gap:
-            rig.boot += 1
-            rig.reopen()
-        rig.fill(40)
-        rig.step()
-        records = rig.records()
-        paths = [rig.layout.segment(*pair) for pair in rig.layout.list_segments()[:-1]]
+            spool.boot += 1
+            spool.reopen()
+        spool.fill(40)
+        spool.step()
+        records = spool.records()
+        paths = [spool.layout.segment(*pair) for pair in spool.layout.list_segments()[:-1]]
         frames = [(path, *frame) for path in paths for frame in frames_of(path)]
         for path, offset, size in chance.sample(frames, hits):
             flip(path, offset + chance.randrange(size), chance.randrange(8))
-        reader = make_reader(rig)
+        reader = make_reader(spool)
         reader.seek(records[start][0])
         found = drain(reader)
         wanted = records[start:]
@@ -183,21 +183,21 @@ def test_damage_is_told_exactly(
         assert len(found) >= len(wanted) - 3 * hits
         reader.close()
     finally:
-        rig.crash()
+        spool.crash()
 
 
-def test_the_end_of_a_segment_is_damaged(rig: Rig) -> None:
+def test_the_end_of_a_segment_is_damaged(spool: SpoolFixture) -> None:
     """The next segment gives the count stored before it; the loss is not counted into that one."""
-    rig.fill(60)
-    rig.step()
-    records = rig.records()
-    second = SegmentList(rig.layout).segments[1].first_sequence
-    path = rig.layout.segment(0)
+    spool.fill(60)
+    spool.step()
+    records = spool.records()
+    second = SegmentList(spool.layout).segments[1].first_sequence
+    path = spool.layout.segment(0)
     offset, size = frames_of(path)[-1]
     data = bytearray(path.read_bytes())
     data[offset : offset + size] = bytes(size)
     path.write_bytes(data)
-    reader = make_reader(rig)
+    reader = make_reader(spool)
     assert drain(reader) == records[: second - 3] + records[second:]
     assert reader.take_damage() == [Damage(second - 3, second)]
     reader.seek(second - 1)
@@ -205,60 +205,60 @@ def test_the_end_of_a_segment_is_damaged(rig: Rig) -> None:
     assert reader.take_damage() == [Damage(second - 1, second)]
 
 
-def test_a_segment_without_its_header(rig: Rig) -> None:
+def test_a_segment_without_its_header(spool: SpoolFixture) -> None:
     """All its messages are damaged, and reading goes on behind it."""
-    rig.fill(60)
-    rig.step()
-    records = rig.records()
-    infos = SegmentList(rig.layout).segments
-    path = rig.layout.segment(infos[1].first_sequence)
+    spool.fill(60)
+    spool.step()
+    records = spool.records()
+    infos = SegmentList(spool.layout).segments
+    path = spool.layout.segment(infos[1].first_sequence)
     path.write_bytes(b"rot" + path.read_bytes()[3:])
-    reader = make_reader(rig)
+    reader = make_reader(spool)
     first, end = infos[1].first_sequence, infos[2].first_sequence
     assert drain(reader) == records[:first] + records[end:]
     assert missing(reader) == set(range(first, end))
 
 
-def test_a_frame_inside_a_message_is_not_believed(rig: Rig) -> None:
+def test_a_frame_inside_a_message_is_not_believed(spool: SpoolFixture) -> None:
     """Damage before a message that contains a whole frame, digest and all, of other messages."""
-    rig.fill(1)
-    rig.step()
-    path = rig.last_path()
+    spool.fill(1)
+    spool.step()
+    path = spool.last_path()
     offset, size = frames_of(path)[-1]
     frame = path.read_bytes()[offset : offset + size]
     carrier = b"\0" * 7 + frame
-    rig.append([encode(b"t", b"%d" % shift + b"\0" * shift + carrier) for shift in range(8)])
-    rig.fill(2)
-    rig.step()
-    records = rig.records()
-    path = rig.last_path()
+    spool.append([encode(b"t", b"%d" % shift + b"\0" * shift + carrier) for shift in range(8)])
+    spool.fill(2)
+    spool.step()
+    records = spool.records()
+    path = spool.last_path()
     offset, _ = frames_of(path)[1]
     flip(path, offset + 3)
-    reader = make_reader(rig)
+    reader = make_reader(spool)
     assert drain(reader) == records[:3] + records[11:]
     assert reader.take_damage() == [Damage(3, 11)]
 
 
 def test_a_reader_that_is_lapped_goes_on_where_the_log_begins(memory: Path) -> None:
     """Its next segments are removed while it reads: no error, no damage, and no kept message is missed."""
-    rig = Rig(memory)
-    rig.fill(100, messages=6)
-    rig.step()
-    reader = Reader(SegmentList(rig.layout), Topics())
+    spool = SpoolFixture(memory)
+    spool.fill(100, messages=6)
+    spool.step()
+    reader = Reader(SegmentList(spool.layout), Topics())
     reader.seek(0)
-    reader.allow(*rig.shared.place(Field.SYNCED))
+    reader.allow(*spool.shared.place(Field.SYNCED))
     assert reader.next() is not None
-    rig.shared.words[Field.LOW_WATERMARK] = limit = rig.layout.list_segments()[4][0]
-    rig.step()
-    rig.keeper._stock.remove(first for first, _ in rig.keeper._stock.sent())
+    spool.shared.words[Field.LOW_WATERMARK] = limit = spool.layout.list_segments()[4][0]
+    spool.step()
+    spool.keeper._stock.remove(first for first, _ in spool.keeper._stock.sent())
     seen: list[int] = []
     while batch := reader.next():
         seen += batch.sequence.tolist()
-    assert [s for s in seen if s >= limit] == list(range(limit, rig.synced))
+    assert [s for s in seen if s >= limit] == list(range(limit, spool.synced))
     assert reader.take_damage() == []
     reader.seek(0)
     batch = reader.next()
     assert batch is not None
     assert batch.sequence[0] == limit
     reader.close()
-    rig.crash()
+    spool.crash()

@@ -16,18 +16,18 @@ from spool.index.segment_list import SegmentInfo, SegmentList
 from spool.layout import Layout
 from spool.read.files import FOR_EVER, Span
 from spool.read.selection import Selection, Sought
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 
 @pytest.fixture
-def spool(rig: Rig) -> Layout:
+def layout(spool: SpoolFixture) -> Layout:
     """270 messages in five segments, the last one unsealed; then three that are not committed."""
     for _ in range(30):
-        rig.fill(3)
-        rig.step()
-    rig.append([encode(b"t0", b"not committed")])
-    rig.crash()
-    return rig.layout
+        spool.fill(3)
+        spool.step()
+    spool.append([encode(b"t0", b"not committed")])
+    spool.crash()
+    return spool.layout
 
 
 def read(layout: Layout, span: Span) -> list[int]:
@@ -45,15 +45,15 @@ def read(layout: Layout, span: Span) -> list[int]:
     ("first", "end"),
     [(0, FOR_EVER), (0, 1), (65, 67), (66, 132), (100, 200), (264, FOR_EVER), (270, 400), (5, 5)],
 )
-def test_a_range(spool: Layout, first: int, end: int) -> None:
+def test_a_range(layout: Layout, first: int, end: int) -> None:
     """From the first, up to and not including the end, across segments."""
-    assert read(spool, Span(first, end)) == list(range(first, min(end, 270)))
+    assert read(layout, Span(first, end)) == list(range(first, min(end, 270)))
 
 
-def test_how_far_it_is(spool: Layout) -> None:
+def test_how_far_it_is(layout: Layout) -> None:
     """By the bytes read, not the messages found: a rare topic progresses like a frequent one."""
     span = Span(30, 200, topics=frozenset([b"t1"]))
-    reader = Selection(SegmentList(spool), Topics(), span)
+    reader = Selection(SegmentList(layout), Topics(), span)
     seen = [reader.progress]
     while reader.next():
         seen.append(reader.progress)
@@ -64,58 +64,58 @@ def test_how_far_it_is(spool: Layout) -> None:
     assert seen == sorted(set(seen))
 
 
-def test_topics(spool: Layout) -> None:
+def test_topics(layout: Layout) -> None:
     """One topic of two; one that no footer names is not even looked for."""
-    both = read(spool, Span(topics=frozenset([b"t0", b"t1"])))
+    both = read(layout, Span(topics=frozenset([b"t0", b"t1"])))
     assert both == list(range(270))
-    assert read(spool, Span(topics=frozenset([b"t1"]))) == [n for n in range(270) if n % 3 == 1]
-    assert read(spool, Span(topics=frozenset([b"other"]))) == []
+    assert read(layout, Span(topics=frozenset([b"t1"]))) == [n for n in range(270) if n % 3 == 1]
+    assert read(layout, Span(topics=frozenset([b"other"]))) == []
 
 
-def test_times(spool: Layout) -> None:
+def test_times(layout: Layout) -> None:
     """By time of reception; behind the last and before the first there is nothing."""
-    reader = Selection(SegmentList(spool), Topics(), Span())
+    reader = Selection(SegmentList(layout), Topics(), Span())
     columns = [batch.received_ns.copy() for batch in iter(reader.next, None)]
     received = np.concatenate(columns)
     reader.close()
     middle = int(received[135])
-    earlier, later = read(spool, Span(to_ns=middle)), read(spool, Span(from_ns=middle))
+    earlier, later = read(layout, Span(to_ns=middle)), read(layout, Span(from_ns=middle))
     assert earlier + later == list(range(270))
     assert received[earlier[-1]] < middle <= received[later[0]]
-    assert read(spool, Span(from_ns=int(received[-1]) + 1)) == []
-    assert read(spool, Span(to_ns=int(received[0]))) == []
+    assert read(layout, Span(from_ns=int(received[-1]) + 1)) == []
+    assert read(layout, Span(to_ns=int(received[0]))) == []
 
 
-def test_without_an_index(spool: Layout) -> None:
+def test_without_an_index(layout: Layout) -> None:
     """In a copy of segments alone every whole frame counts, those of the segment that was in use, too."""
-    whole = read(spool, Span())
-    assert whole[-1] >= spool.list_segments()[-1][0]
-    for file in spool.index.iterdir():
+    whole = read(layout, Span())
+    assert whole[-1] >= layout.list_segments()[-1][0]
+    for file in layout.index.iterdir():
         file.unlink()
-    assert read(spool, Span()) == [*whole, whole[-1] + 1]
+    assert read(layout, Span()) == [*whole, whole[-1] + 1]
 
 
 @pytest.mark.parametrize("gone", [2, 3])
-def test_segments_that_go_meanwhile(spool: Layout, gone: int) -> None:
+def test_segments_that_go_meanwhile(layout: Layout, gone: int) -> None:
     """Removal of unread segments is an error; a segment that is being read is read to its end."""
-    reader = Selection(SegmentList(spool), Topics(), Span())
+    reader = Selection(SegmentList(layout), Topics(), Span())
     assert reader.next() is not None
-    for pair in spool.list_segments()[:gone]:
-        spool.segment(*pair).unlink()
+    for pair in layout.list_segments()[:gone]:
+        layout.segment(*pair).unlink()
     with pytest.raises(SegmentsGone, match="messages from 66 on were removed from"):
         list(iter(reader.next, None))
     reader.close()
 
 
-def test_back_to_what_is_gone(spool: Layout) -> None:
+def test_back_to_what_is_gone(layout: Layout) -> None:
     """Going back to a removed segment is an error, too; the error names the first that is kept."""
-    reader = Selection(SegmentList(spool), Topics(), Span())
+    reader = Selection(SegmentList(layout), Topics(), Span())
     assert reader.kept_from == 0
-    spool.segment(0).unlink()
+    layout.segment(0).unlink()
     with pytest.raises(SegmentsGone):
         reader.seek(3)
     reader.close()
-    later = Selection(SegmentList(spool), Topics(), Span(first=3))
+    later = Selection(SegmentList(layout), Topics(), Span(first=3))
     assert (later.kept_from, later.start) == (66, 66)
     later.close()
 

@@ -38,7 +38,7 @@ from spool.shared.state import (
     read_text,
     split_place,
 )
-from tests.spool.rig import Rig
+from tests.spool.fixture import SpoolFixture
 
 
 @given(st.integers(0, (1 << 31) - 1), st.integers(0, (1 << 32) - 1).map(lambda n: n * 8))
@@ -279,23 +279,23 @@ def test_a_successor_goes_on(tmp_path: Path) -> None:
 
 def test_the_keeper_counts(tmp_path: Path) -> None:
     """The keeper counts: received includes refused, with the deliverer's counts and the backlog's bytes."""
-    rig, clock = Rig(tmp_path), Clock()
-    rig.shared.words[Field.HISTORY] = 0
-    rig.keeper._history = History(rig.shared.words, clock)
-    rig.step()
+    spool, clock = SpoolFixture(tmp_path), Clock()
+    spool.shared.words[Field.HISTORY] = 0
+    spool.keeper._history = History(spool.shared.words, clock)
+    spool.step()
     for _ in range(3):
-        rig.append([encode(b"t", b"v" * 100)] * 10, refused={1: (2, b"short")})
-    rig.shared.words[[Field.DELIVERED, Field.DISCARDED]] = 7, 1
+        spool.append([encode(b"t", b"v" * 100)] * 10, refused={1: (2, b"short")})
+    spool.shared.words[[Field.DELIVERED, Field.DISCARDED]] = 7, 1
     clock.ns += int(STEP_S * SECOND)
-    rig.step()
-    change = change_over(rig.shared.words, 60, clock.ns)
+    spool.step()
+    change = change_over(spool.shared.words, 60, clock.ns)
     assert change is not None
     assert change[:4] == (STEP_S, 36, 7, 7)
     assert 30 * 100 < change.waiting_bytes < 8192
-    rig.shared.words[Field.LOW_WATERMARK] = 30
+    spool.shared.words[Field.LOW_WATERMARK] = 30
     clock.ns += int(STEP_S * SECOND)
-    rig.step()
-    change = change_over(rig.shared.words, 60, clock.ns)
+    spool.step()
+    change = change_over(spool.shared.words, 60, clock.ns)
     assert change is not None
     assert change.waiting_bytes <= 0
-    rig.crash()
+    spool.crash()

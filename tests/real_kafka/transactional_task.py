@@ -1,10 +1,10 @@
 """Parts of a job that delivers exactly once, without Spark; each a process that stops at a given point.
 
-    python -m tests.real_kafka.lane_task SPOOL SERVERS TOPIC driver
-    python -m tests.real_kafka.lane_task SPOOL SERVERS TOPIC task LANE EPOCH WHEN
+    python -m tests.real_kafka.transactional_task SPOOL SERVERS TOPIC driver
+    python -m tests.real_kafka.transactional_task SPOOL SERVERS TOPIC task NUMBER EPOCH WHEN
 
 The driver takes delivery, prints the epoch of its transactional tasks, and holds them until it is killed. The
-task carries the messages whose numbers give LANE, modulo PARTITIONS, and prints what came of it. `before` it
+task carries messages whose numbers give NUMBER, modulo PARTITIONS, and prints what came of it. `before` it
 begins, or with a transaction `open`, it stops by SIGSTOP, and then goes on; once all is `committed` it dies
 by SIGKILL, without having written it down. Else, `now`, nothing keeps it.
 """
@@ -42,7 +42,7 @@ MESSAGES = 600
 
 def start(environ: Mapping[str, str], spool: Path, *words: object) -> subprocess.Popen[str]:
     """Start one of them."""
-    command = [sys.executable, "-m", "tests.real_kafka.lane_task", str(spool), *map(str, words)]
+    command = [sys.executable, "-m", "tests.real_kafka.transactional_task", str(spool), *map(str, words)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, env=dict(environ), stdin=pipe, stdout=pipe, text=True)
 
@@ -60,8 +60,8 @@ def _drive(layout: Layout, options: DispatchOptions, topic: str) -> None:
         sys.stdin.read()
 
 
-def _carry(layout: Layout, options: DispatchOptions, topic: str, lane: int, epoch: int, when: str) -> None:
-    numbers = np.arange(lane, MESSAGES, PARTITIONS)
+def _carry(layout: Layout, options: DispatchOptions, topic: str, number: int, epoch: int, when: str) -> None:
+    numbers = np.arange(number, MESSAGES, PARTITIONS)
     columns = {
         "sequence": pa.array(numbers),
         "topic": pa.array([topic] * len(numbers)),
@@ -71,7 +71,7 @@ def _carry(layout: Layout, options: DispatchOptions, topic: str, lane: int, epoc
         os.kill(os.getpid(), signal.SIGSTOP)
     spool = read_identity(layout)
     book = TaskBook(read_segments(layout), epoch)
-    carrier = Carrier(options, spool, task=TransactionalTask(task_transactional_id(spool, lane), book))
+    carrier = Carrier(options, spool, task=TransactionalTask(task_transactional_id(spool, number), book))
     try:
         carrier.load(to_batch(columns, carrier.topics), (numbers % PARTITIONS).astype(np.int32))
         while when == "open" and carrier._pool.phase is not Phase.OPEN:  # type: ignore[attr-defined]
@@ -94,8 +94,8 @@ def _main(spool: str, servers: str, topic: str, role: str, *rest: str) -> None:
     if role == "driver":
         _drive(Layout(Path(spool)), options, topic)
     else:
-        lane, epoch, when = rest
-        _carry(Layout(Path(spool)), options, topic, int(lane), int(epoch), when)
+        number, epoch, when = rest
+        _carry(Layout(Path(spool)), options, topic, int(number), int(epoch), when)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 """For what takes moments, on a machine that has other work."""
 
 
-class Rig:
+class ProducerFixture:
     """Everything that a message passes through."""
 
     def __init__(
@@ -151,17 +151,17 @@ def connected(
     *,
     reports_at_once: int = 1 << 16,
     **settings: Any,
-) -> Iterator[Rig]:
-    """A rig with these fields of DispatchOptions; `kafka` adds librdkafka properties."""
+) -> Iterator[ProducerFixture]:
+    """A producer with these fields of DispatchOptions; `kafka` adds librdkafka properties."""
     properties = {"bootstrap.servers": embedded.bootstrap_servers, **settings.pop("kafka", {})}
     options = DispatchOptions(kafka=properties, **settings)
-    rig = Rig(embedded.bootstrap_servers, topics, options, reports_at_once)
+    producer = ProducerFixture(embedded.bootstrap_servers, topics, options, reports_at_once)
     try:
-        yield rig
+        yield producer
     finally:
-        rig.client.close()
+        producer.client.close()
 
 
-def in_flight(rig: Rig) -> npt.NDArray[np.int64]:
+def in_flight(producer: ProducerFixture) -> npt.NDArray[np.int64]:
     """Messages in flight by broker index."""
-    return rig.pool.brokers.rows["messages"].copy()
+    return producer.pool.brokers.rows["messages"].copy()

@@ -19,8 +19,8 @@ from dispatch.options import DispatchOptions
 from dispatch.transactions.progress import Progress, deliverer, encode
 from dispatch.transactions.progress_topic import ProgressPosition, ProgressTopic
 from tests.daemon import RunningBruce, consume
-from tests.real_kafka.lane_task import MESSAGES, PARTITIONS, start
 from tests.real_kafka.test_exactly_once import EXACTLY_ONCE, PATIENCE_S, check_once, create
+from tests.real_kafka.transactional_task import MESSAGES, PARTITIONS, start
 from tests.router.outlet import keyed, numbers
 from tools.kafka_cluster import KafkaCluster
 
@@ -47,7 +47,7 @@ def test_a_daemon_behind_a_dead_job(
     One of these has a transaction open, the other has not begun. A consumer at read_committed sees each
     message once, in order: what the first had committed counts as delivered, the others are refused.
     """
-    topic = f"lanes-{uuid.uuid4().hex}"
+    topic = f"tasks-{uuid.uuid4().hex}"
     create(kafka1, topic.encode())
     with RunningBruce(tmp_path, NOWHERE, settings=EXACTLY_ONCE) as bruce:
         bruce.send(keyed(MESSAGES, topic=topic.encode()))
@@ -63,7 +63,7 @@ def test_a_daemon_behind_a_dead_job(
         assert driver.stdout
         epoch = driver.stdout.readline().strip()
         dead, *zombies = [
-            begin("task", lane, epoch, w) for lane, w in enumerate(("committed", "open", "before"))
+            begin("task", number, epoch, w) for number, w in enumerate(("committed", "open", "before"))
         ]
         assert dead.wait(PATIENCE_S) == -signal.SIGKILL
         for zombie in zombies:

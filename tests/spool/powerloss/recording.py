@@ -22,8 +22,8 @@ from spool.marks.marks import Marks
 from spool.native.digest import CHUNK_BYTES
 from spool.shared.ledger import Ledger, add
 from spool.shared.state import Field
+from tests.spool.fixture import SpoolFixture
 from tests.spool.powerloss.record import Recorder
-from tests.spool.rig import Rig
 
 SEGMENT_BYTES = 8192
 MAX_BYTES = 12 * SEGMENT_BYTES
@@ -68,7 +68,7 @@ class Recording:
         return next(fact for fact in reversed(self.facts) if fact.events <= events)
 
 
-class QuietRig(Rig):
+class QuietSpool(SpoolFixture):
     """A spool whose syncs only the recorder sees."""
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class QuietRig(Rig):
         return contextlib.nullcontext()
 
 
-class Life:
+class RecordedSpool:
     """One life, in its own directory."""
 
     def __init__(self, directory: Path, seed: int) -> None:
@@ -87,7 +87,7 @@ class Life:
         self.directory = directory
         (directory / "disk").mkdir()
         self.recording = Recording(Recorder(directory / "disk", note=self._note))
-        self.rig: QuietRig | None = None
+        self.spool: QuietSpool | None = None
         self.marks: Marks | None = None
         self.low_watermark, self.resolved = 0, set[int]()
         self.marked_watermark, self.marked = 0, frozenset[int]()
@@ -111,18 +111,18 @@ class Life:
             # The same seed gives the same life, at any load of the machine.
             mock.patch("time.monotonic", side_effect=lambda: 0.01 * len(recorder.events)),
         ):
-            self.rig = QuietRig(
+            self.spool = QuietSpool(
                 self.directory / "disk", self.directory, segment_bytes=SEGMENT_BYTES, max_bytes=MAX_BYTES
             )
             self._open()
-            self.recording.spool = self.rig.identity.spool
+            self.recording.spool = self.spool.identity.spool
             acts = (self.append, self.keep, self.deliver, self.discard, self.fail, self.die, self.stop)
             for _ in range(steps):
                 chance.choices(acts, (60, 24, 12, 3, 2, 1, 1))[0]()
             self.keep()
         assert self.marks
         self.marks.close()
-        self.rig.close()
+        self.spool.close()
         self.recording.facts.append(self._facts())
         return self.recording
 
@@ -132,11 +132,11 @@ class Life:
             facts.append(self._facts())
 
     def _facts(self) -> Facts:
-        opened = self.rig is not None and hasattr(self.rig, "page")
+        opened = self.spool is not None and hasattr(self.spool, "page")
         return Facts(
             len(self.recording.recorder.events),
             len(self.recording.sent),
-            self.rig.synced if self.rig and opened else 0,
+            self.spool.synced if self.spool and opened else 0,
             self.marked_watermark,
             self.marked,
             self.delivered,
@@ -145,21 +145,21 @@ class Life:
         )
 
     def _open(self) -> None:
-        assert self.rig
-        path = self.rig.layout.delivery / "data.mdb"
+        assert self.spool
+        path = self.spool.layout.delivery / "data.mdb"
         before = path.read_bytes() if path.exists() else b""
-        self.marks = Marks(self.rig.layout.delivery, SegmentList(self.rig.layout))
+        self.marks = Marks(self.spool.layout.delivery, SegmentList(self.spool.layout))
         if path.read_bytes() != before:
             self.recording.recorder.committed(path, before)
-        self.ledger = Ledger(self.rig.layout.ledger)
-        self.rig.writer.tail[BURST] = max(int(self.rig.writer.tail[BURST]), self.ledger.burst)
+        self.ledger = Ledger(self.spool.layout.ledger)
+        self.spool.writer.tail[BURST] = max(int(self.spool.writer.tail[BURST]), self.ledger.burst)
 
     def append(self) -> None:
         """One frame, of distinct messages; sometimes with refused datagrams."""
-        assert self.rig
-        if self.rig.writer.capacity - self.rig.writer.tail[POSITION] < SEGMENT_BYTES // 3:
+        assert self.spool
+        if self.spool.writer.capacity - self.spool.writer.tail[POSITION] < SEGMENT_BYTES // 3:
             self.keep()
-        writer = self.rig.writer
+        writer = self.spool.writer
         count = len(self.recording.sent)
         burst = [
             encode(b"t%d" % (n % 2), b"%d:" % (count + n) + self.chance.randbytes(self.chance.randrange(300)))
@@ -182,17 +182,17 @@ class Life:
 
     def keep(self) -> None:
         """One step of the keeper; after a failed one, another keeper follows."""
-        assert self.rig
+        assert self.spool
         # Each step copies the ledger, and tries each suspect at once.
-        self.rig.keeper._copied_at = self.rig.keeper._committer._renew_at = -1e9
+        self.spool.keeper._copied_at = self.spool.keeper._committer._renew_at = -1e9
         try:
-            self.rig.keeper.step()
+            self.spool.keeper.step()
         except OSError:
             self.recording.recorder.failing = lambda _: False
             self.die()
-        if self.rig.keeper._ledger:
-            self.copied = max(self.copied, self._counted(self.rig.keeper._ledger.burst))
-        if self.rig.writer.is_suspect and self.rig.writer.switch():
+        if self.spool.keeper._ledger:
+            self.copied = max(self.copied, self._counted(self.spool.keeper._ledger.burst))
+        if self.spool.writer.is_suspect and self.spool.writer.switch():
             self.recording.recorder.observe()
 
     def _counted(self, burst: int) -> int:
@@ -200,22 +200,22 @@ class Life:
 
     def deliver(self) -> None:
         """Some of the committed messages are delivered, in any order, and marked."""
-        assert self.rig
+        assert self.spool
         assert self.marks
-        open_ones = [s for s in self.recording.sent if self.low_watermark <= s < self.rig.synced]
+        open_ones = [s for s in self.recording.sent if self.low_watermark <= s < self.spool.synced]
         open_ones = [s for s in open_ones if s not in self.resolved]
         share = self.chance.choice((0.3, 0.8, 1.0))
         self.resolved |= {s for s in open_ones[:40] if self.chance.random() < share}
         self.delivered |= self.resolved
-        self.low_watermark = min((s for s in open_ones if s not in self.resolved), default=self.rig.synced)
+        self.low_watermark = min((s for s in open_ones if s not in self.resolved), default=self.spool.synced)
         self.resolved = {s for s in self.resolved if s >= self.low_watermark}
-        path = self.rig.layout.delivery / "data.mdb"
+        path = self.spool.layout.delivery / "data.mdb"
         self.recording.recorder.observe()
         before = path.read_bytes()
         self.marks.commit(Changes(self.low_watermark, self._chunks(), {1: self.low_watermark}))
         self.recording.recorder.committed(path, before)
         self.marked_watermark, self.marked = self.low_watermark, frozenset(self.resolved)
-        self.rig.shared.words[Field.LOW_WATERMARK] = self.low_watermark
+        self.spool.shared.words[Field.LOW_WATERMARK] = self.low_watermark
 
     def _chunks(self) -> dict[tuple[int, int], np.ndarray]:
         assert self.marks
@@ -230,10 +230,10 @@ class Life:
 
     def discard(self) -> None:
         """A burst that finds no room."""
-        assert self.rig
+        assert self.spool
         if not hasattr(self, "_bursts"):
             self._bursts = Counter[int]()
-        count, number = self.chance.randrange(1, 4), int(self.rig.writer.tail[BURST]) + 1
+        count, number = self.chance.randrange(1, 4), int(self.spool.writer.tail[BURST]) + 1
         slot = self.ledger.begin()
         self.recording.recorder.observe()
         for _ in range(count):
@@ -241,7 +241,7 @@ class Life:
         self.discarded += count
         self.ledger.commit(number)
         self._bursts[number] = self.discarded
-        self.rig.writer.tail[BURST] = number
+        self.spool.writer.tail[BURST] = number
         self.recording.recorder.observe()
 
     def fail(self) -> None:
@@ -258,21 +258,21 @@ class Life:
 
     def die(self) -> None:
         """Every process is killed, and started again."""
-        assert self.rig
+        assert self.spool
         assert self.marks
         self.recording.recorder.failing = lambda _: False
         self.marks.close()
-        self.rig.reopen()
+        self.spool.reopen()
         self._open()
-        self.rig.shared.words[Field.LOW_WATERMARK] = self.low_watermark
+        self.spool.shared.words[Field.LOW_WATERMARK] = self.low_watermark
 
     def stop(self) -> None:
         """A clean stop and start; power is then lost in the same boot or later."""
-        assert self.rig
+        assert self.spool
         assert self.marks
         self.recording.recorder.failing = lambda _: False
         self.marks.close()
-        self.rig.stop()
-        self.rig.open()
+        self.spool.stop()
+        self.spool.open()
         self._open()
-        self.rig.shared.words[Field.LOW_WATERMARK] = self.low_watermark
+        self.spool.shared.words[Field.LOW_WATERMARK] = self.low_watermark

@@ -30,7 +30,7 @@ SEGMENT_BYTES = 8192
 SECTOR = 512
 
 
-class Rig:
+class SpoolFixture:
     """One spool, its appender and its keeper, in this process. Processes die by `crash`."""
 
     def __init__(

@@ -33,7 +33,7 @@ _UNEVEN = 4
 """While brokers are away, some partitions get this multiple of their share."""
 
 
-class Rig:
+class StormRun:
     """One run. `messages`: how many were sent, once the senders' `report` has come."""
 
     def __init__(self, options: StormOptions, evidence: Evidence, target: Target, bruce: Bruce) -> None:
@@ -105,7 +105,7 @@ class Rig:
         if not findings.clean:
             np.save(evidence.directory / "records.npy", records)
         evidence.expect(dropped == 0, f"Kafka itself dropped {dropped} messages: nothing is proven")
-        evidence.expect(findings.clean, "what Kafka has is not what was sent", findings.as_dict())
+        evidence.expect(findings.clean, "Kafka has other messages than were sent", findings.as_dict())
         strange, explained = unanswered(self.layout, self.marks, records["sequence"])
         if not self.options.embedded:
             # The embedded Kafka does not recognise a retried request, so that a lost connection doubles too.
@@ -139,7 +139,7 @@ def partitions(options: StormOptions) -> int:
 
 
 @contextmanager
-def rig(options: StormOptions, evidence: Evidence) -> Iterator[Rig]:
+def storm_run(options: StormOptions, evidence: Evidence) -> Iterator[StormRun]:
     """Kafka, the listening socket as the service manager would hold it, and a bruce that is not started."""
     topics = dict.fromkeys(options.topic_names, partitions(options))
     sockets = Path(tempfile.mkdtemp(prefix="bruce-storm-", dir="/dev/shm"))
@@ -160,7 +160,7 @@ def rig(options: StormOptions, evidence: Evidence) -> Iterator[Rig]:
             target,
             Bruce(evidence.directory, target.bootstrap, settings=settings, listener=listener) as bruce,
         ):
-            yield Rig(options, evidence, target, bruce)
+            yield StormRun(options, evidence, target, bruce)
     finally:
         listener.close()
         shutil.rmtree(sockets, ignore_errors=True)

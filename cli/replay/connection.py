@@ -48,7 +48,7 @@ class _Turned(Selection):
         return dataclasses.replace(batch, topic=np.full(len(batch), self.target, np.int32))
 
 
-class Line:
+class ReplayConnection:
     """The way of one replay to Kafka. It starts threads: close it, as a context manager does."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Line:
         raise SegmentsGone(
             f"messages {open_from} to {self._live.kept_from - 1} of this replay were removed from "
             f"{self._live.segment_list.layout.segments} to make room while it was interrupted; remove "
-            f"{state.directory} to begin anew with what is left"
+            f"{state.directory} to begin again with what is left"
         )
 
     def __enter__(self) -> Self:
