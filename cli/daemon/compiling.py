@@ -85,10 +85,10 @@ def compile_kernels(done: Callable[[int], None] = lambda _parts: None) -> None:
         module.compile_kernels()
         done(number)
     if not INTERPRETED:
-        _let_go_of_compiler()
+        let_go_of_compiler()
 
 
-def _let_go_of_compiler() -> None:
+def let_go_of_compiler() -> None:
     """Unmap the pages of LLVM, 65 MB, which is not needed until another loop is loaded.
 
     Only mappings without a page that differs from the file: the kernel maps theirs again when they are used.

@@ -15,6 +15,7 @@ from tests.daemon import RunningBruce
 from tests.router.outlet import keyed
 
 SECONDS = 4.0
+LITTLE = 1 << 20
 MOST = 20
 """Wake-ups a second of all threads. About 10 were measured, half of them librdkafka's; 52 by fixed timers."""
 
@@ -37,6 +38,27 @@ def wakes(bruce: RunningBruce) -> int:
                 (line,) = (one for one in status.read_text().splitlines() if one.startswith("voluntary"))
                 count += int(line.split()[1])
     return count
+
+
+def compiler_bytes(pid: int) -> int:
+    """How much of LLVM's own file is mapped into a process now."""
+    size, inside = 0, False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if "-" in line.split(" ", 1)[0]:
+            inside = "libllvmlite" in line
+        elif inside and line.startswith("Private_Clean:"):
+            size += 1024 * int(line.split()[1])
+    return size
+
+
+def test_what_has_delivered_lets_go_of_the_compiler(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Loops come through LLVM, whose pages the delivery worker alone has by then: some 10 MB."""
+    # In a process of its own: a fork of the tests' has the loops already.
+    with RunningBruce(tmp_path, kafka.bootstrap_servers, prefix=("env",)) as bruce:
+        bruce.send(keyed(10))
+        snapshot = bruce.await_status(lambda s: s.delivered == 10)
+        (pid,) = (worker.pid for worker in snapshot.workers if worker.role == "delivery")
+        bruce.await_true(lambda: compiler_bytes(pid) < LITTLE)
 
 
 def test_nothing_is_done_by_timer(kafka: EmbeddedKafka, tmp_path: Path) -> None:
