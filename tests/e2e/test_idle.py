@@ -41,14 +41,13 @@ def wakes(bruce: RunningBruce) -> int:
 
 
 def compiler_bytes(pid: int) -> int:
-    """How much of LLVM's own file is mapped into a process now."""
-    size, inside = 0, False
-    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
-        if "-" in line.split(" ", 1)[0]:
-            inside = "libllvmlite" in line
-        elif inside and line.startswith("Private_Clean:"):
-            size += 1024 * int(line.split()[1])
-    return size
+    """How much of LLVM's code is mapped into a process now."""
+    lines = iter(Path(f"/proc/{pid}/smaps").read_text().splitlines())
+    for line in lines:
+        if "libllvmlite" in line and " r-xp " in line:
+            rss = next(one for one in lines if one.startswith("Rss:"))
+            return 1024 * int(rss.split()[1])
+    return 0
 
 
 def test_what_has_delivered_lets_go_of_the_compiler(kafka: EmbeddedKafka, tmp_path: Path) -> None:
