@@ -46,6 +46,7 @@ class MockCluster:
     """The cluster itself, in this process; every method is a command of the protocol."""
 
     def __init__(self, brokers: int) -> None:
+        """Start it with so many brokers. Raises EmbeddedFailed."""
         self._library = load()
         conf = self._library.conf_new()
         # Its log goes to standard error, which belongs to the process that started this one.
@@ -61,32 +62,41 @@ class MockCluster:
 
     @property
     def bootstrap_servers(self) -> str:
+        """Its brokers, as host:port,..."""
         servers: bytes = self._library.mock_cluster_bootstraps(self._cluster)
         return servers.decode()
 
     def close(self) -> None:
+        """End all brokers."""
         self._library.mock_cluster_destroy(self._cluster)
 
     def down(self, broker: int) -> None:
+        """Close the connections of a broker and refuse new ones. Raises EmbeddedFailed."""
         self._check(self._library.mock_broker_set_down(self._cluster, broker))
 
     def up(self, broker: int) -> None:
+        """Undo `down`. Raises EmbeddedFailed."""
         self._check(self._library.mock_broker_set_up(self._cluster, broker))
 
     def rtt(self, broker: int, ms: int) -> None:
+        """Delay each response of a broker. Raises EmbeddedFailed."""
         self._check(self._library.mock_broker_set_rtt(self._cluster, broker, ms))
 
     def topic(self, name: str, partitions: int, replication: int = _DEFAULT_TOPIC_REPLICATION) -> None:
+        """Create a topic. Raises EmbeddedFailed."""
         self._check(self._library.mock_topic_create(self._cluster, name.encode(), partitions, replication))
 
     def leader(self, topic: str, partition: int, broker: int) -> None:
+        """Move the leadership of a partition. Raises EmbeddedFailed."""
         self._check(self._library.mock_partition_set_leader(self._cluster, topic.encode(), partition, broker))
 
     def errors(self, api_key: int, codes: Sequence[int]) -> None:
+        """Let the next requests of this kind (0: Produce, 3: Metadata) fail, one code each."""
         array = (ctypes.c_int * len(codes))(*codes)
         self._library.mock_push_request_errors_array(self._cluster, api_key, len(codes), array)
 
     def clear(self, api_key: int) -> None:
+        """Forget errors that were not used yet."""
         self._library.mock_clear_request_errors(self._cluster, api_key)
 
     def requests(self) -> dict[int, int]:

@@ -30,7 +30,7 @@ from dispatch.errors import Code
 from dispatch.librdkafka import COPY_MESSAGE, Library, Vtype
 from dispatch.tables import BACKING_OFF
 from spool.native.kernel import kernel
-from spool.native.memory import address_of, call, store_i64, store_u8
+from spool.native.memory import Address, address_of, call, store_i64, store_u8
 
 HEADER_NAME = b"bruce-id"
 HEADER_BYTES = 24
@@ -70,18 +70,18 @@ class Producer(NamedTuple):
     error_code: int
     error_is_fatal: int
     error_destroy: int
-    arguments_at: int
+    arguments_at: Address
     """Address of the array above."""
     arguments: int
     """Its length."""
-    stamp_at: int
+    stamp_at: Address
     """Address of the header's sequence; 0: no header."""
 
 
 class Rows(NamedTuple):
     """The columns of a batch that are handed over; all int64 or int32, of one length."""
 
-    data_at: int
+    data_at: Address
     sequence: npt.NDArray[np.int64]
     timestamp: npt.NDArray[np.int64]
     key_at: npt.NDArray[np.int64]
@@ -122,7 +122,7 @@ class Envelope:
             library.address("error_destroy"),
             address_of(self._arguments),
             len(kinds),
-            address_of(self._header) + 16 if stamp else 0,
+            address_of(self._header[16:]) if stamp else Address(0),
         )
 
     def _set(self, at: int, *words: int) -> None:
@@ -150,10 +150,12 @@ def hand_over(
     cannot go holds it. When catching up the partition is held and stays so, its `held_from` moving along:
     earlier rows were sent before and are skipped, and the first that cannot go is where to continue.
 
-    The tables are those of `dispatch.tables`, with room in flight for all.
-    `window`: messages and bytes a broker may have in flight. Returns how many rows were sent, held back,
-    and refused for good (they are in `refused`, `dispatch.records.ROW`s, with room for all), and the last
-    error that held a partition back, or 0.
+    The tables are those of `dispatch.tables`, with room in flight for all: `partitions`
+    PARTITION_ROW[capacity], `brokers` BROKER_ROW[count], `flight` FLIGHT_ROW[capacity], `free`
+    int32[capacity], `free_count` int64[1]. `window`: messages and bytes a broker may have in flight.
+
+    Returns how many rows were sent, held back, and refused for good (they are in `refused`,
+    dispatch.records.ROW[at least those of `order`]), and the last error that held a partition back, or 0.
     """
     sent = held = refusals = error = 0
     blocked = -1
@@ -174,12 +176,10 @@ def hand_over(
         if may_send(partition.leader, size, brokers, window):
             number = free[free_count[0] - 1]
             address(producer, partition, number, timestamps[row], sequence)
-            enclose(producer.arguments_at + _VALUE, rows.data_at + value_at[row], value_bytes[row])
-            enclose(
-                producer.arguments_at + _KEY,
-                rows.data_at + key_at[row] if key_bytes[row] else 0,
-                key_bytes[row],
-            )
+            value = Address(rows.data_at + value_at[row])
+            enclose(Address(producer.arguments_at + _VALUE), value, value_bytes[row])
+            key = Address(rows.data_at + key_at[row]) if key_bytes[row] else Address(0)
+            enclose(Address(producer.arguments_at + _KEY), key, key_bytes[row])
             code = produce(producer)
         if code == 0:
             free_count[0] -= 1
@@ -204,7 +204,10 @@ def hand_over(
 
 @kernel
 def may_send(broker: int, size: int, brokers: npt.NDArray[Any], window: tuple[int, int]) -> bool:
-    """Whether a broker's window takes a message of `size` bytes; an empty one takes any."""
+    """Whether a broker's window takes a message of `size` bytes; an empty one takes any.
+
+    `brokers` BROKER_ROW[count]; `window`: messages and bytes that a broker may have in flight.
+    """
     if broker < 0:
         return False
     row = brokers[broker]
@@ -228,8 +231,8 @@ def address(producer: Producer, partition: Any, number: int, timestamp: int, seq
 
 
 @kernel
-def enclose(argument_at: int, at: int, length: int) -> None:
-    """Write the address and length of a key or a value."""
+def enclose(argument_at: Address, at: Address, length: int) -> None:
+    """Write the address and length of a key or a value into the argument at an address."""
     store_i64(argument_at, at)
     store_i64(argument_at + 8, length)
 
@@ -241,7 +244,7 @@ def produce(producer: Producer) -> int:
 
 
 @kernel
-def offer(producer: Producer, arguments_at: int, arguments: int) -> int:
+def offer(producer: Producer, arguments_at: Address, arguments: int) -> int:
     """The same of so many arguments at an address."""
     error = call(producer.produceva, producer.handle, arguments_at, arguments)
     if error == 0:
@@ -257,7 +260,10 @@ def offer(producer: Producer, arguments_at: int, arguments: int) -> int:
 def charge(
     row: Any, flat: int, sequence: int, size: int, partition: Any, brokers: npt.NDArray[Any], now_ns: int
 ) -> None:
-    """Note a message as in flight."""
+    """Note a message as in flight: in its FLIGHT_ROW, its PARTITION_ROW, and the row of its broker.
+
+    `brokers` BROKER_ROW[count].
+    """
     row.sequence, row.flat_number, row.bytes = sequence, flat, size
     partition.messages += 1
     partition.bytes += size

@@ -187,6 +187,7 @@ class Library:
     """The functions we use, without their `rd_kafka_` prefix: `library.version()`."""
 
     def __init__(self, path: str) -> None:
+        """Load the library at `path`. Raises OSError; NoLibrary when it lacks one of the functions."""
         self.path = path
         self._file = ctypes.CDLL(path)
         for name, (result, *arguments) in _SIGNATURES.items():

@@ -25,7 +25,7 @@ from dispatch.errors import Code
 from dispatch.handover import Producer, charge, may_send, offer
 from dispatch.librdkafka import COPY_MESSAGE, Event, Library, Vtype
 from spool.native.kernel import kernel
-from spool.native.memory import address_of, call, load_i32, load_i64
+from spool.native.memory import Address, address_of, call, load_i32, load_i64
 
 _DELIVERY = int(Event.DELIVERY)
 _OFFSET_AT = 56
@@ -101,8 +101,10 @@ def collect(
     first: int,
     now_ns: int,
 ) -> tuple[int, int]:
-    """Read reports into `reports` (ROWs) from entry `first` on, without waiting; take them out of flight.
+    """Read reports into `reports` ROW[n] from entry `first` on, without waiting; take them out of flight.
 
+    The tables are those of `dispatch.tables`: `partitions` PARTITION_ROW[capacity], `brokers`
+    BROKER_ROW[count], `flight` FLIGHT_ROW[capacity], `free` int32[capacity], `free_count` int64[1].
     Returns the number of entries that are filled, and the address of an event that is no delivery report
     (which the caller frees), or 0 when the queue is empty or `reports` full.
     """
@@ -145,7 +147,10 @@ def collect(
 def discharge(
     row: Any, code: int, partitions: npt.NDArray[Any], brokers: npt.NDArray[Any], now_ns: int
 ) -> None:
-    """Take a row out of its partition and its broker, and mark it free."""
+    """Take a FLIGHT_ROW out of its partition and its broker, and mark it free.
+
+    `partitions` PARTITION_ROW[capacity], `brokers` BROKER_ROW[count].
+    """
     partition = partitions[row.flat_number]
     partition.messages -= 1
     partition.bytes -= row.bytes
@@ -176,6 +181,7 @@ class DeadLetter(NamedTuple):
 
     @property
     def size(self) -> int:
+        """Bytes of key and value."""
         return len(self.key or b"") + len(self.value)
 
 
@@ -223,7 +229,7 @@ def lay_out(letters: Sequence[DeadLetter], partitions: npt.NDArray[Any]) -> Argu
 def post(
     producer: Producer,
     table: npt.NDArray[np.int64],
-    table_at: int,
+    table_at: Address,
     sequences: npt.NDArray[np.int64],
     flats: npt.NDArray[np.int32],
     partitions: npt.NDArray[Any],
@@ -237,8 +243,10 @@ def post(
 ) -> None:
     """Hand over dead letters, whose arguments are in `table`, as far as windows allow.
 
-    `flats` int32[letters]: to which partitions. The tables are those of `dispatch.handover`, with room in
-    flight for all. Fills `codes` int32[letters]: 0, or why librdkafka, or the window, does not take it.
+    `table` int64[letters, arguments, _WORDS] is at address `table_at`; `sequences` int64[letters]: of the
+    messages that they are about; `flats` int32[letters]: to which partitions. The other tables are those of
+    `dispatch.handover`, with room in flight for all. Fills `codes` int32[letters]: 0, or why librdkafka, or
+    the window, does not take it.
     """
     bytes_each = 8 * table.shape[1] * table.shape[2]
     for i in range(len(sequences)):
@@ -249,7 +257,7 @@ def post(
             continue
         number = free[free_count[0] - 1]
         table[i, _OPAQUE, 1] = number
-        codes[i] = offer(producer, table_at + i * bytes_each, table.shape[1])
+        codes[i] = offer(producer, Address(table_at + i * bytes_each), table.shape[1])
         if codes[i] == 0:
             free_count[0] -= 1
             # The record is not the message itself.

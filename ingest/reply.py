@@ -47,6 +47,8 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
+from spool.format.wire import KEYED_AT, PARTITION_KEY_BYTES, TIMESTAMP_BYTES, TOPIC_AT, TOPIC_SIZE_BYTES
+
 WHEN_SYNCED, WHEN_DELIVERED = 1, 2
 MAGIC = b"bAck"
 VERSION = 1
@@ -92,9 +94,10 @@ def clear_flags(datagram: memoryview) -> None:
 
 def read_timestamp(datagram: memoryview) -> int:
     """The timestamp of a message that is well-formed."""
-    topic = 10 + 4 * datagram[5]
-    at = topic + 2 + int.from_bytes(datagram[topic : topic + 2], "big")
-    return int.from_bytes(datagram[at : at + 8], "big", signed=True)
+    size_at = TOPIC_AT + PARTITION_KEY_BYTES * datagram[KEYED_AT]
+    topic = size_at + TOPIC_SIZE_BYTES
+    at = topic + int.from_bytes(datagram[size_at:topic], "big")
+    return int.from_bytes(datagram[at : at + TIMESTAMP_BYTES], "big", signed=True)
 
 
 def tag(timestamp: int, size: int, crc32: int) -> bytes:

@@ -42,6 +42,7 @@ from pipeline.source.plan import Segment, find_spools, plan_spool
 from pipeline.source.schema import SCHEMA
 from pipeline.source.segments import Part, SegmentReading
 from pipeline.spark_release import TOP_VALUES, has, version
+from spool.format.frame import FRAME_FIRST, FRAME_RECEIVED
 from spool.format.wire import DEAD_LETTERED
 from spool.layout import Layout
 from spool.log.intake_totals import HOUR_NS, read_refused
@@ -55,8 +56,6 @@ _TRACKED_KEYS = 1000
 _TRACKED_SECONDS = 5000
 """More than an hour has, so that all are counted and the peak is exact."""
 _LABEL_LETTERS = 80
-_SEQUENCE, _RECEIVED_NS = 1, 3
-"""Columns of the frames of a piece (spool.format.frame)."""
 Figures = dict[str, Any]
 Numbers = npt.NDArray[np.int64]
 _DAMAGE = frozenset({"damaged", "damaged_bytes"})
@@ -177,7 +176,8 @@ def _received(part: Part, segment: Segment, sequences: Numbers) -> Numbers:
         if (times[at] // HOUR_NS == times[at + 1] // HOUR_NS).all():
             return np.asarray(times[at])
     # Copied: the next piece reuses the table.
-    tables = [piece.frames[:, [_SEQUENCE, _RECEIVED_NS]].copy() for piece in SegmentReading(part).pieces()]
+    pieces = SegmentReading(part).pieces()
+    tables = [piece.frames[:, [FRAME_FIRST, FRAME_RECEIVED]].copy() for piece in pieces]
     frames = np.concatenate([np.zeros((1, 2), np.int64), *tables])
     return np.asarray(frames[np.searchsorted(frames[:, 0], sequences, "right") - 1, 1])
 

@@ -35,7 +35,7 @@ from router import BadPartitioner
 from router.timing import QUIET_S
 from spool.format.batch import Batch, Topics
 from spool.native.kernel import kernel
-from spool.native.memory import address_of, load_u8, load_u32
+from spool.native.memory import Address, address_of, load_u8, load_u32
 from spool.throttle import Throttle
 
 _log = logging.getLogger("bruce.router")
@@ -260,7 +260,7 @@ def _halve(
 
 
 @kernel
-def murmur2(at: int, length: int) -> int:
+def murmur2(at: Address, length: int) -> int:
     """Kafka's 32-bit murmur2 of `length` bytes at address `at`."""
     mask = 0xFFFFFFFF
     h = (0x9747B28C ^ length) & mask
@@ -281,8 +281,8 @@ def murmur2(at: int, length: int) -> int:
 
 
 @kernel
-def crc32(at: int, length: int, table: npt.NDArray[np.uint32]) -> int:
-    """CRC-32 of `length` bytes at address `at`."""
+def crc32(at: Address, length: int, table: npt.NDArray[np.uint32]) -> int:
+    """CRC-32 of `length` bytes at address `at`. `table`: CRC_TABLE, uint32[256]."""
     value: Any = 0xFFFFFFFF
     for i in range(length):
         value = np.int64(table[(value ^ load_u8(at + i)) & 0xFF]) ^ (value >> 8)
@@ -297,7 +297,10 @@ def _next_available(
     flats: npt.NDArray[np.int32],
     available: npt.NDArray[np.bool_],
 ) -> int:
-    """The number of the first available partition behind `after`, in a ring; -1 when there is none."""
+    """The number of the first available partition behind `after`, in a ring; -1 when there is none.
+
+    `flats` int32[topics, partitions]; `available` bool by flat number.
+    """
     for step in range(1, count + 1):
         partition = (after + step) % count
         if available[flats[topic, partition]]:
@@ -307,7 +310,7 @@ def _next_available(
 
 @kernel
 def assign(
-    base: int,
+    base: Address,
     wanted: npt.NDArray[np.bool_],
     topics: npt.NDArray[np.int32],
     keyed: npt.NDArray[np.bool_],
@@ -323,7 +326,12 @@ def assign(
     crc_table: npt.NDArray[np.uint32],
     flat: npt.NDArray[np.int32],
 ) -> None:
-    """Fill `flat` for the wanted rows; `rotation` int64[topics] moves on. See Partitioners.assign."""
+    """Fill `flat` int32[messages] for the wanted rows; `rotation` int64[topics] moves on.
+
+    `base`: the address that the offsets `key_at` count from. `wanted` bool[messages]; `topics` to
+    `key_bytes`: columns of a Batch; `modes` int32[topics], a Mode each; `crc_table` uint32[256]. All else is
+    as in Partitioners.assign.
+    """
     run = np.full(len(modes), -2, np.int64)
     for row in range(len(flat)):
         topic = topics[row]
@@ -343,9 +351,9 @@ def assign(
         if mode == _PARTITION_KEY and keyed[row]:
             partition = (np.int64(partition_key[row]) & 0xFFFFFFFF) % count
         elif mode == _MURMUR2 and key_bytes[row] > 0:
-            partition = (murmur2(base + key_at[row], int(key_bytes[row])) & 0x7FFFFFFF) % count
+            partition = (murmur2(Address(base + key_at[row]), int(key_bytes[row])) & 0x7FFFFFFF) % count
         elif mode == _CRC32 and key_bytes[row] > 0:
-            partition = crc32(base + key_at[row], int(key_bytes[row]), crc_table) % count
+            partition = crc32(Address(base + key_at[row]), int(key_bytes[row]), crc_table) % count
         elif mode == _ROUND_ROBIN:
             partition = _next_available(topic, count, rotation[topic], flats, available)
             rotation[topic] = max(partition, np.int64(0))

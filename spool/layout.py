@@ -60,70 +60,87 @@ class Layout:
 
     @property
     def identity(self) -> Path:
+        """The file of the spool's uuid and host."""
         return self.directory / "identity"
 
     @property
     def lock(self) -> Path:
+        """The file whose flock the spool's daemon holds."""
         return self.directory / "lock"
 
     @property
     def hold(self) -> Path:
+        """The file whose flock the process holds that has stopped the intake."""
         return self.directory / "hold"
 
     @property
     def ledger(self) -> Path:
+        """The file that counts datagrams discarded while the spool was full."""
         return self.directory / "ledger"
 
     @property
     def refused(self) -> Path:
+        """The file of the intake discard totals."""
         return self.directory / "refused"
 
     @property
     def senders(self) -> Path:
+        """The file of the totals by sender."""
         return self.directory / "senders"
 
     @property
     def ages(self) -> Path:
+        """The file that says when segments were delivered."""
         return self.directory / "ages"
 
     @property
     def segments(self) -> Path:
+        """The directory of the segments."""
         return self.directory / "segments"
 
     @property
     def index(self) -> Path:
+        """The directory of the index."""
         return self.directory / "index"
 
     @property
     def delivery(self) -> Path:
+        """The directory of the marks, and of who delivers."""
         return self.directory / "delivery"
 
     @property
     def owner(self) -> Path:
+        """The file whose flock the process holds that writes the marks."""
         return self.delivery / "owner"
 
     @property
     def lease(self) -> Path:
+        """The file of the job that asks to deliver."""
         return self.delivery / "lease"
 
     @property
     def grant(self) -> Path:
+        """The file of the answer to it."""
         return self.delivery / "grant"
 
     @property
     def transactional_tasks(self) -> Path:
+        """The file of the transactional tasks of jobs."""
         return self.delivery / "lanes"
 
     @property
     def lateness(self) -> Path:
+        """The file that says how late messages of each topic may come to Kafka."""
         return self.delivery / "lateness"
 
     @property
     def outcomes(self) -> Path:
+        """The directory of outcomes of jobs, until they are imported."""
         return self.delivery / "outcomes"
 
     @property
     def quarantine(self) -> Path:
+        """The directory of bytes that could not be used."""
         return self.directory / "quarantine"
 
     def segment(self, first_sequence: int, suffix: str = SEGMENT) -> Path:

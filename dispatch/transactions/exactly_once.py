@@ -189,6 +189,7 @@ class ExactlyOnce(Pool):
         return self._stopped or self._runner.trouble
 
     def in_flight(self) -> int:
+        """Messages handed over whose outcome was not returned yet, or is not committed."""
         return super().in_flight() + len(self._reported.sequence)
 
     def unsettled(self) -> npt.NDArray[np.int64]:
@@ -198,6 +199,7 @@ class ExactlyOnce(Pool):
         return counts
 
     def lowest_in_flight(self) -> npt.NDArray[np.int64]:
+        """int64 by flat number: the lowest sequence in flight or not committed; NO_SEQUENCE without one."""
         lowest = super().lowest_in_flight()
         np.minimum.at(lowest, self._reported.flat, self._reported.sequence)
         return lowest

@@ -69,7 +69,7 @@ class ProgressTopic:
         self._fetch = fetch
 
     def ensure(self) -> int:
-        """Make the topic unless it is there, compacted; its number of partitions."""
+        """Make the topic unless it is there, compacted; its number of partitions. Raises Unreachable."""
         known = self._look()
         if known:
             return known

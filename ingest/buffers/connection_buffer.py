@@ -248,7 +248,7 @@ def cut(buffer: Address, begin: int, end: int, limit: int, kind: int, room: int)
     """
     at, count = begin, 0
     while count < MAX_BURST and end - at >= SIZE_BYTES:
-        size = load_be32(buffer + at)
+        size = load_be32(Address(buffer + at))
         if size < LEAST_SIZE or size > limit + SIZE_BYTES:
             return at, count, _refusal(Address(buffer + at), size, kind), 0
         if size > end - at:

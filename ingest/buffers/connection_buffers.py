@@ -75,6 +75,8 @@ MOST_BYTES = 1 << 20
 """Of the body of a burst of several runs."""
 _LIMIT, _USED, _BURST, _RUNS, _ROWS, _HEADS = 32, 40, 64, 72, 128, 4096
 _SIDES = _HEADS + MOST_BUFFERS * HEAD_BYTES
+_NUMBER, _RUN = range(2)
+"""Columns of the rows of a burst: a buffer, and its run."""
 _NOTED_LATER = 1 << 62
 _PAGE_MASK = 4095
 _STREAM, _TCP = histogram.STREAM, histogram.TCP
@@ -219,7 +221,7 @@ def side_bytes(limit: int) -> int:
 def gather(heads: Address, used: int, first: int, rows: npt.NDArray[np.int64], most: int) -> tuple[int, int]:
     """Fill `rows` with (buffer, run) of offered runs, from buffer `first` on: (how many, where to go on).
 
-    One run always, however long; more while a body of `most` bytes takes them.
+    `rows` int64[MOST_RUNS, 2]. One run always, however long; more while a body of `most` bytes takes them.
     """
     count = messages = total = 0
     for step in range(used):
@@ -236,7 +238,7 @@ def gather(heads: Address, used: int, first: int, rows: npt.NDArray[np.int64], m
         )
         if count > 0 and full:
             return count, number
-        rows[count, 0], rows[count, 1] = number, load_acquire(head + OFFERED)
+        rows[count, _NUMBER], rows[count, _RUN] = number, load_acquire(head + OFFERED)
         count += 1
         messages += more
         total += length
@@ -247,7 +249,10 @@ def gather(heads: Address, used: int, first: int, rows: npt.NDArray[np.int64], m
 
 @kernel
 def list_taken(heads: Address, used: int, offers: npt.NDArray[np.bool_], out: npt.NDArray[np.int64]) -> int:
-    """Move the buffers whose runs are taken from `offers` to `out`; how many."""
+    """Move the buffers whose runs are taken from `offers` to `out`; how many.
+
+    `offers` bool[buffers]; `out` int64[buffers], their numbers.
+    """
     count = 0
     for number in range(used):
         if offers[number] and not connection_buffer.waits(Address(heads + number * HEAD_BYTES)):
@@ -259,12 +264,16 @@ def list_taken(heads: Address, used: int, offers: npt.NDArray[np.bool_], out: np
 
 @kernel
 def list_messages(address: Address, side: int, rows: npt.NDArray[np.int64], out: Messages) -> int:
-    """Fill `out` with the messages of runs (buffer, number), and what ended a connection; how many."""
+    """Fill `out` with the messages of runs, and what ended a connection; how many.
+
+    `rows` int64[runs, 2]: (buffer, run), as `gather` fills them. `out` MESSAGE[n], with room for all. `side`:
+    bytes of a side of a buffer.
+    """
     used = 0
     for i in range(rows.shape[0]):
-        head = Address(address + _HEADS + rows[i, 0] * HEAD_BYTES)
+        head = Address(address + _HEADS + rows[i, _NUMBER] * HEAD_BYTES)
         run = connection_buffer.run_at(head)
-        begin = address + _SIDES + (2 * rows[i, 0] + connection_buffer.side_of(head)) * side
+        begin = address + _SIDES + (2 * rows[i, _NUMBER] + connection_buffer.side_of(head)) * side
         at, end = Address(begin + load_u32(run + FROM)), Address(begin + load_u32(run + UNTIL))
         for _ in range(load_u32(run + COUNT)):
             if at == end:

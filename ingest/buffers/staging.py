@@ -393,7 +393,10 @@ def reset(buffer: Address, used: int) -> None:
 
 @kernel
 def list_datagrams(buffer: Address, slots: int, used: int, out: Messages) -> int:
-    """Fill `out` with the datagrams in the first `used` of a buffer's `slots`; returns `used`."""
+    """Fill `out` with the datagrams in the first `used` of a buffer's `slots`; returns `used`.
+
+    `out` MESSAGE[at least used].
+    """
     control = buffer + control_at(slots)
     slot, overflow = buffer + slots_at(slots), buffer + overflow_at(slots)
     for i in range(used):

@@ -422,7 +422,8 @@ class StreamWorker:
         if not count and not reason:
             return False
         if reason:
-            self._refusals.refuse(connection.user, reason, self._memory.side(connection) + until)
+            at = Address(self._memory.side(connection) + until)
+            self._refusals.refuse(connection.user, reason, at)
             self._disconnect(connection)
         connection_buffer.offer(head, begin, until, count, end - until if reason else 0, reason)
         os.eventfd_write(self._buffers.bells.offered, 1)

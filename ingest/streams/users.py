@@ -399,7 +399,7 @@ class RefusalLog:
         if self._throttle.has_room(what, _MOST_LINES) and self._throttle.due(what):
             log.warning("%s", text)
 
-    def refuse(self, user: User, reason: int, at: int) -> None:
+    def refuse(self, user: User, reason: int, at: Address) -> None:
         """A connection ends for what it sent, which is at this address."""
         if reason in (Reason.TLS, Reason.HTTP):
             name = Reason(reason).name

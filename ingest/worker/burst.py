@@ -33,7 +33,20 @@ from ingest.buffers.messages import MESSAGE, Message, Messages, copy_message
 from ingest.buffers.staging import FAILED, INT_MASK, list_datagrams, reset
 from ingest.worker.guard import BEAT, RECEIVING, STORING, note_fault
 from spool.format.frame import BURST, POSITION, SEQUENCE, TAIL_FIELDS, Tail, finish, padded
-from spool.format.segment_format import HEAD_BYTES, PIDS, POISON, ROW_BYTES, SAMPLE_BYTES, SENDERS, UIDS
+from spool.format.segment_format import (
+    HEAD_BYTES,
+    PIDS,
+    POISON,
+    ROW_BYTES,
+    ROW_COUNT_AT,
+    ROW_REASON_AT,
+    ROW_SIZE_AT,
+    ROW_UID_AT,
+    SAMPLE_BYTES,
+    SENDERS,
+    UID_BYTES,
+    UIDS,
+)
 from spool.format.wire import (
     MAX_DATAGRAM_BYTES,
     REASONS,
@@ -99,6 +112,7 @@ TURN_NS = 1_000_000_000
 """The same, where they come slowly: the worker says meanwhile that it works."""
 
 Job = npt.NDArray[np.int64]
+"""int64[JOB_FIELDS], as above."""
 
 _POISONED = int(Reason.POISON)
 _SPOOL_FULL = int(Reason.SPOOL_FULL)
@@ -108,9 +122,7 @@ _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
 _COLUMN_BYTES = 4
 _COLUMNS_BYTES = 3 * _COLUMN_BYTES
 """Of a message, in the columns of a frame: its length, uid and pid."""
-_ROW_REASON_AT, _ROW_SIZE_AT, _ROW_COUNT_AT, _ROW_UID_AT, _ROW_SAMPLE_AT = 0, 2, 4, 8, 12
-"""Offsets in a discard row (spool.format.segment_format); its size is that of what follows the count."""
-_UID_BYTES = 4
+_ROW_SAMPLE_AT = ROW_UID_AT + UID_BYTES
 _SUSPECT = 8 * int(Field.SUSPECT)
 _OVER_QUOTA = int(Reason.OVER_QUOTA)
 _QUOTAS = 8 * int(Field.QUOTAS)
@@ -257,10 +269,10 @@ def _write_body(messages: Messages, used: int, column: Address, count: int, size
 def _write_row(at: Address, reason: int, count: int, message: Message) -> Address:
     """Write a discard row for `count` messages, of which this is the first; the address behind it."""
     sample = min(message["first"], SAMPLE_BYTES)
-    store_u16(at + _ROW_REASON_AT, reason)
-    store_u16(at + _ROW_SIZE_AT, _UID_BYTES + sample)
-    store_u32(at + _ROW_COUNT_AT, count)
-    store_u32(at + _ROW_UID_AT, message["uid"])
+    store_u16(at + ROW_REASON_AT, reason)
+    store_u16(at + ROW_SIZE_AT, UID_BYTES + sample)
+    store_u32(at + ROW_COUNT_AT, count)
+    store_u32(at + ROW_UID_AT, message["uid"])
     copy(Address(at + _ROW_SAMPLE_AT), message["at"], sample)
     return Address(at + _ROW_SAMPLE_AT + sample)
 
@@ -327,7 +339,7 @@ def store(job: Job, tail: Tail, messages: Messages, used: int, flags: int) -> in
     if not _has_room(job, tail, room):
         return NEEDS_SEGMENT
     start = Address(job[BASE] + tail[POSITION] + HEAD_BYTES)
-    sizes = Address(begin_sizes(job[PAGE] + _SIZES))
+    sizes = begin_sizes(job[PAGE] + _SIZES)
     rows = _write_body(messages, used, start, count, sizes)
     end = _write_refused(messages, used, rows) if count < used else rows
     burst, now = tail[BURST] + 1, _clock_ns(job, _CLOCK_REALTIME)
@@ -342,8 +354,8 @@ def store(job: Job, tail: Tail, messages: Messages, used: int, flags: int) -> in
 def discard(job: Job, ledger_slot: Address, messages: Messages, used: int, flags: int) -> None:
     """Count the first `used` messages in a slot of the ledger: there is no room to store them.
 
-    One that would have been refused anyway keeps its own reason, but for its topic's quota. POISON in `flags`
-    is the reason of all, without a look at them.
+    `messages` MESSAGE[at least used]. One that would have been refused anyway keeps its own reason, but for
+    its topic's quota. POISON in `flags` is the reason of all, without a look at them.
     """
     if used == 0:
         return
@@ -352,10 +364,11 @@ def discard(job: Job, ledger_slot: Address, messages: Messages, used: int, flags
     for i in range(used):
         reason = messages[i]["verdict"]
         if 0 < reason < REASONS:
-            add(ledger_slot, 0, 0, reason, now, job[DIGEST])
+            add(ledger_slot, Address(0), 0, reason, now, job[DIGEST])
             continue
         topic = topic_at(_whole(messages[i], job[SCRATCH]))
-        add(ledger_slot, topic + TOPIC_SIZE_BYTES, load_be16(topic), _SPOOL_FULL, now, job[DIGEST])
+        name = Address(topic + TOPIC_SIZE_BYTES)
+        add(ledger_slot, name, load_be16(topic), _SPOOL_FULL, now, job[DIGEST])
 
 
 def compile_kernels() -> None:

@@ -143,6 +143,7 @@ AT_ONCE = 32
 """Slots received into at once: so much overflow is reserved meanwhile, 64 KiB a slot."""
 
 Job = npt.NDArray[np.int64]
+"""int64[FIELDS]."""
 _EFAULT = errno.EFAULT
 
 
@@ -416,7 +417,7 @@ class Faults:
             "counted as truncated; give this host memory, or raise RLIMIT_MEMLOCK so that staging is locked",
             lost,
         )
-        add(ledger.begin(), 0, 0, int(Reason.TRUNCATED), time.time_ns(), digest_address(), lost)
+        add(ledger.begin(), Address(0), 0, int(Reason.TRUNCATED), time.time_ns(), digest_address(), lost)
         ledger.commit(burst)
         return True
 

@@ -370,7 +370,7 @@ class IngestWorker:
         self.handoff.publish(BLOCKED, 0)
 
     def _discard(self, used: int, flags: int) -> None:
-        burst.discard(self.job, Address(self.ledger.begin()), self._messages, used, flags)
+        burst.discard(self.job, self.ledger.begin(), self._messages, used, flags)
         reach("discard.added")
         self.ledger.commit(self._next)
         reach("discard.committed")

@@ -11,30 +11,30 @@ import pyarrow as pa
 
 from pipeline.source.segments import DamagedFile, Part, Piece, topic_name
 from spool.format.batch import Batch, Topics
-from spool.format.frame import ROW
+from spool.format.frame import FRAME_AT, FRAME_COUNT, FRAME_FLAGS
 from spool.format.segment_format import PIDS, UIDS
 from spool.native.kernel import kernel
-from spool.native.memory import address_of, copy
+from spool.native.memory import Address, address_of, copy
 
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which is what SQL and Python call a timestamp."""
 
 _UTC = pa.timestamp("us", tz="UTC")
 _KINDS = pa.array(["any", "key"])
-_OFFSET, _, _COUNT, _, _FLAGS = range(ROW)
 
 
 @kernel
 def gather(
-    base: int,
+    base: Address,
     at: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int32],
     offsets: npt.NDArray[np.int32],
-    target: int,
+    target: Address,
 ) -> None:
     """Copy `lengths[i]` bytes each from address `base + at[i]`, one after the other, to address `target`.
 
-    `offsets` int32[n + 1] receives where each begins, and where the last ends.
+    `at` int64[n], `lengths` int32[n]. `offsets` int32[n + 1] receives where each begins, and where the last
+    ends.
     """
     position = 0
     offsets[0] = 0
@@ -111,11 +111,11 @@ def _delivered(piece: Piece, part: Part) -> pa.Array:
 
 def _per_frame(piece: Piece, column: int) -> npt.NDArray[np.int64]:
     """A field of each message's frame."""
-    return np.repeat(piece.frames[:, column], piece.frames[:, _COUNT])
+    return np.repeat(piece.frames[:, column], piece.frames[:, FRAME_COUNT])
 
 
 def _sender(piece: Piece, flag: int, column: npt.NDArray[np.uint32]) -> pa.Array:
-    return pa.array(column.astype(np.int64), mask=_per_frame(piece, _FLAGS) & flag == 0)
+    return pa.array(column.astype(np.int64), mask=_per_frame(piece, FRAME_FLAGS) & flag == 0)
 
 
 def _same(value: Any, kind: pa.DataType) -> Callable[[Piece, Part], pa.Array]:
@@ -126,7 +126,7 @@ COLUMNS: dict[str, Callable[[Piece, Part], pa.Array]] = {
     "host": lambda piece, part: _same(part.host, pa.string())(piece, part),
     "spool": lambda piece, part: _same(part.spool, pa.string())(piece, part),
     "segment": lambda piece, part: _same(part.number, pa.int64())(piece, part),
-    "frame_offset": lambda piece, _: pa.array(_per_frame(piece, _OFFSET)),
+    "frame_offset": lambda piece, _: pa.array(_per_frame(piece, FRAME_AT)),
     "sequence": lambda piece, _: pa.array(piece.batch.sequence),
     "received_at": lambda piece, _: pa.array(piece.batch.received_ns // 1000).cast(_UTC),
     "created_at": _created_at,

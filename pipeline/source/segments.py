@@ -18,13 +18,12 @@ from pipeline.source.remote import is_address, open_remote, shown
 from spool.errors import BadSpool, ReadFailed
 from spool.format.batch import Batch, Topics, decode
 from spool.format.damage import malformed
-from spool.format.frame import POSITION, SEQUENCE, skip_to, tail_at_start
+from spool.format.frame import FRAME_AT, POSITION, SEQUENCE, skip_to, tail_at_start
 from spool.format.packed import open_plain
 from spool.format.scan import Chunk, Scan, digest_address, enter_at
 from spool.format.segment_format import HEAD, HEAD_BYTES, HEADER_BYTES, Record, decode_header
 from spool.index.log_end import read_footer
 from spool.layout import SEGMENT, SENT, SPARE, Layout, segment_name
-from spool.native.memory import address_of
 from spool.storage.disk import open_to_read, read_at
 
 CHUNK_BYTES = 4 << 20
@@ -121,7 +120,7 @@ def topic_bytes(name: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Messages of one chunk, and the frames they came in (int64[n, 5], rows of FRAME_ROW)."""
+    """Messages of one chunk, and the frames they came in (int64[n, ROW], rows of FRAME_ROW)."""
 
     batch: Batch
     frames: npt.NDArray[np.int64]
@@ -197,11 +196,11 @@ class SegmentReading:
         bruce writes no others: a forged frame must not make a compiled loop read out of bounds.
         """
         frames = chunk.frames
-        while (bad := malformed(address_of(chunk.data) - chunk.offset, frames)) >= 0:
+        while (bad := malformed(chunk.base, frames)) >= 0:
             if bad:
                 yield frames[:bad]
-            at, frames = int(frames[bad, 0]), frames[bad + 1 :]
-            self.damaged.append((at, int(frames[0, 0]) if len(frames) else end))
+            at, frames = int(frames[bad, FRAME_AT]), frames[bad + 1 :]
+            self.damaged.append((at, int(frames[0, FRAME_AT]) if len(frames) else end))
         if len(frames):
             yield frames
 

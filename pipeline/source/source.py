@@ -82,6 +82,7 @@ class BruceSource(DataSource):
         return kind(plan, schema, _mode(self.options), fail_on_loss=_fails_on_loss(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
+        """The reader of a stream, as Spark asks for it. Raises BadOption, BadSchema."""
         check_schema(schema, KNOWN)
         # Here and not above: executors import this module, and do without LMDB.
         from pipeline.source.offsets import StreamOffsets  # noqa: PLC0415

@@ -25,11 +25,18 @@ import numpy.typing as npt
 from router.timing import DISCARD_LINES_S
 from spool.format.batch import Batch, Topics
 from spool.format.topic_table import OTHERS, enter
-from spool.format.wire import DEAD_LETTERED, load_be16, reason_name
+from spool.format.wire import (
+    DEAD_LETTERED,
+    PARTITION_KEY_BYTES,
+    TOPIC_AT,
+    TOPIC_SIZE_BYTES,
+    load_be16,
+    reason_name,
+)
 from spool.marks.discarded import MOST_COUNTS
 from spool.native.digest import digest_function
 from spool.native.kernel import kernel
-from spool.native.memory import address_of
+from spool.native.memory import Address, address_of
 from spool.throttle import Throttle
 from spool.words import clipped
 
@@ -44,7 +51,7 @@ Report = Callable[[int, npt.NDArray[np.int64]], None]
 
 @kernel
 def _number(
-    base: int,
+    base: Address,
     rows: npt.NDArray[np.int64],
     start: int,
     datagram_at: npt.NDArray[np.int64],
@@ -56,15 +63,19 @@ def _number(
     words: npt.NDArray[np.int64],
     names: npt.NDArray[np.int64],
     arena: npt.NDArray[np.uint8],
-    arena_at: int,
+    arena_at: Address,
     welcome: npt.NDArray[np.int64],
 ) -> int:
-    """Number the topics of `rows` from `start` on, in `out`; up to which the table (`slots` ...) has room."""
+    """Number the topics of `rows` from `start` on, in `out`; up to which the table (`slots` ...) has room.
+
+    `rows` int64[n]: of `datagram_at` int64[messages] and `keyed` bool[messages]. `out` int64[n].
+    """
     for i in range(start, len(rows)):
-        at = base + datagram_at[rows[i]] + 10
+        at = base + datagram_at[rows[i]] + TOPIC_AT
         if keyed[rows[i]]:
-            at += 4
-        number = enter(at + 2, load_be16(at), digest, slots, seed, words, names, arena, arena_at, welcome)
+            at += PARTITION_KEY_BYTES
+        name, size = Address(at + TOPIC_SIZE_BYTES), load_be16(Address(at))
+        number = enter(name, size, digest, slots, seed, words, names, arena, arena_at, welcome)
         if number < 0:
             return i
         out[i] = number

@@ -7,7 +7,19 @@ import secrets
 import numpy as np
 import numpy.typing as npt
 
-from spool.format.frame import BURST, DIGEST, DISCARDED, POSITION, STORED, Tail, holds_datagrams
+from spool.format.frame import (
+    BURST,
+    DIGEST,
+    DISCARDED,
+    FRAME_AT,
+    FRAME_FIRST,
+    FRAME_RECEIVED,
+    POSITION,
+    STORED,
+    Frames,
+    Tail,
+    holds_datagrams,
+)
 from spool.format.scan import Chunk, digest_address
 from spool.format.segment_format import (
     COUNT_AT,
@@ -25,9 +37,9 @@ from spool.format.segment_format import (
     encode_footer,
     topic_room,
 )
-from spool.format.wire import load_be16, load_be64
+from spool.format.wire import TOPIC_SIZE_BYTES, load_be16, load_be64, topic_at
 from spool.native.kernel import kernel
-from spool.native.memory import address_of, call, load_u8, load_u16, load_u32
+from spool.native.memory import Address, call, load_u8, load_u16, load_u32
 
 _COUNT, _FIRST, _LAST, _AT, _BYTES = range(5)
 """Of a topic: messages, first and last timestamp, and where its name is among the names."""
@@ -37,8 +49,8 @@ _OTHERS = 0
 
 @kernel
 def _count(
-    base: int,
-    frames: npt.NDArray[np.int64],
+    base: Address,
+    frames: Frames,
     slots: npt.NDArray[np.int64],
     counts: npt.NDArray[np.int64],
     names: npt.NDArray[np.uint8],
@@ -48,26 +60,27 @@ def _count(
 ) -> None:
     """Count the messages of `frames` by topic. Offset 0 of the segment would be at `base`.
 
-    `slots` int64[a power of two, at least twice the rows of `counts`, 2]: digest and row of a topic, row 0:
-    free. `used`: rows of `counts` and bytes of `names` that are taken; a topic without room in these, and
-    every new one after it, counts with the others. A frame that holds anything but well-formed datagrams is
-    not counted.
+    `frames` int64[n, ROW]. `slots` int64[a power of two, at least twice the rows of `counts`, 2]: digest and
+    row of a topic, row 0: free. `counts` int64[rows, 5]; `names` uint8[bytes]. `used` int64[2]: rows of
+    `counts` and bytes of `names` that are taken; a topic without room in these, and every new one after it,
+    counts with the others. A frame that holds anything but well-formed datagrams is not counted.
     """
     mask = slots.shape[0] - 1
     for f in range(frames.shape[0]):
-        at = base + frames[f, 0]
+        at = Address(base + frames[f, FRAME_AT])
         if not holds_datagrams(at):
             continue
         flags, count = load_u16(at + FLAGS_AT), load_u32(at + COUNT_AT)
         datagram = at + HEAD_BYTES + 4 * count * (1 + (flags & UIDS) + ((flags & PIDS) >> 1))
         for i in range(count):
-            topic = datagram + 10 + 4 * load_u8(datagram + 5)  # 1 where it has a partition key
+            topic = topic_at(Address(datagram))
             size = load_be16(topic)
-            hashed = call(digest, topic + 2, size, seed)
+            name = topic + TOPIC_SIZE_BYTES
+            hashed = call(digest, name, size, seed)
             slot = hashed & mask
             while slots[slot, 1] != 0 and slots[slot, 0] != hashed:
                 slot = (slot + 1) & mask
-            row, timestamp = slots[slot, 1], load_be64(topic + 2 + size)
+            row, timestamp = slots[slot, 1], load_be64(Address(name + size))
             fits = used[0] < counts.shape[0] and used[1] + size <= names.shape[0] - TOPIC_BYTES * used[0]
             if row == 0 and size <= MAX_TOPIC_BYTES and not fits:
                 used[1] = names.shape[0]  # no later name fits, however short: the first names are listed
@@ -76,7 +89,7 @@ def _count(
                 slots[slot, 0], slots[slot, 1] = hashed, row
                 counts[row, _AT], counts[row, _BYTES] = used[1], size
                 for byte in range(size):
-                    names[used[1] + byte] = load_u8(topic + 2 + byte)
+                    names[used[1] + byte] = load_u8(name + byte)
                 used[0], used[1] = row + 1, used[1] + size
             if counts[row, _COUNT] == 0:
                 counts[row, _FIRST] = counts[row, _LAST] = timestamp
@@ -87,17 +100,17 @@ def _count(
 
 
 @kernel
-def _mark(frames: npt.NDArray[np.int64], least: int, apart: int, rows: npt.NDArray[np.int64]) -> int:
+def _mark(frames: Frames, least: int, apart: int, rows: npt.NDArray[np.int64]) -> int:
     """Mark the first frame at or behind offset `least`, then the first one `apart` bytes after each mark.
 
-    The marked rows go to `rows`, which has room for all. Returns how many there are.
+    `frames` int64[n, ROW]. The marked rows go to `rows` int64[n]. Returns how many there are.
     """
     marked = 0
     for row in range(frames.shape[0]):
-        if frames[row, 0] >= least:
+        if frames[row, FRAME_AT] >= least:
             rows[marked] = row
             marked += 1
-            least = frames[row, 0] + apart
+            least = frames[row, FRAME_AT] + apart
     return marked
 
 
@@ -124,14 +137,13 @@ class Contents:
     def add(self, chunk: Chunk) -> None:
         """Take in a run of good frames."""
         frames = chunk.frames
-        self._received = self._received[0] or int(frames[0, 3]), int(frames[-1, 3])
+        self._received = self._received[0] or int(frames[0, FRAME_RECEIVED]), int(frames[-1, FRAME_RECEIVED])
         rows = np.empty(len(frames), np.int64)
         if marked := _mark(frames, self._least, self._mark_bytes, rows):
-            self._marks.append(frames[rows[:marked]][:, [0, 1, 3]])
+            self._marks.append(frames[rows[:marked]][:, [FRAME_AT, FRAME_FIRST, FRAME_RECEIVED]])
             self._least = int(self._marks[-1][-1, 0]) + self._mark_bytes
-        base = address_of(chunk.data) - chunk.offset
         counts, names, used = self._counts, self._names, self._used
-        _count(base, frames, self._slots, counts, names, used, self._seed, digest_address())
+        _count(chunk.base, frames, self._slots, counts, names, used, self._seed, digest_address())
 
     def _topics(self, room: int) -> list[tuple[bytes, int, int, int]]:
         """A row for each topic, by their first messages, in `room` bytes; then one of the rest."""

@@ -25,11 +25,13 @@ from spool.format.frame import (
     BURST,
     DIGEST,
     END,
+    FRAME_AT,
     KEY,
     LEAST_MESSAGE_BYTES,
     POSITION,
     SEQUENCE,
     STORED,
+    Frames,
     Tail,
     find,
     holds_datagrams,
@@ -39,7 +41,7 @@ from spool.format.frame import (
 from spool.format.segment_format import BURST_AT, PREVIOUS_AT, SEQUENCE_AT, unsigned
 from spool.native.digest import digest
 from spool.native.kernel import kernel
-from spool.native.memory import call, load_i64
+from spool.native.memory import Address, call, load_i64
 from spool.storage.disk import read_at
 
 MAGIC = b"brucegap"
@@ -49,6 +51,8 @@ HOLE_MARK_FIELDS = _FIELDS.size
 HOLE_MARK_BYTES = HOLE_MARK_FIELDS + 8
 """No hole is shorter."""
 _MAGIC = int.from_bytes(MAGIC, "little")
+_LENGTH_AT, _MESSAGES_AT, _CHECK_AT = 8, 16, HOLE_MARK_FIELDS
+"""Offsets in a hole, for the compiled loop."""
 
 HOLE = 6
 """int64 fields of a hole."""
@@ -72,20 +76,22 @@ def ranges(*pairs: tuple[int, int]) -> Ranges:
 
 
 @kernel
-def _is_marked(at: int, room: int, length: int, messages: int, key: int, digest: int) -> bool:
+def _is_marked(at: Address, room: int, length: int, messages: int, key: int, digest: int) -> bool:
     """Whether a hole of this length is at address `at`, of which `room` bytes may be read."""
-    if room < HOLE_MARK_BYTES or load_i64(at) != _MAGIC or load_i64(at + 8) != length:
+    if room < HOLE_MARK_BYTES or load_i64(at) != _MAGIC or load_i64(at + _LENGTH_AT) != length:
         return False
-    return load_i64(at + 16) == messages and load_i64(at + 24) == call(digest, at, HOLE_MARK_FIELDS, key)
+    return load_i64(at + _MESSAGES_AT) == messages and load_i64(at + _CHECK_AT) == call(
+        digest, at, HOLE_MARK_FIELDS, key
+    )
 
 
 @kernel
 def walk_over(
-    base: int,
+    base: Address,
     limit: int,
     end: int,
     tail: Tail,
-    table: npt.NDArray[np.int64],
+    table: Frames,
     holes: Holes,
     sure: int,
     zeros: bool,
@@ -93,7 +99,8 @@ def walk_over(
 ) -> tuple[int, int, int]:
     """Like frame.walk, but also over holes that begin below `sure`: (why it stopped, frames, holes).
 
-    Bytes up to offset `limit` are in memory; the segment goes on up to `end`. `holes` int64[rows of `table`,
+    Bytes up to offset `limit` are in memory; the segment goes on up to `end`. `tail` int64[TAIL_FIELDS] moves
+    along, `table` int64[rows, ROW] receives the frames. `holes` int64[rows of `table`,
     HOLE] receives those that were passed over, each with good frames behind it. `zeros`: zeros may be damage,
     too; else they are the end. Each byte is searched once, so the work is linear in the bytes.
     """
@@ -104,7 +111,7 @@ def walk_over(
         position = tail[POSITION]
         if not (why == BAD or (why == END and zeros)) or position >= sure:
             return why, rows, passed
-        at, room = base + position, limit - position
+        at, room = Address(base + position), limit - position
         stray = verify(at, room, tail, digest) == 0
         found, whole = find(base, position if stray else position + 8, limit, end, tail, digest)
         if found < 0 or whole:
@@ -127,13 +134,14 @@ def walk_over(
 
 
 @kernel
-def malformed(base: int, frames: npt.NDArray[np.int64]) -> int:
+def malformed(base: Address, frames: Frames) -> int:
     """The first of `frames` (rows of walk) that holds anything but well-formed datagrams; -1: none.
 
-    `base` is the address at which offset 0 of the segment would be. The frames have been verified.
+    `base` is the address at which offset 0 of the segment would be. `frames` int64[n, ROW]: they have been
+    verified.
     """
     for row in range(frames.shape[0]):
-        if not holds_datagrams(base + frames[row, 0]):
+        if not holds_datagrams(Address(base + frames[row, FRAME_AT])):
             return row
     return -1
 

@@ -33,14 +33,19 @@ from spool.format.segment_format import (
     PIDS,
     PREVIOUS_AT,
     RECEIVED_AT,
+    ROW_COUNT_AT,
+    ROW_HEAD_BYTES,
+    ROW_REASON_AT,
+    ROW_SIZE_AT,
     SEQUENCE_AT,
     UIDS,
     Record,
     keys_of,
 )
-from spool.format.wire import REASONS, check
+from spool.format.wire import REASONS, REST_BYTES, TOPIC_AT, TOPIC_SIZE_BYTES, check
 from spool.native.kernel import kernel
 from spool.native.memory import (
+    Address,
     call,
     load_i64,
     load_u16,
@@ -58,16 +63,21 @@ END, FULL, CUT, BAD = range(4)
 """Why a walk stopped: zeros, the table is full, a frame goes on behind the limit, a frame does not verify."""
 
 Tail = npt.NDArray[np.int64]
+"""int64[TAIL_FIELDS]."""
 
 FRAME_ROW = np.dtype(
     [("offset", "<i8"), ("first_sequence", "<i8"), ("count", "<i8"), ("received_ns", "<i8"), ("flags", "<i8")]
 )
 """A row of a frame table, as `walk` fills it."""
 
-ROW = 5
+ROW = len(FRAME_ROW.names or ())
 """int64 fields in a FRAME_ROW."""
+FRAME_AT, FRAME_FIRST, FRAME_COUNT, FRAME_RECEIVED, FRAME_FLAGS = range(ROW)
+"""The same as columns of a table int64[n, ROW]."""
+Frames = npt.NDArray[np.int64]
+"""int64[n, ROW], rows of FRAME_ROW."""
 
-LEAST_DATAGRAM_BYTES = 29
+LEAST_DATAGRAM_BYTES = TOPIC_AT + TOPIC_SIZE_BYTES + 1 + REST_BYTES
 """The shortest well-formed datagram: a topic of one byte, no key and no value."""
 LEAST_MESSAGE_BYTES = 12 + LEAST_DATAGRAM_BYTES
 """The shortest message in a frame: its columns and its datagram."""
@@ -98,7 +108,7 @@ def padded(length: int) -> int:
 
 @kernel
 def finish(
-    base: int,
+    base: Address,
     tail: Tail,
     count: int,
     discarded: int,
@@ -109,12 +119,12 @@ def finish(
     received_ns: int,
     digest: int,
 ) -> None:
-    """Write the head of the frame whose body is already behind `tail`, and advance `tail`.
+    """Write the head of the frame whose body is already behind `tail` int64[TAIL_FIELDS], and advance it.
 
     `base` is the address of the segment's first byte, `digest` of the digest function. The digest is
     stored last: a process that dies before has written no frame, one that dies after has written all of it.
     """
-    at = base + tail[POSITION]
+    at = Address(base + tail[POSITION])
     store_u32(at + MARK_AT, tail[MARK])
     store_u16(at + HEAD_BYTES_AT, HEAD_BYTES)
     store_u16(at + FLAGS_AT, flags)
@@ -132,8 +142,8 @@ def finish(
 
 
 @kernel
-def _advance(at: int, tail: Tail, value: int) -> None:
-    """Move `tail` behind the good frame at address `at`, whose digest is `value`."""
+def _advance(at: Address, tail: Tail, value: int) -> None:
+    """Move `tail` int64[TAIL_FIELDS] behind the good frame at address `at`, whose digest is `value`."""
     count, body_bytes, discard_bytes = (
         load_u32(at + COUNT_AT),
         load_u32(at + BODY_BYTES_AT),
@@ -141,11 +151,11 @@ def _advance(at: int, tail: Tail, value: int) -> None:
     )
     row = at + HEAD_BYTES + body_bytes - discard_bytes
     end = at + HEAD_BYTES + body_bytes
-    while row + 8 <= end:
-        reason = load_u16(row)
+    while row + ROW_HEAD_BYTES <= end:
+        reason = load_u16(row + ROW_REASON_AT)
         if reason < REASONS:
-            tail[DISCARDED + reason] += load_u32(row + 4)
-        row += 8 + load_u16(row + 2)
+            tail[DISCARDED + reason] += load_u32(row + ROW_COUNT_AT)
+        row += ROW_HEAD_BYTES + load_u16(row + ROW_SIZE_AT)
     tail[POSITION] += HEAD_BYTES + padded(body_bytes)
     tail[SEQUENCE] += count
     tail[BURST] = load_i64(at + BURST_AT)
@@ -154,12 +164,12 @@ def _advance(at: int, tail: Tail, value: int) -> None:
 
 
 @kernel
-def verify(at: int, room: int, tail: Tail, digest: int) -> int:
+def verify(at: Address, room: int, tail: Tail, digest: int) -> int:
     """Whether a frame of the segment of `tail` is at address `at`, of which `room` bytes may be read.
 
-    Returns 0, CUT or BAD. Every length is bounded before it is used, and every number before it is believed.
-    The digest is checked with the frame's own `previous`; the caller compares that with the frame
-    before it. With `digest` 0 the key is not known, and the digest is not checked.
+    `tail` int64[TAIL_FIELDS]. Returns 0, CUT or BAD. Every length is bounded before it is used, and every
+    number before it is believed. The digest is checked with the frame's own `previous`; the caller compares
+    that with the frame before it. With `digest` 0 the key is not known, and the digest is not checked.
     """
     if room < HEAD_BYTES:
         return CUT
@@ -187,7 +197,7 @@ def verify(at: int, room: int, tail: Tail, digest: int) -> int:
 
 
 @kernel
-def holds_datagrams(at: int) -> bool:
+def holds_datagrams(at: Address) -> bool:
     """Whether the good frame at address `at` holds well-formed datagrams, and nothing else."""
     flags, count = load_u16(at + FLAGS_AT), load_u32(at + COUNT_AT)
     lengths = at + HEAD_BYTES
@@ -195,22 +205,23 @@ def holds_datagrams(at: int) -> bool:
     end = lengths + load_u32(at + BODY_BYTES_AT) - load_u32(at + DISCARD_BYTES_AT)
     for i in range(count):
         length = load_u32(lengths + 4 * i)
-        if length > end - datagram or check(datagram, length) != 0:
+        if length > end - datagram or check(Address(datagram), length) != 0:
             return False
         datagram += length
     return datagram == end
 
 
 @kernel
-def walk(base: int, limit: int, tail: Tail, table: npt.NDArray[np.int64], digest: int) -> tuple[int, int]:
+def walk(base: Address, limit: int, tail: Tail, table: Frames, digest: int) -> tuple[int, int]:
     """Advance `tail` over the good frames below offset `limit`: (why it stopped, frames passed).
 
     `base` is the address at which offset 0 of the segment would be; only [tail[POSITION], limit) is read.
-    `table` int64[rows, 5] receives a FRAME_ROW a frame; the walk stops when it is full.
+    `tail` int64[TAIL_FIELDS]. `table` int64[rows, ROW] receives a FRAME_ROW a frame; the walk stops when it
+    is full.
     """
     rows = 0
     while rows < table.shape[0]:
-        at = base + tail[POSITION]
+        at = Address(base + tail[POSITION])
         room = limit - tail[POSITION]
         if room < COUNT_AT:
             return CUT, rows
@@ -223,28 +234,29 @@ def walk(base: int, limit: int, tail: Tail, table: npt.NDArray[np.int64], digest
             return BAD, rows
         if not 0 < load_i64(at + BURST_AT) - tail[BURST] <= _MOST_BURSTS:
             return BAD, rows
-        table[rows, 0] = tail[POSITION]
-        table[rows, 1] = tail[SEQUENCE]
-        table[rows, 2] = load_u32(at + COUNT_AT)
-        table[rows, 3] = load_i64(at + RECEIVED_AT)
-        table[rows, 4] = load_u16(at + FLAGS_AT)
+        table[rows, FRAME_AT] = tail[POSITION]
+        table[rows, FRAME_FIRST] = tail[SEQUENCE]
+        table[rows, FRAME_COUNT] = load_u32(at + COUNT_AT)
+        table[rows, FRAME_RECEIVED] = load_i64(at + RECEIVED_AT)
+        table[rows, FRAME_FLAGS] = load_u16(at + FLAGS_AT)
         rows += 1
         _advance(at, tail, load_i64(at))
     return FULL, rows
 
 
 @kernel
-def find(base: int, position: int, limit: int, end: int, after: Tail, digest: int) -> tuple[int, int]:
+def find(base: Address, position: int, limit: int, end: int, after: Tail, digest: int) -> tuple[int, int]:
     """The next frame at or behind `position` that verifies by itself: (offset, 0); (-1, 0) without one.
 
     Bytes up to offset `limit` are in memory; the segment goes on up to `end`. (offset, bytes): a frame may
     begin there, but the memory does not hold these bytes of it. A frame that cannot be behind the tail
-    `after` is passed over; with after[POSITION] = 0 every frame may be. Nothing but frames of the segment has
-    its mark, so digests are computed for these alone, and the search is linear in the bytes.
+    `after` int64[TAIL_FIELDS] is passed over; with after[POSITION] = 0 every frame may be. Nothing but frames
+    of the segment has its mark, so digests are computed for these alone, and the search is linear in the
+    bytes.
     """
     position = padded(position)
     while position + HEAD_BYTES <= limit:
-        at = base + position
+        at = Address(base + position)
         if load_u32(at + MARK_AT) == after[MARK] and _can_follow(at, end, after):
             found = verify(at, limit - position, after, digest)
             if found == 0:
@@ -257,10 +269,10 @@ def find(base: int, position: int, limit: int, end: int, after: Tail, digest: in
 
 
 @kernel
-def _can_follow(at: int, end: int, after: Tail) -> bool:
+def _can_follow(at: Address, end: int, after: Tail) -> bool:
     """Whether the numbers of the frame at address `at` fit behind `after`, with frames between them missing.
 
-    `end`: of the segment; it bounds how many messages can be missing.
+    `end`: of the segment; it bounds how many messages can be missing. `after` int64[TAIL_FIELDS].
     """
     if after[POSITION] == 0:
         return True

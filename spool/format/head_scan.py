@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from spool.errors import BadSpool
 from spool.format.segment_format import HEAD_BYTES, HEADER_BYTES, PIDS, UIDS, Record
+from spool.format.wire import KEYED_AT, PARTITION_KEY_BYTES, TOPIC_AT, TOPIC_SIZE_BYTES
 from spool.storage.disk import read_at
 
 MOST_FRAMES = 1 << 17
@@ -123,14 +124,13 @@ def topics_of(run: Run, rows: npt.NDArray[np.bool_] | None = None) -> Counter[by
     try:
         at = _datagrams(data, heads)
         at = at if rows is None else at[rows]
-        # Behind size, api key and version, flags; a PartitionKey has its key there, too (spool.format.wire).
-        at = at + 10 + 4 * (data[at + 5] & 1).astype(np.int64)
+        at = at + TOPIC_AT + PARTITION_KEY_BYTES * (data[at + KEYED_AT] & 1).astype(np.int64)
         sizes = data[at].astype(np.int64) << 8 | data[at + 1]
         order = np.argsort(sizes, kind="stable")
         at, sizes = at[order], sizes[order]
         for same in np.split(at, np.flatnonzero(np.diff(sizes)) + 1):
             size = int(data[same[0]]) << 8 | int(data[same[0] + 1])
-            names = data[same[:, None] + np.arange(2, 2 + size)]
+            names = data[same[:, None] + np.arange(TOPIC_SIZE_BYTES, TOPIC_SIZE_BYTES + size)]
             counts.update(names.view(f"V{size}")[:, 0].tolist())
     except (IndexError, TypeError, ValueError) as error:
         raise Astray("frames hold what is no list of datagrams") from error

@@ -26,6 +26,7 @@ from spool.format.frame import (
     ROW,
     SEQUENCE,
     TAIL_FIELDS,
+    Frames,
     Tail,
     find,
     length_of,
@@ -35,7 +36,7 @@ from spool.format.packed import header_of
 from spool.format.segment_format import FOOTER_MAGIC, HEAD, HEAD_BYTES, OLD_KEYS, Record
 from spool.format.version_1 import Links
 from spool.native.digest import digest_function
-from spool.native.memory import address_of
+from spool.native.memory import Address, address_of
 from spool.storage.disk import opened, read_ahead, read_at, read_into
 from spool.storage.parallel import checkpoint
 
@@ -69,10 +70,14 @@ class Chunk:
     data: npt.NDArray[np.uint8]
     offset: int
     """The offset of `data` in the segment."""
-    frames: npt.NDArray[np.int64]
-    """int64[n, 5], rows of FRAME_ROW."""
+    frames: Frames
     holes: Holes = field(default_factory=lambda: _NO_HOLES)
     """int64[n, HOLE], rows of spool.format.damage: the damage between these frames, and before the first."""
+
+    @property
+    def base(self) -> Address:
+        """The address at which offset 0 of the segment would be, for kernels; valid while `data` is."""
+        return Address(address_of(self.data) - self.offset)
 
 
 class Scan:
@@ -159,7 +164,7 @@ class Scan:
             self._advise(start)
             room = self._buffer[: max(0, min(size, self.limit - start))]
             got, failed = read_into(self.fd, room.data, start)
-            base = address_of(self._buffer) - start
+            base = Address(address_of(self._buffer) - start)
             self.stopped, rows, passed = walk_over(
                 base, start + got, self.limit, self.tail, self._table, self._holes, sure, zeros, self._digest
             )
@@ -306,7 +311,7 @@ def find_frame(fd: int, position: int, limit: int, tail: Tail, chunk_bytes: int 
         checkpoint()
         data = np.empty(min(window, limit - position), np.uint8)
         got, failed = read_into(fd, data.data, position)
-        base = address_of(data) - position
+        base = Address(address_of(data) - position)
         found, whole = find(base, position, position + got, limit, tail, digest_address())
         if found >= 0 and not whole:
             return int(found)
@@ -329,8 +334,8 @@ def compile_kernels() -> None:
     """Compile a scan's loops, or load them from the cache, before forking processes that scan."""
     nothing = np.zeros(TAIL_FIELDS, np.int64)
     table, holes = np.zeros((1, ROW), np.int64), np.zeros((1, HOLE), np.int64)
-    walk_over(0, 0, 0, nothing, table, holes, 0, False, 0)
-    find(0, 0, 0, 0, nothing, 0)
+    walk_over(Address(0), 0, 0, nothing, table, holes, 0, False, 0)
+    find(Address(0), 0, 0, 0, nothing, 0)
 
 
 def skip_damage(scan: Scan) -> int | None:

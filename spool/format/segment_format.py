@@ -125,7 +125,12 @@ def topic_room(end: int) -> int:
 
 SAMPLE_BYTES = 256
 """Bytes kept of one refused datagram, a burst, a reason and a sender."""
-ROW_BYTES = 8 + 4 + SAMPLE_BYTES
+ROW_REASON_AT, ROW_SIZE_AT, ROW_COUNT_AT, ROW_UID_AT = 0, 2, 4, 8
+"""Offsets in a discard row, for compiled loops; its size is that of what follows the count."""
+ROW_HEAD_BYTES = 8
+"""Of a discard row, before the sample, or the uid of its sender."""
+UID_BYTES = 4
+ROW_BYTES = ROW_HEAD_BYTES + UID_BYTES + SAMPLE_BYTES
 """Most bytes of a discard row."""
 MAX_BURST = 512
 """Most datagrams in a frame."""

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from spool.format.segment_format import MAX_TOPICS
 from spool.native.digest import digest, digest_function
 from spool.native.kernel import kernel
-from spool.native.memory import address_of, call, copy, load_u8
+from spool.native.memory import Address, address_of, call, copy, load_u8
 
 OTHERS = b"(others)"
 """The name of all names without a number of their own. No Kafka topic can have it."""
@@ -50,17 +50,21 @@ class Table(NamedTuple):
     """int64[capacity, 2]: the name's digest and its number + 1 (0: free), probed linearly."""
     seed: int
     words: npt.NDArray[np.int64]
+    """int64[10], in the order above."""
     names: npt.NDArray[np.int64]
     """int64[numbers, 4]: offset in the arena, length, whether a stranger, the next free number."""
     arena: npt.NDArray[np.uint8]
-    arena_at: int
+    arena_at: Address
     welcome: npt.NDArray[np.int64]
     """Digests of names that Kafka has, sorted."""
 
 
 @kernel
-def topic_number(name: int, length: int, slots: npt.NDArray[np.int64], seed: int, digest: int) -> int:
-    """The number of the topic whose name is at address `name`, in `slots` of Topics; -1: not there."""
+def topic_number(name: Address, length: int, slots: npt.NDArray[np.int64], seed: int, digest: int) -> int:
+    """The number of the topic whose name is at address `name`; -1: it has none.
+
+    `slots` int64[capacity, 2], `seed`: Table.slots, Table.seed.
+    """
     hashed = call(digest, name, length, seed)
     mask = slots.shape[0] - 1
     at = hashed & mask
@@ -72,7 +76,7 @@ def topic_number(name: int, length: int, slots: npt.NDArray[np.int64], seed: int
 
 
 @kernel
-def is_legal(name: int, length: int) -> bool:
+def is_legal(name: Address, length: int) -> bool:
     """Whether Kafka could ever have a topic of the name at this address."""
     if length < 1 or length > _LEGAL_BYTES:
         return False
@@ -89,6 +93,7 @@ def is_legal(name: int, length: int) -> bool:
 
 @kernel
 def _contains(ascending: npt.NDArray[np.int64], value: int) -> bool:
+    """Whether `value` is in `ascending` int64[n]."""
     low = 0
     high = len(ascending)
     while low < high:
@@ -102,7 +107,10 @@ def _contains(ascending: npt.NDArray[np.int64], value: int) -> bool:
 
 @kernel
 def refuse(words: npt.NDArray[np.int64]) -> int:
-    """The number of a name that is not in the table if that takes no more names; -1: `enter` it."""
+    """The number of a name that is not in the table if that takes no more names; -1: `enter` it.
+
+    `words` int64[10]: Table.words.
+    """
     if words[_MOST] < 0 or words[_USED] < words[_MOST] or words[_ILLEGAL] >= 0:
         return -1
     words[_REFUSED] += 1
@@ -111,7 +119,7 @@ def refuse(words: npt.NDArray[np.int64]) -> int:
 
 @kernel
 def enter(
-    name: int,
+    name: Address,
     length: int,
     digest: int,
     slots: npt.NDArray[np.int64],
@@ -119,10 +127,14 @@ def enter(
     words: npt.NDArray[np.int64],
     names: npt.NDArray[np.int64],
     arena: npt.NDArray[np.uint8],
-    arena_at: int,
+    arena_at: Address,
     welcome: npt.NDArray[np.int64],
 ) -> int:
-    """The number of the name at address `name`, a new one if it has none; -1: `make_room`, and try again."""
+    """The number of the name at address `name`, a new one if it has none; -1: `make_room`, and try again.
+
+    `slots` int64[capacity, 2], `seed`, `words` int64[10], `names` int64[numbers, 4], `arena` uint8[bytes],
+    `arena_at`, `welcome` int64[n]: the fields of a Table.
+    """
     hashed = call(digest, name, length, seed)
     mask = slots.shape[0] - 1
     at = hashed & mask
@@ -163,7 +175,7 @@ def enter(
 
 @kernel
 def _enter_again(rows: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]) -> None:
-    """Enter rows of other slots, which have room here."""
+    """Enter rows int64[n, 2] of other slots in `slots` int64[capacity, 2], which has room."""
     mask = slots.shape[0] - 1
     for row in range(rows.shape[0]):
         if rows[row, 1] == 0:
@@ -176,8 +188,12 @@ def _enter_again(rows: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]) -> N
 
 
 @kernel
-def _compact(count: int, names: npt.NDArray[np.int64], source: int, target: int) -> int:
-    """Move the names that are left from one arena into another; returns the bytes that they take there."""
+def _compact(count: int, names: npt.NDArray[np.int64], source: Address, target: Address) -> int:
+    """Move the names that are left from one arena into another; returns the bytes that they take there.
+
+    `names` int64[numbers, 4]: Table.names, of which `count` were given. `source`, `target`: addresses of the
+    arenas.
+    """
     end = 0
     for number in range(count):
         length = names[number, _BYTES]

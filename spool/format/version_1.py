@@ -30,7 +30,7 @@ from spool.format.segment_format import (
     decode_header,
 )
 from spool.native.kernel import kernel
-from spool.native.memory import address_of, load_i64, load_u16, load_u32
+from spool.native.memory import Address, address_of, load_i64, load_u16, load_u32
 from spool.storage.disk import read_at
 
 OFFSET, DIGEST, PREVIOUS = range(3)
@@ -44,10 +44,11 @@ Rows = npt.NDArray[np.int64]
 
 
 @kernel
-def _collect(base: int, position: int, limit: int, end: int, rows: Rows) -> int:
+def _collect(base: Address, position: int, limit: int, end: int, rows: Rows) -> int:
     """Note every possible head at or behind `position`, below `limit`, in a segment that ends at `end`.
 
-    `base` is the address where offset 0 of the segment would be. Returns how many rows were filled.
+    `base` is the address where offset 0 of the segment would be. `rows` int64[n, 3] has room for all. Returns
+    how many were filled.
     """
     found = 0
     while position + HEAD_BYTES <= limit:
@@ -69,7 +70,10 @@ def _collect(base: int, position: int, limit: int, end: int, rows: Rows) -> int:
 
 @kernel
 def _lead_back(rows: Rows, digest: int, linked: npt.NDArray[np.bool_]) -> None:
-    """Mark the rows, sorted by digest, that `digest` leads to: its own, the one before that, and so on."""
+    """Mark the rows that `digest` leads to: its own, the one before that, and so on.
+
+    `rows` int64[n, 3], sorted by digest; `linked` bool[n].
+    """
     for _ in range(rows.shape[0]):
         at = np.searchsorted(rows[:, DIGEST], digest)
         if at == rows.shape[0] or rows[at, DIGEST] != digest or linked[at]:
@@ -108,7 +112,7 @@ def _heads(fd: int, position: int, limit: int) -> Rows:
         data = np.frombuffer(read_at(fd, min(_CHUNK_BYTES, limit - position), position), np.uint8)
         if len(data) < HEAD_BYTES:
             break
-        found = _collect(address_of(data) - position, position, position + len(data), limit, table)
+        found = _collect(Address(address_of(data) - position), position, position + len(data), limit, table)
         parts.append(table[:found].copy())
         position += (len(data) - HEAD_BYTES + 8) & ~7
     return np.concatenate(parts)

@@ -28,8 +28,15 @@ from spool.native.memory import Address, load_u8, load_u16
 
 __all__ = [
     "DEAD_LETTERED",
+    "KEYED_AT",
     "MAX_DATAGRAM_BYTES",
+    "PARTITION_KEY_AT",
+    "PARTITION_KEY_BYTES",
     "REASONS",
+    "REST_BYTES",
+    "SIZE_BYTES",
+    "TIMESTAMP_BYTES",
+    "TOPIC_AT",
     "TOPIC_SIZE_BYTES",
     "Reason",
     "check",
@@ -110,9 +117,29 @@ class Reason(IntEnum):
     """The function that is its topic's partitioner raised, or gave no partition for it."""
 
 
+_API_KEY_AT, _API_VERSION_AT, _FLAGS_AT = 4, 6, 8
+_BEGINNING_BYTES = _FLAGS_AT
+"""Of size, api key and version: no datagram is checked without them."""
+KEYED_AT = 5
+"""The low byte of the api key: 1 where there is a partition key, else 0."""
+TOPIC_AT = PARTITION_KEY_AT = 10
+"""The topic's length is PARTITION_KEY_BYTES further on where there is a partition key."""
+PARTITION_KEY_BYTES = 4
 TOPIC_SIZE_BYTES = 2
 """Of the length before a topic."""
-_API_KEY_LOW_AT, _TOPIC_AT, _PARTITION_KEY_BYTES = 5, 10, 4
+TIMESTAMP_BYTES, SIZE_BYTES = 8, 4
+"""Behind the topic: of the timestamp; of the length before a key, and before a value."""
+REST_BYTES = TIMESTAMP_BYTES + 2 * SIZE_BYTES
+"""Behind the topic of a message with neither key nor value."""
+_ANY_PARTITION, _PARTITION_KEY = 0x0001, 0x0101
+"""The api keys 256 and 257, read from their big-endian bytes by one load in the host's order."""
+_PARTITION_KEY_API = _PARTITION_KEY.to_bytes(2, "little")
+
+_SHORT, _SIZE = int(Reason.SHORT), int(Reason.SIZE)
+_API_KEY, _API_VERSION, _FLAGS = int(Reason.API_KEY), int(Reason.API_VERSION), int(Reason.FLAGS)
+_TOPIC, _TIMESTAMP = int(Reason.TOPIC), int(Reason.TIMESTAMP)
+_KEY, _VALUE = int(Reason.KEY), int(Reason.VALUE)
+"""The results of `check`: plain integers, as a compiled loop has them."""
 
 REASONS = 32
 """Room for that many reasons in headers that count by reason."""
@@ -132,76 +159,76 @@ def reason_name(reason: int) -> str:
 
 
 @kernel
-def load_be32(at: int) -> int:
-    """A big-endian, signed 32-bit integer."""
+def load_be32(at: Address) -> int:
+    """The big-endian, signed 32-bit integer at an address."""
     value = (load_u8(at) << 24) | (load_u8(at + 1) << 16) | (load_u8(at + 2) << 8) | load_u8(at + 3)
     return value - ((value >> 31) << 32)
 
 
 @kernel
-def load_be16(at: int) -> int:
-    """A big-endian, signed 16-bit integer."""
+def load_be16(at: Address) -> int:
+    """The big-endian, signed 16-bit integer at an address."""
     value = (load_u8(at) << 8) | load_u8(at + 1)
     return value - ((value >> 15) << 16)
 
 
 @kernel
-def load_be64(at: int) -> int:
-    """A big-endian, signed 64-bit integer."""
-    return (load_be32(at) << 32) | (load_be32(at + 4) & 0xFFFFFFFF)
+def load_be64(at: Address) -> int:
+    """The big-endian, signed 64-bit integer at an address."""
+    return (load_be32(at) << 32) | (load_be32(Address(at + 4)) & 0xFFFFFFFF)
 
 
 @kernel
 def topic_at(datagram: Address) -> Address:
     """The address of the topic's length, an i16, in a well-formed datagram; the topic is behind it."""
-    # The low byte of api_key is 1 where there is a partition key.
-    return Address(datagram + _TOPIC_AT + _PARTITION_KEY_BYTES * load_u8(datagram + _API_KEY_LOW_AT))
+    return Address(datagram + TOPIC_AT + PARTITION_KEY_BYTES * load_u8(datagram + KEYED_AT))
 
 
 @kernel
-def check(at: int, length: int) -> int:
+def check(at: Address, length: int) -> int:
     """The Reason to refuse the datagram of `length` bytes at address `at`; 0 accepts it."""
-    if length < 8:
-        return 1
+    if length < _BEGINNING_BYTES:
+        return _SHORT
     if load_be32(at) != length:
-        return 2
-    # One 16-bit load in the host's order: 0x0100 and 0x0101 read from big-endian bytes.
-    api = load_u16(at + 4)
-    if api != 0x0001 and api != 0x0101:
-        return 3
-    if load_u16(at + 6) != 0:
-        return 4
-    fixed = 10 if api == 0x0001 else 14
-    if length < 10 or load_u16(at + 8) != 0:
-        return 5
-    if length < fixed + 2:
-        return 6
-    topic = load_be16(at + fixed)
-    left = length - fixed - 2 - topic
+        return _SIZE
+    api = load_u16(at + _API_KEY_AT)
+    if api != _ANY_PARTITION and api != _PARTITION_KEY:
+        return _API_KEY
+    if load_u16(at + _API_VERSION_AT) != 0:
+        return _API_VERSION
+    fixed = TOPIC_AT if api == _ANY_PARTITION else TOPIC_AT + PARTITION_KEY_BYTES
+    if length < TOPIC_AT or load_u16(at + _FLAGS_AT) != 0:
+        return _FLAGS
+    if length < fixed + TOPIC_SIZE_BYTES:
+        return _TOPIC
+    topic = load_be16(Address(at + fixed))
+    left = length - fixed - TOPIC_SIZE_BYTES - topic
     if topic <= 0 or left < 0:
-        return 6
-    if left < 8:
-        return 7
-    if left < 12:
-        return 8
-    at_key = at + fixed + 10 + topic
+        return _TOPIC
+    if left < TIMESTAMP_BYTES:
+        return _TIMESTAMP
+    if left < TIMESTAMP_BYTES + SIZE_BYTES:
+        return _KEY
+    at_key = Address(at + fixed + TOPIC_SIZE_BYTES + topic + TIMESTAMP_BYTES)
     key = load_be32(at_key)
-    left -= 12
+    left -= TIMESTAMP_BYTES + SIZE_BYTES
     if key < 0 or key > left:
-        return 8
+        return _KEY
     left -= key
-    if left < 4:
-        return 9
-    if load_be32(at_key + 4 + key) != left - 4:
-        return 9
+    if left < SIZE_BYTES:
+        return _VALUE
+    if load_be32(Address(at_key + SIZE_BYTES + key)) != left - SIZE_BYTES:
+        return _VALUE
     return 0
 
 
 def split_topic(datagram: bytes) -> tuple[bytes, bytes, bytes]:
     """(bytes before the topic's length, topic, bytes behind it) of a datagram that was accepted."""
-    at = 14 if datagram[4:6] == b"\x01\x01" else 10
-    end = at + 2 + int.from_bytes(datagram[at : at + 2], "big")
-    return datagram[:at], datagram[at + 2 : end], datagram[end:]
+    has_key = datagram[_API_KEY_AT:_API_VERSION_AT] == _PARTITION_KEY_API
+    at = TOPIC_AT + PARTITION_KEY_BYTES * has_key
+    name = at + TOPIC_SIZE_BYTES
+    end = name + int.from_bytes(datagram[at:name], "big")
+    return datagram[:at], datagram[name:end], datagram[end:]
 
 
 def sampled_topic(reason: int, sample: bytes) -> bytes:
@@ -215,5 +242,5 @@ def sampled_topic(reason: int, sample: bytes) -> bytes:
 def with_topic(datagram: bytes, topic: bytes) -> bytes:
     """The same message for another topic."""
     head, _, rest = split_topic(datagram)
-    size = len(head) + 2 + len(topic) + len(rest)
-    return struct.pack(">i", size) + head[4:] + struct.pack(">h", len(topic)) + topic + rest
+    size = len(head) + TOPIC_SIZE_BYTES + len(topic) + len(rest)
+    return struct.pack(">i", size) + head[SIZE_BYTES:] + struct.pack(">h", len(topic)) + topic + rest

@@ -36,6 +36,8 @@ from spool.format.damage import (
 )
 from spool.format.frame import (
     DIGEST,
+    FRAME_AT,
+    FRAME_COUNT,
     KEY,
     POSITION,
     SEQUENCE,
@@ -63,7 +65,6 @@ from spool.fsck.finding import Finding, Kind, Severity, damage
 from spool.index.headers import Beginning, find_beginning
 from spool.index.log_end import EPOCH, Footer, committed_up_to, last_footer, read_footer, tail_of_footer
 from spool.layout import Layout
-from spool.native.memory import address_of
 from spool.storage.disk import opened, read_at
 from spool.storage.lock import is_held
 from spool.words import counted
@@ -210,13 +211,13 @@ class Examination:
             while chunk := scan.over():
                 yield from self._passed(chunk.holes)
                 self.totals.frames += len(chunk.frames)
-                self.totals.messages += int(chunk.frames[:, 2].sum())
-                row = malformed(address_of(chunk.data) - chunk.offset, chunk.frames)
+                self.totals.messages += int(chunk.frames[:, FRAME_COUNT].sum())
+                row = malformed(chunk.base, chunk.frames)
                 if row < 0:
                     contents.add(chunk)
                 else:
                     self.whole = False
-                    at = int(chunk.frames[row, 0])
+                    at = int(chunk.frames[row, FRAME_AT])
                     yield damage(
                         self.path, at, Kind.DATAGRAM, "a good frame holds what is no list of datagrams"
                     )

@@ -28,6 +28,7 @@ from spool.errors import BadSpool
 from spool.format.damage import malformed
 from spool.format.frame import (
     CUT,
+    FRAME_COUNT,
     KEY,
     MARK,
     POSITION,
@@ -58,7 +59,7 @@ from spool.format.segment_format import (
 from spool.index.identity import list_headers, list_secrets
 from spool.layout import Layout
 from spool.native.kernel import kernel
-from spool.native.memory import address_of, load_u16, load_u32
+from spool.native.memory import Address, address_of, load_u16, load_u32
 from spool.read.files import heads_of
 from spool.storage.disk import open_to_read, read_at
 
@@ -86,15 +87,15 @@ class Run:
 
 
 @kernel
-def _find(base: int, position: int, limit: int, end: int, marks: Marks, tail: Tail) -> tuple[int, int]:
+def _find(base: Address, position: int, limit: int, end: int, marks: Marks, tail: Tail) -> tuple[int, int]:
     """The next offset at or behind `position` with the form of a frame: (offset, 0); (-1, 0) without one.
 
     (offset, bytes): a possible frame of so many bytes, before offset `end`, that memory does not hold whole.
-    `marks`: the known marks, sorted; a head with one of them is enough. tail[MARK] is set to the frame's
-    mark. All else is as in spool.format.frame.find.
+    `marks` int64[n]: the known marks, sorted; a head with one of them is enough. tail[MARK] is set to the
+    frame's mark. All else is as in spool.format.frame.find.
     """
     while position + HEAD_BYTES <= limit:
-        at = base + position
+        at = Address(base + position)
         if (
             load_u16(at + HEAD_BYTES_AT) == HEAD_BYTES
             and load_u32(at + COUNT_AT) + load_u32(at + DISCARDED_AT) > 0
@@ -185,7 +186,8 @@ class Carver:
             data = np.frombuffer(read_at(self._fd, min(window, self._size - position), position), np.uint8)
             limit = position + len(data)
             end = self._size if self._left > 0 else 0
-            found, whole = _find(address_of(data) - position, position, limit, end, self._marks, tail)
+            base = Address(address_of(data) - position)
+            found, whole = _find(base, position, limit, end, self._marks, tail)
             if found >= 0 and not whole:
                 return int(found), self._keys.get(int(tail[MARK]))
             window = CHUNK_BYTES
@@ -202,12 +204,12 @@ def _count(run: Run, chunk: Chunk, earlier: Earlier) -> Chunk:
     offsets, heads = heads_of(chunk)
     new = ~earlier.note(offsets, heads)
     frames = np.ascontiguousarray(chunk.frames[new])
-    base = address_of(chunk.data) - chunk.offset
+    base = chunk.base
     good = np.array([malformed(base, frames[row : row + 1]) < 0 for row in range(len(frames))], np.bool_)
     kept = np.ascontiguousarray(frames[good])
     last = heads[-1]
     run.frames += len(kept)
-    run.messages += int(kept[:, 2].sum())
+    run.messages += int(kept[:, FRAME_COUNT].sum())
     run.again += int((~new).sum())
     run.next_sequence = int(last["first_sequence"]) + int(last["count"])
     run.last_received_ns = int(last["received_ns"])

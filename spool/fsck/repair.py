@@ -25,7 +25,7 @@ from pathlib import Path
 from spool.errors import BadSpool, NoSpool, ReadFailed, SpoolBusy, UnknownVersion
 from spool.format.contents import Contents
 from spool.format.damage import HOLE_MARK_BYTES, Ranges, encode_hole, ranges
-from spool.format.frame import BURST, POSITION, SEQUENCE, STORED, tail_at_start
+from spool.format.frame import BURST, FRAME_COUNT, POSITION, SEQUENCE, STORED, tail_at_start
 from spool.format.packed import open_plain
 from spool.format.scan import Scan, read_header
 from spool.format.segment import bound_spares, following
@@ -75,7 +75,7 @@ def look_into(fd: int, header: Record, behind: Record | None) -> tuple[State, Co
         while chunk := scan.over():
             holes += holes_of(chunk.holes)
             contents.add(chunk)
-            messages += int(chunk.frames[:, 2].sum())
+            messages += int(chunk.frames[:, FRAME_COUNT].sum())
         position, first = int(tail[POSITION]), int(tail[SEQUENCE])
         if position >= scan.limit or (missing := scan.skip()) is None:
             break

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from spool.errors import BadSpool, ReadFailed, SpoolFull
-from spool.format.frame import BURST, DIGEST, POSITION, SEQUENCE, Tail, tail_at_start
+from spool.format.frame import BURST, DIGEST, FRAME_AT, FRAME_FIRST, POSITION, SEQUENCE, Tail, tail_at_start
 from spool.format.scan import Chunk, Scan, read_header
 from spool.format.segment import UNBOUND, bound_spares, seal
 from spool.format.segment_format import MARK_BYTES, Record
@@ -247,7 +247,7 @@ class Committer:
                     return entries
                 continue
             self.seen(self._first, chunk)
-            offset, sequence = chunk.frames[0, :2].tolist()
+            offset, sequence = chunk.frames[0, [FRAME_AT, FRAME_FIRST]].tolist()
             if offset >= self._entry + MARK_BYTES:
                 self._entry = offset
                 entries.append((sequence, self.number, offset, previous, burst))

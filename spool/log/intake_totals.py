@@ -31,7 +31,18 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.errors import BadSpool, ReadFailed, SpoolFull
-from spool.format.frame import BURST, DISCARDED, END, LEAST_DATAGRAM_BYTES, ROW, Tail, tail_at_start
+from spool.format.frame import (
+    BURST,
+    DISCARDED,
+    END,
+    FRAME_AT,
+    FRAME_RECEIVED,
+    LEAST_DATAGRAM_BYTES,
+    ROW,
+    Frames,
+    Tail,
+    tail_at_start,
+)
 from spool.format.head_scan import MOST_FRAMES, entrance_of, runs, uids_of
 from spool.format.packed import header_of, open_plain
 from spool.format.scan import Chunk, Scan, digest_address, read_header, skip_damage
@@ -43,16 +54,31 @@ from spool.format.segment_format import (
     DISCARD_BYTES_AT,
     DISCARDED_AT,
     FLAGS_AT,
+    ROW_COUNT_AT,
+    ROW_HEAD_BYTES,
+    ROW_REASON_AT,
+    ROW_SIZE_AT,
+    ROW_UID_AT,
     SENDERS,
+    UID_BYTES,
     UIDS,
     Record,
 )
 from spool.format.segment_format import HEAD_BYTES as FRAME_HEAD_BYTES
-from spool.format.wire import REASONS, Reason, load_be16, reason_name
+from spool.format.wire import (
+    KEYED_AT,
+    PARTITION_KEY_BYTES,
+    REASONS,
+    TOPIC_AT,
+    TOPIC_SIZE_BYTES,
+    Reason,
+    load_be16,
+    reason_name,
+)
 from spool.index.log_end import CommittedEnd, Footer, behind, committed_end, read_footer
 from spool.layout import SENT, SPARE, Layout
 from spool.native.kernel import interprets, kernel
-from spool.native.memory import address_of, load_i64, load_u8, load_u16, load_u32, store_u32
+from spool.native.memory import Address, address_of, load_i64, load_u8, load_u16, load_u32, store_u32
 from spool.shared.ledger import TOPIC_BYTES, Discards, add, list_rows
 from spool.storage.ab_slots import HEAD_BYTES, SLOT_BYTES, SyncedSlots, read_slot
 from spool.storage.disk import FULL, open_to_read, opened
@@ -64,7 +90,6 @@ log = logging.getLogger("bruce.keeper")
 
 UNKNOWN = 0xFFFFFFFF
 """In the place of a uid: TCP gives none."""
-_UID_BYTES = 4
 MOST_SAMPLES = 16
 """Of one reason: the newest."""
 HOUR_NS = 3_600_000_000_000
@@ -72,14 +97,16 @@ READS = 4
 """How many segments with refused messages to carry over at a time: each is read, and unpacked."""
 QUIET_S = 60.0
 """Between two log lines about what was refused."""
-_NOTHING = np.empty((0, 7), np.int64)
 _TRIES = 5
 """To look at a log whose segments are renamed or removed meanwhile."""
 _OVER_QUOTA = int(Reason.OVER_QUOTA)
 
 Rows = npt.NDArray[np.int64]
-"""int64[n, 7]: reason, messages, burst, received (ns), offset in the segment and length of the sample, uid of
-the sender."""
+"""int64[n, _FIELDS]: discard rows of frames."""
+_FIELDS = 7
+_REASON, _MESSAGES, _BURST, _RECEIVED, _SAMPLE_AT, _SAMPLE_BYTES, _UID = range(_FIELDS)
+"""Time of reception in ns; offset in the segment, and length, of the sample; uid of the sender."""
+_NOTHING = np.empty((0, _FIELDS), np.int64)
 
 
 class FrameTable:
@@ -139,14 +166,15 @@ class Sender:
 
 @kernel
 def count_senders(
-    slot: int, base: int, frames: npt.NDArray[np.int64], after: int, scratch: int, digest: int
+    slot: Address, base: Address, frames: Frames, after: int, scratch: Address, digest: int
 ) -> int:
     """Count good frames behind burst `after` in the slot at address `slot`; the last burst counted.
 
     `base` is the address that offset 0 of the segment would have, `scratch` that of four bytes to work in.
+    `frames` int64[n, ROW].
     """
     for i in range(frames.shape[0]):
-        at = base + frames[i, 0]
+        at = base + frames[i, FRAME_AT]
         burst, count, flags = load_i64(at + BURST_AT), load_u32(at + COUNT_AT), load_u16(at + FLAGS_AT)
         if burst <= after:
             continue
@@ -157,16 +185,17 @@ def count_senders(
             while end < count and (not flags & UIDS or load_u32(first + 4 * end) == uid):
                 end += 1
             store_u32(scratch, uid)
-            add(slot, scratch, 4, 0, frames[i, 3], digest, end - begin)
+            add(slot, scratch, UID_BYTES, 0, frames[i, FRAME_RECEIVED], digest, end - begin)
             begin = end
         end = at + FRAME_HEAD_BYTES + load_u32(at + BODY_BYTES_AT)
         row = end - load_u32(at + DISCARD_BYTES_AT)
-        named = 4 if flags & SENDERS else 0
-        while row + 8 + named <= end:
-            store_u32(scratch, load_u32(row + 8) if named else UNKNOWN)
-            if load_u16(row) < REASONS:
-                add(slot, scratch, 4, load_u16(row), frames[i, 3], digest, load_u32(row + 4))
-            row += 8 + load_u16(row + 2)
+        named = UID_BYTES if flags & SENDERS else 0
+        while row + ROW_HEAD_BYTES + named <= end:
+            store_u32(scratch, load_u32(row + ROW_UID_AT) if named else UNKNOWN)
+            reason, refused = load_u16(row + ROW_REASON_AT), load_u32(row + ROW_COUNT_AT)
+            if reason < REASONS:
+                add(slot, scratch, UID_BYTES, reason, frames[i, FRAME_RECEIVED], digest, refused)
+            row += ROW_HEAD_BYTES + load_u16(row + ROW_SIZE_AT)
     return after
 
 
@@ -175,19 +204,19 @@ class SenderCount(FrameTable):
 
     def __init__(self, burst: int, slot: bytes) -> None:
         super().__init__(burst, slot)
-        self._scratch = np.zeros(_UID_BYTES, np.uint8)
+        self._scratch = np.zeros(UID_BYTES, np.uint8)
 
     def add(self, chunk: Chunk) -> None:
-        base = address_of(chunk.data) - chunk.offset
+        """Count the messages, and what was refused, of a run of good frames by sender."""
         slot, scratch = address_of(self.slot), address_of(self._scratch)
-        self.burst = int(count_senders(slot, base, chunk.frames, self.burst, scratch, digest_address()))
+        self.burst = int(count_senders(slot, chunk.base, chunk.frames, self.burst, scratch, digest_address()))
 
     def take(self, uids: Counter[int], burst: int) -> None:
         """Count messages by uid; all of them are in bursts up to this one."""
         slot, scratch = address_of(self.slot), address_of(self._scratch)
         for uid, number in uids.items():
             self._scratch.view(np.uint32)[0] = uid
-            add(slot, scratch, _UID_BYTES, 0, 0, digest_address(), number)
+            add(slot, scratch, UID_BYTES, 0, 0, digest_address(), number)
         self.burst = burst
 
 
@@ -367,47 +396,50 @@ def list_senders(count: SenderCount) -> list[Sender]:
 
 
 @kernel
-def list_refused(base: int, frames: npt.NDArray[np.int64], after: int, out: Rows) -> int:
+def list_refused(base: Address, frames: Frames, after: int, out: Rows) -> int:
     """Write the discard rows of good frames behind burst `after` to `out`; how many there are.
 
-    `base` is the address that offset 0 of the segment would have. Rows that do not fit in `out` are only
-    counted.
+    `base` is the address that offset 0 of the segment would have. `frames` int64[n, ROW]; rows that do not
+    fit in `out` int64[rows, _FIELDS] are only counted.
     """
     count = 0
     for frame in range(frames.shape[0]):
-        at = base + frames[frame, 0]
+        at = base + frames[frame, FRAME_AT]
         burst = load_i64(at + BURST_AT)
         if load_u32(at + DISCARDED_AT) == 0 or burst <= after:
             continue
         end = at + FRAME_HEAD_BYTES + load_u32(at + BODY_BYTES_AT)
         row = end - load_u32(at + DISCARD_BYTES_AT)
-        named = 4 if load_u16(at + FLAGS_AT) & SENDERS else 0
-        while row + 8 + named <= end:
+        named = UID_BYTES if load_u16(at + FLAGS_AT) & SENDERS else 0
+        while row + ROW_HEAD_BYTES + named <= end:
             if count < out.shape[0]:
-                out[count, 0], out[count, 1], out[count, 2] = load_u16(row), load_u32(row + 4), burst
-                out[count, 3] = frames[frame, 3]
-                sample = row + 8 + named
-                length = min(load_u16(row + 2) - named, end - sample)
-                out[count, 4], out[count, 5] = sample - base, max(0, length)
-                out[count, 6] = load_u32(row + 8) if named else UNKNOWN
+                sample = row + ROW_HEAD_BYTES + named
+                out[count, _REASON] = load_u16(row + ROW_REASON_AT)
+                out[count, _MESSAGES] = load_u32(row + ROW_COUNT_AT)
+                out[count, _BURST], out[count, _RECEIVED] = burst, frames[frame, FRAME_RECEIVED]
+                out[count, _SAMPLE_AT] = sample - base
+                out[count, _SAMPLE_BYTES] = max(0, min(load_u16(row + ROW_SIZE_AT) - named, end - sample))
+                out[count, _UID] = load_u32(row + ROW_UID_AT) if named else UNKNOWN
             count += 1
-            row += 8 + load_u16(row + 2)
+            row += ROW_HEAD_BYTES + load_u16(row + ROW_SIZE_AT)
     return count
 
 
 @kernel
-def add_refused(slot: int, base: int, rows: Rows, digest: int) -> None:
-    """Count rows of `list_refused` in the slot at address `slot`."""
+def add_refused(slot: Address, base: Address, rows: Rows, digest: int) -> None:
+    """Count rows int64[n, _FIELDS] of `list_refused` in the slot at address `slot`."""
     for i in range(rows.shape[0]):
-        reason, length, sample = rows[i, 0], rows[i, 5], base + rows[i, 4]
+        reason, length = rows[i, _REASON], rows[i, _SAMPLE_BYTES]
+        sample = base + rows[i, _SAMPLE_AT]
         if reason >= REASONS:
             continue
         topic = topic_bytes = 0
         # The message is well-formed, but the sample may be cut within the topic.
         if reason == _OVER_QUOTA and length >= LEAST_DATAGRAM_BYTES:
-            topic = sample + 12 + 4 * (load_u8(sample + 5) & 1)
-            topic_bytes = max(0, min(load_be16(topic - 2), length - (topic - sample), TOPIC_BYTES))
-        add(slot, topic, topic_bytes, reason, rows[i, 3], digest, rows[i, 1])
+            size_at = Address(sample + TOPIC_AT + PARTITION_KEY_BYTES * (load_u8(sample + KEYED_AT) & 1))
+            topic = size_at + TOPIC_SIZE_BYTES
+            topic_bytes = max(0, min(load_be16(size_at), length - (topic - sample), TOPIC_BYTES))
+        add(slot, Address(topic), topic_bytes, reason, rows[i, _RECEIVED], digest, rows[i, _MESSAGES])
 
 
 class Refusals(FrameTable):
@@ -436,19 +468,19 @@ class Refusals(FrameTable):
         return True
 
     def add(self, chunk: Chunk) -> None:
-        base = address_of(chunk.data) - chunk.offset
-        count = list_refused(base, chunk.frames, self._counted, _NOTHING)
-        rows = np.empty((count, _NOTHING.shape[1]), np.int64)
-        list_refused(base, chunk.frames, self._counted, rows)
-        add_refused(address_of(self.slot), base, rows, digest_address())
-        pairs, at = np.unique(rows[:, [0, 3]] // [1, HOUR_NS], axis=0, return_inverse=True)
-        counts = np.bincount(at.ravel(), rows[:, 1], len(pairs)).astype(np.int64)
+        """Count what was refused in a run of good frames; keep the newest samples."""
+        count = list_refused(chunk.base, chunk.frames, self._counted, _NOTHING)
+        rows = np.empty((count, _FIELDS), np.int64)
+        list_refused(chunk.base, chunk.frames, self._counted, rows)
+        add_refused(address_of(self.slot), chunk.base, rows, digest_address())
+        pairs, at = np.unique(rows[:, [_REASON, _RECEIVED]] // [1, HOUR_NS], axis=0, return_inverse=True)
+        counts = np.bincount(at.ravel(), rows[:, _MESSAGES], len(pairs)).astype(np.int64)
         self.hours.update(dict(zip(map(tuple, pairs.tolist()), counts.tolist(), strict=True)))
-        for reason in np.unique(rows[:, 0]).tolist():
-            newest = rows[rows[:, 0] == reason][-MOST_SAMPLES:, 3:6]
+        for reason in np.unique(rows[:, _REASON]).tolist():
+            newest = rows[rows[:, _REASON] == reason][-MOST_SAMPLES:]
             found = [
                 (received, chunk.data[at - chunk.offset :][:length].tobytes())
-                for received, at, length in newest.tolist()
+                for received, at, length in newest[:, [_RECEIVED, _SAMPLE_AT, _SAMPLE_BYTES]].tolist()
             ]
             self.samples[reason] = [*self.samples.get(reason, []), *found][-MOST_SAMPLES:]
 
@@ -524,9 +556,10 @@ def _write(layout: Layout, found: Refusals) -> None:
 
 def compile_kernels() -> None:
     """Compile the kernels that counting takes, or load them from the cache."""
-    count_senders(0, 0, np.empty((0, ROW), np.int64), 0, 0, digest_address())
-    list_refused(0, np.empty((0, ROW), np.int64), 0, _NOTHING)
-    add_refused(0, 0, _NOTHING, 0)
+    nowhere, frames = Address(0), np.empty((0, ROW), np.int64)
+    count_senders(nowhere, nowhere, frames, 0, nowhere, digest_address())
+    list_refused(nowhere, frames, 0, _NOTHING)
+    add_refused(nowhere, nowhere, _NOTHING, 0)
 
 
 class RefusalLog:

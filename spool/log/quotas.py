@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from spool.errors import BadSpool, ReadFailed
 from spool.format.batch import Topics, decode
-from spool.format.frame import tail_at_start
+from spool.format.frame import FRAME_COUNT, FRAME_FIRST, tail_at_start
 from spool.format.scan import CHUNK_BYTES, Chunk, Scan, digest_address, read_header
 from spool.index.log_end import read_footer
 from spool.layout import Layout
@@ -149,13 +149,13 @@ class OpenBytes:
         Frames that were counted already, and come again since their sync failed, are skipped.
         """
         share = self._shares.setdefault(first, Share(first, first, self._zeros(), self._zeros()))
-        fresh = chunk.frames[chunk.frames[:, 1] >= share.end]
+        fresh = chunk.frames[chunk.frames[:, FRAME_FIRST] >= share.end]
         if not len(fresh):
             return
         messages, size = self._measure(Chunk(chunk.data, chunk.offset, fresh))
         share.messages += messages
         share.bytes += size
-        share.end = int(fresh[-1, 1] + fresh[-1, 2])
+        share.end = int(fresh[-1, FRAME_FIRST] + fresh[-1, FRAME_COUNT])
 
     def above(self, low_watermark: int, place: int) -> tuple[Counts, Counts]:
         """(bytes of messages at or above `place`, mean bytes of a message), from `low_watermark` on."""

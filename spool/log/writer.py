@@ -21,6 +21,7 @@ from spool.format.segment import Identity, following, take_into_use
 from spool.format.segment_format import HEAD_BYTES, HEADER_BYTES, MAX_BURST, PIDS, SAMPLE_BYTES, UIDS, Record
 from spool.index.log_end import empty_tail, end_of, live_segment
 from spool.layout import SPARE, Layout
+from spool.native.memory import Address
 from spool.shared.state import Field, SharedState, place
 from spool.storage.disk import Mapping, open_to_write
 from spool.storage.failpoint import reach
@@ -73,9 +74,9 @@ class Writer:
         return HEADER_BYTES if 0 < number < self.number else 0
 
     @property
-    def base(self) -> int:
+    def base(self) -> Address:
         """The address of the live segment's first byte; 0 when a new segment is needed."""
-        return self._mapping.address if self._mapping else 0
+        return self._mapping.address if self._mapping else Address(0)
 
     @property
     def capacity(self) -> int:
@@ -122,7 +123,8 @@ class Writer:
         """Write one frame; the sequence number of its first message.
 
         `datagrams`: well-formed (spool.format.wire.check). `refused`: {reason: (count, sample)}. `sender`:
-        (uid, pid). Raises SpoolFull when no segment has room for it.
+        (uid, pid). Raises SpoolFull when no segment has room for it, ValueError for more than MAX_BURST
+        messages.
         """
         body, rows = encode_body(datagrams, refused or {}, sender)
         need = HEAD_BYTES + padded(len(body))
@@ -157,7 +159,7 @@ class Writer:
 def encode_body(
     datagrams: Sequence[bytes], refused: Dict[int, tuple[int, bytes]], sender: tuple[int, int]
 ) -> tuple[bytes, int]:
-    """(frame body, bytes of its discard rows)."""
+    """(frame body, bytes of its discard rows). Raises ValueError for more than MAX_BURST messages."""
     if len(datagrams) > MAX_BURST:
         raise ValueError(f"a frame holds at most {MAX_BURST} messages")
     count = len(datagrams)

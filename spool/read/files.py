@@ -25,7 +25,7 @@ import numpy.typing as npt
 from spool.errors import BadSpool
 from spool.format.batch import Batch, Topics, decode
 from spool.format.damage import AT, FIRST, MISSING, MOST_PLACES, Holes, malformed
-from spool.format.frame import POSITION, SEQUENCE, Tail, tail_at_start
+from spool.format.frame import FRAME_AT, FRAME_COUNT, FRAME_FIRST, POSITION, SEQUENCE, Tail, tail_at_start
 from spool.format.packed import header_of, is_packed, open_plain
 from spool.format.scan import NOWHERE, WRITTEN, Chunk, Scan, digest_address, enter_at, skip_damage
 from spool.format.segment import UNBOUND
@@ -246,19 +246,19 @@ def _read(
         read = chunk.data[: int(scan.tail[POSITION]) - chunk.offset]
         may_hold = pattern is None or pattern.may_lie_in(read)
         while len(frames):
-            bad = malformed(address_of(chunk.data) - chunk.offset, frames)
+            bad = malformed(chunk.base, frames)
             good = frames if bad < 0 else frames[:bad]
-            if may_hold and len(good) and int(good[-1, 1] + good[-1, 2]) > span.first:
+            if may_hold and len(good) and int(good[-1, FRAME_FIRST] + good[-1, FRAME_COUNT]) > span.first:
                 yield decode(chunk.data, chunk.offset, good, topics, digest_address())
             if bad < 0:
                 break
-            yield Unreadable(path, int(frames[bad, 0]), int(frames[bad, 2]))
+            yield Unreadable(path, int(frames[bad, FRAME_AT]), int(frames[bad, FRAME_COUNT]))
             frames = frames[bad + 1 :]
 
 
 def heads_of(chunk: Chunk) -> tuple[npt.NDArray[np.int64], Record]:
     """(offsets in the segment int64[n], heads HEAD[n]) of the frames in a chunk."""
-    offsets = chunk.frames[:, 0]
+    offsets = chunk.frames[:, FRAME_AT]
     bytes_of = chunk.data[(offsets - chunk.offset)[:, None] + np.arange(HEAD_BYTES)]
     return offsets.copy(), bytes_of.view(HEAD)[:, 0]
 
@@ -347,13 +347,13 @@ def _look_into(path: Path, sequence: int) -> Located | Unreadable | None:
         if not isinstance(found, tuple):
             return found
         chunk, at = found
-        offset = int(chunk.frames[at, 0])
+        offset = int(chunk.frames[at, FRAME_AT])
         frame = chunk.frames[at : at + 1]
-        if malformed(address_of(chunk.data) - chunk.offset, frame) >= 0:
-            return Unreadable(path, offset, int(frame[0, 2]))
+        if malformed(chunk.base, frame) >= 0:
+            return Unreadable(path, offset, int(frame[0, FRAME_COUNT]))
         batch = decode(chunk.data, chunk.offset, frame, Topics(), digest_address())
         head = np.frombuffer(read_at(fd, HEAD_BYTES, offset), HEAD)[0]
-        row = sequence - int(frame[0, 1])
+        row = sequence - int(frame[0, FRAME_FIRST])
         return Located(path, header, packed, footer is not None, offset, head, batch, row)
     finally:
         os.close(fd)
@@ -396,7 +396,8 @@ def _scan(path: Path, scan: Scan, sequence: int) -> tuple[Chunk, int] | Unreadab
         position, expected = int(scan.tail[POSITION]), int(scan.tail[SEQUENCE])
         chunk = scan.over()
         if chunk is not None:
-            firsts, ends = chunk.frames[:, 1], chunk.frames[:, 1] + chunk.frames[:, 2]
+            firsts = chunk.frames[:, FRAME_FIRST]
+            ends = firsts + chunk.frames[:, FRAME_COUNT]
             holds = np.flatnonzero((firsts <= sequence) & (sequence < ends))
             if len(holds):
                 return chunk, int(holds[0])

@@ -17,7 +17,18 @@ import numpy as np
 
 from spool.errors import ReadFailed
 from spool.format.batch import Batch, Topics, decode
-from spool.format.frame import BURST, DIGEST, POSITION, SEQUENCE, STORED, Tail, tail_at_start
+from spool.format.frame import (
+    BURST,
+    DIGEST,
+    FRAME_AT,
+    FRAME_COUNT,
+    FRAME_FIRST,
+    POSITION,
+    SEQUENCE,
+    STORED,
+    Tail,
+    tail_at_start,
+)
 from spool.format.scan import CHUNK_BYTES, Chunk, Scan, digest_address
 from spool.format.segment_format import HEAD, HEAD_BYTES, HEADER_BYTES, MARK_BYTES, decode_header
 from spool.index.log_end import EPOCH, Footer, read_footer
@@ -96,7 +107,7 @@ class Reader:
         if self._info is None or self._scan is None:
             return 0, 0
         if self._rest is not None:
-            return self._info.number, int(self._rest.frames[0, 0])
+            return self._info.number, int(self._rest.frames[0, FRAME_AT])
         return self._info.number, int(self._scan.tail[POSITION])
 
     def seek(self, sequence: int) -> None:
@@ -128,12 +139,12 @@ class Reader:
                 return None
             self._failed = 0
             self._remember(chunk)
-            first, count = chunk.frames[-1, 1:3].tolist()
+            first, count = chunk.frames[-1, [FRAME_FIRST, FRAME_COUNT]].tolist()
             # Frames with nothing but discards hold no message.
-            if first + count <= self.sequence or not chunk.frames[:, 2].any():
+            if first + count <= self.sequence or not chunk.frames[:, FRAME_COUNT].any():
                 continue
             batch = decode(chunk.data, chunk.offset, chunk.frames, self.topics, digest_address())
-            if len(batch) < int(chunk.frames[:, 2].sum()):
+            if len(batch) < int(chunk.frames[:, FRAME_COUNT].sum()):
                 if not (before := self._cut(chunk, batch)):
                     continue
                 batch = decode(chunk.data, chunk.offset, chunk.frames[:before], self.topics, digest_address())
@@ -209,9 +220,9 @@ class Reader:
 
         With no frame before it, its messages are damaged. The frames behind it are for the next call.
         """
-        held = np.isin(chunk.frames[:, 1], batch.sequence) | (chunk.frames[:, 2] == 0)
+        held = np.isin(chunk.frames[:, FRAME_FIRST], batch.sequence) | (chunk.frames[:, FRAME_COUNT] == 0)
         bad = int(held.argmin())
-        first, count = chunk.frames[bad, 1:3].tolist()
+        first, count = chunk.frames[bad, [FRAME_FIRST, FRAME_COUNT]].tolist()
         before = bad if (batch.sequence[: batch.sequence.searchsorted(first)] >= self.sequence).any() else 0
         self._rest = Chunk(chunk.data, chunk.offset, chunk.frames[bad if before else bad + 1 :])
         if not before:
@@ -374,7 +385,7 @@ class Reader:
         assert self._info is not None
         if self._sealed:
             return
-        offset, sequence = chunk.frames[0, :2].tolist()
+        offset, sequence = chunk.frames[0, [FRAME_AT, FRAME_FIRST]].tolist()
         entries = self.segment_list.entries.setdefault(self._info.number, [])
         if not entries or (offset >= entries[-1][1] + MARK_BYTES and sequence > entries[-1][0]):
             entries.append((sequence, offset))

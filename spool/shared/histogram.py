@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.native.kernel import kernel
-from spool.native.memory import copy, load_i64, publish_i64, store_i64
+from spool.native.memory import Address, copy, load_i64, publish_i64, store_i64
 
 SIZE_BYTES = tuple(1 << power for power in range(6, 25))
 SIZE_BUCKETS = len(SIZE_BYTES) + 1
@@ -67,18 +67,19 @@ class Histogram(NamedTuple):
 
 
 @kernel
-def begin_sizes(sizes: int) -> int:
-    """The address of a slot that a burst's messages may be added to."""
+def begin_sizes(sizes: Address) -> Address:
+    """The address of a slot that a burst's messages may be added to; `sizes`: that of SIZE_WORDS words."""
     right = load_i64(sizes) & 1
-    other = sizes + _SLOTS + (1 - right) * _SLOT_BYTES
+    other = Address(sizes + _SLOTS + (1 - right) * _SLOT_BYTES)
     copy(other, sizes + _SLOTS + right * _SLOT_BYTES, _SLOT_BYTES)
     return other
 
 
 @kernel
-def add_size(slot: int, size: int) -> None:
-    """Count a message of `size` bytes; `prepare_sizes` adds the bytes."""
-    at, bound = slot, _SMALLEST
+def add_size(slot: Address, size: int) -> None:
+    """Count a message of `size` bytes in the bank at an address; `prepare_sizes` adds the bytes."""
+    at: int = slot
+    bound = _SMALLEST
     while size > bound and at < slot + 8 * (SIZE_BUCKETS - 1):
         at += 8
         bound <<= 1
@@ -86,22 +87,22 @@ def add_size(slot: int, size: int) -> None:
 
 
 @kernel
-def add_by_input(slot: int, number: int, stored: int, refused: int) -> None:
-    """Count so many messages of an input: DATAGRAM, STREAM or TCP."""
+def add_by_input(slot: Address, number: int, stored: int, refused: int) -> None:
+    """Count so many messages of an input, DATAGRAM, STREAM or TCP, in the bank at an address."""
     at = slot + 8 * (_BY_INPUT + number)
     store_i64(at, load_i64(at) + stored)
     store_i64(at + _REFUSED_BYTES, load_i64(at + _REFUSED_BYTES) + refused)
 
 
 @kernel
-def prepare_sizes(sizes: int, slot: int, total: int, burst: int) -> None:
+def prepare_sizes(sizes: Address, slot: Address, total: int, burst: int) -> None:
     """All messages of a burst, `total` bytes, are in the slot; its frame comes next."""
     store_i64(slot + 8 * SIZE_BUCKETS, load_i64(slot + 8 * SIZE_BUCKETS) + total)
     publish_i64(sizes + 8, burst)
 
 
 @kernel
-def commit_sizes(sizes: int, burst: int) -> None:
+def commit_sizes(sizes: Address, burst: int) -> None:
     """The frame of the burst that was prepared is in the log."""
     publish_i64(sizes, 2 * burst + 1 - (load_i64(sizes) & 1))
 
@@ -116,7 +117,10 @@ def settle(sizes: npt.NDArray[np.int64], burst: int) -> None:
 
 @kernel
 def add_latencies(latency: npt.NDArray[np.int64], received_ns: npt.NDArray[np.int64], now_ns: int) -> None:
-    """Count messages received at these times, ns since the epoch, that are acknowledged now."""
+    """Count messages received at these times, ns since the epoch, that are acknowledged now.
+
+    `latency` int64[LATENCY_WORDS]; `received_ns` int64[n].
+    """
     total = latency[LATENCY_BUCKETS]
     for received in received_ns:
         age = max(0, now_ns - received)

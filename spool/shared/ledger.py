@@ -24,11 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.format.scan import digest_address
+from spool.format.segment_format import Record
 from spool.format.wire import REASONS
 from spool.layout import copy_of_ledger
 from spool.native.kernel import kernel
-from spool.native.memory import address_of, call, copy, load_i64, publish_i64, store_i64, store_u16
+from spool.native.memory import Address, address_of, call, copy, load_i64, publish_i64, store_i64, store_u16
 from spool.storage.ab_slots import (
+    BURST_AT,
     HEAD_BYTES,
     SLOT_BYTES,
     SLOTS_BYTES,
@@ -39,10 +41,27 @@ from spool.storage.ab_slots import (
 )
 from spool.storage.disk import Mapping, open_to_read, open_to_write, read_at
 
-ROW_BYTES = 256
 ROWS = 255
 TOPIC_ROWS = ROWS - REASONS
 TOPIC_BYTES = 216
+LEDGER_ROW = np.dtype(
+    [
+        ("hash", "<i8"),
+        ("count", "<i8"),
+        ("first_ns", "<i8"),
+        ("last_ns", "<i8"),
+        ("reason", "<u2"),
+        ("topic_bytes", "<u2"),
+        ("zero", "<u4"),
+        ("topic", "u1", TOPIC_BYTES),
+    ]
+)
+ROW_BYTES = LEDGER_ROW.itemsize
+_COUNT_AT, _FIRST_AT, _LAST_AT, _REASON_AT, _TOPIC_BYTES_AT, _TOPIC_AT = (
+    int(LEDGER_ROW.fields[name][1])  # type: ignore[index]
+    for name in ("count", "first_ns", "last_ns", "reason", "topic_bytes", "topic")
+)
+"""Offsets of a row's fields, for compiled loops; its hash is at 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +77,12 @@ class Discards:
 
 @kernel
 def add(
-    slot: int, topic: int, topic_bytes: int, reason: int, now_ns: int, digest: int, count: int = 1
+    slot: Address, topic: Address, topic_bytes: int, reason: int, now_ns: int, digest: int, count: int = 1
 ) -> None:
-    """Count discarded datagrams in the slot at address `slot`; `topic` is the address of a topic's name."""
+    """Count discarded datagrams in the slot at address `slot`; `topic` is the address of a topic's name.
+
+    With `topic_bytes` 0 it is not read.
+    """
     row = slot + HEAD_BYTES + (TOPIC_ROWS + reason) * ROW_BYTES
     hashed = 0
     kept = 0
@@ -68,31 +90,31 @@ def add(
         hashed = call(digest, topic, topic_bytes, reason)
         for step in range(TOPIC_ROWS):
             probe = slot + HEAD_BYTES + (((hashed & 0x7FFFFFFF) + step) % TOPIC_ROWS) * ROW_BYTES
-            if load_i64(probe + 8) == 0 or load_i64(probe) == hashed:
+            if load_i64(probe + _COUNT_AT) == 0 or load_i64(probe) == hashed:
                 row = probe
                 kept = min(topic_bytes, TOPIC_BYTES)
                 break
-    if load_i64(row + 8) == 0:
+    if load_i64(row + _COUNT_AT) == 0:
         store_i64(row, hashed)
-        store_i64(row + 16, now_ns)
-        store_u16(row + 32, reason)
-        store_u16(row + 34, kept)
-        copy(row + 40, topic, kept)
-    store_i64(row + 8, load_i64(row + 8) + count)
-    store_i64(row + 24, now_ns)
+        store_i64(row + _FIRST_AT, now_ns)
+        store_u16(row + _REASON_AT, reason)
+        store_u16(row + _TOPIC_BYTES_AT, kept)
+        copy(row + _TOPIC_AT, topic, kept)
+    store_i64(row + _COUNT_AT, load_i64(row + _COUNT_AT) + count)
+    store_i64(row + _LAST_AT, now_ns)
 
 
 @kernel
-def begin(right: int, other: int) -> None:
-    """Make the slot at address `other` a copy of the right one, to be added to."""
+def begin(right: Address, other: Address) -> None:
+    """Make the slot at address `other` a copy of the one at `right`, to be added to."""
     copy(other, right, SLOT_BYTES)
 
 
 @kernel
-def commit(slot: int, burst: int, digest: int) -> None:
-    """Make a slot the right one, counting up to and including `burst`."""
-    store_i64(slot + 8, burst)
-    publish_i64(slot, call(digest, slot + 8, SLOT_BYTES - 8, 0))
+def commit(slot: Address, burst: int, digest: int) -> None:
+    """Make the slot at an address the right one, counting up to and including `burst`."""
+    store_i64(slot + BURST_AT, burst)
+    publish_i64(slot, call(digest, slot + BURST_AT, SLOT_BYTES - BURST_AT, 0))
 
 
 class Ledger:
@@ -115,17 +137,19 @@ class Ledger:
             # Both slots are torn: count from zero.
             self._mapping.bytes[:] = 0
 
-    def begin(self) -> int:
+    def begin(self) -> Address:
         """The address of a slot to add discards to."""
-        base = self._mapping.address
-        slot = base + (1 - self._right) * SLOT_BYTES
-        begin(base + self._right * SLOT_BYTES, slot)
+        slot = self._slot(1 - self._right)
+        begin(self._slot(self._right), slot)
         return slot
 
     def commit(self, burst: int) -> None:
         """Make what was added count, for bursts up to and including `burst`."""
-        commit(self._mapping.address + (1 - self._right) * SLOT_BYTES, burst, digest_address())
+        commit(self._slot(1 - self._right), burst, digest_address())
         self._right, self.burst = 1 - self._right, burst
+
+    def _slot(self, number: int) -> Address:
+        return Address(self._mapping.address + number * SLOT_BYTES)
 
 
 class LedgerCopy:
@@ -157,7 +181,7 @@ class LedgerCopy:
         except FileNotFoundError:
             return False
         try:
-            bursts = [read_at(fd, 8, slot * SLOT_BYTES + 8) for slot in (0, 1)]
+            bursts = [read_at(fd, 8, slot * SLOT_BYTES + BURST_AT) for slot in (0, 1)]
         finally:
             os.close(fd)
         return max(int.from_bytes(burst, "little") for burst in bursts) > self.burst
@@ -175,7 +199,7 @@ def _newest(path: Path) -> tuple[int, bytes]:
 def compile_kernels() -> None:
     """Compile the loops that count discards, or load them from the cache."""
     slots = np.zeros(SLOTS_BYTES, np.uint8)
-    begin(address_of(slots), address_of(slots) + SLOT_BYTES)
+    begin(address_of(slots), address_of(slots[SLOT_BYTES:]))
     commit(address_of(slots), 0, digest_address())
 
 
@@ -191,11 +215,11 @@ def read_totals(path: Path) -> tuple[int, list[Discards]]:
 
 
 def list_rows(slot: npt.NDArray[np.uint8]) -> list[Discards]:
-    """The discards that a slot counts."""
-    return [_discards(row) for row in slot[HEAD_BYTES:].reshape(ROWS, ROW_BYTES) if row[8:16].any()]
+    """The discards that a slot counts; `slot` uint8[SLOT_BYTES]."""
+    rows = slot[HEAD_BYTES:].view(LEDGER_ROW)
+    return [_discards(row) for row in rows[rows["count"] != 0]]
 
 
-def _discards(row: npt.NDArray[np.uint8]) -> Discards:
-    _, count, first, last = row[:32].view(np.int64).tolist()
-    reason, length = row[32:36].view(np.uint16).tolist()
-    return Discards(row[40 : 40 + length].tobytes(), reason, count, first, last)
+def _discards(row: Record) -> Discards:
+    topic = row["topic"][: row["topic_bytes"]].tobytes()
+    return Discards(topic, int(row["reason"]), int(row["count"]), int(row["first_ns"]), int(row["last_ns"]))

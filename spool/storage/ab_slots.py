@@ -21,6 +21,8 @@ from spool.storage.disk import allocate, is_regular, open_to_write, read_bytes, 
 SLOT_BYTES = 65536
 SLOTS_BYTES = 2 * SLOT_BYTES
 HEAD_BYTES = 256
+BURST_AT = 8
+"""Offset in a slot; its digest is at 0, and is of all from there on."""
 
 
 def make_slots(path: Path) -> None:

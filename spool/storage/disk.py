@@ -285,7 +285,7 @@ def set_mode(path: Path, mode: int, group: int = -1) -> None:
     """Give the file at a path, unless it is a link, this mode, and this group unless it is -1.
 
     With an O_PATH descriptor: closing an ordinary one would drop the locks that LMDB has on its file.
-    Raises OSError.
+    Raises NotAFile for a link, OSError.
     """
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
