@@ -2,10 +2,10 @@
 
     page word QUOTAS        how many topics are over their quota; 0: the appender looks no further
               QUOTA_TOPICS  how many have one
-              FRONTIER      of the deliverer: it has read so far, and knows what is open below
+              READ_POSITION      of the deliverer: it has read so far, and knows what is open below
     from QUOTA_ROWS on, a row of 48 words for each topic:
         0 over: 1 or 0      1 since, ns      2 undelivered, bytes      3 quota, bytes      4 bytes of the name
-        8 of the deliverer: messages open below FRONTIER               16 the name
+        8 of the deliverer: messages open below READ_POSITION               16 the name
 
 A topic is over its quota from the quota on, until it is a tenth below it.
 """
@@ -47,7 +47,7 @@ def publish_open(shared: SharedState, place: int, counts: npt.NDArray[np.int64])
     """The deliverer's side: publish how many messages of each topic are open below the sequence `place`."""
     for number, count in enumerate(counts.tolist()):
         shared.words[row_at(number) + OPEN] = count
-    shared.words[Field.FRONTIER] = place
+    shared.words[Field.READ_POSITION] = place
 
 
 class Quotas:
@@ -91,8 +91,8 @@ class Quotas:
             return
         self._looked_at = time.monotonic()
         words = self._shared.words
-        frontier, low_watermark = int(words[Field.FRONTIER]), int(words[Field.LOW_WATERMARK])
-        above, mean = self._tally.above(low_watermark, max(frontier, low_watermark))
+        read_position, low_watermark = int(words[Field.READ_POSITION]), int(words[Field.LOW_WATERMARK])
+        above, mean = self._tally.above(low_watermark, max(read_position, low_watermark))
         over = 0
         for number, name in enumerate(self._names):
             row = words[row_at(number) :][:QUOTA_ROW]

@@ -69,7 +69,7 @@ class Field(IntEnum):
 
     LOW_WATERMARK = 24
     """delivery: every message below this sequence is resolved."""
-    FRONTIER = 25
+    READ_POSITION = 25
     """delivery: every message below this sequence was read, and is counted where its topic has a quota."""
 
     WORKERS = 32

@@ -476,7 +476,7 @@ def test_a_quota_is_free_again_when_a_job_has_delivered(lease_run: LeaseRun) -> 
         assert words is not None
         return (
             words[row_at(0) + OPEN] == 0
-            and words[Field.FRONTIER] == words[Field.LOW_WATERMARK] >= seen.delivered
+            and words[Field.READ_POSITION] == words[Field.LOW_WATERMARK] >= seen.delivered
         )
 
     lease_run.bruce.await_true(told)

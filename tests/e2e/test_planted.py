@@ -69,7 +69,13 @@ def daemon(directory: Path, kafka: EmbeddedKafka, shared: Path, umask: int = 0o0
 def forged_page(shared: Path) -> bytes:
     """A page that gives everything up, and says that a great number was delivered."""
     shared = SharedState(shared.parent / "forged")
-    for field in (Field.EVICT, Field.LOW_WATERMARK, Field.SYNCED_SEQUENCE, Field.FRONTIER, Field.DELIVERED):
+    for field in (
+        Field.EVICT,
+        Field.LOW_WATERMARK,
+        Field.SYNCED_SEQUENCE,
+        Field.READ_POSITION,
+        Field.DELIVERED,
+    ):
         shared.words[field] = 1 << 40
     return shared.words.tobytes()
 

@@ -51,7 +51,7 @@ class PlantedPage(Attack):
                 path.unlink()
         shared = shared_state_path(arena.bruce.runtime, *arena.identity())
         data = bytearray(b"" if words is None else words.tobytes())
-        for field in (Field.LOW_WATERMARK, Field.FRONTIER) if data else ():
+        for field in (Field.LOW_WATERMARK, Field.READ_POSITION) if data else ():
             data[8 * field : 8 * field + 8] = _LIE.to_bytes(8, "little")
         self._victim = arena.directory / "victim"
         self._victim.write_text("of root\n")
