@@ -23,7 +23,7 @@ from spool.marks.marks import Marks
 from spool.marks.outcomes import read_pending_outcomes
 from spool.native.digest import CHUNK_MESSAGES
 from spool.shared.ledger import read_totals
-from spool.storage.ab_slots import BANKS_BYTES
+from spool.storage.ab_slots import SLOTS_BYTES
 from spool.storage.disk import read_at, read_bytes
 from spool.words import counted
 
@@ -130,13 +130,13 @@ class MetadataCheck:
         path = self._layout.ledger
         if not path.exists():
             return
-        if path.stat().st_size != BANKS_BYTES:
+        if path.stat().st_size != SLOTS_BYTES:
             yield damage(
-                path, 0, Kind.LEDGER, f"the ledger has {path.stat().st_size} bytes, not {BANKS_BYTES}"
+                path, 0, Kind.LEDGER, f"the ledger has {path.stat().st_size} bytes, not {SLOTS_BYTES}"
             )
             return
         for _ in range(_TRIES):
-            if read_totals(path)[0] or not any(read_bytes(path, BANKS_BYTES)):
+            if read_totals(path)[0] or not any(read_bytes(path, SLOTS_BYTES)):
                 return
         yield damage(path, 0, Kind.LEDGER, "the ledger cannot be read: what it counted is gone")
 

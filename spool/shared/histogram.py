@@ -3,13 +3,13 @@
 Sizes are those of datagrams as they were sent, in bytes; a message counts when it is stored. Bounds, each
 included in its bucket: 64, 128, 256, ... 16,777,216, and everything larger.
 
-    sizes := state:i64 prepared:i64 bank[2]
-    bank  := messages:i64[SIZE_BUCKETS] bytes:i64 stored:i64[3] refused:i64[3]
+    sizes := state:i64 prepared:i64 slot[2]
+    slot  := messages:i64[SIZE_BUCKETS] bytes:i64 stored:i64[3] refused:i64[3]
 
 `stored` and `refused` count messages by input: datagrams, UNIX streams, TCP.
 
-`state` is the last burst that is counted, times two, plus the number of the bank that counts it. A burst is
-added to a copy of that bank, `prepared` says which, and `state` follows when its frame is in the log. So a
+`state` is the last burst that is counted, times two, plus the number of the slot that counts it. A burst is
+added to a copy of that slot, `prepared` says which, and `state` follows when its frame is in the log. So a
 burst counts once, whichever process is killed in between: `settle` compares with the log.
 
 Latency is the time from a message's `received_ns` to its acknowledgement: by a broker, or of the transaction
@@ -38,12 +38,12 @@ SIZE_BUCKETS = len(SIZE_BYTES) + 1
 _SMALLEST = SIZE_BYTES[0]
 INPUTS = ("datagram", "stream", "tcp")
 DATAGRAM, STREAM, TCP = range(len(INPUTS))
-_BANKS = 16
+_SLOTS = 16
 _BY_INPUT = SIZE_BUCKETS + 1
-_BANK_WORDS = _BY_INPUT + 2 * len(INPUTS)
+_SLOT_WORDS = _BY_INPUT + 2 * len(INPUTS)
 _REFUSED_BYTES = 8 * len(INPUTS)
-_BANK_BYTES = 8 * _BANK_WORDS
-SIZE_WORDS = 2 + 2 * _BANK_WORDS
+_SLOT_BYTES = 8 * _SLOT_WORDS
+SIZE_WORDS = 2 + 2 * _SLOT_WORDS
 
 LATENCY_SECONDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
@@ -68,10 +68,10 @@ class Histogram(NamedTuple):
 
 @kernel
 def begin_sizes(sizes: int) -> int:
-    """The address of a bank that a burst's messages may be added to."""
+    """The address of a slot that a burst's messages may be added to."""
     right = load_i64(sizes) & 1
-    other = sizes + _BANKS + (1 - right) * _BANK_BYTES
-    copy(other, sizes + _BANKS + right * _BANK_BYTES, _BANK_BYTES)
+    other = sizes + _SLOTS + (1 - right) * _SLOT_BYTES
+    copy(other, sizes + _SLOTS + right * _SLOT_BYTES, _SLOT_BYTES)
     return other
 
 
@@ -95,7 +95,7 @@ def add_by_input(slot: int, number: int, stored: int, refused: int) -> None:
 
 @kernel
 def prepare_sizes(sizes: int, slot: int, total: int, burst: int) -> None:
-    """All messages of a burst, `total` bytes, are in the bank; its frame comes next."""
+    """All messages of a burst, `total` bytes, are in the slot; its frame comes next."""
     store_i64(slot + 8 * SIZE_BUCKETS, load_i64(slot + 8 * SIZE_BUCKETS) + total)
     publish_i64(sizes + 8, burst)
 
@@ -141,7 +141,7 @@ def read_by_input(words: npt.NDArray[np.int64]) -> dict[str, tuple[int, int]]:
 
 
 def _right_bank(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return words[2 + _BANK_WORDS * (int(words[0]) & 1) :][:_BANK_WORDS]
+    return words[2 + _SLOT_WORDS * (int(words[0]) & 1) :][:_SLOT_WORDS]
 
 
 def read_latency(words: npt.NDArray[np.int64]) -> Histogram:

@@ -29,9 +29,9 @@ from spool.layout import copy_of_ledger
 from spool.native.kernel import kernel
 from spool.native.memory import address_of, call, copy, load_i64, publish_i64, store_i64, store_u16
 from spool.storage.ab_slots import (
-    BANKS_BYTES,
     HEAD_BYTES,
     SLOT_BYTES,
+    SLOTS_BYTES,
     SyncedSlots,
     make_slots,
     read_slot,
@@ -104,7 +104,7 @@ class Ledger:
         A newer slot of its copy becomes the right one. Raises SpoolFull, OSError.
         """
         make_slots(path)
-        self._mapping = Mapping(open_to_write(path), length=BANKS_BYTES)
+        self._mapping = Mapping(open_to_write(path), length=SLOTS_BYTES)
         self.burst, self._right = right_slot(self._mapping.bytes.tobytes())
         burst, slot = _newest(path)
         if burst > self.burst:
@@ -174,7 +174,7 @@ def _newest(path: Path) -> tuple[int, bytes]:
 
 def compile_kernels() -> None:
     """Compile the loops that count discards, or load them from the cache."""
-    slots = np.zeros(BANKS_BYTES, np.uint8)
+    slots = np.zeros(SLOTS_BYTES, np.uint8)
     begin(address_of(slots), address_of(slots) + SLOT_BYTES)
     commit(address_of(slots), 0, digest_address())
 

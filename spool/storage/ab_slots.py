@@ -19,14 +19,14 @@ from spool.native.digest import digest
 from spool.storage.disk import allocate, is_regular, open_to_write, read_bytes, write_at
 
 SLOT_BYTES = 65536
-BANKS_BYTES = 2 * SLOT_BYTES
+SLOTS_BYTES = 2 * SLOT_BYTES
 HEAD_BYTES = 256
 
 
 def make_slots(path: Path) -> None:
     """Make a file that counts nothing unless there is one of the right size. Raises SpoolFull, OSError."""
-    if not is_regular(path) or path.stat().st_size != BANKS_BYTES:
-        allocate(path, b"", BANKS_BYTES)
+    if not is_regular(path) or path.stat().st_size != SLOTS_BYTES:
+        allocate(path, b"", SLOTS_BYTES)
 
 
 def right_slot(data: bytes) -> tuple[int, int]:
@@ -48,7 +48,7 @@ def slot_of(data: bytes, number: int) -> bytes:
 def read_slot(path: Path) -> tuple[int, bytes]:
     """(burst, the right slot) of a file; (0, nothing) without one."""
     try:
-        data = read_bytes(path, BANKS_BYTES)
+        data = read_bytes(path, SLOTS_BYTES)
     except FileNotFoundError:
         return 0, b""
     burst, number = right_slot(data)
@@ -61,7 +61,7 @@ class SyncedSlots:
     def __init__(self, path: Path) -> None:
         """Open the file at `path`, and make it when it is not there. Raises SpoolFull, OSError."""
         make_slots(path)
-        data = read_bytes(path, BANKS_BYTES)
+        data = read_bytes(path, SLOTS_BYTES)
         self.burst, self._right = right_slot(data)
         self.slot = slot_of(data, self._right) if self.burst else bytes(SLOT_BYTES)
         """The right one; zeros when both are torn."""

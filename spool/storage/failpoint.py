@@ -26,7 +26,7 @@ POINTS = {
     "roll.mapped": "the appender has the next segment, which is not bound yet",
     "roll.bound": "its header is stored; nothing is announced",
     "roll.announced": "the appender has announced its new segment, without a frame",
-    "discard.added": "a burst's discards stand in the ledger's other bank",
+    "discard.added": "a burst's discards stand in the ledger's other slot",
     "discard.committed": "the ledger counts them; the burst is not done with",
     "sync.written": "frames were read back and found good; nothing is synced",
     "sync.synced": "the segment is synced; it may have no name yet",

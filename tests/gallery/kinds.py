@@ -20,7 +20,7 @@ from spool.format.wire import encode
 from spool.index.identity import read_identity
 from spool.layout import SENT, SPARE, Layout, segment_name
 from spool.native.digest import digest
-from spool.storage.ab_slots import BANKS_BYTES
+from spool.storage.ab_slots import SLOTS_BYTES
 from tests.gallery.good import Good
 from tests.spool import plain
 from tests.spool.fixture import SpoolFixture
@@ -595,7 +595,7 @@ def identity_foreign(copy: Copy) -> frozenset[int]:
 
 def ledger_garbage(copy: Copy) -> frozenset[int]:
     """Garbage for the ledger."""
-    copy.layout.ledger.write_bytes(random.Random(1).randbytes(BANKS_BYTES))
+    copy.layout.ledger.write_bytes(random.Random(1).randbytes(SLOTS_BYTES))
     return NOTHING
 
 

@@ -33,7 +33,7 @@ from spool.marks.marks import Marks
 from spool.marks.outcome_file import write_outcomes
 from spool.native.digest import digest
 from spool.shared.ledger import Ledger
-from spool.storage.ab_slots import BANKS_BYTES
+from spool.storage.ab_slots import SLOTS_BYTES
 from tests.spool import plain
 from tests.spool.fixture import SpoolFixture
 
@@ -272,7 +272,7 @@ def _identity(layout: Layout) -> None:
 
 
 def _ledger(layout: Layout) -> None:
-    layout.ledger.write_bytes(b"x" * BANKS_BYTES)
+    layout.ledger.write_bytes(b"x" * SLOTS_BYTES)
 
 
 def _short_ledger(layout: Layout) -> None:

@@ -40,7 +40,7 @@ from spool.log.retention import Packer
 from spool.shared.ledger import Discards
 from spool.shared.state import Field
 from spool.storage import failpoint
-from spool.storage.ab_slots import BANKS_BYTES, SLOT_BYTES
+from spool.storage.ab_slots import SLOT_BYTES, SLOTS_BYTES
 from tests.router.fake import Clock
 from tests.spool.fixture import SEGMENT_BYTES, SpoolFixture
 from tests.spool.test_crash_points import Countdown
@@ -188,7 +188,7 @@ def test_a_crash_at_any_call(memory: Path) -> None:
 
 
 def test_power_goes_before_the_totals_are_synced(fixture: TotalsFixture) -> None:
-    """Any of the newer bank's sectors is lost, and the segments are there, since they go later: exact."""
+    """Any of the newer slot's sectors is lost, and the segments are there, since they go later: exact."""
     sent = fixture.deliver()
     fixture.die_at("retire.counted", lambda: fixture.spool.keeper._stock.remove(sent[:2]))
     before = fixture.spool.layout.refused.read_bytes()
@@ -197,7 +197,7 @@ def test_power_goes_before_the_totals_are_synced(fixture: TotalsFixture) -> None
     changed = [
         n for n in (0, 1) if before[n * SLOT_BYTES :][:SLOT_BYTES] != after[n * SLOT_BYTES :][:SLOT_BYTES]
     ]
-    assert len(changed) == 1, "the bank that was right is written, too"
+    assert len(changed) == 1, "the slot that was right is written, too"
     for seed in range(20):
         chance, torn = random.Random(seed), bytearray(after)
         for sector in range(0, len(torn), 512):
@@ -477,7 +477,7 @@ def test_a_segment_goes_when_it_is_counted(counting: SpoolFixture) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", bytes(BANKS_BYTES), b"\xff" * BANKS_BYTES], ids=["cut", "zeros", "rot"]
+    "content", [b"", bytes(SLOTS_BYTES), b"\xff" * SLOTS_BYTES], ids=["cut", "zeros", "rot"]
 )
 def test_a_table_that_cannot_be_read_is_begun_anew(counting: SpoolFixture, content: bytes) -> None:
     """It is derived: nothing else depends on it."""

@@ -21,7 +21,7 @@ from spool.format.scan import digest_address
 from spool.format.wire import REASONS
 from spool.layout import copy_of_ledger
 from spool.shared.ledger import TOPIC_ROWS, Ledger, LedgerCopy, add, read_ledger, read_totals
-from spool.storage.ab_slots import BANKS_BYTES
+from spool.storage.ab_slots import SLOTS_BYTES
 from tests.spool.fixture import SpoolFixture
 
 Discard = tuple[bytes, int]
@@ -35,7 +35,7 @@ bursts = st.lists(st.tuples(st.lists(discards, max_size=6), st.booleans()), max_
 
 
 def count(ledger: Ledger, found: list[Discard], now: int = NOW) -> None:
-    """Add discards to the other bank, without a commit."""
+    """Add discards to the other slot, without a commit."""
     slot = ledger.begin()
     for topic, reason in found:
         memory = ctypes.create_string_buffer(topic, len(topic) + 1)
@@ -108,7 +108,7 @@ def test_reasons_without_a_topic_never_share_a_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [0, 8, 300, 65535])
 def test_a_damaged_bank_falls_back_to_the_one_before(tmp_path: Path, at: int) -> None:
-    """Rot in the newer bank costs its own counts alone, never the file."""
+    """Rot in the newer slot costs its own counts alone, never the file."""
     path, ledger = tmp_path / "ledger", Ledger(tmp_path / "ledger")
     count(ledger, [(b"t", 12)] * 3)
     ledger.commit(1)
@@ -117,7 +117,7 @@ def test_a_damaged_bank_falls_back_to_the_one_before(tmp_path: Path, at: int) ->
     ledger.commit(2)
     assert totals(path) == {(b"t", 12): 7}
     data = bytearray(path.read_bytes())
-    data[(1 - newer) * BANKS_BYTES // 2 + at] ^= 1
+    data[(1 - newer) * SLOTS_BYTES // 2 + at] ^= 1
     path.write_bytes(data)
     assert totals(path) == {(b"t", 12): 3}
     again = Ledger(path)
@@ -126,7 +126,7 @@ def test_a_damaged_bank_falls_back_to_the_one_before(tmp_path: Path, at: int) ->
     assert totals(path) == {(b"t", 12): 4}
 
 
-@pytest.mark.parametrize("size", [0, 1, BANKS_BYTES - 1])
+@pytest.mark.parametrize("size", [0, 1, SLOTS_BYTES - 1])
 def test_a_file_that_is_not_whole_is_made_again(tmp_path: Path, size: int) -> None:
     """A ledger that a crash left half-made does not stop intake."""
     path = tmp_path / "ledger"
@@ -136,7 +136,7 @@ def test_a_file_that_is_not_whole_is_made_again(tmp_path: Path, size: int) -> No
     count(ledger, [(b"t", 12)])
     ledger.commit(1)
     assert totals(path) == {(b"t", 12): 1}
-    assert path.stat().st_blocks * 512 >= BANKS_BYTES
+    assert path.stat().st_blocks * 512 >= SLOTS_BYTES
 
 
 def test_no_ledger_counts_nothing(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def lose_sectors(path: Path, synced: bytes, seed: int) -> None:
 def test_power_loss_takes_no_more_than_was_not_copied(
     tmp_path_factory: pytest.TempPathFactory, copies: list[bool], seed: int
 ) -> None:
-    """Any sectors of both banks and of the copy's unfinished write are lost: the synced counts remain."""
+    """Any sectors of both slots and of the copy's unfinished write are lost: the synced counts remain."""
     path = tmp_path_factory.mktemp("ledger") / "ledger"
     ledger, copy = Ledger(path), LedgerCopy(path)
     blank, synced, known = path.read_bytes(), copy_of_ledger(path).read_bytes(), 0
@@ -187,7 +187,7 @@ def test_power_loss_takes_no_more_than_was_not_copied(
 
 
 def test_a_copy_whose_sync_fails_is_written_again(tmp_path: Path) -> None:
-    """The other bank stays as it was synced; the next update writes the whole bank again."""
+    """The other slot stays as it was synced; the next update writes the whole slot again."""
     path, ledger = tmp_path / "ledger", Ledger(tmp_path / "ledger")
     copy, pwrite, written = LedgerCopy(path), os.pwrite, []
     count(ledger, [(b"t", 12)])
@@ -232,7 +232,7 @@ def test_a_copy_is_not_believed_because_it_can_be_read(tmp_path: Path) -> None:
         mock.patch.object(os, "fdatasync", side_effect=lambda _: done.append("sync")),
     ):
         assert LedgerCopy(path).burst == 1
-    assert done == [BANKS_BYTES // 2, "sync"]
+    assert done == [SLOTS_BYTES // 2, "sync"]
 
 
 def test_two_torn_banks_are_nothing_to_count_on_from(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_two_torn_banks_are_nothing_to_count_on_from(tmp_path: Path) -> None:
         ledger.commit(burst)
     data = bytearray(path.read_bytes())
     data[0] ^= 1
-    data[BANKS_BYTES // 2] ^= 1
+    data[SLOTS_BYTES // 2] ^= 1
     path.write_bytes(data)
     again = Ledger(path)
     count(again, [(b"u", 12)])
