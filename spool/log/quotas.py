@@ -64,7 +64,7 @@ class Quotas:
     ) -> None:
         """`quotas`: by topic, a part of `max_bytes`. `look_s`: from one look to the next."""
         self._shared, self._names = shared, sorted(quotas)
-        self._tally = Tally(layout, self._names) if quotas else None
+        self._open_bytes = OpenBytes(layout, self._names) if quotas else None
         self._look_s, self._looked_at = look_s, 0.0
         words = shared.words
         words[[Field.QUOTAS, Field.QUOTA_TOPICS]] = 0
@@ -77,22 +77,22 @@ class Quotas:
 
     def add(self, first: int, chunk: Chunk) -> None:
         """These frames were committed, of the segment that begins with sequence `first`."""
-        if self._tally:
-            self._tally.add(first, chunk)
+        if self._open_bytes:
+            self._open_bytes.add(first, chunk)
 
     @property
     def looks(self) -> bool:
         """Whether any topic has a quota."""
-        return self._tally is not None
+        return self._open_bytes is not None
 
     def look(self) -> None:
         """Find out which topics are over their quota, and tell the appender."""
-        if self._tally is None or time.monotonic() - self._looked_at < self._look_s:
+        if self._open_bytes is None or time.monotonic() - self._looked_at < self._look_s:
             return
         self._looked_at = time.monotonic()
         words = self._shared.words
         read_position, low_watermark = int(words[Field.READ_POSITION]), int(words[Field.LOW_WATERMARK])
-        above, mean = self._tally.above(low_watermark, max(read_position, low_watermark))
+        above, mean = self._open_bytes.above(low_watermark, max(read_position, low_watermark))
         over = 0
         for number, name in enumerate(self._names):
             row = words[row_at(number) :][:QUOTA_ROW]
@@ -130,7 +130,7 @@ class Share:
     bytes: Counts
 
 
-class Tally:
+class OpenBytes:
     """Messages and bytes of the segments of one spool, by topic."""
 
     def __init__(self, layout: Layout, names: Sequence[bytes]) -> None:

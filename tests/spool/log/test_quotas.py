@@ -146,7 +146,7 @@ def test_without_quotas_nothing_is_counted(spool: SpoolFixture) -> None:
     append(spool, b"a", 30)
     spool.step()
     assert spool.shared.words[Field.QUOTA_TOPICS] == 0
-    assert spool.keeper._quotas._tally is None
+    assert spool.keeper._quotas._open_bytes is None
 
 
 def test_rows_have_room_for_every_name_and_fit_the_page(memory: Path) -> None:
