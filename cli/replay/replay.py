@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from cli.config.config import EMBEDDED, Config
-from cli.replay.line import Line
+from cli.replay.connection import ReplayConnection
 from cli.replay.sending import Address, send_all
 from cli.replay.state import Begun, Order, ReplayMarks, State, read_begun
 from cli.terminal.errors import BadArgument
@@ -164,11 +164,13 @@ class Replay:
                 return _result(count, state.begun, started, left=0)
             begun = state.begun or state.begin(_settled(wanted, count), count.sought.total)
             while True:
-                with self._line(state, begun, count, rate) as line:
-                    if not self._carry(line, count.sought, begun, show, deadline):
-                        begun = self._pass_over(line, count.sought, begun, state)
+                with self._connect(state, begun, count, rate) as connection:
+                    if not self._carry(connection, count.sought, begun, show, deadline):
+                        begun = self._pass_over(connection, count.sought, begun, state)
                         continue
-                    result = _result(count, begun, started, left=line.left(count.sought), line=line)
+                    result = _result(
+                        count, begun, started, left=connection.left(count.sought), connection=connection
+                    )
                 reach("replay.sent")
                 return result
 
@@ -179,14 +181,14 @@ class Replay:
         with suppress(SpoolBusy), _own(self.state) as state:
             state.finish()
 
-    def _pass_over(self, line: Line, sought: Sought, begun: Begun, state: State) -> Begun:
+    def _pass_over(self, connection: ReplayConnection, sought: Sought, begun: Begun, state: State) -> Begun:
         """Leave out what was removed to make room, and was not sent. Raises SegmentsGone when nothing was."""
         segments = SegmentList(self._layout).segments
         first = segments[0].first_sequence if segments else begun.wanted.end
-        return state.pass_over(begun, first, line.left_below(sought, first))
+        return state.pass_over(begun, first, connection.left_below(sought, first))
 
-    def _line(self, state: State, begun: Begun, count: Count, rate: float | None) -> Line:
-        return Line(
+    def _connect(self, state: State, begun: Begun, count: Count, rate: float | None) -> ReplayConnection:
+        return ReplayConnection(
             self._config,
             self._layout,
             self._spool,
@@ -196,7 +198,9 @@ class Replay:
             rates=self._rates(count, rate),
         )
 
-    def _carry(self, line: Line, sought: Sought, begun: Begun, show: Show, deadline: float) -> bool:
+    def _carry(
+        self, connection: ReplayConnection, sought: Sought, begun: Begun, show: Show, deadline: float
+    ) -> bool:
         """Until all is done, or the time is over, or Ctrl-C; what is in flight then is waited for.
 
         False when segments were removed that it had not done with.
@@ -204,16 +208,16 @@ class Replay:
         shown, total = 0.0, begun.messages - begun.gone
         whole = True
         try:
-            while not line.done() and time.monotonic() < deadline:
+            while not connection.done() and time.monotonic() < deadline:
                 if time.monotonic() - shown >= SHOW_S:
                     shown = time.monotonic()
-                    show(total - line.left(sought), total, line.trouble)
-                line.turn()
+                    show(total - connection.left(sought), total, connection.trouble)
+                connection.turn()
         except KeyboardInterrupt:
             pass
         except SegmentsGone:
             whole = False
-        line.settle()
+        connection.settle()
         return whole
 
     def _rates(self, count: Count, rate: float | None) -> Mapping[str, Rate]:
@@ -246,13 +250,18 @@ def _settled(wanted: Wanted, count: Count) -> Wanted:
 
 
 def _result(
-    count: Count, begun: Begun | None, started: float, *, left: int, line: Line | None = None
+    count: Count,
+    begun: Begun | None,
+    started: float,
+    *,
+    left: int,
+    connection: ReplayConnection | None = None,
 ) -> Replayed:
-    """`line`: what they went by, if any went."""
+    """`connection`: what they went by, if any went."""
     # Of a replay that was begun, some may be kept no longer.
     total = begun.messages if begun else count.sought.total
     gone = begun.gone if begun else 0
-    refused = {reason_name(reason): n for reason, n in line.refused().items()} if line else {}
+    refused = {reason_name(reason): n for reason, n in connection.refused().items()} if connection else {}
     # Damaged messages could not be counted either.
     lost = sum(n for reason, n in refused.items() if reason != _DAMAGED)
     return Replayed(
@@ -262,10 +271,10 @@ def _result(
         refused=refused,
         left=left,
         seconds=time.monotonic() - started,
-        reachable=line is None or line.reachable,
+        reachable=connection is None or connection.reachable,
         kept_from=count.kept_from,
         begun_ms=begun.since_ms if begun else None,
-        trouble=line.trouble or None if line else None,
+        trouble=connection.trouble or None if connection else None,
         gone=gone,
     )
 

@@ -3,7 +3,7 @@
 Only real brokers can show that transactions leave no duplicates after a SIGKILL
 (tests/real_kafka/test_replay.py): the embedded Kafka lets everyone read aborted records.
 
-These are the tests of `cli.replay.line` and `cli.replay.state`, too.
+These are the tests of `cli.replay.connection` and `cli.replay.state`, too.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class _Turned(Selection):
         return dataclasses.replace(batch, topic=np.full(len(batch), self.target, np.int32))
 
 
-class Line:
+class ReplayConnection:
     """The way of one replay to Kafka. It starts threads: close it, as a context manager does."""
 
     def __init__(
