@@ -61,7 +61,7 @@ LOOK_S = 0.3
 """Between two looks at a daemon's work."""
 ABSENCE_S = 10.0
 """The time to wait for a daemon that is being restarted."""
-HOLD_S = 60.0
+PAUSE_S = 60.0
 """An intake that has room stops within a second or two; that of an earlier release never does."""
 _DRAINING = "(brucectl drain)"
 
@@ -161,20 +161,20 @@ class Watch:
         show: Show,
         deadline: float,
         topics: frozenset[bytes] = frozenset(),
-        hold: IntakePause | None = None,
+        pause: IntakePause | None = None,
         *,
         absence_s: float = ABSENCE_S,
     ) -> None:
         self._layout, self._show, self._deadline = layout, show, deadline
         self._absence_s = absence_s
-        self._topics, self._hold = topics, hold
+        self._topics, self._pause = topics, pause
         self._seen = self._started = time.monotonic()
 
     def run(self, before: Snapshot) -> Drained:
         """Look now and then, until all is done. Raises NobodyListens."""
-        goal, now, left = None if self._hold else self._goal(before), before, before.backlog
+        goal, now, left = None if self._pause else self._goal(before), before, before.backlog
         while True:
-            stopped = self._hold is None or self._hold.in_force()
+            stopped = self._pause is None or self._pause.in_force()
             now = take_snapshot(self._layout.directory)
             self._notice(now.backlog, alive=bool(now.workers))
             if not stopped:
@@ -182,7 +182,7 @@ class Watch:
                 goal = None
                 self._notice_deaf(now)
             elif goal is None:
-                goal = self._goal(now if self._hold else before)
+                goal = self._goal(now if self._pause else before)
             left = now.backlog if goal is None else goal.left(now)
             if (goal and not left) or time.monotonic() >= self._deadline:
                 break
@@ -229,7 +229,7 @@ class Watch:
     def _notice_deaf(self, now: Snapshot) -> None:
         """Stop waiting for an intake that does not stop. Raises NobodyListens."""
         # One without room looks up only when there is some.
-        if now.full or not now.workers or time.monotonic() - self._started < HOLD_S:
+        if now.full or not now.workers or time.monotonic() - self._started < PAUSE_S:
             return
         raise NobodyListens(
             "the daemon does not stop its intake: it may be of an earlier release, and wants to be restarted",
@@ -424,8 +424,8 @@ def _drain(
         _refuse_second(layout)
         with ExitStack() as stack:
             shared = _page_of_daemon(layout, spool)
-            hold = stack.enter_context(IntakePause(layout, shared)) if stop_intake else None
-            return Watch(layout, show, deadline, topics, hold).run(before)
+            pause = stack.enter_context(IntakePause(layout, shared)) if stop_intake else None
+            return Watch(layout, show, deadline, topics, pause).run(before)
     try:
         _refuse_copy(layout, spool)
         return Alone(config, own, show, deadline, topics).run()

@@ -1,4 +1,4 @@
-"""An intake pause, as its owner sees it; tests/cli/replay/test_drain_hold.py shows the worker's side."""
+"""An intake pause, as its owner sees it; tests/cli/replay/test_drain_pause.py shows the worker's side."""
 
 from __future__ import annotations
 
