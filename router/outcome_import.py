@@ -40,7 +40,7 @@ from spool.marks.discard_file import DiscardFile, GivenUp
 from spool.marks.discarded import MOST_COUNTS, SAMPLE_SLOTS
 from spool.marks.marks import Marks
 from spool.marks.outcome_file import SUFFIX, TAKEN, OutcomeFile, read_outcomes, settle
-from spool.marks.outcomes import Judge, list_unadopted
+from spool.marks.outcomes import Judge, list_pending
 from spool.marks.task_files import SUFFIX as COUNTS
 from spool.marks.task_files import CountsFile, read_counts
 from spool.read.reader import Reader
@@ -175,7 +175,7 @@ class OutcomeImport:
         self._segment_list.refresh()
         found = Found({}, {})
         count = 0
-        for path in sorted(set(list_unadopted(self._layout)) - self._refused - self._unfiled):
+        for path in sorted(set(list_pending(self._layout)) - self._refused - self._unfiled):
             if file := self._believe(path, read_outcomes, self._judge.judge):
                 found.outcomes[path] = file
                 count += len(file.sequences)

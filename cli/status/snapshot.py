@@ -30,7 +30,7 @@ from spool.log.intake_totals import UNKNOWN, read_senders
 from spool.log.quotas import ALLOWED, BACKLOG, NAME, NAME_BYTES, OVER, SINCE, row_at
 from spool.log.recovery import boot_id
 from spool.marks.lease import lent_to
-from spool.marks.outcomes import count_unadopted
+from spool.marks.outcomes import count_pending
 from spool.options import Full, WhenFull
 from spool.read.overview import SpoolTotals, take_totals
 from spool.shared.histogram import read_by_input
@@ -93,7 +93,7 @@ def take_snapshot(directory: Path) -> Snapshot:
     layout = Layout(directory)
     spool = read_identity(layout)
     boot = boot_id()
-    unadopted = count_unadopted(layout)
+    unadopted = count_pending(layout)
     # Before all that was received: so they never add up to more.
     senders = list_senders(layout)
     account = account_of(layout)

@@ -38,7 +38,7 @@ class Outcomes:
 
 def read_outcomes(plan: SpoolPlan) -> Outcomes:
     """Read the marks; without readable ones, a message that is not in Kafka counts as lost."""
-    pending_outcomes = _read_unadopted(plan)
+    pending_outcomes = _read_pending(plan)
     try:
         with _open_marks(plan.layout) as marks:
             # Resolved first: a message delivered in between then counts as backlog, but is found in Kafka.
@@ -64,7 +64,7 @@ def read_discarded(layout: Layout) -> tuple[npt.NDArray[np.int64], npt.NDArray[n
 
 def tell_delivered(plan: SpoolPlan) -> SpoolPlan:
     """The plan, its parts with the outcome of each message; unchanged without readable marks."""
-    pending_outcomes = _read_unadopted(plan)
+    pending_outcomes = _read_pending(plan)
     try:
         with _open_marks(plan.layout) as marks:
             chunks = defaultdict(list)
@@ -110,7 +110,7 @@ def _set_below(bits: npt.NDArray[np.uint8], messages: int) -> None:
     bits[messages // 8 : messages // 8 + 1] |= (1 << messages % 8) - 1
 
 
-def _read_unadopted(plan: SpoolPlan) -> Settled:
+def _read_pending(plan: SpoolPlan) -> Settled:
     """The outcomes in the outcome files of a spool: to be read before the marks."""
     return settle(list(read_pending_outcomes(plan.layout, bytes.fromhex(plan.spool)).files.values()))
 

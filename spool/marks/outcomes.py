@@ -123,15 +123,15 @@ class PendingOutcomes(NamedTuple):
     """The others, and why."""
 
 
-def list_unadopted(layout: Layout) -> list[Path]:
+def list_pending(layout: Layout) -> list[Path]:
     """The pending files, by name."""
     return sorted(layout.outcomes.rglob(f"*{SUFFIX}"))
 
 
-def count_unadopted(layout: Layout) -> int:
+def count_pending(layout: Layout) -> int:
     """How many outcomes the files have, by their first bytes; a message in two files counts twice."""
     count = 0
-    for path in list_unadopted(layout):
+    for path in list_pending(layout):
         with suppress(OSError):
             count += count_outcomes(path)
     return count
@@ -141,7 +141,7 @@ def read_pending_outcomes(layout: Layout, spool: bytes) -> PendingOutcomes:
     """Read all files; `spool` is the uuid. A file that is gone, or not readable by us, is in neither list."""
     files: dict[Path, OutcomeFile] = {}
     refused: dict[Path, BadSpool] = {}
-    for path in list_unadopted(layout):
+    for path in list_pending(layout):
         try:
             files[path] = read_outcomes(path)
         except BadSpool as error:
