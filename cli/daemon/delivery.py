@@ -46,6 +46,7 @@ REST_S = 1.0
 """Longest sleep while nothing waits."""
 
 ReadCommittedEnd = Callable[[], tuple[int, int]]
+"""Gives (segment number, offset) of the end of what is committed."""
 
 
 class Waits(NamedTuple):

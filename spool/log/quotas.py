@@ -2,10 +2,10 @@
 
     page word QUOTAS        how many topics are over their quota; 0: the appender looks no further
               QUOTA_TOPICS  how many have one
-              READ_POSITION      of the deliverer: it has read so far, and knows what is open below
+              READ_POSITION of the deliverer: it has read so far, and knows what is open below
     from QUOTA_ROWS on, a row of 48 words for each topic:
         0 over: 1 or 0      1 since, ns      2 undelivered, bytes      3 quota, bytes      4 bytes of the name
-        8 of the deliverer: messages open below READ_POSITION               16 the name
+        8 of the deliverer: messages open below READ_POSITION          16 the name
 
 A topic is over its quota from the quota on, until it is a tenth below it.
 """
