@@ -47,7 +47,7 @@ class Unconfirmed(ClientError, TimeoutError):
 _FULL = (QueueFull, "the queue of {} is full: is bruce busy, or held?")
 _SHUT = (NotPermitted, "this user may not write to {}: [ingest] socket_mode and socket_group of bruce decide")
 _NO_MEMORY = (QueueFull, "the kernel has no memory to send to {}")
-_NOBODY = (NobodyListens, "nobody listens at {}: is bruce up?")
+_NOBODY = (NobodyListens, "no program listens at {}: is bruce up?")
 _MEANING: dict[int | None, tuple[type[ClientError], str]] = {
     errno.EAGAIN: _FULL,
     errno.EACCES: _SHUT,

@@ -110,7 +110,7 @@ class DatagramSender:
             else:
                 if not deadline.pause():
                     raise Unconfirmed(
-                        f"{self._path} has messages that nobody has read in time: is bruce busy, or held?"
+                        f"{self._path} has messages that were not read in time: is bruce busy, or held?"
                     )
 
     def close(self) -> None:
@@ -274,7 +274,7 @@ def _is_taken(connection: socket.socket, address: Address, deadline: Deadline) -
     connection.settimeout(deadline.left_s())
     try:
         if connection.recv(1):
-            raise NobodyListens(f"what listens at {shown(address)} answers: that is not bruce")
+            raise NobodyListens(f"the program at {shown(address)} answers, and bruce does not")
     except (BlockingIOError, TimeoutError):
         raise Unconfirmed(
             f"{shown(address)} has the message and has not stored it in time: is bruce busy, or held?"

@@ -111,7 +111,7 @@ _REFUSED = tuple(
         (r"^ssl\.key\S* failed: .*PEM lib", "{0} has no key, or ssl.key.password does not open it"),
         (
             r"^(ssl\.\S+\.location|ssl\.\S+) failed: ",
-            "what {0} names cannot be read, or is not what it should be",
+            "the file that {0} names cannot be read, or is not what it should be",
         ),
     )
 )

@@ -39,8 +39,8 @@ _SINGLE_FILE = {"max.in.flight.requests.per.connection": "1"}
 """Without idempotence a retried request overtakes nothing only when it is alone."""
 
 _REFUSED = {
-    "message.timeout.ms": "messages wait in the spool for as long as it takes",
-    "delivery.timeout.ms": "messages wait in the spool for as long as it takes",
+    "message.timeout.ms": "messages wait in the spool without a time limit",
+    "delivery.timeout.ms": "messages wait in the spool without a time limit",
     "transactional.id": "the delivery mode decides about transactions",
     "delivery.report.only.error": "a message without a report would never leave the spool",
     "enable.gapless.guarantee": "one record that Kafka refuses would stop all others",

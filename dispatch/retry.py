@@ -39,7 +39,7 @@ class Decision(NamedTuple):
 _CONNECTION = Decision(Action.RETRY, "the connection broke, or the broker did not answer in time")
 _BUSY = Decision(Action.RETRY, "the broker, or librdkafka, is busy with something that ends by itself")
 _REPLICAS = Decision(Action.RETRY, "too few replicas are in sync; they may catch up or come back")
-_GARBLED = Decision(Action.RETRY, "what arrived was garbled; the next copy may not be")
+_GARBLED = Decision(Action.RETRY, "the batch arrived garbled; the next copy may not")
 _COMPANY = Decision(Action.RETRY, "a bad record in the same batch took this one along, itself sound")
 _HERE = Decision(Action.RETRY, "this host lacks something for a moment: memory, a file, a name's address")
 _UNCLEAR = Decision(Action.RETRY, "the broker says that something went wrong, and not what")

@@ -217,7 +217,7 @@ class CatchUps:
         self.current = None
 
     def turn_is_over(self, catch_up: CatchUp) -> bool:
-        """It has had its turn, and others wait that it does not come by soon."""
+        """It has had its turn, and others wait that it does not reach soon."""
         if catch_up.batches < self._turn_batches:
             return False
         sendable = self.sendable()
@@ -294,7 +294,7 @@ class CatchUps:
         return ready
 
     def sweep(self, flats: npt.NDArray[np.int64]) -> None:
-        """Hold these no longer: a pass comes by what they were held for, and finds another place or none."""
+        """Hold these no longer: a pass reaches what they were held for, and finds another place or none."""
         held = self._pool.partitions.held_from
         chosen = flats[held[flats] != NOT_HELD].astype(np.int32)
         if len(chosen):

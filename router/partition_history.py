@@ -2,7 +2,7 @@
 
 A key's partition depends on how many there are. A message that was read before the topic grew may have
 gone out already, or wait for its partition; counted again on the way, it would be overtaken by its successors
-in another partition. So every message keeps the count that held when the live reader came by it. A restart
+in another partition. So every message keeps the count that held when the live reader read it. A restart
 must count like that as well: so the counts are among the marks, before anything is sent by a new one. Of a
 topic that grew meanwhile the new count holds for what is committed after the restart: what was committed
 before may be in Kafka already, by the old one.

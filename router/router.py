@@ -1,7 +1,7 @@
 """The loop from the log to the brokers and back.
 
 Two readers go over the log. The *live* one hands over everything once, in order. A message that cannot go
-then is not queued: its partition is held from there on, and the *catch-up* reader comes by again when the
+then is not queued: its partition is held from there on, and the *catch-up* reader reads on there when the
 broker has room, sends what is still open, and lets the partition rejoin the live path where the two meet.
 Bits in `router.outcomes.acks` say what is open, so that nothing is sent twice and nothing is passed over
 (`router.scheduler`).

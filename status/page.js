@@ -1,5 +1,5 @@
 
-// What is shown comes from senders and brokers too: it is only ever set as text.
+// Texts on the page come from senders and brokers too: they are only ever set as text.
 const SPANS = [[300, 5], [900, 3], [1800, 3], [3600, 4]], HOUR_S = 3600;
 const REASONS = {/* reasons */};
 const GAP_S = 12.5, MOST_TOPICS = 25, ASK_DISCARDS_MS = 5000, QUIET_MS = 5000;
@@ -52,14 +52,14 @@ function table(name, texts, heads, rows, nothing) {
 
 // -- what each part shows ------------------------------------------------------------------------------
 
-// What has not changed is not written again: a screen reader would read it out each second.
+// Unchanged text is not written again: a screen reader would read it out each second.
 function judge(kind, words) {
   const pill = id("verdict");
   pill.className = "pill " + kind;
   if (pill.textContent !== words) pill.textContent = words;
 }
 
-// Who has the pages of many hosts open sees which of them is unwell.
+// A user with the pages of many hosts open sees which of them is unwell.
 function entitle(bad, words) { document.title = (bad ? "! " : "") + id("host").textContent + " bruce: " + words; }
 
 function showVerdict() {
@@ -85,7 +85,7 @@ function showFlow() {
       make("b", "", rate(one.messages_per_second)))),
     make("div", "dim", short(status.received) + " received in all"),
     make("div", "dim", short(Object.values(status.discarded).reduce((a, b) => a + b, 0)) + " discarded"));
-  // What comes with acknowledgement goes on as datagrams, and is among them.
+  // Messages with acknowledgement go on as datagrams, and are among them.
   const into = flow.inputs.filter(one => one.input !== "ack").reduce((sum, one) =>
     one.messages_per_second === null ? sum : (sum ?? 0) + one.messages_per_second, null);
   for (const [name, n] of [["in", into], ["out", flow.out_per_second]]) {

@@ -136,7 +136,7 @@ def test_the_source_distribution_builds_the_same(tmp_path: Path) -> None:
     of_tree, of_sdist = (contents(Path(wheel)) for (wheel,) in wheels)
     assert of_sdist == of_tree
     assert any(name.endswith("/share/man/man8/bruce.8") for name in of_sdist)
-    assert (unpacked / "install/systemd/bruce.service").exists(), "units are for who packages bruce anew"
+    assert (unpacked / "install/systemd/bruce.service").exists(), "units are for packages of others"
 
 
 def contents(wheel: Path) -> dict[str, bytes]:

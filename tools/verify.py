@@ -63,7 +63,7 @@ def read_topics(
                 reader.kill()
                 reader.wait()
         if any(reader.returncode for reader in readers):
-            raise Unreadable("a reader failed; what it said stands above")
+            raise Unreadable("a reader failed; its output is above")
         dropped = sum(json.loads(line)["dropped"] for line in said)
         return np.concatenate([np.zeros(0, RECORD), *(np.load(output) for output in outputs)]), dropped
 

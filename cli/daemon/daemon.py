@@ -308,7 +308,7 @@ class Daemon:
         try:
             return take_totals(self._spool.layout, self._read_staging)
         except (SpoolError, OSError) as error:
-            log.warning("what is left in the spool cannot be counted: %s", error)
+            log.warning("cannot count the messages that are left in the spool: %s", error)
             return None
 
     def _read_staging(self) -> list[tuple[int, int]]:

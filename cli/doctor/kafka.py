@@ -97,7 +97,7 @@ def look(
     """
     yield check_library()
     if config.dispatch.kafka.get("bootstrap.servers") == EMBEDDED:
-        yield Finding(_NAME, Level.OK, "Kafka is the embedded one, which lives as long as the daemon")
+        yield Finding(_NAME, Level.OK, "Kafka is the embedded one, which ends with the daemon")
         return
     try:
         cluster = ask(config, seconds)

@@ -103,7 +103,7 @@ class ReplayConnection:
         raise SegmentsGone(
             f"messages {open_from} to {self._live.kept_from - 1} of this replay were removed from "
             f"{self._live.segment_list.layout.segments} to make room while it was interrupted; remove "
-            f"{state.directory} to begin anew with what is left"
+            f"{state.directory} to begin again with what is left"
         )
 
     def __enter__(self) -> Self:

@@ -50,7 +50,7 @@ class Load:
         self.batch, self.flat, self.start = batch, flat, start
         self.last = int(batch.sequence[-1])
         self.state = np.where(flat == NOWHERE, TAKEN, OPEN).astype(np.uint8)
-        """By row: open, taken, or done. No reader comes by those without a partition."""
+        """By row: open, taken, or done. No reader reaches those without a partition."""
         self.left = len(batch)
         """Rows that are not settled."""
         self.topics = frozenset(batch.topics.names.of(np.unique(batch.topic)))

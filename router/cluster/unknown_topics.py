@@ -63,7 +63,7 @@ class UnknownTopics:
         self._denied: dict[int, tuple[float, int]] = {}
         """Topic -> when Kafka first said that there is no such topic; the same in ms since the epoch."""
         self.gone: set[int] = set()
-        """Topics that were given up: their messages are discarded when they are come by."""
+        """Topics that were given up: their messages are discarded when a reader reaches them."""
 
     def wait(self, topic: int, sequence: int) -> bool:
         """A message waits; True when it is the first of its topic."""

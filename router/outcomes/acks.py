@@ -285,7 +285,7 @@ class Acks:
     def discard(self, sequences: Sequences, reason: int, topic: bytes | Mapping[bytes, int]) -> int:
         """These are done with, undelivered, for a reason; how many were not done with before.
 
-        Both readers come by the same damage: a message counts once. Of several topics none may be done with.
+        Both readers meet the same damage: a message counts once. Of several topics none may be done with.
         """
         fresh = sequences[self.unresolved(sequences)]
         if self._trace:

@@ -163,15 +163,15 @@ class OpenCounts:
         self._report = report
 
     def note_read(self, batch: Batch, rows: npt.NDArray[np.bool_]) -> None:
-        """The live reader came by these messages; those in `rows` are open."""
+        """The live reader has read these messages; those in `rows` are open."""
         self._open += self._counts(batch.topic[rows])
 
     def note_resolved(self, topics: npt.NDArray[np.int32]) -> None:
-        """Messages that it had come by are resolved, with these numbers of topics."""
+        """Messages that it had read are resolved, with these numbers of topics."""
         self._open = np.maximum(0, self._open - self._counts(topics))
 
     def note_discarded(self, topic: bytes, count: int) -> None:
-        """Messages that it had come by were discarded."""
+        """Messages that it had read were discarded."""
         if topic in self._names:
             row = self._names.index(topic)
             self._open[row] = max(0, self._open[row] - count)

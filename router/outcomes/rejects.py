@@ -3,7 +3,7 @@
 They are read again from the log, since messages in flight are not kept. Until the topic or the file has a
 message durably it is not resolved: a process that dies in between begins with it again. Meanwhile no other
 message waits for them: they count as taken, so that both readers pass them over; the lowest of them keeps its
-place in the offsets. Beyond MOST they are not kept in mind but come by again, from the first such on.
+place in the offsets. Beyond MOST they are not kept in mind but read again, from the first such on.
 
 A dead letter is the datagram as it was received, under the key of its message, with headers: reason, topic,
 first and last attempt. Kafka can refuse that too, and for one of them all in its batch: so what comes back
@@ -302,7 +302,7 @@ class Rejects:
         self.moved += len(rows)
 
     def _leave(self, sequences: npt.NDArray[np.int64]) -> None:
-        """These are to come by again."""
+        """These are to be read again."""
         if len(sequences):
             self.acks.give_back(sequences)
             lowest = int(sequences.min())

@@ -116,7 +116,7 @@ class Trace:
         ):
             return
         self._batch = batch, rows
-        # The second reader comes by again at what was acknowledged long ago.
+        # The second reader reads again what was acknowledged long ago.
         for row in np.flatnonzero(rows & wanted).tolist():
             if int(batch.sequence[row]) not in self._followed and not self.full:
                 self._followed[int(batch.sequence[row])] = -1

@@ -105,9 +105,7 @@ def _frames_in(data: bytes, entrance: Entrance, last_burst: int) -> tuple[list[H
     while burst < last_burst and at + HEAD_BYTES <= len(data):
         head = Head(at, *_HEAD.unpack_from(data, at))
         if head.head_bytes != HEAD_BYTES or head.previous != previous or head.burst <= burst:
-            raise Astray(
-                f"at byte {entrance.offset + at} lies another frame than the one behind burst {burst}"
-            )
+            raise Astray(f"the frame at byte {entrance.offset + at} is not the one behind burst {burst}")
         behind = at + HEAD_BYTES + (head.body_bytes + 7 & ~7)
         if behind > len(data):
             break

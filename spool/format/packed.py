@@ -216,7 +216,7 @@ def pack(source: int, target: int, block_bytes: int = BLOCK_BYTES) -> None:
             break
         read += size
     if read != end:
-        raise BadSpool(f"what was packed does not read back at byte {read}")
+        raise BadSpool(f"the packed segment does not read back at byte {read}")
 
 
 LEVEL = 3

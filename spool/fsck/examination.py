@@ -325,7 +325,7 @@ class Examination:
             at, fields = other[0], other[1][0]
             if at == fields["end"]:
                 return f"the footer is another segment's, behind which {fields['next_sequence']} follows"
-            return f"the footer stands at byte {at}, and says that the frames end at byte {fields['end']}"
+            return f"the footer is at byte {at}, and says that the frames end at byte {fields['end']}"
         size = os.fstat(fd).st_size
         ends = read_at(fd, len(FOOTER_END), max(0, size - len(FOOTER_END))) == FOOTER_END
         had = ends or read_at(fd, len(FOOTER_MAGIC), self.end) == FOOTER_MAGIC

@@ -27,7 +27,7 @@ from spool.storage.ab_slots import SLOTS_BYTES
 from spool.storage.disk import read_at, read_bytes
 from spool.words import counted
 
-_AGAIN = "what only they call delivered will be sent again"
+_AGAIN = "messages that only they call delivered will be sent again"
 _NOT_YET = "the marks get it from the daemon, `brucectl drain` or the next job"
 _TRIES = 3
 """How often to read a file that a daemon may be writing at this moment."""
@@ -75,7 +75,7 @@ class MetadataCheck:
             if found is not None:
                 self._committed, self._entries = found
                 return
-        yield damage(path, 0, Kind.INDEX, "the index cannot be read; the next start builds it anew")
+        yield damage(path, 0, Kind.INDEX, "the index cannot be read; the next start rebuilds it")
 
     def _read_outcomes(self) -> Iterator[Finding]:
         try:
@@ -85,7 +85,7 @@ class MetadataCheck:
         for path, error in found.refused.items():
             yield damage(path, 0, Kind.OUTCOMES, f"it {str(error).removeprefix(f'{path} ')}")
         for path, file in found.files.items():
-            sentence = f"what became of {len(file.sequences)} messages, told by a job; {_NOT_YET}"
+            sentence = f"a job has written down what became of {len(file.sequences)} messages; {_NOT_YET}"
             yield Finding(path, 0, Severity.NOTE, Kind.OUTCOMES, sentence)
 
     def _read_marks(self) -> Iterator[Finding]:
@@ -198,7 +198,7 @@ class MetadataCheck:
 
     def _mismatch(self, sentence: str) -> Finding:
         path = self._layout.index / "data.mdb"
-        return damage(path, 0, Kind.INDEX, f"{sentence}; the next start builds the index anew")
+        return damage(path, 0, Kind.INDEX, f"{sentence}; the next start rebuilds the index")
 
 
 def _is_there(path: Path, offset: int, fields: dict[str, int]) -> bool:

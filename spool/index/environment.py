@@ -78,7 +78,7 @@ def open_surely(directory: Path) -> Opened:
         opened = _open_whole(directory)
     except UNREADABLE as error:
         log.error(
-            "%s cannot be read, and is begun anew: what was delivered is sent again: %s", directory, error
+            "%s cannot be read, and begins empty: what was delivered is sent again: %s", directory, error
         )
         os.replace(directory / "data.mdb", directory / "data.mdb.damaged")
         lock.unlink(missing_ok=True)

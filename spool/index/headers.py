@@ -96,7 +96,7 @@ def mend_headers(layout: Layout) -> None:
             write_at(file.fileno(), data, at)
             reach("recover.header")
             os.fsync(file.fileno())
-        log.error("%s had a damaged header; it was written anew", path)
+        log.error("%s had a damaged header; it was rewritten", path)
 
 
 def header_for(layout: Layout, pair: tuple[int, str]) -> bytes | None:

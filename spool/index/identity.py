@@ -100,12 +100,12 @@ def own_identity(layout: Layout, boot: bytes, *, uncertain: bool = False) -> Ide
     used, text = live_segment(layout) is not None, _text(layout)
     spool = agreed_identity(layout) or uuid.uuid4().bytes
     if used and not text.startswith(str(uuid.UUID(bytes=spool))):
-        log.error("%s did not name the spool as its segments do; it was written anew", layout.identity)
+        log.error("%s did not name the spool as its segments do; it was rewritten", layout.identity)
     if not used and uncertain:
         spool = uuid.uuid4().bytes
     if not used and text.endswith(_IN_USE):
         spool = uuid.uuid4().bytes
-        log.error("the segments of %s are gone; it begins anew, with a new uuid", layout.directory)
+        log.error("the segments of %s are gone; it begins empty, with a new uuid", layout.directory)
     if not used:
         # Their totals are of segments of another log.
         layout.refused.unlink(missing_ok=True)

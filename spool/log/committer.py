@@ -219,13 +219,13 @@ class Committer:
         except OSError as error:
             self._shared.words[Field.SYNC_ERROR] = error.errno or -1
             self._renew_at = time.monotonic() + RENEW_S
-            log.error("%s could not be written anew: %s; it is tried again", self._path, error.strerror)
+            log.error("%s could not be rewritten: %s; it is tried again", self._path, error.strerror)
             return False
         os.close(self._scan.fd)
         self._scan = Scan(fd, self.tail)
         self._shared.words[Field.SUSPECT] = 0
         self._shared.words[Field.RENEWED] += 1
-        log.warning("%s is written anew, and synced", self._path)
+        log.warning("%s is rewritten, and synced", self._path)
         return True
 
     def _walk(self, complete: int | None) -> list[Entry]:

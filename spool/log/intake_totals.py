@@ -226,7 +226,7 @@ class SenderTable:
             self._saved, self._fails = self._count.burst, False
         except (OSError, SpoolFull) as error:
             if not self._fails:
-                log.warning("who sent how much cannot be written down: %s", error)
+                log.warning("cannot save the totals by uid: %s", error)
             self._fails = True
 
     def close(self) -> None:
@@ -479,7 +479,7 @@ def read_refused(layout: Layout) -> Refused:
                 except FileNotFoundError:
                     continue
                 except ReadFailed as error:
-                    log.warning("what was refused there is known by reason alone: %s", error)
+                    log.warning("discards of a segment are known by reason alone: %s", error)
                 break
         # A segment that was removed meanwhile is counted in the book, which was read before: read it again.
         if read_slot(layout.refused)[0] == book[0]:
@@ -501,7 +501,7 @@ def carry_over(layout: Layout, leaving: Sequence[int]) -> list[int]:
         try:
             read += found.read(layout.segment(first, suffix))
         except (BadSpool, OSError) as error:
-            log.warning("what a segment that goes has refused is known by reason alone: %s", error)
+            log.warning("the discards of a segment that is removed are known by reason alone: %s", error)
         if first in leaving:
             gone.append(first)
     if read:
@@ -518,7 +518,7 @@ def _write(layout: Layout, found: Refusals) -> None:
     except (SpoolFull, OSError) as error:
         if isinstance(error, OSError) and error.errno not in FULL:
             raise
-        log.warning("what segments that go have refused is known by reason alone: %s", error)
+        log.warning("the discards of segments that are removed are known by reason alone: %s", error)
     reach("retire.counted")
 
 

@@ -79,8 +79,8 @@ def runtime_directory() -> Path:
         if found := _within(base):
             return found
     raise NotOurs(
-        f"there is no place in memory for files that nobody else can change: {MEMORY} should belong to root "
-        "and have mode 1777"
+        f"there is no place in memory for files that no other user can change: {MEMORY} should belong to "
+        "root and have mode 1777"
     )
 
 
@@ -231,7 +231,7 @@ def _move(left: list[Path], base: Path) -> Path:
     for path in left:
         path.chmod(path.lstat().st_mode & 0o640)
         path.rename(place / path.name)
-    log.info("what an earlier release has left in %s was moved to %s", base, place)
+    log.info("moved the files of an earlier release from %s to %s", base, place)
     return place
 
 

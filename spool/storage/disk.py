@@ -415,7 +415,7 @@ def weaknesses(directory: Path, *, probe: bool = True) -> Iterator[Weakness]:
     """
     if kind := _FILESYSTEMS.get(_type(directory)):
         name, (sentence, remedy) = kind
-        yield Weakness(f"{directory} lies on {name}: {sentence}", remedy)
+        yield Weakness(f"{directory} is on {name}: {sentence}", remedy)
     if probe and not can_reserve(directory):
         yield Weakness(
             f"the filesystem of {directory} cannot reserve space: a full disk can end the intake",

@@ -90,10 +90,10 @@ def test_without_a_daemon(tmp_path: Path, logger: logging.Logger, monkeypatch: p
         logger.info("more")
     assert time.monotonic() - start < 100
     assert handler.dropped == 101
-    assert said.getvalue().count("nobody listens at") == 101
+    assert said.getvalue().count("no program listens at") == 101
     monkeypatch.setattr(logging, "raiseExceptions", False)
     logger.info("in silence")
-    assert (handler.dropped, said.getvalue().count("nobody listens at")) == (102, 101)
+    assert (handler.dropped, said.getvalue().count("no program listens at")) == (102, 101)
 
 
 @pytest.mark.crash
@@ -139,7 +139,7 @@ def test_by_stream_alone(tmp_path: Path, logger: logging.Logger, capsys: pytest.
     handler = BruceHandler("t", None, stream=path, timeout_s=60)
     logger.addHandler(handler)
     handler._timeout_s = 0
-    logger.info("nobody is there")
+    logger.info("no program is there")
     handler._timeout_s = 60
 
     def serve() -> None:

@@ -150,8 +150,8 @@ def test_other_rules_by_a_reload(bruce: RunningBruce) -> None:
     assert seen.discarded == {"not_permitted": 2}
     assert next(w.restarts for w in seen.workers if w.role == "ingest") == 0
     # A rule that cannot be is refused whole, and the old ones stay.
-    bruce.configure({"access": {"pay": ["user:nobody-of-this-name"]}})
+    bruce.configure({"access": {"pay": ["user:missing-user"]}})
     bruce.tell(signal.SIGHUP)
-    bruce.await_true(lambda: bruce.logged("there is no user 'nobody-of-this-name'") == 1)
+    bruce.await_true(lambda: bruce.logged("there is no user 'missing-user'") == 1)
     send_as(bruce.socket, THIEF, THIEF, [PAY])
     bruce.await_status(lambda seen: seen.received == 204 and seen.discarded == {"not_permitted": 2})

@@ -220,7 +220,7 @@ def provoke(crash_run: CrashRun, point: str) -> None:
             return
         if crash_run.bruce.lives or crash_run.bruce.try_start():
             live_on(crash_run, point, turn)
-    pytest.fail(f"nobody comes to {crash_run.points.read_text().split()}")
+    pytest.fail(f"no process comes to {crash_run.points.read_text().split()}")
 
 
 def live_on(crash_run: CrashRun, point: str, turn: int) -> None:

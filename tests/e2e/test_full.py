@@ -34,7 +34,7 @@ def send_until_it_waits(bruce: RunningBruce) -> int:
         except TimeoutError:
             if bruce.status().full:
                 return sent
-    pytest.fail("nobody has to wait")
+    pytest.fail("no sender has to wait")
 
 
 def settled(seen: Snapshot, sent: int) -> bool:

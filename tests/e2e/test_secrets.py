@@ -131,7 +131,7 @@ def test_nothing_that_is_shown_has_a_secret(kafka: EmbeddedKafka, tmp_path: Path
         bruce.await_true(
             lambda: {w.role: w.pid for w in bruce.status().workers}["delivery"] not in (0, before["delivery"])
         )
-        bruce.configure({"kafka": {"sasl.password": f"{MARK}-anew", "linger.ms": f"{MARK}-as-a-number"}})
+        bruce.configure({"kafka": {"sasl.password": f"{MARK}-new", "linger.ms": f"{MARK}-as-a-number"}})
         bruce.tell(signal.SIGHUP)
         bruce.await_true(lambda: bruce.logged("linger.ms") > 0)
         shown = {"config check, of a bad value": output(bruce, ["config", "check"])}

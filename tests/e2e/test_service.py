@@ -64,7 +64,7 @@ def test_ready_reloading_and_stopping(tmp_path: Path, kafka: EmbeddedKafka) -> N
     with Service(tmp_path, kafka.bootstrap_servers) as service:
         service.await_told("READY=1")
         service.await_told("STATUS=messages are taken in")
-        assert "WATCHDOG=1" not in service.told, "nobody asked for it"
+        assert "WATCHDOG=1" not in service.told, "systemd did not ask for it"
         delivery = next(w.pid for w in service.status().workers if w.role == "delivery")
         service.forget()
         service.configure({"dispatch": {"window_messages": 1000}})

@@ -38,7 +38,7 @@ def closed_port() -> int:
     ("servers", "words"),
     [
         ("127.0.0.1:{port}", "no broker can be reached (127.0.0.1:{port}: Connect to "),
-        ("nobody.invalid:9092", "a broker's name does not resolve (nobody.invalid:9092: "),
+        ("missing.invalid:9092", "a broker's name does not resolve (missing.invalid:9092: "),
     ],
 )
 def test_no_broker(tmp_path: Path, servers: str, words: str) -> None:

@@ -22,7 +22,7 @@ COUNT = 50
 BECOME = f"""
 import contextlib, importlib, io, os, pkgutil, sys
 sys.path.insert(0, os.getcwd())
-# What is imported and compiled now need not be read by a user who may not read where it lies.
+# Modules that are imported and compiled now need not be read by a user who may not read their folder.
 for name in ("spool", "ingest", "router", "dispatch", "status", "cli"):
     for module in pkgutil.walk_packages(importlib.import_module(name).__path__, name + "."):
         importlib.import_module(module.name) if ".spark" not in module.name else None

@@ -40,10 +40,10 @@ log = logging.getLogger("bruce")
 
 WRITE_POINTS = {
     "write.armed": "the next burst is armed; nothing is received",
-    "write.received": "a burst lies in staging",
+    "write.received": "a burst is in staging",
     "write.body": "its datagrams are in the segment, without a head",
     "write.head": "its head is there, without a digest",
-    "write.stored": "the digest is there; nobody was told",
+    "write.stored": "the digest is there; no process was told",
     "write.announced": "the page says so; the keeper was not woken",
 }
 

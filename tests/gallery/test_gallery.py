@@ -66,7 +66,7 @@ def judge(good: Good, spoil: Spoil, hit: frozenset[int], found: Started) -> None
     assert found.new not in good.sent, "a number means two messages"
     account, before = found.account, good.account
     assert account.received == before.received + 1 - UNCOUNTED.get(spoil, 0)
-    assert account.delivered <= before.delivered, "what was not delivered is called so"
+    assert account.delivered <= before.delivered, "messages count as delivered that were not"
     assert account.received == account.delivered + account.backlog + sum(account.by_reason().values())
     if account.low_watermark > FIRST_UNDELIVERED:
         # Only if all before it is gone.

@@ -120,10 +120,10 @@ def test_a_group_has_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not rules.permits(b"t", 77, 99)
 
 
-@pytest.mark.parametrize("name", ["user:nobody-of-this-name", "group:nobody-of-this-name"])
+@pytest.mark.parametrize("name", ["user:missing-name", "group:missing-name"])
 def test_names_that_the_host_does_not_know(name: str) -> None:
     """One sentence names the rule and the user."""
-    with pytest.raises(BadAccessRule, match=r'\[access\] "pay\.\*": there is no (user|group) \'nobody'):
+    with pytest.raises(BadAccessRule, match=r'\[access\] "pay\.\*": there is no (user|group) \'missing-name'):
         Rules({"pay.*": [name]})
 
 

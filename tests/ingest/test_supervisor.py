@@ -69,7 +69,7 @@ class Household:
     def _reload(self) -> list[str]:
         self.write("reloaded")
         if not self.new_settings:
-            raise ValueError("what nobody thought of")
+            raise ValueError("an unforeseen error")
         return self.new_settings
 
     def _work(self, name: str) -> None:

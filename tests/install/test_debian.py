@@ -226,7 +226,7 @@ def test_nothing_is_lost_by_restarts_of_all_kinds(machine: Machine, packages: tu
         configured = machine.run("cat", CONFIG)
         install(machine, packages[1])
         assert "0.2.0" in machine.run("dpkg-query", "--show", "bruce")
-        assert machine.run("cat", CONFIG) == configured, "what was set is not the package's to change"
+        assert machine.run("cat", CONFIG) == configured, "the package changed a setting"
         assert machine.show("bruce.service", "MainPID") != before
         load.await_more()
         load.check_complete()
@@ -237,7 +237,7 @@ def test_a_purge_leaves_nothing_but_the_spool(packages: tuple[Path, Path]) -> No
     with Machine(systemd=False) as machine:
         install(machine, packages[0])
         assert machine.run("stat", "-c", "%U", "/var/lib/bruce") == "bruce"
-        machine.write("/var/lib/bruce/segments/1.seg", "what Kafka does not have")
+        machine.write("/var/lib/bruce/segments/1.seg", "messages that Kafka does not have")
         machine.run("brucectl", "config", "show")
         machine.run("dpkg", "--no-triggers", "--remove", "bruce")
         assert machine.run("cat", CONFIG), "a removal leaves what was set"

@@ -153,6 +153,6 @@ def test_hashed_keys_keep_place_and_order(kafka1: KafkaCluster, tmp_path: Path) 
         found = firsts(consume(kafka1.bootstrap, name, AFTER, traffic.sent, PATIENCE_S))
         assert sorted(n for numbers in found.values() for n, _ in numbers) == list(range(traffic.sent))
         changed = min(n for key, numbers in found.items() for n, p in numbers if p != old[key])
-        assert changed >= waited, "what waited when the topic grew was counted anew"
+        assert changed >= waited, "messages that waited when the topic grew were counted again"
         for key, numbers in found.items():
             check_key(numbers, changed, old[key], new[key])

@@ -125,13 +125,13 @@ def wrong_ways(kafka: KafkaCluster) -> Mapping[str, tuple[str, dict[str, str], s
             f"the listener at {kafka.bootstrap} ends the TLS handshake, as one without TLS does: set "
             "security.protocol to PLAINTEXT or SASL_PLAINTEXT, or correct the port",
         ),
-        "nobody to users": (
+        "no user to users": (
             kafka.sasl_bootstrap,
             plaintext,
             f"{kafka.sasl_bootstrap} answers once and ends every connection, as a listener does that wants a "
             "user: security.protocol in [kafka] is PLAINTEXT; set it to SASL_PLAINTEXT or SASL_SSL",
         ),
-        "a user to nobody": (
+        "a user to no user": (
             ssl,
             {**mutual(kafka), **scram(kafka)},
             f"the listener at {ssl} knows no passwords: set security.protocol to PLAINTEXT or SSL",
@@ -199,8 +199,8 @@ def wrong_ways(kafka: KafkaCluster) -> Mapping[str, tuple[str, dict[str, str], s
 WRONG = [
     "plaintext to TLS",
     "TLS to plaintext",
-    "nobody to users",
-    "a user to nobody",
+    "no user to users",
+    "a user to no user",
     "another authority",
     "an expired certificate",
     "another host's certificate",

@@ -202,7 +202,7 @@ def test_a_topic_that_grew_while_nobody_looked(fine: Bench, caplog: pytest.LogCa
     assert fine.kafka.logs[b"a", 3]
 
 
-def test_a_topic_made_anew_with_fewer_partitions(fine: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_created_again_with_fewer_partitions(fine: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Messages waiting for partitions that are gone go to those that are there; the log says so."""
     fine.kafka.down = {1, 2, 3}
     for _ in range(3):
@@ -216,7 +216,7 @@ def test_a_topic_made_anew_with_fewer_partitions(fine: Bench, caplog: pytest.Log
     fine.settle()
     fine.check_complete()
     assert set(fine.kafka.logs[b"a", 0]) == set(fine.sent)
-    assert "made anew" not in caplog.text
+    assert "created again" not in caplog.text
     fine.clock.now += SHRINK_S
     fine.metadata.pending = True
     fine.step()

@@ -22,7 +22,7 @@ SENT = 4
 REPORT = {"senders": [{"sender": 3, "sent": SENT}], "sent": SENT}
 ONCE, LEAST = "exactly_once", "at_least_once"
 TWICE = "1 messages are in Kafka more often than kills explain"
-OTHER = "what Kafka has is not what was sent"
+OTHER = "Kafka has other messages than were sent"
 
 
 def fill(kafka: EmbeddedKafka, numbers: Sequence[int]) -> None:

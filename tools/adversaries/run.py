@@ -52,7 +52,7 @@ def run_all(options: Options) -> int:
     show(rows)
     broken = [name for name, _, verdict in rows if verdict.broken]
     if broken:
-        print(f"broken by: {', '.join(broken)}; the evidence lies in {options.dir}", flush=True)
+        print(f"broken by: {', '.join(broken)}; the evidence is in {options.dir}", flush=True)
         return 1
     print("every attack failed: nothing lost, doubled or forged, and every bound held", flush=True)
     return 0

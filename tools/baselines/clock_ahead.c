@@ -3,8 +3,8 @@
  *     CLOCK_AHEAD_FILE=/path/of/16/bytes LD_PRELOAD=clock_ahead.so PROGRAM
  *
  * The file holds two int64: seconds of CLOCK_MONOTONIC, and of the time of day, which may be below zero.
- * Deadlines are taken back by as much, since the kernel's own clocks stay as they are: waits last as long as
- * they would. Those by the time of day are larger than any uptime.
+ * Deadlines are taken back by as much, since the kernel's own clocks stay as they are: waits take the time
+ * that they would. Those by the time of day are larger than any uptime.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-/* What the kernel allows: a loop on recvmmsg that throws its input away.
+/* The most that the kernel allows: a loop on recvmmsg that throws its input away.
  *
  *     discard_recvmmsg SOCKET COUNT
  *

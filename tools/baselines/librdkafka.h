@@ -1,5 +1,5 @@
-/* What the programs here need of librdkafka, opened by its path: the copy in the confluent_kafka wheel has no
- * headers and no fixed name, so what is needed of its interface is declared here. */
+/* The part of librdkafka's interface that the programs here need. They open it by its path: the copy in the
+ * confluent_kafka wheel has no headers and no fixed name. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* What librdkafka can do: COUNT messages with key, timestamp and header, idempotent, a report for each.
+/* The most that librdkafka can do: COUNT messages with key, timestamp and header, idempotent, a report for each.
  *
  *     produce_librdkafka LIBRARY BOOTSTRAP TOPIC PARTITIONS COUNT VALUE_BYTES [PROPERTY=VALUE...]
  *

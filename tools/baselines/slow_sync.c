@@ -1,4 +1,4 @@
-/* A disk that stands still: fdatasync, fsync and msync wait while a file exists; pread waits while another does.
+/* A disk that hangs: fdatasync, fsync and msync wait while a file exists; pread waits while another does.
  * A signal interrupts them (EINTR), whenever it comes.
  *
  *     SLOW_SYNC_FLAG=/path/of/flag SLOW_READ_FLAG=/path/of/another LD_PRELOAD=slow_sync.so PROGRAM

@@ -80,7 +80,7 @@ def accept(bruce: Bruce, options: LoadOptions, timeout_s: float = 600.0) -> dict
     wait_until(
         lambda: bruce.word(Field.WRITTEN_SEQUENCE) >= before + report["sent"],
         60,
-        "what was sent to be written",
+        "all that was sent to be written",
         pause_s=0.001,
     )
     return report

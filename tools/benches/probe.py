@@ -30,7 +30,7 @@ def await_intake(path: Path, timeout_s: float) -> float:
                 return _await_room(sender, most, end)
             except (ConnectionError, FileNotFoundError, BrokenPipeError):
                 time.sleep(PAUSE_S)
-    raise TookTooLong(f"nobody read {path} for {timeout_s:.0f} s")
+    raise TookTooLong(f"no process read {path} for {timeout_s:.0f} s")
 
 
 def _await_room(sender: socket.socket, most: int, end: float) -> float:

@@ -144,7 +144,9 @@ def fill_randomly(bruce: Bruce, count: int, size: int) -> None:
         for number in range(count):
             at = number * size % (_NOISE_BYTES - size)
             sender.send(encode(TOPIC.encode(), noise[at : at + size], timestamp=number))
-    wait_until(lambda: bruce.word(Field.WRITTEN_SEQUENCE) >= count, TIMEOUT_S, "what was sent to be written")
+    wait_until(
+        lambda: bruce.word(Field.WRITTEN_SEQUENCE) >= count, TIMEOUT_S, "all that was sent to be written"
+    )
     bruce.stop()
 
 

@@ -99,7 +99,7 @@ def frames(data: bytes) -> None:
         _expect("\n" not in str(error), "an error of more than one line")
     looked = Examination(path, last=True)
     for finding in looked.findings():
-        _expect(finding.offset >= 0 and "\n" not in finding.sentence, "a finding that nobody can read")
+        _expect(finding.offset >= 0 and "\n" not in finding.sentence, "a finding that cannot be read")
 
 
 def _walk(segment: bytes) -> None:

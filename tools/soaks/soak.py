@@ -153,7 +153,7 @@ class Soak:
         evidence.expect(lost == discarded.get(FULL, 0), f"{lost} are not in Kafka, but {discarded} discarded")
         if not findings.clean:
             np.save(evidence.directory / "records.npy", records)
-        evidence.expect(findings.clean, "what Kafka has is not what was sent", findings.as_dict())
+        evidence.expect(findings.clean, "Kafka has other messages than were sent", findings.as_dict())
         return {
             "seed": self._options.seed,
             "sent": self._report["sent"],

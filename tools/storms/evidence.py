@@ -49,7 +49,7 @@ class Evidence:
         self.record("summary", summary)
         print(json.dumps({**summary, "violations": self.violations}, indent=2), flush=True)
         if self.violations:
-            print(f"{len(self.violations)} violations; the evidence lies in {self.directory}", flush=True)
+            print(f"{len(self.violations)} violations; the evidence is in {self.directory}", flush=True)
             return 1
         if not keep:
             for large in ("spool", "kafka", "marks", "hosts", "spark"):

@@ -105,7 +105,7 @@ class StormRun:
         if not findings.clean:
             np.save(evidence.directory / "records.npy", records)
         evidence.expect(dropped == 0, f"Kafka itself dropped {dropped} messages: nothing is proven")
-        evidence.expect(findings.clean, "what Kafka has is not what was sent", findings.as_dict())
+        evidence.expect(findings.clean, "Kafka has other messages than were sent", findings.as_dict())
         strange, explained = unanswered(self.layout, self.marks, records["sequence"])
         if not self.options.embedded:
             # The embedded Kafka does not recognise a retried request, so that a lost connection doubles too.

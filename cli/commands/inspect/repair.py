@@ -251,7 +251,7 @@ def _object(one: Step) -> dict[str, Any]:
 def _show(steps: list[Step]) -> None:
     from cli.terminal.output import FILE, NOTHING, say, show_rows
 
-    heads = (FILE, "what is wrong", "action", "mode", "kept", "gone", "gone from", "delivered before", "lost")
+    heads = (FILE, "damage", "action", "mode", "kept", "gone", "gone from", "delivered before", "lost")
     rows = [
         (
             *(one.path.name, one.sentence, one.action.value, one.mode.value),
@@ -268,7 +268,7 @@ def _show(steps: list[Step]) -> None:
             heads,
             rows,
             clip=(FILE, "gone from"),
-            fold=("what is wrong",),
+            fold=("damage",),
             spare=("gone from", "gone", "mode"),
         )
     else:

@@ -227,7 +227,7 @@ def test_dotted_keys_without_quotes(tmp_path: Path) -> None:
         (
             "[kafka]\n'message.timeout.ms' = 1\n'bootstrap.servers' = 'x'",
             "Kafka property 'message.timeout.ms' in [kafka] cannot be set: "
-            "messages wait in the spool for as long as it takes",
+            "messages wait in the spool without a time limit",
         ),
         (
             "[kafka]\n'sasl.password' = ['secret']",
@@ -442,8 +442,8 @@ def test_wrong_inputs_and_rules(tmp_path: Path, text: str, line: str) -> None:
     ("text", "line"),
     [
         (
-            "[access]\n'pay.*' = ['user:nobody-so']",
-            "[access] \"pay.*\": there is no user 'nobody-so' on this host",
+            "[access]\n'pay.*' = ['user:missing-user']",
+            "[access] \"pay.*\": there is no user 'missing-user' on this host",
         ),
         (
             "[ingest]\nsocket_group = 'no-so'",

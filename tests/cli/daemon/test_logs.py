@@ -133,8 +133,8 @@ def test_the_journal_gets_fields(tmp_path: Path) -> None:
     stream = tmp_path / "stream"
     fd = os.open(stream, os.O_WRONLY | os.O_CREAT)
     handler = JournalHandler(fd, tmp_path / "socket")
-    handler.emit(record("nobody listens"))
-    assert stream.read_text() == "nobody listens\n"
+    handler.emit(record("no listener"))
+    assert stream.read_text() == "no listener\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
         journal.bind(str(tmp_path / "socket"))
         handler.emit(record("first\nsecond = %d", 2, level=logging.ERROR))
@@ -194,9 +194,9 @@ def test_who_reads_nothing_is_not_waited_for() -> None:
     """The log does not wait for a full pipe or a closed one; a new reader gets the number of lost lines."""
     reader, writer = full_pipe()
     handler = StreamHandler(writer)
-    handler.emit(record("nobody reads"))
+    handler.emit(record("no reader"))
     os.close(reader)
-    handler.emit(record("nobody is there"))
+    handler.emit(record("no reader either"))
     reader, again = os.pipe()
     os.dup2(again, writer)
     handler.emit(record("somebody reads"))

@@ -70,7 +70,7 @@ def test_a_large_one_without_a_stream(tmp_path: Path, doors: tuple[socket.socket
     """The error names the message and the missing setting; a daemon that does not listen is an error, too."""
     with pytest.raises(BadArgument, match=r"takes 100029 bytes; .* no \[ingest\] stream_socket or tcp_port"):
         send_all(tmp_path / "datagrams", [LARGE])
-    with pytest.raises(CliError, match="nobody listens at"):
+    with pytest.raises(CliError, match="no program listens at"):
         send_all(tmp_path / "datagrams", [LARGE], str(tmp_path / "nobody"), stored_s=0)
 
 

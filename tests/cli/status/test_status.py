@@ -319,7 +319,7 @@ def test_what_jobs_tell(tmp_path: Path) -> None:
     report = json.loads(run("status", "--json", "--spool", spool.layout.directory).stdout)
     check_shape(report)
     assert (report["unadopted"], report["delivered"]) == (6, 0)
-    assert "what became of 6 messages" in run("status", "--spool", spool.layout.directory).stdout
+    assert "written down what became of 6 messages" in run("status", "--spool", spool.layout.directory).stdout
 
 
 def test_no_spool(tmp_path: Path) -> None:

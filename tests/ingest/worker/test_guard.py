@@ -115,7 +115,9 @@ def test_a_filesystem_that_stands_still(memory: Path, tmp_path: Path) -> None:
                 pid = fork(lambda: send(processes.path, 0, out, lambda count: count == 1200))
                 assert await_end(pid) == 0
                 wait_until(
-                    lambda: sum(count for _, count in staged(processes)) > 500, PATIENCE_S, "what is kept"
+                    lambda: sum(count for _, count in staged(processes)) > 500,
+                    PATIENCE_S,
+                    "messages in staging",
                 )
                 # It ends when the kernel lets it, which is after the thaw.
                 os.kill(processes.pids["ingest"], signal.SIGKILL)

@@ -23,7 +23,7 @@ def test_attempts_are_counted() -> None:
 
     def fetch(_topics: list[bytes], _timeout_s: float) -> Cluster:
         if fails.pop(0):
-            raise Unreachable(-1, "nobody is there")
+            raise Unreachable(-1, "no broker is there")
         return Cluster()
 
     metadata = Metadata(fetch, answered.set)

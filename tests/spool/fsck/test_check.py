@@ -421,8 +421,8 @@ def test_outcome_files(layout: Layout) -> None:
     assert {f.path: (f.severity, f.sentence) for f in found} == {
         whole: (
             Severity.NOTE,
-            "what became of 3 messages, told by a job; the marks get it from the daemon, `brucectl drain` or "
-            "the next job",
+            "a job has written down what became of 3 messages; the marks get it from the daemon, "
+            "`brucectl drain` or the next job",
         ),
         foreign: (Severity.DAMAGE, f"it is of the spool {bytes(16).hex()}, and not of this one"),
         beyond: (Severity.DAMAGE, "it speaks of messages that were never stored"),

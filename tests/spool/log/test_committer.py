@@ -112,7 +112,7 @@ def test_what_was_not_synced_goes_into_a_fresh_file(
     words = [int(spool.shared.words[f]) for f in (Field.SUSPECT, Field.SYNC_ERROR, Field.RENEWED)]
     assert words == [0, 0, 1]
     assert "could not be synced: Input/output error" in caplog.text
-    assert "is written anew, and synced" in caplog.text
+    assert "is rewritten, and synced" in caplog.text
 
 
 def test_the_first_sync_of_a_segment_fails(memory: Path, disk: BadDisk) -> None:

@@ -56,7 +56,7 @@ def test_a_segment_in_use_that_cannot_be_read_back(memory: Path, caplog: pytest.
         step_often(spool)
         assert int(words[Field.SYNCED]) == synced
         assert int(words[Field.SYNC_ERROR]) == errno.EIO
-    assert len([line for line in caplog.messages if "what is not committed waits" in line]) == 1
+    assert len([line for line in caplog.messages if "; what is not committed waits" in line]) == 1
     with mock.patch.object(os, "fdatasync", wraps=os.fdatasync) as synced_by:
         step_often(spool)
     synced_by.assert_called()

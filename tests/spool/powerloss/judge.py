@@ -128,7 +128,7 @@ class Judge:
             account = take_totals(spool.layout, list)
             settled = account.delivered + sum(account.by_reason().values()) + account.backlog
             assert account.received == settled, "the totals do not balance"
-            assert account.backlog >= 2, f"what follows counts as delivered: {account}"
+            assert account.backlog >= 2, f"new messages count as delivered: {account}"
         finally:
             spool.close()
 
@@ -155,7 +155,7 @@ class Judge:
         known = list(self.recording.sent)[: facts.sent]
         reused = bool(known) and first <= known[-1] and self._is_same(spool)
         assert not reused, f"number {first} is given out again"
-        assert spool.synced == int(spool.writer.tail[SEQUENCE]), "what follows is not synced"
+        assert spool.synced == int(spool.writer.tail[SEQUENCE]), "new messages are not synced"
 
     def _is_same(self, spool: QuietSpool) -> bool:
         """Whether it is the same spool: otherwise its numbers differ, too."""
@@ -174,8 +174,8 @@ class Judge:
             }
         finally:
             marks.close()
-        assert low_watermark <= first, f"the floor {low_watermark} lies behind what follows, {first}"
-        assert not bits & {first, first + 1}, "what follows is marked"
+        assert low_watermark <= first, f"the floor {low_watermark} is behind what follows, {first}"
+        assert not bits & {first, first + 1}, "new messages are marked"
         for sequence, _ in found:
             marked = sequence < low_watermark or sequence in bits
             assert not marked or sequence in facts.delivered, f"{sequence} is marked, and was not delivered"

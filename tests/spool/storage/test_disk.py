@@ -184,7 +184,7 @@ def test_memory_is_said_to_be_memory(tmp_path: Path) -> None:
     """A spool on tmpfs does not outlive the host."""
     with mounted("tmpfs", tmp_path, 1 << 20) as place:
         (found,) = weaknesses(place)
-        assert found.sentence.startswith(f"{place} lies on tmpfs: it is memory")
+        assert found.sentence.startswith(f"{place} is on tmpfs: it is memory")
 
 
 def test_what_cannot_reserve_is_found_by_trying(tmp_path: Path) -> None:
@@ -218,4 +218,4 @@ def test_those_that_are_not_here(
     """Filesystems that a test cannot mount are recognized by their number."""
     monkeypatch.setattr(disk, "_type", lambda _: number)
     (found,) = weaknesses(tmp_path)
-    assert f"lies on {name}: " in found.sentence
+    assert f"is on {name}: " in found.sentence
