@@ -1,7 +1,7 @@
 """How much may go now: the rates of topics, and the pace at which a backlog is sent.
 
 A topic's rate is a token bucket that holds a second's worth. A message beyond it *waits* (its partitions are
-held, and the catch-up reads it again when tokens are there), or is *discarded*. The two are measured by different
+held, and the catch-up reads it when tokens are there), or is *discarded*. The two are measured by different
 clocks. A message that may wait is measured when it is handed over: Kafka is to get no more. One that may be
 discarded is measured when it was received: after an outage a backlog goes out faster than it came in, and no
 program sent too much.
