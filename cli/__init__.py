@@ -1,11 +1,11 @@
 """The programs `bruce` and `brucectl`: the only package that knows all the parts, and the terminal.
 
 Begin with `start`, where both programs begin, and `app`, which names their commands. A command is a function
-in `commands/`: it parses its arguments, calls, shows and exits. The other folders have what it calls:
-`daemon`, `replay`, `inspect`, `doctor`; below them `status`, what a spool and its daemon look like
-now, and `config`, the configuration; and at the bottom `terminal`, for output, errors and exit codes. An
-arrow points down only.
+in `commands/`: it parses its arguments, calls, shows and exits. It calls `daemon`, `replay`, `inspect` and
+`doctor`; below them are `status`, the state of a spool and its daemon, and `config`; at the bottom
+`terminal`, for output, errors and exit codes. cli imports every package, and none imports cli. `brucectl
+--help` waits for neither Numba, LMDB nor librdkafka: commands import what they need in their functions.
 
-Nothing here imports Numba, LMDB or librdkafka before a command runs: `brucectl --help` does not wait. So
-commands import what they need in their functions.
+    from cli.status.snapshot import take_snapshot
+    backlog = take_snapshot(directory).backlog
 """

@@ -76,7 +76,7 @@ def _comments(comments: Iterable[tuple[int, int, str]]) -> Iterator[Prose]:
 def _of_script(text: str) -> Iterator[Prose]:
     """Comments of a shell script, a unit, a configuration file, a C source; strings of other lines."""
     numbered = list(enumerate(text.splitlines(), 1))
-    marked = [(line, len(one) - len(one.lstrip()), one.strip()) for line, one in numbered]
+    marked = [(line, len(one) - len(one.lstrip(" /")), one.strip()) for line, one in numbered]
     yield from _comments(one for one in marked if _COMMENT.match(one[2]))
     for line, one in numbered:
         if not _COMMENT.match(one.strip()):

@@ -84,9 +84,7 @@ def test_the_traps_name_tests_that_exist() -> None:
 def test_the_attacks_name_tests_that_exist() -> None:
     """Each attack has a test beside it that tried, and each of them is there."""
     text = (ROOT / "docs/attacks.md").read_text(encoding="utf-8")
-    _, _, attacks = text.partition(
-        "| attacker | what it can do | what stops it | tests |\n|---|---|---|---|\n"
-    )
+    _, _, attacks = text.partition("| attacker | attempt | defence | tests |\n|---|---|---|---|\n")
     rows = [row for row in attacks.splitlines() if row.startswith("|")]
     assert len(rows) > 25
     for row in rows:

@@ -1,19 +1,12 @@
 """The bytes of messages and segments: encode, verify and decode them. Nothing here decides what is committed.
 
-    wire             a datagram, as programs send it
-    segment_format   a segment file: header, frames, footer; where it is specified
-    frame            frames as compiled loops see them: finish, verify, walk, find
-    segment          a segment file's life: spare, in use, sealed
-    scan, damage     reading a segment from its file, and what a reader does where it is damaged
-    contents         what the frames of a segment hold, as its footer has it
-    batch            stored bytes to columns: the batches in which messages travel through bruce
-    topic_table      topic names by number
-    packed           sealed segments, compressed
-    version_1        segments of version 1
-    head_scan        frames that were verified before, read by their heads
+    wire, batch, topic_table   a datagram, as programs send it; stored bytes to columns; topic names by number
+    segment_format, version_1  a segment file: header, frames, footer, as specified; the same in version 1
+    frame, contents            frames as compiled loops see them; what they hold, as the footer has it
+    segment, packed            a segment's file: spare, in use, sealed; sealed and compressed
+    scan, head_scan, damage    reading it: verified; by its heads, once verified; where it is damaged
 
-Read `wire`, `segment_format`, `frame`, `scan`. Imports from `native` and `storage`; everything above may
-import from here.
+Read `wire`, `segment_format`, `frame`, `scan`. Imports from `native` and `storage`; all above may import it.
 
     fields = decode_header(read_at(fd, HEADER_BYTES, 0), path)
 """
