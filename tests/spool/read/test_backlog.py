@@ -103,13 +103,17 @@ def test_nothing_is_delivered(spool: SpoolFixture) -> None:
 
 
 def test_the_oldest_of_a_topic(spool: SpoolFixture) -> None:
-    """Across segments that are sealed, partly delivered and open; none that came after its topic's time."""
-    mark(spool, [*range(0, 600, 4), *range(1, 600, 4), *range(2, 300, 4)])
+    """Behind messages that are delivered, across segments; none that came after its topic's time."""
+    mark(spool, [*range(2, 300, 4)])
     looker = Backlog(spool.layout)
     try:
         looker.look()
         late = looker.oldest_of({b"b": START + 150, b"c": START + 150, b"a": START + 150})
-        assert late == {b"b": Oldest(302, START + 75, b"b", 0), b"c": Oldest(3, START, b"c", 0)}
+        assert late == {
+            b"a": Oldest(0, START, b"a", 0),
+            b"b": Oldest(302, START + 75, b"b", 0),
+            b"c": Oldest(3, START, b"c", 0),
+        }
         assert looker.oldest_of({b"b": START + 75}) == {}
         assert looker.oldest_of({b"b": START + 76}) == {b"b": late[b"b"]}
         assert looker.oldest_of({}) == {}
