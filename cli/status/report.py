@@ -176,7 +176,8 @@ def notes(report: Report) -> Iterator[str]:
         # It may have been the end of the daemon that ended it.
         yield f"last trouble, last seen at {last.seen}: {last.sentence}"
     if job := snapshot.lent:
-        yield f"delivery is lent to process {job.pid} on {job.host} since {job.since}: below {job.until}"
+        driver = f"process {job.pid} on {job.host}" if job.pid else "a job"
+        yield f"delivery is lent to {driver} since {job.since}: below {job.until}"
     if snapshot.held:
         yield "`brucectl drain --stop-intake` has stopped the intake: senders wait until it ends"
     if snapshot.unadopted:
