@@ -78,7 +78,8 @@ def read_holder(path: Path) -> str:
 def is_held(path: Path) -> bool | None:
     """Whether a process on this host holds the flock on a file. For a moment no other can take it.
 
-    None: this user may not open the file, and cannot see the locks of all processes.
+    None: this user may not open the file, and cannot see the locks of all processes. Raises PermissionError
+    for one who may not even look into its folder.
     """
     try:
         fd = open_to_read(path)
@@ -106,7 +107,9 @@ def is_in_use(path: Path) -> bool:
     except (FileNotFoundError, NotAFile):
         return False
     except PermissionError:
-        return bool(_is_listed(path, "POSIX"))
+        with contextlib.suppress(PermissionError):
+            return bool(_is_listed(path, "POSIX"))
+        return False
     try:
         # struct flock: type, whence, start, length, pid
         wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
@@ -118,11 +121,14 @@ def is_in_use(path: Path) -> bool:
 
 def _is_listed(path: Path, kind: str) -> bool | None:
     """Whether /proc/locks has a lock of this kind on the first byte of a file; None: that cannot be told."""
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        found = (kind, _name_of(path), "0") in _listed()
+        found = (kind, _name_of(fd), "0") in _listed()
         sees_all = os.readlink("/proc/self/ns/pid") == _FIRST_PIDS
-    except (OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError, StopIteration):
         return None
+    finally:
+        os.close(fd)
     return True if found else False if sees_all else None
 
 
@@ -135,20 +141,14 @@ def _listed() -> Iterator[tuple[str, str, str]]:
             yield words[1], words[5], words[6]
 
 
-def _name_of(path: Path) -> str:
-    """The device and the inode of a file as /proc/locks has them. Raises OSError, ValueError, LookupError.
+def _name_of(fd: int) -> str:
+    """The device and the inode of a file as /proc/locks has them.
 
-    The device is the filesystem's: stat has another for a subvolume of btrfs. It takes no right to the file.
+    The device is the filesystem's: stat has another for a subvolume of btrfs. Raises OSError, ValueError,
+    LookupError, StopIteration where /proc does not tell.
     """
-    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        about = dict(
-            line.split(":", 1) for line in Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines() if line
-        )
-        inode = os.fstat(fd).st_ino
-    finally:
-        os.close(fd)
-    mount = about["mnt_id"].strip()
+    about = dict(line.split(":", 1) for line in Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines())
+    mount, inode = about["mnt_id"].strip(), int(about.get("ino", os.fstat(fd).st_ino))
     mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
     major, minor = next(words[2] for words in mounts if words[0] == mount).split(":")
-    return f"{int(major):02x}:{int(minor):02x}:{int(about.get('ino', inode))}"
+    return f"{int(major):02x}:{int(minor):02x}:{inode}"

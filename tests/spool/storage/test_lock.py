@@ -116,3 +116,16 @@ def test_a_reader_of_the_group_sees_who_has_a_lock(layout: Layout, monkeypatch: 
     assert as_reader(lambda: look([None, False])) == 0
     monkeypatch.setattr(lock, "_LOCKS", layout.directory / "none")
     assert as_reader(lambda: look([None, False])) == 0
+
+
+def test_a_user_without_any_right_is_told_so(layout: Layout) -> None:
+    """Not even whether there is a lock file can be seen."""
+    Lock(layout.lock, "in use").release()
+    layout.directory.chmod(0o700)
+
+    def look() -> None:
+        with pytest.raises(PermissionError):
+            is_held(layout.lock)
+        assert not is_in_use(layout.lock)
+
+    assert as_reader(look) == 0
