@@ -6,7 +6,7 @@ loads Tornado, serves the page and all paths, with `clients` (limits of connecti
 and `dory` (its old paths).
 
 `cli` fills the figures and starts the server. This package imports nothing of ingest, router and dispatch,
-and of spool only `histogram` and `words`.
+and of spool only `histogram`, `words` and `disk`.
 
     listener = await_client(options, beat)
     Server(open_access(options), source).run(listener, END, beat)

@@ -17,6 +17,7 @@ import errno
 import hmac
 import ipaddress
 import logging
+import os
 import select
 import socket
 import ssl
@@ -28,7 +29,7 @@ from pathlib import Path
 
 _LEAST_CHARACTERS = 16
 _MOST_BYTES = 4096
-"""Of a token file, since an endless one may be named."""
+"""Of a token file."""
 _LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
 log = logging.getLogger("bruce.status")
 _BACKLOG = 1024
@@ -121,12 +122,18 @@ def _shown(authorization: str) -> str:
 
 
 def _read_token(path: Path) -> str:
+    # Imported here: NumPy, which it brings, would slow down every command's help.
+    from spool.storage.disk import opened, read_at  # noqa: PLC0415
+
     try:
-        with path.open("rb") as file:
-            token, mode = file.read(_MOST_BYTES).decode("utf-8").strip(), path.stat().st_mode
+        with opened(path, links=True) as file:
+            mode, data = os.fstat(file.fileno()).st_mode, read_at(file.fileno(), _MOST_BYTES + 1, 0)
+        token = data.decode("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise BadAccess("token_file", f"{path} cannot be read: {reason}") from None
+    if len(data) > _MOST_BYTES:
+        raise BadAccess("token_file", f"{path} has more than {_MOST_BYTES} bytes")
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         raise BadAccess("token_file", f"{path} can be read by every user of this host; chmod o= it")
     if len(token) < _LEAST_CHARACTERS or not token.isascii() or not token.isprintable() or " " in token:

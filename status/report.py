@@ -185,7 +185,7 @@ class LentView:
     """A job on Spark that delivers."""
 
     pid: int
-    """Of its driver."""
+    """Of its driver; 0, and no host, for a user who may not read the lease."""
     host: str
     since: str
     """When it got delivery, as 2026-11-21T17:00:00Z."""
@@ -198,7 +198,7 @@ class OtherRelease:
     """A daemon whose shared state cannot be read by this release."""
 
     pid: int
-    """From the spool's lock; 0: it has none."""
+    """From the spool's lock; 0: it has none, or may not be read."""
     page: str
     """The format of its page."""
     own: str
@@ -207,8 +207,9 @@ class OtherRelease:
     @property
     def sentence(self) -> str:
         """The situation, and what to do."""
+        process = f"process {self.pid}" if self.pid else "its process is not known"
         return (
-            f"a daemon of another release is running (process {self.pid}; its page is {self.page}, ours is "
+            f"a daemon of another release is running ({process}; its page is {self.page}, ours is "
             f"{self.own}): restart the daemon, or use the brucectl of its release"
         )
 

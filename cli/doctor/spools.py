@@ -44,8 +44,9 @@ def look_for_others(config: Config, environ: Mapping[str, str] = os.environ) -> 
     """Spools that are not the configured one, and have no daemon."""
     configured = config.spool.directory.resolve()
     for directory in find_spools(candidates(config, environ)):
-        if directory != configured and not is_held(Layout(directory).lock):
-            yield check_other(directory)
+        if directory == configured or (held := is_held(Layout(directory).lock)):
+            continue
+        yield _unseen(directory) if held is None else check_other(directory)
 
 
 def check_daemon(found: Snapshot) -> Iterator[Finding]:
@@ -142,6 +143,15 @@ def check_other(directory: Path) -> Finding:
         Level.ADVICE,
         f"{directory} is not the configured spool, and takes {size}; all of it is delivered",
         "remove it, unless you want to replay it",
+    )
+
+
+def _unseen(directory: Path) -> Finding:
+    return Finding(
+        "other spool",
+        Level.UNKNOWN,
+        f"it cannot be seen whether a daemon has {directory}",
+        "ask again as root, or as the user that bruce runs as",
     )
 
 

@@ -24,6 +24,7 @@ from cli.terminal.output import as_text, as_utc, printable, topic_name, utc
 from spool.errors import BadSpool
 from spool.format.batch import Batch, Topics
 from spool.format.frame import POSITION, SEQUENCE
+from spool.format.packed import UNPACKED
 from spool.index.index import read_committed
 from spool.index.segment_list import SegmentList
 from spool.layout import Layout
@@ -120,7 +121,7 @@ def select(
 
     # Python has one thread at a time for regular expressions; and who selects all has enough of one file.
     threads = None if isinstance(pattern, Plain) else 1
-    for one in in_order(read, list(paths), threads):
+    for one in in_order(read, list(paths), threads, UNPACKED):
         if isinstance(one, str):
             damaged(one)
             continue

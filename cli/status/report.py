@@ -200,7 +200,8 @@ def notes(report: Report) -> Iterator[str]:
     if report.awaited:
         yield report.awaited
     if job := snapshot.lent:
-        yield f"delivery is lent to process {job.pid} on {job.host} since {job.since}: below {job.until}"
+        driver = f"process {job.pid} on {job.host}" if job.pid else "a job"
+        yield f"delivery is lent to {driver} since {job.since}: below {job.until}"
     if snapshot.held:
         yield "`brucectl drain --stop-intake` has stopped the intake: senders wait until it ends"
     if snapshot.unadopted:

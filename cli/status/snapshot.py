@@ -142,7 +142,7 @@ def find_other_release(layout: Layout, shared: Path) -> OtherRelease | None:
     Behind a daemon that was killed its page stays: the lock tells whether one lives.
     """
     name = other_format(shared, believed(layout.directory))
-    if name is None or not is_held(layout.lock):
+    if name is None or is_held(layout.lock) is False:
         return None
     pid = read_holder(layout.lock).partition(" ")[0]
     return OtherRelease(int(pid) if pid.isdigit() else 0, name, FORMAT.decode())
@@ -243,7 +243,8 @@ def _lent(layout: Layout, boot: bytes) -> LentView | None:
     """The job that delivers."""
     if found := lent_to(layout, boot):
         job, grant = found
-        return LentView(job.pid, job.host, utc(grant.since_ns), grant.end)
+        pid, host = (job.pid, job.host) if job else (0, "")
+        return LentView(pid, host, utc(grant.since_ns), grant.end)
     return None
 
 

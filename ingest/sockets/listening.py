@@ -11,6 +11,7 @@ import ctypes
 import errno
 import grp
 import os
+import pwd
 import select
 import socket
 import stat
@@ -168,11 +169,34 @@ def open_to(path: Path, mode: int, group: str | None) -> None:
 def make_folder(path: Path) -> None:
     """Make the folder of a socket, for everybody to look into and for us to change, where there is none.
 
-    Raises BadSocket for one in which every user could put a socket in the place of ours, OSError.
+    Raises BadSocket for one in which another user could put a socket in the place of ours, OSError.
     """
     make_directory(path, 0o755)
-    if path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+    found = path.stat()
+    if found.st_uid not in (0, os.geteuid()):
+        raise BadSocket(
+            f"user {found.st_uid} may replace the sockets in {path}, which belongs to it: chown it to "
+            f"{os.geteuid()}, or choose another folder in [ingest]"
+        )
+    if found.st_mode & stat.S_ISVTX:
+        return
+    if found.st_mode & stat.S_IWOTH:
         raise BadSocket(f"every user of this host may replace the sockets in {path}: chmod o-w {path}")
+    if found.st_mode & stat.S_IWGRP and not _is_ours_alone(found.st_gid):
+        raise BadSocket(f"group {found.st_gid} may replace the sockets in {path}: chmod g-w {path}")
+
+
+def _is_ours_alone(group: int) -> bool:
+    """Whether a group is root's, or has no members but us and root, as far as this host knows them."""
+    if group == 0:
+        return True
+    ours = {0, os.geteuid()}
+    members = {user.pw_name for user in pwd.getpwall() if user.pw_uid in ours}
+    try:
+        known = grp.getgrgid(group).gr_mem
+    except KeyError:
+        known = []
+    return set(known) <= members and all(u.pw_uid in ours for u in pwd.getpwall() if u.pw_gid == group)
 
 
 def make_way(path: Path) -> None:

@@ -14,8 +14,8 @@ loses all behind it. Blocks of version 1 have no check.
 
 Header and footer are as they were: a reader that wants only these reads a few hundred bytes. A reader of
 messages gets a descriptor of the segment as it was (`open_plain`), in memory: every reader works on either
-kind, and a packed segment has the marks, the identity and the offsets of the one it was made of. No more than
-256 MiB are unpacked, or 64 times the file's bytes where that is more; the rest counts as damaged.
+kind, and a packed segment has the marks, the identity and the offsets of the one it was made of. A segment of
+more than 256 MiB is not packed; behind as many unpacked bytes the rest counts as damaged.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import zstandard
 
-from spool.errors import BadSpool, UnknownVersion
+from spool.errors import BadSpool, NotAFile, UnknownVersion
 from spool.format.segment_format import (
+    FOOTER,
     FOOTER_TAIL,
     HEADER_BYTES,
+    MOST_FOOTER_BYTES,
     OLD_KEYS,
     Keys,
     Record,
@@ -38,17 +41,19 @@ from spool.format.segment_format import (
     decode_header,
     footer_bytes,
     keys_of,
+    most_footer_bytes,
     unsigned,
 )
 from spool.format.segment_format import MAGIC as PLAIN
 from spool.native.digest import digest
 from spool.storage.disk import open_to_read, read_at, write_at
+from spool.storage.parallel import Weights
 
 MAGIC = b"brucezst"
 VERSION = 2
 BLOCK_BYTES = _MOST_PLAIN = 1 << 20
-MOST_BYTES, _MOST_RATIO = 256 << 20, 64
-"""Most bytes of a segment to pack or unpack; how many times its file's size an unpacked one may have."""
+MOST_BYTES = 256 << 20
+"""Most bytes of a segment to pack or unpack, without its footer."""
 _HEAD = struct.Struct("<8sI52x")
 _LENGTHS = struct.Struct("<II")
 _CHECKED = struct.Struct("<IIQ")
@@ -112,20 +117,19 @@ def open_plain(path: Path, keys: Keys | None = None, *, links: bool = False) -> 
 
 def _unpack(fd: int, name: str, keys: Keys | None) -> int:
     plain = os.memfd_create(name, os.MFD_CLOEXEC)
-    most = max(MOST_BYTES, _MOST_RATIO * os.fstat(fd).st_size)
     try:
         data = read_at(fd, HEADER_BYTES, _HEAD.size)
         write_at(plain, data, 0)
         at = HEADER_BYTES
         for size, block in _blocks(fd, keys or _keys(fd)):
-            if at + size > most:
+            if at + size > MOST_BYTES:
                 break
             if block is not None:
                 write_at(plain, block, at)
             at += size
         footer = footer_of(fd)
         end = _end_by_footer(data, footer)
-        if at < end <= most:
+        if at < end <= MOST_BYTES:
             # Also if a damaged length hides the blocks behind it; but never over frames.
             at = end
         os.ftruncate(plain, at)
@@ -145,19 +149,57 @@ def _end_by_footer(header: bytes, footer: bytes) -> int:
     return int(fields[0]["end"]) if fields else 0
 
 
+def unpacked_bytes(path: Path) -> int:
+    """Bytes of memory that `open_plain` takes for a segment, at most; 0 for one that is not packed, or gone.
+
+    By its lengths alone. Raises ReadFailed, OSError.
+    """
+    try:
+        fd = open_to_read(path)
+    except (FileNotFoundError, NotAFile):
+        return 0
+    try:
+        return _plain_bytes(fd) if is_packed(fd) else 0
+    except UnknownVersion:
+        return 0
+    finally:
+        os.close(fd)
+
+
+def _plain_bytes(fd: int) -> int:
+    found = HEADER_BYTES
+    for plain_bytes, *_ in _heads(fd):
+        if found + plain_bytes > MOST_BYTES:
+            break
+        found += plain_bytes
+    return found
+
+
+UNPACKED = Weights(unpacked_bytes, 2 * MOST_BYTES)
+"""For commands that read several segments at once: most unpacked bytes of all of them."""
+
+
 def _blocks(fd: int, keys: Keys) -> Iterator[tuple[int, bytes | None]]:
     """(plain length, plain bytes) of each block; None for damaged bytes. A damaged length ends them."""
-    at, plain, end = _FIRST, HEADER_BYTES, os.fstat(fd).st_size - len(footer_of(fd))
+    plain = HEADER_BYTES
+    for plain_bytes, at, packed_bytes, check in _heads(fd):
+        data = read_at(fd, packed_bytes, at)
+        good = check is None or check == _check(data, plain_bytes, plain, keys)
+        yield plain_bytes, decompress(data, plain_bytes) if good else None
+        plain += plain_bytes
+
+
+def _heads(fd: int) -> Iterator[tuple[int, int, int, int | None]]:
+    """(plain length, offset of its bytes in the file, packed length, check) of each block."""
+    at, end = _FIRST, os.fstat(fd).st_size - len(footer_of(fd))
     head = _block_head(fd)
     while at + head.size <= end:
         packed_bytes, plain_bytes, *check = head.unpack(read_at(fd, head.size, at))
         at += head.size
         if not (0 < plain_bytes <= _MOST_PLAIN and packed_bytes <= min(_MOST_PACKED, end - at)):
             return
-        data = read_at(fd, packed_bytes, at)
-        good = not check or check[0] == _check(data, plain_bytes, plain, keys)
-        yield plain_bytes, decompress(data, plain_bytes) if good else None
-        at, plain = at + packed_bytes, plain + plain_bytes
+        yield plain_bytes, at, packed_bytes, check[0] if check else None
+        at += packed_bytes
 
 
 def _block_head(fd: int) -> struct.Struct:
@@ -181,10 +223,18 @@ def _check(data: bytes, plain_bytes: int, offset: int, keys: Keys) -> int:
 
 
 def footer_of(fd: int) -> bytes:
-    """The bytes of the footer with which a segment file ends; none when it is damaged."""
+    """The bytes of the footer with which a segment file ends; none when it is damaged.
+
+    It claims its own length: no more bytes are read than a footer can have.
+    """
     size = os.fstat(fd).st_size
     length = footer_bytes(read_at(fd, FOOTER_TAIL.itemsize, max(0, size - FOOTER_TAIL.itemsize)))
-    return read_at(fd, length, size - length) if 0 < length <= size else b""
+    if not 0 < length <= min(size, MOST_FOOTER_BYTES):
+        return b""
+    at = size - length
+    version = int(np.frombuffer(read_at(fd, FOOTER.itemsize, at), FOOTER)[0]["version"])
+    end = MOST_BYTES if is_packed(fd) else at
+    return read_at(fd, length, at) if length <= most_footer_bytes(version, end) else b""
 
 
 def pack(source: int, target: int, block_bytes: int = BLOCK_BYTES) -> None:

@@ -71,7 +71,8 @@ segment's, or this one's when it ended sooner, and is not believed. A mark names
 has one, and so has the first after every 64 KiB. The first 10,000 topics with names of at most 249 bytes have
 a row each, as far as these fit in a 32nd of the bytes before the footer (4 KiB where that is more); a last
 row without a name counts all other topics together. `check` is the xxh3 of the footer before it, seeded with
-`key`. Timestamps are the senders' (ms).
+`key`. Timestamps are the senders' (ms). No reader takes more than 64 MiB for a footer, and of this version
+no more than twice that 32nd for its topics and marks.
 
 Version 1 has no secret: its `mark` is "bfrm" and its `key` 0. A sender can put a frame of version 1 into a
 message. So behind damage a frame of version 1 is believed only where the digest of a frame that the spool
@@ -121,6 +122,18 @@ UNLISTED = b""
 def topic_room(end: int) -> int:
     """Bytes that topics may take in the footer of a segment whose frames end at offset `end`."""
     return max(4096, end // 32)
+
+
+MOST_FOOTER_BYTES = 64 << 20
+"""No reader takes more for a footer. Those of version 1 have no other bound."""
+
+
+def most_footer_bytes(version: int, end: int) -> int:
+    """Most bytes of a footer of this version in a segment whose frames end at most at offset `end`."""
+    if version < 2:  # noqa: PLR2004
+        return MOST_FOOTER_BYTES
+    rows = 2 * topic_room(end)  # marks take less than topics may
+    return min(FOOTER.itemsize + rows + FOOTER_TAIL.itemsize, MOST_FOOTER_BYTES)
 
 
 SAMPLE_BYTES = 256

@@ -9,6 +9,9 @@ before it. Frames that neither leads to are not believed, though they verify.
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -94,15 +97,30 @@ class Links:
         if (last := _last_digest(fd)) is not None:
             _lead_back(rows, last, linked)
         self._linked = np.sort(rows[linked, OFFSET])
-        self._rows = rows
+        rows = rows[np.lexsort((rows[:, OFFSET], rows[:, PREVIOUS]))]
+        self._names, self._named = rows[:, PREVIOUS].copy(), rows[:, OFFSET].copy()
+        """The digests that frames name as `previous`, in order, and the offsets of these frames."""
 
-    def behind(self, position: int) -> list[int]:
-        """Offsets behind `position` where a frame is believed if it verifies, in order. Raises ReadFailed."""
-        damaged = read_at(self._fd, 8, position).ljust(8, b"\0")
-        names = self._rows[:, PREVIOUS] == int.from_bytes(damaged, "little", signed=True)
-        named = self._rows[names, OFFSET] if any(damaged) else self._rows[:0, OFFSET]
-        found = np.unique(np.concatenate((self._linked, named)))
-        return found[found > position].tolist()
+    def behind(self, position: int) -> Iterator[int]:
+        """Offsets behind `position` where a frame is believed if it verifies, in order. Raises ReadFailed.
+
+        Each is looked up when it is taken: a segment may be damaged in every place.
+        """
+        damaged = int.from_bytes(read_at(self._fd, 8, position), "little", signed=True)
+        first = int(np.searchsorted(self._names, damaged))
+        behind = int(np.searchsorted(self._names, damaged, "right")) if damaged else first
+        last = position
+        for offset in heapq.merge(
+            _above(self._linked, position), _above(self._named[first:behind], position)
+        ):
+            if offset > last:
+                last = offset
+                yield offset
+
+
+def _above(offsets: npt.NDArray[np.int64], position: int) -> Iterator[int]:
+    """Those of some offsets, in order, that are above `position`."""
+    return map(int, offsets[np.searchsorted(offsets, position, "right") :])
 
 
 def _heads(fd: int, position: int, limit: int) -> Rows:

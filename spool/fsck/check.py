@@ -20,6 +20,7 @@ import numpy.typing as npt
 from spool.errors import BadSpool, SpoolError, UnknownVersion
 from spool.format.damage import Ranges, ranges
 from spool.format.frame import BURST, DIGEST, DISCARDED, SEQUENCE, STORED
+from spool.format.packed import UNPACKED
 from spool.format.scan import read_header
 from spool.format.segment import UNBOUND
 from spool.fsck.examination import Examination, Totals
@@ -163,7 +164,7 @@ class Check:
         def look(path: Path) -> Iterator[_Look]:
             yield _look_at(path, last=path in last)
 
-        for found in in_order(look, paths):
+        for found in in_order(look, paths, weights=UNPACKED):
             if found.gone is None:
                 self.totals.add(found.one.totals)
                 self._progress(self.totals)

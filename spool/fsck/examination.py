@@ -343,11 +343,8 @@ class Examination:
 
     def _moves_on(self, scan: Scan) -> bool:
         """Whether a process is writing here: it holds the lock of the spool while it lives."""
-        try:
-            if not is_held(Layout(self.path.resolve().parent.parent).lock):
-                return False
-        except PermissionError:
-            pass  # without permission to look, wait
+        if is_held(Layout(self.path.resolve().parent.parent).lock) is False:
+            return False
         time.sleep(_PATIENCE_S)
         return scan.next() is not None
 

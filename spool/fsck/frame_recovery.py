@@ -1,10 +1,10 @@
 """Frames in a raw disk image, or in the remains of a deleted segment.
 
 A frame is verified by the keys of its segment (spool.format.segment_format), which are made of the spool's
-secret and the segment's first sequence. The known secrets are those of the spools that the caller names, and
-that of the image itself when it begins with a segment header. The first sequences come from headers with
-these secrets, in these spools and anywhere in the image. A header elsewhere in an image may be forged by a
-sender, whose secret is not one of those.
+secret and the segment's first sequence. The known secrets are those of the spools that the caller names. The
+first sequences come from headers with these secrets, in these spools and anywhere in the image. A header in
+an image may be forged by a sender, whose secret is not one of those: also the header that an image begins
+with, since a fragment of a disk can begin inside a message.
 
 Other frames are recognised by their form alone, and are not verified: a sender can forge them. Frames of
 version 1 are among these.
@@ -156,9 +156,6 @@ class Carver:
         for layout in map(Layout, spools):
             secrets.update(list_secrets(layout))
             firsts.update((bytes(h["secret"]), int(h["first_sequence"])) for h in list_headers(layout))
-        own = self._header(0)
-        if own is not None:
-            secrets.add(bytes(own["secret"]))
         if secrets:
             firsts.update((bytes(h["secret"]), int(h["first_sequence"])) for h in self._headers())
         return (keys_from(*one) for one in firsts if one[0] in secrets and any(one[0]))

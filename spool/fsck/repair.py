@@ -216,8 +216,14 @@ def plan(layout: Layout) -> list[Step]:
     Raises SpoolBusy beside a daemon, whose newest frames would seem torn, or lost; NoSpool, UnknownVersion,
     OSError.
     """
-    if is_held(layout.lock):
-        raise SpoolBusy(f"{layout.lock} is held by process {read_holder(layout.lock)}: it is already in use")
+    held = is_held(layout.lock)
+    if held is None:
+        raise SpoolBusy(
+            f"{layout.lock} may not be opened, and so it is not known whether a daemon is running"
+        )
+    if held:
+        holder = read_holder(layout.lock) or "unknown"
+        raise SpoolBusy(f"{layout.lock} is held by process {holder}: it is already in use")
     return _plan(layout)
 
 

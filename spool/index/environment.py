@@ -16,7 +16,7 @@ from typing import Any
 import lmdb
 
 from spool.index.soundness import are_files, is_harmless, set_modes
-from spool.storage.disk import FILE_MODE, is_regular, make_directory, sync_directory
+from spool.storage.disk import LOCK_MODE, is_regular, make_directory, sync_directory
 from spool.storage.lock import is_in_use
 
 log = logging.getLogger("bruce.spool")
@@ -124,6 +124,8 @@ def open_tables(directory: Path, *, readonly: bool, lock: bool) -> Opened:
     """Open it as it is. `lock`: with an entry in the lock file. Raises LMDB_REFUSES."""
     if not are_files(directory):
         raise _harmed(directory)
+    if not readonly:
+        set_modes(directory)
     env = lmdb.open(
         os.fsencode(directory),
         map_size=MAP_BYTES,
@@ -131,7 +133,7 @@ def open_tables(directory: Path, *, readonly: bool, lock: bool) -> Opened:
         readonly=readonly,
         lock=lock,
         create=not readonly,
-        mode=FILE_MODE,
+        mode=LOCK_MODE,
     )
     if not readonly:
         set_modes(directory)

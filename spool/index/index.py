@@ -28,7 +28,7 @@ import numpy as np
 from spool.format.frame import TAIL_FIELDS, Tail
 from spool.index.soundness import are_files, is_harmless, set_modes
 from spool.native.digest import digest
-from spool.storage.disk import FILE_MODE, make_directory
+from spool.storage.disk import LOCK_MODE, make_directory
 from spool.storage.failpoint import reach
 from spool.storage.lock import is_in_use
 
@@ -187,8 +187,9 @@ def _open(directory: Path) -> tuple[Any, Any, Any]:
 
 
 def _environment(directory: Path) -> tuple[Any, Any, Any]:
+    set_modes(directory)
     env = lmdb.open(
-        os.fsencode(directory), map_size=MAP_BYTES, max_dbs=2, sync=False, metasync=False, mode=FILE_MODE
+        os.fsencode(directory), map_size=MAP_BYTES, max_dbs=2, sync=False, metasync=False, mode=LOCK_MODE
     )
     set_modes(directory)
     return env, env.open_db(b"meta"), env.open_db(b"entry")

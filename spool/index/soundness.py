@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spool.storage.disk import FILE_MODE, is_regular, open_to_read, read_at, set_mode
+from spool.storage.disk import FILE_MODE, LOCK_MODE, is_regular, open_to_read, read_at, set_mode
 
 _DB = np.dtype(
     [("page_bytes", "<u4"), ("flags", "<u2"), ("depth", "<u2"), ("counts", "<u8", 4), ("root", "<u8")]
@@ -163,7 +163,11 @@ def are_files(directory: Path) -> bool:
 
 
 def set_modes(directory: Path) -> None:
-    """Give the files of an environment the mode of ours: LMDB's mode lacks the bits that the umask takes."""
-    for name in MDB_FILES:
-        with suppress(PermissionError):  # of a filesystem without modes
-            set_mode(directory / name, FILE_MODE)
+    """Give the files of an environment, as far as they are there, the modes of ours.
+
+    LMDB's mode lacks the bits that the umask takes, and is one for both. Its lock file is one of ours: a lock
+    on all its bytes, which whoever reads it can take, would keep LMDB from opening.
+    """
+    for name, mode in zip(MDB_FILES, (FILE_MODE, LOCK_MODE), strict=True):
+        with suppress(PermissionError, FileNotFoundError):  # of a filesystem without modes
+            set_mode(directory / name, mode)

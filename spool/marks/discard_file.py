@@ -29,6 +29,7 @@ import numpy as np
 
 from spool.errors import BadSpool
 from spool.format.segment_format import MAX_BODY_BYTES
+from spool.format.wire import MAX_DATAGRAM_BYTES
 from spool.native.digest import digest
 from spool.storage.disk import open_or_make, open_to_read, read_at, sync_directory, write_at
 
@@ -47,6 +48,10 @@ _RECORD = np.dtype(
     ]
 )
 _CHECKED_FROM = 8
+_PIECE_BYTES = 1 << 20
+"""Read at a time to find a record."""
+_AGAIN = 4
+"""How many times a file's bytes may be read for claims that are no records; then only short ones count."""
 PATIENCE_S = 5.0
 """How long to wait for another writer, which syncs some MiB."""
 PAUSE_S = 0.01
@@ -96,24 +101,43 @@ def older(path: Path) -> Path:
     return path.with_name(path.name + ".1")
 
 
-def _records(data: bytes) -> Iterator[tuple[GivenUp, int]]:
-    """(record, the offset behind it) of each whole one in a file's bytes."""
-    at = len(HEAD)
-    while 0 < at < len(data):
-        found = decode_record(data, at)
-        if found:
-            yield found
-            at = found[1]
+def _records(fd: int) -> Iterator[tuple[GivenUp, int]]:
+    """(record, the offset behind it) of each whole one in a file. Raises ReadFailed, OSError.
+
+    The file is read in pieces, a record or _PIECE_BYTES at a time. Bytes that claim to be a long record and
+    are none are looked at a few times in all: a sender can put such claims into a message.
+    """
+    size = os.fstat(fd).st_size
+    at, left = len(HEAD), _AGAIN * size
+    while 0 < at < size:
+        data = read_at(fd, _RECORD.itemsize, at)
+        if (length := _claimed(data)) <= (MAX_BODY_BYTES if left > 0 else MAX_DATAGRAM_BYTES):
+            data += read_at(fd, min(length, size - at), at + _RECORD.itemsize)
+        if found := decode_record(data, 0):
+            yield found[0], at + found[1]
+            at += found[1]
         else:
-            at = _next_record(data, at)
+            left -= len(data)
+            at = _next_record(fd, at)
 
 
-def _next_record(data: bytes, at: int) -> int:
+def _claimed(head: bytes) -> int:
+    """Bytes of the datagram in the record with this head; 0 for other bytes."""
+    if len(head) < _RECORD.itemsize or head[8:12] != RECORD_MAGIC:
+        return 0
+    return int(np.frombuffer(head, _RECORD, 1)[0]["bytes"])
+
+
+def _next_record(fd: int, at: int) -> int:
     """The next offset where a record may begin, behind one without a whole record; -1 when there is none."""
-    following = data.find(RECORD_MAGIC, at + 9)
-    while following >= 0 and following % 8:
-        following = data.find(RECORD_MAGIC, following + 1)
-    return following - 8 if following >= 0 else -1
+    at += 16
+    while len(data := read_at(fd, _PIECE_BYTES, at)) >= len(RECORD_MAGIC):
+        words = np.frombuffer(data, "<u4", len(data) // 4)[::2]
+        found = np.flatnonzero(words == int.from_bytes(RECORD_MAGIC, "little"))
+        if len(found):
+            return int(at + 8 * int(found[0]) - 8)
+        at += _PIECE_BYTES
+    return -1
 
 
 def read_file(path: Path) -> Iterator[GivenUp]:
@@ -126,12 +150,11 @@ def read_file(path: Path) -> Iterator[GivenUp]:
     except FileNotFoundError:
         return
     try:
-        data = read_at(fd, os.fstat(fd).st_size, 0)
+        if not HEAD.startswith(read_at(fd, len(HEAD), 0)):
+            raise BadSpool(f"{path} is no discard file of a version that is known here")
+        yield from (message for message, _ in _records(fd))
     finally:
         os.close(fd)
-    if not data.startswith(HEAD) and not HEAD.startswith(data):
-        raise BadSpool(f"{path} is no discard file of a version that is known here")
-    yield from (message for message, _ in _records(data))
 
 
 def read_discard_file(path: Path) -> Iterator[GivenUp]:
@@ -205,9 +228,8 @@ class DiscardFile:
 
     def _find_end(self, fd: int) -> int:
         """The offset behind the last whole record, where the file is cut; in a new file, behind its head."""
-        data = read_at(fd, os.fstat(fd).st_size, 0)
-        if HEAD.startswith(data[: len(HEAD)]):
-            end = max((end for _, end in _records(data)), default=len(HEAD))
+        if HEAD.startswith(read_at(fd, len(HEAD), 0)):
+            end = max((end for _, end in _records(fd)), default=len(HEAD))
             write_at(fd, HEAD, 0)
             os.ftruncate(fd, end)
             os.fdatasync(fd)

@@ -135,12 +135,24 @@ def write_grant(layout: Layout, grant: LeaseGrant) -> None:
     write_file(layout.grant, _checked(row))
 
 
-def lent_to(layout: Layout, boot: bytes) -> tuple[LeaseRequest, LeaseGrant] | None:
-    """The job that delivers, and its grant, as far as one look shows; `boot`: of this host."""
+def lent_to(layout: Layout, boot: bytes) -> tuple[LeaseRequest | None, LeaseGrant] | None:
+    """The job that delivers, and its grant, as far as one look shows; `boot`: of this host.
+
+    (None, grant) for a user who may read the grant and not the lease, unless nothing holds the lease.
+    """
     grant, ask = read_grant(layout), read_ask(layout)
-    if grant is None or ask is None or not grant.lent or grant.token != ask.token:
+    if grant is None or not grant.lent:
+        return None
+    if ask is None and _is_hidden(layout):
+        return None if is_held(layout.lease) is False else (None, grant)
+    if ask is None or grant.token != ask.token:
         return None
     return None if _is_gone(layout, ask, boot) else (ask, grant)
+
+
+def _is_hidden(layout: Layout) -> bool:
+    """Whether there is a lease that this user may not read."""
+    return layout.lease.is_file() and not os.access(layout.lease, os.R_OK)
 
 
 def machine_id() -> bytes:
@@ -167,7 +179,7 @@ def _is_gone(layout: Layout, ask: LeaseRequest, boot: bytes) -> bool:
     if not (same_boot or known):
         # The job runs on another host, whose locks may not be visible here.
         return False
-    if not is_held(layout.lease):
+    if is_held(layout.lease) is False:
         return True
     return same_boot and ask.pids == _namespace() and not _exists(ask.pid)
 

@@ -7,6 +7,7 @@ nothing changes in between. A path that the operator names may be a symbolic lin
 makes them: `links`.
 
 Files that we make have FILE_MODE, whatever the umask is: chmod of the spool's directory lets a group read.
+Lock files have LOCK_MODE: every lock of the kernel can be taken through a descriptor that only reads.
 
 `Mapping` is the only user of mmap. Only blocks that are reserved on disk are mapped writable (`allocate`, or
 a tmpfs that holds them), and no file is cut while a writer maps it: either would turn a store into a SIGBUS.
@@ -51,7 +52,7 @@ UNKNOWN_BYTES = 1 << 62
 """Of a filesystem that does not tell how large it is."""
 _AHEAD_BYTES = 8 << 20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-FILE_MODE = 0o640
+FILE_MODE, LOCK_MODE = 0o640, 0o600
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FAILS = (errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.EREMOTEIO, errno.ETIMEDOUT, errno.ESTALE)
 """Errors of a read that are the disk's fault: a bad sector, a wrong checksum, a network's timeout."""
@@ -217,18 +218,18 @@ def open_to_write(path: Path, *, links: bool = False) -> int:
     return _open(path, os.O_RDWR, links=links)
 
 
-def open_or_make(path: Path, *, links: bool = False) -> int:
-    """The same; the file is made, empty, when it is not there."""
+def open_or_make(path: Path, *, links: bool = False, mode: int = FILE_MODE) -> int:
+    """The same; the file is made, empty and with this mode, when it is not there."""
     with suppress(FileExistsError):
-        return make_file(path)
+        return make_file(path, mode)
     return open_to_write(path, links=links)
 
 
-def make_file(path: Path) -> int:
+def make_file(path: Path, mode: int = FILE_MODE) -> int:
     """A descriptor to read and write a new file. Raises FileExistsError, OSError."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFELY, FILE_MODE)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFELY, mode)
     with suppress(PermissionError):  # of a filesystem without modes
-        os.fchmod(fd, FILE_MODE)
+        os.fchmod(fd, mode)
     return fd
 
 

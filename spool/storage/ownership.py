@@ -20,7 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from spool.errors import NotAFile, NotOurs
-from spool.storage.disk import no_file, set_mode
+from spool.storage.disk import LOCK_MODE, no_file, set_mode
+from spool.storage.lock import LOCK_FILES
 
 ALONE = 0o600
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -116,7 +117,8 @@ def claim(directory: Path, folders: Iterable[Path]) -> None:
     """Let no other user plant a file in a spool. For the process with its lock. Raises NotOurs, OSError.
 
     The group loses the right to write to its folders and to all files; earlier releases left that to the
-    umask. The owner decides whether the group may write to `directory` itself.
+    umask. It loses all rights to lock files. The owner decides whether the group may write to `directory`
+    itself.
     """
     for place in (directory, *folders):
         _refuse_foreign(place)
@@ -125,7 +127,8 @@ def claim(directory: Path, folders: Iterable[Path]) -> None:
         with os.scandir(place) as entries:
             for entry in entries:
                 if entry.is_file(follow_symlinks=False):
-                    _take_from_others(Path(entry.path), entry.stat(follow_symlinks=False))
+                    taken = ~LOCK_MODE & 0o777 if entry.name in LOCK_FILES else _OTHERS_WRITE
+                    _take_from_others(Path(entry.path), entry.stat(follow_symlinks=False), taken)
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -139,11 +142,11 @@ def _refuse_foreign(path: Path) -> None:
         raise NotOurs(f"every user of this host may change what is in {path}: chmod o-w {path}")
 
 
-def _take_from_others(path: Path, status: os.stat_result) -> None:
-    if status.st_mode & _OTHERS_WRITE:
+def _take_from_others(path: Path, status: os.stat_result, taken: int = _OTHERS_WRITE) -> None:
+    if status.st_mode & taken:
         # `brucectl doctor` reports files of another user, such as those that root has left here.
         with suppress(PermissionError, FileNotFoundError):
-            set_mode(path, stat.S_IMODE(status.st_mode) & ~_OTHERS_WRITE)
+            set_mode(path, stat.S_IMODE(status.st_mode) & ~taken)
 
 
 @contextmanager

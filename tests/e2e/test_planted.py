@@ -11,14 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from cli.status.snapshot import take_snapshot
 from dispatch.embedded import EmbeddedKafka
 from ingest.buffers.staging import staging_path
+from spool.format.frame import SEQUENCE
 from spool.format.wire import encode
 from spool.index.identity import read_identity
+from spool.index.log_end import vouched_for
 from spool.layout import Layout
 from spool.log.recovery import boot_id
 from spool.shared.runtime import shared_state_path
 from spool.shared.state import Field, SharedState
+from spool.storage.lock import LOCK_FILES, is_held
 from tests.cli.replay.test_drain import stage
 from tests.daemon import RunningBruce, consume
 from tests.users import NOBODY, as_user
@@ -151,7 +155,7 @@ def test_what_an_earlier_release_had_accepted_is_delivered(
 
 @pytest.mark.parametrize("umask", [0, 0o077])
 def test_modes_under_any_umask(tmp_path: Path, kafka: EmbeddedKafka, shared: Path, umask: int) -> None:
-    """Files are 0640 (in memory also 0600), folders 0750, the spool 0700, that of sockets 0755."""
+    """Files are 0640, locks 0600, folders 0750, the spool 0700, that of sockets 0755; in memory also 0600."""
     bruce = daemon(tmp_path, kafka, shared, umask)
     try:
         bruce.start()
@@ -164,8 +168,11 @@ def test_modes_under_any_umask(tmp_path: Path, kafka: EmbeddedKafka, shared: Pat
         found = {path: mode_of(path) for place in (bruce.spool, own) for path in place.rglob("*")}
         assert {path.name: oct(mode) for path, mode in found.items() if path.is_dir() and mode != 0o750} == {}
         secret = [path for path, mode in found.items() if path.parent == own and mode == 0o600]
+        locks = [path for path in found if path.name in LOCK_FILES and path.is_relative_to(bruce.spool)]
+        assert {path.name for path in locks} == {"lock", "owner", "lock.mdb"}
+        assert {found[path] for path in locks} == {0o600}
         wrong = {path.name: oct(mode) for path, mode in found.items() if path.is_file() and mode != 0o640}
-        assert set(wrong) == {path.name for path in secret}
+        assert set(wrong) == {path.name for path in (*secret, *locks)}
         # A group that is let in by one chmod reads, and cannot write.
         os.chown(bruce.spool, -1, 4321)
         for path in bruce.spool.rglob("*"):
@@ -181,6 +188,10 @@ def test_modes_under_any_umask(tmp_path: Path, kafka: EmbeddedKafka, shared: Pat
         assert as_user(NOBODY, shared.read_bytes, groups=[4321]) == 0
         for path in (identity, shared, Layout(bruce.spool).lock):
             assert as_user(NOBODY, lambda path=path: path.open("r+b"), groups=[4321]) == 1
+        # It takes no lock, and still sees what the daemon does.
+        for path in locks:
+            assert as_user(NOBODY, path.read_bytes, groups=[4321]) == 1
+        assert as_user(NOBODY, lambda: look(bruce.spool), groups=[4321]) == 0
     finally:
         bruce.close()
 
@@ -217,6 +228,18 @@ def test_pipes_in_the_spool_stop_no_daemon(tmp_path: Path, kafka: EmbeddedKafka,
         assert bruce.stop() == 0
     finally:
         bruce.close()
+
+
+def look(spool: Path) -> None:
+    """At a running daemon that has delivered MESSAGES, by a user who may read its spool."""
+    layout = Layout(spool)
+    assert (is_held(layout.lock), is_held(layout.owner)) == (True, True)
+    committed = vouched_for(layout)
+    assert committed is not None
+    assert committed[1][SEQUENCE] == MESSAGES
+    found = take_snapshot(spool)
+    assert (found.received, found.delivered, found.backlog) == (MESSAGES, MESSAGES, 0)
+    assert all(worker.alive for worker in found.workers)
 
 
 def mode_of(path: Path) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 import ssl
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,23 @@ def test_bad_tokens(tmp_path: Path, text: str, mode: int, sentence: str) -> None
     with pytest.raises(BadAccess, match=sentence) as refused:
         open_access(StatusOptions(token_file=path))
     assert TOKEN not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (os.mkfifo, "cannot be read: a pipe"),
+        (Path.mkdir, "cannot be read: a directory"),
+        (lambda path: path.symlink_to("/dev/zero"), "cannot be read: a device"),
+        (lambda path: path.write_text("x" * 4097), "has more than 4096 bytes"),
+    ],
+)
+def test_a_token_file_is_a_small_file(tmp_path: Path, make: Callable[[Path], object], sentence: str) -> None:
+    """Nothing else is opened or waited for."""
+    path = tmp_path / "token"
+    make(path)
+    with pytest.raises(BadAccess, match=sentence):
+        open_access(StatusOptions(token_file=path))
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:

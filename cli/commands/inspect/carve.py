@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +24,7 @@ EXAMPLES = examples(
     "brucectl inspect carve disk.img",
     "brucectl inspect carve disk.img --secrets-from /var/lib/bruce",
     "brucectl inspect carve disk.img --records | jq -r .value",
-    "brucectl inspect carve disk.img --datagrams | brucectl send --datagrams",
+    "brucectl inspect carve disk.img --secrets-from /mnt/old --datagrams | brucectl send --datagrams",
 )
 
 
@@ -41,7 +41,13 @@ def carve(
     ] = None,
     records: Annotated[bool, typer.Option("--records", help="Print the messages, as JSON lines.")] = False,
     datagrams: Annotated[
-        bool, typer.Option("--datagrams", help="Write the datagrams, as `inspect export --datagrams` does.")
+        bool,
+        typer.Option(
+            "--datagrams", help="Write the verified datagrams, as `inspect export --datagrams` does."
+        ),
+    ] = False,
+    unverified: Annotated[
+        bool, typer.Option("--unverified", help="With --datagrams, write those that are not verified, too.")
     ] = False,
     hashes: Hashes = False,
     as_json: AsJson = False,
@@ -51,10 +57,10 @@ def carve(
     Frames that follow one another are a run: its offset, sequence numbers, frames, messages, times. Frames
     that are there twice count once. Compressed segments are not found.
 
-    A run is verified if its frames have the secret of a spool that --secrets-from names, or of the segment
-    that IMAGE begins with. All others are found by their form alone, as are all frames of format version 1: a
-    sender can make such frames, and put them into a message. Rows, runs and records say which they are, and
-    a sentence on standard error counts the messages that are not verified.
+    A run is verified if its frames have the secret of a spool that --secrets-from names. All others are found
+    by their form alone, as are all frames of format version 1: a sender can make such frames, and put them
+    into a message. Rows, runs and records say which they are, a sentence on standard error counts the
+    messages that are not verified, and --datagrams leaves these out unless --unverified is given.
 
     With --json one document of version 1: image, runs: offset, verified, first_sequence, next_sequence,
     frames, messages, again, first_received, last_received; tool, host, boot_id, made, and sha256 with
@@ -62,18 +68,15 @@ def carve(
     """
     from cli.terminal.output import show_json, show_lines
 
-    if records + datagrams + as_json > 1:
-        raise BadArgument("give one of --records, --datagrams and --json")
-    if datagrams and sys.stdout.isatty():
-        raise BadArgument("datagrams are no text: send them to a file, or to `brucectl send --datagrams`")
+    _check(records + datagrams + as_json, datagrams=datagrams, unverified=unverified)
     runs: dict[int, Run] = {}
     with file_errors():
         chunks = _chunks(image, spools or [], runs)
         if records:
             show_lines(_records(chunks), cut=False)
         else:
-            for _, chunk in chunks:
-                if datagrams:
+            for run, chunk in chunks:
+                if datagrams and (run.verified or unverified):
                     _write(chunk)
     if as_json:
         from cli.commands.inspect.options import provenance
@@ -83,8 +86,18 @@ def carve(
             show_json(found | provenance([image] if hashes else None))
     elif not (records or datagrams):
         _show(list(runs.values()))
-    _warn(sum(run.messages for run in runs.values() if not run.verified))
+    _warn(runs.values(), left_out=datagrams and not unverified)
     raise typer.Exit(errors.FINE if any(run.messages for run in runs.values()) else errors.FOUND)
+
+
+def _check(forms: int, *, datagrams: bool, unverified: bool) -> None:
+    """`forms`: how many forms of output are asked for. Raises BadArgument."""
+    if forms > 1:
+        raise BadArgument("give one of --records, --datagrams and --json")
+    if unverified and not datagrams:
+        raise BadArgument("--unverified goes with --datagrams; all else says of each message which it is")
+    if datagrams and sys.stdout.isatty():
+        raise BadArgument("datagrams are no text: send them to a file, or to `brucectl send --datagrams`")
 
 
 def _chunks(image: Path, spools: list[Path], runs: dict[int, Run]) -> Iterator[tuple[Run, Chunk]]:
@@ -110,11 +123,14 @@ def _chunks(image: Path, spools: list[Path], runs: dict[int, Run]) -> Iterator[t
         carver.close()
 
 
-def _warn(messages: int) -> None:
+def _warn(runs: Iterable[Run], *, left_out: bool) -> None:
     from cli.terminal.output import complain
 
-    if messages:
-        complain(f"{messages} messages are not verified: a sender may have made them (see --secrets-from)")
+    if messages := sum(run.messages for run in runs if not run.verified):
+        then = ", and they are left out (see --unverified)" if left_out else ""
+        complain(
+            f"{messages} messages are not verified: a sender may have made them (see --secrets-from){then}"
+        )
 
 
 def _records(chunks: Iterator[tuple[Run, Chunk]]) -> Iterator[str]:

@@ -111,6 +111,14 @@ def test_a_frame_of_a_sender_is_not_verified(tmp_path: Path) -> None:
     assert found == {(4711, False), (8, True)}
 
 
+def test_an_image_that_begins_inside_a_message_is_not_verified(tmp_path: Path) -> None:
+    """A fragment of a disk whose first bytes are a segment that a sender made, header and all."""
+    forged = Chain.of(2, first=4711)
+    image = tmp_path / "fragment.img"
+    image.write_bytes(forged.data())
+    assert [(run.first_sequence, run.verified) for run, _ in carve(image)] == [(4711, False)]
+
+
 def test_many_long_claims_cost_no_more_than_the_image(tmp_path: Path) -> None:
     """Heads that claim the largest frames, end to end, are read a few times in all."""
     head = bytearray(HEAD_BYTES)
@@ -196,11 +204,28 @@ def whole_frames(piece: bytes, mark: bytes) -> list[int]:
     return found
 
 
-def test_as_datagrams(image: Path) -> None:
-    """They can be sent again, like those of `export`."""
-    command = [*PROGRAM, "inspect", "carve", "--datagrams", image]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=120)
-    assert done.stdout.startswith(encode(b"t", b"0" + b" " * 40) + encode(b"t", b"1" + b" " * 40))
+def test_as_datagrams(image: Path, tmp_path: Path) -> None:
+    """They can be sent again, like those of `export`; those that a sender may have made only if asked for."""
+    first = encode(b"t", b"0" + b" " * 40) + encode(b"t", b"1" + b" " * 40)
+
+    def run(*more: object) -> tuple[bytes, str]:
+        command = [*PROGRAM, "inspect", "carve", "--datagrams", *more, image]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=120)
+        return done.stdout, done.stderr.decode()
+
+    verified, told = run("--secrets-from", tmp_path / "spool")
+    assert verified.startswith(first)
+    assert told == ""
+    nothing, told = run()
+    assert nothing == b""
+    assert told.endswith(
+        "are not verified: a sender may have made them (see --secrets-from), and they are left "
+        "out (see --unverified)\n"
+    )
+    everything, told = run("--unverified")
+    assert everything == verified
+    assert told.endswith("(see --secrets-from)\n")
+    assert inspect("carve", "--unverified", image, code=2).stderr.startswith("--unverified goes with")
 
 
 def test_nothing_to_find(tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ingest.errors import BadSocket
 from ingest.sockets import listening
 from ingest.sockets.listening import listen_unix, open_socket, open_to, set_timeout
+from tests.users import NOBODY
 
 
 def test_anybody_may_send(memory: Path) -> None:
@@ -54,6 +56,60 @@ def test_it_is_never_open_to_others(
         os.umask(before)
     assert seen == [0 if group else 0o620]
     assert stat.S_IMODE((memory / "socket").stat().st_mode) == 0o620
+
+
+@pytest.mark.parametrize("make", [open_socket, listen_unix])
+@pytest.mark.parametrize(
+    ("owner", "group", "mode", "said"),
+    [
+        (0, 0, 0o755, None),  # /run, and RuntimeDirectory= of a daemon that is root
+        (0, 0, 0o1777, None),  # /tmp
+        (0, 0, 0o775, None),  # a folder of a container that runs as any user of group 0
+        (0, NOBODY, 0o755, None),
+        (0, 54321, 0o775, None),  # a group without members
+        (NOBODY, 0, 0o755, f"user {NOBODY} may replace the sockets"),
+        (NOBODY, 0, 0o1777, f"user {NOBODY} may replace the sockets"),
+        (0, NOBODY, 0o775, f"group {NOBODY} may replace the sockets .* chmod g-w"),
+        (0, NOBODY, 0o1775, None),
+        (0, 0, 0o777, "every user of this host may replace the sockets .* chmod o-w"),  # an emptyDir
+    ],
+)
+def test_the_folder_is_one_that_no_other_user_changes(
+    memory: Path, make: Callable[..., socket.socket], owner: int, group: int, mode: int, said: str | None
+) -> None:
+    """One in which another user or a group's member could put a socket in the place of ours is refused."""
+    if os.geteuid():
+        pytest.skip("giving a folder away needs root")
+    folder = memory / "folder"
+    folder.mkdir()
+    os.chown(folder, owner, group)
+    folder.chmod(mode)
+    if said is None:
+        make(folder / "socket").close()
+        return
+    with pytest.raises(BadSocket, match=said):
+        make(folder / "socket")
+    assert not list(folder.iterdir())
+
+
+def test_a_private_group_is_ours_alone(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's own group, as distributions make them, may write; not once it has another member."""
+    folder, uid = memory / "folder", os.geteuid()
+    folder.mkdir()
+    os.chown(folder, -1, 54321)
+    folder.chmod(0o775)
+    users = [SimpleNamespace(pw_name="us", pw_uid=uid, pw_gid=54321)]
+    members = ["us"]
+    monkeypatch.setattr(listening, "pwd", SimpleNamespace(getpwall=lambda: users))
+    monkeypatch.setattr(listening, "grp", SimpleNamespace(getgrgid=lambda _: SimpleNamespace(gr_mem=members)))
+    open_socket(folder / "socket").close()
+    members.append("them")
+    with pytest.raises(BadSocket, match="group 54321"):
+        open_socket(folder / "socket")
+    members.remove("them")
+    users.append(SimpleNamespace(pw_name="them", pw_uid=4321, pw_gid=54321))
+    with pytest.raises(BadSocket, match="group 54321"):
+        open_socket(folder / "socket")
 
 
 def test_a_path_left_by_a_dead_daemon_is_taken_over(memory: Path) -> None:

@@ -6,19 +6,21 @@ import os
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spool.errors import BadSpool, UnknownVersion
 from spool.format import packed
-from spool.format.packed import ZSTD, compress, decompress, is_packed, open_plain, pack
+from spool.format.packed import ZSTD, compress, decompress, is_packed, open_plain, pack, unpacked_bytes
 from spool.format.scan import read_header
-from spool.format.segment_format import HEADER_BYTES
+from spool.format.segment_format import FOOTER, FOOTER_END, FOOTER_MAGIC, FOOTER_TAIL, HEADER_BYTES
 from spool.fsck.check import Check
 from spool.index.log_end import read_footer
 from spool.index.segment_list import SegmentList
 from spool.native.digest import digest
+from spool.storage.disk import read_at
 from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import messages, pack_file
 
@@ -155,6 +157,47 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
             packed.MOST_BYTES - (1 << 20) < os.fstat(file.fileno()).st_size - len(footer) <= packed.MOST_BYTES
         )
         assert whole.startswith(file.read(len(whole) - len(footer)))
+
+
+def test_the_memory_of_an_unpacked_segment_is_known_before(tmp_path: Path) -> None:
+    """By the lengths of its blocks alone; it has the same bound."""
+    spool, _, paths = made(tmp_path)
+    with paths[0].open("r+b") as file:
+        footer = packed.footer_of(file.fileno())
+        assert unpacked_bytes(paths[0]) == len(plain_bytes(paths[0])) - len(footer)
+        file.seek(-len(footer), os.SEEK_END)
+        file.write((packed._CHECKED.pack(1, 1 << 20, 0) + b"x") * 300 + footer)
+    with os.fdopen(open_plain(paths[0]), "rb") as plain:
+        assert unpacked_bytes(paths[0]) == os.fstat(plain.fileno()).st_size - len(footer)
+    assert unpacked_bytes(spool.last_path()) == unpacked_bytes(tmp_path / "none") == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "claimed", "believed"),
+    [(1, 63 << 20, True), (1, 65 << 20, False), (2, 2 << 20, True), (2, 20 << 20, False)],
+)
+def test_a_footer_takes_what_its_format_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, claimed: int, *, believed: bool
+) -> None:
+    """A sparse file of a tail that claims more is read no further, by whichever command."""
+    path, size = tmp_path / "planted.seg", 300 << 20
+    head = np.zeros((), FOOTER)
+    head["magic"], head["version"] = FOOTER_MAGIC, version
+    with path.open("wb") as file:
+        file.seek(size - claimed)
+        file.write(head.tobytes())
+        file.seek(size - FOOTER_TAIL.itemsize)
+        file.write(np.array((0, claimed, FOOTER_END), FOOTER_TAIL).tobytes())
+    lengths = list[int]()
+
+    def counted(fd: int, length: int, offset: int) -> bytes:
+        lengths.append(length)
+        return read_at(fd, length, offset)
+
+    monkeypatch.setattr(packed, "read_at", counted)
+    with path.open("rb") as file:
+        assert len(packed.footer_of(file.fileno())) == believed * claimed
+    assert sum(lengths) <= believed * claimed + 1024
 
 
 def test_a_block_of_a_sender_is_no_block(tmp_path: Path) -> None:

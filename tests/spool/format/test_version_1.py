@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +19,9 @@ from spool.format.wire import encode
 from tests.spool.memory import FIRST, Chain
 
 
-def old_segment(path: Path, frames: int, lost: list[int], *, sealed: bool) -> Chain:
+def old_segment(path: Path, frames: int, lost: list[int], *, sealed: bool, size: int = 1 << 20) -> Chain:
     """A segment of version 1, of which the bodies of some frames are damaged."""
-    chain = Chain(1 << 20, version=1)
+    chain = Chain(size, version=1)
     for i in range(frames):
         chain.append([encode(b"t", b"%d" % i + b"v" * 50)], {}, (0, 0))
     end, data = int(chain.tail[POSITION]), bytearray(chain.data())
@@ -82,6 +84,28 @@ def test_links_that_turn_in_a_circle_end(tmp_path: Path) -> None:
     path.write_bytes(data)
     fd = os.open(path, os.O_RDONLY)
     links = Links(fd, chain.offsets[0], len(data))
-    assert links.behind(chain.offsets[1]) == [chain.offsets[2], last]
-    assert np.all(np.diff(links.behind(chain.offsets[0])) > 0)
+    assert list(links.behind(chain.offsets[1])) == [chain.offsets[2], last]
+    assert np.all(np.diff(list(links.behind(chain.offsets[0]))) > 0)
     os.close(fd)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_damage_in_every_place_costs_what_it_has_bytes(tmp_path: Path, *, sealed: bool) -> None:
+    """With every second frame damaged: eight times as many take no more than some eight times as long."""
+
+    def seconds(frames: int) -> float:
+        path = tmp_path / "segment"
+        chain = old_segment(path, frames, list(range(0, frames, 2)), sealed=sealed, size=4 << 20)
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            links, taken = Links(fd, chain.offsets[0], path.stat().st_size), list[float]()
+            for _ in range(3):
+                began = time.process_time()
+                for offset, following in itertools.pairwise(chain.offsets):
+                    assert next(links.behind(offset)) == following
+                taken.append(time.process_time() - began)
+        finally:
+            os.close(fd)
+        return min(taken)
+
+    assert seconds(16_000) < 16 * seconds(2_000)

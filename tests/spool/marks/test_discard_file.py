@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import tempfile
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,6 +27,7 @@ from spool.marks.discard_file import (
     read_discard_file,
     read_file,
 )
+from spool.storage.disk import read_at
 
 SPOOL = bytes(range(16))
 GOLDEN = Path(__file__).parents[2] / "golden/discards-v1.bin"
@@ -125,6 +127,51 @@ def test_a_damaged_record_is_passed_over(tmp_path: Path) -> None:
     path.write_bytes(data)
     DiscardFile(path, 1 << 20).append([message(5)])
     assert [one.sequence for one in read_discard_file(path)] == [0, 1, 3, 4, 5]
+
+
+def test_a_long_file_is_read_in_pieces(tmp_path: Path) -> None:
+    """Memory does not grow with the file, for a reader or for the next writer; what is in it is found."""
+    path, far = tmp_path / "discards", 200 << 20
+    file = DiscardFile(path, 1 << 30)
+    file.append([message(1, b"x" * 3_000_000)])
+    with path.open("r+b") as other:
+        other.seek(far)
+        other.write(encode_record(message(2)))
+        other.truncate(far + (50 << 20))
+    tracemalloc.start()
+    try:
+        assert [one.sequence for one in read_file(path)] == [1, 2]
+        DiscardFile(path, 1 << 30).append([message(3)])
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 24 << 20
+    assert [one.sequence for one in read_file(path)] == [1, 2, 3]
+    assert path.stat().st_size == far + 2 * len(encode_record(message(2)))
+
+
+def test_claims_in_a_damaged_message_cost_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads of records that claim all behind them: the bytes are read a few times, and no record is lost."""
+    path, read = tmp_path / "discards", 0
+    head = bytearray(encode_record(message(0))[:56])
+    head[12:16] = (1 << 20).to_bytes(4, "little")
+    planted = bytes(-len(encode_record(message(0, b""))) % 8) + bytes(head) * (60_000 // len(head))
+    DiscardFile(path, 1 << 30).append([message(n, planted) for n in range(100)])
+    data = bytearray(path.read_bytes())
+    size = len(encode_record(message(0, planted)))
+    for n in range(99):
+        data[len(HEAD) + n * size] ^= 1
+    path.write_bytes(data)
+
+    def counted(fd: int, length: int, offset: int) -> bytes:
+        nonlocal read
+        data = read_at(fd, length, offset)
+        read += len(data)
+        return data
+
+    monkeypatch.setattr(discard_file, "read_at", counted)
+    assert [one.sequence for one in read_file(path)] == [99]
+    assert discard_file._AGAIN * len(data) < read < 50 * len(data)
 
 
 def test_a_message_twice_is_read_once(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The lease of delivery: a job that asks and lives has it, a dead or frozen job has lost it, for good.
 
-These are the tests of `spool.storage.lock`, too.
+These are tests of `spool.storage.lock`, too.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from itertools import islice
 
 import pytest
 
-from spool.storage.parallel import MOST, WAITING, checkpoint, in_order, processors
+from spool.storage.parallel import MOST, WAITING, Weights, checkpoint, in_order, processors
 
 PATIENCE_S = 30.0
 THREADS = 3
@@ -208,3 +208,41 @@ def test_elsewhere_a_checkpoint_is_nothing() -> None:
     next(found)
     found.close()
     checkpoint()
+
+
+def test_files_that_take_memory_share_it() -> None:
+    """Those that are read together stay within the bound; one beyond it is read alone; light ones go on."""
+    weights = [3, 0, 9, 5, 5, 1, 0, 12, 4, 6] * 20
+    lock, now, most = threading.Lock(), 0, 0
+
+    def read(number: int) -> Iterator[int]:
+        nonlocal now, most
+        with lock:
+            now += weights[number]
+            assert now <= 10 or now == weights[number]
+            most = max(most, now)
+        for _ in range(3 * WAITING):
+            yield number
+        with lock:
+            now -= weights[number]
+
+    found = list(in_order(read, range(len(weights)), THREADS, Weights(weights.__getitem__, 10)))
+    assert found == [number for number in range(len(weights)) for _ in range(3 * WAITING)]
+    assert most == 12
+    await_true(lambda: not readers())
+
+
+def test_a_weight_that_cannot_be_told_is_an_error_in_its_place() -> None:
+    """The files behind it are not waited for in vain."""
+
+    def weigh(number: int) -> int:
+        if number == 5:
+            raise OSError(5, "unreadable")
+        return 7
+
+    found = list[int]()
+    results = in_order(lambda number: iter([number]), range(20), THREADS, Weights(weigh, 10))
+    with pytest.raises(OSError, match="unreadable"):
+        found.extend(results)
+    assert found == [0, 1, 2, 3, 4]
+    await_true(lambda: not readers())
