@@ -109,8 +109,8 @@ class BatchRouter:
 
         On an ordinary day that is so of every batch: it need not be asked for each topic and partition.
         """
-        ruled = self._trace or self._open_counts or self._unknown.gone or self._acks.marks_first or self.loose
-        if ruled or self._limits.any or not self.history.is_empty:
+        ruled = self._trace or self._open_counts or self._acks.marks_first or self.loose
+        if ruled or self._unknown.deleted or self._limits.any or not self.history.is_empty:
             return False
         available = self._capacity.calm()
         if available is None:
@@ -148,8 +148,8 @@ class BatchRouter:
     def _with_numbers(self, reader: LogReader, batch: Batch, wanted: Mask) -> tuple[Batch, Mask]:
         """As much of the batch as has topics with numbers, or may be discarded; and its wanted rows."""
         without = np.flatnonzero(wanted & (batch.topic == batch.topics.others))
-        if len(without) and self._strangers.may_have_room():
-            first = int(without[0])
+        first = int(without[0]) if len(without) else 0
+        if len(without) and self._strangers.may_have_room(batch.topic[:first]):
             reader.seek(int(batch.sequence[first]))
             return batch.before(first), wanted[:first]
         return batch, wanted
@@ -157,8 +157,8 @@ class BatchRouter:
     def _known(self, batch: Batch, wanted: Mask) -> Mask:
         """The wanted rows whose topic has partitions; those of other topics wait, or are given up."""
         missing = wanted & (self._pool.partitions.counts_of(batch.topic) == 0)
-        if self._unknown.gone:
-            missing |= wanted & np.isin(batch.topic, list(self._unknown.gone))
+        if self._unknown.deleted:
+            missing |= wanted & np.isin(batch.topic, list(self._unknown.deleted))
         if not missing.any():
             return wanted
         topics, gone = batch.topics, [batch.topics.illegal, *self._unknown.gone]

@@ -53,6 +53,10 @@ ASK_NAMES_S = 1.0
 """Between two questions for many unknown topics."""
 GRACE_S = 60.0
 """From the first answer of Kafka that a topic does not exist: time for it to be created."""
+FORGET_S = 60.0
+"""So long after the grace time of a topic its messages are discarded at once, and Kafka is not asked."""
+FORGET_EVERY_S = 10.0
+"""Between two looks for names to forget."""
 LIST_S = 10.0
 """How old the list of Kafka's topics may be, by which strangers are told from others."""
 LIST_ANSWER_S = 5.0

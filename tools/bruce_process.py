@@ -29,6 +29,7 @@ from spool.layout import Layout
 from spool.log.recovery import boot_id
 from spool.shared.runtime import shared_state_path
 from spool.shared.state import WORKER_WORDS, Field, read_shared_state
+from spool.storage.ownership import is_own_directory
 from tools.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -130,8 +131,10 @@ class Bruce:
         if not (self.spool / "identity").exists():
             return None
         spool, boot = read_identity(Layout(self.spool)), boot_id()
-        # If other users may write to the directory, the daemon makes one of its own in it.
-        places = (self.runtime, self.runtime / f"bruce-{os.geteuid()}")
+        # If other users may write to the directory, the daemon makes one of its own in it, by another name if
+        # they have taken its own.
+        inside = sorted(self.runtime.glob(f"bruce-{os.geteuid()}*"))
+        places = (self.runtime, *(place for place in inside if is_own_directory(place)))
         states = (read_shared_state(shared_state_path(place, spool, boot)) for place in places)
         return next((words for words in states if words is not None), None)
 

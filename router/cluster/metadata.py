@@ -31,6 +31,8 @@ STRANGERS_AT_ONCE = 500
 """In one question: to name them keeps this process from other work."""
 IN_VAIN = 10
 """So many topics that Kafka does not have may be asked for as all others are."""
+IN_VAIN_EVER = 200
+"""So many different ones over time, once those before were forgotten: the producer keeps each, in 27 KB."""
 MADE_PER_S = 1.0
 """Topics that Kafka may be made to make on demand, beyond IN_VAIN of them at a time. Ten a second keep small
 brokers so busy that all other messages are late (decision 026)."""
@@ -98,6 +100,8 @@ class Metadata:
         """Those that `fetch` is asked for."""
         self._known: AbstractSet[bytes] = frozenset()
         """Of these, those that Kafka had last."""
+        self._forgotten: set[bytes] = set()
+        """Those that `fetch` was asked for in vain, and is asked for no longer."""
         self._strangers: dict[bytes, None] = {}
         self._next = 0
         """Which stranger the inquiry goes on with."""
@@ -138,13 +142,21 @@ class Metadata:
         if topics:
             self._asked.set()
 
+    def forget(self, topics: Collection[bytes]) -> None:
+        """Ask no longer about these, but for those that Kafka has."""
+        with self._lock:
+            dropped = self._topics.intersection(topics) - self._known
+            self._topics -= dropped
+            self._forgotten |= dropped
+
     def _add(self, topics: list[bytes]) -> None:
         fresh = [name for name in topics if name not in self._topics]
         ours = [name for name in fresh if name in self._ours]
         others = [name for name in fresh if name not in self._ours]
         if self._inquiry and others:
-            vain = len(self._topics - self._known)
-            now = others[: self._allow(min(len(others), max(0, IN_VAIN - vain)))]
+            vain, ever = len(self._topics - self._known), len(self._forgotten)
+            room = max(0, min(IN_VAIN - vain, IN_VAIN_EVER - ever))
+            now = others[: self._allow(min(len(others), room))]
         else:
             now = others
         self._topics |= frozenset([*ours, *now])
@@ -208,6 +220,14 @@ class Metadata:
             self.changed_ns = self.fetched_ns
         self._last = found
 
+    def _fetch_known(self) -> Cluster:
+        found = self._fetch(sorted(self._topics), METADATA_ANSWER_S)
+        with self._lock:
+            self._known = found.topics.keys()
+            # The router may have forgotten one meanwhile, and sends to it now.
+            self._topics |= self._known
+        return found
+
     def _ask_strangers(self, found: Cluster) -> tuple[Cluster, Mapping[bytes, int]]:
         """Ask the inquiry for some of the strangers: the cluster with those that it has, errors of others."""
         with self._lock:
@@ -230,8 +250,7 @@ class Metadata:
                 self._topics |= answer.topics.keys()
                 for name in answer.topics:
                     self._strangers.pop(name, None)
-            found = self._fetch(sorted(self._topics), METADATA_ANSWER_S)
-            self._known = found.topics.keys()
+            found = self._fetch_known()
         return found, {name: code for name, code in answer.errors.items() if name not in untried}
 
     def _make(self, inquiry: Inquiry, errors: Mapping[bytes, int]) -> AbstractSet[bytes]:
@@ -266,8 +285,7 @@ class Metadata:
                 continue
             pause, begun = METADATA_RETRY_S, time.monotonic()
             try:
-                found = self._fetch(sorted(self._topics), METADATA_ANSWER_S)
-                self._known = found.topics.keys()
+                found = self._fetch_known()
                 pause = max(METADATA_RETRY_S, min(METADATA_ANSWER_S, REST * (time.monotonic() - begun)))
                 found, strangers = self._ask_strangers(found)
                 self._note(found, strangers)

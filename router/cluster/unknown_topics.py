@@ -4,8 +4,10 @@ Names beyond the bound of the deliverer's table (spool.format.topic_table) are l
 messages are discarded. Any program may send any name, but topics that Kafka has must not go short for it.
 Half of the table is theirs: a name that Kafka has is no *stranger*, and takes a place in either half. To know
 which it has, the router asks Kafka for all its topics when strangers fill their half, and again every LIST_S
-while they do; until the first answer it reads nothing on. Names that were given up, of which nothing is open,
-are forgotten, all at once.
+while they do; until the first answer it reads nothing on.
+
+Names that were given up are forgotten FORGET_S later, once nothing of them is open, and at once when others
+need their place. A name that comes again waits for the grace time again: its topic may have been created.
 """
 
 from __future__ import annotations
@@ -13,11 +15,14 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from dispatch.errors import Code
-from router.timing import ASK_NAMES_S, GRACE_S, LIST_S
+from router.timing import ASK_NAMES_S, FORGET_EVERY_S, FORGET_S, GRACE_S, LIST_S
 from spool.format.batch import Topics
 
 if TYPE_CHECKING:  # they bring librdkafka along, and a reader of bruce.toml needs none
@@ -57,8 +62,10 @@ class UnknownTopics:
         """Topic -> lowest sequence that waits."""
         self._denied: dict[int, tuple[float, int]] = {}
         """Topic -> when Kafka first said that there is no such topic; the same in ms since the epoch."""
-        self.gone: set[int] = set()
-        """Topics that were given up: their messages are discarded when a reader reaches them."""
+        self.gone: dict[int, float] = {}
+        """Topic -> when it was given up: its messages are discarded when a reader reaches them."""
+        self.deleted: set[int] = set()
+        """Of these, those that are no strangers: they alone may have partitions."""
 
     def wait(self, topic: int, sequence: int) -> bool:
         """A message waits; True when it is the first of its topic."""
@@ -77,12 +84,8 @@ class UnknownTopics:
     def learn(self, cluster: Cluster, topics: Topics) -> list[Learnt]:
         """Take note of what Kafka says; whose messages are due now."""
         due = []
-        for name in cluster.topics:
-            topic = topics.admit(name)
-            if topic < 0:
-                continue
-            self.gone.discard(topic)
-            self._denied.pop(topic, None)
+        for topic in [topics.admit(name) for name in cluster.topics]:
+            self._let_wait(topic)
             if topic in self.waiting:
                 due.append(Learnt(topic, self.waiting.pop(topic), known=True))
         for name, code in cluster.errors.items():
@@ -95,7 +98,9 @@ class UnknownTopics:
                 continue
             since = self._since(topic, name)
             if topic not in self.gone and self._clock() - since >= self._grace_s:
-                self.gone.add(topic)
+                self.gone[topic] = self._clock()
+                if not topics.is_strange(topic):
+                    self.deleted.add(topic)
                 due.append(Learnt(topic, self.waiting.pop(topic, None), known=False))
         return due
 
@@ -117,14 +122,39 @@ class UnknownTopics:
         named = [topics.find(name) for name, code in cluster.errors.items() if code in _DENIALS]
         return [topic for topic in named if topic >= 0]
 
-    def forget(self, topics: Topics) -> bool:
-        """Free the numbers of strangers that were given up, of which nothing may be open; whether any was."""
-        strangers = [topic for topic in self.gone if topics.is_strange(topic)]
-        topics.forget(strangers)
-        self.gone.difference_update(strangers)
+    def forget(self, topics: Topics) -> list[bytes]:
+        """Forget those that were given up FORGET_S ago, of which nothing may be open.
+
+        Returns the names that have no number any more.
+        """
+        before = self._clock() - FORGET_S
+        gone = [topic for topic, at in self.gone.items() if at <= before]
+        for topic in gone:
+            self._let_wait(topic)
+        return topics.forget(gone)
+
+    def make_room(self, topics: Topics, in_use: Collection[int]) -> list[bytes]:
+        """Forget strangers that were given up, however lately, but for those `in_use`; their names."""
+        strangers = self.gone.keys() - self.deleted - set(in_use)
         for topic in strangers:
-            del self._denied[topic]
-        return bool(strangers)
+            self._let_wait(topic)
+        return topics.forget(strangers)
+
+    def forget_idle(self, topics: Topics) -> None:
+        """Free the numbers of strangers of which no message waits, or is to be discarded.
+
+        A pass of the catch-up reader gives one to each name that it comes by again.
+        """
+        idle = topics.strangers().difference(self.waiting, self.gone)
+        for topic in idle:
+            self._let_wait(topic)
+        topics.forget(idle)
+
+    def _let_wait(self, topic: int) -> None:
+        """The next message of a topic waits."""
+        self.gone.pop(topic, None)
+        self.deleted.discard(topic)
+        self._denied.pop(topic, None)
 
     def lowest(self) -> list[int]:
         """Sequences below which nothing waits for a topic."""
@@ -146,22 +176,35 @@ class Strangers:
         """`swept`: whether nothing is open of topics that were given up."""
         self._topics, self.unknown, self._metadata = topics, unknown, metadata
         self._swept, self._clock = swept, clock
-        self._listed_at = -LIST_S
+        self._listed_at = self._forgot_at = -LIST_S
         self._asked, self._asked_at = False, 0.0
         self.waits = False
         """Whether nothing is to be read before the list is there."""
 
-    def may_have_room(self) -> bool:
-        """Whether a message whose topic has no number is to be read once more before it is discarded."""
-        if self._swept() and self.unknown.forget(self._topics):
-            return True
+    def may_have_room(self, in_use: npt.NDArray[np.int32]) -> bool:
+        """Whether a message whose topic has no number is to be read once more before it is discarded.
+
+        `in_use`: numbers of topics that rows before it have.
+        """
+        if self.unknown.gone and self._swept():
+            names = self.unknown.make_room(self._topics, np.unique(in_use).tolist())
+            self._metadata.forget(names)
+            if names:
+                return True
         if self._clock() - self._listed_at >= LIST_S:
             self.waits = True
             self._metadata.list_all()
         return self.waits
 
     def ask(self) -> None:
-        """Have Kafka asked for all topics that messages wait for, and for no others any more."""
+        """Have Kafka asked for all topics that messages wait for, and for no others any more.
+
+        Forget names now and then. No batch may be in use: its messages have numbers of topics.
+        """
+        if self._clock() - self._forgot_at >= FORGET_EVERY_S and self._swept():
+            self._forgot_at = self._clock()
+            self._metadata.forget(self.unknown.forget(self._topics))
+            self.unknown.forget_idle(self._topics)
         waiting = self.unknown.waiting
         if len(waiting) > FEW and self._clock() - self._asked_at < ASK_NAMES_S:
             return

@@ -85,7 +85,7 @@ class Trace:
     def __init__(self, ask: TraceRequest, path: Path, topics: Topics, pool: Pool) -> None:
         """Go on with the lines in `path`, or begin them. Raises NotOurs, OSError."""
         self.ask, self._pool = ask, pool
-        self._topics = np.array([topics.number(name) for name in ask.topics], np.int64)
+        self._topics = topics
         self._shared = [topics.others, topics.illegal]
         """Numbers of more than one name."""
         self._key = np.frombuffer(ask.key or b"", np.uint8)
@@ -106,7 +106,9 @@ class Trace:
     def note_read(self, batch: Batch, wanted: Mask) -> None:
         """A batch was read from the log; the rows that are `wanted` are neither resolved nor in flight."""
         rows, self._batch = np.zeros(len(batch), np.bool_), None
-        if not of_topics(batch.topic, self._topics, rows):
+        # The table may have forgotten a name, and given its number to another.
+        numbers = np.array([self._topics.number(name) for name in self.ask.topics], np.int64)
+        if not of_topics(batch.topic, numbers, rows):
             return
         if self.ask.topics:
             for row in np.flatnonzero(rows & np.isin(batch.topic, self._shared)).tolist():

@@ -354,17 +354,22 @@ class Topics:
         """Whether a topic is a stranger."""
         return bool(self.table.names[number, _STRANGE])
 
+    def strangers(self) -> set[int]:
+        """The numbers of all strangers."""
+        rows = self.table.names[: int(self.table.words[_COUNT])]
+        return set(np.flatnonzero(rows[:, _STRANGE]).tolist())
+
     def welcome(self, names: Iterable[bytes]) -> None:
         """Set the names that are no strangers when they come."""
         found = np.array([digest(name, self.seed) for name in names], np.uint64).astype(np.int64)
         self.table = self.table._replace(welcome=np.sort(found))
 
-    def forget(self, numbers: Iterable[int]) -> None:
-        """Free the numbers of strangers, for other names."""
+    def forget(self, numbers: Iterable[int]) -> list[bytes]:
+        """Free the numbers of strangers, for other names; the names that had them."""
         gone = [number for number in numbers if self.is_strange(number)]
         if not gone:
-            return
-        table = self.table
+            return []
+        table, names = self.table, self.names.of(np.array(gone))
         for number in gone:
             table.names[number] = 0, 0, 0, table.words[_FREE]
             table.words[_FREE] = number
@@ -375,6 +380,7 @@ class Topics:
         count = int(table.words[_COUNT])
         table.words[_END] = _compact(count, table.names, table.arena_at, address_of(arena))
         self.table = table._replace(slots=slots, arena=arena, arena_at=address_of(arena))
+        return names
 
     def make_room(self) -> None:
         """Have room for one more name, whatever its length."""

@@ -16,6 +16,7 @@ import yaml
 from hatchling.builders.wheel import WheelBuilder
 
 from cli.config.config import load_config
+from cli.doctor.host import LOCKED_BYTES
 from tests.daemon import RunningBruce, free_port
 from tests.install.machine import Machine, demand
 from tests.test_wheel import contents
@@ -125,6 +126,13 @@ def test_the_socket_is_shared(compose: dict[str, Any]) -> None:
     assert "/run/bruce" not in services["bruce"]["tmpfs"]
     # The kernel asks for it where the socket is made.
     assert int(services["sockets"]["sysctls"]["net.unix.max_dgram_qlen"]) >= 512
+
+
+def test_staging_can_be_locked_in_memory(compose: dict[str, Any]) -> None:
+    """As much as doctor wants, and as the systemd unit allows."""
+    allowed = int(compose["services"]["bruce"]["ulimits"]["memlock"])
+    assert allowed >= LOCKED_BYTES
+    assert f"LimitMEMLOCK={allowed >> 20}M" in (CONTAINER.parent / "systemd/bruce.service").read_text()
 
 
 def test_the_sockets_are_held_beside_bruce(compose: dict[str, Any], tmp_path: Path) -> None:

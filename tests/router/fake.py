@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +82,9 @@ class FakeMetadata:
     def look_for(self, topics: list[bytes]) -> None:
         if topics:
             self.want(topics)
+
+    def forget(self, topics: Collection[bytes]) -> None:
+        self.wanted -= set(topics)
 
     def list_all(self) -> None:
         self.listed = self.was_listed = True

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ingest.buffers.messages import MESSAGE
+from ingest.buffers.staging import Staging
 from spool.format.frame import HEAD_BYTES, KEY, MARK, TAIL_FIELDS, verify
 from spool.format.packed import open_plain
 from spool.format.scan import digest_address
@@ -21,6 +23,7 @@ from tools.adversaries import planting
 from tools.adversaries.catalogue import ATTACKS
 from tools.adversaries.consumer import SEEN
 from tools.adversaries.judgement import Observed, Phase, Verdict, decide
+from tools.adversaries.options import LEAST_S, OVERHEAD_S, Options
 from tools.adversaries.partitioner import UNBEARABLE, choose
 from tools.adversaries.samples import Peak
 from tools.benches import adversarial
@@ -31,9 +34,31 @@ ADVERSARY = Path(__file__).resolve().parents[2] / "tools/adversary"
 HONEST, FORBIDDEN = 0, 3
 COUNT = 50
 KEYS = keys_from(bytes(16), 0)
-SHORT = ("planted-frame", "malformed", "discard-rows", "huge-messages", "kill-all", "kill-all-held")
-SHORT += ("group-reader", "raising-partitioner")
-"""Half a minute each. Of the others, what bounds a packed bomb is tried in tests/spool/format/test_packed.py,
+SHORT = (
+    "planted-frame",
+    "malformed",
+    "discard-rows",
+    "huge-messages",
+    "kill-all",
+    "kill-all-held",
+    "group-reader",
+    "raising-partitioner",
+    "unknown-names",
+    "made-topics",
+    "quota-names",
+    "illegal-names",
+    "stream-headers",
+    "ack-flood",
+    "status-crowd",
+    "planted-page",
+    "planted-link",
+    "planted-pipe",
+    "planted-staging",
+    "squatted-directory",
+    "planted-fifo",
+    "lock-files",
+)
+"""Some 20 s each. Of the others, what bounds a packed bomb is tried in tests/spool/format/test_packed.py,
 each death of a replay in tests/cli/replay/test_replay_again.py, and a kill without a holder, which may lose
 something, in tests/e2e/test_hold_socket.py; a clock that is set shows in latencies and syncs, which are not
 judged here."""
@@ -172,6 +197,42 @@ def test_a_group_reader_makes_frames_that_a_reader_believes() -> None:
     assert verify(address_of(data), len(data), tail, digest_address()) == 0
     tail[KEY] += 1
     assert verify(address_of(data), len(data), tail, digest_address()) != 0
+
+
+def test_forged_staging_is_what_a_daemon_would_take(tmp_path: Path) -> None:
+    """Its burst is the first, and holds messages under root's uid: it is refused only for its owner."""
+    data, size = planting.staging(bytes(16))
+    path = tmp_path / "forged.staging"
+    path.write_bytes(data)
+    os.truncate(path, size)
+    path.chmod(0o600)
+    staging = Staging(path, bytes(16), 8)
+    out = np.zeros(8, MESSAGE)
+    assert (staging.armed, staging.list_messages(0, out)) == (1, 7)
+    assert set(out["uid"][:7].tolist()) == {planting.VICTIM_UID}
+    assert all(check(int(row["at"]), int(row["length"])) == 0 for row in out[:7])
+
+
+def test_long_attacks_take_their_time_from_the_others() -> None:
+    """The total stays as it is: a phase of 75 s shortens all that are shorter."""
+    options = Options(minutes=10)
+    assert options.phase_s([0.0] * 10) == (600 - 10 * OVERHEAD_S) / 20
+    least = [0.0] * 9 + [75.0]
+    seconds = options.phase_s(least)
+    assert sum(seconds + max(seconds, one) for one in least) == pytest.approx(600 - 10 * OVERHEAD_S)
+    assert seconds < 75
+    # A least phase below that of the others changes nothing.
+    assert options.phase_s([5.0] + [0.0] * 9) == options.phase_s([0.0] * 10)
+    assert options.phase_s([600.0] * 10) == LEAST_S
+
+
+def test_a_message_before_the_control_counts() -> None:
+    """It may be neither lost nor unknown; its latency is no one's."""
+    run = observed(np.concatenate([seen(0), seen(10), seen(20, late_ms=9000)]))
+    run.first.sent = {20: COUNT}
+    assert not decide(run).broken
+    run.seen = run.seen[run.seen["sender"] != 20]
+    assert decide(run).lost == COUNT
 
 
 def test_a_bomb_holds_what_it_says(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ attack       the base class of attacks
 forging      payloads that are made to look like parts of the log, and kills that make a successor search it
 floods       datagrams that cost more than they seem
 streams      connections that do nothing, or almost nothing
-insider      a reader of the group, which knows the secret
+insider      readers of the group, which know the secret, and lock files
 killing      the death of everything, with and without a holder of the sockets
 operations   copied files, the user's own functions, commands that die, the time of day
 partitioner  the user's own function, which raises
@@ -13,7 +13,7 @@ neighbours   planted files, crowds at the other doors, clocks, and the death of 
 planting     the bytes of forged frames, footers, headers and packed blocks
 catalogue    the list of all attacks
 villain      a process of another user
-honest       a sender of streams that counts
+honest       senders of streams, and of messages with replies, that count
 arena        one daemon with its Kafka, its honest senders and its consumer
 consumer     everything that Kafka has, and when it came
 samples      memory, descriptors and syncs during an attack

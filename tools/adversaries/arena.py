@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -29,7 +29,7 @@ from spool.log.recovery import boot_id
 from spool.shared.state import WORKER_WORDS, Field
 from tools.adversaries.attack import Attack, Holder
 from tools.adversaries.consumer import SENDERS
-from tools.adversaries.honest import send_streams
+from tools.adversaries.honest import send_asking, send_streams
 from tools.adversaries.judgement import Observed, Phase, no_rows
 from tools.adversaries.options import Options
 from tools.adversaries.planting import FORBIDDEN
@@ -45,12 +45,14 @@ from tools.waiting import TookTooLong, wait_until
 
 HONEST_TOPICS = ("honest-0", "honest-1")
 STREAM_TOPIC = "honest-stream"
-TOPICS = {**dict.fromkeys(HONEST_TOPICS, 8), STREAM_TOPIC: 8, FORBIDDEN: 1}
+ACK_TOPIC, TCP_TOPIC = "honest-ack", "tcp"
+TOPICS = {**dict.fromkeys((*HONEST_TOPICS, STREAM_TOPIC, ACK_TOPIC, TCP_TOPIC), 8), FORBIDDEN: 1}
 FLOOD_PARTITIONS = 32
 STREAM_RATE = 50
 SEGMENT_BYTES, ROOM_BYTES = 1 << 20, 8 << 30
 DEADLINE_S = 120.0
 """For an attack, beyond its two phases."""
+WARM_S, ARRIVE_S = 1.0, 60.0
 _ARMED, _HITS = 0, 1
 _QUEUE_LENGTH = Path("/proc/sys/net/unix/max_dgram_qlen")
 FAILURES = (TookTooLong, RuntimeError, OSError, LoadFailed, subprocess.SubprocessError)
@@ -84,7 +86,7 @@ class Arena:
             target.bootstrap,
             settings=self._settings(),
             listener=listener,
-            environ={**kill_environ, **clock_environ},
+            environ={**kill_environ, **clock_environ, **_both(clock_environ, kill_environ)},
         )
         self.bruce.socket = self.datagrams
 
@@ -112,12 +114,16 @@ class Arena:
         library = compile_c(name, ROOT / ".cache/adversary-programs", shared=True)
         return words, {variable: str(path), "LD_PRELOAD": str(library)}
 
+    def discarded(self, reason: str) -> int:
+        """Messages that were discarded for a reason."""
+        return int(self.bruce.status()["discarded"].get(reason, 0))
+
     def _settings(self) -> dict[str, dict[str, object]]:
-        """The attack's, over ours: honest topics are the honest users', one topic is root's."""
+        """The attack's, over ours: honest topics are the honest users', one topic is root's, one TCP's."""
         own: dict[str, dict[str, object]] = {
             "ingest": {"datagram_socket": str(self.datagrams), "socket_mode": "0666"},
             "spool": {"max_bytes": ROOM_BYTES, "segment_bytes": SEGMENT_BYTES},
-            "access": {"honest-*": [f"uid:{HONEST}"], FORBIDDEN: ["uid:0"]},
+            "access": {"honest-*": [f"uid:{HONEST}"], TCP_TOPIC: ["tcp"], FORBIDDEN: ["uid:0"]},
         }
         here = {"STREAM": str(self.stream), "ACK": str(self.ack), "tcp_port": self.tcp_port}
         here["port"] = self.status_port
@@ -252,11 +258,12 @@ def run_attack(attack: Attack, options: Options, seconds: float, directory: Path
         stack.callback(consumer.close)
         sampler = Sampler(arena.bruce, arena.tell)
         signal.signal(signal.SIGALRM, _too_long)
-        signal.alarm(int(2 * seconds + DEADLINE_S))
+        signal.alarm(int(seconds + _attack_s(attack, seconds) + DEADLINE_S))
         try:
             attack.before(arena)
             found.first_start_s = _start(arena)
             sampler.start()
+            _warm_up(arena, consumer, found.first)
             _run_phases(arena, sampler, found, seconds)
         except FAILURES as error:
             arena.report(f"{type(error).__name__}: {error}")
@@ -274,6 +281,20 @@ def _too_long(_number: int, _frame: FrameType | None) -> None:
     raise TookTooLong("the attack made something wait for ever")
 
 
+def _attack_s(attack: Attack, seconds: float) -> float:
+    """Seconds of the attack phase, where the control has `seconds`."""
+    return max(seconds, attack.least_s)
+
+
+def _both(*environs: Mapping[str, str]) -> dict[str, str]:
+    """The variable that brings the libraries of all of these into the daemon.
+
+    The last may stand in for dlsym: what it finds for the others is behind it.
+    """
+    libraries = [environ["LD_PRELOAD"] for environ in environs if environ]
+    return {"LD_PRELOAD": ":".join(libraries)} if libraries else {}
+
+
 def _run_phases(arena: Arena, sampler: Sampler, found: Observed, seconds: float) -> None:
     attack = arena.attack
     found.control.peak = sampler.begin()
@@ -286,6 +307,7 @@ def _run_phases(arena: Arena, sampler: Sampler, found: Observed, seconds: float)
     before = arena.restarts()
     found.attack.peak = sampler.begin()
     arena.villains.clear()
+    seconds = _attack_s(attack, seconds)
     with ExitStack() as stack:
         attack.begin(arena, stack)
         end = time.monotonic() + seconds
@@ -304,7 +326,7 @@ def _run_phases(arena: Arena, sampler: Sampler, found: Observed, seconds: float)
 
 @contextmanager
 def _honest(arena: Arena, phase: Phase, first: int, seconds: float) -> Iterator[None]:
-    """Honest senders of datagrams, and of streams if there are any; their counts at the end."""
+    """Honest senders of datagrams, and at each other door that the daemon has; their counts at the end."""
     options = LoadOptions(
         arena.socket,
         seconds=seconds,
@@ -318,18 +340,30 @@ def _honest(arena: Arena, phase: Phase, first: int, seconds: float) -> Iterator[
     )
     with ExitStack() as stack:
         load = stack.enter_context(RunningLoad(options))
-        stream = None
-        if "stream_socket" in arena.attack.settings.get("ingest", {}):
-            run = send_streams(arena.stream, STREAM_TOPIC, first + 5, STREAM_RATE, seconds)
-            stream = stack.enter_context(Villain(run, HONEST))
+        others = {
+            first + 5 + number: stack.enter_context(Villain(run, HONEST))
+            for number, run in _at_other_doors(arena, first + 5, seconds).items()
+        }
         yield
         report = load.wait(seconds + 60)
         phase.sent = {row["sender"]: row["sent"] for row in report["senders"]}
         phase.due = dict.fromkeys(phase.sent, int(options.rate * seconds) // len(phase.sent))
-        if stream:
-            stream.stop()
-            phase.sent[first + 5] = int(stream.words[DONE])
-            phase.due[first + 5] = int(stream.words[DUE])
+        for sender, other in others.items():
+            other.stop()
+            phase.sent[sender], phase.due[sender] = int(other.words[DONE]), int(other.words[DUE])
+
+
+def _at_other_doors(arena: Arena, first: int, seconds: float) -> dict[int, Callable[[Words], None]]:
+    """Honest senders of streams, by TCP and with replies, where the daemon takes them; by number."""
+    doors = set(arena.attack.settings.get("ingest", ()))
+    if not arena.attack.spares_tcp:
+        doors.discard("tcp_port")
+    found: dict[str, Callable[[int], Callable[[Words], None]]] = {
+        "stream_socket": lambda n: send_streams(arena.stream, STREAM_TOPIC, first + n, STREAM_RATE, seconds),
+        "tcp_port": lambda n: send_streams(arena.tcp_port, TCP_TOPIC, first + n, STREAM_RATE, seconds),
+        "ack_socket": lambda n: send_asking(arena.ack, ACK_TOPIC, first + n, STREAM_RATE, seconds),
+    }
+    return {number: make(number) for number, (door, make) in enumerate(found.items()) if door in doors}
 
 
 def _start(arena: Arena) -> float:
@@ -339,11 +373,18 @@ def _start(arena: Arena) -> float:
     return time.monotonic() - begun
 
 
+def _warm_up(arena: Arena, consumer: Consumer, phase: Phase) -> None:
+    """Let honest messages go until all of them arrive: the first seconds are no measure of the others."""
+    with _honest(arena, phase, 20, WARM_S):
+        time.sleep(WARM_S)
+    wait_until(lambda: not consumer.missing(phase), ARRIVE_S, "the first messages to arrive", pause_s=0.05)
+
+
 def _settle(arena: Arena, consumer: Consumer, found: Observed) -> None:
     """Wait for the honest messages, while any of them may still come."""
     with contextlib.suppress(TookTooLong):
         wait_until(
-            lambda: not consumer.missing(found.control) + consumer.missing(found.attack),
+            lambda: not any(consumer.missing(p) for p in (found.first, found.control, found.attack)),
             arena.options.settle_s,
             "honest messages",
             pause_s=0.1,

@@ -36,7 +36,12 @@ class Attack:
     """Whether workers can be killed between a frame's head and its digest."""
     clock: ClassVar[bool] = False
     """Whether the daemon's clocks can be set: the words are seconds, monotonic and of the time of day."""
+    spares_tcp: ClassVar[bool] = True
+    """Whether an honest sender by TCP is beside it. All of TCP is one user: it shares the fate of an attacker
+    by TCP."""
     holder: ClassVar[Holder] = Holder.SYSTEMD
+    least_s: ClassVar[float] = 0.0
+    """Seconds of its attack phase, at least: time limits of the daemon end in it."""
 
     def before(self, arena: Arena) -> None:
         """Plant files before the daemon starts."""

@@ -6,14 +6,19 @@ import json
 import os
 import random
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from spool.format.wire import encode
 from tools.adversaries.attack import Flood, Settings
 from tools.adversaries.villain import Words
 from tools.bruce_process import ROOT
 
+if TYPE_CHECKING:
+    from tools.adversaries.arena import Arena
+
 _ROUND = 100
+_MOST_NAMES = 1000
+_FEW_NAMES: Settings = {"dispatch": {"unknown_topic_seconds": 1}, "spool": {"max_topics": _MOST_NAMES}}
 GOLDEN = ROOT / "tests/golden/golden_datagrams.json"
 
 
@@ -63,10 +68,13 @@ class IllegalNamesDeadLetters(IllegalNames):
 
 
 class UnknownNames(Flood):
-    """Legal names that Kafka does not have, over and over new ones: they may wait, others may not."""
+    """Legal names that Kafka does not have, over and over new ones: they may wait, others may not.
+
+    Those that were given up make room for others: more are given up than there is room for at a time.
+    """
 
     name = "unknown-names"
-    settings: ClassVar[Settings] = {"kafka": {"allow.auto.create.topics": False}}
+    settings: ClassVar[Settings] = {"kafka": {"allow.auto.create.topics": False}, **_FEW_NAMES}
     good_bytes = 60
     rate = 1_000
 
@@ -75,12 +83,20 @@ class UnknownNames(Flood):
         first = number * _ROUND
         return [encode(b"unknown.%d" % (first + i), b"v") for i in range(_ROUND)]
 
+    def judge(self, arena: Arena) -> None:
+        """Check that names were given up, and forgotten."""
+        if (count := arena.discarded("unknown_topic")) <= _MOST_NAMES // 2:
+            arena.report(f"{count} messages were given up: no name was forgotten, and nothing was tried")
+
 
 class MadeTopics(UnknownNames):
     """The same, with a Kafka that makes a topic of each name that it is asked for."""
 
     name = "made-topics"
-    settings: ClassVar[Settings] = {"kafka": {"allow.auto.create.topics": True}}
+    settings: ClassVar[Settings] = {"kafka": {"allow.auto.create.topics": True}, **_FEW_NAMES}
+
+    def judge(self, arena: Arena) -> None:
+        """Most of them are made."""
 
 
 class TinyFlood(Flood):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, ClassVar
 
 from tools.adversaries import planting
@@ -15,7 +17,10 @@ from tools.waiting import wait_until
 if TYPE_CHECKING:
     from tools.adversaries.arena import Arena
 
+from spool.format.packed import is_packed
 from spool.format.wire import encode
+from spool.layout import Layout
+from spool.log.retention import AFTER_S
 
 _ROUND = 4
 _KILL_S, _ALL_EVERY = 0.4, 12
@@ -88,11 +93,42 @@ class PlantedHeader(Planted):
 
 
 class PlantedZstd(Planted):
-    """Packed blocks and bombs in values, with small segments, which are sealed and packed beside it."""
+    """Packed blocks and bombs in values, while Kafka is away and segments are packed.
+
+    The clock jumps ahead by the time after which a segment is packed. Workers search behind packed segments,
+    the daemon opens them, and delivery unpacks them.
+    """
 
     name = "planted-zstd"
     payload = planting.packed
     whole = True
+    clock = True
+    least_s = 20.0
+
+    def begin(self, arena: Arena, stack: ExitStack) -> None:
+        self._packed = 0
+        arena.target.stop_all()
+        stack.callback(arena.target.start_all)
+        super().begin(arena, stack)
+
+    def step(self, arena: Arena) -> None:
+        super().step(arena)
+        arena.clock_words[0] += int(AFTER_S)
+        self._packed = max(self._packed, _count_packed(Layout(arena.bruce.spool)))
+
+    def judge(self, arena: Arena) -> None:
+        """Check that the attack had what it is about."""
+        if not self._packed:
+            arena.report("no segment was packed: nothing was tried")
+
+
+def _count_packed(layout: Layout) -> int:
+    """Packed segments in the spool."""
+    count = 0
+    for path in layout.segments.iterdir():
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            count += is_packed(file.fileno())
+    return count
 
 
 class FakeHeads(Planted):

@@ -1,7 +1,8 @@
-"""An honest sender of streams, which counts, and whose messages the consumer knows as those of tools/load."""
+"""Honest senders of streams, and of messages with replies, which count; the consumer knows their messages."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bruce_client.message import encode
+from ingest.reply import REPLY_BYTES, WHEN_DELIVERED, WHEN_SYNCED
 from tools.adversaries.villain import DONE, DUE, STOP, Words
 from tools.payload import NO_KEY, blank_value
 
@@ -25,8 +27,13 @@ def message(topic: str, sender: int, number: int, sent_ns: int) -> bytes:
     return encode(topic.encode(), bytes(value), timestamp=sent_ns // 1_000_000)
 
 
-def send_streams(path: Path, topic: str, sender: int, rate: int, seconds: float) -> Callable[[Words], None]:
-    """On an open schedule: a message counts as sent when the kernel has taken all of it."""
+def send_streams(
+    door: Path | int, topic: str, sender: int, rate: int, seconds: float
+) -> Callable[[Words], None]:
+    """On an open schedule: a message counts as sent when the kernel has taken all of it.
+
+    `door`: the path of a stream socket, or a TCP port of this host.
+    """
 
     def run(words: Words) -> None:
         begun, wall = time.monotonic(), time.time_ns()
@@ -39,7 +46,7 @@ def send_streams(path: Path, topic: str, sender: int, rate: int, seconds: float)
                 if words[STOP]:
                     return
                 try:
-                    stream = stream or _connect(path)
+                    stream = stream or _connect(door)
                     stream.sendall(data)
                     break
                 except OSError:
@@ -56,11 +63,51 @@ def send_streams(path: Path, topic: str, sender: int, rate: int, seconds: float)
     return run
 
 
-def _connect(path: Path) -> socket.socket:
-    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def send_asking(path: Path, topic: str, sender: int, rate: int, seconds: float) -> Callable[[Words], None]:
+    """The same to `ack_socket`, with both replies wanted, and read."""
+
+    def run(words: Words) -> None:
+        begun, wall = time.monotonic(), time.time_ns()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+            client.bind("")
+            for number in range(int(rate * seconds)):
+                time.sleep(max(0.0, begun + number / rate - time.monotonic()))
+                data = with_replies(message(topic, sender, number, wall + number * 1_000_000_000 // rate))
+                while not _is_taken(client, data, path):
+                    words[DUE] = min(rate * seconds, (time.monotonic() - begun) * rate)
+                    if words[STOP]:
+                        return
+                words[DONE] += 1
+                client.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    while client.recv(REPLY_BYTES):
+                        pass
+        words[DUE] = int(rate * seconds)
+
+    return run
+
+
+def with_replies(datagram: bytes) -> bytes:
+    """The same message, of which its sender wants to hear when it is synced, and when it is delivered."""
+    return datagram[:8] + (WHEN_SYNCED | WHEN_DELIVERED).to_bytes(2, "big") + datagram[10:]
+
+
+def _is_taken(client: socket.socket, data: bytes, path: Path) -> bool:
+    client.settimeout(0.5)
+    try:
+        client.sendto(data, str(path))
+    except OSError:
+        time.sleep(0.01)
+        return False
+    return True
+
+
+def _connect(door: Path | int) -> socket.socket:
+    family = socket.AF_INET if isinstance(door, int) else socket.AF_UNIX
+    stream = socket.socket(family, socket.SOCK_STREAM)
     try:
         stream.settimeout(0.5)
-        stream.connect(str(path))
+        stream.connect(("127.0.0.1", door) if isinstance(door, int) else str(door))
     except OSError:
         stream.close()
         raise

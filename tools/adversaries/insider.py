@@ -1,9 +1,11 @@
-"""An attacker that may read the spool, and so knows its secret."""
+"""Attackers that may read the spool, and so know its secret, and could lock its files."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,14 +17,16 @@ from spool.format.wire import encode
 from spool.index.log_end import live_segment
 from spool.layout import Layout
 from tools.adversaries import planting
-from tools.adversaries.attack import Settings
+from tools.adversaries.attack import Attack, Settings
 from tools.adversaries.forging import Planted
-from tools.adversaries.villain import BURST, NOBODY, SEQUENCE, Villain, Words, flood
+from tools.adversaries.villain import BURST, DONE, NOBODY, SEQUENCE, STOP, Villain, Words, flood
 
 if TYPE_CHECKING:
     from tools.adversaries.arena import Arena
 
 _ROUND = 4
+_MOST_HELD, _LOOK_S = 1000, 0.02
+_ALIVE_S, _DEAD_S = 1.0, 0.3
 
 
 class GroupReader(Planted):
@@ -36,15 +40,7 @@ class GroupReader(Planted):
     settings: ClassVar[Settings] = {"spool": {"segment_bytes": 16 << 20}}
 
     def begin(self, arena: Arena, stack: ExitStack) -> None:
-        """Let the group in, like an operator's chmod and chgrp; files made later have the group, too."""
-        for folder in (arena.bruce.spool, arena.bruce.spool / "segments"):
-            os.chown(folder, -1, NOBODY)
-            folder.chmod(0o2750)
-            for path in folder.iterdir():
-                if path.is_file():
-                    os.chown(path, -1, NOBODY)
-        self._spool = os.open(arena.bruce.spool, os.O_RDONLY | os.O_DIRECTORY)
-        stack.callback(os.close, self._spool)
+        self._spool = let_in(arena.bruce.spool, stack)
         self._keys_read = False
         run = flood(arena.socket, self._datagrams, self.rate)
         arena.villains.append(stack.enter_context(Villain(run)))
@@ -57,6 +53,74 @@ class GroupReader(Planted):
             self._keys_read = True
         value = planting.frames(int(words[SEQUENCE]), int(words[BURST]), read_keys())
         return [encode(b"flood", value)] * _ROUND
+
+
+class LockFiles(Attack):
+    """A reader of the group locks each file of the spool that it can open, and never lets go.
+
+    Every process dies at once, repeatedly; the next daemon starts, and delivers.
+    """
+
+    name = "lock-files"
+    timed = False
+
+    def begin(self, arena: Arena, stack: ExitStack) -> None:
+        spool = let_in(arena.bruce.spool, stack)
+
+        def run(words: Words) -> None:
+            os.fchdir(spool)
+            held: dict[str, int] = {}
+            while not words[STOP]:
+                for path in Path().rglob("*"):
+                    if str(path) not in held and len(held) < _MOST_HELD and (fd := _lock(path)):
+                        held[str(path)] = fd
+                        words[DONE] += 1
+                time.sleep(_LOOK_S)
+
+        arena.villains.append(stack.enter_context(Villain(run)))
+
+    def step(self, arena: Arena) -> None:
+        """Kill everything, leave the locks to the attacker for a moment, and start again."""
+        time.sleep(_ALIVE_S)
+        arena.kill_all()
+        time.sleep(_DEAD_S)
+        arena.bruce.start()
+
+    def judge(self, arena: Arena) -> None:
+        """Check that there was anything that the reader could lock."""
+        if not sum(int(villain.words[DONE]) for villain in arena.villains):
+            arena.report("the reader could open no file: nothing was tried")
+
+
+def let_in(spool: Path, stack: ExitStack) -> int:
+    """Let the group in, like an operator's chmod and chgrp; files made later have the group, too.
+
+    Returns a descriptor of the spool: the attacker need not be allowed to enter its parents.
+    """
+    for folder in (spool, *(path for path in spool.rglob("*") if path.is_dir())):
+        os.chown(folder, -1, NOBODY)
+        folder.chmod(0o2750)
+        for path in folder.iterdir():
+            if path.is_file():
+                os.chown(path, -1, NOBODY)
+    found = os.open(spool, os.O_RDONLY | os.O_DIRECTORY)
+    stack.callback(os.close, found)
+    return found
+
+
+def _lock(path: Path) -> int:
+    """Take a flock on a file, and a POSIX lock that shuts out writers; the descriptor, 0 without any."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return 0
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return 0
+    return fd
 
 
 def read_keys() -> Keys:

@@ -13,7 +13,8 @@ from tools.verify_consume import RECORD
 from tools.verify_judge import judge
 
 LATENCY_RATIO, LATENCY_FLOOR_MS = 2.0, 100.0
-"""An honest p99 may be twice that of the control, and this much more on a machine with other work."""
+"""An honest p99 may be twice that of the control, and this much more: in a quiet control it is 20 to 60 ms,
+and one slow sync is as long."""
 MEMORY_MIB, DESCRIPTORS = 160.0, 4_500
 """The limits of a process: beyond the control, and in total."""
 SYNC_S, START_S = 2.0, 5.0
@@ -49,13 +50,13 @@ class Observed:
     """Numbers of topics into which no attacker may write."""
     timed: bool = True
     """Whether latency is judged: not when processes were killed."""
+    first: Phase = field(default_factory=Phase)
+    """Messages before the control, which show that everything runs."""
     deliverers_killed: int = 0
     ended_ns: int = 1 << 62
     """The time of the final kill of everything: duplicates after it are allowed."""
     first_start_s: float = 0.0
     start_s: float = 0.0
-    backlog: int = 0
-    """At the end, of messages that are not the attackers'; -1: not known."""
     adds_up: bool = True
     restarts: int = 0
     """Restarts of workers, beyond the kills."""
@@ -97,7 +98,6 @@ def decide(found: Observed, *, counts_only: bool = False) -> Verdict:
     for text in found.trouble:
         verdict.broken.append(text)
     _expect(verdict, found.adds_up, "received is not delivered + discarded + backlog")
-    _expect(verdict, found.backlog <= 0, f"{found.backlog} are still to be delivered")
     _expect(verdict, found.restarts <= 0, f"{found.restarts} workers ended by themselves")
     if not counts_only:
         _judge_bounds(found, verdict)
@@ -115,7 +115,7 @@ def _judge_messages(found: Observed, verdict: Verdict) -> None:
     records = np.zeros(len(rows), RECORD)
     for name in RECORD.names or ():
         records[name] = rows[name]
-    sent = {**found.control.sent, **found.attack.sent}
+    sent = {**found.first.sent, **found.control.sent, **found.attack.sent}
     findings = judge(records, sent)
     verdict.lost = findings.missing
     verdict.forged = int(planted.sum()) + findings.unknown + findings.corrupt

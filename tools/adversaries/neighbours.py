@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ingest.buffers.staging import SUFFIX
 from spool.format.wire import encode
 from spool.shared.runtime import shared_state_path
 from spool.shared.state import Field
+from tools.adversaries import planting
 from tools.adversaries.attack import Attack, Settings
+from tools.adversaries.honest import with_replies
 from tools.adversaries.villain import DONE, NOBODY, REFUSED, STOP, Villain, Words
 
 if TYPE_CHECKING:
@@ -53,6 +56,7 @@ class PlantedPage(Attack):
         data = bytearray(b"" if words is None else words.tobytes())
         for field in (Field.LOW_WATERMARK, Field.READ_POSITION) if data else ():
             data[8 * field : 8 * field + 8] = _LIE.to_bytes(8, "little")
+        self._own, self._spool = arena.bruce.runtime / f"bruce-{os.geteuid()}", arena.identity()[0]
         self._victim = arena.directory / "victim"
         self._victim.write_text("of root\n")
         with Villain(lambda _words: self.plant(shared, names, bytes(data))):
@@ -82,6 +86,42 @@ class PlantedLink(PlantedPage):
         os.symlink(self._victim, shared.with_name(f"{shared.name}.tmp"))
 
 
+class PlantedStaging(PlantedPage):
+    """A regular file by the name of the staging that an earlier release would have left, with messages in it.
+
+    They have root's uid and a topic that [access] forbids: none may be stored.
+    """
+
+    name = "planted-staging"
+
+    def plant(self, shared: Path, names: list[str], data: bytes) -> None:
+        del data, names
+        plant_staging(shared.with_suffix(SUFFIX), self._spool)
+
+
+class SquattedDirectory(PlantedPage):
+    """Another user has the name of the daemon's directory, with a shared state and staging in it.
+
+    The daemon starts with a directory of its own, and believes neither.
+    """
+
+    name = "squatted-directory"
+
+    def plant(self, shared: Path, names: list[str], data: bytes) -> None:
+        self._own.mkdir()
+        self._own.chmod(0o777)
+        super().plant(self._own / shared.name, names, data)
+        plant_staging((self._own / shared.name).with_suffix(SUFFIX), self._spool)
+
+
+def plant_staging(path: Path, spool: bytes) -> None:
+    """Write forged staging."""
+    data, size = planting.staging(spool)
+    path.write_bytes(data)
+    os.truncate(path, size)
+    path.chmod(0o600)
+
+
 class PlantedPipe(PlantedPage):
     """FIFOs under the names of all runtime files: the start neither hangs nor fails."""
 
@@ -95,7 +135,7 @@ class PlantedPipe(PlantedPage):
 
 def cut(directory: Path) -> None:
     """Truncate every file of a directory that we may write to."""
-    for path in directory.iterdir():
+    for path in directory.rglob("*"):
         with contextlib.suppress(OSError):
             os.truncate(path, 0)
 
@@ -157,14 +197,13 @@ class AckFlood(Attack):
                 client = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 client.bind(str(folder / f"{number}"))
                 (folder / f"{number}").chmod(0o666)
-                client.connect(str(arena.ack))
                 client.settimeout(0.2)
                 clients.append(client)
-            data = encode(b"flood", b"v" * 100)
+            data = with_replies(encode(b"flood", b"v" * 100))
             while not words[STOP]:
                 for client in clients:
                     try:
-                        client.send(data)
+                        client.sendto(data, str(arena.ack))
                     except OSError:
                         words[REFUSED] += 1
                     else:

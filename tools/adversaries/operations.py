@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _ROUND = 100
 COMMAND_S, COUNT_S = 60.0, 60.0
-BLOCKS = 4096
+BOMBS, BLOCKS = 16, 4096
 MOST_MIB = 640.0
 """The 256 that a reader unpacks, and the memory that it has without them."""
 _LOOK_S = 0.005
@@ -47,7 +47,7 @@ def environ_of(arena: Arena, **more: str) -> dict[str, str]:
 
 
 class PackedBomb(Attack):
-    """A copied spool with packed segments of 280 KiB that hold 4 GiB each, and commands that read it.
+    """A copied spool with 16 packed segments of 280 KiB that hold 4 GiB each, and commands that read it.
 
     Each ends by itself with a sentence, none has more than 640 MiB at any moment, and the daemon goes on.
     """
@@ -61,7 +61,7 @@ class PackedBomb(Attack):
         layout = Layout(self._copy)
         layout.segments.mkdir(parents=True)
         (self._copy / "identity").write_text(f"{spool}\n")
-        for number in (1, 2):
+        for number in range(1, BOMBS + 1):
             bomb = planting.packed_bomb(spool.bytes, number, BLOCKS)
             layout.segment(number - 1).write_bytes(bomb)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tools.bruce_process import ROOT
 from tools.storms.options import new_seed
 
-OVERHEAD_S = 14.0
+OVERHEAD_S = 17.0
 """Of an attack, about: starts, settling, judging."""
 LEAST_S = 4.0
 
@@ -21,7 +21,7 @@ class Options:
 
     dir: Path = ROOT / ".cache/adversary"
     seed: int = 0
-    minutes: float = 20.0
+    minutes: float = 25.0
     only: tuple[str, ...] = ()
     real: bool = False
     """Deliver to Apache Kafka, not to the embedded one."""
@@ -33,9 +33,17 @@ class Options:
     """Judge messages alone, neither latency nor memory nor time: for a machine with other work."""
     keep: bool = False
 
-    def phase_s(self, attacks: int) -> float:
-        """Seconds of each of the two phases, the control and the attack."""
-        return max(LEAST_S, (60 * self.minutes / max(1, attacks) - OVERHEAD_S) / 2)
+    def phase_s(self, least: Sequence[float]) -> float:
+        """Seconds of a phase: each attack has two, the control and the attack.
+
+        `least`: seconds that the attack phase of each attack takes at least, 0 for most. Those that take more
+        take it from the phases of all others.
+        """
+        left, phases = 60 * self.minutes - OVERHEAD_S * len(least), 2 * len(least)
+        for seconds in sorted(least, reverse=True):
+            if seconds * phases > left:
+                left, phases = left - seconds, phases - 1
+        return max(LEAST_S, left / max(1, phases))
 
 
 def parse_options(
@@ -46,7 +54,7 @@ def parse_options(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     default = Options()
-    parser.add_argument("--minutes", type=float, default=default.minutes, help="of all attacks; default 20")
+    parser.add_argument("--minutes", type=float, default=default.minutes, help="of all attacks; default 25")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=names, default=[], metavar="ATTACK")
     parser.add_argument("--list", action="store_true", help="print the attacks, and run none")

@@ -7,6 +7,20 @@ import struct
 import numpy as np
 import zstandard
 
+from ingest.buffers.staging import (
+    CONTROL_BYTES,
+    LAYOUT_VERSION,
+    MSG_LEN_AT,
+    MSGHDR_BYTES,
+    NOT_RECEIVED,
+    RESERVE,
+    SLOT_BYTES,
+    buffer_bytes,
+    control_at,
+    overflow_at,
+    slots_at,
+)
+from ingest.buffers.staging import MAGIC as STAGING
 from spool.format.segment_format import (
     HEADER_BYTES,
     OLD_KEYS,
@@ -24,6 +38,8 @@ HEAD = struct.Struct("<Q4sHHIIIIQQQQ")
 MAGIC = b"bfrm"
 LAST_BURST = 2**63 - 1
 MOST_BYTES = 60_000
+ARMED, BUFFERS = 64, 4096
+"""Offsets in a staging file: the burst in its first buffer, and that buffer."""
 STEP = 20
 """Between the sequence numbers that are tried: a search believes one that is ahead by a message for every 41
 bytes that it has passed over, and a group of frames takes about a thousand."""
@@ -103,6 +119,21 @@ def packed_bomb(spool: bytes, number: int, blocks: int) -> bytes:
         found.append(lengths + struct.pack("<Q", digest(lengths + held, unsigned(keys.key ^ at))) + held)
     end = HEADER_BYTES + blocks * plain
     return b"".join([*found, footer(number, version=VERSION, end=end, keys=keys)])
+
+
+def staging(spool: bytes) -> tuple[bytes, int]:
+    """(its first bytes, its size) of a staging file of the spool with this uuid: the first burst is in it."""
+    slots, held = 8, encode(FORBIDDEN.encode(), b"forged", timestamp=1)
+    data = bytearray(BUFFERS + overflow_at(slots))
+    struct.pack_into("<8sII16sQ", data, 0, STAGING, LAYOUT_VERSION, slots, spool, 0)
+    struct.pack_into("<Q", data, ARMED, 1)
+    for slot in range(slots):
+        header, control = BUFFERS + slot * MSGHDR_BYTES, BUFFERS + control_at(slots) + slot * CONTROL_BYTES
+        struct.pack_into("<I", data, header + MSG_LEN_AT, len(held) if slot < slots - 1 else NOT_RECEIVED)
+        struct.pack_into("<QIIIII", data, control, 28, 1, 2, 1, VICTIM_UID, VICTIM_UID)
+        at = BUFFERS + slots_at(slots) + slot * SLOT_BYTES
+        data[at : at + len(held)] = held
+    return bytes(data), BUFFERS + (1 + RESERVE) * buffer_bytes(slots)
 
 
 def fake_heads(sequence: int, burst: int) -> bytes:

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from tools.adversaries.arena import Arena
 
 _SPOOL = {"segment_bytes": 4 << 20}
-STREAMS: Settings = {"ingest": {"stream_socket": "STREAM"}, "spool": _SPOOL}
+STREAMS: Settings = {"ingest": {"stream_socket": "STREAM", "tcp_port": 0}, "spool": _SPOOL}
 """The arena puts its own path there."""
+LATE_S = 75.0
+"""Of a phase in which messages become too slow: ingest.streams.users ends them after a minute."""
+_LARGEST = 16 << 20
 _LINGER = struct.pack("ii", 1, 0)
 
 Act = Callable[[Words, list[socket.socket]], None]
 
 
 class StreamAttack(Attack):
-    """Many connections of one user; honest senders of streams are beside it."""
+    """Many connections of one user; honest senders of streams are beside it, by TCP, too."""
 
     settings: ClassVar[Settings] = STREAMS
     connections: ClassVar[int] = 5_000
@@ -126,7 +129,18 @@ class ManyUsers(StreamAttack):
     uids = (NOBODY, OTHER, 65_531)
 
 
-class UnfinishedMessages(StreamAttack):
+class LateMessages(StreamAttack):
+    """Messages that do not come to their end, until the daemon gives them up."""
+
+    least_s = LATE_S
+
+    def judge(self, arena: Arena) -> None:
+        """Check that the time limit was reached."""
+        if not arena.discarded("too_slow"):
+            arena.report("no message was too slow: nothing was tried")
+
+
+class UnfinishedMessages(LateMessages):
     """Messages of 2 MB of which the last byte never comes: memory of the streams is others', too."""
 
     name = "unfinished-messages"
@@ -143,7 +157,7 @@ class UnfinishedMessages(StreamAttack):
                 self._left[stream] = at + stream.send(self._data[at : at + (1 << 16)])
 
 
-class SlowLoris(StreamAttack):
+class SlowLoris(LateMessages):
     """A byte on each of 2,000 connections, now and then: an unfinished message has a time limit."""
 
     name = "slow-loris"
@@ -164,6 +178,74 @@ class SlowLoris(StreamAttack):
         stream.send(self._data[:1])
 
 
+class StreamHeaders(Attack):
+    """First bytes that are no message's, on UNIX streams and TCP, and now and then a message of 16 MiB.
+
+    Sizes less than a head's, negative, or beyond the limit; TLS; HTTP. The daemon ends each such connection,
+    and takes the large message.
+    """
+
+    name = "stream-headers"
+    settings: ClassVar[Settings] = {
+        "ingest": {"stream_socket": "STREAM", "tcp_port": 0, "max_stream_message_bytes": _LARGEST},
+        "spool": {"segment_bytes": 64 << 20},
+    }
+    _wrong: ClassVar[tuple[bytes, ...]] = (
+        *(struct.pack(">i", size) for size in (0, 1, 2, 3, -1, -(1 << 31), (1 << 31) - 1, _LARGEST + 5)),
+        bytes.fromhex("160301020001 0001fc 0303") + bytes(32),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    )
+    _large = encode(b"flood", bytes(_LARGEST - 35))
+    _LARGE_EVERY, _PAUSE_S, _ENDED_S = 301, 0.005, 2.0
+
+    def control(self, arena: Arena, stack: ExitStack) -> None:
+        """Open as many connections, for a message each, and as many of them for large ones."""
+        self._start(arena, stack, [arena.good_message(150)], 0.0)
+
+    def begin(self, arena: Arena, stack: ExitStack) -> None:
+        self._start(arena, stack, self._wrong, self._ENDED_S)
+
+    def _start(self, arena: Arena, stack: ExitStack, what: Sequence[bytes], ended_s: float) -> None:
+        """`ended_s`: within which the daemon must end a connection, but for large messages; 0 for no time."""
+
+        def run(words: Words) -> None:
+            while not words[STOP]:
+                number = int(words[DONE])
+                door = arena.tcp_port if number % 2 else arena.stream
+                large = number % self._LARGE_EVERY == 0
+                data = self._large if large else what[number // 2 % len(what)]
+                if _is_left_open(door, data, 0.0 if large else ended_s):
+                    words[REFUSED] += 1
+                words[DONE] += 1
+                time.sleep(self._PAUSE_S)
+
+        arena.villains.append(stack.enter_context(Villain(run)))
+
+    def judge(self, arena: Arena) -> None:
+        """Check that no such connection was left open, and that the large messages were taken."""
+        if left := sum(int(villain.words[REFUSED]) for villain in arena.villains):
+            arena.report(f"{left} connections were not ended behind bytes that are no message's")
+        if not arena.discarded("too_large"):
+            arena.report("no message of 16 MiB was taken: nothing was tried")
+
+
+def _is_left_open(door: Path | int, data: bytes, ended_s: float) -> bool:
+    """Send bytes on a new connection; whether it is left open for `ended_s`, if that is not 0."""
+    family = socket.AF_INET if isinstance(door, int) else socket.AF_UNIX
+    with socket.socket(family, socket.SOCK_STREAM) as stream:
+        try:
+            stream.settimeout(ended_s or 10.0)
+            stream.connect(("127.0.0.1", door) if isinstance(door, int) else str(door))
+            stream.sendall(data)
+            while ended_s and stream.recv(4096):
+                pass
+        except TimeoutError:
+            return ended_s > 0
+        except OSError:
+            pass
+    return False
+
+
 class TcpHalfOpen(Attack):
     """TCP connections whose peer vanishes, or resets: others wait no longer than beside complete ones.
 
@@ -171,10 +253,8 @@ class TcpHalfOpen(Attack):
     """
 
     name = "tcp-half-open"
-    settings: ClassVar[Settings] = {
-        "ingest": {"stream_socket": "STREAM", "tcp_port": 0},
-        "spool": _SPOOL,
-    }
+    spares_tcp = False
+    settings: ClassVar[Settings] = STREAMS
     _half = encode(b"flood", bytes(10_000))[:5_000]
     _whole = encode(b"honest-0", b"not permitted")
 

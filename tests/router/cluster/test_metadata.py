@@ -14,7 +14,14 @@ from dispatch.client import Cluster, Inquiry
 from dispatch.errors import Unreachable
 from dispatch.topic_settings import Lateness
 from router.cluster import metadata as module
-from router.cluster.metadata import IN_VAIN, MADE_PER_S, STRANGERS_AT_ONCE, LatenessWatch, Metadata
+from router.cluster.metadata import (
+    IN_VAIN,
+    IN_VAIN_EVER,
+    MADE_PER_S,
+    STRANGERS_AT_ONCE,
+    LatenessWatch,
+    Metadata,
+)
 
 
 def test_attempts_are_counted() -> None:
@@ -180,6 +187,58 @@ def test_each_name_is_made_once() -> None:
             metadata.look_for(names)
             assert answers.acquire(timeout=60)
         assert sorted(inquiry.made) == names[IN_VAIN:]
+    finally:
+        metadata.stop()
+
+
+def test_names_that_are_forgotten_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that Kafka has stays. However many come over time, the producer is asked for IN_VAIN_EVER."""
+    now, leaders = [1000.0], np.array([1], np.int32)
+    monkeypatch.setattr(module, "time", SimpleNamespace(**vars(time) | {"monotonic": lambda: now[0]}))
+    inquiry, answers, fetched = Asked(), threading.Semaphore(0), set[bytes]()
+    inquiry.makes = False
+
+    def fetch(topics: list[bytes], _timeout_s: float) -> Cluster:
+        fetched.update(topics)
+        return Cluster({}, {b"t": leaders}, {name: 3 for name in topics if name != b"t"})
+
+    metadata = Metadata(fetch, answers.release, inquiry)
+    try:
+        metadata.want([b"t"])
+        assert answers.acquire(timeout=60)
+        for turn in range(3 * IN_VAIN_EVER // IN_VAIN):
+            now[0] += IN_VAIN / MADE_PER_S
+            names = [b"s%04d-%d" % (turn, n) for n in range(IN_VAIN)]
+            metadata.want(names)
+            assert len(metadata._topics) == (1 if turn >= IN_VAIN_EVER // IN_VAIN else 1 + IN_VAIN)
+            metadata.forget([b"t", *names])
+            assert metadata._topics == {b"t"}
+        metadata.want([b"last"])
+        metadata.look_for([b"last"])
+        while [b"last"] not in inquiry.asked:
+            assert answers.acquire(timeout=60)
+        assert len(fetched) <= IN_VAIN_EVER + 1
+    finally:
+        metadata.stop()
+
+
+def test_a_topic_that_is_found_while_its_name_is_forgotten_is_asked_for_again() -> None:
+    """The router learns of its leaders, and would never hear of others."""
+    begun, go_on, answers = threading.Event(), threading.Event(), threading.Semaphore(0)
+
+    def fetch(topics: list[bytes], _timeout_s: float) -> Cluster:
+        begun.set()
+        assert go_on.wait(60)
+        return Cluster({}, dict.fromkeys(topics, np.array([1], np.int32)))
+
+    metadata = Metadata(fetch, answers.release)
+    try:
+        metadata.want([b"t"])
+        assert begun.wait(60)
+        metadata.forget([b"t"])
+        go_on.set()
+        assert answers.acquire(timeout=60)
+        assert metadata._topics == {b"t"}
     finally:
         metadata.stop()
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from dispatch.client import Cluster, Inquiry
+from router.cluster.metadata import IN_VAIN, Metadata
 from router.outcomes.rejects import Rejection
-from router.timing import LIST_S
+from router.timing import FORGET_EVERY_S, FORGET_S, LIST_S
 from spool.format.topic_table import OTHERS
 from spool.format.wire import DEAD_LETTERED, Reason
 from tests.router.bench import Bench
+from tests.router.fake import NO_ONE, FakeKafka
 
 
 @contextmanager
@@ -218,6 +222,203 @@ def test_what_waited_is_given_up_before_its_name_is_forgotten() -> None:
         bench.step(60)
         bench.router.commit()
         assert {reasons(bench).get(name) for name in old} == {Reason.UNKNOWN_TOPIC}
+        bench.clock.now += 6
+        bench.metadata.pending = True
+        bench.settle()
+        bench.check_complete()
+
+
+def let_forget(bench: Bench) -> None:
+    """Time passes until names that were given up are forgotten."""
+    bench.clock.now += FORGET_S + FORGET_EVERY_S
+    bench.step(2)
+
+
+def give_up(bench: Bench, *names: bytes) -> None:
+    """Send a message of each of these names that Kafka does not have, and wait until they are given up."""
+    deny(bench, *names)
+    bench.send([(name, 1, b"") for name in names])
+    bench.step(20)
+    bench.clock.now += 6
+    bench.metadata.pending = True
+    bench.settle()
+
+
+def asks_what_it_is_asked_for(bench: Bench) -> Metadata:
+    """The metadata of the daemon over the bench's Kafka, which answers about the names in each question."""
+
+    def answer(names: Collection[bytes], _timeout_s: float) -> Cluster:
+        cluster = bench.kafka.cluster()
+        topics = {name: leaders for name, leaders in cluster.topics.items() if name in names}
+        return Cluster(cluster.brokers, topics, {name: 3 for name in names if name not in topics})
+
+    class Asked(Inquiry):
+        def __init__(self) -> None:
+            self.makes = False
+
+        def ask(self, names: Collection[bytes], timeout_s: float) -> Cluster:
+            return answer(names, timeout_s)
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    return Metadata(answer, lambda: None, Asked())
+
+
+def until(bench: Bench, holds: Callable[[], object]) -> None:
+    """Let the router and the thread of the metadata run."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        bench.step()
+        bench.answer()
+        bench.router.commit()
+        time.sleep(0.01)
+
+
+def test_a_topic_that_is_made_after_its_name_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next message is delivered, though Kafka was not asked for the name any more.
+
+    The names that were given up before take nothing away from it.
+    """
+    made_by_bench = list[Metadata]()
+
+    def metadata(kafka: FakeKafka) -> Metadata:
+        del kafka
+        made_by_bench.append(asks_what_it_is_asked_for(bench))
+        return made_by_bench[-1]
+
+    with made(max_topics=100) as bench:
+        bench.crash()
+        monkeypatch.setattr("tests.router.bench.FakeMetadata", metadata)
+        bench.open()
+        try:
+            names = [b"bogus-%d" % n for n in range(IN_VAIN + 1)]
+            bench.send([(b"a", 1, b""), *((name, 1, b"") for name in names)])
+            until(bench, lambda: len(bench.router._unknown._denied) == len(names))
+            bench.clock.now += 6
+            until(bench, lambda: reasons(bench) == dict.fromkeys(names, Reason.UNKNOWN_TOPIC))
+            let_forget(bench)
+            assert not bench.router._unknown.gone
+            assert made_by_bench[-1]._topics == {b"a"}
+            bench.kafka.leaders[names[-1]] = [1]
+            sent = bench.send([(names[-1], 1, b"")])
+            until(bench, lambda: bench.kafka.logs[names[-1], 0] == sent)
+            until(bench, lambda: bench.acks.low_watermark == bench.end)
+            bench.check_complete()
+        finally:
+            for one in made_by_bench:
+                one.stop()
+
+
+def test_a_name_that_was_forgotten_waits_for_the_grace_time_again() -> None:
+    """While its messages come: some are discarded at once, and later ones wait."""
+    with made() as bench:
+        for _ in range(3):
+            give_up(bench, b"bogus")
+            at_once = bench.send([(b"bogus", 1, b"")])
+            bench.settle()
+            let_forget(bench)
+            assert bench.topics.find(b"bogus") == -1
+            waits = bench.send([(b"bogus", 1, b""), (b"a", 1, b"")])
+            bench.step(20)
+            bench.router.commit()
+            assert bench.discarded().keys().isdisjoint(waits)
+            assert bench.discarded().keys() >= set(at_once)
+        bench.clock.now += 6
+        bench.metadata.pending = True
+        bench.settle()
+        bench.check_complete()
+
+
+def test_a_topic_that_was_deleted_is_not_given_up_for_good() -> None:
+    """A message that comes later waits for its grace time, and is delivered when the topic is there again."""
+    with made() as bench:
+        bench.send([(b"b", 1, b"")])
+        bench.settle()
+        del bench.kafka.leaders[b"b"]
+        deny(bench, b"b")
+        bench.metadata.pending = True
+        bench.step()
+        give_up(bench, b"b")
+        assert bench.router._unknown.deleted
+        let_forget(bench)
+        assert not bench.router._unknown.gone
+        assert not bench.router._unknown.deleted
+        sent = bench.send([(b"b", 1, b"")])
+        bench.step(20)
+        bench.kafka.leaders[b"b"] = [1, 2]
+        bench.metadata.pending = True
+        bench.settle()
+        assert bench.kafka.logs[b"b", 1][-1:] == sent
+        bench.check_complete()
+
+
+def test_a_name_that_was_given_up_costs_others_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch in which it is not goes the short way, without a look at each topic and partition."""
+    with made() as bench:
+        bench.send([(b"a", 1, b"")])
+        bench.settle()
+        give_up(bench, b"bogus")
+        assert bench.router._unknown.gone
+        long_way = list[int]()
+        hand_over = bench.router._batches._hand_over
+        monkeypatch.setattr(
+            bench.router._batches, "_hand_over", lambda *a, **k: (long_way.append(1), hand_over(*a, **k))
+        )
+        bench.send([(b"a", 1, b"")] * 3)
+        bench.settle()
+        assert not long_way
+        bench.send([(b"a", 1, b""), (b"bogus", 1, b"")])
+        bench.settle()
+        assert long_way
+        bench.check_complete()
+
+
+def test_names_that_a_pass_comes_by_again_take_no_place_for_good() -> None:
+    """They have numbers again though nothing of them is open; these are for others, too."""
+    with made() as bench:
+        bench.kafka.leaders[b"a"] = [1, NO_ONE, 3]
+        bench.send([(b"a", 1, b"")])
+        names = [b"bogus-%d" % n for n in range(10)]
+        give_up_while_held(bench, *names)
+        let_forget(bench)
+        assert bench.topics.find(names[0]) == -1
+        bench.kafka.leaders[b"a"] = [1, 2, 3]
+        bench.metadata.pending = True
+        bench.settle()
+        assert bench.topics.find(names[0]) >= 0
+        bench.clock.now += FORGET_EVERY_S
+        bench.step(2)
+        assert {bench.topics.find(name) for name in names} == {-1}
+        bench.check_complete()
+
+
+def give_up_while_held(bench: Bench, *names: bytes) -> None:
+    """The same while a partition is held, so that not everything is resolved."""
+    deny(bench, *names)
+    bench.send([(name, 1, b"") for name in names])
+    bench.step(20)
+    bench.clock.now += 6
+    bench.metadata.pending = True
+    bench.step(50)
+    bench.router.commit()
+    assert reasons(bench) == dict.fromkeys(names, Reason.UNKNOWN_TOPIC)
+
+
+def test_a_message_before_one_without_a_place_is_given_up_with_its_name() -> None:
+    """Others' names are forgotten for the later one, and not that of a message that is just being read."""
+    with made() as bench:
+        names = [b"bogus-%d" % n for n in range(10)]
+        give_up(bench, *names)
+        deny(bench, b"new")
+        first, _, last = bench.send([(names[0], 1, b""), (b"new", 1, b""), (b"a", 1, b"")])
+        bench.step(20)
+        bench.answer()
+        bench.router.commit()
+        assert bench.discarded()[first] == Reason.UNKNOWN_TOPIC
+        assert bench.router._unknown.waiting == {bench.topics.find(b"new"): first + 1}
+        assert bench.kafka.logs[b"a", 1] == [last]
         bench.clock.now += 6
         bench.metadata.pending = True
         bench.settle()

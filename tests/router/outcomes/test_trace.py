@@ -19,6 +19,7 @@ from dispatch.pool import Pool
 from router.outcomes.trace import Trace, of_topics, with_key
 from router.outcomes.trace_request import MOST_BYTES, TraceRequest, decode
 from router.timing import LONGEST_TRACE_S
+from spool.format.batch import Topics
 from tests.dispatch.batches import Message, build_batch, name_topics
 
 keys = st.binary(max_size=4)
@@ -51,6 +52,21 @@ def test_what_is_done_with_is_not_received_again(tmp_path: Path) -> None:
     found.leave()
     events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     assert [(event["event"], event.get("sequence")) for event in events] == [("began", None), ("received", 1)]
+
+
+def test_a_name_that_was_forgotten_is_followed_all_the_same(tmp_path: Path) -> None:
+    """Its number may be another's meanwhile, of which there is no event."""
+    topics = Topics(10)
+    ask = TraceRequest((b"t",), None, time.monotonic_ns() + 10**10, 10_000, payload=False)
+    found = Trace(ask, tmp_path / "events", topics, cast(Pool, None))
+    topics.forget([number := topics.number(b"t")])
+    assert topics.number(b"other") == number
+    wanted = np.ones(1, np.bool_)
+    found.note_read(build_batch(topics, [Message(1, number, b"v")]), wanted)
+    found.note_read(build_batch(topics, [Message(2, topics.number(b"t"), b"v")]), wanted)
+    found.leave()
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [event.get("sequence") for event in events] == [None, 2]
 
 
 def test_an_ask_as_it_stands_in_its_file() -> None:

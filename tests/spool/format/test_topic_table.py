@@ -84,7 +84,9 @@ def test_strangers_that_are_forgotten_make_room() -> None:
         assert max(numbers) < 14
         assert [topics.names[n] for n in numbers] == names
         assert number(topics, b"one-too-many") == topics.others
-        topics.forget([*numbers, *kept.values()])
+        assert topics.strangers() == set(numbers)
+        assert topics.forget([*numbers, *kept.values()]) == names
+        assert not topics.strangers()
         assert [topics.find(name) for name in names] == [-1] * 10
         assert {name: topics.find(name) for name in kept} == kept
     assert len(topics.table.arena) == room
