@@ -48,6 +48,7 @@ from spool.native.digest import CHUNK_MESSAGES
 from spool.native.kernel import compile_at_once, interprets
 from spool.read.files import Span, Unreadable, read_file
 from spool.read.reader import Reader
+from spool.shared.runtime import announced
 from spool.storage.disk import open_to_read, opened
 
 MOST_READ = 4
@@ -147,7 +148,10 @@ class Backlog:
         # Outcomes first, frames second: a message that is delivered in between counts as waiting.
         marked, low_watermark, settled, discarded = self._outcomes()
         known, live = vouched_for(self._layout), live_segment(self._layout)
-        tail = end_of(live, known=known).tail if live else empty_tail()
+        tail = empty_tail()
+        if live:
+            told = announced(self._layout.directory, live.header)
+            tail = end_of(live, known=known, announced=told).tail
         self._segment_list.refresh()
         self._unsealed = None
         if live and known and interprets():
@@ -157,7 +161,7 @@ class Backlog:
         # From the first segment that the disk gives.
         oldest = next((found for part in parts if (found := self._oldest(part))), None)
         for path in self._unnamed():
-            more, first = self._read_unnamed(path)
+            more, first = self._read_unnamed(path, int(tail[SEQUENCE]))
             counts.update(more)
             oldest = oldest or first
         end = Place(int(live.header["number"]) if live else 0, int(tail[POSITION]), int(tail[SEQUENCE]))
@@ -292,14 +296,14 @@ class Backlog:
         last = self._segment_list.segments[-1].number if self._segment_list.segments else 0
         return (path for path, header in bound_spares(self._layout) if int(header["number"]) > last)
 
-    def _read_unnamed(self, path: Path) -> tuple[Counts, Oldest | None]:
-        """(messages by topic, the first) of such a segment."""
+    def _read_unnamed(self, path: Path, end: int) -> tuple[Counts, Oldest | None]:
+        """(messages by topic, the first) of such a segment, below the sequence number `end`."""
         if self._unsealed and (seen := self._unsealed.unnamed(path)):
             return seen[0], seen[1] and Oldest(seen[1].first_sequence, seen[1].received_ns)
-        sums, oldest = Sums(self._topics), None
-        for batch in read_file(path, self._topics, Span()):
-            if not isinstance(batch, Unreadable) and len(batch):
-                sums.add(batch)
+        sums, oldest, span = Sums(self._topics), None, Span(end=end)
+        for batch in read_file(path, self._topics, span):
+            if not isinstance(batch, Unreadable) and (rows := span.rows(batch)).any():
+                sums.add(batch, rows)
                 oldest = oldest or Oldest(int(batch.sequence[0]), int(batch.received_ns[0]))
         return sums.by_name(), oldest
 
