@@ -119,6 +119,8 @@ ALLOWED = {
     ("tests/spool/shared/test_runtime.py", "MEMORY"): "a path of the machine",
     ("tests/cli/config/test_config.py", "SYSTEM_FILE"): "a path of the machine",
     ("tests/tools/test_class_data.py", "DIRECTORY"): "a path of the machine",
+    ("tests/spool/storage/test_lock.py", "_LOCKS"): "a path of the machine",
+    ("tests/spool/storage/test_lock.py", "_FIRST_PIDS"): "a pid namespace of the machine",
     ("tests/dispatch/test_librdkafka.py", "OLDEST"): "the library of the machine is newer",
     ("tests/spool/marks/test_marks.py", "_TABLES"): "an earlier release had fewer",
     ("tests/e2e/zygote.py", "BACKOFF_S"): "of a whole daemon, which takes nothing but its configuration",

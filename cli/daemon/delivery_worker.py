@@ -193,7 +193,7 @@ class DeliveryPage:
         words[Field.LOW_WATERMARK] = progress.low_watermark
         words[[Field.DELIVERED, Field.DISCARDED]] += progress.counts
         if progress.counts[0] and not self._has_loops:
-            # What has delivered once has loaded its loops, by pages of LLVM that only this process has.
+            # After the first delivery the loops are loaded, by pages of LLVM that only this process has.
             self._has_loops = True
             let_go_of_compiler()
         rows = [(b.id, b.state, b.offset, b.in_flight, b.acked) for b in progress.brokers[:BROKER_ROWS]]

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import zstandard
 
-from spool.errors import BadSpool, NotAFile, UnknownVersion
+from spool.errors import BadSpool, NotAFile, ReadFailed, UnknownVersion
 from spool.format.segment_format import (
     FOOTER,
     FOOTER_TAIL,
@@ -152,7 +152,8 @@ def _end_by_footer(header: bytes, footer: bytes) -> int:
 def unpacked_bytes(path: Path) -> int:
     """Bytes of memory that `open_plain` takes for a segment, at most; 0 for one that is not packed, or gone.
 
-    By its lengths alone. Raises ReadFailed, OSError.
+    By its lengths alone. A segment that the disk does not give takes none: its reader says so. Raises
+    OSError.
     """
     try:
         fd = open_to_read(path)
@@ -160,7 +161,7 @@ def unpacked_bytes(path: Path) -> int:
         return 0
     try:
         return _plain_bytes(fd) if is_packed(fd) else 0
-    except UnknownVersion:
+    except (UnknownVersion, ReadFailed):
         return 0
     finally:
         os.close(fd)

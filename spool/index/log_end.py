@@ -138,7 +138,9 @@ def tail_of_footer(header: Record, footer: Record) -> Tail:
     return tail
 
 
-def end_of(segment: LiveSegment, *, written: int = 0, known: CommittedEnd | None = None) -> End:
+def end_of(
+    segment: LiveSegment, *, written: int = 0, known: CommittedEnd | None = None, announced: int = 0
+) -> End:
     """Walk a segment to its last good frame.
 
     A crash leaves a torn frame, which is written over. Good frames behind a damaged one mean rot: nothing is
@@ -146,15 +148,18 @@ def end_of(segment: LiveSegment, *, written: int = 0, known: CommittedEnd | None
     their numbers are not known, and the next segment begins a new epoch. Behind it the one writer of this
     boot has begun at most one frame, and nothing is searched. A footer that is elsewhere than it says is
     believed if it knows of more frames than are left. `known`: the committed end of a live keeper, read
-    before this segment was found to be the last: the walk begins there. Nothing is appended to a segment of
-    an earlier version.
+    before this segment was found to be the last: the walk begins there. `announced`: the same as
+    `written`, for a reader: behind it nothing is searched. Nothing is appended to a segment of an earlier
+    version.
     """
     fd = open_plain(segment.path, keys_of(segment.header))
     try:
         if footer := read_footer(fd, segment.header):
             return End(tail_of_footer(segment.header, footer[0]), appendable=False)
         scan = _scan_of(fd, segment, known)
-        tail, whole = scan.tail, _walk(scan, written)
+        # Damage is passed over only where it is not the one frame that was begun.
+        scan.committed = min(scan.committed, announced or NOWHERE)
+        tail, whole = scan.tail, _walk(scan, written, written or announced)
         if displaced := last_footer(fd, segment.header):
             told = tail_of_footer(segment.header, displaced[1][0])
             return End(told if told[BURST] > tail[BURST] else tail, appendable=False, damaged=True)
@@ -176,8 +181,11 @@ def _scan_of(fd: int, segment: LiveSegment, known: CommittedEnd | None) -> Scan:
     return scan
 
 
-def _walk(scan: Scan, written: int) -> bool:
-    """Go to the last good frame; whether all frames up to there are good."""
+def _walk(scan: Scan, written: int, searched: int) -> bool:
+    """Go to the last good frame; whether all frames up to there are good.
+
+    `searched`: the offset behind which nothing is searched; 0: there is none.
+    """
     whole = True
     while True:
         while chunk := scan.next() if written else scan.over(zeros=False):
@@ -187,15 +195,15 @@ def _walk(scan: Scan, written: int) -> bool:
             return whole
         if scan.is_being_stored():
             continue
-        if not _skip(scan, written):
+        if not _skip(scan, searched):
             return whole
         whole = False
 
 
-def _skip(scan: Scan, written: int) -> bool:
-    """Go over damage; only below the offset `written`, if that is given: behind it a crash left damage."""
+def _skip(scan: Scan, searched: int) -> bool:
+    """Go over damage; only below the offset `searched`, if that is given: behind it a crash left damage."""
     limit = scan.limit
-    scan.limit = min(limit, written) if written else limit
+    scan.limit = min(limit, searched) if searched else limit
     try:
         return scan.skip() is not None
     finally:

@@ -50,6 +50,7 @@ from spool.index.log_end import LiveSegment, end_of, live_segment, next_epoch, r
 from spool.layout import SENT, SPARE, Layout, parse_name
 from spool.log.committer import seal_surely
 from spool.options import SpoolOptions, most_spares
+from spool.shared.runtime import announced
 from spool.storage.disk import (
     PAGE_BYTES,
     is_regular,
@@ -154,7 +155,8 @@ def _worth(one: tuple[Path, Record]) -> tuple[int, bool, bool]:
     path, header = one
     named = parse_name(path.name)
     try:
-        stored = int(end_of(LiveSegment(path, header)).tail[STORED])
+        told = announced(path.parent.parent, header)
+        stored = int(end_of(LiveSegment(path, header), announced=told).tail[STORED])
     except ReadFailed:
         stored = -1
     right = named is not None and named[1] != SPARE and named[0] == int(header["first_sequence"])
@@ -343,7 +345,7 @@ def lost_end(layout: Layout, spool: bytes, committed: Tail) -> tuple[int, Tail] 
     live = live_segment(layout)
     if live is None or bytes(live.header["spool"]) != spool:
         return None
-    end = end_of(live).tail
+    end = end_of(live, announced=announced(layout.directory, live.header)).tail
     return (int(live.header["number"]), end) if committed[BURST] > end[BURST] else None
 
 

@@ -18,11 +18,11 @@ from spool.errors import SpoolFull
 from spool.format.frame import BURST, POSITION, SEQUENCE, finish, padded
 from spool.format.scan import digest_address
 from spool.format.segment import Identity, following, take_into_use
-from spool.format.segment_format import HEAD_BYTES, HEADER_BYTES, MAX_BURST, PIDS, SAMPLE_BYTES, UIDS, Record
+from spool.format.segment_format import HEAD_BYTES, MAX_BURST, PIDS, SAMPLE_BYTES, UIDS, Record
 from spool.index.log_end import empty_tail, end_of, live_segment
 from spool.layout import SPARE, Layout
 from spool.native.memory import Address
-from spool.shared.state import Field, SharedState, place
+from spool.shared.state import Field, SharedState, announced_in, place
 from spool.storage.disk import Mapping, open_to_write
 from spool.storage.failpoint import reach
 
@@ -64,14 +64,8 @@ class Writer:
         self.publish()
 
     def _announced(self) -> int:
-        """The offset up to which frames of the live segment were announced in this boot; 0 when not known.
-
-        A segment is announced before its first frame.
-        """
-        number, position = self.shared.place(Field.WRITTEN)
-        if number == self.number:
-            return position
-        return HEADER_BYTES if 0 < number < self.number else 0
+        """The offset up to which frames of the live segment were announced in this boot; 0 when not known."""
+        return announced_in(int(self.shared.words[Field.WRITTEN]), self.number)
 
     @property
     def base(self) -> Address:

@@ -26,7 +26,7 @@ from spool.errors import BadSpool, ReadFailed
 from spool.format import scan
 from spool.format.batch import Batch, Topics, decode
 from spool.format.frame import BURST, POSITION, ROW, SEQUENCE, STORED, Tail
-from spool.format.head_scan import MOST_FRAMES, Entrance, Head, Run, entrance_of, runs, topics_of
+from spool.format.head_scan import MOST_FRAMES, Entrance, Run, entrance_of, runs, topics_of
 from spool.format.scan import read_header
 from spool.format.segment import bound_spares
 from spool.format.segment_format import Record
@@ -49,6 +49,7 @@ from spool.native.digest import CHUNK_MESSAGES
 from spool.native.kernel import compile_at_once, interprets
 from spool.read.files import Span, Unreadable, read_file
 from spool.read.reader import Reader
+from spool.shared.runtime import announced
 from spool.storage.disk import open_to_read, opened
 
 MOST_READ = 4
@@ -194,7 +195,10 @@ class Backlog:
         # Outcomes first, frames second: a message that is delivered in between counts as waiting.
         marked, low_watermark, settled, discarded = self._outcomes()
         known, live = committed_end(self._layout), live_segment(self._layout)
-        tail = end_of(live, known=known).tail if live else empty_tail()
+        tail = empty_tail()
+        if live:
+            told = announced(self._layout.directory, live.header)
+            tail = end_of(live, known=known, announced=told).tail
         self._segment_list.refresh()
         self._unsealed = None
         if live and known and interprets():
@@ -204,7 +208,7 @@ class Backlog:
         # From the first segment that the disk gives.
         oldest = next((found for part in parts if (found := self._oldest(part))), None)
         for path in self._unnamed():
-            more, first = self._read_unnamed(path)
+            more, first = self._read_unnamed(path, int(tail[SEQUENCE]))
             counts.update(more)
             oldest = oldest or first
         end = LogPosition(int(live.header["number"]) if live else 0, int(tail[POSITION]), int(tail[SEQUENCE]))
@@ -341,16 +345,17 @@ class Backlog:
         last = self._segment_list.segments[-1].number if self._segment_list.segments else 0
         return (path for path, header in bound_spares(self._layout) if int(header["number"]) > last)
 
-    def _read_unnamed(self, path: Path) -> tuple[Counts, Oldest | None]:
-        """(messages by topic, the first) of such a segment."""
-        if self._unsealed and (seen := self._unsealed.unnamed(path)):
-            return seen[0], seen[1] and Oldest(seen[1].first_sequence, seen[1].received_ns)
-        sums, oldest = Sums(self._topics), None
-        for batch in read_file(path, self._topics, Span()):
-            if not isinstance(batch, Unreadable) and len(batch):
-                sums.add(batch)
-                oldest = oldest or _message_of(batch, 0)
-        return sums.by_name(), oldest
+    def _read_unnamed(self, path: Path, end: int) -> tuple[Counts, Oldest | None]:
+        """(messages by topic, the first) of such a segment, below the sequence number `end`."""
+        seen = self._unsealed.unnamed(path) if self._unsealed else None
+        sums, oldest, span = Sums(self._topics), None, Span(end=end)
+        for batch in read_file(path, self._topics, span):
+            if not isinstance(batch, Unreadable) and (rows := span.rows(batch)).any():
+                oldest = oldest or _message_of(batch, int(rows.argmax()))
+                if seen is not None:
+                    break
+                sums.add(batch, rows)
+        return sums.by_name() if seen is None else seen, oldest
 
 
 def _message_of(batch: Batch, row: int) -> Oldest:
@@ -526,23 +531,22 @@ class UnsealedSegments:
         finally:
             os.close(fd)
 
-    def unnamed(self, path: Path) -> tuple[Counts, Head | None] | None:
-        """(messages by topic, the first frame with any) of a segment without a name; None as for `topics`."""
+    def unnamed(self, path: Path) -> Counts | None:
+        """Messages by topic of a segment without a name; None as for `topics`."""
         if path != self._live.path:
             return None
         entrance = entrance_of(self._live.header)
         if self._last_burst - entrance.burst > MOST_FRAMES:
             return None
-        counts, oldest = Counts(), None
+        counts = Counts()
         fd = open_to_read(path)
         try:
             for run in runs(fd, entrance, self._last_burst):
                 counts.update(topics_of(run))
-                oldest = oldest or next((head for head in run[1] if head.messages), None)
         except BadSpool:
             return None
         else:
-            return counts, oldest
+            return counts
         finally:
             os.close(fd)
 

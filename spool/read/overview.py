@@ -40,6 +40,7 @@ from spool.layout import SENT, SPARE, Layout
 from spool.marks.marks import Marks, Outcomes
 from spool.read.files import Span, Unreadable, of_segment, read_frames
 from spool.shared.ledger import Discards, read_totals
+from spool.shared.runtime import announced
 from spool.storage.disk import allocated_bytes, open_to_read
 
 STEPS_S = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 604800)
@@ -301,7 +302,9 @@ def take_totals(layout: Layout, staging: Staging) -> SpoolTotals:
 
 def _end(layout: Layout) -> Tail:
     known, live = committed_end(layout), live_segment(layout)
-    return end_of(live, known=known).tail if live else empty_tail()
+    if live is None:
+        return empty_tail()
+    return end_of(live, known=known, announced=announced(layout.directory, live.header)).tail
 
 
 def _outcomes(layout: Layout) -> Outcomes:

@@ -31,8 +31,9 @@ from pathlib import Path
 import numpy as np
 
 from spool.errors import NotOurs
+from spool.format.segment_format import Record
 from spool.native.digest import digest
-from spool.shared.state import Field, read_shared_state
+from spool.shared.state import Field, announced_in, read_shared_state
 from spool.storage.disk import read_bytes
 from spool.storage.ownership import Owners, believed, is_own_directory, judge, open_believed
 
@@ -116,6 +117,16 @@ def own_shared_state_path(runtime: Path, directory: Path, spool: bytes, boot: by
 def find_shared_state(directory: Path, spool: bytes, boot: bytes) -> Path:
     """The path of the shared state of the daemon on the spool in `directory`, for readers."""
     return own_shared_state_path(runtime_of(directory, spool, boot), directory, spool, boot)
+
+
+def announced(directory: Path, header: Record) -> int:
+    """The offset up to which the intake has announced frames of the segment with this header; 0: not known.
+
+    It is known in the boot in which the segment was taken into use, after the death of all processes, too.
+    """
+    path = find_shared_state(directory, bytes(header["spool"]), bytes(header["boot"]))
+    words = read_shared_state(path, believed(directory))
+    return 0 if words is None else announced_in(int(words[Field.WRITTEN]), int(header["number"]))
 
 
 def _bases() -> tuple[Path, Path]:

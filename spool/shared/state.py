@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spool.errors import NotAFile, NotOurs
+from spool.format.segment_format import HEADER_BYTES
 from spool.native.digest import digest
 from spool.native.memory import Address
 from spool.storage.disk import FILE_MODE, Mapping, write_at
@@ -166,6 +167,17 @@ def place(number: int, position: int) -> int:
 def split_place(word: int) -> tuple[int, int]:
     """(segment number, offset) of a log position."""
     return word >> 32, (word & 0xFFFFFFFF) << 3
+
+
+def announced_in(word: int, number: int) -> int:
+    """The offset up to which frames of a segment were announced, by the word of Field.WRITTEN; 0: not known.
+
+    A segment is announced before its first frame.
+    """
+    last, position = split_place(word)
+    if last == number:
+        return position
+    return HEADER_BYTES if 0 < last < number else 0
 
 
 class SharedState:

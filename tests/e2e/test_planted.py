@@ -17,7 +17,7 @@ from ingest.buffers.staging import staging_path
 from spool.format.frame import SEQUENCE
 from spool.format.wire import encode
 from spool.index.identity import read_identity
-from spool.index.log_end import vouched_for
+from spool.index.log_end import committed_end
 from spool.layout import Layout
 from spool.log.recovery import boot_id
 from spool.shared.runtime import shared_state_path
@@ -234,7 +234,7 @@ def look(spool: Path) -> None:
     """At a running daemon that has delivered MESSAGES, by a user who may read its spool."""
     layout = Layout(spool)
     assert (is_held(layout.lock), is_held(layout.owner)) == (True, True)
-    committed = vouched_for(layout)
+    committed = committed_end(layout)
     assert committed is not None
     assert committed[1][SEQUENCE] == MESSAGES
     found = take_snapshot(spool)

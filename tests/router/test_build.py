@@ -1,4 +1,4 @@
-"""Delivery that `router.build` puts together, and takes apart."""
+"""Delivery that `router.build` puts together, and takes apart in the times of `router.timing`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files are opened in two modules, which check them."""
+"""Files of the spool are opened in two modules, which check them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 HOMES = {
     "spool/storage/disk.py": "files of the spool",
     "spool/storage/ownership.py": "files in memory",
+    "spool/storage/lock.py": "/proc, and by O_PATH, which opens nothing",
     "spool/storage/failpoint.py": "a file that a test names",
     "spool/native/intrinsics.py": "our own source",
     "ingest/watch.py": "/proc",

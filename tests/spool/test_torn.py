@@ -7,13 +7,54 @@ from pathlib import Path
 
 import pytest
 
-from spool.format.frame import POSITION, STORED
+from spool.format.frame import BURST, MARK, POSITION, SEQUENCE, STORED
 from spool.format.scan import read_header
 from spool.format.segment import seal
+from spool.format.segment_format import HEAD_BYTES, HEADER_BYTES
 from spool.format.wire import encode
-from spool.index.log_end import LiveSegment, end_of
+from spool.index.log_end import LiveSegment, end_of, live_segment
+from spool.log.recovery import lost_end
+from spool.read.backlog import Backlog
+from spool.read.overview import take_totals
+from spool.shared.runtime import shared_state_path
 from tests.spool import plain
 from tests.spool.fixture import SECTOR, SpoolFixture
+from tests.spool.memory import Chain
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_nothing_behind_a_torn_frame_is_counted(
+    tmp_path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch, *, named: bool
+) -> None:
+    """A frame in its body, by one who knows the keys: no look at the dead spool finds it, nor a start."""
+    monkeypatch.setenv("BRUCE_RUNTIME_DIRECTORY", str(memory))
+    spool = SpoolFixture(tmp_path)
+    spool.append([encode(b"t", b"mine")])
+    if named:
+        spool.step()
+    writer, planted = spool.writer, Chain(4096, 0, secret=spool.identity.secret)
+    planted.tail[[SEQUENCE, BURST]] = 1, 1
+    planted.append([encode(b"t", b"forged")], {}, (0, 0))
+    frame = planted.memory[HEADER_BYTES : int(planted.tail[POSITION])]
+    at = int(writer.tail[POSITION])
+    assert writer._mapping
+    writer._mapping.bytes[at + 8 : at + 12] = list(int(writer.tail[MARK]).to_bytes(4, "little"))
+    body = at + HEAD_BYTES
+    writer._mapping.bytes[body : body + len(frame)] = frame
+    spool.crash()
+    live = live_segment(spool.layout)
+    assert live is not None
+    # Without the shared state, as after a power loss, a right digest is all that can be asked for.
+    assert take_totals(spool.layout, list).tail[STORED] == 2
+    page = shared_state_path(memory, spool.identity.spool, spool.identity.boot)
+    page.write_bytes((tmp_path / f"page-{spool.boot}").read_bytes())
+    page.chmod(0o640)
+    assert take_totals(spool.layout, list).tail[STORED] == 1
+    assert Backlog(spool.layout).look().topics == {b"t": 1}
+    committed = end_of(live).tail
+    found = lost_end(spool.layout, spool.identity.spool, committed)
+    assert found is not None
+    assert found[1][STORED] == 1
 
 
 def torn_ends(path: Path, data: bytes) -> int:
