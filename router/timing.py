@@ -66,7 +66,7 @@ LATENESS_S = 600.0
 SHRINK_S = 30.0
 """So long all answers must agree that a topic has fewer partitions: a broker may lag behind one that grew."""
 
-# -- reports ----------------------------------------------------------------------------------------------
+# -- what the log and the status say ----------------------------------------------------------------------
 
 QUIET_S = 60.0
 """Between two lines of the log about the same error of Kafka's or of a partitioner, a trouble for so long."""
