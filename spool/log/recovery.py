@@ -195,7 +195,8 @@ def open_spool(options: SpoolOptions, note: str = "") -> OpenSpool:
     lock = Lock(layout.lock, "in use", note=note)
     try:
         reach("recover.owned")
-        claim(layout.directory, [layout.segments, layout.delivery, layout.quarantine])
+        made_later = (path for path in (layout.index, layout.outcomes) if path.is_dir())
+        claim(layout.directory, [layout.segments, layout.delivery, layout.quarantine, *made_later])
         boot = boot_id()
         identity = put_in_order(layout, boot)
         # Last: spares that are still there show that there was no clean end.

@@ -48,7 +48,10 @@ class Lock:
                 holder = read_holder(path) or "unknown"
                 raise SpoolBusy(f"{path} is held by process {holder}: it is already {purpose}")
             time.sleep(0.01)
-        # Overwritten in place: a full disk may have no block for it. Only the message above needs it.
+        # Overwritten in place: a full disk may have no block for it. Only the message above needs it, and a
+        # file with another name may be any other one of ours.
+        if os.fstat(self._fd).st_nlink > 1:
+            return
         with contextlib.suppress(OSError):
             line = f"{os.getpid()} {note}".strip()
             os.pwrite(self._fd, f"{line}\n".ljust(HOLDER_BYTES).encode(), 0)

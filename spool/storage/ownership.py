@@ -27,6 +27,7 @@ ALONE = 0o600
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 Owners = Collection[int]
 """Users whose files are believed, beside ourselves and root."""
+_JUDGED = ("identity", "lock")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -116,27 +117,33 @@ def put_own(path: Path, fill: Callable[[int], None], mode: int = ALONE, owners: 
 def claim(directory: Path, folders: Iterable[Path]) -> None:
     """Let no other user plant a file in a spool. For the process with its lock. Raises NotOurs, OSError.
 
+    All folders, the identity and the lock belong to us or to root; if we are root, to the owner of
+    `directory` or to root: in a container, root may serve a folder of another user's, but of one alone.
     The group loses the right to write to its folders and to all files; earlier releases left that to the
     umask. It loses all rights to lock files. The owner decides whether the group may write to `directory`
     itself.
     """
+    owners = {0, os.geteuid()} if os.geteuid() else {0, directory.stat().st_uid}
     for place in (directory, *folders):
-        _refuse_foreign(place)
+        _refuse_foreign(place, owners)
         if place != directory:
             _take_from_others(place, place.stat())
         with os.scandir(place) as entries:
             for entry in entries:
                 if entry.is_file(follow_symlinks=False):
                     taken = ~LOCK_MODE & 0o777 if entry.name in LOCK_FILES else _OTHERS_WRITE
-                    _take_from_others(Path(entry.path), entry.stat(follow_symlinks=False), taken)
+                    status = entry.stat(follow_symlinks=False)
+                    if entry.name in _JUDGED and status.st_uid not in owners:
+                        raise NotOurs(f"{entry.path} belongs to user {status.st_uid}, and is not believed")
+                    _take_from_others(Path(entry.path), status, taken)
 
 
-def _refuse_foreign(path: Path) -> None:
+def _refuse_foreign(path: Path, owners: Owners) -> None:
     status = path.stat()
-    if os.geteuid() != 0 and status.st_uid not in (0, os.geteuid()):
+    if status.st_uid not in owners:
         raise NotOurs(
             f"{path} belongs to user {status.st_uid}: run bruce as that user, or give the spool to "
-            f"user {os.geteuid()} (chown -R)"
+            f"user {max(owners)} (chown -R)"
         )
     if status.st_mode & stat.S_IWOTH:
         raise NotOurs(f"every user of this host may change what is in {path}: chmod o-w {path}")

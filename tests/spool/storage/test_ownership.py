@@ -14,6 +14,7 @@ from spool.errors import NotAFile, NotOurs
 from spool.layout import Layout
 from spool.log.recovery import open_spool
 from spool.options import SpoolOptions
+from spool.storage.lock import Lock
 from spool.storage.ownership import (
     append_own,
     believed,
@@ -143,6 +144,30 @@ def test_a_spool_of_another_user_is_claimed_by_nobody_but_root(ours: Path) -> No
     os.chown(spool, 1234, 1234)
     claim(spool, [])
     assert as_user(NOBODY, try_it) == 0
+
+
+@pytest.mark.parametrize("name", ["segments", "delivery/outcomes", "index", "identity", "lock"])
+def test_a_spool_has_no_second_owner(tmp_path: Path, name: str) -> None:
+    """Root serves a spool of another user's, as in a container, but nothing of a third user's in it."""
+    layout, path = Layout(tmp_path / "spool"), tmp_path / "spool" / name
+    open_spool(SpoolOptions(layout.directory)).lock.release()
+    for folder in (layout.outcomes, layout.index):
+        folder.mkdir(exist_ok=True)
+    for one in (layout.directory, *layout.directory.rglob("*")):
+        os.chown(one, 1234, 1234)
+    open_spool(SpoolOptions(layout.directory)).lock.release()
+    layout.index.mkdir(exist_ok=True)
+    os.chown(path, NOBODY, NOBODY)
+    with pytest.raises(NotOurs, match=f"{path} belongs to user {NOBODY}"):
+        open_spool(SpoolOptions(layout.directory))
+
+
+def test_a_lock_with_another_name_is_not_written_to(ours: Path) -> None:
+    """A member of a group that may write to the spool's directory could link any file of ours there."""
+    other = write(ours / "other", b"content")
+    os.link(other, ours / "lock")
+    Lock(ours / "lock", "in use").release()
+    assert other.read_bytes() == b"content"
 
 
 def test_a_spool_that_everybody_may_change_is_not_claimed(tmp_path: Path) -> None:
