@@ -83,6 +83,8 @@ LEAST_MESSAGE_BYTES = 12 + LEAST_DATAGRAM_BYTES
 """The shortest message in a frame: its columns and its datagram."""
 _MOST = 1 << 62
 """Every number in a frame is below this."""
+_MOST_DISCARDED = 1 << 20
+"""Datagrams that one frame says were refused: far more than any burst has."""
 _MOST_BURSTS = 1 << 48
 """Bursts that the ledger may have taken between two frames: more than come in a century."""
 
@@ -151,10 +153,14 @@ def _advance(at: Address, tail: Tail, value: int) -> None:
     )
     row = at + HEAD_BYTES + body_bytes - discard_bytes
     end = at + HEAD_BYTES + body_bytes
+    left = load_u32(at + DISCARDED_AT)
     while row + ROW_HEAD_BYTES <= end:
         reason = load_u16(row + ROW_REASON_AT)
         if reason < REASONS:
-            tail[DISCARDED + reason] += load_u32(row + ROW_COUNT_AT)
+            # The rows of a frame have no more together than its head says.
+            discarded = min(load_u32(row + ROW_COUNT_AT), left)
+            tail[DISCARDED + reason] += discarded
+            left -= discarded
         row += ROW_HEAD_BYTES + load_u16(row + ROW_SIZE_AT)
     tail[POSITION] += HEAD_BYTES + padded(body_bytes)
     tail[SEQUENCE] += count
@@ -179,6 +185,7 @@ def verify(at: Address, room: int, tail: Tail, digest: int) -> int:
         load_u32(at + MARK_AT) != tail[MARK]
         or load_u16(at + HEAD_BYTES_AT) != HEAD_BYTES
         or count > MAX_BURST
+        or load_u32(at + DISCARDED_AT) > _MOST_DISCARDED
     ):
         return BAD
     columns = 1 + (flags & UIDS) + ((flags & PIDS) >> 1)

@@ -75,6 +75,25 @@ def test_what_is_finished_is_walked(given_bursts: list) -> None:
         assert frame.rows == [(r, n, s[:256]) for r, (n, s) in refused.items()]
 
 
+@pytest.mark.parametrize(
+    ("head", "row", "counted"), [(5, 5, 5), (5, (1 << 32) - 1, 5), (1 << 21, 5, None), (7, 5, 5)]
+)
+def test_no_count_of_discards_is_believed_without_bound(head: int, row: int, counted: int | None) -> None:
+    """Whatever a right digest says: a row has no more than its frame, a frame no more than a burst may."""
+    chain = Chain()
+    before = chain.tail.copy()
+    chain.append([encode(b"t", b"v")], {1: (row, b"")}, (0, 0))
+    at = chain.offsets[0]
+    body = int.from_bytes(chain.memory[at + 24 : at + 28].tobytes(), "little")
+    chain.memory[at + 20 : at + 24] = list(head.to_bytes(4, "little"))
+    seed = unsigned(int(before[DIGEST] ^ before[KEY]))
+    value = xxh3_64_intdigest(chain.memory[at + 8 : at + HEAD_BYTES + body].tobytes(), seed)
+    chain.memory[at : at + 8] = list(value.to_bytes(8, "little"))
+    _, table, tail = walk_all(chain.data())
+    assert len(table) == (counted is not None)
+    assert int(tail[DISCARDED + 1] - before[DISCARDED + 1]) == (counted or 0)
+
+
 def test_a_walk_goes_on_where_its_table_was_full() -> None:
     """A walk with room for one frame at a time sees the same frames."""
     chain = Chain.of(5)
