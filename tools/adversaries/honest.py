@@ -46,7 +46,7 @@ def send_streams(
                 if words[STOP]:
                     return
                 try:
-                    stream = stream or _connect(door)
+                    stream = stream or connect_stream(door, 0.5)
                     stream.sendall(data)
                     break
                 except OSError:
@@ -102,11 +102,12 @@ def _is_taken(client: socket.socket, data: bytes, path: Path) -> bool:
     return True
 
 
-def _connect(door: Path | int) -> socket.socket:
+def connect_stream(door: Path | int, timeout_s: float) -> socket.socket:
+    """A connection to a stream socket's path, or to a TCP port of this host. Raises OSError."""
     family = socket.AF_INET if isinstance(door, int) else socket.AF_UNIX
     stream = socket.socket(family, socket.SOCK_STREAM)
     try:
-        stream.settimeout(0.5)
+        stream.settimeout(timeout_s)
         stream.connect(("127.0.0.1", door) if isinstance(door, int) else str(door))
     except OSError:
         stream.close()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from spool.format.wire import encode
 from tools.adversaries.attack import Attack, Settings
+from tools.adversaries.honest import connect_stream
 from tools.adversaries.villain import DONE, NOBODY, OTHER, REFUSED, STOP, Villain, Words
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ STREAMS: Settings = {"ingest": {"stream_socket": "STREAM", "tcp_port": 0}, "spoo
 LATE_S = 75.0
 """Of a phase in which messages become too slow: ingest.streams.users ends them after a minute."""
 _LARGEST = 16 << 20
+_FORBIDDEN = encode(b"honest-0", b"not permitted")
+"""A message that others wait for neither on disk nor in Kafka."""
 _LINGER = struct.pack("ii", 1, 0)
 
 Act = Callable[[Words, list[socket.socket]], None]
@@ -110,7 +113,7 @@ class BusyConnections(StreamAttack):
     name = "busy-connections"
     pause_s = 0.0
     connections = 1_000
-    _data = encode(b"honest-0", b"not permitted") * 60
+    _data = _FORBIDDEN * 60
 
     def control(self, arena: Arena, stack: ExitStack) -> None:
         """Send as much, as far as the daemon takes it, on few connections."""
@@ -231,18 +234,15 @@ class StreamHeaders(Attack):
 
 def _is_left_open(door: Path | int, data: bytes, ended_s: float) -> bool:
     """Send bytes on a new connection; whether it is left open for `ended_s`, if that is not 0."""
-    family = socket.AF_INET if isinstance(door, int) else socket.AF_UNIX
-    with socket.socket(family, socket.SOCK_STREAM) as stream:
-        try:
-            stream.settimeout(ended_s or 10.0)
-            stream.connect(("127.0.0.1", door) if isinstance(door, int) else str(door))
+    try:
+        with connect_stream(door, ended_s or 10.0) as stream:
             stream.sendall(data)
             while ended_s and stream.recv(4096):
                 pass
-        except TimeoutError:
-            return ended_s > 0
-        except OSError:
-            pass
+    except TimeoutError:
+        return ended_s > 0
+    except OSError:
+        pass
     return False
 
 
@@ -256,11 +256,10 @@ class TcpHalfOpen(Attack):
     spares_tcp = False
     settings: ClassVar[Settings] = STREAMS
     _half = encode(b"flood", bytes(10_000))[:5_000]
-    _whole = encode(b"honest-0", b"not permitted")
 
     def control(self, arena: Arena, stack: ExitStack) -> None:
         """Open as many connections, as far as they are accepted, and close each after a message."""
-        arena.villains.append(stack.enter_context(Villain(_by_tcp(arena.tcp_port, self._whole, _close))))
+        arena.villains.append(stack.enter_context(Villain(_come_and_go(arena.tcp_port, _FORBIDDEN, _close))))
 
     def begin(self, arena: Arena, stack: ExitStack) -> None:
         held: list[socket.socket] = []
@@ -274,26 +273,25 @@ class TcpHalfOpen(Attack):
             else:
                 stream.close()
 
-        arena.villains.append(stack.enter_context(Villain(_by_tcp(arena.tcp_port, self._half, leave))))
+        arena.villains.append(stack.enter_context(Villain(_come_and_go(arena.tcp_port, self._half, leave))))
 
 
 def _close(stream: socket.socket, _number: int) -> None:
     stream.close()
 
 
-def _by_tcp(port: int, data: bytes, leave: Callable[[socket.socket, int], None]) -> Callable[[Words], None]:
+def _come_and_go(
+    door: Path | int, data: bytes, leave: Callable[[socket.socket, int], None]
+) -> Callable[[Words], None]:
     """Connect again and again, and `leave` each connection, with its number, behind `data`."""
 
     def run(words: Words) -> None:
         while not words[STOP]:
-            stream = socket.socket()
             try:
-                stream.settimeout(0.2)
-                stream.connect(("127.0.0.1", port))
+                stream = connect_stream(door, 0.2)
                 stream.send(data)
             except OSError:
                 words[REFUSED] += 1
-                stream.close()
                 time.sleep(0.01)
                 continue
             words[DONE] += 1
