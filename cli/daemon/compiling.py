@@ -27,7 +27,7 @@ from ingest.worker import burst, guard
 from spool.format import topic_table
 from spool.format.wire import encode
 from spool.log import intake_totals
-from spool.native.kernel import INTERPRETED, compile_at_once, interpret_meanwhile, is_kept
+from spool.native.kernel import INTERPRETED, compile_at_once, interpret_meanwhile, is_kept, load_kept
 from spool.read import backlog
 from spool.shared import ledger
 
@@ -85,10 +85,17 @@ def compile_kernels(done: Callable[[int], None] = lambda _parts: None) -> None:
         module.compile_kernels()
         done(number)
     if not INTERPRETED:
-        let_go_of_compiler()
+        _let_go_of_compiler()
 
 
-def let_go_of_compiler() -> None:
+def load_loops() -> None:
+    """Load the loops of a worker, which were compiled ahead, before it begins: each takes some 50 ms."""
+    load_kept()
+    if not INTERPRETED:
+        _let_go_of_compiler()
+
+
+def _let_go_of_compiler() -> None:
     """Unmap the pages of LLVM, 65 MB, which is not needed until another loop is loaded.
 
     Only mappings without a page that differs from the file: the kernel maps theirs again when they are used.

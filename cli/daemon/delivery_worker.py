@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cli.config.config import Config
-from cli.daemon.compiling import let_go_of_compiler
 from cli.daemon.delivery import Delivery, Orders, Progress, ReadCommittedEnd, Report
 from cli.daemon.delivery_log import DeliveryLog, room_left
 from cli.status.snapshot import ROLES
@@ -169,7 +168,6 @@ class DeliveryPage:
         self._trouble = self._awaited = self._unread = ""
         self._metadata_asked = int(shared.words[Field.METADATA_WANTED])
         self._log = DeliveryLog(lambda: room_left(layout, shared.words))
-        self._has_loops = False
 
     @property
     def latency(self) -> npt.NDArray[np.int64]:
@@ -192,10 +190,6 @@ class DeliveryPage:
         words = self._shared.words
         words[Field.LOW_WATERMARK] = progress.low_watermark
         words[[Field.DELIVERED, Field.DISCARDED]] += progress.counts
-        if progress.counts[0] and not self._has_loops:
-            # After the first delivery the loops are loaded, by pages of LLVM that only this process has.
-            self._has_loops = True
-            let_go_of_compiler()
         rows = [(b.id, b.state, b.offset, b.in_flight, b.acked) for b in progress.brokers[:BROKER_ROWS]]
         if rows:
             words[Field.BROKERS + 1 :][: BROKER_WORDS * len(rows)] = np.array(rows, np.int64).ravel()

@@ -149,10 +149,23 @@ def compile_loop(function: Callable[..., Any]) -> Any:
 
 def is_kept(dispatcher: Any) -> bool | None:
     """Whether a loop's code is on disk, of this release and for this processor; None: it cannot be."""
-    if dispatcher.stats.cache_path is None:
-        return None
-    known, target = dispatcher._cache._cache_file._load_index(), dispatcher.targetctx.codegen().magic_tuple()
-    return any(key[1] == target for key in known)
+    return None if dispatcher.stats.cache_path is None else bool(_kept(dispatcher))
+
+
+def load_kept(dispatcher: Any) -> None:
+    """Load a loop's code from disk, of this release and for this processor, where it is there."""
+    if dispatcher.stats.cache_path is not None:
+        for signature in _kept(dispatcher):
+            dispatcher.compile(signature)
+
+
+def _kept(dispatcher: Any) -> list[Any]:
+    """The signatures for which a loop's code is on disk: Numba's index has them by processor and source."""
+    cache, codegen = dispatcher._cache, dispatcher.targetctx.codegen()
+    known = cache._cache_file._load_index()
+    return [
+        signature for signature, *rest in known if cache._index_key(signature, codegen) == (signature, *rest)
+    ]
 
 
 def _intrinsic(function: Any, define: Callable[..., Any]) -> None:

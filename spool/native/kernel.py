@@ -105,6 +105,19 @@ def is_kept(loop: Callable[..., Any]) -> bool | None:
     return is_kept_there(cast(Kernel, loop).compiled)
 
 
+def load_kept() -> None:
+    """Load the code on disk of all loops that are imported. The first use of one waits for its code else.
+
+    Does nothing while loops are plain Python.
+    """
+    if INTERPRETED or interprets():
+        return
+    from spool.native.intrinsics import load_kept as load_kept_there  # noqa: PLC0415  (half a second)
+
+    for one in kernels:
+        load_kept_there(one.compiled)
+
+
 def interpret_at_first() -> None:
     """From now on loops are plain Python, until this process has spent PATIENCE_S in them.
 

@@ -204,6 +204,27 @@ def test_a_cached_loop_needs_no_implementations(tmp_path: Path) -> None:
     assert [done.stdout.split() for done in said] == [["10", "True"], ["10", "False"]]
 
 
+LOADED = """
+import cached_loops
+from spool.native.kernel import load_kept
+before = len(cached_loops.total.compiled.overloads)
+load_kept()
+print(before, len(cached_loops.total.compiled.overloads))
+"""
+
+
+def test_loops_are_loaded_ahead(tmp_path: Path) -> None:
+    """One whose code is on disk, for each signature that it has there; one that has none is not compiled."""
+    (tmp_path / "cached_loops.py").write_text(LOOPS)
+    environ = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    environ["PYTHONPATH"] = f"{tmp_path}:{Path(spool.__file__).parents[1]}"
+    said = [
+        subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+        for code in (LOADED, CACHED, LOADED)
+    ]
+    assert [done.stdout.split() for done in said] == [["0", "0"], ["10", "True"], ["0", "1"]]
+
+
 @pytest.mark.parametrize("suffix", ["nbi", "nbc"])
 def test_a_torn_file_of_the_cache(tmp_path: Path, suffix: str) -> None:
     """A power cut may leave an empty file, or zeros: the loop is compiled again, and kept again."""
