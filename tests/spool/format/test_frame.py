@@ -79,7 +79,7 @@ def test_what_is_finished_is_walked(given_bursts: list) -> None:
     ("head", "row", "counted"), [(5, 5, 5), (5, (1 << 32) - 1, 5), (1 << 21, 5, None), (7, 5, 5)]
 )
 def test_no_count_of_discards_is_believed_without_bound(head: int, row: int, counted: int | None) -> None:
-    """Whatever a right digest says: a row has no more than its frame, a frame no more than a burst may."""
+    """A right digest does not help: a row has no more than its frame, a frame no more than a burst may."""
     chain = Chain()
     before = chain.tail.copy()
     chain.append([encode(b"t", b"v")], {1: (row, b"")}, (0, 0))
