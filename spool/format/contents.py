@@ -27,7 +27,7 @@ from spool.format.segment_format import (
 )
 from spool.format.wire import load_be16, load_be64
 from spool.native.kernel import kernel
-from spool.native.memory import address_of, call, load_u8, load_u16, load_u32
+from spool.native.memory import call, load_u8, load_u16, load_u32
 
 _COUNT, _FIRST, _LAST, _AT, _BYTES = range(5)
 """Of a topic: messages, first and last timestamp, and where its name is among the names."""
@@ -129,7 +129,7 @@ class Contents:
         if marked := _mark(frames, self._least, self._mark_bytes, rows):
             self._marks.append(frames[rows[:marked]][:, [0, 1, 3]])
             self._least = int(self._marks[-1][-1, 0]) + self._mark_bytes
-        base = address_of(chunk.data) - chunk.offset
+        base = chunk.base
         counts, names, used = self._counts, self._names, self._used
         _count(base, frames, self._slots, counts, names, used, self._seed, digest_address())
 

@@ -63,7 +63,6 @@ from spool.fsck.finding import Finding, Kind, Severity, damage
 from spool.index.headers import Beginning, find_beginning
 from spool.index.log_end import EPOCH, Footer, last_footer, read_footer, tail_of_footer, vouched_up_to
 from spool.layout import Layout
-from spool.native.memory import address_of
 from spool.storage.disk import opened, read_at
 from spool.storage.lock import is_held
 from spool.words import counted
@@ -211,7 +210,7 @@ class Examination:
                 yield from self._passed(chunk.holes)
                 self.totals.frames += len(chunk.frames)
                 self.totals.messages += int(chunk.frames[:, 2].sum())
-                row = malformed(address_of(chunk.data) - chunk.offset, chunk.frames)
+                row = malformed(chunk.base, chunk.frames)
                 if row < 0:
                     contents.add(chunk)
                 else:

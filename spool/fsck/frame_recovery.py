@@ -202,7 +202,7 @@ def _count(run: Run, chunk: Chunk, earlier: Earlier) -> Chunk:
     offsets, heads = heads_of(chunk)
     new = ~earlier.note(offsets, heads)
     frames = np.ascontiguousarray(chunk.frames[new])
-    base = address_of(chunk.data) - chunk.offset
+    base = chunk.base
     good = np.array([malformed(base, frames[row : row + 1]) < 0 for row in range(len(frames))], np.bool_)
     kept = np.ascontiguousarray(frames[good])
     last = heads[-1]

@@ -176,15 +176,16 @@ class SenderCount(FrameTable):
     def __init__(self, burst: int, slot: bytes) -> None:
         super().__init__(burst, slot)
         self._scratch = np.zeros(_UID_BYTES, np.uint8)
+        # To ask for an address costs more than to count a burst.
+        self._places = address_of(self.slot), address_of(self._scratch)
 
     def add(self, chunk: Chunk) -> None:
-        base = address_of(chunk.data) - chunk.offset
-        slot, scratch = address_of(self.slot), address_of(self._scratch)
-        self.burst = int(count_senders(slot, base, chunk.frames, self.burst, scratch, digest_address()))
+        slot, scratch = self._places
+        self.burst = int(count_senders(slot, chunk.base, chunk.frames, self.burst, scratch, digest_address()))
 
     def take(self, uids: Counter[int], burst: int) -> None:
         """Count messages by uid; all of them are in bursts up to this one."""
-        slot, scratch = address_of(self.slot), address_of(self._scratch)
+        slot, scratch = self._places
         for uid, number in uids.items():
             self._scratch.view(np.uint32)[0] = uid
             add(slot, scratch, _UID_BYTES, 0, 0, digest_address(), number)
@@ -432,7 +433,7 @@ class Refusals(FrameTable):
         return True
 
     def add(self, chunk: Chunk) -> None:
-        base = address_of(chunk.data) - chunk.offset
+        base = chunk.base
         count = list_refused(base, chunk.frames, self._counted, _NOTHING)
         rows = np.empty((count, _NOTHING.shape[1]), np.int64)
         list_refused(base, chunk.frames, self._counted, rows)

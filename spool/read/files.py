@@ -246,7 +246,7 @@ def _read(
         read = chunk.data[: int(scan.tail[POSITION]) - chunk.offset]
         may_hold = pattern is None or pattern.may_lie_in(read)
         while len(frames):
-            bad = malformed(address_of(chunk.data) - chunk.offset, frames)
+            bad = malformed(chunk.base, frames)
             good = frames if bad < 0 else frames[:bad]
             if may_hold and len(good) and int(good[-1, 1] + good[-1, 2]) > span.first:
                 yield decode(chunk.data, chunk.offset, good, topics, digest_address())
@@ -349,7 +349,7 @@ def _look_into(path: Path, sequence: int) -> Located | Unreadable | None:
         chunk, at = found
         offset = int(chunk.frames[at, 0])
         frame = chunk.frames[at : at + 1]
-        if malformed(address_of(chunk.data) - chunk.offset, frame) >= 0:
+        if malformed(chunk.base, frame) >= 0:
             return Unreadable(path, offset, int(frame[0, 2]))
         batch = decode(chunk.data, chunk.offset, frame, Topics(), digest_address())
         head = np.frombuffer(read_at(fd, HEAD_BYTES, offset), HEAD)[0]
