@@ -18,7 +18,7 @@ from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import BadProperty, Code, Unreachable
 from dispatch.options import DispatchOptions
 from tests.dispatch.batches import Message
-from tests.dispatch.rig import PATIENCE_S, await_true, connected
+from tests.dispatch.rig import PATIENCE_S, await_true, connected, pairs
 
 
 def test_unknown_topics_are_errors_when_creating_them_is_forbidden(kafka: EmbeddedKafka) -> None:
@@ -205,7 +205,7 @@ def test_in_a_hurry_it_does_not_linger(kafka: EmbeddedKafka) -> None:
 
         def sent() -> bool:
             rig.client.hurry()
-            found.update(zip(*(column.tolist() for column in rig.pool.collect()[:2]), strict=True))
+            found.update(pairs(rig.pool.collect()))
             return len(found) == 10
 
         await_true(sent)
@@ -229,7 +229,7 @@ def test_a_flush_that_hangs_holds_up_nothing(kafka: EmbeddedKafka, monkeypatch: 
         found: dict[int, int] = {}
 
         def reported() -> bool:
-            found.update(zip(*(column.tolist() for column in rig.pool.collect()[:2]), strict=True))
+            found.update(pairs(rig.pool.collect()))
             return len(found) == 10
 
         await_true(reported)
