@@ -28,7 +28,18 @@ import numpy.typing as npt
 
 from dispatch.errors import Code
 from dispatch.librdkafka import COPY_MESSAGE, Library, Vtype
-from dispatch.tables import BACKING_OFF
+from dispatch.tables import BACKING_OFF, order_by_partition
+from spool.format.batch import (
+    KEY_AT,
+    KEY_BYTES,
+    RECEIVED_NS,
+    SEQUENCE,
+    TIMESTAMP,
+    VALUE_AT,
+    VALUE_BYTES,
+    Narrow,
+    Wide,
+)
 from spool.native.kernel import kernel
 from spool.native.memory import Address, address_of, call, store_i64, store_u8
 
@@ -78,20 +89,6 @@ class Producer(NamedTuple):
     """Address of the header's sequence; 0: no header."""
 
 
-class Rows(NamedTuple):
-    """The columns of a batch that are handed over; all int64 or int32, of one length."""
-
-    data_at: Address
-    sequence: npt.NDArray[np.int64]
-    timestamp: npt.NDArray[np.int64]
-    key_at: npt.NDArray[np.int64]
-    key_bytes: npt.NDArray[np.int32]
-    value_at: npt.NDArray[np.int64]
-    value_bytes: npt.NDArray[np.int32]
-    received_ns: npt.NDArray[np.int64]
-    flat: npt.NDArray[np.int32]
-
-
 class Envelope:
     """The argument array of one producer, and the memory that it points into."""
 
@@ -132,8 +129,10 @@ class Envelope:
 @kernel
 def hand_over(
     producer: Producer,
-    rows: Rows,
-    order: npt.NDArray[np.int32],
+    data_at: Address,
+    wide: Wide,
+    narrow: Narrow,
+    flats: npt.NDArray[np.int32],
     partitions: npt.NDArray[Any],
     brokers: npt.NDArray[Any],
     flight: npt.NDArray[Any],
@@ -144,7 +143,9 @@ def hand_over(
     now_ns: int,
     catching_up: bool,
 ) -> tuple[int, int, int, int]:
-    """Send the rows that `order` (int32: by partition, then log order) lists, as far as they may go.
+    """Send the messages that have a partition, by partition and in log order, as far as they may go.
+
+    `data_at`, `wide` and `narrow` are a Batch's; `flats` int32[messages], negative for those without one.
 
     On the live path (`catching_up` false) a partition that is held is skipped, and the first message that
     cannot go holds it. When catching up the partition is held and stays so, its `held_from` moving along:
@@ -159,10 +160,17 @@ def hand_over(
     """
     sent = held = refusals = error = 0
     blocked = -1
-    # Once for all rows: taking an array out of a tuple counts a reference.
-    flats, sequences, timestamps, received_ns = rows.flat, rows.sequence, rows.timestamp, rows.received_ns
-    key_at, key_bytes, value_at, value_bytes = rows.key_at, rows.key_bytes, rows.value_at, rows.value_bytes
-    for row in order:
+    # Once for all rows: taking one out of a table counts a reference.
+    sequences, timestamps, received_ns = wide[SEQUENCE], wide[TIMESTAMP], wide[RECEIVED_NS]
+    key_at, key_bytes, value_at, value_bytes = (
+        wide[KEY_AT],
+        narrow[KEY_BYTES],
+        wide[VALUE_AT],
+        narrow[VALUE_BYTES],
+    )
+    order = np.empty(len(flats), np.int32)
+    count = order_by_partition(flats, np.empty(len(partitions) + 1, np.int64), order)
+    for row in order[:count]:
         flat, sequence = flats[row], sequences[row]
         partition = partitions[flat]
         start = partition.held_from
@@ -176,9 +184,9 @@ def hand_over(
         if may_send(partition.leader, size, brokers, window):
             number = free[free_count[0] - 1]
             address(producer, partition, number, timestamps[row], sequence)
-            value = Address(rows.data_at + value_at[row])
+            value = Address(data_at + value_at[row])
             enclose(Address(producer.arguments_at + _VALUE), value, value_bytes[row])
-            key = Address(rows.data_at + key_at[row]) if key_bytes[row] else Address(0)
+            key = Address(data_at + key_at[row]) if key_bytes[row] else Address(0)
             enclose(Address(producer.arguments_at + _KEY), key, key_bytes[row])
             code = produce(producer)
         if code == 0:

@@ -29,10 +29,10 @@ import numpy.typing as npt
 
 from dispatch.client import Cluster, KafkaClient
 from dispatch.errors import Code
-from dispatch.handover import HEADER_NAME, Envelope, Rows, hand_over
+from dispatch.handover import HEADER_NAME, Envelope, hand_over
 from dispatch.options import DispatchOptions
 from dispatch.records import ROW, DeadLetter, collect, lay_out, post, reader
-from dispatch.tables import NONE, BrokerTable, Flight, PartitionTable, order_by_partition
+from dispatch.tables import NONE, BrokerTable, Flight, PartitionTable
 from spool.format.batch import Batch, Topics
 from spool.native.memory import address_of
 
@@ -52,31 +52,48 @@ class HandedOver(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """The outcomes of messages; columns of one length, each message once."""
+    """The outcomes of messages, each message once."""
 
-    sequence: npt.NDArray[np.int64]
-    code: npt.NDArray[np.int32]
-    """0: acknowledged; else an error for `dispatch.retry.decide`."""
-    flat: npt.NDArray[np.int32]
-    """Partition."""
-    offset: npt.NDArray[np.int64]
-    """In it, of what was acknowledged; -1 when it is not known."""
-    received_ns: npt.NDArray[np.int64]
-    """When bruce had the message, ns since the epoch; 0: the record is not the message itself."""
+    rows: npt.NDArray[Any]
+    """dispatch.records.ROW[n]. Those that `collect` returned are valid until the next call."""
     more: bool
     """The queue was not read to its end, and no wake-up will come for the rest: collect again."""
 
+    @property
+    def sequence(self) -> npt.NDArray[np.int64]:
+        """int64[n]: numbers in the log."""
+        return np.ascontiguousarray(self.rows["sequence"])
+
+    @property
+    def code(self) -> npt.NDArray[np.int32]:
+        """int32[n]; 0: acknowledged; else an error for `dispatch.retry.decide`."""
+        return np.ascontiguousarray(self.rows["code"])
+
+    @property
+    def flat(self) -> npt.NDArray[np.int32]:
+        """int32[n]: partition."""
+        return np.ascontiguousarray(self.rows["flat_number"])
+
+    @property
+    def offset(self) -> npt.NDArray[np.int64]:
+        """int64[n]: in it, of what was acknowledged; -1 when it is not known."""
+        return np.ascontiguousarray(self.rows["offset"])
+
+    @property
+    def received_ns(self) -> npt.NDArray[np.int64]:
+        """int64[n]: when bruce had the message, ns since the epoch; 0: the record is not the message."""
+        return np.ascontiguousarray(self.rows["received_ns"])
+
     def only(self, rows: npt.NDArray[np.bool_]) -> Outcomes:
         """Some of the rows."""
-        if rows.all():
-            return self
-        return self._replace(
-            sequence=self.sequence[rows],
-            code=self.code[rows],
-            flat=self.flat[rows],
-            offset=self.offset[rows],
-            received_ns=self.received_ns[rows],
-        )
+        return self if rows.all() else self._replace(rows=self.rows[rows])
+
+    def join(self, other: Outcomes) -> Outcomes:
+        """These, and behind them others; a copy."""
+        return Outcomes(np.concatenate([self.rows, other.rows]), self.more or other.more)
+
+
+NO_OUTCOMES = Outcomes(np.empty(0, ROW), more=False)
 
 
 class Pool:
@@ -128,15 +145,14 @@ class Pool:
         `flat` int32[len(batch)]: partition by row, from `partitions.flats`; negative rows are left out.
         `catching_up`: send to held partitions, from `held_from` on; it moves along with what was sent.
         """
-        order = np.empty(len(batch), np.int32)
-        starts = np.empty(self.partitions.count + 1, np.int64)
-        order = order[: order_by_partition(flat, starts, order)]
-        self.flight.make_room(len(order))
-        refused = np.empty(len(order), ROW)
+        self.flight.make_room(len(batch))
+        refused = np.empty(len(batch), ROW)
         sent, held, refusals, error = hand_over(
             self._envelope.producer,
-            _rows(batch, flat),
-            order,
+            batch.data_at,
+            batch.wide,
+            batch.narrow,
+            flat,
             self.partitions.rows,
             self.brokers.rows,
             self.flight.rows,
@@ -149,6 +165,8 @@ class Pool:
         )
         if refusals:
             self._refused.append(refused[:refusals])
+        if held or catching_up:
+            self.partitions.note_held()
         return HandedOver(sent, held, refusals, error)
 
     def post(self, letters: Sequence[DeadLetter], flats: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -208,9 +226,11 @@ class Pool:
             if not event:
                 break
             self._client.take_event(event)
-        found = np.concatenate([*self._refused, self._reports[:filled]])
-        self._refused = []
-        return _outcomes(found, more=filled == len(self._reports))
+        rows = self._reports[:filled]
+        if self._refused:
+            rows, self._refused = np.concatenate([*self._refused, rows]), []
+        # Most steps find no reports.
+        return Outcomes(rows, filled == len(self._reports)) if len(rows) else NO_OUTCOMES
 
     @property
     def closed(self) -> bool:
@@ -276,7 +296,7 @@ class Pool:
         for name in ("sequence", "flat_number", "received_ns"):
             told[name] = lost[name]
         told["code"], told["offset"] = Code.PURGE_INFLIGHT, -1
-        return _outcomes(told, more=False)
+        return Outcomes(told, more=False)
 
     def serve(self, spool_uuid: bytes) -> None:
         """Go on with the messages of another spool. Nothing may be in flight: its numbers begin at 0."""
@@ -311,28 +331,3 @@ class Pool:
             np.subtract.at(brokers[load], before[known], parts[known])
             np.add.at(brokers[load], after, parts)
         rows["charged"][moved] = after
-
-
-def _outcomes(found: npt.NDArray[Any], *, more: bool) -> Outcomes:
-    return Outcomes(
-        found["sequence"].copy(),
-        found["code"].copy(),
-        found["flat_number"].copy(),
-        found["offset"].copy(),
-        found["received_ns"].copy(),
-        more,
-    )
-
-
-def _rows(batch: Batch, flat: npt.NDArray[np.int32]) -> Rows:
-    return Rows(
-        address_of(batch.data),
-        batch.sequence,
-        batch.timestamp,
-        batch.key_at,
-        batch.key_bytes,
-        batch.value_at,
-        batch.value_bytes,
-        batch.received_ns,
-        flat,
-    )

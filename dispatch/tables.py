@@ -41,7 +41,7 @@ class State(IntEnum):
     """It failed; nothing is sent until the time is over."""
 
 
-BACKING_OFF = int(State.BACKING_OFF)
+_HEALTHY, _STALLED, BACKING_OFF = int(State.HEALTHY), int(State.STALLED), int(State.BACKING_OFF)
 """For compiled loops."""
 
 
@@ -105,13 +105,19 @@ class BrokerTable:
 
     def observe(self, now_ns: int, down: set[int]) -> None:
         """Bring the states that follow from facts up to date. `down`: ids without a connection."""
-        rows = self.rows
-        state = rows["state"]
-        state[(state == State.BACKING_OFF) & (rows["until_ns"] <= now_ns)] = State.HEALTHY
-        quiet = (rows["messages"] > 0) & (now_ns - rows["progress_ns"] > STALL_NS)
-        stalled = quiet | np.isin(rows["id"], list(down))
-        running = state != State.BACKING_OFF
-        state[running] = np.where(stalled[running], State.STALLED, State.HEALTHY)
+        observe(self.rows, now_ns, np.fromiter(down, np.int64, len(down)))
+
+
+@kernel
+def observe(rows: npt.NDArray[Any], now_ns: int, down: npt.NDArray[np.int64]) -> None:
+    """See BrokerTable.observe; `down` int64[n]."""
+    for row in rows:
+        if row.state == BACKING_OFF and row.until_ns > now_ns:
+            continue
+        stalled = row.messages > 0 and now_ns - row.progress_ns > STALL_NS
+        for broker in down:
+            stalled = stalled or row.id == broker
+        row.state = _STALLED if stalled else _HEALTHY
 
 
 NO_SEQUENCE = np.iinfo(np.int64).max
@@ -152,6 +158,8 @@ class PartitionTable:
         """int32[topic number, partition id]: the flat number; NONE where there is no such partition."""
         self.partitions_of: npt.NDArray[np.int32] = np.zeros(0, np.int32)
         """int32[topic number]: how many partitions are known."""
+        self._any_held: bool | None = False
+        """None: to be looked for."""
 
     @property
     def in_use(self) -> npt.NDArray[Any]:
@@ -234,6 +242,17 @@ class PartitionTable:
 
     # -- what is held -----------------------------------------------------------------------------------
 
+    @property
+    def any_held(self) -> bool:
+        """Whether any partition is held back. Most often none is, which is known without a look."""
+        if self._any_held is None:
+            self._any_held = bool(self.is_held().any())
+        return self._any_held
+
+    def note_held(self) -> None:
+        """Others than this table have held partitions back in `rows`, or released them."""
+        self._any_held = None
+
     def is_held(self) -> Mask:
         """bool[count] by flat number: held back."""
         return np.asarray(self._column("held_from") != NOT_HELD)
@@ -283,6 +302,7 @@ class PartitionTable:
 
     def hold(self, flats: npt.NDArray[np.int32], sequences: npt.NDArray[np.int64]) -> None:
         """Hold partitions back from these sequences on, or from earlier ones if they are held already."""
+        self.note_held()
         held = self.rows["held_from"]
         for flat, sequence in zip(flats.tolist(), sequences.tolist(), strict=True):
             if held[flat] == NOT_HELD or sequence < held[flat]:
@@ -290,6 +310,7 @@ class PartitionTable:
 
     def hold_at(self, flats: npt.NDArray[np.int64], sequences: npt.NDArray[np.int64] | int) -> None:
         """Hold partitions back from these sequences on, whatever they were held from before."""
+        self.note_held()
         self.rows["held_from"][flats] = sequences
 
     def orphan(self, topic: int) -> None:
@@ -299,6 +320,7 @@ class PartitionTable:
 
     def release(self, flats: npt.NDArray[np.int32] | Sequence[int] | int) -> None:
         """Let the live path send to partitions again."""
+        self.note_held()
         self.rows["held_from"][flats] = NOT_HELD
 
     def held(self) -> npt.NDArray[np.int32]:
@@ -382,7 +404,7 @@ class Flight:
     def lowest(self, partitions: int) -> npt.NDArray[np.int64]:
         """int64[partitions] by flat number: the lowest sequence in flight; NO_SEQUENCE without any."""
         lowest = np.full(partitions, NO_SEQUENCE, np.int64)
-        find_lowest(self.rows, lowest)
+        find_lowest(self.rows, self.count, lowest)
         return lowest
 
     def clear(self) -> npt.NDArray[Any]:
@@ -404,8 +426,15 @@ class Flight:
 
 
 @kernel
-def find_lowest(flight: npt.NDArray[Any], lowest: npt.NDArray[np.int64]) -> None:
-    """Lower `lowest` int64[partitions] to the lowest sequence in flight of each partition."""
+def find_lowest(flight: npt.NDArray[Any], count: int, lowest: npt.NDArray[np.int64]) -> None:
+    """Lower `lowest` int64[partitions] to the lowest sequence in flight of each partition.
+
+    `count`: of the rows in use. Most often those are among the first.
+    """
+    left = count
     for row in flight:
-        if row.flat_number >= 0 and row.sequence < lowest[row.flat_number]:
-            lowest[row.flat_number] = row.sequence
+        if left == 0:
+            return
+        if row.flat_number >= 0:
+            left -= 1
+            lowest[row.flat_number] = min(lowest[row.flat_number], row.sequence)

@@ -134,8 +134,7 @@ class CatchUps:
     @property
     def wanted(self) -> bool:
         """Whether anything waits that a pass could send."""
-        held = self._pool.partitions.is_held()
-        return bool(self.current or self._loose or self._given_up or held.any())
+        return bool(self.current or self._loose or self._given_up or self._pool.partitions.any_held)
 
     @property
     def swept_all(self) -> bool:

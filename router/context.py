@@ -7,7 +7,7 @@ daemon and a replay; `pipeline.delivery.task_log` has those of a Spark task.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from router.outcomes.rejects import Contents, LogContents
 from spool.format.batch import Batch, Topics
 from spool.index.segment_list import SegmentList
 from spool.read.reader import Damage, Reader, Unread
+
+if TYPE_CHECKING:  # it brings the marks along, and a task on Spark needs none
+    from router.outcomes.acks import SegmentBits
 
 Committed = Callable[[], tuple[int, int]]
 """Up to where the log may be read: segment number and offset."""
@@ -115,6 +118,14 @@ class Chooser(Protocol):
         self, batch: Batch, wanted: Mask, partitions_of: Flats, flats: Flats, available: Mask
     ) -> Flats:
         """The flat partition of each row; -1 for rows not wanted, and where there is none to go to."""
+
+    def place(
+        self, batch: Batch, bits: SegmentBits | None, partitions_of: Flats, flats: Flats, available: Mask
+    ) -> Flats | None:
+        """Assign all rows that are open, and take them; -1 for others. `bits`: as the outcome table has them.
+
+        None, and nothing changes, if one finds no partition, or `bits` are needed.
+        """
 
     def free(self, batch: Batch) -> Mask:
         """Which rows may go to any partition of their topic."""

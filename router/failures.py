@@ -256,7 +256,7 @@ class ProducerRebuild:
         self._pause_s = min(LONGEST_REBUILD_S, max(FIRST_REBUILD_S, 2 * self._pause_s))
         lost = self._pool.rebuild()
         self._since, self._renewed_at = None, self._clock()
-        _log.warning("a new producer goes on; %d messages had no report", len(lost.sequence))
+        _log.warning("a new producer goes on; %d messages had no report", len(lost.rows))
         return lost
 
 
@@ -279,11 +279,15 @@ class Outages:
     def ended(self, brokers: npt.NDArray[Any]) -> bool:
         """Whether one of `brokers` (dispatch.tables.ROW[count]) has come back since the last look."""
         now = self._clock()
-        healthy = brokers["state"] == State.HEALTHY
-        for broker in brokers["id"][~healthy].tolist():
-            self._since.setdefault(broker, now)
-        back = [broker for broker in brokers["id"][healthy].tolist() if broker in self._since]
-        away = [now - self._since.pop(broker) for broker in back]
-        first = bool(healthy.any()) and not self._begun
+        healthy = 0
+        away = [0.0]
+        for broker, state in zip(brokers["id"].tolist(), brokers["state"].tolist(), strict=True):
+            if state != State.HEALTHY:
+                self._since.setdefault(broker, now)
+                continue
+            healthy += 1
+            if broker in self._since:
+                away.append(now - self._since.pop(broker))
+        first = healthy > 0 and not self._begun
         self._begun |= first
-        return first or max(away, default=0.0) >= OUTAGE_S
+        return first or max(away) >= OUTAGE_S

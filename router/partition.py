@@ -26,17 +26,31 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from router import BadPartitioner
 from router.timing import QUIET_S
-from spool.format.batch import Batch, Topics
+from spool.format.batch import (
+    KEY_AT,
+    KEY_BYTES,
+    KEYED,
+    PARTITION_KEY,
+    SEQUENCE,
+    TOPIC,
+    Batch,
+    Narrow,
+    Topics,
+    Wide,
+)
 from spool.native.kernel import kernel
-from spool.native.memory import Address, address_of, load_u8, load_u32
+from spool.native.memory import Address, load_u8, load_u32
 from spool.throttle import Throttle
+
+if TYPE_CHECKING:  # it brings the marks along
+    from router.outcomes.acks import SegmentBits
 
 _log = logging.getLogger("bruce.router")
 
@@ -134,7 +148,7 @@ class Partitioners:
         self._learn(batch.topics)
         flat = np.full(len(batch), -1, np.int32)
         assign(
-            address_of(batch.data),
+            batch.data_at,
             wanted,
             batch.topic,
             batch.keyed,
@@ -160,6 +174,41 @@ class Partitioners:
             if error:
                 self._note(name.decode(), function, int((chosen < 0).sum()), error)
         return flat
+
+    def place(
+        self,
+        batch: Batch,
+        bits: SegmentBits | None,
+        partitions_of: npt.NDArray[np.int32],
+        flats: npt.NDArray[np.int32],
+        available: npt.NDArray[np.bool_],
+    ) -> npt.NDArray[np.int32] | None:
+        """Assign the rows that are open by `bits`, in one compiled loop, and set their bits in `taken`.
+
+        None, and nothing changes, if one finds no partition to go to, or goes by a function of the user's; or
+        without bits.
+        """
+        if bits is None:
+            return None
+        self._learn(batch.topics)
+        flat = np.empty(len(batch), np.int32)
+        placed = place(
+            batch.data_at,
+            batch.wide,
+            batch.narrow,
+            self._modes,
+            self._default,
+            self._rotation,
+            partitions_of,
+            flats,
+            available,
+            CRC_TABLE,
+            bits.info.first_sequence,
+            bits.resolved,
+            bits.taken,
+            flat,
+        )
+        return flat if placed else None
 
     def settle(
         self,
@@ -364,6 +413,62 @@ def assign(
             partition = run[topic]
         if partition >= 0:
             flat[row] = flats[topic, partition]
+
+
+@kernel
+def place(
+    base: Address,
+    wide: Wide,
+    narrow: Narrow,
+    modes: npt.NDArray[np.int32],
+    default: int,
+    rotation: npt.NDArray[np.int64],
+    partitions_of: npt.NDArray[np.int32],
+    flats: npt.NDArray[np.int32],
+    available: npt.NDArray[np.bool_],
+    crc_table: npt.NDArray[np.uint32],
+    first: int,
+    resolved: npt.NDArray[np.uint8],
+    taken: npt.NDArray[np.uint8],
+    flat: npt.NDArray[np.int32],
+) -> bool:
+    """Fill `flat` for the rows whose bit is set in neither bitmap, and set it in `taken`; -1 for others.
+
+    `base`, `wide` and `narrow` are a Batch's. Both bitmaps begin with message `first`. False, and nothing but
+    `flat` changes, if one of these rows finds no partition. See Partitioners.place.
+    """
+    flat[:] = -1
+    sequences = wide[SEQUENCE]
+    moved, wanted = rotation.copy(), np.empty(len(flat), np.bool_)
+    for row in range(len(flat)):
+        at = sequences[row] - first
+        wanted[row] = ((resolved[at >> 3] | taken[at >> 3]) >> (at & 7)) & 1 == 0
+    assign(
+        base,
+        wanted,
+        narrow[TOPIC],
+        narrow[KEYED] != 0,
+        narrow[PARTITION_KEY],
+        wide[KEY_AT],
+        narrow[KEY_BYTES],
+        modes,
+        default,
+        moved,
+        partitions_of,
+        flats,
+        available,
+        crc_table,
+        flat,
+    )
+    for row in range(len(flat)):
+        if wanted[row] and flat[row] < 0:
+            return False
+    rotation[:] = moved
+    for row in range(len(flat)):
+        if wanted[row]:
+            at = sequences[row] - first
+            taken[at >> 3] |= np.uint8(1 << (at & 7))
+    return True
 
 
 class Choice(NamedTuple):

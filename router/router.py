@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dispatch.pool import Outcomes
 from router.catch_up import CatchUps
-from router.cluster.brokers import BrokerView, Kafka, lowest_without_leader, view_brokers
+from router.cluster.brokers import BrokerView, Kafka, lowest_by_broker, view_brokers
 from router.cluster.trouble import Cause, Trouble
 from router.cluster.unknown_topics import Learnt, Strangers, UnknownTopics
 from router.context import Log, Rules, Sequences
@@ -125,9 +125,11 @@ class Router:
         eviction = self._eviction
         if eviction is None:
             return False
-        if eviction.recalls() and self._pool.gives_back:
-            self._note(self._pool.rebuild())
-        busy = eviction.step(self._acks, self._pool, self.read_position)
+        busy = False
+        if not eviction.is_idle:
+            if eviction.recalls() and self._pool.gives_back:
+                self._note(self._pool.rebuild())
+            busy = eviction.step(self._acks, self._pool, self.read_position)
         for reader in (self._live, self._catch_up_reader):
             if reader.sequence < eviction.done:
                 reader.seek(eviction.done)
@@ -155,15 +157,33 @@ class Router:
 
     def _note(self, outcomes: Outcomes) -> int:
         """The same of outcomes, those of dead letters among them, from wherever they come."""
-        count = len(outcomes.sequence)
+        count = len(outcomes.rows)
         if count == 0:
             return 0
         self._catch_ups.note_change()
+        reach("mark.acknowledged")
+        if not self._note_plainly(outcomes):
+            self._note_each(outcomes)
+        return count
+
+    def _note_plainly(self, outcomes: Outcomes) -> bool:
+        """Resolve them all by one compiled loop; False if one failed, or somebody wants to know of each.
+
+        What it does not do, `_note_each` does.
+        """
+        if self._trace or self._open_counts or self._rejects.awaits_letters or self._failures.stopped:
+            return False
+        if not self._acks.resolve_reports(outcomes.rows):
+            return False
+        self._trouble.note_delivered()
+        self._rebuild.note_delivered()
+        return True
+
+    def _note_each(self, outcomes: Outcomes) -> None:
         outcomes = outcomes.only(~self._rejects.settle(outcomes))
         if self._trace:
             self._trace.note_outcomes(outcomes)
         good = outcomes.code == 0
-        reach("mark.acknowledged")
         self._acks.resolve(outcomes.sequence[good], outcomes.received_ns[good])
         if self._open_counts:
             self._open_counts.note_resolved(self._pool.partitions.topics_of(outcomes.flat[good]))
@@ -173,7 +193,6 @@ class Router:
             self._failures.note_delivered(outcomes.flat[good])
         if not good.all():
             self._fail(outcomes)
-        return count
 
     def _fail(self, outcomes: Outcomes) -> None:
         """Give back what is to be sent again, discard what Kafka will never take."""
@@ -205,7 +224,8 @@ class Router:
         return moved
 
     def _take_cluster(self) -> None:
-        self._strangers.step()
+        if self._strangers.waits:
+            self._strangers.step()
         cluster = self._metadata.take()
         if cluster is None:
             return
@@ -274,7 +294,8 @@ class Router:
 
     def _waiting(self) -> list[int]:
         """The topics, by number, that a pass is to come by for, or that are not known yet."""
-        held = self._pool.partitions.topics_where(self._pool.partitions.is_held())
+        partitions = self._pool.partitions
+        held = partitions.topics_where(partitions.is_held()) if partitions.any_held else ()
         return [*{*held, *self._batches.loose, *self._unknown.waiting, *self._catch_ups.sweeping()}]
 
     # -- writing down ---------------------------------------------------------------------------------
@@ -289,7 +310,8 @@ class Router:
         # Reported or refused messages are in flight no more, and no offset covers them before they are
         # settled.
         self.settle()
-        offsets = {view.id: view.offset for view in self.brokers()}
+        lowest, position = lowest_by_broker(self._pool), self.read_position
+        offsets = {view.id: view.offset for view in view_brokers(self._pool, position, lowest)}
         # Messages that belong to no broker have an offset under a name of its own.
         waiting = [
             *self._unknown.lowest(),
@@ -298,15 +320,15 @@ class Router:
             *self._batches.loose.lowest(),
             *self._catch_ups.lowest(),
         ]
-        offsets[UNROUTED] = min(self.read_position, *waiting, lowest_without_leader(self._pool))
+        offsets[UNROUTED] = min(position, *waiting, int(lowest[-1]))
         self._acks.write_down(offsets)
         self._history.forget(self._acks.low_watermark)
         if self._open_counts:
-            self._open_counts.report(self.read_position, self._acks.low_watermark)
+            self._open_counts.report(position, self._acks.low_watermark)
 
     def brokers(self) -> list[BrokerView]:
         """Every broker: its state, its offset and what is in flight."""
-        return view_brokers(self._pool, self.read_position)
+        return view_brokers(self._pool, self.read_position, lowest_by_broker(self._pool))
 
     def trouble(self) -> str:
         """Why nothing can be sent, or not to some topics, in one sentence; empty when all is well."""

@@ -78,8 +78,11 @@ class BatchRouter:
         """Kafka is back: what was committed by now is backlog."""
         self._backlog_end = self._committed()
 
-    def route(self, reader: LogReader, catch_up: CatchUp | None) -> bool:
-        """Read one batch and hand over what may go; False when nothing is committed, or may be read."""
+    def route(self, reader: LogReader, catch_up: CatchUp | None, calm: Mask | None = None) -> bool:
+        """Read one batch and hand over what may go; False when nothing is committed, or may be read.
+
+        `calm`: what Capacity.calm says now; None without a question, too.
+        """
         if self._strangers.waits:
             return False
         reader.allow(*self._committed())
@@ -90,9 +93,9 @@ class BatchRouter:
             self._rejects.discard(lost, Reason.DAMAGED, b"")
         if batch is None:
             return False
-        wanted = self._acks.open(batch.sequence)
-        if catch_up is None and not old and self._send_plainly(batch, wanted):
+        if calm is not None and not old and self._send_plainly(batch, calm):
             return True
+        wanted = self._acks.open(batch.sequence)
         batch, wanted = self._with_numbers(reader, batch, wanted)
         if not len(batch):
             return not self._strangers.waits
@@ -104,30 +107,27 @@ class BatchRouter:
             self._hand_over(batch, wanted, catch_up, backlog=old or catch_up is not None)
         return True
 
-    def _send_plainly(self, batch: Batch, wanted: Mask) -> bool:
-        """Send the wanted rows if nothing limits, holds back or follows any; False if something does.
+    def _send_plainly(self, batch: Batch, available: Mask) -> bool:
+        """Send the open rows if nothing limits, holds back or follows any; else False, and nothing changes.
 
-        On an ordinary day that is so of every batch: it need not be asked for each topic and partition.
+        On an ordinary day that is so of every batch. One compiled loop places the rows, another hands them
+        over: what costs then is not the work, but the objects that a step touches. `route` has the general
+        way.
         """
         ruled = self._trace or self._open_counts or self._acks.marks_first or self.loose
         if ruled or self._unknown.deleted or self._limits.any or not self.history.is_empty:
             return False
-        available = self._capacity.calm()
-        if available is None:
-            return False
+        bits = self._acks.bits_of(int(batch.sequence[0]), int(batch.sequence[-1]))
         partitions = self._pool.partitions
-        chosen = self._partitioners.assign(
-            batch, wanted, partitions.partitions_of, partitions.flats, available
-        )
-        may = chosen >= 0
-        if not np.array_equal(may, wanted):
+        chosen = self._partitioners.place(batch, bits, partitions.partitions_of, partitions.flats, available)
+        if chosen is None:
             return False
         handed = self._pool.send(batch, chosen)
         self.handed_over += handed.sent
-        if handed.held or handed.refused:
-            self._note_sent(batch, wanted, chosen, chosen, may, handed, None)
-        else:
-            self._acks.take(batch.sequence[may])
+        if handed.held:
+            placed = chosen >= 0
+            sent, _ = self._note_sent(batch, placed, chosen, chosen, placed, handed, None)
+            self._acks.give_back(batch.sequence[placed & ~sent])
         return True
 
     def _admit(self, batch: Batch, wanted: Mask, *, live: bool) -> Mask:
@@ -327,19 +327,21 @@ class Scheduler:
 
         `low_watermark`: of the marks. False when more can be done only after a change elsewhere.
         """
-        more = self._behind() > 0 and self._go_on()
+        committed = self._committed()
+        more = self._behind(committed) > 0 and self._go_on(committed)
         return self._step_catch_up(low_watermark) or more
 
-    def _go_on(self) -> bool:
+    def _go_on(self, committed: tuple[int, int]) -> bool:
         """Batches of the live path; whether more may be read at once."""
-        may_read = self._capacity.calm() is not None or self._may_read(None)
-        if not may_read and self._behind() > self._behind_bytes:
+        calm = self._capacity.calm()
+        may_read = calm is not None or self._may_read(None)
+        if not may_read and self._behind(committed) > self._behind_bytes:
             self._set_aside()
         looks_ahead = not may_read and bool(self._aside) and self._moving()
         for _ in range(LOOK_AHEAD_BATCHES if looks_ahead else 1):
-            if not (may_read or looks_ahead) or not self._read_on():
+            if not (may_read or looks_ahead) or not self._read_on(calm):
                 return False
-        return self._behind() > 0
+        return self._behind(committed) > 0
 
     def _may_read(self, catch_up: CatchUp | None) -> bool:
         """Whether there is a place for what is read; before the first metadata, for nothing.
@@ -353,22 +355,25 @@ class Scheduler:
             partitions = catch_up.ready | (partitions & self._passes.swept(catch_up))
         return self._capacity.may_read(partitions)
 
-    def _read_on(self) -> bool:
+    def _read_on(self, calm: Mask | None) -> bool:
         """One batch of the live path, or a segment that it passes over; False when nothing is committed."""
         if self._batches.history.reach(self._live):
             self._commit()
-        self._aside = {topic for topic in self._aside if self._passes.waits(topic)}
+            # It takes reports, too.
+            calm = None
+        if self._aside:
+            self._aside = {topic for topic in self._aside if self._passes.waits(topic)}
         if self._aside:
             names = {self._live.topics.names[topic] for topic in self._aside}
             # One at a time: there may be thousands.
             if self._live.pass_over(names):
                 return True
-        return self._batches.route(self._live, None)
+        return self._batches.route(self._live, None, calm)
 
-    def _behind(self) -> int:
+    def _behind(self, committed: tuple[int, int]) -> int:
         """Bytes from the live path to what was committed last; of other segments, a number above any."""
         number, position = self._live.position
-        last, end = self._committed()
+        last, end = committed
         return end - position if number == last else max(0, last - number) << 40
 
     def _moving(self) -> bool:

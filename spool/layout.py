@@ -25,6 +25,7 @@ Numbers have 20 digits, so that the order of names is the order of messages.
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,3 +168,30 @@ class Layout:
         except FileNotFoundError:
             return []
         return [(pair, entry.is_file(follow_symlinks=False)) for pair, entry in found if pair]
+
+
+SETTLED_NS = 2_000_000_000
+"""A filesystem may count time in steps, and give changes within one the same mtime; none has longer steps."""
+
+
+class SegmentNames:
+    """The named segments of a spool, for a process that asks for them many times a second."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout, self._directory = layout, os.fspath(layout.segments)
+        self._named: list[tuple[int, str]] = []
+        self._changed_ns = -1
+        """The directory's mtime as of the last look; -1: look again."""
+
+    def look(self) -> list[tuple[int, str]]:
+        """Layout.list_segments, which looks only after a change; the same object if nothing has changed."""
+        try:
+            changed_ns = os.stat(self._directory).st_mtime_ns
+        except OSError:
+            changed_ns = -1
+        if changed_ns < 0 or changed_ns != self._changed_ns:
+            begun_ns = time.time_ns()
+            named = self._layout.list_segments()
+            self._named = self._named if named == self._named else named
+            self._changed_ns = changed_ns if begun_ns - changed_ns > SETTLED_NS else -1
+        return self._named

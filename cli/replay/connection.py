@@ -5,13 +5,10 @@ A message outside the selection counts as resolved as soon as it is read, so tha
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Self
-
-import numpy as np
 
 from cli.config.config import Config
 from cli.replay.state import Begun, ReplayMarks, State
@@ -45,7 +42,7 @@ class _Turned(Selection):
             self.acks.resolve(batch.sequence[~self.span.rows(batch)])
         if self.target is None:
             return batch
-        return dataclasses.replace(batch, topic=np.full(len(batch), self.target, np.int32))
+        return batch.of_topic(self.target)
 
 
 class ReplayConnection:

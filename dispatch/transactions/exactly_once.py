@@ -41,7 +41,7 @@ from dispatch.client import KafkaClient, Wakeup
 from dispatch.diagnosis import KafkaError
 from dispatch.errors import Code
 from dispatch.options import DispatchOptions
-from dispatch.pool import HandedOver, Outcomes, Pool
+from dispatch.pool import NO_OUTCOMES, HandedOver, Outcomes, Pool
 from dispatch.records import DeadLetter, produce
 from dispatch.transactions.closing import Closing
 from dispatch.transactions.progress import (
@@ -158,7 +158,7 @@ class ExactlyOnce(Pool):
         self._by = deliverer()
         self._number: int | None = None
         """Of the last transaction that is known to be in Kafka; None before the first look."""
-        self._reported = _nothing()
+        self._reported = NO_OUTCOMES
         """Of the open transaction: what was acknowledged, and is not told."""
         self._posted: dict[int, tuple[int, bytes]] = {}
         """Of the open transaction: reason and topic of its dead letters, by sequence."""
@@ -190,7 +190,7 @@ class ExactlyOnce(Pool):
 
     def in_flight(self) -> int:
         """Messages handed over whose outcome was not returned yet, or is not committed."""
-        return super().in_flight() + len(self._reported.sequence)
+        return super().in_flight() + len(self._reported.rows)
 
     def unsettled(self) -> npt.NDArray[np.int64]:
         """By flat number: in flight, or acknowledged and not committed."""
@@ -234,21 +234,21 @@ class ExactlyOnce(Pool):
         """The outcomes since the last time: refusals at once, deliveries when they are committed."""
         told = super().collect()
         good = told.code == 0
-        self._reported = _join(self._reported, told.only(good))
+        self._reported = self._reported.join(told.only(good))
         if self.phase is Phase.OPEN and self._is_due(failed=not good.all()):
             self._end(Phase.ENDING)
         if self._book.epoch is not None and time.monotonic() - self._ended_at > self._keep_s:
             self.claim()
         result = self._runner.take()
-        settled = _nothing() if result is None else self._go_on(result)
-        return _join(told.only(~good), settled)._replace(more=told.more)
+        settled = NO_OUTCOMES if result is None else self._go_on(result)
+        return told.only(~good).join(settled)._replace(more=told.more)
 
     def rebuild(self) -> Outcomes:
         """Go on with another producer. Once that has begun, it is known how the last transaction ended."""
         fenced = self._client.fenced
-        self._reported = _join(self._reported, super().rebuild())
+        self._reported = self._reported.join(super().rebuild())
         self._begin(fenced=fenced)
-        return _nothing()
+        return NO_OUTCOMES
 
     def claim(self) -> None:
         """Commit a transaction of nothing but its record, unless there is something else to do."""
@@ -325,7 +325,7 @@ class ExactlyOnce(Pool):
                 if stuck:
                     self._leave_alone(self.brokers.rows["id"][self.brokers.rows["messages"] > 0].tolist())
                 self._break(why)
-                return _nothing()
+                return NO_OUTCOMES
 
     def _give_way(self, result: Fenced | Silent) -> Outcomes:
         """Another has the name, or had it."""
@@ -345,7 +345,7 @@ class ExactlyOnce(Pool):
             self.phase = Phase.FOLLOWING
             self._runner.follow(self._book.place, self._book.epoch)
             return self._tell(Code.PURGE_INFLIGHT)
-        return _nothing()
+        return NO_OUTCOMES
 
     def _claim(self, begun: Begun) -> Outcomes:
         """Learn what was delivered, and say so in a transaction of our own."""
@@ -353,7 +353,7 @@ class ExactlyOnce(Pool):
         objection = self._book.recover(begun)
         if objection:
             self._stop(objection)
-            return _nothing()
+            return NO_OUTCOMES
         before = self._number
         # Those of an epoch are above those of the one before, whatever was found of that.
         self._number = max(last.number if last else 0, (self._book.epoch or 0) << 32)
@@ -365,8 +365,9 @@ class ExactlyOnce(Pool):
 
     def _tell(self, code: int) -> Outcomes:
         """Everything of the transaction that has ended, with this outcome."""
-        told, self._reported, self._posted = self._reported, _nothing(), {}
-        return told._replace(code=np.full(len(told.sequence), code, np.int32))
+        told, self._reported, self._posted = self._reported, NO_OUTCOMES, {}
+        told.rows["code"] = code
+        return told
 
     def _break(self, why: str) -> None:
         self.phase = Phase.BROKEN
@@ -376,22 +377,6 @@ class ExactlyOnce(Pool):
         self._stopped = why
         _log.error("%s", why)
         self.phase = Phase.FENCED
-
-
-def _nothing() -> Outcomes:
-    none = np.zeros(0, np.int64)
-    return Outcomes(none, none.astype(np.int32), none.astype(np.int32), none, none, more=False)
-
-
-def _join(one: Outcomes, other: Outcomes) -> Outcomes:
-    return Outcomes(
-        np.concatenate([one.sequence, other.sequence]),
-        np.concatenate([one.code, other.code]),
-        np.concatenate([one.flat, other.flat]),
-        np.concatenate([one.offset, other.offset]),
-        np.concatenate([one.received_ns, other.received_ns]),
-        more=one.more or other.more,
-    )
 
 
 def make_pool(

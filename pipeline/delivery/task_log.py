@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from router.outcomes.trace import Trace
 from spool.format.batch import Batch, Topics
 from spool.format.wire import encode
 from spool.read.reader import Damage, Unread
+
+if TYPE_CHECKING:  # it brings the marks along
+    from router.outcomes.acks import SegmentBits
 
 OPEN, TAKEN, DONE = range(3)
 """A message that is to be sent, is in flight or rejected, or is settled."""
@@ -135,6 +138,15 @@ class TaskLog:
             if (mine := which == number).any():
                 yield load, load.rows(sequences[mine]), mine
 
+    def up_to(self, state: int, sequences: Sequences) -> Mask:
+        """Which messages are in this state, or one before it."""
+        out = np.zeros(len(sequences), np.bool_)
+        # Of those below, the batches are gone.
+        there = np.flatnonzero(sequences >= self.low_watermark)
+        for load, rows, which in self.parts(sequences[there]):
+            out[there[which]] = load.state[rows] <= state
+        return out
+
     def note(self, sequences: Sequences, state: int) -> None:
         """Mark messages as open, or taken, unless they are settled."""
         # Another attempt may have settled what this one has in flight.
@@ -231,22 +243,16 @@ class TaskOutcomes:
         """A topic has another number of partitions; the task's messages have theirs already."""
         self.partitions[topic] = history
 
+    def bits_of(self, first: int, last: int) -> None:
+        """A task has a state for each message, and no bits."""
+
     def open(self, sequences: Sequences) -> Mask:
         """Which messages are neither settled nor taken."""
-        return self._in_state(sequences, OPEN)
+        return self._log.up_to(OPEN, sequences)
 
     def unresolved(self, sequences: Sequences) -> Mask:
         """Which messages are not settled."""
-        return self._in_state(sequences, TAKEN)
-
-    def _in_state(self, sequences: Sequences, last: int) -> Mask:
-        """Which messages are in this state, or one before it."""
-        out = np.zeros(len(sequences), np.bool_)
-        # Of those below, the batches are gone.
-        there = np.flatnonzero(sequences >= self.low_watermark)
-        for load, rows, which in self._log.parts(sequences[there]):
-            out[there[which]] = load.state[rows] <= last
-        return out
+        return self._log.up_to(TAKEN, sequences)
 
     def take(self, sequences: Sequences) -> None:
         """These were handed over, or rejected."""
@@ -266,6 +272,10 @@ class TaskOutcomes:
     def resolve(self, sequences: Sequences, received_ns: Sequences | None = None) -> None:  # noqa: ARG002
         """Kafka has these."""
         self._log.settle(sequences, 0)
+
+    def resolve_reports(self, reports: npt.NDArray[Any]) -> bool:  # noqa: ARG002
+        """Each by itself."""
+        return False
 
     def discard(self, sequences: Sequences, reason: int, topic: bytes | Mapping[bytes, int]) -> int:  # noqa: ARG002
         """Kafka never takes these; how many were not settled before."""
@@ -324,6 +334,22 @@ class SetPartitions:
         for load, rows, which in self._log.parts(batch.sequence[wanted]):
             out[np.flatnonzero(wanted)[which]] = load.flat[rows]
         return out
+
+    def place(
+        self,
+        batch: Batch,
+        bits: SegmentBits | None,  # noqa: ARG002
+        partitions_of: Flats,
+        flats: Flats,
+        available: Mask,
+    ) -> Flats | None:
+        """Assign the open rows, and take them; None, and nothing changes, if one has no partition."""
+        wanted = self._log.up_to(OPEN, batch.sequence)
+        flat = self.assign(batch, wanted, partitions_of, flats, available)
+        if not np.array_equal(flat >= 0, wanted):
+            return None
+        self._log.note(batch.sequence[wanted], TAKEN)
+        return flat
 
     def free(self, batch: Batch) -> Mask:
         """None may go anywhere else."""

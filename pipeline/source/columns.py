@@ -169,23 +169,20 @@ def to_batch(columns: dict[str, pa.Array], topics: Topics) -> Batch:
     values, value_at, value_bytes = _from_binary(columns.get("value", none))
     partition_key = columns.get("partition_key", pa.nulls(rows, pa.int32()))
     zeros = np.zeros(rows, np.int64)
-    return Batch(
-        data=np.concatenate([keys, values]),
-        topics=topics,
-        sequence=integers(columns["sequence"]),
-        topic=number_names(columns["topic"], topics),
-        keyed=np.asarray(partition_key.is_valid()),
-        partition_key=integers(partition_key).astype(np.int32),
-        timestamp=integers(columns["timestamp_ms"]) if "timestamp_ms" in columns else zeros,
-        key_at=key_at,
-        key_bytes=key_bytes,
-        value_at=value_at + len(keys),
-        value_bytes=value_bytes,
-        datagram_at=zeros,
-        datagram_bytes=zeros.astype(np.int32),
-        received_ns=zeros,
-        uid=zeros.astype(np.uint32),
-        pid=zeros.astype(np.uint32),
+    sent = integers(columns["timestamp_ms"]) if "timestamp_ms" in columns else zeros
+    topic = number_names(columns["topic"], topics)
+    return Batch.of(
+        np.concatenate([keys, values]),
+        topics,
+        [integers(columns["sequence"]), sent, key_at, value_at + len(keys), zeros, zeros],
+        [
+            topic,
+            np.asarray(partition_key.is_valid()),
+            integers(partition_key).astype(np.int32),
+            key_bytes,
+            value_bytes,
+            zeros,
+        ],
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.tables import NO_SEQUENCE, NONE, NOT_HELD, State
+from dispatch.tables import NO_SEQUENCE, State
 from spool.native.kernel import kernel
 
 if TYPE_CHECKING:  # they bring librdkafka along
@@ -33,18 +33,16 @@ Mask = npt.NDArray[np.bool_]
 def survey(
     partitions: npt.NDArray[Any], brokers: npt.NDArray[Any], messages: int, size: int, led: Mask
 ) -> bool:
-    """Whether any partition with a leader takes messages: none is held, and all brokers have room.
+    """Whether all brokers are healthy, with at most so many messages and bytes in flight.
 
-    `partitions` dispatch.tables.PARTITION_ROW[count], `brokers` BROKER_ROW[n], all of them healthy, with at
-    most so many messages and bytes in flight. Sets `led` bool[count]: the partition has a leader.
+    `partitions` dispatch.tables.PARTITION_ROW[count], `brokers` BROKER_ROW[n]. Sets `led` bool[count]: the
+    partition has a leader.
     """
     for broker in brokers:
         full = broker.messages > messages or broker.bytes > size
         if broker.state != _HEALTHY or (full and broker.messages > 0):
             return False
     for flat in range(len(partitions)):
-        if partitions[flat].held_from != NOT_HELD:
-            return False
         led[flat] = partitions[flat].leader >= 0
     return True
 
@@ -60,7 +58,7 @@ class Capacity:
     def calm(self) -> Mask | None:
         """By partition, if nothing is held back anywhere: it has a leader. None if something is."""
         pool = self._pool
-        if pool.closed or not pool.brokers.count:
+        if pool.closed or not pool.brokers.count or pool.partitions.any_held:
             return None
         led = np.empty(pool.partitions.count, np.bool_)
         is_calm = survey(pool.partitions.in_use, pool.brokers.rows, self._messages, self._bytes, led)
@@ -91,6 +89,8 @@ class Capacity:
     def orphaned(self) -> bool:
         """Whether a partition is held whose leader is unknown or does not move; it may have another."""
         partitions = self._pool.partitions
+        if not partitions.any_held:
+            return False
         return not partitions.led_by(self._pool.brokers.healthy())[partitions.is_held()].all()
 
     def available(self, ready: Mask | None) -> Mask:
@@ -130,26 +130,27 @@ class BrokerView:
     """Messages that it has acknowledged since the worker was started."""
 
 
-def _lowest(pool: Pool) -> npt.NDArray[np.int64]:
-    """By flat number: the lowest sequence in flight or held back; NO_SEQUENCE where there is none."""
-    return np.minimum(pool.lowest_in_flight(), pool.partitions.first_waiting())
+def lowest_by_broker(pool: Pool) -> npt.NDArray[np.int64]:
+    """int64[brokers + 1] by index: the lowest sequence in flight or held back; NO_SEQUENCE without any.
+
+    The last is that of partitions that belong to no broker.
+    """
+    partitions, lowest = pool.partitions, np.full(pool.brokers.count + 1, NO_SEQUENCE, np.int64)
+    by_partition = pool.lowest_in_flight()
+    if partitions.any_held:
+        by_partition = np.minimum(by_partition, partitions.first_waiting())
+    # The index of no broker is -1.
+    np.minimum.at(lowest, partitions.in_use["leader"], by_partition)
+    return lowest
 
 
-def lowest_without_leader(pool: Pool) -> int:
-    """The lowest sequence of the partitions that belong to no broker; NO_SEQUENCE without any."""
-    return int(_lowest(pool)[pool.partitions.of_leader(NONE)].min(initial=NO_SEQUENCE))
+def view_brokers(pool: Pool, read_position: int, lowest: npt.NDArray[np.int64]) -> list[BrokerView]:
+    """Every broker, as of now; nothing below `read_position` is still to be read.
 
-
-def view_brokers(pool: Pool, read_position: int) -> list[BrokerView]:
-    """Every broker, as of now; nothing below `read_position` is still to be read."""
-    unresolved = _lowest(pool)
+    `lowest`: as `lowest_by_broker` gives it.
+    """
+    offsets = np.minimum(lowest[:-1], read_position).tolist()
     return [
-        BrokerView(
-            int(broker["id"]),
-            int(broker["state"]),
-            int(min(read_position, unresolved[pool.partitions.of_leader(index)].min(initial=NO_SEQUENCE))),
-            int(broker["messages"]),
-            int(broker["acked"]),
-        )
-        for index, broker in enumerate(pool.brokers.rows)
+        BrokerView(int(row["id"]), int(row["state"]), offset, int(row["messages"]), int(row["acked"]))
+        for row, offset in zip(pool.brokers.rows, offsets, strict=True)
     ]

@@ -187,11 +187,8 @@ class Metadata:
             return None
 
     def take(self) -> Cluster | None:
-        """The newest answer that was not taken yet."""
-        try:
-            return self._newest.pop()
-        except IndexError:
-            return None
+        """The newest answer that was not taken yet. For one thread."""
+        return self._newest.pop() if self._newest else None
 
     def take_counts(self) -> tuple[int, int]:
         """How often they came, and how often they did not, since the last call."""

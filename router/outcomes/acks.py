@@ -19,6 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +90,32 @@ def first_clear(bits: Bits, start: int) -> int:
         else:
             return at
     return end
+
+
+@kernel
+def resolve_reports(
+    reports: npt.NDArray[Any],
+    first: int,
+    low: int,
+    bits: Bits,
+    dirty: npt.NDArray[np.uint8],
+    latency: npt.NDArray[np.int64],
+    now_ns: int,
+) -> int:
+    """Set the bits of reports (dispatch.records.ROW[n]), and add their latencies; how many were not set.
+
+    Returns -1, and changes nothing, if one has an error, or lies below `low` or not in `bits`, which begin
+    with message `first`.
+    """
+    end = first + 8 * len(bits)
+    for report in reports:
+        if report.code != 0 or report.sequence < low or not first <= report.sequence < end:
+            return -1
+    sequences, received_ns = np.empty(len(reports), np.int64), np.empty(len(reports), np.int64)
+    for i in range(len(reports)):
+        sequences[i], received_ns[i] = reports[i].sequence, reports[i].received_ns
+    add_latencies(latency, received_ns, now_ns)
+    return set_bits(bits, first, sequences, dirty)
 
 
 class SegmentBits:
@@ -195,6 +222,19 @@ class Acks:
             if which.any():
                 yield self._bits(info, int(sequences[which].max()) - info.first_sequence + 1), which
 
+    def bits_of(self, first: int, last: int) -> SegmentBits | None:
+        """The bits of messages [first, last]; None if not of one segment, or below the low watermark."""
+        segments = self._segment_list.segments
+        if first < self.low_watermark or not segments:
+            return None
+        info = segments[-1]
+        if first < info.first_sequence:
+            at = self._segment_list.at(first)
+            info = segments[at]
+            if not info.first_sequence <= first <= last < segments[at + 1].first_sequence:
+                return None
+        return self._bits(info, last - info.first_sequence + 1)
+
     @property
     def resolved(self) -> tuple[int, dict[int, Bits]]:
         """The low watermark, and above it the resolved bits by segment number, as they change."""
@@ -277,6 +317,24 @@ class Acks:
             self._delivered += fresh
             self._unwritten += fresh
         self._changed |= len(above) > 0
+
+    def resolve_reports(self, reports: npt.NDArray[Any]) -> bool:
+        """Resolve what these (dispatch.records.ROW[n]) say is acknowledged.
+
+        False, and nothing changes, if one has an error, or is not of the last segment.
+        """
+        segments = self._segment_list.segments
+        bits = self._segments.get(segments[-1].first_sequence) if segments else None
+        if bits is None:
+            return False
+        first, low = bits.info.first_sequence, self.low_watermark
+        fresh = resolve_reports(reports, first, low, bits.resolved, bits.dirty, self._latency, time.time_ns())
+        if fresh < 0:
+            return False
+        self._delivered += fresh
+        self._unwritten += fresh
+        self._changed = True
+        return True
 
     def unresolved(self, sequences: Sequences) -> npt.NDArray[np.bool_]:
         """Which messages are not done with."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ from router.outcomes.trace import Trace
 from router.timing import RECALL_S
 from spool.format.wire import Reason
 from spool.read.reader import Reader
+
+if TYPE_CHECKING:
+    from router.outcomes.acks import SegmentBits
 
 Mask = npt.NDArray[np.bool_]
 Sequences = npt.NDArray[np.int64]
@@ -63,6 +66,9 @@ class OutcomeTable(Protocol):
     def note_partitions(self, topic: bytes, history: list[tuple[int, int]]) -> None:
         """A topic has another number of partitions: as in `partitions`."""
 
+    def bits_of(self, first: int, last: int) -> SegmentBits | None:
+        """The bits of messages [first, last], for compiled loops; None if they are not of one bitmap."""
+
     def open(self, sequences: Sequences) -> Mask:
         """Which messages are neither resolved nor taken."""
 
@@ -83,6 +89,12 @@ class OutcomeTable(Protocol):
 
     def resolve(self, sequences: Sequences, received_ns: Sequences | None = None) -> None:
         """These are delivered; with when they were received, ns since the epoch, if that was just now."""
+
+    def resolve_reports(self, reports: npt.NDArray[Any]) -> bool:
+        """Resolve what these (dispatch.records.ROW[n]) say is delivered.
+
+        False, and nothing changes, if one has an error, or they are not of one bitmap.
+        """
 
     def discard(self, sequences: Sequences, reason: int, topic: bytes | Mapping[bytes, int]) -> int:
         """These are resolved, undelivered, for a reason; how many were not resolved before.
@@ -138,11 +150,16 @@ class Eviction:
         self._emptied = False
         """Nothing below the target was in flight when it was last read from its beginning."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is to be given up."""
+        return self._limit() <= self._done
+
     def step(self, acks: OutcomeTable, pool: InFlight, read_position: int) -> bool:
         """Discard some; whether nothing may be handed over meanwhile. `read_position`: of the live reader."""
-        limit = self._limit()
-        if limit <= self._done:
+        if self.is_idle:
             return False
+        limit = self._limit()
         if limit <= acks.low_watermark:
             # All that was in flight was delivered after all.
             self._finish(limit)

@@ -410,10 +410,15 @@ class Rejects:
         flats = self._pool.partitions.ever_of_topic(topic)
         return flats[self._capacity.led()[flats]]
 
+    @property
+    def awaits_letters(self) -> bool:
+        """Whether dead letters are in flight."""
+        return len(self._posted) > 0
+
     def settle(self, outcomes: Outcomes) -> npt.NDArray[np.bool_]:
         """Take note of what became of dead letters; which of the outcomes are theirs."""
         if not self._posted:
-            return np.zeros(len(outcomes.sequence), np.bool_)
+            return np.zeros(len(outcomes.rows), np.bool_)
         ours = np.isin(outcomes.sequence, self._posted.sequences)
         if not ours.any():
             return ours

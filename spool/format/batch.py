@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spool.format.frame import FRAME_AT, FRAME_COUNT, LEAST_DATAGRAM_BYTES, ROW, Frames
+from spool.format.frame import FRAME_AT, FRAME_COUNT, LEAST_DATAGRAM_BYTES, Frames
 from spool.format.segment_format import (
     BODY_BYTES_AT,
     COUNT_AT,
@@ -39,75 +39,151 @@ from spool.native.kernel import kernel
 from spool.native.memory import Address, address_of, load_i64, load_u8, load_u16, load_u32
 
 __all__ = ["Batch", "Topics", "by_topic", "decode"]
-_NARROW = 6
-_TOPIC, _KEYED, _PARTITION_KEY, _KEY_BYTES, _VALUE_BYTES, _DATAGRAM_BYTES = range(_NARROW)
-"""int32 columns that `_fill` writes."""
-_WIDE = 6
-_SEQUENCE, _TIMESTAMP, _KEY_AT, _VALUE_AT, _DATAGRAM_AT, _RECEIVED_NS = range(_WIDE)
-"""int64 columns that `_fill` writes."""
-_UID, _PID = range(2)
-"""uint32 columns that `_fill` writes where a frame has them."""
+SEQUENCE, TIMESTAMP, KEY_AT, VALUE_AT, DATAGRAM_AT, RECEIVED_NS = range(6)
+"""Rows of `Batch.wide`."""
+TOPIC, KEYED, PARTITION_KEY, KEY_BYTES, VALUE_BYTES, DATAGRAM_BYTES = range(6)
+"""Rows of `Batch.narrow`."""
+_WIDE, _NARROW, _SENDERS = 6, 6, 2
+_UID, _PID = range(_SENDERS)
+"""Rows of the senders' table, which are written where a frame has them."""
 _START = 4
 _FRAME, _MESSAGE, _ROW, _DATAGRAM = range(_START)
 """The state of `_fill`: frame and message in it, row of the columns, offset of the datagram."""
+
+Wide = npt.NDArray[np.int64]
+Narrow = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Messages in log order, as columns over the bytes they were read from.
 
-    Offsets count from the start of `data`. All columns have the same length.
+    Offsets count from the start of `data`. The columns are the rows of three tables, which compiled loops
+    take whole; a column is made an object when it is asked for.
     """
 
     data: npt.NDArray[np.uint8]
+    data_at: Address
+    """Of its first byte."""
     topics: Topics
-    sequence: npt.NDArray[np.int64]
-    topic: npt.NDArray[np.int32]
-    """Number in `topics`."""
-    keyed: npt.NDArray[np.bool_]
-    """True for PartitionKey messages."""
-    partition_key: npt.NDArray[np.int32]
-    timestamp: npt.NDArray[np.int64]
-    """As sent: milliseconds since the epoch."""
-    key_at: npt.NDArray[np.int64]
-    key_bytes: npt.NDArray[np.int32]
-    value_at: npt.NDArray[np.int64]
-    value_bytes: npt.NDArray[np.int32]
-    datagram_at: npt.NDArray[np.int64]
-    datagram_bytes: npt.NDArray[np.int32]
-    received_ns: npt.NDArray[np.int64]
-    uid: npt.NDArray[np.uint32]
-    pid: npt.NDArray[np.uint32]
+    wide: Wide
+    """int64[6, messages]: SEQUENCE and so on; contiguous."""
+    narrow: Narrow
+    """int32[6, messages]: TOPIC and so on; contiguous."""
+    senders: npt.NDArray[np.uint32]
+    """uint32[2, messages]: uid and pid; contiguous."""
+
+    @staticmethod
+    def of(
+        data: npt.NDArray[np.uint8],
+        topics: Topics,
+        wide: Sequence[npt.NDArray[Any]],
+        narrow: Sequence[npt.NDArray[Any]],
+    ) -> Batch:
+        """A batch of columns in the order of the tables' rows, without senders."""
+        tables = np.array(wide, np.int64), np.array(narrow, np.int32)
+        return Batch(data, address_of(data), topics, *tables, np.zeros((_SENDERS, len(wide[0])), np.uint32))
+
+    @property
+    def sequence(self) -> npt.NDArray[np.int64]:
+        """int64[messages]: the number of each in the log."""
+        return self.wide[SEQUENCE]
+
+    @property
+    def topic(self) -> npt.NDArray[np.int32]:
+        """int32[messages]: number in `topics`."""
+        return self.narrow[TOPIC]
+
+    @property
+    def keyed(self) -> npt.NDArray[np.bool_]:
+        """bool[messages]: true for PartitionKey messages."""
+        return self.narrow[KEYED] != 0
+
+    @property
+    def partition_key(self) -> npt.NDArray[np.int32]:
+        """int32[messages]: 0 without one."""
+        return self.narrow[PARTITION_KEY]
+
+    @property
+    def timestamp(self) -> npt.NDArray[np.int64]:
+        """int64[messages]: as sent, milliseconds since the epoch."""
+        return self.wide[TIMESTAMP]
+
+    @property
+    def key_at(self) -> npt.NDArray[np.int64]:
+        """int64[messages]: offsets of keys."""
+        return self.wide[KEY_AT]
+
+    @property
+    def key_bytes(self) -> npt.NDArray[np.int32]:
+        """int32[messages]: lengths of keys."""
+        return self.narrow[KEY_BYTES]
+
+    @property
+    def value_at(self) -> npt.NDArray[np.int64]:
+        """int64[messages]: offsets of values."""
+        return self.wide[VALUE_AT]
+
+    @property
+    def value_bytes(self) -> npt.NDArray[np.int32]:
+        """int32[messages]: lengths of values."""
+        return self.narrow[VALUE_BYTES]
+
+    @property
+    def datagram_at(self) -> npt.NDArray[np.int64]:
+        """int64[messages]: offsets of messages as they were received."""
+        return self.wide[DATAGRAM_AT]
+
+    @property
+    def datagram_bytes(self) -> npt.NDArray[np.int32]:
+        """int32[messages]: lengths of messages as they were received."""
+        return self.narrow[DATAGRAM_BYTES]
+
+    @property
+    def received_ns(self) -> npt.NDArray[np.int64]:
+        """int64[messages]: ns since the epoch."""
+        return self.wide[RECEIVED_NS]
+
+    @property
+    def uid(self) -> npt.NDArray[np.uint32]:
+        """uint32[messages]: of the senders; 0 where it is not known."""
+        return self.senders[0]
+
+    @property
+    def pid(self) -> npt.NDArray[np.uint32]:
+        """uint32[messages]: likewise."""
+        return self.senders[1]
 
     def __len__(self) -> int:
-        return len(self.sequence)
+        return int(self.wide.shape[1])
 
     def key(self, row: int) -> bytes | None:
         """The key of one message; None when it is empty."""
-        at = int(self.key_at[row])
-        return self.data[at : at + int(self.key_bytes[row])].tobytes() or None
+        return self._bytes(self.wide[KEY_AT, row], self.narrow[KEY_BYTES, row]) or None
 
     def value(self, row: int) -> bytes:
         """The value of one message."""
-        at = int(self.value_at[row])
-        return self.data[at : at + int(self.value_bytes[row])].tobytes()
+        return self._bytes(self.wide[VALUE_AT, row], self.narrow[VALUE_BYTES, row])
 
     def topic_name(self, row: int) -> bytes:
         """The topic of one message, even if it has no number of its own."""
-        at = int(self.datagram_at[row]) + TOPIC_AT + PARTITION_KEY_BYTES * int(self.keyed[row])
-        name = at + TOPIC_SIZE_BYTES
-        length = int.from_bytes(self.data[at:name].tobytes(), "big")
-        return self.data[name : name + length].tobytes()
+        at = int(self.wide[DATAGRAM_AT, row]) + TOPIC_AT + PARTITION_KEY_BYTES * int(self.narrow[KEYED, row])
+        length = int.from_bytes(self._bytes(at, TOPIC_SIZE_BYTES), "big")
+        return self._bytes(at + TOPIC_SIZE_BYTES, length)
 
     def datagram(self, row: int) -> bytes:
         """One message as it was received."""
-        at = int(self.datagram_at[row])
-        return self.data[at : at + int(self.datagram_bytes[row])].tobytes()
+        return self._bytes(self.wide[DATAGRAM_AT, row], self.narrow[DATAGRAM_BYTES, row])
+
+    def _bytes(self, at: Any, length: Any) -> bytes:
+        start = int(at)
+        return self.data[start : start + int(length)].tobytes()
 
     def kept(self) -> Batch:
         """The same, over a copy of its bytes: the buffer that it was read from may be used again."""
         end = int(self.datagram_at[-1] + self.datagram_bytes[-1]) if len(self) else 0
-        return replace(self, data=self.data[:end].copy())
+        data = self.data[:end].copy()
+        return replace(self, data=data, data_at=address_of(data))
 
     def after(self, rows: int) -> Batch:
         """The same without its first `rows` messages."""
@@ -117,10 +193,16 @@ class Batch:
         """The first `rows` messages of it."""
         return self._cut(slice(rows))
 
+    def of_topic(self, number: int) -> Batch:
+        """The same, all of one topic."""
+        narrow = self.narrow.copy()
+        narrow[TOPIC] = number
+        return replace(self, narrow=narrow)
+
     def _cut(self, part: slice) -> Batch:
-        cut = {f.name: getattr(self, f.name) for f in fields(self)}
-        columns = {name: value[part] for name, value in cut.items() if name not in ("data", "topics")}
-        return Batch(data=self.data, topics=self.topics, **columns)
+        wide, narrow = np.ascontiguousarray(self.wide[:, part]), np.ascontiguousarray(self.narrow[:, part])
+        senders = np.ascontiguousarray(self.senders[:, part])
+        return Batch(self.data, self.data_at, self.topics, wide, narrow, senders)
 
 
 def by_topic(topics: npt.NDArray[np.int32]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
@@ -134,6 +216,7 @@ def by_topic(topics: npt.NDArray[np.int32]) -> Iterator[tuple[int, npt.NDArray[n
 @kernel
 def _fill(
     base: Address,
+    offset: int,
     frames: Frames,
     start: npt.NDArray[np.int64],
     wide: npt.NDArray[np.int64],
@@ -154,12 +237,13 @@ def _fill(
     `senders` uint32[2, messages], with room for all messages of the frames. Offsets count from `base`.
 
     Returns False if the topic table has no room (arguments behind `digest`: spool.format.topic_table.Table).
-    `start` has moved by then: the caller makes room and calls again. A right digest proves that a frame is as
-    it was written, not who wrote it: a frame gets no rows when its datagrams claim more bytes than it has.
+    `start` has moved by then: the caller makes room and calls again. Offsets count from `base`, which has
+    `offset` in the segment. A right digest proves that a frame is as it was written, not who wrote it: a
+    frame gets no rows when its datagrams claim more bytes than it has.
     """
     row = start[_ROW]
     for f in range(start[_FRAME], frames.shape[0]):
-        head = frames[f, FRAME_AT]
+        head = frames[f, FRAME_AT] - offset
         at = base + head
         flags, count = load_u16(at + FLAGS_AT), load_u32(at + COUNT_AT)
         lengths = at + HEAD_BYTES
@@ -200,20 +284,20 @@ def _fill(
             if number < 0:
                 start[_FRAME], start[_MESSAGE], start[_ROW] = f, i, row
                 return False
-            wide[_SEQUENCE, row] = load_i64(at + SEQUENCE_AT) + i
-            wide[_TIMESTAMP, row] = load_be64(Address(base + field))
-            wide[_KEY_AT, row] = key
-            wide[_VALUE_AT, row] = field + REST_BYTES + key_bytes
-            wide[_DATAGRAM_AT, row] = datagram
-            wide[_RECEIVED_NS, row] = load_i64(at + RECEIVED_AT)
-            narrow[_TOPIC, row] = number
-            narrow[_KEYED, row] = keyed
-            narrow[_PARTITION_KEY, row] = (
+            wide[SEQUENCE, row] = load_i64(at + SEQUENCE_AT) + i
+            wide[TIMESTAMP, row] = load_be64(Address(base + field))
+            wide[KEY_AT, row] = key
+            wide[VALUE_AT, row] = field + REST_BYTES + key_bytes
+            wide[DATAGRAM_AT, row] = datagram
+            wide[RECEIVED_NS, row] = load_i64(at + RECEIVED_AT)
+            narrow[TOPIC, row] = number
+            narrow[KEYED, row] = keyed
+            narrow[PARTITION_KEY, row] = (
                 load_be32(Address(base + datagram + PARTITION_KEY_AT)) if keyed else 0
             )
-            narrow[_KEY_BYTES, row] = key_bytes
-            narrow[_VALUE_BYTES, row] = value_bytes
-            narrow[_DATAGRAM_BYTES, row] = length
+            narrow[KEY_BYTES, row] = key_bytes
+            narrow[VALUE_BYTES, row] = value_bytes
+            narrow[DATAGRAM_BYTES, row] = length
             if flags & UIDS:
                 senders[_UID, row] = load_u32(lengths + 4 * (count + i))
             if flags & PIDS:
@@ -226,39 +310,27 @@ def _fill(
 
 
 def decode(
-    data: npt.NDArray[np.uint8], offset: int, frames: npt.NDArray[Any], topics: Topics, digest: int
+    data: npt.NDArray[np.uint8],
+    offset: int,
+    frames: npt.NDArray[Any],
+    topics: Topics,
+    digest: int,
+    data_at: Address | None = None,
 ) -> Batch:
     """The messages of `frames` (int64[n, ROW], as `walk` left them), whose bytes are in `data`.
 
-    `offset` is that of `data` in the segment. `digest` is the digest function's address.
-    Offsets in the result count from the start of `data`. The frames must have been verified; one that holds
-    anything but whole datagrams has no messages in the result.
+    `offset` is that of `data` in the segment. `digest` is the digest function's address. `data_at` is that of
+    `data`, where it is known: to ask for it costs more than to parse a message. Offsets in the result count
+    from the start of `data`. The frames must have been verified; one that holds anything but whole datagrams
+    has no messages in the result.
     """
     total = int(frames[:, FRAME_COUNT].sum())
     wide, narrow = np.empty((_WIDE, total), np.int64), np.empty((_NARROW, total), np.int32)
-    senders = np.zeros((2, total), np.uint32)
-    rows = np.ascontiguousarray(frames).reshape(-1, ROW).copy()
-    rows[:, FRAME_AT] -= offset
-    start = np.zeros(_START, np.int64)
-    while not _fill(address_of(data), rows, start, wide, narrow, senders, digest, *topics.table):
+    senders = np.zeros((_SENDERS, total), np.uint32)
+    frames = np.ascontiguousarray(frames)
+    start, base = np.zeros(_START, np.int64), data_at or address_of(data)
+    while not _fill(base, offset, frames, start, wide, narrow, senders, digest, *topics.table):
         topics.make_room()
+    batch = Batch(data, base, topics, wide, narrow, senders)
     parsed = int(start[_ROW])
-    wide, narrow, senders = wide[:, :parsed], narrow[:, :parsed], senders[:, :parsed]
-    return Batch(
-        data=data,
-        topics=topics,
-        sequence=wide[_SEQUENCE],
-        topic=narrow[_TOPIC],
-        keyed=narrow[_KEYED].astype(np.bool_),
-        partition_key=narrow[_PARTITION_KEY],
-        timestamp=wide[_TIMESTAMP],
-        key_at=wide[_KEY_AT],
-        key_bytes=narrow[_KEY_BYTES],
-        value_at=wide[_VALUE_AT],
-        value_bytes=narrow[_VALUE_BYTES],
-        datagram_at=wide[_DATAGRAM_AT],
-        datagram_bytes=narrow[_DATAGRAM_BYTES],
-        received_ns=wide[_RECEIVED_NS],
-        uid=senders[_UID],
-        pid=senders[_PID],
-    )
+    return batch if parsed == total else batch.before(parsed)

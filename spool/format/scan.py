@@ -73,11 +73,13 @@ class Chunk:
     frames: Frames
     holes: Holes = field(default_factory=lambda: _NO_HOLES)
     """int64[n, HOLE], rows of spool.format.damage: the damage between these frames, and before the first."""
+    data_at: Address | None = None
+    """Of the first byte of `data`; None: it was not asked for."""
 
     @property
     def base(self) -> Address:
-        """The address at which offset 0 of the segment would be, for kernels; valid while `data` is."""
-        return Address(address_of(self.data) - self.offset)
+        """The address that offset 0 of the segment would have."""
+        return Address((self.data_at or address_of(self.data)) - self.offset)
 
 
 class Scan:
@@ -114,7 +116,7 @@ class Scan:
         self._next_bytes = min(first_bytes, chunk_bytes)
         self._enough = chunk_bytes
         """Bytes that hold READ_MESSAGES messages, by the last chunk."""
-        self._buffer = np.empty(self._next_bytes, np.uint8)
+        self._set_buffer(self._next_bytes)
         self._table = np.empty((_FRAMES, ROW), np.int64)
         self._holes = np.empty((_FRAMES, HOLE), np.int64)
 
@@ -156,7 +158,7 @@ class Scan:
     def _next(self, sure: int, *, zeros: bool = False) -> Chunk | None:
         """The next chunk, over holes that begin below offset `sure`."""
         if not self._next_bytes <= len(self._buffer) <= self._chunk_bytes:
-            self._buffer = np.empty(self._next_bytes, np.uint8)
+            self._set_buffer(self._next_bytes)
         size = min(self._next_bytes, self._enough)
         while True:
             checkpoint()
@@ -164,7 +166,7 @@ class Scan:
             self._advise(start)
             room = self._buffer[: max(0, min(size, self.limit - start))]
             got, failed = read_into(self.fd, room.data, start)
-            base = Address(address_of(self._buffer) - start)
+            base = Address(self._buffer_at - start)
             self.stopped, rows, passed = walk_over(
                 base, start + got, self.limit, self.tail, self._table, self._holes, sure, zeros, self._digest
             )
@@ -173,13 +175,18 @@ class Scan:
                 messages = max(1, int(self.tail[SEQUENCE]) - sequence)
                 enough = (int(self.tail[POSITION]) - start) * READ_MESSAGES // messages
                 self._enough = max(FIRST_BYTES, min(enough, self._chunk_bytes))
-                return Chunk(self._buffer[:size], start, self._table[:rows], self._holes[:passed])
+                frames, holes = self._table[:rows], self._holes[:passed]
+                return Chunk(self._buffer[:size], start, frames, holes, self._buffer_at)
             if failed and self.stopped != BAD:
                 raise failed
             if self.stopped != CUT or got < size:
                 return None
             size *= 2
-            self._buffer = np.empty(size, np.uint8)
+            self._set_buffer(size)
+
+    def _set_buffer(self, size: int) -> None:
+        self._buffer = np.empty(size, np.uint8)
+        self._buffer_at = address_of(self._buffer)
 
     def _advise(self, start: int) -> None:
         """Once all of a file seems to be read, advise the kernel, which begins with a few pages.

@@ -14,7 +14,7 @@ from spool.format.packed import open_plain
 from spool.format.scan import Scan, read_header
 from spool.format.segment_format import HEADER_BYTES, Record, decode_header
 from spool.index.log_end import EPOCH, Footer, read_footer
-from spool.layout import SEGMENT, SENT, Layout
+from spool.layout import SEGMENT, SENT, Layout, SegmentNames
 from spool.native.digest import UNTOLD, digest
 from spool.storage.disk import open_to_read, read_at
 
@@ -54,12 +54,16 @@ class SegmentList:
         self.entries: dict[int, list[tuple[int, int]]] = {}
         """By segment number, for segments without a footer: (first sequence, offset) of frames to enter at,
         in order, as readers met them."""
+        self._names, self._named = SegmentNames(layout), [(-1, "")]
+        """The named segments, and what they were at the last refresh."""
         self.refresh()
 
     def refresh(self) -> None:
         """Look at the directory again."""
-        known = {info.first_sequence: info for info in self.segments}
-        named = self.layout.list_segments()
+        named = self._names.look()
+        if named is self._named and not (self.untold or self.damaged):
+            return
+        self._named, known = named, {info.first_sequence: info for info in self.segments}
         self.sent = {first for first, suffix in named if suffix == SENT}
         self.untold = {first: due for first, suffix in named if (due := self.untold.get(first))}
         found = [self._look(first, suffix, known) for first, suffix in named]

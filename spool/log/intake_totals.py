@@ -205,15 +205,17 @@ class SenderCount(FrameTable):
     def __init__(self, burst: int, slot: bytes) -> None:
         super().__init__(burst, slot)
         self._scratch = np.zeros(UID_BYTES, np.uint8)
+        # To ask for an address costs more than to count a burst.
+        self._places = address_of(self.slot), address_of(self._scratch)
 
     def add(self, chunk: Chunk) -> None:
         """Count the messages, and what was refused, of a run of good frames by sender."""
-        slot, scratch = address_of(self.slot), address_of(self._scratch)
+        slot, scratch = self._places
         self.burst = int(count_senders(slot, chunk.base, chunk.frames, self.burst, scratch, digest_address()))
 
     def take(self, uids: Counter[int], burst: int) -> None:
         """Count messages by uid; all of them are in bursts up to this one."""
-        slot, scratch = address_of(self.slot), address_of(self._scratch)
+        slot, scratch = self._places
         for uid, number in uids.items():
             self._scratch.view(np.uint32)[0] = uid
             add(slot, scratch, UID_BYTES, 0, 0, digest_address(), number)

@@ -25,7 +25,7 @@ from spool.errors import BadSpool, NotAFile, SpoolFull
 from spool.format.packed import MOST_BYTES, is_packed, pack
 from spool.format.segment import Identity, create_spare
 from spool.index.log_end import read_footer
-from spool.layout import SEGMENT, SENT, Layout
+from spool.layout import SEGMENT, SENT, Layout, SegmentNames
 from spool.log.intake_totals import carry_over
 from spool.native.digest import digest
 from spool.options import Full, Space, SpoolOptions, lack, reserve
@@ -109,6 +109,7 @@ class Stock:
 
     def __init__(self, layout: Layout, identity: Identity, options: SpoolOptions) -> None:
         self.layout, self.identity, self.options = layout, identity, options
+        self._names = SegmentNames(layout)
         self.leaving: Callable[[], None] = lambda: None
         """Called before segments are removed."""
 
@@ -168,7 +169,7 @@ class Stock:
 
     def retire(self, low_watermark: int) -> int:
         """Rename the segments below `low_watermark`, as sent; how many."""
-        done = delivered(self.layout.list_segments(), low_watermark)
+        done = delivered(self._names.look(), low_watermark)
         for first in done:
             os.rename(self.layout.segment(first), self.layout.segment(first, SENT))
             reach("retire.named")

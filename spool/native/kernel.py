@@ -51,9 +51,12 @@ class Kernel:
         kernels.append(self)
 
     def __call__(self, *arguments: Any) -> Any:
-        if _meanwhile or (self._compiled is None and interprets()):
-            return self._interpret(*arguments)
-        return self.compiled(*arguments)
+        compiled = self._compiled
+        if _meanwhile or compiled is None:
+            if interprets():
+                return self._interpret(*arguments)
+            compiled = self.compiled
+        return compiled(*arguments)
 
     @property
     def compiled(self) -> Any:

@@ -139,18 +139,20 @@ class Reader:
                 return None
             self._failed = 0
             self._remember(chunk)
-            first, count = chunk.frames[-1, [FRAME_FIRST, FRAME_COUNT]].tolist()
-            # Frames with nothing but discards hold no message.
-            if first + count <= self.sequence or not chunk.frames[:, FRAME_COUNT].any():
-                continue
-            batch = decode(chunk.data, chunk.offset, chunk.frames, self.topics, digest_address())
-            if len(batch) < int(chunk.frames[:, FRAME_COUNT].sum()):
-                if not (before := self._cut(chunk, batch)):
-                    continue
-                batch = decode(chunk.data, chunk.offset, chunk.frames[:before], self.topics, digest_address())
-            skip = int(np.searchsorted(batch.sequence, self.sequence))
-            self.sequence = int(batch.sequence[-1]) + 1
-            return batch.after(skip)
+            batch = self._decode(chunk)
+            if len(batch):
+                since, self.sequence = self.sequence, int(batch.sequence[-1]) + 1
+                return batch.after(int(batch.sequence.searchsorted(since)))
+
+    def _decode(self, chunk: Chunk) -> Batch:
+        """The messages of a chunk; without any, if all of it is below `sequence`, or holds only discards."""
+        first, count = chunk.frames[-1, [FRAME_FIRST, FRAME_COUNT]].tolist()
+        frames = chunk.frames if first + count > self.sequence else chunk.frames[:0]
+        batch = decode(chunk.data, chunk.offset, frames, self.topics, digest_address(), chunk.data_at)
+        if len(batch) < (count if len(frames) == 1 else int(frames[:, FRAME_COUNT].sum())):
+            frames = frames[: self._cut(chunk, batch)]
+            batch = decode(chunk.data, chunk.offset, frames, self.topics, digest_address())
+        return batch
 
     def _next_chunk(self) -> Chunk | None:
         """Good frames; None when no more are committed. Raises ReadFailed."""

@@ -36,21 +36,12 @@ def build_batch(topics: Topics, messages: Sequence[Message]) -> Batch:
     sizes = (key_bytes + value_bytes).astype(np.int64)
     at = np.cumsum(sizes) - sizes
     count = len(messages)
-    return Batch(
-        data=np.frombuffer(data, np.uint8),
-        topics=topics,
-        sequence=np.array([message.sequence for message in messages], np.int64),
-        topic=np.array([message.topic for message in messages], np.int32),
-        keyed=np.zeros(count, np.bool_),
-        partition_key=np.zeros(count, np.int32),
-        timestamp=np.array([message.timestamp for message in messages], np.int64),
-        key_at=at,
-        key_bytes=key_bytes,
-        value_at=at + key_bytes,
-        value_bytes=value_bytes,
-        datagram_at=at,
-        datagram_bytes=sizes.astype(np.int32),
-        received_ns=np.zeros(count, np.int64),
-        uid=np.zeros(count, np.uint32),
-        pid=np.zeros(count, np.uint32),
+    sequence = np.array([message.sequence for message in messages], np.int64)
+    timestamp = np.array([message.timestamp for message in messages], np.int64)
+    topic, zeros = np.array([message.topic for message in messages], np.int32), np.zeros(count, np.int64)
+    return Batch.of(
+        np.frombuffer(data, np.uint8),
+        topics,
+        [sequence, timestamp, at, at + key_bytes, at, zeros],
+        [topic, zeros, zeros, key_bytes, value_bytes, sizes],
     )

@@ -18,7 +18,7 @@ from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import BadProperty, Code, Unreachable
 from dispatch.options import DispatchOptions
 from tests.dispatch.batches import Message
-from tests.dispatch.fixture import PATIENCE_S, await_true, connected
+from tests.dispatch.fixture import PATIENCE_S, await_true, connected, pairs
 
 
 def test_unknown_topics_are_errors_when_creating_them_is_forbidden(kafka: EmbeddedKafka) -> None:
@@ -209,7 +209,7 @@ def test_in_a_hurry_it_does_not_linger(kafka: EmbeddedKafka) -> None:
 
         def sent() -> bool:
             producer.client.hurry()
-            found.update(zip(*(column.tolist() for column in producer.pool.collect()[:2]), strict=True))
+            found.update(pairs(producer.pool.collect()))
             return len(found) == 10
 
         await_true(sent)
@@ -233,7 +233,7 @@ def test_a_flush_that_hangs_holds_up_nothing(kafka: EmbeddedKafka, monkeypatch: 
         found: dict[int, int] = {}
 
         def reported() -> bool:
-            found.update(zip(*(column.tolist() for column in producer.pool.collect()[:2]), strict=True))
+            found.update(pairs(producer.pool.collect()))
             return len(found) == 10
 
         await_true(reported)

@@ -66,6 +66,7 @@ def test_questions_are_answered_from_the_rows(rows: list[tuple[int, int, int]]) 
     for topic, leader, held in rows:
         flat = table.extend(topic, table.count_of(topic) + 1, handle=1)[-1]
         table.rows["leader"][flat], table.rows["held_from"][flat] = leader, held
+        table.note_held()
     flats = np.arange(len(rows), dtype=np.int32)
     assert table.topics_of(flats).tolist() == [topic for topic, _, _ in rows]
     assert table.held_from_of(flats).tolist() == [held for _, _, held in rows]

@@ -176,6 +176,7 @@ class Bench:
     def check(self) -> None:
         """The window is kept, and every message below the read position is resolved, in flight or covered."""
         assert self.pool.most[0] <= self.window[0]
+        assert self.pool.partitions.any_held == bool(self.pool.partitions.is_held().any())
         assert self.done.isdisjoint(m.sequence for queue in self.pool.queues.values() for m in queue)
         below = np.array([s for s in self.sent if s < self.router.read_position], np.int64)
         assert uncovered(self.pool, self.router, below[self.acks.open(below)]) == []

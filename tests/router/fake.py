@@ -19,7 +19,7 @@ from dispatch.client import NO_LEADER, Cluster
 from dispatch.diagnosis import KafkaError
 from dispatch.errors import Code
 from dispatch.pool import HandedOver, Outcomes, Pool
-from dispatch.records import DeadLetter
+from dispatch.records import ROW, DeadLetter
 from dispatch.tables import NO_SEQUENCE, NONE, NOT_HELD, BrokerTable, PartitionTable, State
 from spool.format.batch import Batch, Topics
 
@@ -130,6 +130,7 @@ class InFlight:
     """It is a dead letter."""
     doom: int = 0
     """The code with which it will fail, since a message before it did."""
+    received_ns: int = 0
 
     def bad(self) -> bool:
         """Whether the broker refuses it, and its batch."""
@@ -147,7 +148,10 @@ class FakePool(Pool):
         self.most = (0, 0)
         """Messages and bytes that one broker had in flight, at most."""
         self._topics, self._window = topics, window
-        self._done: list[tuple[int, int, int]] = []
+        self._done: list[tuple[int, int, int, int]] = []
+        """Sequence, code, flat number and reception of what came back."""
+        self.offered: list[tuple[int, int]] = []
+        """Sequence and flat number of each message that was taken, in order."""
         self.client, self.chance = FakeClient(), random.Random(0)
         self._client = FakeClientTopics()  # type: ignore[assignment]
 
@@ -172,13 +176,15 @@ class FakePool(Pool):
                 int(flat[row]),
                 int(batch.key_bytes[row] + batch.value_bytes[row]),
                 batch.value(row),
+                received_ns=int(batch.received_ns[row]),
             )
             code = self._offer(int(partition.leader), message)
             if code == 0:
                 self._charge(message)
+                self.offered.append((sequence, message.flat))
                 sent += 1
             elif code == Code.MSG_SIZE_TOO_LARGE:
-                self._done.append((sequence, code, message.flat))
+                self._done.append((sequence, code, message.flat, message.received_ns))
                 refusals += 1
             else:
                 partition.held_from = sequence
@@ -188,6 +194,7 @@ class FakePool(Pool):
                 continue
             if start >= 0:
                 partition.held_from = sequence + 1
+        self.partitions.note_held()
         return HandedOver(sent, held, refusals, error)
 
     def post(self, letters: Sequence[DeadLetter], flats: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -232,21 +239,15 @@ class FakePool(Pool):
 
     def collect(self) -> Outcomes:
         done, self._done = self._done, []
-        columns = np.array(done, np.int64).reshape(-1, 3)
-        return Outcomes(
-            columns[:, 0].copy(),
-            columns[:, 1].astype(np.int32),
-            columns[:, 2].astype(np.int32),
-            np.full(len(columns), -1),
-            np.zeros(len(columns), np.int64),
-            more=False,
-        )
+        rows = [(sequence, code, flat, -1, received) for sequence, code, flat, received in done]
+        return Outcomes(np.array(rows, ROW), more=False)
 
     def rebuild(self) -> Outcomes:
         assert self.client.fatal
         self.client.fatal = None
         self.die(self.chance)
-        lost = [(m.sequence, int(Code.PURGE_INFLIGHT), m.flat) for q in self.queues.values() for m in q]
+        code = int(Code.PURGE_INFLIGHT)
+        lost = [(m.sequence, code, m.flat, m.received_ns) for q in self.queues.values() for m in q]
         self.queues.clear()
         for table in (self.partitions.rows, self.brokers.rows):
             table["messages"] = table["bytes"] = 0
@@ -261,7 +262,7 @@ class FakePool(Pool):
 
     def unsettled(self) -> npt.NDArray[np.int64]:
         count = self.partitions.count
-        done = np.array([flat for _, _, flat in self._done], np.int64)
+        done = np.array([flat for _, _, flat, _ in self._done], np.int64)
         return np.asarray(self.partitions.rows["messages"][:count] + np.bincount(done, minlength=count))
 
     def lowest_in_flight(self) -> npt.NDArray[np.int64]:
@@ -318,7 +319,7 @@ class FakePool(Pool):
 
     def _report(self, flat: int, count: int, code: int) -> None:
         for message in self.queues[flat][:count]:
-            self._done.append((message.sequence, code, flat))
+            self._done.append((message.sequence, code, flat, message.received_ns))
             self._count(flat, -1, -message.size)
         del self.queues[flat][:count]
 

@@ -13,7 +13,7 @@ from hypothesis import given
 
 from router import BadPartitioner, partition
 from router.partition import CRC_TABLE, REFUSED, Choice, Partitioners, crc32, explain, murmur2
-from spool.format.batch import Batch
+from spool.format.batch import KEYED, Batch
 from spool.native.memory import address_of
 from tests.dispatch import batches
 
@@ -33,7 +33,7 @@ def build(*rows: tuple[bytes, int | None], topic: int = 0, topics: int = 1) -> B
     messages = [batches.Message(i, topic, b"v", key=key) for i, (key, _) in enumerate(rows)]
     batch = batches.build_batch(batches.name_topics(*(b"t%d" % n for n in range(topics))), messages)
     for row, (_, partition_key) in enumerate(rows):
-        batch.keyed[row] = partition_key is not None
+        batch.narrow[KEYED, row] = partition_key is not None
         batch.partition_key[row] = partition_key or 0
     return batch
 

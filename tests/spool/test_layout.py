@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from spool.layout import SEGMENT, SENT, SPARE, Layout, parse_name, segment_name
+from spool.layout import SEGMENT, SENT, SETTLED_NS, SPARE, Layout, SegmentNames, parse_name, segment_name
 from spool.storage.disk import keep, set_aside
 
 sequences = st.integers(0, 10**20 - 1)
@@ -86,3 +89,32 @@ def test_evidence_without_room_is_not_an_error(fs: FakeFilesystem) -> None:
     layout = Layout(Path("/spool"))
     keep(layout, "burst-7.poison", b"bytes")
     assert not layout.quarantine.exists()
+
+
+def test_names_are_looked_for_after_a_change_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However soon after a look one is made, renamed or removed; a directory at rest is not read again."""
+    layout, looks = Layout(tmp_path), []
+    layout.segments.mkdir()
+    names, whole = SegmentNames(layout), Layout.list_segments
+
+    def count(self: Layout) -> list[tuple[int, str]]:
+        looks.append(1)
+        return whole(self)
+
+    monkeypatch.setattr(Layout, "list_segments", count)
+    for change in (
+        lambda: layout.segment(1).touch(),
+        lambda: layout.segment(5).touch(),
+        lambda: layout.segment(1).rename(layout.segment(1, SENT)),
+        lambda: layout.segment(1, SENT).unlink(),
+    ):
+        change()
+        assert names.look() == whole(layout)
+    assert names.look() is names.look()
+    assert len(looks) == 6
+    long_ago = time.time_ns() - SETTLED_NS - 10**9
+    os.utime(layout.segments, ns=(long_ago, long_ago))
+    assert names.look() is names.look()
+    assert len(looks) == 7
+    layout.segment(9).touch()
+    assert names.look() == whole(layout) == [(5, SEGMENT), (9, SEGMENT)]

@@ -219,6 +219,25 @@ def test_messages_without_a_partition_are_not_open() -> None:
     assert batch.sequence.tolist() == [2, 3]
 
 
+def test_messages_are_placed_at_once_if_each_has_a_partition() -> None:
+    """Those that are open, which are taken then; if one has none to go to, nothing changes."""
+    topics = Topics()
+    log = TaskLog(topics)
+    log.append(batch_of(topics, [4, 5, 6], [b"v"] * 3), np.array([2, 1, 0], np.int32))
+    outcomes, chooser = TaskOutcomes(log), SetPartitions(log)
+    outcomes.take(np.array([5]))
+    batch, none = log.live.next(), np.zeros(0, np.int32)
+    assert batch is not None
+    placed = chooser.place(batch, None, none, none, none > 0)
+    assert placed is not None
+    assert placed.tolist() == [2, -1, 0]
+    assert not outcomes.open(batch.sequence).any()
+    outcomes.give_back(batch.sequence)
+    log.loads[0].flat[1] = NOWHERE
+    assert chooser.place(batch, None, none, none, none > 0) is None
+    assert outcomes.open(batch.sequence).all()
+
+
 def test_as_many_are_given_up_as_there_is_room_for() -> None:
     """The others later, when dead letters before them are out."""
     harness = TaskHarness((40, 4000), letters=b"dead", most=2)

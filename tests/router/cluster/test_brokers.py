@@ -34,6 +34,7 @@ class Tables:
             (*_, flat) = self.partitions.extend(topic, known + 1, 0).tolist()
             row = self.partitions.rows[flat]
             row.leader, row.held_from = min(leader, len(brokers) - 1), held_from
+        self.partitions.note_held()
 
 
 @given(
