@@ -169,7 +169,7 @@ class Router:
     def _note_plainly(self, outcomes: Outcomes) -> bool:
         """Resolve them all by one compiled loop; False if one failed, or somebody wants to know of each.
 
-        What it does not do, `_note_each` does.
+        `_note_each` does all that it leaves.
         """
         if self._trace or self._open_counts or self._rejects.awaits_letters or self._failures.stopped:
             return False

@@ -104,7 +104,7 @@ def resolve_reports(
 ) -> int:
     """Set the bits of reports (dispatch.records.ROW[n]), and add their latencies; how many were not set.
 
-    Returns -1, and changes nothing, if one has an error, or lies below `low` or not in `bits`, which begin
+    Returns -1, and changes nothing, if one has an error, or is below `low` or not in `bits`, which begin
     with message `first`.
     """
     end = first + 8 * len(bits)
