@@ -6,10 +6,10 @@ what is there, which takes microseconds each, and gives out buffers in turn, one
 a user with thousands of connections waits for itself, and others wait for one connection of it.
 
 Newcomers take descriptors. With more connections than allowed, and more than QUEUE newcomers, the user with
-most of both loses the one that came last: it is closed at once and costs nothing more. But only
-a user who keeps at least half of all connections open without sending: one whose connections wait for the log
-is not to blame for that, and the messages of its newcomers would be lost. Then the worker accepts nothing for
-a while, and senders wait in the kernel's queue.
+most of both loses the one that came last: it is closed at once and costs nothing more. But only a user who
+keeps its share of all connections open without sending, at most half of them: one whose connections wait for
+the log is not to blame for that, and the messages of its newcomers would be lost. Then the worker accepts
+nothing for a while, and senders wait in the kernel's queue.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Newcomers:
     def _hoarder(self) -> User | None:
         """The user whose newcomers are refused; None when there is none to blame."""
         user = self._users.greatest()
-        return user if user.newcomers and 2 * user.waited_for >= self._users.most else None
+        return user if user.newcomers and self._users.hoards(user) else None
 
     def _refuse(self) -> Newcomer | None:
         """Take out the newest of that user, to be closed; None when there is none."""

@@ -244,6 +244,10 @@ class Users:
         """The user with most connections, including newcomers."""
         return max(self._users.values(), key=lambda one: (one.connections + one.newcomers, one.newcomers))
 
+    def hoards(self, user: User) -> bool:
+        """Whether one keeps an equal share of all connections open without sending, or half of them."""
+        return user.waited_for * max(2, len(self._users)) >= self.most
+
     def refusing(self) -> list[User]:
         """Users with refused newcomers that no run has counted yet."""
         return [one for one in self._users.values() if one.refused]

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from ingest.buffers import connection_buffers
+from ingest.buffers.connection_buffer import UNIX
 from ingest.sockets.holding import allow_descriptors
 from ingest.streams import stream_worker
 from ingest.streams.newcomers import QUEUE, RoundRobin
 from ingest.streams.stream_worker import MOST_CONNECTIONS
-from ingest.streams.users import User
+from ingest.streams.users import Connection, User, put
 from spool.format.wire import encode
+from spool.native.memory import Address
 from tests.ingest.stream_clients import Streams
 
 MANY = 300
@@ -164,6 +166,19 @@ def test_many_that_send_much(streams: Streams) -> None:
     assert os.getuid() in streams.uids
     streams.settle()
     assert len(streams.stored) == 20 * 512 + 1
+
+
+@pytest.mark.parametrize("most", [12])
+@pytest.mark.parametrize("idle", [4, 3])
+def test_three_users_who_say_nothing(streams: Streams, idle: int) -> None:
+    """Of three users one is refused newcomers that keeps a third of all connections open without a word."""
+    users = streams.worker.users
+    for uid in range(3):
+        user = users.enter(UNIX, uid)
+        user.newcomers = 1
+        for number in range(4):
+            put(Connection(number, Address(0), None, user), user.idle if number < idle else None)
+    assert (streams.worker._newcomers._hoarder() is not None) is (idle == 4)
 
 
 def test_turns() -> None:
