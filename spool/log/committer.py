@@ -251,6 +251,9 @@ class Committer:
             if offset >= self._entry + MARK_BYTES:
                 self._entry = offset
                 entries.append((sequence, self.number, offset, previous, burst))
+            if int(self.tail[POSITION]) == complete:
+                # All that was announced, which most often is one chunk: there is nothing more to read.
+                return entries
 
     def _skip(self) -> bool:
         """Go over damage to the next good frame; False when there is none yet."""
