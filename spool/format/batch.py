@@ -200,9 +200,12 @@ class Batch:
         return replace(self, narrow=narrow)
 
     def _cut(self, part: slice) -> Batch:
-        wide, narrow = np.ascontiguousarray(self.wide[:, part]), np.ascontiguousarray(self.narrow[:, part])
-        senders = np.ascontiguousarray(self.senders[:, part])
-        return Batch(self.data, self.data_at, self.topics, wide, narrow, senders)
+        return replace(
+            self,
+            wide=np.ascontiguousarray(self.wide[:, part]),
+            narrow=np.ascontiguousarray(self.narrow[:, part]),
+            senders=np.ascontiguousarray(self.senders[:, part]),
+        )
 
 
 def by_topic(topics: npt.NDArray[np.int32]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:

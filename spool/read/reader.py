@@ -142,7 +142,9 @@ class Reader:
             batch = self._decode(chunk)
             if len(batch):
                 since, self.sequence = self.sequence, int(batch.sequence[-1]) + 1
-                return batch.after(int(batch.sequence.searchsorted(since)))
+                # Most often all of it is new.
+                behind = int(batch.sequence[0]) >= since
+                return batch if behind else batch.after(int(batch.sequence.searchsorted(since)))
 
     def _decode(self, chunk: Chunk) -> Batch:
         """The messages of a chunk; without any, if all of it is below `sequence`, or holds only discards."""

@@ -78,6 +78,9 @@ def bench(window: tuple[int, int] = (1000, 1 << 20), *, plainly: bool = True) ->
     try:
         made.kafka.leaders = {name: list(leaders) for name, leaders in LEADERS.items()}
         made.kafka.denied = {UNKNOWN: int(Code.UNKNOWN_TOPIC_OR_PART)}
+        for topic in LEADERS:
+            made.send([(topic, None, b"")], received_ns=NOW_NS)
+            made.settle()
         if not plainly:
             made.router._batches._send_plainly = lambda *_: False  # type: ignore[method-assign]
             made.router._note_plainly = lambda *_: False  # type: ignore[method-assign]
@@ -119,14 +122,13 @@ def test_both_ways_do_the_same(window: tuple[int, int], steps: list[Step]) -> No
         for step in steps:
             for one in (plain, general):
                 step(one)
+                one.step()
             assert picture(plain) == picture(general)
 
 
 def test_an_ordinary_day_goes_the_plain_way_alone() -> None:
     """Neither a batch nor a report goes the general way once the topics are known."""
     with bench() as plain:
-        plain.send([(topic, None, b"") for topic in LEADERS])
-        plain.settle()
         plain.router._batches._hand_over = pytest.fail  # type: ignore[method-assign,assignment]
         plain.router._note_each = pytest.fail  # type: ignore[method-assign,assignment]
         for _ in range(5):
@@ -139,8 +141,6 @@ def test_an_ordinary_day_goes_the_plain_way_alone() -> None:
 def test_what_is_not_plain_changes_nothing_before_it_goes_the_general_way() -> None:
     """Behind nine that may go, the tenth has no topic: no rotation has moved, and no bit is set."""
     with bench() as plain:
-        plain.send([(topic, None, b"") for topic in LEADERS])
-        plain.settle()
         before, seen = picture(plain), []
         admit = plain.router._batches._admit
 
