@@ -191,7 +191,7 @@ def wrong_ways(kafka: KafkaCluster) -> Mapping[str, tuple[str, dict[str, str], s
         "no such file": (
             ssl,
             tls(kafka, ca_location="/nowhere/ca.pem"),
-            "no producer can be made: what ssl.ca.location names cannot be read, or is not what it should",
+            "no producer can be made: the file that ssl.ca.location names cannot be read, or is not",
         ),
     }
 
