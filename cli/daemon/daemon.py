@@ -13,7 +13,7 @@ from types import FrameType
 from cli.config import trial
 from cli.config.config import EMBEDDED, Config, load_config
 from cli.config.trial import try_parts
-from cli.daemon.compiling import Compiler, compile_kernels, is_compiled, load_loops
+from cli.daemon.compiling import Compiler, compile_kernels, is_compiled
 from cli.daemon.delivery_worker import DeliveryPage, DeliveryWorker
 from cli.daemon.logs import to_the_end
 from cli.status.snapshot import ROLES, status_line
@@ -429,7 +429,6 @@ class Daemon:
 
     def _deliver(self) -> None:
         self._connections.forget()
-        load_loops()
         told = DeliveryPage(self.shared, self._spool.layout)
         worker = DeliveryWorker(
             self._spool.layout,
