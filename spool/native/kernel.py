@@ -48,6 +48,7 @@ class Kernel:
             function.__doc__,
         )
         self._compiled: Any = None
+        self._is_loaded = False
         kernels.append(self)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -72,6 +73,14 @@ class Kernel:
     def _numba_type_(self) -> Any:
         """The type that Numba gives this in a loop that calls it."""
         return self.compiled._numba_type_
+
+    def load_kept(self) -> None:
+        """Load the code that is on disk, once."""
+        if not self._is_loaded:
+            from spool.native.intrinsics import load_kept  # noqa: PLC0415  (half a second)
+
+            load_kept(self.compiled)
+            self._is_loaded = True
 
     def _interpret(self, *arguments: Any) -> Any:
         global _patience_ns  # noqa: PLW0603  (all loops of a process share it)
@@ -113,12 +122,9 @@ def load_kept() -> None:
 
     Does nothing while loops are plain Python.
     """
-    if INTERPRETED or interprets():
-        return
-    from spool.native.intrinsics import load_kept as load_kept_there  # noqa: PLC0415  (half a second)
-
-    for one in kernels:
-        load_kept_there(one.compiled)
+    if not (INTERPRETED or interprets()):
+        for one in kernels:
+            one.load_kept()
 
 
 def interpret_at_first() -> None:
