@@ -173,7 +173,7 @@ def test_modes_under_any_umask(tmp_path: Path, kafka: EmbeddedKafka, shared: Pat
         assert {found[path] for path in locks} == {0o600}
         wrong = {path.name: oct(mode) for path, mode in found.items() if path.is_file() and mode != 0o640}
         assert set(wrong) == {path.name for path in (*secret, *locks)}
-        # A group that is let in by one chmod reads, and cannot write. The keeper's files come within a second.
+        # A group that is let in by one chmod reads, and cannot write. The keeper has files after a second.
         bruce.await_true(Layout(bruce.spool).senders.exists)
         os.chown(bruce.spool, -1, 4321)
         for path in bruce.spool.rglob("*"):
