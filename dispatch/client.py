@@ -8,7 +8,7 @@ Delivery reports do not come through here: `dispatch.records` reads them from `q
 hands over the events it does not know (`take_event`).
 
 Threads: one thread sends, collects and closes. `fetch_cluster` and `fetch_lateness` wait for the network
-and may run beside it in a thread of their own.
+and may run beside it in a thread of their own, `fetch_all` in another.
 """
 
 from __future__ import annotations
@@ -219,7 +219,9 @@ class KafkaClient:
         self.library = librdkafka.load()
         self._options, self._wake_fd, self.transactional_id = options, wake_fd, transactional_id
         self._topics: dict[bytes, int] = {}
-        self._topics_lock, self._asking = threading.Lock(), threading.Lock()
+        self._topics_lock = threading.Lock()
+        self._asking, self._listing = threading.Lock(), threading.Lock()
+        """Held while a question waits for its answer. Whoever waits for a list waits for no other answer."""
         self._log_throttle = Throttle(_QUIET_S)
         self._stats: bytes | dict[str, Any] = {}
         self.latency = BrokerLatency()
@@ -248,9 +250,9 @@ class KafkaClient:
     def renew(self) -> None:
         """Build another producer in place of one that is finished. Handles and unread reports are gone.
 
-        Waits for a thread that asks for metadata through the old one. Raises DispatchError.
+        Waits for the threads that ask for metadata through the old one. Raises DispatchError.
         """
-        with self._asking:
+        with self._asking, self._listing:
             self.close()
             self.fatal = None
             self._open()
@@ -284,7 +286,7 @@ class KafkaClient:
 
         Raises Unreachable when there is no answer within `timeout_s`.
         """
-        with self._asking:
+        with self._listing:
             return self._ask_cluster(timeout_s, every_topic=True)
 
     def fetch_lateness(self, topics: Sequence[bytes], timeout_s: float) -> dict[bytes, Lateness]:

@@ -55,6 +55,26 @@ def test_metadata_is_fetched_beside_sending(kafka: EmbeddedKafka) -> None:
         assert all(len(cluster.topics[b"t"]) == 6 for cluster in fetched)
 
 
+def test_a_list_waits_for_no_other_answer(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read while the list of all topics is waited for: a question without an answer delays none."""
+    begun, over = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> dict[bytes, object]:
+        begun.set()
+        over.wait(PATIENCE_S)
+        return {}
+
+    monkeypatch.setattr("dispatch.client.ask_lateness", hang)
+    with connected(kafka) as producer:
+        asking = threading.Thread(target=producer.client.fetch_lateness, args=([b"t"], PATIENCE_S))
+        asking.start()
+        assert begun.wait(PATIENCE_S)
+        assert b"t" in producer.client.fetch_all(PATIENCE_S).topics
+        assert asking.is_alive()
+        over.set()
+        asking.join()
+
+
 def test_no_answer_is_unreachable_with_a_code(kafka: EmbeddedKafka) -> None:
     """With all brokers down the call ends after its timeout."""
     kafka.down()
