@@ -1,6 +1,7 @@
 """The discard file: discarded messages as they were received, so that they can be sent again.
 
     FILE, FILE.1     the younger and the older of two generations; each grows to a size, then the next begins
+    FILE.lock        flock: the process that writes
     file   := magic:"brucedis" version:u32=1 zero:u32 record*
     record := check:u64 magic:"bdis" bytes:u32 reason:u32 zero:u32 spool:16 bytes sequence:u64 time:u64
               datagram, padded with zeros to a multiple of 8
@@ -10,28 +11,27 @@ Little-endian. `check` is the xxh3 of the record behind it, without the padding;
 a host crash, the next writer cuts off a half-written record; readers skip it, and go on at the next whole
 record. A message can be in the file twice, with the same sequence number.
 
-A writer holds a flock on FILE: the daemon takes turns with a job's driver on the same host, which writes for
-spools whose daemon is dead.
+A writer holds a flock on FILE.lock: the daemon takes turns with a job's driver on the same host, which writes
+for spools whose daemon is dead. A group may read FILE, but whoever may read a file can lock it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from spool.errors import BadSpool
+from spool.errors import BadSpool, SpoolBusy
 from spool.format.segment_format import MAX_BODY_BYTES
 from spool.format.wire import MAX_DATAGRAM_BYTES
 from spool.native.digest import digest
 from spool.storage.disk import open_or_make, open_to_read, read_at, sync_directory, write_at
+from spool.storage.lock import Lock
 
 HEAD = b"brucedis" + (1).to_bytes(4, "little") + bytes(4)
 RECORD_MAGIC = b"bdis"
@@ -54,7 +54,6 @@ _AGAIN = 4
 """How many times a file's bytes may be read for claims that are no records; then only short ones count."""
 PATIENCE_S = 5.0
 """How long to wait for another writer, which syncs some MiB."""
-PAUSE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +98,11 @@ def decode_record(data: bytes, at: int) -> tuple[GivenUp, int] | None:
 def older(path: Path) -> Path:
     """The path of the older generation."""
     return path.with_name(path.name + ".1")
+
+
+def lock_of(path: Path) -> Path:
+    """The path of the lock that a writer holds."""
+    return path.with_name(path.name + ".lock")
 
 
 def _records(fd: int) -> Iterator[tuple[GivenUp, int]]:
@@ -205,26 +209,18 @@ class DiscardFile:
     @contextlib.contextmanager
     def _turn(self) -> Iterator[int]:
         """A descriptor of the younger generation, while no other process writes to it. Raises OSError."""
-        end = time.monotonic() + self._patience_s
-        while True:
+        try:
+            lock = Lock(lock_of(self.path), "being written to", patience_s=self._patience_s)
+        except SpoolBusy as error:
+            raise OSError(errno.EWOULDBLOCK, str(error)) from error
+        try:
             fd = open_or_make(self.path, links=True)
             try:
-                if self._is_ours(fd):
-                    yield fd
-                    return
+                yield fd
             finally:
                 os.close(fd)
-            if time.monotonic() > end:
-                raise OSError(errno.EWOULDBLOCK, "another process has been writing to it for some seconds")
-            time.sleep(PAUSE_S)
-
-    def _is_ours(self, fd: int) -> bool:
-        """Whether no other process writes to it now, and it is still the younger generation."""
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return os.fstat(fd).st_ino == self.path.stat().st_ino
-        except (BlockingIOError, FileNotFoundError):
-            return False
+        finally:
+            lock.release()
 
     def _find_end(self, fd: int) -> int:
         """The offset behind the last whole record, where the file is cut; in a new file, behind its head."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import tempfile
 import tracemalloc
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -23,11 +23,13 @@ from spool.marks.discard_file import (
     GivenUp,
     decode_record,
     encode_record,
+    lock_of,
     older,
     read_discard_file,
     read_file,
 )
-from spool.storage.disk import read_at
+from spool.storage.disk import LOCK_MODE, read_at
+from spool.storage.lock import Lock
 
 SPOOL = bytes(range(16))
 GOLDEN = Path(__file__).parents[2] / "golden/discards-v1.bin"
@@ -105,7 +107,7 @@ def test_two_generations(tmp_path: Path) -> None:
         assert path.stat().st_size <= len(HEAD) + 10 * size
     assert older(path).stat().st_size <= len(HEAD) + 10 * size
     assert list(read_discard_file(path)) == [message(n) for n in range(80, 100)]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["discards", "discards.1"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["discards", "discards.1", "discards.lock"]
 
 
 def test_many_at_once_fill_several_generations(tmp_path: Path) -> None:
@@ -218,32 +220,26 @@ def test_writers_take_turns(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_stands_still_is_not_waited_for(tmp_path: Path) -> None:
-    """The error is temporary: once the other process unlocks the file, the messages are written."""
+    """The error is temporary: once the other process lets go, the messages are written."""
     path = tmp_path / "discards"
     file = DiscardFile(path, 1 << 20, patience_s=0.1)
     file.append([message(1)])
-    with path.open("rb") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(OSError, match="another process has been writing") as refused:
-            file.append([message(2)])
-        assert refused.value.errno == errno.EWOULDBLOCK
+    other = Lock(lock_of(path), "being written to by another")
+    with pytest.raises(OSError, match="it is already being written to") as refused:
+        file.append([message(2)])
+    assert refused.value.errno == errno.EWOULDBLOCK
+    other.release()
     file.append([message(2)])
     assert [one.sequence for one in read_discard_file(path)] == [1, 2]
 
 
-def test_a_generation_that_another_writer_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between being opened and being locked the file becomes the older one: nothing is appended to it."""
+def test_who_may_read_it_stops_no_writer(tmp_path: Path) -> None:
+    """A group may read the file, and so lock it; the lock that counts it may not open."""
     path = tmp_path / "discards"
-    file = DiscardFile(path, 1 << 20)
+    file = DiscardFile(path, 1 << 20, patience_s=0.1)
     file.append([message(1)])
-    lock, real = fcntl.flock, vars(fcntl)
-
-    def late(fd: int, how: int) -> None:
-        if not older(path).exists():
-            path.rename(older(path))
-        lock(fd, how)
-
-    monkeypatch.setattr(discard_file, "fcntl", SimpleNamespace(**{**real, "flock": late}))
-    file.append([message(2)])
-    assert [one.sequence for one in read_file(path)] == [2]
+    with path.open("rb") as reader:
+        fcntl.flock(reader, fcntl.LOCK_EX)
+        file.append([message(2)])
     assert [one.sequence for one in read_discard_file(path)] == [1, 2]
+    assert stat.S_IMODE(lock_of(path).stat().st_mode) == LOCK_MODE
