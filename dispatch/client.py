@@ -221,7 +221,7 @@ class KafkaClient:
         self._topics: dict[bytes, int] = {}
         self._topics_lock = threading.Lock()
         self._asking, self._listing = threading.Lock(), threading.Lock()
-        """Held while a question waits for its answer. Whoever waits for a list waits for no other answer."""
+        """Held while a question waits for its answer; a list waits for no other question."""
         self._log_throttle = Throttle(_QUIET_S)
         self._stats: bytes | dict[str, Any] = {}
         self.latency = BrokerLatency()

@@ -133,8 +133,8 @@ class DispatchOptions:
     """A file for messages that are discarded though they were accepted, for `brucectl replay --discards`.
 
     Synced before a message counts as discarded, by bruce or by a job on Spark. With this name and .1 behind
-    it, it takes up to twice discard_file_bytes; the process that writes it holds a lock on the file with .lock
-    behind the name. Danger: with its disk full, such messages wait, and hold their segments.
+    it, it takes up to twice discard_file_bytes; the process that writes it holds a lock on the file with
+    .lock behind the name. Danger: with its disk full, such messages wait, and hold their segments.
     """
     discard_file_bytes: int = 64 << 20
     """Bytes after which bruce renames the discard file to .1, over the earlier one, and begins another."""

@@ -2,6 +2,8 @@
 
 A code that is not in the table is tried again: a message may wait in the spool without limit, and
 a code we do not know is no reason to lose one. Nothing is discarded for a cause that can pass.
+
+`router/failures.py` acts on it; how long it pauses is in `router/timing.py`.
 """
 
 from __future__ import annotations

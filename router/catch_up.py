@@ -287,7 +287,7 @@ class CatchUps:
         partitions = self._pool.partitions
         ready = partitions.is_held() & self._capacity.led()
         if ready.any():
-            # Of a partition with suspects, one group a transaction: a bad one would take a good one along.
+            # Of a partition with candidates, one group a transaction: a bad one would take a good one along.
             ready &= self._failures.patient(partitions.count, self._pool.unsettled())
             ready &= partitions.where_topic(self._limits.worthwhile(), partitions.count)
         return ready

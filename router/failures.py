@@ -1,8 +1,9 @@
 """Messages that came back with an error: sent again, sent in small groups, or given up.
 
 Kafka refuses a whole batch for one record in it, all with the same code. So what looks like a refusal for
-good makes a message *suspect*, and its partition goes on in groups, one at a time: half of what was refused,
-a quarter, and so on. Only a message that was refused by itself is given up; the others are delivered.
+good makes a message a *candidate*, and its partition goes on in groups, one at a time: half of what was
+refused, a quarter, and so on. Only a message that was refused by itself is given up; all others are
+delivered.
 
 A partition with a failure is left alone until nothing of it is in flight: what follows the failed message
 may fail as well, and must then go again behind it.
@@ -64,10 +65,10 @@ class Verdict(NamedTuple):
 
 
 @dataclass(slots=True)
-class Suspicion:
+class Bisection:
     """One partition that Kafka refused something of."""
 
-    suspects: dict[int, int] = field(default_factory=dict)
+    candidates: dict[int, int] = field(default_factory=dict)
     """Sequence -> when it was refused first, in ms since the epoch."""
     alone: int = -1
     """The sequence of the message that is out by itself."""
@@ -93,7 +94,7 @@ class Failures:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._suspicions: dict[int, Suspicion] = {}
+        self._bisections: dict[int, Bisection] = {}
         self._emptying: set[int] = set()
         """They wait until nothing of them is in flight."""
         self._until: dict[int, float] = {}
@@ -157,14 +158,14 @@ class Failures:
             )
 
     def _refused_alone(self, flat: int, sequence: int) -> int:
-        """When it was refused first, if the refusal is to be believed; 0: it is a suspect from now on."""
+        """When it was refused first, if the refusal is to be believed; 0: it is a candidate from now on."""
         now = time.time_ns() // 1_000_000
-        suspicion = self._suspicions.setdefault(flat, Suspicion())
-        if suspicion.alone == sequence:
-            suspicion.alone, suspicion.refused = -1, 0
-            return suspicion.suspects.pop(sequence, now)
-        suspicion.suspects.setdefault(sequence, now)
-        suspicion.refused += 1
+        bisection = self._bisections.setdefault(flat, Bisection())
+        if bisection.alone == sequence:
+            bisection.alone, bisection.refused = -1, 0
+            return bisection.candidates.pop(sequence, now)
+        bisection.candidates.setdefault(sequence, now)
+        bisection.refused += 1
         return 0
 
     def decline(self, flats: Flats) -> None:
@@ -172,45 +173,45 @@ class Failures:
         self._until.update(dict.fromkeys(flats.tolist(), self._clock() + DECLINED_S))
 
     def single_out(self, sequence: Sequences, wanted: npt.NDArray[np.bool_], flat: Flats) -> None:
-        """Bring suspects back to the partition that they were refused from, wherever they could go.
+        """Bring candidates back to the partition that they were refused from, wherever they could go.
 
         Sent elsewhere, they would have that partition's messages refused as well.
         """
-        for partition, suspicion in self._suspicions.items():
-            suspects = np.fromiter(suspicion.suspects, np.int64)
-            flat[wanted & np.isin(sequence, suspects)] = partition
+        for partition, bisection in self._bisections.items():
+            candidates = np.fromiter(bisection.candidates, np.int64)
+            flat[wanted & np.isin(sequence, candidates)] = partition
 
     def group(self, sequence: Sequences, flat: Flats) -> list[int]:
-        """Of partitions with suspects, leave one group in `flat`; the others become -1.
+        """Of partitions with candidates, leave one group in `flat`; the others become -1.
 
         `flat` has the open messages of ready partitions, in log order from the first open one on. Returns
         the partitions that are not to go on before the group has had its outcomes.
         """
         closed = []
-        for partition, suspicion in list(self._suspicions.items()):
+        for partition, bisection in list(self._bisections.items()):
             rows = np.flatnonzero(flat == partition)
             if len(rows) == 0:
                 continue
             first = int(sequence[rows[0]])
             # Those before the first open message were delivered after all.
-            suspicion.suspects = {s: ms for s, ms in suspicion.suspects.items() if s >= first}
-            if not suspicion.suspects:
-                del self._suspicions[partition]
+            bisection.candidates = {s: ms for s, ms in bisection.candidates.items() if s >= first}
+            if not bisection.candidates:
+                del self._bisections[partition]
                 continue
-            limit = suspicion.next_group(first)
-            suspicion.alone = first if limit == 1 or len(rows) == 1 else -1
+            limit = bisection.next_group(first)
+            bisection.alone = first if limit == 1 or len(rows) == 1 else -1
             flat[rows[limit:]] = -1
             closed.append(partition)
         return closed
 
-    def suspected(self) -> list[int]:
-        """The partitions with suspects."""
-        return list(self._suspicions)
+    def with_candidates(self) -> list[int]:
+        """The partitions with candidates."""
+        return list(self._bisections)
 
     def forget(self, flats: Flats) -> None:
         """Nothing of these partitions is open any more, or they are gone."""
         for flat in flats.tolist():
-            self._suspicions.pop(flat, None)
+            self._bisections.pop(flat, None)
 
     def patient(self, count: int, in_flight: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """bool[count] by flat number: neither paused, nor waiting for what is in flight."""
@@ -219,7 +220,7 @@ class Failures:
         self._until = {flat: until for flat, until in self._until.items() if until > now}
         out[list(self._until)] = False
         self._emptying = {flat for flat in self._emptying if in_flight[flat] > 0}
-        for flat in (*self._emptying, *self._suspicions):
+        for flat in (*self._emptying, *self._bisections):
             out[flat] &= in_flight[flat] == 0
         return out
 

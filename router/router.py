@@ -242,7 +242,7 @@ class Router:
                 partitions.hold(flats, np.full(len(flats), learnt.first))
             else:
                 self._give_up(learnt)
-        # Those of a topic that was created again with fewer; suspects there go where there is a leader.
+        # Those of a topic that was created again with fewer; candidates there go where there is a leader.
         gone = np.flatnonzero(~partitions.exist(np.arange(partitions.count, dtype=np.int32)))
         self._catch_ups.sweep(gone)
         self._failures.forget(gone.astype(np.int32))

@@ -291,7 +291,7 @@ class BatchRouter:
         held_from = partitions.held_from_of(chosen[placed])
         bare = placed[(held_from == NOT_HELD) | (held_from > batch.sequence[placed])]
         partitions.hold(chosen[bare], batch.sequence[bare])
-        loose = left & self._partitioners.free(batch) & ~np.isin(chosen, self._failures.suspected())
+        loose = left & self._partitioners.free(batch) & ~np.isin(chosen, self._failures.with_candidates())
         # Of a topic with one partition the place is certain.
         loose[loose] = partitions.counts_of(batch.topic[loose]) > 1
         topics = np.unique(batch.topic[loose]).tolist()

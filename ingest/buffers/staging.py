@@ -174,7 +174,7 @@ class Staging:
         for i in range(int(load_word(self.opened_at))):
             yield 1 + i, first + i
 
-    def holder(self, burst: int) -> int | None:
+    def buffer_of(self, burst: int) -> int | None:
         """The buffer into which datagrams of `burst` were received; None when there are none."""
         return next((b for b, number in self.bursts() if number == burst and self.received(b)), None)
 

@@ -141,7 +141,7 @@ class IngestWorker:
     @property
     def waits(self) -> int | None:
         """The buffer whose burst is the next to be appended; None when no buffer has it."""
-        return self.staging.holder(self._next)
+        return self.staging.buffer_of(self._next)
 
     @property
     def _next(self) -> int:

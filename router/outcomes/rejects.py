@@ -223,7 +223,7 @@ class Rejects:
         self._filing: _Filing | None = None
         self._letters = RejectTable()
         """To be sent to the dead-letter topic."""
-        self._suspects: set[int] = set()
+        self._singles: set[int] = set()
         """Of these, those that must go alone."""
         self._posted = RejectTable()
         self._alone = -1
@@ -364,26 +364,26 @@ class Rejects:
         if not self._letters or self._alone >= 0 or self._clock() < self._post_at:
             return False
         flats = self._dead_letter_partitions()
-        if len(flats) == 0 or (self._suspects and self._posted):
+        if len(flats) == 0 or (self._singles and self._posted):
             return False
-        suspected = bool(self._suspects)
-        room = 1 if suspected else min(self._posted_at_once, AT_ONCE - len(self._posted))
+        alone = bool(self._singles)
+        room = 1 if alone else min(self._posted_at_once, AT_ONCE - len(self._posted))
         if room == 0:
             return False
-        wanted = np.array(sorted(self._suspects)) if suspected else self._letters.sequences
+        wanted = np.array(sorted(self._singles)) if alone else self._letters.sequences
         found = self._contents.read(wanted, room)
         rows = self._letters.take(np.array(sorted(found), np.int64))
         there = np.array([found[sequence] is not UNREADABLE for sequence in rows["sequence"].tolist()])
-        self._suspects.difference_update(rows["sequence"][~there].tolist())
+        self._singles.difference_update(rows["sequence"][~there].tolist())
         self._discards.add(rows[~there])
         if there.any():
-            self._post(rows[there], found, flats, alone=suspected)
+            self._post(rows[there], found, flats, alone=alone)
         return True
 
     def _post(
         self, rows: npt.NDArray[Any], found: dict[int, Content], flats: npt.NDArray[np.int64], *, alone: bool
     ) -> None:
-        """Hand these over, to the partitions in turn; `alone`: one that was suspected."""
+        """Hand these over, to the partitions in turn; `alone`: one that was refused."""
         letters = [_letter(fields, found[fields[0]]) for fields in rows.tolist()]
         turns = np.arange(self._turn, self._turn + len(rows)) % len(flats)
         self._turn += len(rows)
@@ -391,7 +391,7 @@ class Rejects:
         self._posted.add(rows[codes == 0])
         if alone and codes[0] == 0:
             self._alone = letters[0].sequence
-            self._suspects.discard(self._alone)
+            self._singles.discard(self._alone)
         for at in np.flatnonzero(codes).tolist():
             # librdkafka says of this one alone what it says.
             self._come_back(rows[at : at + 1], int(codes[at]), alone=True)
@@ -437,12 +437,12 @@ class Rejects:
         """A dead letter was not taken."""
         sequence, decision = int(row["sequence"][0]), decide(code)
         if decision.action is Action.DISCARD and alone:
-            self._suspects.discard(sequence)
+            self._singles.discard(sequence)
             self._discards.add(row)
             return
         self._letters.add(row)
         if decision.action is Action.DISCARD:
-            self._suspects.add(sequence)
+            self._singles.add(sequence)
             return
         stop = decision.action is Action.STOP
         self._post_at = self._clock() + (STOP_S if stop else PAUSE_S)

@@ -163,7 +163,7 @@ class Bench:
             f"stuck at {self.acks.low_watermark} of {self.end}: held {held}, "
             f"loose {list(self.router._batches.loose)}, "
             f"waiting {self.router._unknown.waiting}, in flight {self.router.in_flight()}, "
-            f"failures {self.router._failures._suspicions}"
+            f"failures {self.router._failures._bisections}"
         )
 
     @property

@@ -177,7 +177,7 @@ class Outlet:
         return (
             f"floor {self.acks.low_watermark} of {self.spool.synced}, in flight {self.router.in_flight()}, "
             f"held {held}, brokers {self.router.brokers()}, waiting {self.router._unknown.waiting}, "
-            f"loose {list(self.router._batches.loose)}, suspicions {self.router._failures._suspicions}, "
+            f"loose {list(self.router._batches.loose)}, bisections {self.router._failures._bisections}, "
             f"catch-up {self.router._catch_ups.current}"
         )
 

@@ -223,10 +223,10 @@ def test_a_topic_created_again_with_fewer_partitions(fine: Bench, caplog: pytest
     assert "topic a was created again with 1 partitions instead of 3" in caplog.text
 
 
-def test_suspects_of_a_partition_that_is_gone(fine: Bench) -> None:
+def test_candidates_of_a_partition_that_is_gone(fine: Bench) -> None:
     """Messages refused there with their batch go to those that are there."""
     fine.send([(b"a", 2, POISON), (b"a", 2, b"")])
-    while not fine.router._failures.suspected():
+    while not fine.router._failures.with_candidates():
         fine.step()
         fine.answer()
     fine.kafka.down = {1, 2, 3}
