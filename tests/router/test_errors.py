@@ -37,7 +37,7 @@ def test_errors_that_pass(kafka: EmbeddedKafka, kind: str) -> None:
     """Produce requests fail one after the other, before and amid traffic: all is delivered, in order."""
     codes = [code for code in PASSING[kind] for _ in range(2)]
     # One batch a partition: the embedded Kafka takes the next one even where a real one misses the first.
-    with outlet(kafka, kafka_properties={"linger.ms": "200"}) as running:
+    with outlet(kafka, kafka_properties={"linger.ms": "1000"}) as running:
         kafka.errors(PRODUCE, codes)
         running.send(keyed(COUNT // 2))
         running.run(lambda: running.resolved >= COUNT // 4)
