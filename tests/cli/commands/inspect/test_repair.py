@@ -1,7 +1,4 @@
-"""`brucectl inspect repair` and `reindex`: their output, their exit codes, and that a plan writes nothing.
-
-These are the tests of `cli.commands.inspect.repair`, too.
-"""
+"""`brucectl inspect repair` and `reindex`: their output, their exit codes, and that a plan writes nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`brucectl doctor`: the command, on a host with a daemon and on one without.
 
-These are the tests of `cli.commands.doctor`, `cli.doctor.finding` and `cli.terminal.clashes`, too.
+These are the tests of `cli.doctor.finding`, too.
 """
 
 from __future__ import annotations

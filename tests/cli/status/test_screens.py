@@ -1,7 +1,4 @@
-"""`brucectl top`: rates between looks, a screen of any size, and a terminal that is restored at the end.
-
-These are the tests of `cli.status.screens`, too.
-"""
+"""`brucectl top`: rates between looks, a screen of any size, and a terminal that is restored at the end."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, ConsoleDimensions
 
-from cli.status.figures import KEPT, Look, Order, Top
+from cli.status.figures import Look, Top
 from cli.status.report import first_waiting
 from cli.status.screens import screen, some_brokers, sparkline
 from spool.format.wire import encode
@@ -67,65 +64,12 @@ def shown(top: Top, width: int = 80, height: int = 24) -> list[str]:
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
-def test_rates() -> None:
-    """Received and delivered, in all, by topic and by broker: differences by time."""
-    arrived = Counter({b"a": 30, b"b": 10})
-    top = after(report(100, 50, {b"a": 20, b"b": 30}), report(140, 90, {b"a": 50}, acked=44), arrived=arrived)
-    assert top.all.newest == (20, 20)
-    assert top.topics[b"a"].newest == (15, 0)
-    assert top.topics[b"b"].newest == (5, 20)
-    assert top.brokers[1].newest == (0, 22)
-    assert 2 not in top.brokers
-
-
-def test_what_is_not_known_is_not_shown() -> None:
-    """For estimated topics, no outgoing rate is shown; a restart of a worker is no rate."""
-    first, second = report(9, 9, {b"a": 5}, acked=70), report(9, 9, {b"a": 2}, acked=3, topics_estimated=True)
-    top = after(first, second)
-    assert top.topics == {}
-    assert top.brokers == {}
-    assert "~2" in "\n".join(shown(top))
-
-
-def test_quiet_topics_go() -> None:
-    """A topic without traffic for KEPT looks is forgotten."""
-    top = after(report(0, 0, {}), report(9, 0, {b"a": 9}), arrived=Counter({b"a": 9}))
-    quiet = report(9, 9, {})
-    for number in range(KEPT + 3):
-        assert (b"a" in top.topics) == (number <= KEPT)
-        top.add(Look(10.0 + number, quiet, Counter()))
-
-
-def test_order() -> None:
-    """By rate, by backlog, by name."""
-    arrived = Counter({b"a": 1, b"b": 3, b"c": 2})
-    top = after(report(0, 0, {}), report(6, 0, {b"a": 30, b"b": 10, b"c": 20}), arrived=arrived)
-    orders = {
-        Order.RATE: [b"b", b"c", b"a"],
-        Order.BACKLOG: [b"a", b"c", b"b"],
-        Order.NAME: [b"a", b"b", b"c"],
-    }
-    for order, names in orders.items():
-        top.order = order
-        assert top.sorted_topics() == names
-
-
 def test_brokers_are_sorted_by_number() -> None:
     """Also where there is no room for all: then those that are well are left out."""
     brokers = [BrokerView(n, "stalled" if n in {2, 9} else "healthy", 5, 2, 0) for n in (10, 9, 2, 1)]
     snapshot = replace(WELL, brokers=brokers)
     assert [broker.id for broker in some_brokers(snapshot, 8)] == [1, 2, 9, 10]
     assert [broker.id for broker in some_brokers(snapshot, 3)] == [1, 2, 9]
-
-
-def test_where_a_broker_waits_from() -> None:
-    """The first message that waits for it, by number: three brokers are not behind by three backlogs."""
-    lines = "\n".join(shown(after(report(9, 9, {}))))
-    assert "waits from" in lines
-    assert "behind" not in lines
-    well = replace(HEALTHY.snapshot, brokers=[BrokerView(1, "healthy", 9, 0, 0)])
-    assert first_waiting(well.brokers[0], well) is None
-    assert first_waiting(BrokerView(1, "stalled", 5, 2, 0), well) == 5
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
@@ -142,23 +86,22 @@ def test_it_fits(width: int, height: int) -> None:
     assert height < 24 or any(line.startswith("2 stalled") for line in lines)
 
 
+def test_where_a_broker_waits_from() -> None:
+    """The first message that waits for it, by number: three brokers are not behind by three backlogs."""
+    lines = "\n".join(shown(after(report(9, 9, {}))))
+    assert "waits from" in lines
+    assert "behind" not in lines
+    well = replace(HEALTHY.snapshot, brokers=[BrokerView(1, "healthy", 9, 0, 0)])
+    assert first_waiting(well.brokers[0], well) is None
+    assert first_waiting(BrokerView(1, "stalled", 5, 2, 0), well) == 5
+
+
 def test_sparklines() -> None:
     """One character for each value, to the right, scaled to the highest; any non-zero value shows."""
     assert sparkline([0, 0.01, 3.5, 7], 6) == "   ▁▄▇"
     assert sparkline([7, 3, 1], 2) == "▃▁"
     assert sparkline([], 3) == "   "
     assert sparkline([0, 0], 2) == "  "
-
-
-def test_what_was_moves_to_the_left() -> None:
-    """If a broker gets nothing any more, its last batch stays at its time, and does not become the newest."""
-    top = after(report(0, 0, {}), report(9, 9, {}, acked=9))
-    columns = []
-    for number in range(3):
-        (line,) = (line for line in shown(top) if line.startswith("1 healthy"))
-        columns.append(line.index("▇"))
-        top.add(Look(10.0 + number, report(9, 9, {}, acked=9), Counter()))
-    assert columns == [columns[0], columns[0] - 1, columns[0] - 2]
 
 
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=30))

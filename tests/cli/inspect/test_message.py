@@ -1,7 +1,4 @@
-"""`brucectl inspect show`: one message, its place and its outcome.
-
-These are the tests of `cli.inspect.message`, too.
-"""
+"""`brucectl inspect show`: one message, its place and its outcome."""
 
 from __future__ import annotations
 
@@ -12,11 +9,9 @@ from typing import Any
 from dispatch.embedded import EmbeddedKafka
 from spool.format.wire import encode
 from spool.layout import Layout
-from tests.cli.inspect.test_inspect import ODD, inspect, layout, state_of
+from tests.cli.inspecting import ODD, inspect, state_of
 from tests.cli.program import run
 from tests.daemon import RunningBruce
-
-__all__ = ["layout"]
 
 
 def shown(*arguments: object) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""`brucectl send`, in a separate process, against a socket in the place of the daemon.
-
-These are the tests of `cli.commands.send`, too.
-"""
+"""`brucectl send`, in a separate process, against a socket in the place of the daemon."""
 
 from __future__ import annotations
 

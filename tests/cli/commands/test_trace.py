@@ -1,87 +1,21 @@
-"""`brucectl trace` on daemons: it reports the asked messages' events, and nothing of others.
-
-These are the tests of `cli.commands.trace` and `cli.inspect.trace`, too.
-"""
+"""`brucectl trace` on daemons: it reports the asked messages' events, and nothing of others."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cli.inspect.trace import page_of
 from dispatch.embedded import EmbeddedKafka
-from router.outcomes.trace_request import TraceRequest, events_path, request_path
-from spool.format.wire import encode
+from router.outcomes.trace_request import events_path, request_path
 from spool.shared.histogram import read_latency
 from spool.shared.state import Field, read_shared_state
-from tests.daemon import PATIENCE_S, ROOT, RunningBruce, consume
+from tests.cli.tracing import SECRET, bruce_page, message, trace
+from tests.daemon import PATIENCE_S, RunningBruce, consume
 
-SECRET = b"payload-4711"
 KEY = b"customer-7"
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    """A cluster for all tests of this file."""
-    with EmbeddedKafka(brokers=3, topics=[("t", 4), ("u", 2)]) as running:
-        yield running
-
-
-class Tracing:
-    """A `brucectl trace` that runs."""
-
-    def __init__(self, bruce: RunningBruce, out: Path, *arguments: str) -> None:
-        self.out, self._bruce = out, bruce
-        with out.open("wb") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", "from cli.app import brucectl; brucectl()", "trace", *arguments],
-                cwd=ROOT,
-                env=bruce.environ,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-            )
-
-    def events(self) -> list[dict[str, Any]]:
-        """The events that it has reported so far."""
-        lines = self.out.read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
-
-    def names(self, sequence: int | None = None) -> list[str]:
-        """The names of events, of one message or of all."""
-        return [e["event"] for e in self.events() if sequence is None or e.get("sequence") == sequence]
-
-    def has(self, event: str, count: int = 1) -> bool:
-        """Whether it has reported this number of events."""
-        assert self.process.poll() is None or event in self.names(), self.out.read_text()
-        return self.names().count(event) >= count
-
-
-@contextmanager
-def trace(bruce: RunningBruce, out: Path, *arguments: str) -> Iterator[Tracing]:
-    """A trace that has begun."""
-    found = Tracing(bruce, out, "--json", *arguments)
-    try:
-        bruce.await_true(lambda: found.has("began"))
-        yield found
-    finally:
-        found.process.send_signal(signal.SIGTERM)
-        found.process.wait(PATIENCE_S)
-
-
-def message(topic: bytes, number: int, key: bytes = b"") -> bytes:
-    """A message that carries its number."""
-    return encode(topic, SECRET + b" %d" % number, key=key, partition_key=number)
 
 
 @pytest.mark.sample("at_least_once")
@@ -131,12 +65,6 @@ def test_the_way_of_a_message(tmp_path: Path, mode: str) -> None:
         assert not request_path(bruce_page(bruce)).exists()
 
 
-def bruce_page(bruce: RunningBruce) -> Path:
-    """The daemon's shared state."""
-    found = page_of(bruce.spool)
-    return bruce.runtime / found.name
-
-
 def test_payload_only_when_asked_for(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """With --payload key and value are shown; bytes that are no text, in base64."""
     with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
@@ -148,21 +76,6 @@ def test_payload_only_when_asked_for(kafka: EmbeddedKafka, tmp_path: Path) -> No
         assert (second["key"], second["value"]) == (None, SECRET.decode() + " 2")
         bruce.await_status(lambda s: s.delivered == 2)
         assert SECRET.decode() not in bruce.log.read_text()
-
-
-def test_it_outlives_the_delivery_worker(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """SIGKILL: the successor goes on with the same trace, and says so."""
-    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
-        with trace(bruce, tmp_path / "out", "--topic", "t") as found:
-            bruce.send([message(b"t", 1)])
-            bruce.await_true(lambda: found.has("acknowledged"))
-            delivery = next(w.pid for w in bruce.status().workers if w.role == "delivery")
-            os.kill(delivery, signal.SIGKILL)
-            bruce.await_true(lambda: found.has("resumed"))
-            bruce.send([message(b"t", 2)])
-            bruce.await_true(lambda: found.has("acknowledged", 2))
-        assert found.process.returncode == 0
-        assert "began" not in found.names()[1:]
 
 
 @pytest.mark.long
@@ -215,25 +128,3 @@ def test_what_waits_and_what_is_discarded(kafka: EmbeddedKafka, tmp_path: Path) 
         assert all(
             way in (waited, ["received", "routed", "sent", "acknowledged"]) for way in ways if len(way) > 2
         )
-
-
-def test_a_file_of_somebody_else_is_not_believed(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """In a directory for everyone: a request file of another user starts nothing, root's does."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can make a file of somebody else")
-    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
-        shared = bruce_page(bruce)
-        until = time.monotonic_ns() + 60 * 10**9
-        for token, owner in (("theirs", 65534), ("ours", 0)):
-            made = shared.with_suffix(".made")
-            made.write_bytes(TraceRequest((b"t",), None, until, 1000, payload=False, token=token).encode())
-            os.chown(made, owner, owner)
-            made.rename(request_path(shared))
-            bruce.send([message(b"t", 1)])
-            delivered = 1 if token == "theirs" else 2
-            bruce.await_status(lambda s, n=delivered: s.delivered == n)
-            if token == "ours":
-                bruce.await_true(
-                    lambda: events_path(shared).exists() and b"ours" in events_path(shared).read_bytes()
-                )
-        assert b"theirs" not in events_path(shared).read_bytes()

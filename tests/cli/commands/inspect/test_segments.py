@@ -3,113 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import pty
 import re
 import subprocess
-import sys
-from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 
 from cli.commands.inspect.segments import bars
-from dispatch.embedded import EmbeddedKafka
+from spool.format.wire import encode
 from spool.layout import Layout
-from tests.cli.inspect.test_inspect import PROGRAM, inspect, layout, lines
-from tests.cli.program import Ended, run
-from tests.daemon import ROOT, RunningBruce
-
-__all__ = ["layout"]
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Iterator[RunningBruce]:
-    """A daemon with its own spool."""
-    with EmbeddedKafka(topics=[("t", 1)]) as kafka:
-        directory = tmp_path / "other"
-        directory.mkdir()
-        with RunningBruce(directory, kafka.bootstrap_servers) as running:
-            yield running
-
-
-def exported(layout: Layout, *arguments: object) -> bytes:
-    """The output of `export --datagrams`."""
-    command = [
-        *PROGRAM,
-        "inspect",
-        "export",
-        "--datagrams",
-        "--spool",
-        layout.directory,
-        *map(str, arguments),
-    ]
-    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=120).stdout
-
-
-def send(data: bytes, *arguments: object, bruce: RunningBruce | None = None) -> Ended:
-    """`send --datagrams` of these bytes."""
-    with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(data))):
-        return run("send", "--datagrams", *arguments, environ=bruce.environ if bruce else None)
+from tests.cli.inspecting import PROGRAM, inspect
+from tests.daemon import ROOT
+from tests.spool.fixture import SpoolFixture
 
 
 def without(one: dict[str, Any], names: set[str]) -> dict[str, Any]:
     """The remaining fields."""
     return {name: value for name, value in one.items() if name not in names}
-
-
-def test_there_and_back(layout: Layout, other: RunningBruce) -> None:
-    """Exported messages are sent again unchanged: topics, keys, values, timestamps, without loss."""
-    data = exported(layout)
-    assert send(data, bruce=other).returncode == 0
-    other.await_status(lambda s: s.watermarks.synced == 20)
-    again = [json.loads(line) for line in run("inspect", "export", environ=other.environ).stdout.splitlines()]
-    named = {
-        "topic",
-        "partition_key",
-        "timestamp",
-        "key",
-        "value",
-        "topic_base64",
-        "key_base64",
-        "value_base64",
-    }
-    before = lines("--spool", layout.directory)
-    assert [{k: v for k, v in one.items() if k in named} for one in again] == [
-        {k: v for k, v in one.items() if k in named} for one in before
-    ]
-    assert exported(layout, "--from", 3, "--limit", 2) in data
-
-
-def test_a_stream_that_is_cut(layout: Layout, other: RunningBruce) -> None:
-    """The whole messages before the cut are sent; the place of the error is named, and nothing is made up."""
-    data = exported(layout, "--limit", 1)
-    for sent, cut in enumerate((1, 3, 4, 20), 1):
-        done = send(data + data[:cut], bruce=other)
-        assert done.returncode == 2
-        assert done.stderr == (
-            f"at byte {len(data)} of standard input there is no whole datagram; all before it is sent\n"
-        )
-        other.await_status(lambda s: s.watermarks.synced == s.received == sent)  # noqa: B023
-
-
-def test_what_does_not_go_together(layout: Layout) -> None:
-    """One sentence each, and exit code 2."""
-    cases = [
-        (["send", "--datagrams", "--topic", "t"], "--datagrams takes none of --topic"),
-        (["send", "--datagrams", "value"], "give either a VALUE, or"),
-        (["send", "value"], "--topic is missing"),
-        (["inspect", "timeline", "--step", "5x", "--spool", layout.directory], "--step 5x: expected"),
-    ]
-    for arguments, sentence in cases:
-        done = run(*arguments)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert done.stderr.startswith(sentence)
 
 
 def test_frames(layout: Layout, tmp_path: Path) -> None:
@@ -175,3 +91,18 @@ def test_bars() -> None:
     assert bars(np.array([8, 4, 1, 0]), 4) == ["████", "██", "▌", ""]
     assert bars(np.array([10_000, 1]), 4) == ["████", "▏"]
     assert bars(np.array([0, 0]), 4) == ["", ""]
+
+
+def test_a_step_that_is_too_fine(tmp_path: Path) -> None:
+    """Seconds of a clock that jumped by ten years: one sentence, code 2, and no empty chart."""
+    spool = SpoolFixture(tmp_path)
+    for year in (2026, 2036):
+        spool.writer.append(
+            [encode(b"t", b"v")], received_ns=int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * 10**9
+        )
+        spool.step()
+    done = inspect("timeline", "--step", "1s", "--spool", spool.layout.directory, code=2)
+    assert done.stderr == (
+        "--step 1s cuts what is kept into 315,532,801 intervals, and 100,000 is the most: "
+        "give a longer one, or --from and --to\n"
+    )
