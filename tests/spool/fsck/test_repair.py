@@ -1,7 +1,4 @@
-"""A repair by hand: killed anywhere, beside others, of a file by itself; and the index rebuilt.
-
-These are the tests of `spool.fsck.repair`, too.
-"""
+"""A repair by hand: killed anywhere, beside others, of a file by itself; and the index rebuilt."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Beside a live keeper, a look reads little, and gets the same figures as a walk over all frames.
-
-These are the tests of `spool.format.head_scan`, too.
-"""
+"""Beside a live keeper, a look reads little, and gets the same figures as a walk over all frames."""
 
 from __future__ import annotations
 
