@@ -1,6 +1,7 @@
 """The whole suite's set-up: which tests run, in which order, on which worker; and a run's closing lines."""
 
 import functools
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -139,6 +140,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     report = outcome.get_result()
     if report.failed and is_flaky(item):
         report.sections.append(("known to flake", reason_of(item)))
+
+
+def pytest_collection_finish() -> None:
+    """Have the collector pass over what is there: thousands of tests would be looked at each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
