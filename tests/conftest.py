@@ -1,6 +1,7 @@
 """The whole suite's set-up: which tests run, in which order, on which worker; and a run's closing lines."""
 
 import functools
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ from xdist.scheduler import LoadFileScheduling
 
 from tools.class_data import frugal_environ
 
+pytest_plugins = ["tests.spark"]
 FIRST = ("real_kafka", "pipeline", "install", "tools", "e2e", "forgetful", "cli", "ingest", "router")
 """Folders whose files take longest, in this order: one begun last would keep the other workers waiting."""
+ON_SPARK = ("tests/pipeline/", "tests/cli/commands/spark/")
 MOST_FLAKY = 5
 LEFT = pytest.StashKey[int]()
 """How many tests `-m "not long"` has left out."""
@@ -29,7 +32,7 @@ class ByFile(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith("tests/real_kafka/"):
             return "three brokers" if "kafka3" in text_of(self.config.rootpath, nodeid) else "one broker"
-        if nodeid.startswith("tests/pipeline/") and "SparkSession" in text_of(self.config.rootpath, nodeid):
+        if nodeid.startswith(ON_SPARK) and needs_session(text_of(self.config.rootpath, nodeid)):
             return "a Spark session"
         return super()._split_scope(nodeid)
 
@@ -38,6 +41,11 @@ class ByFile(LoadFileScheduling):
 def text_of(root: Path, nodeid: str) -> str:
     """The text of a test's file."""
     return (root / nodeid.partition("::")[0]).read_text(encoding="utf-8")
+
+
+def needs_session(text: str) -> bool:
+    """Whether a file has tests that use the session, by its type or by what its commands give."""
+    return "SparkSession" in text or "from tests.spark import" in text
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
@@ -132,6 +140,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     report = outcome.get_result()
     if report.failed and is_flaky(item):
         report.sections.append(("known to flake", reason_of(item)))
+
+
+def pytest_collection_finish() -> None:
+    """Have the collector pass over what is there: thousands of tests would be looked at each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:

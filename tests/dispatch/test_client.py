@@ -56,7 +56,7 @@ def test_metadata_is_fetched_beside_sending(kafka: EmbeddedKafka) -> None:
 
 
 def test_a_list_waits_for_no_other_answer(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is read while a list of all topics is waited for: a question without an answer delays none."""
+    """Nothing is read while the list of all topics is waited for: an unanswered question delays none."""
     begun, over = threading.Event(), threading.Event()
 
     def hang(*_: object) -> dict[bytes, object]:

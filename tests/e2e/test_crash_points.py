@@ -3,14 +3,11 @@
 One spool lives through all of it, and another through the deaths while packing, which makes room that some
 places need not to be there. Messages are sent until the place has killed every process that came there; then
 no process dies any more, and all of them must be delivered.
-
-These are the tests of `spool.storage.failpoint`, too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +26,7 @@ from spool.native.digest import digest
 from spool.shared.ledger import read_ledger
 from spool.shared.state import Field, read_shared_state
 from spool.storage.failpoint import POINTS
-from tests.daemon import ROOT, halt
+from tests.daemon import halt
 from tests.e2e.zygote import WRITE_POINTS, ForkedBruce, failing_sync
 from tests.router.outlet import check_order, keyed, numbers
 
@@ -43,13 +40,14 @@ FULL = {"discard.added", "discard.committed"}
 PACKING = {"pack.synced", "pack.named"}
 """Places that are come to when something waits for Kafka, and may be packed."""
 LENDING = {place for place in POINTS if place.startswith(("lend.", "adopt.", "task."))}
-"""Failpoints that only jobs reach: tests/e2e/test_lease.py, tests/real_kafka/test_spark_drain.py."""
+"""Failpoints that only jobs reach: tests/e2e/test_lease.py, tests/cli/daemon/test_delivery_worker.py, and
+tests/real_kafka/test_spark_drain.py."""
 TRANSACTIONS = {place for place in POINTS if place.startswith("transaction.")}
 """Places that only exactly_once comes to: tests/real_kafka/test_spark_run.py."""
 REPAIR = {place for place in POINTS if place.startswith("repair.")}
-"""Places that only `brucectl inspect repair` comes to: tests/gallery."""
+"""Places that only `brucectl inspect repair` comes to: tests/spool/fsck/test_repair.py."""
 REPLAY = {place for place in POINTS if place.startswith("replay.")}
-"""Places that only `brucectl replay` comes to: tests/cli/replay/test_replay_again.py."""
+"""Places that only `brucectl replay` comes to: tests/cli/replay/test_state.py."""
 POWER = {"file.synced", "file.named", "recover.header", "recover.moving", "recover.torn", "recover.named"}
 """Places that only a start after a power loss comes to."""
 
@@ -282,14 +280,3 @@ def test_a_death_loses_nothing_and_doubles_nothing(crash_run: CrashRun, point: s
 def test_a_death_while_packing(packing_run: CrashRun, point: str, form: str) -> None:
     """The same of segments that the successor packs while they wait, and that are delivered from there."""
     die_and_recover(packing_run, point, form)
-
-
-def test_every_point_in_the_code_is_in_the_table() -> None:
-    """Each failpoint of the table has its meaning there, and occurs in the code once."""
-    places = [
-        name
-        for folder in ("spool", "ingest", "router", "dispatch", "pipeline", "cli")
-        for path in (ROOT / folder).rglob("*.py")
-        for name in re.findall(r'\breach\("([a-z.]+)"\)', path.read_text())
-    ]
-    assert sorted(places) == sorted(POINTS)

@@ -1,31 +1,23 @@
-"""`bruce run` and the embedded Kafka: killed in the middle of traffic, and what its configuration does.
-
-These are the tests of `cli.daemon.delivery`, too.
-"""
+"""`bruce run` and the embedded Kafka: killed in the middle of traffic, and what its configuration does."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Message
 
 from dispatch.embedded import EmbeddedKafka
-from spool.format.wire import encode
 from status.report import Snapshot
 from tests.daemon import RunningBruce, consume
 from tests.router.outlet import check_order, keyed, numbers
 
 PARTITIONS = 6
-PRODUCE = 0
 
 
 @pytest.fixture
@@ -135,161 +127,3 @@ def test_a_clean_stop_leaves_nothing_in_flight(kafka: EmbeddedKafka, tmp_path: P
 
 # -- keys of bruce.toml
 # ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_linger_ms(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """Messages within it go in one request; and a lone message waits that long, and no longer."""
-    kafka.requests()
-    rounds, linger_s = 25, 1.5
-    messages = keyed(4 * rounds, keys=1)
-
-    def slowly(linger: float, *, alone: bool) -> tuple[int, list[float], float]:
-        """(requests of all rounds; when each was over, delivered if `alone`; a lone one's seconds)."""
-        directory = tmp_path / str(linger)
-        directory.mkdir()
-        settings = {"kafka": {"linger.ms": str(int(1000 * linger))}, "spool": {"sync_interval_ms": 1}}
-        with RunningBruce(directory, kafka.bootstrap_servers, settings=settings) as bruce:
-            bruce.send(keyed(1))
-            bruce.await_status(lambda s: s.delivered == 1)
-            before, times = kafka.requests().get(PRODUCE, 0), [time.monotonic()]
-            for first in range(0, 4 * rounds, 4):
-                bruce.send(messages[first : first + 4])
-                wanted = first + 5
-                if alone:
-                    bruce.await_status(lambda s, wanted=wanted: s.delivered == wanted)
-                else:
-                    bruce.await_status(lambda s, wanted=wanted: s.watermarks.synced == wanted)
-                times.append(time.monotonic())
-            bruce.await_status(lambda s: s.delivered == 4 * rounds + 1)
-            requests = kafka.requests().get(PRODUCE, 0) - before
-            times.append(time.monotonic())
-            began = time.monotonic()
-            bruce.send(messages[:1])
-            bruce.await_status(lambda s: s.delivered == 4 * rounds + 2)
-            return requests, times, time.monotonic() - began
-
-    requests, times, _ = slowly(0, alone=True)
-    assert requests >= rounds
-    assert min(np.diff(times[:-1])) < linger_s, "something lingers"
-    requests, times, lone = slowly(linger_s, alone=False)
-    assert requests <= 1 + (times[-1] - times[0]) / linger_s
-    assert lone >= linger_s - 0.1
-
-
-def test_batch_size(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """A request holds no more than that: ten times smaller, several times the number."""
-    kafka.requests()
-    messages = keyed(2000, keys=1, bytes_each=100)
-    counts = {}
-    for size in (10_000, 100_000):
-        directory = tmp_path / str(size)
-        directory.mkdir()
-        settings = {"kafka": {"batch.size": str(size), "linger.ms": "300"}}
-        with RunningBruce(directory, kafka.bootstrap_servers, settings=settings) as bruce:
-            # All of them are there when the first is sent: on a slow machine, too.
-            kafka.down()
-            bruce.send(messages)
-            bruce.await_status(lambda s: s.watermarks.synced == 2000)
-            kafka.up()
-            bruce.await_status(lambda s: s.delivered == 2000)
-            counts[size] = kafka.requests()[PRODUCE] - sum(counts.values())
-    assert counts[10_000] > 4 * counts[100_000]
-    assert counts[10_000] >= 2000 * 150 / 10_000
-
-
-def fetched(servers: str, topic: str, count: int) -> tuple[int, list[Message]]:
-    """(bytes that came over the wire, records): a broker hands out batches as they were stored."""
-    wire: list[int] = []
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "test",
-            "log_level": 0,
-            "statistics.interval.ms": 100,
-            "stats_cb": lambda text: wire.append(json.loads(text)["rx_bytes"]),
-        }
-    )
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(2)])
-    records: list[Message] = []
-    end = time.monotonic() + 60
-    try:
-        while len(records) < count:
-            assert time.monotonic() < end
-            records += consumer.consume(1000, 0.1)
-        seen = len(wire)
-        while len(wire) < seen + 2:
-            consumer.poll(0.05)
-    finally:
-        consumer.close()
-    return wire[-1], records
-
-
-def test_compression_type(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """For all topics in [kafka], for one in its own table; the records are what they were."""
-    value = b"compressible " * 50
-    count = 400
-    for topic in ("all", "own", "plain"):
-        kafka.topic(topic, 2)
-    settings = {
-        "kafka": {"compression.type": "zstd"},
-        'topics."own"': {"compression.type": "lz4"},
-        'topics."plain"': {"compression.type": "none"},
-    }
-    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings) as bruce:
-        bruce.send(encode(t, value, timestamp=1) for t in (b"all", b"own", b"plain") for _ in range(count))
-        bruce.await_status(lambda s: s.delivered == 3 * count)
-    sizes = {}
-    for topic in ("all", "own", "plain"):
-        sizes[topic], records = fetched(kafka.bootstrap_servers, topic, count)
-        assert {record.value() for record in records} == {value}
-    assert sizes["plain"] > count * len(value)
-    assert sizes["all"] < sizes["plain"] / 4
-    assert sizes["own"] < sizes["plain"] / 4
-    assert sizes["own"] != sizes["all"]
-
-
-@pytest.mark.parametrize("stamp", [True, False])
-def test_stamp(kafka: EmbeddedKafka, tmp_path: Path, *, stamp: bool) -> None:
-    """The header is the spool's uuid and the sequence, or is not there; the record is as sent either way."""
-    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings={"dispatch": {"stamp": stamp}}) as bruce:
-        bruce.send(
-            [
-                encode(b"t", b"with a key", key=b"key", timestamp=1_700_000_000_001),
-                encode(b"t", b"without", timestamp=-5),
-                encode(b"t", b"", timestamp=7, partition_key=3),
-            ]
-        )
-        bruce.await_status(lambda s: s.delivered == 3)
-        spool = uuid.UUID(bruce.status().spool.uuid).bytes
-        records = consume(kafka.bootstrap_servers, "t", PARTITIONS, 3)
-    found = {r.value(): (r.key(), r.timestamp(), r.headers(), r.partition()) for r in records}
-    headers = [[("bruce-id", spool + n.to_bytes(8, "big"))] if stamp else None for n in range(3)]
-    assert found[b"with a key"][:3] == (b"key", (1, 1_700_000_000_001), headers[0])
-    assert found[b"without"][:3] == (None, (1, -5), headers[1])
-    assert found[b""] == (None, (1, 7), headers[2], 3)
-
-
-def test_window_messages(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """No more than that is in flight at a broker that does not answer; the rest waits in the spool."""
-    with RunningBruce(
-        tmp_path, kafka.bootstrap_servers, settings={"dispatch": {"window_messages": 100}}
-    ) as bruce:
-        bruce.send(keyed(12))
-        bruce.await_status(lambda s: s.delivered == 12)
-        for broker in (1, 2, 3):
-            kafka.rtt(broker, 600_000)
-        bruce.send(keyed(3000, first=12))
-        bruce.await_status(lambda s: s.received == 3012 and all(b.in_flight > 50 for b in s.brokers))
-        # Half a window of room is waited for: how full it gets depends on how the messages came.
-        time.sleep(1)
-        seen = bruce.status()
-        assert all(50 < broker.in_flight <= 100 for broker in seen.brokers)
-        check_totals(seen)
-        assert seen.backlog >= 3000 - 300
-        for broker in (1, 2, 3):
-            kafka.rtt(broker, 0)
-        bruce.kill9()
-        bruce.start()
-        bruce.await_status(lambda s: s.delivered == 3012)
-        check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, 3012), 3012)

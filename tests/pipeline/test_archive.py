@@ -1,7 +1,4 @@
-"""The archive: every message once, through kills, and in files of a good size.
-
-These are the tests of `cli.commands.spark.archive`, too.
-"""
+"""The archive: every message once, through kills, and in files of a good size."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +17,6 @@ import pytest
 from dispatch.embedded import EmbeddedKafka
 from spool.format.wire import encode
 from tests.daemon import RunningBruce
-from tests.pipeline.conftest import Done
 from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
@@ -182,21 +178,6 @@ def test_bins_hold_what_fits() -> None:
     bins = choose_bins([*files, File("topic=b/date=d/0", 1)])
     assert [[file.name[-1] for file in chosen] for chosen in bins] == [["0", "1"], ["2", "4"]]
     assert all(sum(file.bytes for file in chosen) <= FULL_BYTES for chosen in bins)
-
-
-def test_command(job: Callable[..., Done], spool: SpoolFixture, tmp_path: Path) -> None:
-    """`brucectl spark archive` says what it did; a damaged frame is counted, and then it exits 1."""
-    fill(spool, 100)
-    spool.crash()
-    first = min(spool.layout.segments.iterdir())
-    with first.open("r+b") as file:
-        file.seek(4096 + 200)
-        file.write(os.urandom(16))
-    done = job("archive", spool.options.directory, "--to", tmp_path / "a", "--json")
-    assert (done.returncode, done.stderr) == (1, "")
-    report = json.loads(done.stdout)
-    assert report["unreadable"] > 0
-    assert report["messages"] + report["unreadable"] == 100
 
 
 def test_copies_of_one_spool_are_refused(spark: SparkSession, spool: SpoolFixture, tmp_path: Path) -> None:

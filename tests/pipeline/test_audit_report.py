@@ -1,13 +1,7 @@
-"""An audit's findings on real spools, and its report.
-
-These are the tests of `cli.commands.spark.audit`, too.
-"""
+"""An audit's findings on real spools, and its report."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -95,7 +89,6 @@ def test_what_was_not_read_is_not_sound() -> None:
 
 
 TOPICS = ["clicks", "views"]
-BRUCECTL = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
 
 
 @pytest.fixture
@@ -246,38 +239,3 @@ def test_a_damaged_header_is_named(spark: SparkSession, kafka: EmbeddedKafka, sp
     assert rows["unreadable in the spool, in Kafka"] == held
     assert not report.sound
     assert f"the header of {told.damaged[0]} is damaged" in report.sentence()
-
-
-@pytest.mark.spark
-def test_command(kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path) -> None:
-    """`brucectl spark audit` runs from any folder, writes nothing but its report, and exits 1 for a loss."""
-    Delivery(spool, kafka, 50).send(*range(49))
-    spool.crash()
-    command = ["spark", "audit", str(spool.options.directory)]
-    done = subprocess.run(
-        [*BRUCECTL, *command, "--json", "--bootstrap-servers", kafka.bootstrap_servers],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert (done.returncode, done.stderr) == (1, "")
-    report = json.loads(done.stdout)
-    assert (report["version"], report["sound"], report["total"]["lost"]) == (1, False, 1)
-
-
-@pytest.mark.spark
-def test_command_without_java(spool: SpoolFixture, tmp_path: Path) -> None:
-    """Without Java the command says so in one sentence and exits 2."""
-    done = subprocess.run(
-        [*BRUCECTL, "spark", "audit", str(spool.options.directory), "--bootstrap-servers", "127.0.0.1:1"],
-        env={"PATH": str(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "there is no Java on the PATH: Spark needs Java 17 or newer\n"

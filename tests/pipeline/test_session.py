@@ -1,7 +1,4 @@
-"""The session of a job: its settings, what it shows, and what it says when it cannot start.
-
-These are the tests of `cli.commands.spark.options`, too.
-"""
+"""The session of a job: its settings, what it shows, and what it says when it cannot start."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli.commands.spark.options import parse_conf
-from cli.terminal.errors import BadArgument
 from dispatch.embedded import EmbeddedKafka
 from spool.format.wire import encode
 from tests.class_archive import check_mapped
@@ -33,13 +28,6 @@ if TYPE_CHECKING:
 
 BRUCECTL = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
 GIB = 1 << 30
-
-
-def test_conf_is_key_and_value() -> None:
-    """A value may hold further signs; without key or sign it is refused in one sentence."""
-    assert parse_conf(["spark.a=b=c", "spark.d="]) == {"spark.a": "b=c", "spark.d": ""}
-    with pytest.raises(BadArgument, match=r"--conf spark\.a: it takes KEY=VALUE"):
-        parse_conf(["spark.a"])
 
 
 def test_the_heap_suits_the_host() -> None:
@@ -229,25 +217,6 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # the other side is closed
         return b""
-
-
-@pytest.mark.sample(one_of=2)
-@pytest.mark.spark
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        (["--master", "spork://x"], "Master must either be yarn or start with spark, k8s, or local"),
-        (["--conf", "spark.driver.extraJavaOptions=-Xmx1g"], "Not allowed to specify max heap(Xmx)"),
-    ],
-)
-def test_what_spark_refuses_is_one_sentence(spark: SparkSession, wrong: list[str], sentence: str) -> None:
-    """A wrong master, or a JVM that does not start: one line, and exit code 2."""
-    command = [*BRUCECTL, "spark", "audit", "/nowhere", "--bootstrap-servers", "127.0.0.1:1", *wrong]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("Spark does not start: ")
-    assert sentence in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.spark

@@ -1,12 +1,8 @@
-"""Statistics: what is measured is what was stored.
-
-These are the tests of `cli.commands.spark.stats`, too.
-"""
+"""Statistics: what is measured is what was stored."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -19,7 +15,6 @@ from spool.index.segment_list import SegmentList
 from spool.log.intake_totals import HOUR_NS
 from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
-from tests.pipeline.conftest import Done
 from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
@@ -105,22 +100,6 @@ def test_discards_by_hour(spool: SpoolFixture) -> None:
     }
 
 
-def test_command(job: Callable[..., Done], spool: SpoolFixture) -> None:
-    """`brucectl spark stats --json` has the figures, and what was discarded at intake, by reason."""
-    store(spool, 0, 3)
-    spool.append([encode(b"orders", b"v")], refused={1: (5, b"\0")})
-    spool.step()
-    spool.crash()
-    done = job("stats", spool.options.directory, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
-    assert found["total"]["messages"] == 4
-    assert [(row["topic"], row["messages"]) for row in found["discards"]] == [("", 5)]
-    assert [(row["reason"], row["messages"]) for row in found["discard_hours"]] == [
-        (found["discards"][0]["reason"], 5)
-    ]
-
-
 @pytest.mark.parametrize(
     ("sql", "columns"),
     [
@@ -203,18 +182,3 @@ def test_csv_has_a_head_and_quotes(capsys: pytest.CaptureFixture[str]) -> None:
     write_rows(["name", "data"], [("a,b", b"\x1b[1m"), ("c", None)], Form.csv)
     text = capsys.readouterr().out
     assert list(csv.reader(io.StringIO(text))) == [["name", "data"], ["a,b", "\\x1b[1m"], ["c", ""]]
-
-
-@pytest.mark.spark
-def test_query_command(job: Callable[..., Done], spool: SpoolFixture) -> None:
-    """`brucectl spark query` writes rows, and nothing else; wrong SQL exits 2."""
-    spool.append([encode(b"orders", b"%d" % i) for i in range(3)])
-    spool.step()
-    sql = "SELECT value, topic FROM spool ORDER BY sequence"
-    done = job("query", sql, spool.options.directory, "--form", "json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [
-        {"value": str(i), "topic": "orders"} for i in range(3)
-    ]
-    done = job("query", "SELECT nope FROM spool", spool.options.directory, "--form", "json")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

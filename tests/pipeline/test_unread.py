@@ -19,7 +19,7 @@ from spool.format.packed import pack
 from spool.format.wire import encode
 from tests.daemon import consume
 from tests.forgetful.disk import ForgetfulDisk
-from tests.pipeline.conftest import Done
+from tests.spark import Done
 from tests.spool import plain
 from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import mark_often

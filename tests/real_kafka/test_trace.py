@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spool.format.wire import encode
+from tests.cli.tracing import trace
 from tests.daemon import RunningBruce, consume
-from tests.e2e.test_trace import trace
 from tests.real_kafka.test_bruce import PARTITIONS, PATIENCE_S, create, leaders
 from tools.kafka_cluster import KafkaCluster
 

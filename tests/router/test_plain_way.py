@@ -1,7 +1,4 @@
-"""On an ordinary day compiled loops send a batch and take its reports; the general way gives the same.
-
-These are tests of `router.scheduler` and `router.router`.
-"""
+"""On an ordinary day compiled loops send a batch and take its reports; the general way gives the same."""
 
 from __future__ import annotations
 

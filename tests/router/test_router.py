@@ -1,34 +1,18 @@
-"""From a real spool to the embedded Kafka: outages, refusals, restarts; nothing lost, and in order.
-
-These are the tests of `router.failures`, too.
-"""
+"""From a real spool to the embedded Kafka: outages, refusals, restarts; nothing lost, and in order."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from dispatch.errors import Code
-from spool.format.wire import Reason, encode
+from spool.format.wire import Reason
+from tests.router.conftest import PARTITIONS
 from tests.router.outlet import NO_AUTO, anywhere, check_order, duplicates, keyed, numbers, outlet
 from tests.spool import plain
 from tests.spool.stored import lost_of
-
-PARTITIONS = 6
-PRODUCE, METADATA = 0, 3
-
-
-@pytest.fixture
-def kafka() -> Iterator[EmbeddedKafka]:
-    """Three brokers; `t` has six partitions, broker p % 3 + 1 leads partition p; `u` has two."""
-    with EmbeddedKafka(brokers=3, topics=[("t", PARTITIONS), ("u", 2)]) as running:
-        for partition in range(PARTITIONS):
-            running.leader("t", partition, partition % 3 + 1)
-        yield running
 
 
 def interleave(*parts: list[bytes]) -> list[bytes]:
@@ -179,59 +163,6 @@ def test_an_unknown_topic_is_given_up(kafka: EmbeddedKafka) -> None:
         assert len(bruce.consume("never", 2, 10)) == 10
 
 
-@pytest.mark.sample(one_of=3)
-@pytest.mark.parametrize("code", [Code.NOT_LEADER, Code.INVALID_MSG, 7, 19, Code.KAFKA_STORAGE_ERROR])
-def test_errors_that_pass(kafka: EmbeddedKafka, code: int) -> None:
-    """Everything is delivered, in order, and nothing discarded."""
-    kafka.errors(PRODUCE, [int(code)] * 5)
-    with outlet(kafka) as bruce:
-        bruce.send(keyed(3000))
-        assert bruce.finish(60).discarded == []
-        records = bruce.consume("t", PARTITIONS, 3000)
-        assert set(numbers(records)) == set(range(3000))
-        check_order(records)
-
-
-@pytest.mark.parametrize("code", [Code.MSG_SIZE_TOO_LARGE, Code.INVALID_RECORD])
-def test_a_refusal_of_a_batch_is_not_believed(kafka: EmbeddedKafka, code: int) -> None:
-    """Its messages are sent again in smaller groups; those that are taken then are delivered."""
-    kafka.errors(PRODUCE, [int(code)] * 3)
-    with outlet(kafka) as bruce:
-        bruce.send(keyed(3000))
-        assert bruce.finish(60).discarded == []
-        assert set(numbers(bruce.consume("t", PARTITIONS, 3000))) == set(range(3000))
-
-
-def test_a_refusal_of_one_message_is_believed(kafka: EmbeddedKafka) -> None:
-    """Refused batch after batch until one message is out alone: that one is discarded, no other."""
-    count = 200
-    # Each group in one batch, which is one error.
-    with outlet(kafka, kafka_properties={"linger.ms": "50"}) as bruce:
-        bruce.send(keyed(1))
-        bruce.finish()
-        # 200 messages in one partition are tried as 200, 100, 50, 25, 12, 6, 3, 1.
-        kafka.errors(PRODUCE, [int(Code.INVALID_RECORD)] * 8)
-        bruce.send(keyed(count, keys=1, first=1))
-        outcomes = bruce.finish(60)
-        assert [(d.topic, d.reason, d.count) for d in outcomes.discarded] == [
-            (b"t", Reason.INVALID_RECORD, 1)
-        ]
-        (lost,) = lost_of(bruce.marks)
-        assert set(numbers(bruce.consume("t", PARTITIONS, count))) == set(range(count + 1)) - {lost}
-
-
-def test_too_large_for_the_client(kafka: EmbeddedKafka) -> None:
-    """A message above `message.max.bytes`: discarded alone, its neighbours delivered in order."""
-    with outlet(kafka, kafka_properties={"message.max.bytes": "3000"}) as bruce:
-        large = [encode(b"t", b"0:9999:" + b"x" * 4000, partition_key=0)]
-        bruce.send(keyed(500) + large + keyed(500, first=500) + large + keyed(100, first=1000))
-        outcomes = bruce.finish()
-        assert [(d.topic, d.reason, d.count) for d in outcomes.discarded] == [(b"t", Reason.TOO_LARGE, 2)]
-        assert set(lost_of(bruce.marks)) == {500, 1001}
-        records = bruce.consume("t", PARTITIONS, 1100)
-        assert sorted(numbers(records)) == list(range(1100))
-
-
 def test_a_damaged_frame(kafka: EmbeddedKafka) -> None:
     """Its messages are discarded, each once, though both readers come by; the rest is delivered."""
     with outlet(kafka, segment_bytes=64 << 10) as bruce:
@@ -353,25 +284,6 @@ def test_a_broker_that_is_away_from_the_start(kafka: EmbeddedKafka) -> None:
         kafka.up(2)
         bruce.finish()
         check_order(bruce.consume("t", PARTITIONS, 600))
-
-
-def test_refusals_while_catching_up(kafka: EmbeddedKafka) -> None:
-    """A broker comes back, and refuses some of what it is sent then; all is delivered."""
-    with outlet(kafka, window_messages=200) as bruce:
-        bruce.send(keyed(60))
-        bruce.finish()
-        kafka.down(2)
-        bruce.send(interleave(keyed(6000, first=60), anywhere(6000)))
-        bruce.run(lambda: bruce.resolved > 9000)
-        codes = [Code.MSG_SIZE_TOO_LARGE, Code.NOT_LEADER, Code.INVALID_MSG, Code.INVALID_RECORD]
-        kafka.errors(PRODUCE, [int(code) for code in codes] * 2)
-        kafka.up(2)
-        outcomes = bruce.finish(60)
-        assert outcomes.discarded == []
-        assert outcomes.resolved == 12_060
-        assert {r.value() for r in bruce.consume("t", PARTITIONS, 12_060)} >= {
-            b"%d:%d:" % (i % 12, i) + b"." * 40 for i in range(6060)
-        }
 
 
 def test_catching_up_does_not_hold_up_the_others(kafka: EmbeddedKafka) -> None:

@@ -1,7 +1,4 @@
-"""/metrics, the alert rules and the dashboard: they agree on names, and each alert fires.
-
-These are the tests of `status.figures`, too.
-"""
+"""/metrics, the alert rules and the dashboard: they agree on names, and each alert fires."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from spool.format.wire import encode
 from spool.shared.histogram import LATENCY_SECONDS, SIZE_BYTES, Histogram
 from status.figures import Counted, Figures, Stage
 from status.health import Health, Limits, complaints
-from status.metrics import CONDITIONS, MOST_TOPICS, OTHER_TOPICS, STATES, exposition
+from status.metrics import CONDITIONS, STATES, exposition
 from status.report import OldestView, Report, RoomView, TimesView, WorkerView
 from tests.daemon import PATIENCE_S
 from tests.status.conftest import EVIL, Served
@@ -126,24 +123,6 @@ def firing(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[
     return {name: labels for name, labels in found.items() if labels}
 
 
-def test_topics_that_are_shown_alike() -> None:
-    """Bytes that are no UTF-8, and a name that equals their escaped form: one series for both."""
-    found = scrape(replace(FINE, topics=((b"\xff", 2), (rb"\xff", 3))))["bruce_topic_backlog_messages"]
-    assert list(found.values()) == [5]
-
-
-def test_topics_with_long_names() -> None:
-    """Names are cut as brucectl cuts them; those that are cut to the same are one series, with their sum."""
-    topics = ((b"t" * 32_767, 2), (b"t" * 300, 3), (b"u", 1))
-    by_topic = {name: 10 * count for name, count in topics}
-    found = scrape(replace(FINE, topics=topics), by_topic=by_topic)
-    cut = frozenset({"instance": "h", "job": "bruce", "topic": "t" * 248 + "…"}.items())
-    assert found["bruce_topic_backlog_messages"][cut] == 5
-    for event in ("received", "delivered"):
-        series = found[f"bruce_topic_messages_{event}_total"]
-        assert (series[cut], sorted(series.values())) == (50, [10, 50])
-
-
 def test_a_count_by_topic_says_since_when(served: Served) -> None:
     """Its HELP text says that the count is this status worker's, and which messages it misses."""
     text = served.get("/metrics").body.decode()
@@ -151,17 +130,6 @@ def test_a_count_by_topic_says_since_when(served: Served) -> None:
         (said,) = re.findall(rf"# HELP bruce_topic_messages_{event}_total (.*)", text)
         assert "since this status worker was first asked" in said
         assert "segments that were removed between two scrapes are missing" in said
-
-
-def test_topics_without_number() -> None:
-    """Invented topic names do not make series without bound: the largest backlogs, and one for the rest."""
-    topics = tuple((b"t%d" % n, n + 1) for n in range(3 * MOST_TOPICS))
-    found = scrape(replace(FINE, topics=topics))["bruce_topic_backlog_messages"]
-    told = {dict(labels)["topic"]: count for labels, count in found.items()}
-    assert len(told) == MOST_TOPICS + 1
-    assert sum(told.values()) == sum(count for _, count in topics)
-    assert told[f"t{3 * MOST_TOPICS - 1}"] == 3 * MOST_TOPICS
-    assert told[OTHER_TOPICS] == sum(range(2 * MOST_TOPICS + 1))
 
 
 def test_nothing_fires_when_all_is_well() -> None:

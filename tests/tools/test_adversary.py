@@ -59,7 +59,7 @@ SHORT = (
     "lock-files",
 )
 """Some 20 s each. Of the others, what bounds a packed bomb is tried in tests/spool/format/test_packed.py,
-each death of a replay in tests/cli/replay/test_replay_again.py, and a kill without a holder, which may lose
+each death of a replay in tests/cli/replay/test_state.py, and a kill without a holder, which may lose
 something, in tests/e2e/test_hold_socket.py; a clock that is set shows in latencies and syncs, which are not
 judged here."""
 MS = 1_000_000

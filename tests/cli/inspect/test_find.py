@@ -1,7 +1,4 @@
-"""`brucectl inspect find` and `segments`, and `records --follow`.
-
-These are the tests of `cli.commands.inspect.messages` and `cli.inspect.records`, too.
-"""
+"""`brucectl inspect find` and `segments`, and `records --follow`."""
 
 from __future__ import annotations
 
@@ -18,13 +15,11 @@ from cli.terminal import errors
 from spool.format.wire import encode
 from spool.layout import Layout
 from spool.storage.parallel import processors
-from tests.cli.inspect.test_inspect import PROGRAM, inspect, layout, state_of
+from tests.cli.inspecting import PROGRAM, inspect, state_of
 from tests.daemon import ROOT, RunningBruce
 from tests.spool.fixture import SpoolFixture
 from tools.benches.machine import compile_c
 from tools.waiting import wait_until
-
-__all__ = ["layout"]
 
 
 def found(layout: Layout, *arguments: object, code: int = 0) -> list[int]:

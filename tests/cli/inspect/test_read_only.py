@@ -16,7 +16,7 @@ import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from spool.format.wire import encode
-from tests.cli.inspect.test_repair import looked_at
+from tests.cli.commands.inspect.test_repair import looked_at
 from tests.cli.program import run
 from tests.daemon import ROOT, RunningBruce
 

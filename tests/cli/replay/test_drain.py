@@ -1,7 +1,4 @@
-"""`brucectl drain`, beside a daemon and in its place, after every way in which a daemon can end.
-
-These are the tests of `cli.commands.drain`, too.
-"""
+"""`brucectl drain`, beside a daemon and in its place, after every way in which a daemon can end."""
 
 from __future__ import annotations
 
@@ -20,7 +17,6 @@ import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from spool.format.wire import encode
-from spool.storage.lock import Lock
 from status.report import Snapshot
 from tests.cli.conftest import PARTITIONS
 from tests.cli.program import run
@@ -189,41 +185,6 @@ def test_a_copy_of_a_dead_host(bruce: RunningBruce, kafka: EmbeddedKafka, tmp_pa
 
 
 @pytest.mark.long
-def test_no_kafka(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
-    """No broker within the time: exit code 3, in the daemon or without it, and everything stays in place."""
-    kafka.down()
-    bruce.send(datagrams(50))
-    bruce.await_status(
-        lambda s: s.watermarks.synced == 50 and not any(broker.state == "healthy" for broker in s.brokers)
-    )
-    report = drained(bruce, "--timeout", 3, code=3)
-    # All of them, including those in which the drain looked for the deliverer.
-    assert report["seconds"] >= 3
-    assert (report["drained"], report["reachable"], report["backlog"]) == (False, False, 50)
-    bruce.kill9()
-    done = run("drain", "--timeout", 2, environ=bruce.environ)
-    assert done.returncode == 3
-    assert done.stdout.startswith("not drained, no broker can be reached (127.0.0.1:")
-    assert ": 0 messages delivered" in done.stdout
-    assert bruce.status().backlog == 50
-    kafka.up()
-    assert drained(bruce)["delivered"] == 50
-
-
-def test_no_time_at_all(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
-    """`--timeout 0` asks no broker, and names none: exit code 1, and everything is left."""
-    kafka.down()
-    bruce.send(datagrams(20))
-    bruce.await_status(lambda s: s.watermarks.synced == 20)
-    bruce.kill9()
-    kafka.up()
-    done = run("drain", "--timeout", 0, environ=bruce.environ)
-    assert done.returncode == 1
-    assert done.stdout.startswith("not drained, the time is over: 0 messages delivered in")
-    assert drained(bruce)["delivered"] == 20
-
-
-@pytest.mark.long
 def test_time_is_over(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     """Kafka is reachable, but a leader is down, and its messages are left: exit code 1."""
     for partition in range(PARTITIONS):
@@ -244,38 +205,6 @@ def left(bruce: RunningBruce, timeout_s: int) -> int:
     assert not report["drained"]
     assert done.returncode == (1 if report["reachable"] else 3), done.stderr
     return int(report["backlog"]) if report["reachable"] else -1
-
-
-def test_an_embedded_kafka_needs_its_daemon(tmp_path: Path) -> None:
-    """Without a daemon an embedded Kafka has no one to read it: one sentence, exit code 2."""
-    bruce = RunningBruce(tmp_path, "embedded")
-    with bruce:
-        bruce.send(datagrams(20))
-        bruce.await_status(lambda s: s.delivered == 20)
-        assert drained(bruce)["by_daemon"] is True
-        bruce.kill9()
-        done = run("drain", environ=bruce.environ)
-    assert done.returncode == 2
-    assert done.stderr.startswith("the embedded Kafka lives and dies with `bruce run`")
-    assert done.stderr.count("\n") == 1
-
-
-def test_somebody_else_delivers(bruce: RunningBruce) -> None:
-    """There is one deliverer at a time: the holder of `delivery/owner` is named, exit code 1."""
-    bruce.stop()
-    owner = Lock(bruce.spool / "delivery/owner", "delivering")
-    done = run("drain", environ=bruce.environ)
-    owner.release()
-    assert done.returncode == 1
-    assert f"delivery/owner is held by process {os.getpid()}" in done.stderr
-
-
-def test_no_spool(tmp_path: Path) -> None:
-    """A directory without a spool is named, exit code 3; nothing is made there."""
-    done = run("drain", "--spool", tmp_path / "nowhere")
-    assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == f"{tmp_path}/nowhere holds no spool; see [spool] directory\n"
-    assert not (tmp_path / "nowhere").exists()
 
 
 def test_the_daemon_ends_meanwhile(bruce: RunningBruce, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,11 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from cli.status.figures import STAGES, Look, TopicTotals, cpu_seconds
+from cli.status.figures import KEPT, STAGES, Look, Order, TopicTotals, cpu_seconds
 from cli.status.snapshot import ROLES
 from status.figures import OTHERS
 from status.report import WorkerView
+from tests.cli.status.test_screens import after, report, shown
 from tests.status.test_health import HEALTHY
 
 SCHEMA = Path(__file__).resolve().parents[3] / "status/schema.json"
@@ -113,3 +114,57 @@ def test_topics_with_a_row() -> None:
     totals.add(look({}, {b"c": 100, b"d": 50, b"a": 1}))
     assert totals.received == {b"a": 4, b"b": 2, OTHERS: 151}
     assert totals.delivered == totals.received
+
+
+def test_rates() -> None:
+    """Received and delivered, in all, by topic and by broker: differences by time."""
+    arrived = Counter({b"a": 30, b"b": 10})
+    top = after(report(100, 50, {b"a": 20, b"b": 30}), report(140, 90, {b"a": 50}, acked=44), arrived=arrived)
+    assert top.all.newest == (20, 20)
+    assert top.topics[b"a"].newest == (15, 0)
+    assert top.topics[b"b"].newest == (5, 20)
+    assert top.brokers[1].newest == (0, 22)
+    assert 2 not in top.brokers
+
+
+def test_what_is_not_known_is_not_shown() -> None:
+    """For estimated topics, no outgoing rate is shown; a restart of a worker is no rate."""
+    first, second = report(9, 9, {b"a": 5}, acked=70), report(9, 9, {b"a": 2}, acked=3, topics_estimated=True)
+    top = after(first, second)
+    assert top.topics == {}
+    assert top.brokers == {}
+    assert "~2" in "\n".join(shown(top))
+
+
+def test_quiet_topics_go() -> None:
+    """A topic without traffic for KEPT looks is forgotten."""
+    top = after(report(0, 0, {}), report(9, 0, {b"a": 9}), arrived=Counter({b"a": 9}))
+    quiet = report(9, 9, {})
+    for number in range(KEPT + 3):
+        assert (b"a" in top.topics) == (number <= KEPT)
+        top.add(Look(10.0 + number, quiet, Counter()))
+
+
+def test_order() -> None:
+    """By rate, by backlog, by name."""
+    arrived = Counter({b"a": 1, b"b": 3, b"c": 2})
+    top = after(report(0, 0, {}), report(6, 0, {b"a": 30, b"b": 10, b"c": 20}), arrived=arrived)
+    orders = {
+        Order.RATE: [b"b", b"c", b"a"],
+        Order.BACKLOG: [b"a", b"c", b"b"],
+        Order.NAME: [b"a", b"b", b"c"],
+    }
+    for order, names in orders.items():
+        top.order = order
+        assert top.sorted_topics() == names
+
+
+def test_what_was_moves_to_the_left() -> None:
+    """If a broker gets nothing any more, its last batch stays at its time, and does not become the newest."""
+    top = after(report(0, 0, {}), report(9, 9, {}, acked=9))
+    columns = []
+    for number in range(3):
+        (line,) = (line for line in shown(top) if line.startswith("1 healthy"))
+        columns.append(line.index("▇"))
+        top.add(Look(10.0 + number, report(9, 9, {}, acked=9), Counter()))
+    assert columns == [columns[0], columns[0] - 1, columns[0] - 2]

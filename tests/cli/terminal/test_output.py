@@ -8,7 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
-from cli.terminal.output import FILE, complain, show_json, show_rows, topic_name
+from cli.terminal.output import FILE, complain, printable, show_json, show_rows, topic_name
 
 ROWS = [("clicks", 12), ("[red]views[/red]", 3456)]
 
@@ -109,3 +109,10 @@ def test_complaints_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     """A complaint never mixes with results."""
     complain("the disk is full")
     assert capsys.readouterr() == ("", "the disk is full\n")
+
+
+def test_printable() -> None:
+    """Text stays text; terminal commands are shown as escapes."""
+    assert printable("Grüße, 世界".encode()) == "Grüße, 世界"
+    assert printable(b"\x00\x7f\xc2\x9b\x1b") == r"\x00\x7f\x9b\x1b"
+    assert printable(b"\x80abc") == r"\x80abc"

@@ -1,7 +1,4 @@
-"""One task's messages arrive once, in order, over brokers that refuse for a while; without Spark.
-
-These are the tests of `pipeline.delivery.task_book`, too.
-"""
+"""One task's messages arrive once, in order, over brokers that refuse for a while; without Spark."""
 
 from __future__ import annotations
 

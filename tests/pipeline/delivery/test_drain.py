@@ -1,38 +1,27 @@
-"""A drain delivers what spools hold, once, and the marks know it: `brucectl spark drain` and its parts.
-
-These are the tests of `cli.commands.spark.drain` and `pipeline.delivery.backlog`, too.
-"""
+"""A drain delivers what spools hold, once, and the marks know it: `brucectl spark drain` and its parts."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
 
 from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
-from pipeline.delivery.backlog import Runs, undelivered
 from spool.format.wire import Reason, encode
 from spool.index.segment_list import SegmentList
 from spool.marks.discard_file import read_discard_file
 from spool.marks.discarded import Changes
 from spool.marks.marks import Marks
 from spool.read.overview import take_totals
-from tests.pipeline.conftest import Done
+from tests.spark import Done
 from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
-
-BRUCECTL = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
 
 
 @pytest.fixture
@@ -81,33 +70,6 @@ def run(spark: SparkSession, kafka: EmbeddedKafka, *spools: SpoolFixture, **more
     settings = more.pop("options", {"unknown_topic_seconds": 0})
     options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers}, **settings)
     return run_drain(spark, [str(spool.options.directory) for spool in spools], options, {}, **more)
-
-
-@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), max_size=6), st.integers(0, 50))
-def test_runs_hold_what_lies_in_them(gaps: list[tuple[int, int]], end: int) -> None:
-    """As a set of numbers would, below their end."""
-    runs, at = [], 0
-    for gap, length in gaps:
-        runs.append((at + gap, at + gap + length))
-        at += gap + length
-    numbers = {n for first, last in runs for n in range(first, last) if n < end}
-    made = Runs.of(runs, end)
-    assert len(made) == len(numbers)
-    assert set(np.flatnonzero(made.hold(np.arange(60))).tolist()) == numbers
-
-
-@pytest.mark.spark
-def test_only_the_backlog_is_kept(
-    spark: SparkSession, spool: SpoolFixture, second_spool: SpoolFixture
-) -> None:
-    """Rows of runs are kept, others not; of a spool that no run named, none."""
-    fill(spool, 40)
-    fill(second_spool, 40)
-    stored = spark.read.format("bruce").load([str(r.options.directory) for r in (spool, second_spool)])
-    backlog = {spool.identity.spool.hex(): Runs.of([(3, 5), (20, 99)], 30)}
-    rows = undelivered(stored, backlog).collect()
-    assert sorted(row.sequence for row in rows) == [3, 4, *range(20, 30)]
-    assert {row.spool for row in rows} == {spool.identity.spool.hex()}
 
 
 @pytest.mark.oldest_spark
@@ -206,25 +168,3 @@ def run_with(spark: SparkSession, spool: SpoolFixture, options: DispatchOptions)
     from pipeline.delivery.drain import run_drain
 
     return run_drain(spark, [str(spool.options.directory)], options, {})
-
-
-@pytest.mark.long
-@pytest.mark.spark
-def test_the_command(kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path) -> None:
-    """`brucectl spark drain`: a document of what was done, and 1 while something is left."""
-    fill(spool, 60)
-    config = tmp_path / "bruce.toml"
-    config.write_text(f'[kafka]\n"bootstrap.servers" = "{kafka.bootstrap_servers}"\n')
-    command = [*BRUCECTL, "spark", "drain", str(spool.options.directory), "--config", str(config)]
-    kafka.down(-1)
-    short = subprocess.run(
-        [*command, "--timeout", "1"], capture_output=True, text=True, check=False, timeout=300
-    )
-    assert short.returncode == 3, short.stderr
-    kafka.up(-1)
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["messages"], found["delivered"], found["left"]) == (60, 60, 0)
-    again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert again.stdout.startswith("drained: 0 of 0 messages delivered")

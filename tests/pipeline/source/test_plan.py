@@ -1,24 +1,17 @@
-"""The plan: which segments, how far, and what the daemon recorded of their messages.
-
-These are the tests of `pipeline.source.segments`, too.
-"""
+"""The plan: which segments, how far, and what the daemon recorded of their messages."""
 
 from __future__ import annotations
 
 import os
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from pipeline.errors import JobFailed
-from pipeline.source.columns import COLUMNS
 from pipeline.source.outcomes import _pending, read_outcomes
 from pipeline.source.plan import plan_spool
 from pipeline.source.segments import SegmentReading
 from spool.format.frame import POSITION
-from spool.format.topic_table import Names
-from spool.format.wire import encode
 from spool.index.segment_list import SegmentList
 from spool.layout import SEGMENT, SENT
 from spool.marks.discarded import Changes, Discard
@@ -161,30 +154,3 @@ def test_outcomes_come_from_the_marks(spool: SpoolFixture) -> None:
     marks.close()
     outcomes = read_outcomes(plan)
     assert (outcomes.discarded.tolist(), outcomes.backlog) == ([2], [(7, 12)])
-
-
-def test_names_are_listed_for_the_piece_that_has_them(
-    spool: SpoolFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many topics a segment has, a piece's column costs the names in it, and has each right."""
-    sent = [b"t-%d" % n for n in range(300)]
-    for at in range(0, 300, 10):
-        spool.append([encode(name, b"v") for name in sent[at : at + 10]])
-    spool.step()
-    spool.crash()
-    listed, of = list[int](), Names.of
-
-    def counted(names: Names, numbers: npt.NDArray[np.int64]) -> list[bytes]:
-        listed.append(len(numbers))
-        return of(names, numbers)
-
-    monkeypatch.setattr(Names, "of", counted)
-    monkeypatch.setattr(Names, "__iter__", lambda _: pytest.fail("all names were listed"))
-    found, pieces = list[str](), 0
-    for part in plan_spool(spool.layout).parts:
-        for piece in SegmentReading(part, chunk_bytes=1024).pieces():
-            found += COLUMNS["topic"](piece, part).to_pylist()
-            pieces += 1
-    assert found == [name.decode() for name in sent]
-    assert pieces > 10
-    assert sum(listed) == 300

@@ -1,16 +1,12 @@
-"""`format("bruce")` gives what was written, and no more than is committed.
-
-These are the tests of `pipeline.source.schema`, too.
-"""
+"""`format("bruce")` gives what was written, and no more than is committed."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -29,8 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-LARGEST, SMALLEST = (1 << 63) - 1, -(1 << 63)
-
 
 def load(spark: SparkSession, *paths: object, **options: str) -> DataFrame:
     """The source over these paths."""
@@ -43,68 +37,6 @@ def sequences(frame: DataFrame) -> list[int]:
 
 
 @pytest.mark.oldest_spark
-def test_rows_are_the_messages(spark: SparkSession, spool: SpoolFixture) -> None:
-    """Each row is one message as it was sent, whatever its key, timestamp and kind."""
-    sent: list[dict[str, Any]] = [
-        {"value": b"one", "key": b"k", "timestamp": 1_700_000_000_123},
-        {"value": b"", "timestamp": -1},
-        {"value": b"\0\xff", "timestamp": LARGEST, "partition_key": -(1 << 31)},
-        {"value": b"four", "timestamp": SMALLEST, "partition_key": 0},
-    ]
-    received = 1_800_000_000_000_000_000
-    spool.append(
-        [encode(b"topic", **message) for message in sent], sender=(4_294_967_295, 77), received_ns=received
-    )
-    spool.step()
-    rows = load(spark, spool.options.directory).orderBy("sequence").collect()
-    assert [row.asDict() for row in rows] == [
-        {
-            "host": socket.gethostname(),
-            "spool": spool.identity.spool.hex(),
-            "segment": 1,
-            "frame_offset": 384,
-            "sequence": number,
-            "received_at": datetime.fromtimestamp(1_800_000_000, UTC).replace(tzinfo=None),
-            "created_at": created,
-            "timestamp_ms": message["timestamp"],
-            "kind": "key" if "partition_key" in message else "any",
-            "topic": "topic",
-            "partition_key": message.get("partition_key"),
-            "key": message.get("key"),
-            "value": message["value"],
-            "uid": 4_294_967_295,
-            "pid": 77,
-            "delivered": None,
-            "damaged": False,
-            "damaged_bytes": None,
-        }
-        for number, (message, created) in enumerate(
-            zip(
-                sent,
-                [
-                    datetime(2023, 11, 14, 22, 13, 20, 123_000),  # noqa: DTZ001  (Spark's are in the session's zone)
-                    datetime(1969, 12, 31, 23, 59, 59, 999_000),  # noqa: DTZ001
-                    None,
-                    None,
-                ],
-                strict=True,
-            )
-        )
-    ]
-
-
-def test_every_segment_is_read_once(spark: SparkSession, spool: SpoolFixture) -> None:
-    """Sealed segments and the live one together hold each message once; one segment is one partition."""
-    sent = spool.fill(60, messages=5)
-    spool.step()
-    frame = load(spark, spool.options.directory)
-    rows = frame.select("sequence", "value").orderBy("sequence").collect()
-    assert [row.sequence for row in rows] == list(range(300))
-    assert all(bytes(row.value) in datagram for row, datagram in zip(rows, sent, strict=True))
-    assert frame.rdd.getNumPartitions() == len(spool.layout.list_segments()) > 3
-
-
-@pytest.mark.oldest_spark
 def test_live_segment_ends_at_the_watermark(spark: SparkSession, spool: SpoolFixture) -> None:
     """Messages written and not yet committed are not read; after the next commit they are."""
     spool.fill(3)
@@ -113,16 +45,6 @@ def test_live_segment_ends_at_the_watermark(spark: SparkSession, spool: SpoolFix
     assert sequences(load(spark, spool.options.directory)) == list(range(9))
     spool.step()
     assert sequences(load(spark, spool.options.directory)) == list(range(10))
-
-
-def test_without_an_index_good_frames_count(spark: SparkSession, spool: SpoolFixture) -> None:
-    """In a copy that lacks the index every good frame is read, also those of a segment without a name."""
-    spool.fill(3)
-    spool.crash()
-    for path in spool.layout.index.iterdir():
-        path.unlink()
-    assert not spool.layout.list_segments()
-    assert sequences(load(spark, spool.options.directory)) == list(range(9))
 
 
 @pytest.mark.oldest_spark
@@ -325,17 +247,6 @@ def test_delivered_is_what_the_marks_say(spark: SparkSession, spool: SpoolFixtur
     assert load(spark, spool.options.directory).where("not delivered").count() == 180 - len(expected)
 
 
-def test_fewer_columns(spark: SparkSession, spool: SpoolFixture) -> None:
-    """A schema that names some columns gets those; for an unknown one the error lists the columns."""
-    spool.fill(1)
-    spool.step()
-    reader = spark.read.format("bruce")
-    rows = reader.schema("topic string, sequence long").load(str(spool.options.directory)).collect()
-    assert sorted(map(tuple, rows)) == [("t0", 0), ("t0", 2), ("t1", 1)]
-    with pytest.raises(Exception, match="there is no column 'wrong'; the columns are host, spool"):
-        reader.schema("wrong string").load(str(spool.options.directory)).collect()
-
-
 def test_nothing_to_read(spark: SparkSession, spool: SpoolFixture, tmp_path: Path) -> None:
     """A spool without a message has no rows; a directory that is no spool is an error that names it."""
     assert load(spark, spool.options.directory).count() == 0
@@ -358,40 +269,3 @@ def test_executors_need_no_lmdb() -> None:
     """The source's modules that executors import do not import LMDB."""
     code = "import sys, pipeline.source.source, pipeline.source.reader; sys.exit('lmdb' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
-
-
-@pytest.mark.oldest_spark
-def test_packed_segments_are_rows_too(spark: SparkSession, spool: SpoolFixture) -> None:
-    """The same rows before and after; what is in use is not packed."""
-    spool.fill(60)
-    spool.step()
-    before = load(spark, spool.layout.directory).orderBy("sequence").collect()
-    for pair in spool.layout.list_segments()[:-1]:
-        pack_file(spool.layout.segment(*pair))
-    assert load(spark, spool.layout.directory).orderBy("sequence").collect() == before
-    assert len(before) == 180
-
-
-def test_a_segment_that_goes_before_it_is_read(spool: SpoolFixture) -> None:
-    """It ends the query, or, where that was asked for, is passed over."""
-    from pipeline.errors import SegmentGone
-    from pipeline.source.schema import SCHEMA
-    from pipeline.source.segments import Part
-    from pipeline.source.source import BruceSource
-
-    spool.append([encode(b"t", b"v")] * 3)
-    spool.step()
-    spool.crash()
-    path = str(spool.options.directory)
-    readers = {
-        answer: BruceSource({"path": path, "failOnDataLoss": answer}).reader(SCHEMA)
-        for answer in ("true", "false")
-    }
-    (part,) = readers["true"].partitions()
-    assert isinstance(part, Part)
-    for reader in readers.values():
-        assert [batch.num_rows for batch in reader.read(part)] == [3]
-    spool.layout.segment(*spool.layout.list_segments()[0]).unlink()
-    with pytest.raises(SegmentGone, match=r"segment 1 of .* was removed while the job ran; start it again"):
-        list(readers["true"].read(part))
-    assert list(readers["false"].read(part)) == []

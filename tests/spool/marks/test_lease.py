@@ -1,7 +1,4 @@
-"""The lease of delivery: a job that asks and lives has it, a dead or frozen job has lost it, for good.
-
-These are tests of `spool.storage.lock`, too.
-"""
+"""The lease of delivery: a job that asks and lives has it, a dead or frozen job has lost it, for good."""
 
 from __future__ import annotations
 
