@@ -31,6 +31,7 @@ from pathlib import Path
 from ingest.errors import BadSocket
 from ingest.sockets.holder import file_at
 from ingest.sockets.listening import (
+    BACKLOG,
     EVERYBODY,
     is_finished,
     listen_tcp,
@@ -197,6 +198,8 @@ def _prepare(door: Door) -> None:
         set_timeout(door.socket)
     else:
         door.socket.setblocking(False)
+        # Its maker may have chosen another length.
+        door.socket.listen(BACKLOG)
 
 
 def _open_to(one: Input) -> None:

@@ -5,11 +5,18 @@ faster than buffers can be given out would make all others wait. The stream work
 what is there, which takes microseconds each, and gives out buffers in turn, one to each user (`RoundRobin`):
 a user with thousands of connections waits for itself, and others wait for one connection of it.
 
-Newcomers take descriptors. With more connections than allowed, and more than QUEUE newcomers, the user with
-most of both loses the one that came last: it is closed at once and costs nothing more. But only a user who
-keeps its share of all connections open without sending, at most half of them: one whose connections wait for
-the log is not to blame for that, and the messages of its newcomers would be lost. Then the worker accepts
-nothing for a while, and senders wait in the kernel's queue.
+A user of UNIX streams who connects at a higher rate than any may (`User.may_connect`) has at most QUEUE
+newcomers: others are closed at once, and counted. By TCP all users would pay for that, so connections beyond
+QUEUE wait in the kernel's queue, which is no other listener's. A user whose runs wait to be stored gets no
+buffer meanwhile, so it cannot fill the buffers with messages.
+
+With more connections than allowed, and more than QUEUE newcomers, the user with most of both loses the one
+that came last. But only a user who keeps its share of all connections open without sending, at most half of
+them: one whose connections wait for the log is not to blame for that, and the messages of its newcomers would
+be lost. Then the worker accepts nothing for a while, and senders wait in the kernel's queue.
+
+The store of descriptors holds newcomers that wait. Most get a buffer in the step that accepts them, and many
+are over in it: the store never hears of those.
 """
 
 from __future__ import annotations
@@ -17,10 +24,12 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from ingest.access import NO_ID
 from ingest.buffers.connection_buffer import TCP, UNIX
@@ -30,8 +39,8 @@ from ingest.sockets.holding import FdStore
 from ingest.streams.users import User, Users
 
 Item = TypeVar("Item")
-QUEUE = 64
-"""Newcomers that may wait beyond the limit of connections."""
+QUEUE = 32
+"""Newcomers that may wait of TCP, of a user who connects too fast, and beyond the limit of connections."""
 ACCEPTS = 512
 """Accepted between two looks at the connections that are there."""
 _CREDENTIALS = struct.Struct("3I")
@@ -39,7 +48,8 @@ _PASSING = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.E
 """Errors of accept when the connection failed, or there is none."""
 
 
-class Newcomer(NamedTuple):
+@dataclass(eq=False, slots=True)
+class Newcomer:
     """A connection without a buffer."""
 
     number: int
@@ -48,6 +58,8 @@ class Newcomer(NamedTuple):
     sender: tuple[int, int, int, int]
     """kind, uid, pid, gid."""
     user: User
+    is_held: bool
+    """Whether the store has it by now."""
 
 
 class Newcomers:
@@ -57,26 +69,28 @@ class Newcomers:
         self._users, self._store = users, store
         self._turns: RoundRobin[Newcomer] = RoundRobin()
         self._number = MOST_BUFFERS
+        self._unheld: dict[Newcomer, None] = {}
+        """Those that the store does not have yet."""
 
     def __len__(self) -> int:
         return len(self._turns)
 
-    @property
-    def accepts(self) -> bool:
-        """Whether another one can be accepted, or refused."""
+    def accepts(self, listener: socket.socket) -> bool:
+        """Whether another one can be accepted at a listener, or refused."""
+        if listener.family != socket.AF_UNIX:
+            # Refusals would hit any user of TCP: all of them wait instead, and no other waits for them.
+            return self._users.newcomers_by_tcp <= QUEUE
         return self._has_room or self._hoarder() is not None
 
-    def accept(self, listener: socket.socket, *, kept: bool) -> bool:
-        """Accept waiting connections, ACCEPTS at most; whether none waits any more. Raises NoDescriptors.
-
-        `kept`: whether they outlive this process.
-        """
+    def accept(self, listener: socket.socket) -> bool:
+        """Accept waiting connections, ACCEPTS at most; whether none waits any more. Raises NoDescriptors."""
+        now = time.monotonic()
         for _ in range(ACCEPTS):
-            if not self.accepts:
+            if not self.accepts(listener):
                 return False
             sock, more = accept(listener)
             if sock:
-                self._enter(sock, kept=kept)
+                self._enter(sock, now)
             elif not more:
                 return True
         return False
@@ -84,7 +98,15 @@ class Newcomers:
     def adopt(self, number: int, sock: socket.socket) -> None:
         """One of a predecessor, which the store has."""
         self._number = max(self._number, number + 1)
-        self._add(number, sock)
+        sender = sender_of(sock)
+        self._add(number, sock, sender, self._users.enter(sender[0], sender[1]), is_held=True)
+
+    def hold(self) -> None:
+        """Have the store keep those that still wait."""
+        for newcomer in self._unheld:
+            self._store.keep(newcomer.number, newcomer.sock)
+            newcomer.is_held = True
+        self._unheld.clear()
 
     def next(self, *, crowded: bool) -> Newcomer | None:
         """The one that gets the next buffer, which the store may have under its number.
@@ -92,30 +114,45 @@ class Newcomers:
         `crowded`: only of a user who has fewer connections than the user with most.
         """
         most = self._users.most_of_one if crowded else 0
-        found = self._turns.next(lambda user: not crowded or user.connections + 1 < most)
+        found = self._turns.next(
+            lambda user: not (user.offered.is_enough or (crowded and user.connections + 1 >= most))
+        )
         if found:
-            found.user.newcomers -= 1
+            self._leave(found)
         return found
 
-    def _enter(self, sock: socket.socket, *, kept: bool) -> None:
-        newcomer = self._add(self._number, sock)
-        self._number += 1
-        refused = None if self._has_room else self._refuse()
-        if refused is newcomer:
-            # No other process holds it: to close it is enough, and costs half.
-            sock.close()
-            return
-        if kept:
-            self._store.keep(newcomer.number, sock)
-        if refused:
-            end(refused.sock)
-            if kept:
-                self._store.drop(refused.number)
+    def _leave(self, newcomer: Newcomer) -> None:
+        newcomer.user.newcomers -= 1
+        self._unheld.pop(newcomer, None)
 
-    def _add(self, number: int, sock: socket.socket) -> Newcomer:
+    def _enter(self, sock: socket.socket, now: float) -> None:
         sender = sender_of(sock)
         user = self._users.enter(sender[0], sender[1])
-        newcomer = Newcomer(number, sock, sender, user)
+        if not user.may_connect(now) and user.newcomers >= QUEUE and sender[0] == UNIX:
+            user.sender = sender
+            user.refused += 1
+            sock.close()
+            return
+        self._unheld[self._add(self._number, sock, sender, user, is_held=False)] = None
+        self._number += 1
+        refused = None if self._has_room else self._refuse()
+        if refused and refused.is_held:
+            end(refused.sock)
+            self._store.drop(refused.number)
+        elif refused:
+            # No other process holds it: to close it is enough, and costs half.
+            refused.sock.close()
+
+    def _add(
+        self,
+        number: int,
+        sock: socket.socket,
+        sender: tuple[int, int, int, int],
+        user: User,
+        *,
+        is_held: bool,
+    ) -> Newcomer:
+        newcomer = Newcomer(number, sock, sender, user, is_held)
         user.newcomers += 1
         user.sender = sender
         self._turns.add(user, newcomer)
@@ -136,7 +173,7 @@ class Newcomers:
         if user is None:
             return None
         newcomer = self._turns.pop_newest(user)
-        user.newcomers -= 1
+        self._leave(newcomer)
         user.refused += 1
         return newcomer
 

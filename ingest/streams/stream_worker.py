@@ -57,7 +57,7 @@ _RESERVED = SPARE_BUFFERS // 2
 """Of them, at the limit of connections, for users who have fewer than another one."""
 MOST_CONNECTIONS = MOST_BUFFERS - SPARE_BUFFERS
 """Of one stream worker."""
-_BUFFERS_AT_ONCE = 16
+_BUFFERS_AT_ONCE = 64
 """Given out between two looks at the connections that are there."""
 _TURNS = 32
 """Connections received from between two looks at what is offered or new, by turns of the users."""
@@ -110,8 +110,8 @@ class StreamWorker:
         self._newcomers = Newcomers(self.users, store)
         self._ready: RoundRobin[Connection] = RoundRobin()
         """Those that may have something to receive, or to be offered."""
-        self._listens = False
-        """Whether new connections wake us."""
+        self._heard: set[int] = set()
+        """Descriptors of the listeners at which new connections wake us."""
         self._is_behind = False
         """Whether there is something to do without waiting."""
         self._leaving: list[socket.socket] = []
@@ -183,7 +183,7 @@ class StreamWorker:
         if self._paused and time.monotonic() >= self._paused:
             self._paused = 0.0
         self._is_behind = self._finish_leaving()
-        self._listen(wanted=not self._paused and self._newcomers.accepts)
+        self._listen(wanted=not self._paused)
         done = self._take_turns()
         self._is_behind |= done == _TURNS
         if self._starving:
@@ -219,7 +219,7 @@ class StreamWorker:
         if self._paused:
             return False
         try:
-            return self._newcomers.accept(listener, kept=self._is_succeeded)
+            return self._newcomers.accept(listener)
         except NoDescriptors as error:
             # New connections stay in the kernel's queue for a moment.
             why = f"no more connections can be accepted: {error}; they wait"
@@ -228,26 +228,31 @@ class StreamWorker:
             return False
 
     def _listen(self, *, wanted: bool) -> None:
-        """Set whether new connections wake us."""
-        if wanted == self._listens:
-            return
-        self._listens = wanted
-        for fd in self._listeners:
-            if wanted:
-                self._poll.register(fd, select.EPOLLIN)
-            else:
+        """Let new connections wake us, each listener's where another one can be accepted; or none."""
+        for fd, listener in self._listeners.items():
+            if (wanted and self._newcomers.accepts(listener)) == (fd in self._heard):
+                continue
+            if fd in self._heard:
+                self._heard.remove(fd)
                 self._poll.unregister(fd)
+            else:
+                self._heard.add(fd)
+                self._poll.register(fd, select.EPOLLIN)
 
     def _give_buffers(self) -> bool:
         """Give buffers to newcomers, by turns of the users; whether there are more of both."""
         for user in self.users.refusing():
             self._tell_refused(user)
+        more = True
         for _ in range(_BUFFERS_AT_ONCE):
             newcomer = self._newcomers.next(crowded=self._is_crowded) if self._free else None
             if newcomer is None:
-                return False
+                more = False
+                break
             self._admit(newcomer)
-        return True
+        if self._is_succeeded:
+            self._newcomers.hold()
+        return more
 
     @property
     def _is_crowded(self) -> bool:
@@ -257,9 +262,11 @@ class StreamWorker:
     def _admit(self, newcomer: Newcomer) -> None:
         """Give it a buffer."""
         number, head = self._open(newcomer.sender)
-        if self._is_succeeded:
+        connection = Connection(number, head, newcomer.sock, newcomer.user)
+        connection.is_held = newcomer.is_held and self._is_succeeded
+        if connection.is_held:
             self._store.renumber(newcomer.number, number)
-        self._begin(Connection(number, head, newcomer.sock, newcomer.user))
+        self._begin(connection)
         self._relieve()
 
     def _open(self, sender: tuple[int, int, int, int]) -> tuple[int, Address]:
@@ -272,9 +279,12 @@ class StreamWorker:
 
     def _tell_refused(self, user: User) -> None:
         """Have the log say that newcomers of a user were refused."""
-        if len(self._free) <= _RESERVED:
+        if len(self._free) <= _RESERVED or not _may_offer(user):
             return
-        self._refusals.crowd(user, self.users.most)
+        if self.users.connections < self.users.most:
+            self._refusals.hurry(user)
+        else:
+            self._refusals.crowd(user, self.users.most)
         number, head = self._open(user.sender)
         count = min(user.refused, MAX_BURST, self._buffers.room // ROW_BYTES)
         user.refused -= count
@@ -293,9 +303,17 @@ class StreamWorker:
         assert connection.sock
         self._connections[connection.sock.fileno()] = connection
         self.users.count(connection.user, 1)
+        connection.readable = _may_offer(connection.user)
+        self._go_on(connection)
+        if connection.sock is None:
+            # A message or two, and the end: neither epoll nor the store has to know of it.
+            return
         # By edges: a connection that waits for its run does not wake us all the time.
         self._poll.register(connection.sock.fileno(), select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
-        self._go_on(connection)
+        connection.is_watched = True
+        if not connection.is_held and self._is_succeeded:
+            self._store.keep(connection.number, connection.sock)
+            connection.is_held = True
 
     def _take_over(self) -> None:
         """Go on with the buffers of the one before, and with those connections that are left."""
@@ -310,6 +328,7 @@ class StreamWorker:
             # One that is ended is closed, as it was to be.
             sock = None if connection_buffer.is_ended(head) else held.pop(number, None)
             connection = Connection(number, head, sock, user)
+            connection.is_held = sock is not None
             self._memory.adopt(connection)
             (self._begin if connection.sock else self._go_on)(connection)
         for number, sock in held.items():
@@ -489,12 +508,13 @@ class StreamWorker:
         """The connection is gone; its buffer is not."""
         if connection.sock is None:
             return
-        self._poll.unregister(connection.sock.fileno())
+        if connection.is_watched:
+            self._poll.unregister(connection.sock.fileno())
         del self._connections[connection.sock.fileno()]
         end(connection.sock)
         connection.sock = None
         self.users.count(connection.user, -1)
-        if self._is_succeeded:
+        if connection.is_held and self._is_succeeded:
             self._store.drop(connection.number)
 
     def _close(self, connection: Connection) -> None:

@@ -5,6 +5,8 @@ A user is a uid, as SO_PEERCRED has it, or all of TCP, where the kernel tells no
 Connections   When there are more than `most`, the user with most loses one: the one that has been idle for
               longest, else its oldest message that is not finished. So a connection is closed only in
               favour of another, and a user who has fewer than the greediest always gets in.
+Newcomers     A user of UNIX streams who opens more than CONNECTS connections, and CONNECTS_A_S a second,
+              loses those for which no buffer is ready. By TCP they wait.
 Memory        Each buffer has two pages, BASE on each side. It takes more from two pools: room for many small
               messages at once, and, for a message that is larger than its room, room for all of it. A buffer
               does without the first when it gets none; for the second it waits. So a buffer that has the
@@ -34,6 +36,7 @@ from pathlib import Path
 from ingest.buffers import connection_buffer, connection_buffers
 from ingest.buffers.connection_buffer import TCP, UNIX
 from ingest.buffers.connection_buffers import ConnectionBuffers
+from ingest.sockets.listening import BACKLOG
 from spool.format.segment_format import MAX_BURST, SAMPLE_BYTES
 from spool.format.wire import Reason, load_be32
 from spool.native.memory import Address, function_address
@@ -47,6 +50,9 @@ MOST_BYTES = 192 << 20
 """Of both pools, or a quarter of the tmpfs; but at least what four of the largest messages take."""
 GRACE_S, QUIET_S, PATIENCE_S = 1.0, 60.0, 60.0
 RATE = 16 << 10
+CONNECTS, CONNECTS_A_S = 2 * BACKLOG, 1000
+"""New connections of a user beyond which others may be closed at once: at a time, and a second. After a pause
+all that wait in the kernel's queue come at a time."""
 SHARES = 4
 TCP_USER = -1
 log = logging.getLogger("bruce.stream")
@@ -101,6 +107,7 @@ class User:
         """Newcomers that were refused, and that no run has counted yet."""
         self.sender = UNIX, 0, 0, 0
         """kind, uid, pid, gid of its last newcomer."""
+        self._may_connect, self._counted_at = float(CONNECTS), 0.0
         self.offered = Offered()
         """Of all its connections."""
         self.small = self.large = 0
@@ -116,6 +123,15 @@ class User:
     def waited_for(self) -> int:
         """Connections whose sender has the next word: all that came was received and taken."""
         return len(self.idle) + len(self.unfinished)
+
+    def may_connect(self, now: float) -> bool:
+        """Count a newcomer; whether it is one of CONNECTS, and CONNECTS_A_S in the time since then."""
+        more = (now - self._counted_at) * CONNECTS_A_S
+        self._may_connect, self._counted_at = min(CONNECTS, self._may_connect + more), now
+        if self._may_connect < 1:
+            return False
+        self._may_connect -= 1
+        return True
 
     def __str__(self) -> str:
         return "TCP" if self.key == TCP_USER else f"uid {self.key}"
@@ -142,6 +158,8 @@ class Connection:
         """Of a message that is not finished: when it began, when a byte came last, how many there are."""
         self.offered = Offered()
         self.readable = self.waiting = False
+        self.is_held = self.is_watched = False
+        """Whether the store of descriptors has it; whether the kernel tells us of it."""
 
     @property
     def starved(self) -> bool:
@@ -163,7 +181,10 @@ class Users:
     def enter(self, kind: int, uid: int) -> User:
         """The user of a buffer; `uid` counts for those of UNIX sockets."""
         key = TCP_USER if kind == TCP else uid
-        return self._users.setdefault(key, User(key))
+        found = self._users.get(key)
+        if found is None:
+            found = self._users[key] = User(key)
+        return found
 
     def count(self, user: User, more: int) -> None:
         """So many more connections."""
@@ -239,6 +260,12 @@ class Users:
     def most_of_one(self) -> int:
         """Connections of the user with most."""
         return max((one.connections for one in self._users.values()), default=0)
+
+    @property
+    def newcomers_by_tcp(self) -> int:
+        """Accepted connections by TCP that have no buffer yet."""
+        user = self._users.get(TCP_USER)
+        return user.newcomers if user else 0
 
     def greatest(self) -> User:
         """The user with most connections, including newcomers."""
@@ -423,6 +450,11 @@ class RefusalLog:
         self.say(
             ("connections", user.key), f"{text}: its oldest idle ones, or new ones, are closed (user_limit)"
         )
+
+    def hurry(self, user: User) -> None:
+        """This user connects too fast."""
+        text = f"{user} opens more than {CONNECTS_A_S} connections a second, and sooner than they are served"
+        self.say(("newcomers", user.key), f"{text}: new ones are closed (user_limit)")
 
     def give_up(self, connection: Connection) -> None:
         """There is no memory for another user, and this one has most of it."""

@@ -29,6 +29,8 @@ _ALL: tuple[type[Attack], ...] = (
     streams.SlowLoris,
     streams.TcpHalfOpen,
     streams.StreamHeaders,
+    streams.ConnectionChurn,
+    streams.TcpChurn,
     neighbours.PlantedPage,
     neighbours.PlantedLink,
     neighbours.PlantedPipe,

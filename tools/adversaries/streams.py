@@ -276,14 +276,69 @@ class TcpHalfOpen(Attack):
         arena.villains.append(stack.enter_context(Villain(_come_and_go(arena.tcp_port, self._half, leave))))
 
 
+class ConnectionChurn(Attack):
+    """Connections as fast as one can open them, a message on each: others wait no longer than for few.
+
+    The control sends about as many of the same messages on 8 connections.
+    """
+
+    name = "connection-churn"
+    settings: ClassVar[Settings] = STREAMS
+    CONTROL_RATE: ClassVar[int] = 20_000
+    """A second: two processes of Python open so many connections on two processors."""
+
+    def door(self, arena: Arena) -> Path | int:
+        """The path or port at which the attackers connect."""
+        return arena.stream
+
+    def control(self, arena: Arena, stack: ExitStack) -> None:
+        self._start(arena, stack, _stay(self.door(arena), 4, self.CONTROL_RATE // 2))
+
+    def begin(self, arena: Arena, stack: ExitStack) -> None:
+        self._start(arena, stack, _come_and_go(self.door(arena), _FORBIDDEN, _close, pause_s=0.0))
+
+    def _start(self, arena: Arena, stack: ExitStack, run: Callable[[Words], None]) -> None:
+        for _ in range(2):
+            arena.villains.append(stack.enter_context(Villain(run)))
+
+
+class TcpChurn(ConnectionChurn):
+    """The same by TCP, where the attackers share the fate of all other programs on TCP."""
+
+    name = "tcp-churn"
+
+    def door(self, arena: Arena) -> Path | int:
+        return arena.tcp_port
+
+
 def _close(stream: socket.socket, _number: int) -> None:
     stream.close()
 
 
+def _stay(door: Path | int, most: int, rate: int) -> Callable[[Words], None]:
+    """Send so many messages a second in all, by turns on a few connections, as far as they are taken."""
+
+    def run(words: Words) -> None:
+        with contextlib.ExitStack() as stack:
+            held = [stack.enter_context(connect_stream(door, 0.2)) for _ in range(most)]
+            begun = time.monotonic()
+            while not words[STOP]:
+                for stream in held:
+                    with contextlib.suppress(TimeoutError):
+                        stream.sendall(_FORBIDDEN)
+                        words[DONE] += 1
+                time.sleep(max(0.0, begun + int(words[DONE]) / rate - time.monotonic()))
+
+    return run
+
+
 def _come_and_go(
-    door: Path | int, data: bytes, leave: Callable[[socket.socket, int], None]
+    door: Path | int, data: bytes, leave: Callable[[socket.socket, int], None], *, pause_s: float = 0.01
 ) -> Callable[[Words], None]:
-    """Connect again and again, and `leave` each connection, with its number, behind `data`."""
+    """Connect again and again, and `leave` each connection, with its number, behind `data`.
+
+    `pause_s`: behind a connection that is refused.
+    """
 
     def run(words: Words) -> None:
         while not words[STOP]:
@@ -292,7 +347,7 @@ def _come_and_go(
                 stream.send(data)
             except OSError:
                 words[REFUSED] += 1
-                time.sleep(0.01)
+                time.sleep(pause_s)
                 continue
             words[DONE] += 1
             leave(stream, words[DONE])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ingest.access import NO_ID
 from ingest.buffers import connection_buffers
 from ingest.buffers.connection_buffer import UNIX
 from ingest.sockets.holding import allow_descriptors
-from ingest.streams import stream_worker
+from ingest.streams import newcomers, stream_worker, users
 from ingest.streams.newcomers import QUEUE, RoundRobin
 from ingest.streams.stream_worker import MOST_CONNECTIONS
 from ingest.streams.users import Connection, User, put
@@ -19,7 +21,7 @@ from spool.format.wire import encode
 from spool.native.memory import Address
 from tests.ingest.stream_clients import Streams
 
-MANY = 300
+MANY, FAST, OTHER = 300, 12_001, 12_002
 GOOD = encode(b"t", b"v")
 
 
@@ -42,12 +44,11 @@ def test_a_buffer_behind_many_newcomers(streams: Streams) -> None:
     """A user who connects behind many of another one gets a buffer at once; the others get theirs, too."""
     theirs = [streams.connect(tcp=True) for _ in range(MANY)]
     streams.step()
-    assert len(streams.worker._newcomers) > MANY // 2
     streams.connect().sendall(GOOD)
     streams.step()
     streams.step()
     assert (streams.take(), streams.uids) == (1, {os.getuid()})
-    assert streams.worker._newcomers
+    assert len(streams.worker._connections) < MANY // 2
     for one in theirs:
         one.sendall(GOOD)
     streams.settle()
@@ -90,6 +91,73 @@ def test_senders_who_do_not_stay(streams: Streams) -> None:
     assert len(streams.worker._newcomers) <= 8 + QUEUE
     streams.settle()
     assert (len(streams.stored), streams.refused) == (MANY, {})
+
+
+@pytest.mark.parametrize("most", [8])
+def test_tcp_behind_many_on_unix(streams: Streams) -> None:
+    """Where there is no room for more newcomers of a UNIX stream, TCP is accepted all the same."""
+    for number in range(MANY):
+        with streams.connect() as sender:
+            sender.sendall(GOOD)
+        if number % QUEUE == 0:
+            streams.step()
+    streams.connect(tcp=True).sendall(GOOD)
+    streams.step()
+    for _ in range(3):
+        streams.take()
+    assert NO_ID in streams.uids
+    assert len(streams.stored) < MANY
+    streams.settle()
+    assert (len(streams.stored), streams.refused) == (MANY + 1, {})
+
+
+def test_a_user_who_connects_too_fast(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of one beyond its rate no more than QUEUE newcomers wait; each other one is counted as refused."""
+    monkeypatch.setattr(users, "CONNECTS", 50)
+    uids = iter([*[FAST] * MANY, OTHER, *[FAST] * MANY])
+    monkeypatch.setattr(newcomers, "sender_of", lambda _: (UNIX, next(uids), 1, 1))
+    for _ in range(MANY):
+        with streams.connect() as sender:
+            sender.sendall(GOOD)
+    streams.connect().sendall(GOOD)
+    streams.step()
+    streams.take()
+    assert OTHER in streams.uids
+    assert f"uid {FAST} opens more than {users.CONNECTS_A_S} connections a second" in caplog.text
+    for _ in range(MANY):
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError), streams.connect() as sender:
+            sender.sendall(GOOD)
+    streams.settle()
+    stored = len(streams.stored)
+    assert 50 < stored < 50 + 4 * QUEUE
+    assert streams.refused == {"user_limit": 2 * MANY + 1 - stored}
+    assert streams.counted() == (2 * MANY + 1, {"clean": stored - 1, **streams.refused}, 0)
+
+
+def test_a_moderate_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with a connection for each message, as many a second as it may, is never beyond its rate."""
+    monkeypatch.setattr(users, "CONNECTS", 50)
+    user, step = User(1), 1 / users.CONNECTS_A_S
+    assert all(user.may_connect(1000 + number * step) for number in range(1000))
+    assert [user.may_connect(1002.0) for _ in range(51)] == [*[True] * 50, False]
+    assert user.may_connect(1002.0 + 2 * step)
+
+
+def test_one_that_is_over_at_once(streams: Streams) -> None:
+    """The supervisor holds a connection that stays; one with a message and its end is closed at once."""
+    with streams.connect() as sender:
+        sender.sendall(GOOD)
+    streams.step()
+    assert not streams.worker._connections
+    assert not streams.store._held
+    stays = streams.connect()
+    stays.sendall(GOOD)
+    streams.step()
+    assert len(streams.store._held) == 1
+    streams.settle()
+    assert streams.stored == [GOOD] * 2
 
 
 @pytest.mark.parametrize("most", [8])
@@ -172,9 +240,9 @@ def test_many_that_send_much(streams: Streams) -> None:
 @pytest.mark.parametrize("idle", [4, 3])
 def test_three_users_who_say_nothing(streams: Streams, idle: int) -> None:
     """Of three users one is refused newcomers that keeps a third of all connections open without a word."""
-    users = streams.worker.users
+    all_users = streams.worker.users
     for uid in range(3):
-        user = users.enter(UNIX, uid)
+        user = all_users.enter(UNIX, uid)
         user.newcomers = 1
         for number in range(4):
             put(Connection(number, Address(0), None, user), user.idle if number < idle else None)

@@ -363,13 +363,14 @@ def test_killed_while_one_is_closed_for_another(memory: Path, *, after: bool) ->
             with suppress(BrokenPipeError, ConnectionResetError):
                 sender.sendall(large[50_000:])
         settle(streams)
-        # A worker killed between accept and keeping a connection loses that.
+        # A worker killed between accept and keeping a connection loses that, but for what it received.
         assert streams.refused in ({"user_limit": 1}, {})
         assert streams.counted()[1].get("user_limit", 0) == streams.refused["user_limit"]
-        assert sorted(map(len, streams.stored)) == sorted(
-            map(len, [large] * 2 + [good] if streams.refused else [large] * 3)
-        ), (at, after, streams.refused, streams.counted())
-        assert bool(streams.refused) or at <= 3
+        stored = sorted(map(len, streams.stored), reverse=True)
+        found = at, after, stored, streams.refused, streams.counted()
+        assert stored[: 3 - len(streams.refused)] == [len(large)] * (3 - len(streams.refused)), found
+        assert set(stored[3 - len(streams.refused) :]) <= {len(good)}, found
+        assert streams.refused or at <= 5, found
         streams.close()
         # Here, where the complaint is not listened to.
         gc.collect()
