@@ -227,6 +227,7 @@ def _fill(
     senders: npt.NDArray[np.uint32],
     digest: int,
     slots: npt.NDArray[np.int64],
+    homes: npt.NDArray[np.uint8],
     seed: int,
     words: npt.NDArray[np.int64],
     names: npt.NDArray[np.int64],
@@ -279,11 +280,13 @@ def _fill(
                 break
             name = Address(base + topic + TOPIC_SIZE_BYTES)
             # Most names are in the table, and each array that is passed on costs a reference count.
-            number = topic_number(name, topic_bytes, slots, seed, digest)
+            number = topic_number(name, topic_bytes, slots, homes, seed, digest)
             if number < 0:
                 number = refuse(words)
             if number < 0:
-                number = enter(name, topic_bytes, digest, slots, seed, words, names, arena, arena_at, welcome)
+                number = enter(
+                    name, topic_bytes, digest, slots, homes, seed, words, names, arena, arena_at, welcome
+                )
             if number < 0:
                 start[_FRAME], start[_MESSAGE], start[_ROW] = f, i, row
                 return False

@@ -37,6 +37,8 @@ _LEGAL_BYTES = 249
 _GROWTH = 2
 _READERS_CAPACITY = 1 << (2 * MAX_TOPICS + 3).bit_length()
 """With it a reader's table never grows; the kernel provides only the memory that is used."""
+_HOME_BITS_AT = 60
+"""In a digest, behind all bits that a slot depends on."""
 _USED, _COUNT, _END, _MOST, _STRANGERS, _MOST_STRANGERS, _OTHERS, _ILLEGAL, _REFUSED, _FREE = range(10)
 """Words of `Table.words`: names, numbers given, bytes of the arena, and the bounds; -1 for none."""
 _AT, _BYTES, _STRANGE, _NEXT_FREE = range(4)
@@ -48,6 +50,12 @@ class Table(NamedTuple):
 
     slots: npt.NDArray[np.int64]
     """int64[capacity, 2]: the name's digest and its number + 1 (0: free), probed linearly."""
+    homes: npt.NDArray[np.uint8]
+    """uint8[capacity]: eight bits for the names that belong into a slot, by further bits of their digests.
+
+    A name whose bit is not set is not in the table. That is known without its slot, which a table of many
+    names has in no cache.
+    """
     seed: int
     words: npt.NDArray[np.int64]
     """int64[10], in the order above."""
@@ -60,14 +68,29 @@ class Table(NamedTuple):
 
 
 @kernel
-def topic_number(name: Address, length: int, slots: npt.NDArray[np.int64], seed: int, digest: int) -> int:
+def home_bit(hashed: int) -> int:
+    """The bit of a name with this digest in Table.homes."""
+    return 1 << ((hashed >> _HOME_BITS_AT) & 7)
+
+
+@kernel
+def topic_number(
+    name: Address,
+    length: int,
+    slots: npt.NDArray[np.int64],
+    homes: npt.NDArray[np.uint8],
+    seed: int,
+    digest: int,
+) -> int:
     """The number of the topic whose name is at address `name`; -1: it has none.
 
-    `slots` int64[capacity, 2], `seed`: Table.slots, Table.seed.
+    `slots` int64[capacity, 2], `homes` uint8[capacity], `seed`: of a Table.
     """
     hashed = call(digest, name, length, seed)
     mask = slots.shape[0] - 1
     at = hashed & mask
+    if homes[at] & home_bit(hashed) == 0:
+        return -1
     while slots[at, 1] != 0:
         if slots[at, 0] == hashed:
             return slots[at, 1] - 1
@@ -123,6 +146,7 @@ def enter(
     length: int,
     digest: int,
     slots: npt.NDArray[np.int64],
+    homes: npt.NDArray[np.uint8],
     seed: int,
     words: npt.NDArray[np.int64],
     names: npt.NDArray[np.int64],
@@ -132,8 +156,8 @@ def enter(
 ) -> int:
     """The number of the name at address `name`, a new one if it has none; -1: `make_room`, and try again.
 
-    `slots` int64[capacity, 2], `seed`, `words` int64[10], `names` int64[numbers, 4], `arena` uint8[bytes],
-    `arena_at`, `welcome` int64[n]: the fields of a Table.
+    `slots` int64[capacity, 2], `homes` uint8[capacity], `seed`, `words` int64[10], `names` int64[numbers, 4],
+    `arena` uint8[bytes], `arena_at`, `welcome` int64[n]: the fields of a Table.
     """
     hashed = call(digest, name, length, seed)
     mask = slots.shape[0] - 1
@@ -170,17 +194,21 @@ def enter(
     words[_STRANGERS] += strange
     slots[at, 0] = hashed
     slots[at, 1] = number + 1
+    homes[hashed & mask] |= home_bit(hashed)
     return number
 
 
 @kernel
-def _enter_again(rows: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]) -> None:
-    """Enter rows int64[n, 2] of other slots in `slots` int64[capacity, 2], which has room."""
+def _enter_again(
+    rows: npt.NDArray[np.int64], slots: npt.NDArray[np.int64], homes: npt.NDArray[np.uint8]
+) -> None:
+    """Enter rows int64[n, 2] of other slots in empty `slots` int64[capacity, 2], `homes` uint8[capacity]."""
     mask = slots.shape[0] - 1
     for row in range(rows.shape[0]):
         if rows[row, 1] == 0:
             continue
         at = rows[row, 0] & mask
+        homes[at] |= home_bit(rows[row, 0])
         while slots[at, 1] != 0:
             at = (at + 1) & mask
         slots[at, 0] = rows[row, 0]
@@ -261,6 +289,7 @@ class Topics:
         arena = np.zeros(2 * _MOST_NAME_BYTES + (128 if most is None else 0) * capacity, np.uint8)
         self.table = Table(
             np.zeros((capacity, 2), np.int64),
+            np.zeros(capacity, np.uint8),
             self.seed,
             words,
             np.zeros((capacity, 4), np.int64),
@@ -283,11 +312,6 @@ class Topics:
 
     others = illegal = -1
     """The numbers that many names share; -1: there are none."""
-
-    @property
-    def slots(self) -> npt.NDArray[np.int64]:
-        """The slots of the table, for `topic_number`."""
-        return self.table.slots
 
     @property
     def refused(self) -> int:
@@ -325,7 +349,7 @@ class Topics:
     def find(self, name: bytes) -> int:
         """The number of a name; -1 if it has none."""
         data = np.frombuffer(name or b"\0", np.uint8)
-        return int(topic_number(address_of(data), len(name), self.slots, self.seed, self._digest))
+        return int(topic_number(address_of(data), len(name), *self.table[:3], self._digest))
 
     def number(self, name: bytes) -> int:
         """The number that a message of this name gets."""
@@ -376,10 +400,11 @@ class Topics:
         table.words[[_USED, _STRANGERS]] -= len(gone)
         left = table.slots[~np.isin(table.slots[:, 1] - 1, gone)]
         slots, arena = np.zeros_like(table.slots), np.zeros_like(table.arena)
-        _enter_again(left, slots)
+        homes = np.zeros_like(table.homes)
+        _enter_again(left, slots, homes)
         count = int(table.words[_COUNT])
         table.words[_END] = _compact(count, table.names, table.arena_at, address_of(arena))
-        self.table = table._replace(slots=slots, arena=arena, arena_at=address_of(arena))
+        self.table = table._replace(slots=slots, homes=homes, arena=arena, arena_at=address_of(arena))
         return names
 
     def make_room(self) -> None:
@@ -387,9 +412,10 @@ class Topics:
         table = self.table
         used, count, end = table.words[[_USED, _COUNT, _END]].tolist()
         if 2 * (used + 2) > len(table.slots):
-            slots = np.zeros((_GROWTH * len(table.slots), 2), np.int64)
-            _enter_again(table.slots, slots)
-            table = table._replace(slots=slots)
+            capacity = _GROWTH * len(table.slots)
+            slots, homes = np.zeros((capacity, 2), np.int64), np.zeros(capacity, np.uint8)
+            _enter_again(table.slots, slots, homes)
+            table = table._replace(slots=slots, homes=homes)
         if count + 2 > len(table.names):
             table = table._replace(names=_extended(table.names))
         if end + _MOST_NAME_BYTES > len(table.arena):

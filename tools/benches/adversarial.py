@@ -30,7 +30,7 @@ from spool.format.frame import POSITION, tail_at_start
 from spool.format.packed import pack
 from spool.format.scan import Scan, digest_address, read_header
 from spool.format.segment import Identity, create_spare, seal
-from spool.format.segment_format import HEADER_BYTES, SECRET_BYTES
+from spool.format.segment_format import HEADER_BYTES, MAX_TOPICS, SECRET_BYTES
 from spool.format.wire import MAX_DATAGRAM_BYTES, Reason, encode
 from spool.fsck.check import Check
 from spool.layout import Layout
@@ -85,6 +85,7 @@ def _nested(number: int) -> bytes:
 CASES: Mapping[str, Contents] = {
     ORDINARY: lambda n: (encode(b"topic-%d" % (n % 20), b"a value, %d " % n * 10, key=b"%d" % n), {}),
     "distinct short topics": lambda n: (encode(b"%x" % n, b""), {}),
+    "returning short topics": lambda n: (encode(b"%x" % (n % MAX_TOPICS), b""), {}),
     "distinct long topics": _topic("{:0200d}", 200),
     "fake heads": _value(lambda n: planting.fake_heads(n, n)),
     "nested fake heads": _value(_nested),
