@@ -82,6 +82,12 @@ def _nested(number: int) -> bytes:
     return b"".join(reversed(heads)) * 60
 
 
+def _nearly(number: int) -> bytes:
+    """The text that is to be found, again and again, with one byte wrong."""
+    at = number % len(ABSENT)
+    return (ABSENT[:at] + bytes([ABSENT[at] ^ 1]) + ABSENT[at + 1 :]) * 3
+
+
 CASES: Mapping[str, Contents] = {
     ORDINARY: lambda n: (encode(b"topic-%d" % (n % 20), b"a value, %d " % n * 10, key=b"%d" % n), {}),
     "distinct short topics": lambda n: (encode(b"%x" % n, b""), {}),
@@ -97,6 +103,7 @@ CASES: Mapping[str, Contents] = {
     "maximal messages": _value(lambda n: n.to_bytes(8, "big") * ((MAX_DATAGRAM_BYTES - 100) // 8)),
     "incompressible": _value(lambda n: random.Random(n).randbytes(1_000)),  # noqa: S311  (to be repeated)
     "discard rows only": lambda _n: (b"", dict.fromkeys(range(1, 10), (1, b"x" * 250))),
+    "nearly what is sought": _value(lambda n: b"".join(map(_nearly, range(n, n + len(ABSENT))))),
     "damage": lambda n: (encode(b"orders", b"v%d" % n), {}),
 }
 """The n-th message; the refused datagrams of its burst."""
