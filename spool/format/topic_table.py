@@ -27,7 +27,7 @@ import numpy.typing as npt
 from spool.format.segment_format import MAX_TOPICS
 from spool.native.digest import digest, digest_function
 from spool.native.kernel import kernel
-from spool.native.memory import Address, address_of, call, copy, load_u8
+from spool.native.memory import Address, address_of, call, copy, load_i64, load_u8, store_i64, store_u8
 
 OTHERS = b"(others)"
 """The name of all names without a number of their own. No Kafka topic can have it."""
@@ -43,6 +43,7 @@ _USED, _COUNT, _END, _MOST, _STRANGERS, _MOST_STRANGERS, _OTHERS, _ILLEGAL, _REF
 """Words of `Table.words`: names, numbers given, bytes of the arena, and the bounds; -1 for none."""
 _AT, _BYTES, _STRANGE, _NEXT_FREE = range(4)
 """Columns of `Table.names`."""
+_SLOT_BYTES, _NAME_BYTES = 16, 32
 
 
 class Table(NamedTuple):
@@ -115,17 +116,17 @@ def is_legal(name: Address, length: int) -> bool:
 
 
 @kernel
-def _contains(ascending: npt.NDArray[np.int64], value: int) -> bool:
-    """Whether `value` is in `ascending` int64[n]."""
+def _contains(ascending: Address, count: int, value: int) -> bool:
+    """Whether `value` is among the `count` int64 at an address."""
     low = 0
-    high = len(ascending)
+    high = count
     while low < high:
         middle = (low + high) >> 1
-        if ascending[middle] < value:
+        if load_i64(ascending + 8 * middle) < value:
             low = middle + 1
         else:
             high = middle
-    return low < len(ascending) and ascending[low] == value
+    return low < count and load_i64(ascending + 8 * low) == value
 
 
 @kernel
@@ -159,42 +160,83 @@ def enter(
     `slots` int64[capacity, 2], `homes` uint8[capacity], `seed`, `words` int64[10], `names` int64[numbers, 4],
     `arena` uint8[bytes], `arena_at`, `welcome` int64[n]: the fields of a Table.
     """
-    hashed = call(digest, name, length, seed)
-    mask = slots.shape[0] - 1
-    at = hashed & mask
-    while slots[at, 1] != 0:
-        if slots[at, 0] == hashed:
-            return slots[at, 1] - 1
-        at = (at + 1) & mask
-    strange = 0
-    if words[_MOST] >= 0:
-        if words[_ILLEGAL] >= 0 and not is_legal(name, length):
-            return words[_ILLEGAL]
-        if not _contains(welcome, hashed):
+    return enter_at(
+        name,
+        length,
+        call(digest, name, length, seed),
+        Address(slots.ctypes.data),
+        slots.shape[0],
+        Address(homes.ctypes.data),
+        Address(words.ctypes.data),
+        Address(names.ctypes.data),
+        names.shape[0],
+        arena_at,
+        arena.shape[0],
+        Address(welcome.ctypes.data),
+        welcome.shape[0],
+    )
+
+
+@kernel
+def enter_at(
+    name: Address,
+    length: int,
+    hashed: int,
+    slots: Address,
+    capacity: int,
+    homes: Address,
+    words: Address,
+    names: Address,
+    numbers: int,
+    arena: Address,
+    arena_bytes: int,
+    welcome: Address,
+    welcomed: int,
+) -> int:
+    """The same for a name with this digest, and a table by its addresses and lengths.
+
+    A loop that enters many names calls this: to pass on the arrays costs as much as all else.
+    """
+    home = at = hashed & (capacity - 1)
+    slot, strange = slots + _SLOT_BYTES * at, 0
+    while load_i64(slot + 8) != 0:
+        if load_i64(slot) == hashed:
+            return load_i64(slot + 8) - 1
+        at = (at + 1) & (capacity - 1)
+        slot = slots + _SLOT_BYTES * at
+    used, most = words + 8 * _USED, load_i64(words + 8 * _MOST)
+    refused, strangers, end = words + 8 * _REFUSED, words + 8 * _STRANGERS, words + 8 * _END
+    if most >= 0:
+        illegal = load_i64(words + 8 * _ILLEGAL)
+        if illegal >= 0 and not is_legal(name, length):
+            return illegal
+        if not _contains(welcome, welcomed, hashed):
             strange = 1
-        if words[_USED] >= words[_MOST] or (strange and words[_STRANGERS] >= words[_MOST_STRANGERS]):
-            words[_REFUSED] += 1
-            return words[_OTHERS]
-    if 2 * (words[_USED] + 1) > slots.shape[0] or words[_END] + length > arena.shape[0]:
+        full = strange and load_i64(strangers) >= load_i64(words + 8 * _MOST_STRANGERS)
+        if load_i64(used) >= most or full:
+            store_i64(refused, load_i64(refused) + 1)
+            return load_i64(words + 8 * _OTHERS)
+    if 2 * (load_i64(used) + 1) > capacity or load_i64(end) + length > arena_bytes:
         return -1
-    number = words[_FREE]
+    number, count = load_i64(words + 8 * _FREE), load_i64(words + 8 * _COUNT)
+    row = names + _NAME_BYTES * (number if number >= 0 else count)
     if number >= 0:
-        words[_FREE] = names[number, _NEXT_FREE]
-    elif words[_COUNT] < names.shape[0]:
-        number = words[_COUNT]
-        words[_COUNT] += 1
+        store_i64(words + 8 * _FREE, load_i64(row + 8 * _NEXT_FREE))
+    elif count < numbers:
+        number = count
+        store_i64(words + 8 * _COUNT, count + 1)
     else:
         return -1
-    copy(arena_at + words[_END], name, length)
-    names[number, _AT] = words[_END]
-    names[number, _BYTES] = length
-    names[number, _STRANGE] = strange
-    words[_END] += length
-    words[_USED] += 1
-    words[_STRANGERS] += strange
-    slots[at, 0] = hashed
-    slots[at, 1] = number + 1
-    homes[hashed & mask] |= home_bit(hashed)
+    copy(arena + load_i64(end), name, length)
+    store_i64(row + 8 * _AT, load_i64(end))
+    store_i64(row + 8 * _BYTES, length)
+    store_i64(row + 8 * _STRANGE, strange)
+    store_i64(end, load_i64(end) + length)
+    store_i64(used, load_i64(used) + 1)
+    store_i64(strangers, load_i64(strangers) + strange)
+    store_i64(slot, hashed)
+    store_i64(slot + 8, number + 1)
+    store_u8(homes + home, load_u8(homes + home) | home_bit(hashed))
     return number
 
 
