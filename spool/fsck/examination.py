@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from spool.errors import BadSpool, ReadFailed, UnknownVersion
 from spool.format.contents import Contents
@@ -95,7 +96,12 @@ def _lost(messages: int, first: int) -> str:
 
 
 def _all_gone(parts: Iterable[Holes]) -> Ranges:
-    return np.concatenate([rows[rows[:, MISSING] > 0, FIRST : MISSING + 1] for rows in parts])
+    return np.concatenate([_chosen(rows, rows[:, MISSING] > 0)[:, FIRST : MISSING + 1] for rows in parts])
+
+
+def _chosen(rows: Holes, which: npt.NDArray[np.bool_]) -> Holes:
+    """Rows; themselves, if that is all: to copy them takes as long as to find them."""
+    return rows if which.all() else rows[which]
 
 
 class Examination:
@@ -267,8 +273,8 @@ class Examination:
             rows[max(0, len(rows) + MOST_PLACES - end) :]
             for rows, end in zip(self._holes, ends.tolist(), strict=True)
         ]
-        damaged = [rows for part in parts if len(rows := part[part[:, KNOWN] == 0])]
-        known = [rows for part in parts if len(rows := part[part[:, KNOWN] != 0])]
+        damaged = [rows for part in parts if len(rows := _chosen(part, part[:, KNOWN] == 0))]
+        known = [rows for part in parts if len(rows := _chosen(part, part[:, KNOWN] != 0))]
         if damaged:
             places, at = sum(map(len, damaged)), int(damaged[0][0, AT])
             size = sum(int((rows[:, BEHIND] - rows[:, AT]).sum()) for rows in damaged)
