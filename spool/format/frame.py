@@ -307,7 +307,7 @@ def find(base: Address, position: int, limit: int, end: int, after: Tail, digest
                 position += _STRIDE
                 continue
             looked = position + _STRIDE
-        if load_u32(at + MARK_AT) == mark and (anywhere or _can_follow(at, most, sequence, burst)):
+        if load_u32(at + MARK_AT) == mark and (anywhere or can_follow(at, most, sequence, burst)):
             found = verify_by(at, limit - position, mark, key, digest)
             if found == 0:
                 return position, 0
@@ -319,7 +319,7 @@ def find(base: Address, position: int, limit: int, end: int, after: Tail, digest
 
 
 @kernel
-def _can_follow(at: Address, most: int, sequence: int, burst: int) -> bool:
+def can_follow(at: Address, most: int, sequence: int, burst: int) -> bool:
     """Whether the numbers of the frame at address `at` fit behind these, with frames between them missing.
 
     `most`: messages that can be missing.
