@@ -59,6 +59,7 @@ def _number(
     out: npt.NDArray[np.int64],
     digest: int,
     slots: npt.NDArray[np.int64],
+    homes: npt.NDArray[np.uint8],
     seed: int,
     words: npt.NDArray[np.int64],
     names: npt.NDArray[np.int64],
@@ -75,7 +76,7 @@ def _number(
         if keyed[rows[i]]:
             at += PARTITION_KEY_BYTES
         name, size = Address(at + TOPIC_SIZE_BYTES), load_be16(Address(at))
-        number = enter(name, size, digest, slots, seed, words, names, arena, arena_at, welcome)
+        number = enter(name, size, digest, slots, homes, seed, words, names, arena, arena_at, welcome)
         if number < 0:
             return i
         out[i] = number

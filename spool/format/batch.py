@@ -21,7 +21,7 @@ from spool.format.segment_format import (
     SEQUENCE_AT,
     UIDS,
 )
-from spool.format.topic_table import Topics, enter, refuse, topic_number
+from spool.format.topic_table import Topics, enter_at, refuse, topic_number
 from spool.format.wire import (
     KEYED_AT,
     PARTITION_KEY_AT,
@@ -36,7 +36,7 @@ from spool.format.wire import (
     load_be64,
 )
 from spool.native.kernel import kernel
-from spool.native.memory import Address, address_of, load_i64, load_u8, load_u16, load_u32
+from spool.native.memory import Address, address_of, call, load_i64, load_u8, load_u16, load_u32
 
 __all__ = ["Batch", "Topics", "by_topic", "decode"]
 SEQUENCE, TIMESTAMP, KEY_AT, VALUE_AT, DATAGRAM_AT, RECEIVED_NS = range(6)
@@ -227,6 +227,7 @@ def _fill(
     senders: npt.NDArray[np.uint32],
     digest: int,
     slots: npt.NDArray[np.int64],
+    homes: npt.NDArray[np.uint8],
     seed: int,
     words: npt.NDArray[np.int64],
     names: npt.NDArray[np.int64],
@@ -245,6 +246,9 @@ def _fill(
     frame gets no rows when its datagrams claim more bytes than it has.
     """
     row = start[_ROW]
+    slots_at, homes_at = Address(slots.ctypes.data), Address(homes.ctypes.data)
+    words_at, names_at = Address(words.ctypes.data), Address(names.ctypes.data)
+    welcome_at = Address(welcome.ctypes.data)
     for f in range(start[_FRAME], frames.shape[0]):
         head = frames[f, FRAME_AT] - offset
         at = base + head
@@ -279,11 +283,25 @@ def _fill(
                 break
             name = Address(base + topic + TOPIC_SIZE_BYTES)
             # Most names are in the table, and each array that is passed on costs a reference count.
-            number = topic_number(name, topic_bytes, slots, seed, digest)
+            number = topic_number(name, topic_bytes, slots, homes, seed, digest)
             if number < 0:
                 number = refuse(words)
             if number < 0:
-                number = enter(name, topic_bytes, digest, slots, seed, words, names, arena, arena_at, welcome)
+                number = enter_at(
+                    name,
+                    topic_bytes,
+                    call(digest, name, topic_bytes, seed),
+                    slots_at,
+                    slots.shape[0],
+                    homes_at,
+                    words_at,
+                    names_at,
+                    names.shape[0],
+                    arena_at,
+                    arena.shape[0],
+                    welcome_at,
+                    welcome.shape[0],
+                )
             if number < 0:
                 start[_FRAME], start[_MESSAGE], start[_ROW] = f, i, row
                 return False

@@ -37,6 +37,7 @@ from spool.format.segment_format import (
     encode_footer,
     topic_room,
 )
+from spool.format.topic_table import home_bit
 from spool.format.wire import TOPIC_SIZE_BYTES, load_be16, load_be64, topic_at
 from spool.native.kernel import kernel
 from spool.native.memory import Address, call, load_u8, load_u16, load_u32
@@ -52,23 +53,27 @@ def _count(
     base: Address,
     frames: Frames,
     slots: npt.NDArray[np.int64],
+    homes: npt.NDArray[np.uint8],
     counts: npt.NDArray[np.int64],
     names: npt.NDArray[np.uint8],
     used: npt.NDArray[np.int64],
     seed: int,
     digest: int,
-) -> None:
+) -> int:
     """Count the messages of `frames` by topic. Offset 0 of the segment would be at `base`.
 
     `frames` int64[n, ROW]. `slots` int64[a power of two, at least twice the rows of `counts`, 2]: digest and
-    row of a topic, row 0: free. `counts` int64[rows, 5]; `names` uint8[bytes]. `used` int64[2]: rows of
-    `counts` and bytes of `names` that are taken; a topic without room in these, and every new one after it,
-    counts with the others. A frame that holds anything but well-formed datagrams is not counted.
+    row of a topic, row 0: free; `homes` uint8[slots]: as in a topic table. `counts` int64[rows, 5]; `names`
+    uint8[bytes]. `used` int64[2]: rows of `counts` and bytes of `names` that are taken; a topic without room
+    in these, and every new one after it, counts with the others. A frame that holds anything but well-formed
+    datagrams is not counted; returns the first of these, or -1.
     """
+    malformed = -1
     mask = slots.shape[0] - 1
     for f in range(frames.shape[0]):
         at = Address(base + frames[f, FRAME_AT])
         if not holds_datagrams(at):
+            malformed = f if malformed < 0 else malformed
             continue
         flags, count = load_u16(at + FLAGS_AT), load_u32(at + COUNT_AT)
         datagram = at + HEAD_BYTES + 4 * count * (1 + (flags & UIDS) + ((flags & PIDS) >> 1))
@@ -77,16 +82,22 @@ def _count(
             size = load_be16(topic)
             name = topic + TOPIC_SIZE_BYTES
             hashed = call(digest, name, size, seed)
-            slot = hashed & mask
-            while slots[slot, 1] != 0 and slots[slot, 0] != hashed:
-                slot = (slot + 1) & mask
-            row, timestamp = slots[slot, 1], load_be64(Address(name + size))
+            home, bit, row = hashed & mask, home_bit(hashed), 0
+            if homes[home] & bit != 0:
+                slot = home
+                while slots[slot, 1] != 0 and slots[slot, 0] != hashed:
+                    slot = (slot + 1) & mask
+                row = slots[slot, 1]
+            timestamp = load_be64(Address(name + size))
             fits = used[0] < counts.shape[0] and used[1] + size <= names.shape[0] - TOPIC_BYTES * used[0]
             if row == 0 and size <= MAX_TOPIC_BYTES and not fits:
                 used[1] = names.shape[0]  # no later name fits, however short: the first names are listed
             elif row == 0 and size <= MAX_TOPIC_BYTES:
-                row = used[0]
+                row, slot = used[0], home
+                while slots[slot, 1] != 0:
+                    slot = (slot + 1) & mask
                 slots[slot, 0], slots[slot, 1] = hashed, row
+                homes[home] |= bit
                 counts[row, _AT], counts[row, _BYTES] = used[1], size
                 for byte in range(size):
                     names[used[1] + byte] = load_u8(name + byte)
@@ -97,6 +108,7 @@ def _count(
             counts[row, _FIRST] = min(counts[row, _FIRST], timestamp)
             counts[row, _LAST] = max(counts[row, _LAST], timestamp)
             datagram += load_u32(at + HEAD_BYTES + 4 * i)
+    return malformed
 
 
 @kernel
@@ -127,15 +139,16 @@ class Contents:
         room = topic_room(size)
         rows = 1 + min(MAX_TOPICS, room // TOPIC_BYTES)
         self._seed = secrets.randbits(63)
-        self._slots = np.zeros((1 << (2 * rows).bit_length(), 2), np.int64)
+        capacity = 1 << (2 * rows).bit_length()
+        self._slots, self._homes = np.zeros((capacity, 2), np.int64), np.zeros(capacity, np.uint8)
         self._counts = np.zeros((rows, 5), np.int64)
         """int64[rows, 5]: _COUNT, _FIRST, _LAST, _AT, _BYTES of a topic; row 0 is that of all others."""
         self._names = np.zeros(room, np.uint8)
         self._used = np.array([1, 0], np.int64)
         self._received = (0, 0)
 
-    def add(self, chunk: Chunk) -> None:
-        """Take in a run of good frames."""
+    def add(self, chunk: Chunk) -> int:
+        """Take in a run of good frames; the first that holds anything but well-formed datagrams, or -1."""
         frames = chunk.frames
         self._received = self._received[0] or int(frames[0, FRAME_RECEIVED]), int(frames[-1, FRAME_RECEIVED])
         rows = np.empty(len(frames), np.int64)
@@ -143,7 +156,10 @@ class Contents:
             self._marks.append(frames[rows[:marked]][:, [FRAME_AT, FRAME_FIRST, FRAME_RECEIVED]])
             self._least = int(self._marks[-1][-1, 0]) + self._mark_bytes
         counts, names, used = self._counts, self._names, self._used
-        _count(chunk.base, frames, self._slots, counts, names, used, self._seed, digest_address())
+        slots, homes = self._slots, self._homes
+        return int(
+            _count(chunk.base, frames, slots, homes, counts, names, used, self._seed, digest_address())
+        )
 
     def _topics(self, room: int) -> list[tuple[bytes, int, int, int]]:
         """A row for each topic, by their first messages, in `room` bytes; then one of the rest."""

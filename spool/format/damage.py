@@ -26,19 +26,24 @@ from spool.format.frame import (
     DIGEST,
     END,
     FRAME_AT,
+    FULL,
     KEY,
     LEAST_MESSAGE_BYTES,
+    MARK,
     POSITION,
     SEQUENCE,
     STORED,
     Frames,
     Tail,
     find,
+    follows,
     holds_datagrams,
-    verify,
-    walk,
+    stopped_by,
+    take,
+    verify_by,
 )
-from spool.format.segment_format import BURST_AT, PREVIOUS_AT, SEQUENCE_AT, unsigned
+from spool.format.segment_format import BURST_AT, HEAD_BYTES, OLD_KEYS, PREVIOUS_AT, SEQUENCE_AT, unsigned
+from spool.format.version_1 import find_linked
 from spool.native.digest import digest
 from spool.native.kernel import kernel
 from spool.native.memory import Address, call, load_i64
@@ -96,24 +101,46 @@ def walk_over(
     sure: int,
     zeros: bool,
     digest: int,
+    linked: npt.NDArray[np.int64],
+    names: npt.NDArray[np.int64],
+    named: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
     """Like frame.walk, but also over holes that begin below `sure`: (why it stopped, frames, holes).
 
     Bytes up to offset `limit` are in memory; the segment goes on up to `end`. `tail` int64[TAIL_FIELDS] moves
     along, `table` int64[rows, ROW] receives the frames. `holes` int64[rows of `table`,
     HOLE] receives those that were passed over, each with good frames behind it. `zeros`: zeros may be damage,
-    too; else they are the end. Each byte is searched once, so the work is linear in the bytes.
+    too; else they are the end. `linked` int64[n], `names` int64[m], `named` int64[m]: the links of a segment
+    of version 1 (spool.format.version_1.Links). Each byte is searched once, so the work is linear in the
+    bytes.
     """
     rows = passed = 0
+    mark, key = tail[MARK], tail[KEY]
     while True:
-        why, more = walk(base, limit, tail, table[rows:], digest)
-        rows += more
+        why = FULL
+        # As frame.walk: with its tables passed on, a call for each hole costs more than the hole's search.
+        while rows < table.shape[0]:
+            at = Address(base + tail[POSITION])
+            why = stopped_by(at, limit - tail[POSITION], mark, key, digest)
+            if why < 0 and not follows(at, tail[DIGEST], tail[SEQUENCE], tail[BURST]):
+                why = BAD
+            if why >= 0:
+                break
+            take(at, tail, table, rows)
+            rows += 1
+            why = FULL
         position = tail[POSITION]
         if not (why == BAD or (why == END and zeros)) or position >= sure:
             return why, rows, passed
         at, room = Address(base + position), limit - position
-        stray = verify(at, room, tail, digest) == 0
-        found, whole = find(base, position if stray else position + 8, limit, end, tail, digest)
+        # Where the chain goes on, the walk has just seen that the digest is wrong.
+        stray = False
+        if room < HEAD_BYTES or not follows(at, tail[DIGEST], tail[SEQUENCE], tail[BURST]):
+            stray = verify_by(at, room, mark, key, digest) == 0
+        if key == OLD_KEYS.key:
+            found, whole = find_linked(base, position, limit, end, tail, linked, names, named, digest)
+        else:
+            found, whole = find(base, position if stray else position + 8, limit, end, tail, digest)
         if found < 0 or whole:
             return why, rows, passed
         missing = load_i64(base + found + SEQUENCE_AT) - tail[SEQUENCE]
@@ -124,13 +151,16 @@ def walk_over(
         holes[passed, FIRST] = tail[SEQUENCE]
         holes[passed, MISSING] = missing
         holes[passed, STRAY] = stray
-        holes[passed, KNOWN] = _is_marked(at, room, found - position, missing, tail[KEY], digest)
+        holes[passed, KNOWN] = _is_marked(at, room, found - position, missing, key, digest)
         passed += 1
         tail[STORED] += missing
         tail[POSITION] = found
         tail[SEQUENCE] += missing
         tail[BURST] = load_i64(base + found + BURST_AT) - 1
         tail[DIGEST] = load_i64(base + found + PREVIOUS_AT)
+        # The search has verified it: a walk would compute its digest again.
+        take(Address(base + found), tail, table, rows)
+        rows += 1
 
 
 @kernel

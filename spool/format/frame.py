@@ -85,6 +85,8 @@ _MOST = 1 << 62
 """Every number in a frame is below this."""
 _MOST_DISCARDED = 1 << 20
 """Datagrams that one frame says were refused: far more than any burst has."""
+_STRIDE = 64
+"""Bytes that a search passes at once where the mark is nowhere."""
 _MOST_BURSTS = 1 << 48
 """Bursts that the ledger may have taken between two frames: more than come in a century."""
 
@@ -173,16 +175,26 @@ def _advance(at: Address, tail: Tail, value: int) -> None:
 def verify(at: Address, room: int, tail: Tail, digest: int) -> int:
     """Whether a frame of the segment of `tail` is at address `at`, of which `room` bytes may be read.
 
-    `tail` int64[TAIL_FIELDS]. Returns 0, CUT or BAD. Every length is bounded before it is used, and every
-    number before it is believed. The digest is checked with the frame's own `previous`; the caller compares
-    that with the frame before it. With `digest` 0 the key is not known, and the digest is not checked.
+    `tail` int64[TAIL_FIELDS]. Returns as `verify_by`.
+    """
+    return verify_by(at, room, tail[MARK], tail[KEY], digest)
+
+
+@kernel
+def verify_by(at: Address, room: int, mark: int, key: int, digest: int) -> int:
+    """Whether a frame with this mark and key is at address `at`, of which `room` bytes may be read.
+
+    Returns 0, CUT or BAD. Every length is bounded before it is used, and every number before it is believed.
+    The digest is checked with the frame's own `previous`; the caller compares that with the frame before it.
+    With `digest` 0 the key is not known, and the digest is not checked. Loops over small frames call this:
+    each array that is passed on costs a reference count, as much as half a digest.
     """
     if room < HEAD_BYTES:
         return CUT
     flags, count = load_u16(at + FLAGS_AT), load_u32(at + COUNT_AT)
     body_bytes, discard_bytes = load_u32(at + BODY_BYTES_AT), load_u32(at + DISCARD_BYTES_AT)
     if (
-        load_u32(at + MARK_AT) != tail[MARK]
+        load_u32(at + MARK_AT) != mark
         or load_u16(at + HEAD_BYTES_AT) != HEAD_BYTES
         or count > MAX_BURST
         or load_u32(at + DISCARDED_AT) > _MOST_DISCARDED
@@ -197,7 +209,7 @@ def verify(at: Address, room: int, tail: Tail, digest: int) -> int:
     if HEAD_BYTES + padded(body_bytes) > room:
         return CUT
     if digest != 0 and load_i64(at) != call(
-        digest, at + MARK_AT, HEAD_BYTES - MARK_AT + body_bytes, load_i64(at + PREVIOUS_AT) ^ tail[KEY]
+        digest, at + MARK_AT, HEAD_BYTES - MARK_AT + body_bytes, load_i64(at + PREVIOUS_AT) ^ key
     ):
         return BAD
     return 0
@@ -228,27 +240,48 @@ def walk(base: Address, limit: int, tail: Tail, table: Frames, digest: int) -> t
     """
     rows = 0
     while rows < table.shape[0]:
-        at = Address(base + tail[POSITION])
-        room = limit - tail[POSITION]
-        if room < COUNT_AT:
-            return CUT, rows
-        if load_i64(at) == 0 and load_u32(at + MARK_AT) == 0:
-            return END, rows
-        found = verify(at, room, tail, digest)
-        if found != 0:
+        at, room = Address(base + tail[POSITION]), limit - tail[POSITION]
+        found = stopped_by(at, room, tail[MARK], tail[KEY], digest)
+        if found < 0 and not follows(at, tail[DIGEST], tail[SEQUENCE], tail[BURST]):
+            found = BAD
+        if found >= 0:
             return found, rows
-        if load_i64(at + PREVIOUS_AT) != tail[DIGEST] or load_i64(at + SEQUENCE_AT) != tail[SEQUENCE]:
-            return BAD, rows
-        if not 0 < load_i64(at + BURST_AT) - tail[BURST] <= _MOST_BURSTS:
-            return BAD, rows
-        table[rows, FRAME_AT] = tail[POSITION]
-        table[rows, FRAME_FIRST] = tail[SEQUENCE]
-        table[rows, FRAME_COUNT] = load_u32(at + COUNT_AT)
-        table[rows, FRAME_RECEIVED] = load_i64(at + RECEIVED_AT)
-        table[rows, FRAME_FLAGS] = load_u16(at + FLAGS_AT)
+        take(at, tail, table, rows)
         rows += 1
-        _advance(at, tail, load_i64(at))
     return FULL, rows
+
+
+@kernel
+def stopped_by(at: Address, room: int, mark: int, key: int, digest: int) -> int:
+    """Why a walk stops before the bytes at address `at`, of which `room` may be read; -1: a good frame.
+
+    The caller knows whether the frame `follows`.
+    """
+    if room < COUNT_AT:
+        return CUT
+    if load_i64(at) == 0 and load_u32(at + MARK_AT) == 0:
+        return END
+    found = verify_by(at, room, mark, key, digest)
+    return found if found != 0 else -1
+
+
+@kernel
+def follows(at: Address, previous: int, sequence: int, burst: int) -> bool:
+    """Whether the head at address `at` continues the chain behind the frame with this digest and burst."""
+    if load_i64(at + PREVIOUS_AT) != previous or load_i64(at + SEQUENCE_AT) != sequence:
+        return False
+    return 0 < load_i64(at + BURST_AT) - burst <= _MOST_BURSTS
+
+
+@kernel
+def take(at: Address, tail: Tail, table: Frames, row: int) -> None:
+    """Note the verified frame at address `at` in `table` int64[rows, ROW], and move `tail` behind it."""
+    table[row, FRAME_AT] = tail[POSITION]
+    table[row, FRAME_FIRST] = tail[SEQUENCE]
+    table[row, FRAME_COUNT] = load_u32(at + COUNT_AT)
+    table[row, FRAME_RECEIVED] = load_i64(at + RECEIVED_AT)
+    table[row, FRAME_FLAGS] = load_u16(at + FLAGS_AT)
+    _advance(at, tail, load_i64(at))
 
 
 @kernel
@@ -262,10 +295,20 @@ def find(base: Address, position: int, limit: int, end: int, after: Tail, digest
     bytes.
     """
     position = padded(position)
+    anywhere, mark, key = after[POSITION] == 0, after[MARK], after[KEY]
+    sequence, burst, most, looked = after[SEQUENCE], after[BURST], end // LEAST_MESSAGE_BYTES, position
     while position + HEAD_BYTES <= limit:
         at = Address(base + position)
-        if load_u32(at + MARK_AT) == after[MARK] and _can_follow(at, end, after):
-            found = verify(at, limit - position, after, digest)
+        if position >= looked and position + _STRIDE + HEAD_BYTES <= limit:
+            marked = False
+            for ahead in range(0, _STRIDE, 8):
+                marked |= load_u32(at + ahead + MARK_AT) == mark
+            if not marked:
+                position += _STRIDE
+                continue
+            looked = position + _STRIDE
+        if load_u32(at + MARK_AT) == mark and (anywhere or can_follow(at, most, sequence, burst)):
+            found = verify_by(at, limit - position, mark, key, digest)
             if found == 0:
                 return position, 0
             whole = HEAD_BYTES + padded(load_u32(at + BODY_BYTES_AT))
@@ -276,17 +319,15 @@ def find(base: Address, position: int, limit: int, end: int, after: Tail, digest
 
 
 @kernel
-def _can_follow(at: Address, end: int, after: Tail) -> bool:
-    """Whether the numbers of the frame at address `at` fit behind `after`, with frames between them missing.
+def can_follow(at: Address, most: int, sequence: int, burst: int) -> bool:
+    """Whether the numbers of the frame at address `at` fit behind these, with frames between them missing.
 
-    `end`: of the segment; it bounds how many messages can be missing. `after` int64[TAIL_FIELDS].
+    `most`: messages that can be missing.
     """
-    if after[POSITION] == 0:
-        return True
-    missing = load_i64(at + SEQUENCE_AT) - after[SEQUENCE]
-    if missing < 0 or missing > end // LEAST_MESSAGE_BYTES:
+    missing = load_i64(at + SEQUENCE_AT) - sequence
+    if missing < 0 or missing > most:
         return False
-    return 0 < load_i64(at + BURST_AT) - after[BURST] <= _MOST_BURSTS
+    return 0 < load_i64(at + BURST_AT) - burst <= _MOST_BURSTS
 
 
 def length_of(head: Record) -> int:

@@ -49,7 +49,9 @@ FIRST_BYTES = 64 << 10
 """Read first, and then twice as much each time: a reader of ten messages need not wait for thousands."""
 READ_MESSAGES = 8192
 """Read at a time, about, if they are small: their columns, 81 bytes a message, stay in the cache as well."""
+_COMPARED_BYTES = 256 << 10
 _FRAMES = 8192
+_NO_LINKS = (np.empty(0, np.int64),) * 3
 _NO_HOLES: Holes = np.empty((0, HOLE), np.int64)
 _LOOKS, _PAUSE_S = 20, 0.001
 """At a frame that the writer may be storing."""
@@ -134,7 +136,8 @@ class Scan:
         keeper only holes that begin below its committed end are passed over. Raises like `next`.
         """
         before = self.tail.copy()
-        sure = 0 if self.tail[KEY] == OLD_KEYS.key else self.committed
+        # In a segment of version 1 the first damage is passed over by `skip`, which finds the links.
+        sure = 0 if self.tail[KEY] == OLD_KEYS.key and self._links is None else self.committed
         chunk = self._next(sure, zeros=zeros)
         if chunk is None or not len(chunk.holes) or self._stays(chunk):
             return chunk
@@ -147,11 +150,12 @@ class Scan:
         Frames are written in order: any frame before a good one is finished by now, or damaged.
         """
         first, behind = int(chunk.holes[0, AT]), int(chunk.holes[-1, BEHIND])
-        window = np.empty(min(FIRST_BYTES, behind - first), np.uint8)
-        for offset in range(first, behind, FIRST_BYTES):
-            seen = chunk.data[offset - chunk.offset : behind - chunk.offset][:FIRST_BYTES]
+        window = np.empty(min(_COMPARED_BYTES, behind - first), np.uint8)
+        for offset in range(first, behind, _COMPARED_BYTES):
+            seen = chunk.data[offset - chunk.offset : behind - chunk.offset][:_COMPARED_BYTES]
             got, _ = read_into(self.fd, window[: len(seen)].data, offset)
-            if got < len(seen) or not np.array_equal(window[:got], seen):
+            # Holes begin and end at multiples of eight.
+            if got < len(seen) or not np.array_equal(window[:got].view(np.int64), seen.view(np.int64)):
                 return False
         return True
 
@@ -168,7 +172,16 @@ class Scan:
             got, failed = read_into(self.fd, room.data, start)
             base = Address(self._buffer_at - start)
             self.stopped, rows, passed = walk_over(
-                base, start + got, self.limit, self.tail, self._table, self._holes, sure, zeros, self._digest
+                base,
+                start + got,
+                self.limit,
+                self.tail,
+                self._table,
+                self._holes,
+                sure,
+                zeros,
+                self._digest,
+                *(_NO_LINKS if self._links is None else self._links.arrays),
             )
             if rows:
                 self._next_bytes = min(2 * self._next_bytes, self._chunk_bytes)
@@ -341,7 +354,7 @@ def compile_kernels() -> None:
     """Compile a scan's loops, or load them from the cache, before forking processes that scan."""
     nothing = np.zeros(TAIL_FIELDS, np.int64)
     table, holes = np.zeros((1, ROW), np.int64), np.zeros((1, HOLE), np.int64)
-    walk_over(Address(0), 0, 0, nothing, table, holes, 0, False, 0)
+    walk_over(Address(0), 0, 0, nothing, table, holes, 0, False, 0, *_NO_LINKS)
     find(Address(0), 0, 0, 0, nothing, 0)
 
 

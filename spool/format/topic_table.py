@@ -27,7 +27,7 @@ import numpy.typing as npt
 from spool.format.segment_format import MAX_TOPICS
 from spool.native.digest import digest, digest_function
 from spool.native.kernel import kernel
-from spool.native.memory import Address, address_of, call, copy, load_u8
+from spool.native.memory import Address, address_of, call, copy, load_i64, load_u8, store_i64, store_u8
 
 OTHERS = b"(others)"
 """The name of all names without a number of their own. No Kafka topic can have it."""
@@ -37,10 +37,13 @@ _LEGAL_BYTES = 249
 _GROWTH = 2
 _READERS_CAPACITY = 1 << (2 * MAX_TOPICS + 3).bit_length()
 """With it a reader's table never grows; the kernel provides only the memory that is used."""
+_HOME_BITS_AT = 60
+"""In a digest, behind all bits that a slot depends on."""
 _USED, _COUNT, _END, _MOST, _STRANGERS, _MOST_STRANGERS, _OTHERS, _ILLEGAL, _REFUSED, _FREE = range(10)
 """Words of `Table.words`: names, numbers given, bytes of the arena, and the bounds; -1 for none."""
 _AT, _BYTES, _STRANGE, _NEXT_FREE = range(4)
 """Columns of `Table.names`."""
+_SLOT_BYTES, _NAME_BYTES = 16, 32
 
 
 class Table(NamedTuple):
@@ -48,6 +51,12 @@ class Table(NamedTuple):
 
     slots: npt.NDArray[np.int64]
     """int64[capacity, 2]: the name's digest and its number + 1 (0: free), probed linearly."""
+    homes: npt.NDArray[np.uint8]
+    """uint8[capacity]: eight bits for the names that belong into a slot, by further bits of their digests.
+
+    A name whose bit is not set is not in the table. That is known without its slot, which a table of many
+    names has in no cache.
+    """
     seed: int
     words: npt.NDArray[np.int64]
     """int64[10], in the order above."""
@@ -60,14 +69,29 @@ class Table(NamedTuple):
 
 
 @kernel
-def topic_number(name: Address, length: int, slots: npt.NDArray[np.int64], seed: int, digest: int) -> int:
+def home_bit(hashed: int) -> int:
+    """The bit of a name with this digest in Table.homes."""
+    return 1 << ((hashed >> _HOME_BITS_AT) & 7)
+
+
+@kernel
+def topic_number(
+    name: Address,
+    length: int,
+    slots: npt.NDArray[np.int64],
+    homes: npt.NDArray[np.uint8],
+    seed: int,
+    digest: int,
+) -> int:
     """The number of the topic whose name is at address `name`; -1: it has none.
 
-    `slots` int64[capacity, 2], `seed`: Table.slots, Table.seed.
+    `slots` int64[capacity, 2], `homes` uint8[capacity], `seed`: of a Table.
     """
     hashed = call(digest, name, length, seed)
     mask = slots.shape[0] - 1
     at = hashed & mask
+    if homes[at] & home_bit(hashed) == 0:
+        return -1
     while slots[at, 1] != 0:
         if slots[at, 0] == hashed:
             return slots[at, 1] - 1
@@ -92,17 +116,17 @@ def is_legal(name: Address, length: int) -> bool:
 
 
 @kernel
-def _contains(ascending: npt.NDArray[np.int64], value: int) -> bool:
-    """Whether `value` is in `ascending` int64[n]."""
+def _contains(ascending: Address, count: int, value: int) -> bool:
+    """Whether `value` is among the `count` int64 at an address."""
     low = 0
-    high = len(ascending)
+    high = count
     while low < high:
         middle = (low + high) >> 1
-        if ascending[middle] < value:
+        if load_i64(ascending + 8 * middle) < value:
             low = middle + 1
         else:
             high = middle
-    return low < len(ascending) and ascending[low] == value
+    return low < count and load_i64(ascending + 8 * low) == value
 
 
 @kernel
@@ -123,6 +147,7 @@ def enter(
     length: int,
     digest: int,
     slots: npt.NDArray[np.int64],
+    homes: npt.NDArray[np.uint8],
     seed: int,
     words: npt.NDArray[np.int64],
     names: npt.NDArray[np.int64],
@@ -132,55 +157,100 @@ def enter(
 ) -> int:
     """The number of the name at address `name`, a new one if it has none; -1: `make_room`, and try again.
 
-    `slots` int64[capacity, 2], `seed`, `words` int64[10], `names` int64[numbers, 4], `arena` uint8[bytes],
-    `arena_at`, `welcome` int64[n]: the fields of a Table.
+    `slots` int64[capacity, 2], `homes` uint8[capacity], `seed`, `words` int64[10], `names` int64[numbers, 4],
+    `arena` uint8[bytes], `arena_at`, `welcome` int64[n]: the fields of a Table.
     """
-    hashed = call(digest, name, length, seed)
-    mask = slots.shape[0] - 1
-    at = hashed & mask
-    while slots[at, 1] != 0:
-        if slots[at, 0] == hashed:
-            return slots[at, 1] - 1
-        at = (at + 1) & mask
-    strange = 0
-    if words[_MOST] >= 0:
-        if words[_ILLEGAL] >= 0 and not is_legal(name, length):
-            return words[_ILLEGAL]
-        if not _contains(welcome, hashed):
+    return enter_at(
+        name,
+        length,
+        call(digest, name, length, seed),
+        Address(slots.ctypes.data),
+        slots.shape[0],
+        Address(homes.ctypes.data),
+        Address(words.ctypes.data),
+        Address(names.ctypes.data),
+        names.shape[0],
+        arena_at,
+        arena.shape[0],
+        Address(welcome.ctypes.data),
+        welcome.shape[0],
+    )
+
+
+@kernel
+def enter_at(
+    name: Address,
+    length: int,
+    hashed: int,
+    slots: Address,
+    capacity: int,
+    homes: Address,
+    words: Address,
+    names: Address,
+    numbers: int,
+    arena: Address,
+    arena_bytes: int,
+    welcome: Address,
+    welcomed: int,
+) -> int:
+    """The same for a name with this digest, and a table by its addresses and lengths.
+
+    A loop that enters many names calls this: to pass on the arrays costs as much as all else.
+    """
+    home = at = hashed & (capacity - 1)
+    slot, strange = slots + _SLOT_BYTES * at, 0
+    while load_i64(slot + 8) != 0:
+        if load_i64(slot) == hashed:
+            return load_i64(slot + 8) - 1
+        at = (at + 1) & (capacity - 1)
+        slot = slots + _SLOT_BYTES * at
+    used, most = words + 8 * _USED, load_i64(words + 8 * _MOST)
+    refused, strangers, end = words + 8 * _REFUSED, words + 8 * _STRANGERS, words + 8 * _END
+    if most >= 0:
+        illegal = load_i64(words + 8 * _ILLEGAL)
+        if illegal >= 0 and not is_legal(name, length):
+            return illegal
+        if not _contains(welcome, welcomed, hashed):
             strange = 1
-        if words[_USED] >= words[_MOST] or (strange and words[_STRANGERS] >= words[_MOST_STRANGERS]):
-            words[_REFUSED] += 1
-            return words[_OTHERS]
-    if 2 * (words[_USED] + 1) > slots.shape[0] or words[_END] + length > arena.shape[0]:
+        full = strange and load_i64(strangers) >= load_i64(words + 8 * _MOST_STRANGERS)
+        if load_i64(used) >= most or full:
+            store_i64(refused, load_i64(refused) + 1)
+            return load_i64(words + 8 * _OTHERS)
+    if 2 * (load_i64(used) + 1) > capacity or load_i64(end) + length > arena_bytes:
         return -1
-    number = words[_FREE]
+    number, count = load_i64(words + 8 * _FREE), load_i64(words + 8 * _COUNT)
+    row = names + _NAME_BYTES * (number if number >= 0 else count)
     if number >= 0:
-        words[_FREE] = names[number, _NEXT_FREE]
-    elif words[_COUNT] < names.shape[0]:
-        number = words[_COUNT]
-        words[_COUNT] += 1
+        store_i64(words + 8 * _FREE, load_i64(row + 8 * _NEXT_FREE))
+    elif count < numbers:
+        number = count
+        store_i64(words + 8 * _COUNT, count + 1)
     else:
         return -1
-    copy(arena_at + words[_END], name, length)
-    names[number, _AT] = words[_END]
-    names[number, _BYTES] = length
-    names[number, _STRANGE] = strange
-    words[_END] += length
-    words[_USED] += 1
-    words[_STRANGERS] += strange
-    slots[at, 0] = hashed
-    slots[at, 1] = number + 1
+    copy(arena + load_i64(end), name, length)
+    store_i64(row + 8 * _AT, load_i64(end))
+    store_i64(row + 8 * _BYTES, length)
+    store_i64(row + 8 * _STRANGE, strange)
+    store_i64(end, load_i64(end) + length)
+    store_i64(used, load_i64(used) + 1)
+    store_i64(strangers, load_i64(strangers) + strange)
+    store_i64(slot, hashed)
+    store_i64(slot + 8, number + 1)
+    store_u8(homes + home, load_u8(homes + home) | home_bit(hashed))
     return number
 
 
 @kernel
-def _enter_again(rows: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]) -> None:
-    """Enter rows int64[n, 2] of other slots in `slots` int64[capacity, 2], which has room."""
+def _enter_again(
+    rows: npt.NDArray[np.int64], slots: npt.NDArray[np.int64], homes: npt.NDArray[np.uint8]
+) -> None:
+    """Enter rows int64[n, 2] of other slots in empty `slots` int64[capacity, 2], `homes` uint8[capacity]."""
     mask = slots.shape[0] - 1
     for row in range(rows.shape[0]):
         if rows[row, 1] == 0:
             continue
         at = rows[row, 0] & mask
+        homes[at] |= home_bit(rows[row, 0])
         while slots[at, 1] != 0:
             at = (at + 1) & mask
         slots[at, 0] = rows[row, 0]
@@ -261,6 +331,7 @@ class Topics:
         arena = np.zeros(2 * _MOST_NAME_BYTES + (128 if most is None else 0) * capacity, np.uint8)
         self.table = Table(
             np.zeros((capacity, 2), np.int64),
+            np.zeros(capacity, np.uint8),
             self.seed,
             words,
             np.zeros((capacity, 4), np.int64),
@@ -283,11 +354,6 @@ class Topics:
 
     others = illegal = -1
     """The numbers that many names share; -1: there are none."""
-
-    @property
-    def slots(self) -> npt.NDArray[np.int64]:
-        """The slots of the table, for `topic_number`."""
-        return self.table.slots
 
     @property
     def refused(self) -> int:
@@ -325,7 +391,7 @@ class Topics:
     def find(self, name: bytes) -> int:
         """The number of a name; -1 if it has none."""
         data = np.frombuffer(name or b"\0", np.uint8)
-        return int(topic_number(address_of(data), len(name), self.slots, self.seed, self._digest))
+        return int(topic_number(address_of(data), len(name), *self.table[:3], self._digest))
 
     def number(self, name: bytes) -> int:
         """The number that a message of this name gets."""
@@ -376,10 +442,11 @@ class Topics:
         table.words[[_USED, _STRANGERS]] -= len(gone)
         left = table.slots[~np.isin(table.slots[:, 1] - 1, gone)]
         slots, arena = np.zeros_like(table.slots), np.zeros_like(table.arena)
-        _enter_again(left, slots)
+        homes = np.zeros_like(table.homes)
+        _enter_again(left, slots, homes)
         count = int(table.words[_COUNT])
         table.words[_END] = _compact(count, table.names, table.arena_at, address_of(arena))
-        self.table = table._replace(slots=slots, arena=arena, arena_at=address_of(arena))
+        self.table = table._replace(slots=slots, homes=homes, arena=arena, arena_at=address_of(arena))
         return names
 
     def make_room(self) -> None:
@@ -387,9 +454,10 @@ class Topics:
         table = self.table
         used, count, end = table.words[[_USED, _COUNT, _END]].tolist()
         if 2 * (used + 2) > len(table.slots):
-            slots = np.zeros((_GROWTH * len(table.slots), 2), np.int64)
-            _enter_again(table.slots, slots)
-            table = table._replace(slots=slots)
+            capacity = _GROWTH * len(table.slots)
+            slots, homes = np.zeros((capacity, 2), np.int64), np.zeros(capacity, np.uint8)
+            _enter_again(table.slots, slots, homes)
+            table = table._replace(slots=slots, homes=homes)
         if count + 2 > len(table.names):
             table = table._replace(names=_extended(table.names))
         if end + _MOST_NAME_BYTES > len(table.arena):

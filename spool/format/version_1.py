@@ -16,7 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.errors import BadSpool
-from spool.format.frame import padded
+from spool.format.frame import (
+    BURST,
+    CUT,
+    KEY,
+    LEAST_MESSAGE_BYTES,
+    MARK,
+    SEQUENCE,
+    Tail,
+    can_follow,
+    padded,
+    verify_by,
+)
 from spool.format.packed import footer_of
 from spool.format.segment_format import (
     BODY_BYTES_AT,
@@ -85,6 +96,61 @@ def _lead_back(rows: Rows, digest: int, linked: npt.NDArray[np.bool_]) -> None:
         digest = rows[at, PREVIOUS]
 
 
+@kernel
+def _first_from(ascending: npt.NDArray[np.int64], value: int) -> int:
+    """The first of `ascending` int64[n] that is not below `value`: its index, or n."""
+    low, high = 0, ascending.shape[0]
+    while low < high:
+        middle = (low + high) >> 1
+        if ascending[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def find_linked(  # noqa: C901, PLR0913, PLR0917  (a kernel)
+    base: Address,
+    position: int,
+    limit: int,
+    end: int,
+    after: Tail,
+    linked: npt.NDArray[np.int64],
+    names: npt.NDArray[np.int64],
+    named: npt.NDArray[np.int64],
+    digest: int,
+) -> tuple[int, int]:
+    """As frame.find, among the offsets behind the damage at `position` where a frame is believed.
+
+    `after` int64[TAIL_FIELDS]. `linked` int64[n], `names` int64[m], `named` int64[m]: see Links.
+    """
+    if position + HEAD_BYTES > limit:
+        return -1, 0
+    damaged, most = load_i64(base + position), end // LEAST_MESSAGE_BYTES
+    one, other = _first_from(linked, position + 1), _first_from(names, damaged)
+    while True:
+        while other < names.shape[0] and names[other] == damaged and named[other] <= position:
+            other += 1
+        found = linked[one] if one < linked.shape[0] else end
+        if damaged != 0 and other < names.shape[0] and names[other] == damaged:
+            found = min(found, named[other])
+        if found >= end:
+            return -1, 0
+        if found + HEAD_BYTES > limit:
+            return found, HEAD_BYTES
+        position, at = found, Address(base + found)
+        one += one < linked.shape[0] and linked[one] == found
+        if not can_follow(at, most, after[SEQUENCE], after[BURST]):
+            continue
+        why = verify_by(at, limit - found, after[MARK], after[KEY], digest)
+        if why == 0:
+            return found, 0
+        whole = HEAD_BYTES + padded(load_u32(at + BODY_BYTES_AT))
+        if why == CUT and found + whole <= end:
+            return found, whole
+
+
 class Links:
     """The frames behind an offset of one segment of version 1, as their digests link them."""
 
@@ -96,10 +162,16 @@ class Links:
         linked = np.zeros(len(rows), np.bool_)
         if (last := _last_digest(fd)) is not None:
             _lead_back(rows, last, linked)
-        self._linked = np.sort(rows[linked, OFFSET])
+        self.linked = np.sort(rows[linked, OFFSET])
+        """The offsets that the digest of the last frame leads back to."""
         rows = rows[np.lexsort((rows[:, OFFSET], rows[:, PREVIOUS]))]
-        self._names, self._named = rows[:, PREVIOUS].copy(), rows[:, OFFSET].copy()
+        self.names, self.named = rows[:, PREVIOUS].copy(), rows[:, OFFSET].copy()
         """The digests that frames name as `previous`, in order, and the offsets of these frames."""
+
+    @property
+    def arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The links as `find_linked` takes them."""
+        return self.linked, self.names, self.named
 
     def behind(self, position: int) -> Iterator[int]:
         """Offsets behind `position` where a frame is believed if it verifies, in order. Raises ReadFailed.
@@ -107,12 +179,10 @@ class Links:
         Each is looked up when it is taken: a segment may be damaged in every place.
         """
         damaged = int.from_bytes(read_at(self._fd, 8, position), "little", signed=True)
-        first = int(np.searchsorted(self._names, damaged))
-        behind = int(np.searchsorted(self._names, damaged, "right")) if damaged else first
+        first = int(np.searchsorted(self.names, damaged))
+        behind = int(np.searchsorted(self.names, damaged, "right")) if damaged else first
         last = position
-        for offset in heapq.merge(
-            _above(self._linked, position), _above(self._named[first:behind], position)
-        ):
+        for offset in heapq.merge(_above(self.linked, position), _above(self.named[first:behind], position)):
             if offset > last:
                 last = offset
                 yield offset

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from spool.errors import BadSpool, ReadFailed, UnknownVersion
 from spool.format.contents import Contents
@@ -23,14 +24,12 @@ from spool.format.damage import (
     AT,
     BEHIND,
     FIRST,
-    HOLE,
     HOLE_MARK_BYTES,
     KNOWN,
     MISSING,
     MOST_PLACES,
     Holes,
     Ranges,
-    malformed,
     ranges,
     read_hole,
 )
@@ -96,8 +95,13 @@ def _lost(messages: int, first: int) -> str:
     )
 
 
-def _all_gone(holes: Holes) -> Ranges:
-    return holes[holes[:, MISSING] > 0][:, (FIRST, MISSING)]
+def _all_gone(parts: Iterable[Holes]) -> Ranges:
+    return np.concatenate([_chosen(rows, rows[:, MISSING] > 0)[:, FIRST : MISSING + 1] for rows in parts])
+
+
+def _chosen(rows: Holes, which: npt.NDArray[np.bool_]) -> Holes:
+    """Rows; themselves, if that is all: to copy them takes as long as to find them."""
+    return rows if which.all() else rows[which]
 
 
 class Examination:
@@ -212,10 +216,8 @@ class Examination:
                 yield from self._passed(chunk.holes)
                 self.totals.frames += len(chunk.frames)
                 self.totals.messages += int(chunk.frames[:, FRAME_COUNT].sum())
-                row = malformed(chunk.base, chunk.frames)
-                if row < 0:
-                    contents.add(chunk)
-                else:
+                row = contents.add(chunk)
+                if row >= 0:
                     self.whole = False
                     at = int(chunk.frames[row, FRAME_AT])
                     yield damage(
@@ -266,18 +268,25 @@ class Examination:
 
     def _others(self) -> Iterator[Finding]:
         """One finding for the sum of the holes behind these."""
-        rows = np.concatenate([np.empty((0, HOLE), np.int64), *self._holes])[MOST_PLACES:]
-        damaged, known = rows[rows[:, KNOWN] == 0], rows[rows[:, KNOWN] != 0]
-        if len(damaged):
-            size = int((damaged[:, BEHIND] - damaged[:, AT]).sum())
-            lost = _lost(int(damaged[:, MISSING].sum()), int(damaged[0, FIRST]))
-            sentence = f"{size} bytes in {len(damaged)} further places hold no good frame; {lost}"
-            yield damage(self.path, int(damaged[0, AT]), Kind.FRAME, sentence, _all_gone(damaged))
-        if len(known):
-            messages = int(known[:, MISSING].sum())
-            gaps = counted(len(known), "further gap")
+        ends = np.cumsum([len(rows) for rows in self._holes])
+        parts = [
+            rows[max(0, len(rows) + MOST_PLACES - end) :]
+            for rows, end in zip(self._holes, ends.tolist(), strict=True)
+        ]
+        damaged = [rows for part in parts if len(rows := _chosen(part, part[:, KNOWN] == 0))]
+        known = [rows for part in parts if len(rows := _chosen(part, part[:, KNOWN] != 0))]
+        if damaged:
+            places, at = sum(map(len, damaged)), int(damaged[0][0, AT])
+            size = sum(int((rows[:, BEHIND] - rows[:, AT]).sum()) for rows in damaged)
+            lost = _lost(sum(int(rows[:, MISSING].sum()) for rows in damaged), int(damaged[0][0, FIRST]))
+            sentence = f"{size} bytes in {places} further places hold no good frame; {lost}"
+            yield damage(self.path, at, Kind.FRAME, sentence, _all_gone(damaged))
+        if known:
+            messages = sum(int(rows[:, MISSING].sum()) for rows in known)
+            gaps = counted(sum(map(len, known)), "further gap")
             sentence = f"a repair left {gaps} for {counted(messages, 'message')}"
-            yield Finding(self.path, int(known[0, AT]), Severity.NOTE, Kind.GAP, sentence, _all_gone(known))
+            at = int(known[0][0, AT])
+            yield Finding(self.path, at, Severity.NOTE, Kind.GAP, sentence, _all_gone(known))
 
     def _damage(
         self, position: int, behind: int, lost: str, gone: Ranges | None = None, *, stray: bool

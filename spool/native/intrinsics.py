@@ -223,6 +223,18 @@ def _define_store(bits: int, *, release: bool = False) -> Callable[..., Any]:
     return store
 
 
+def _places_of(_: Any, address: Any, byte: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        vector = ir.VectorType(ir.IntType(_BYTE), _WORD)
+        bytes_of = builder.load(builder.inttoptr(args[0], vector.as_pointer()), align=1)
+        one = builder.trunc(args[1], ir.IntType(_BYTE))
+        first = builder.insert_element(ir.Constant(vector, ir.Undefined), one, ir.IntType(32)(0))
+        every = builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(ir.IntType(32), _WORD), None))
+        return builder.bitcast(builder.icmp_unsigned("==", bytes_of, every), ir.IntType(_WORD))
+
+    return types.int64(types.int64, types.int64), generate
+
+
 def _copy(_: Any, target: Any, source: Any, length: Any) -> Any:
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         byte = ir.IntType(_BYTE).as_pointer()
@@ -276,6 +288,7 @@ _intrinsic(memory.store_u16, _define_store(16))
 _intrinsic(memory.store_u32, _define_store(32))
 _intrinsic(memory.store_i64, _define_store(64))
 _intrinsic(memory.publish_i64, _define_store(64, release=True))
+_intrinsic(memory.places_of, _places_of)
 _intrinsic(memory.copy, _copy)
 _intrinsic(memory.fence, _fence)
 _intrinsic(memory.exchange, _exchange)

@@ -82,6 +82,12 @@ publish_i64 = _storer(ctypes.c_int64)
 """Store 8 aligned bytes so that no earlier store can be seen after them."""
 
 
+def places_of(address: int, byte: int) -> int:
+    """Which of the 64 bytes at an address are `byte`: a bit for each, that of the first is 1."""
+    found = sum(1 << at for at, one in enumerate(ctypes.string_at(int(address), 64)) if one == byte)
+    return found - (found >> 63 << 64)
+
+
 def copy(target: int, source: int, length: int) -> None:
     """Copy bytes between addresses; the ranges must not overlap."""
     ctypes.memmove(int(target), int(source), int(length))

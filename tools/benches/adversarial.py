@@ -30,12 +30,23 @@ from spool.format.frame import POSITION, tail_at_start
 from spool.format.packed import pack
 from spool.format.scan import Scan, digest_address, read_header
 from spool.format.segment import Identity, create_spare, seal
-from spool.format.segment_format import HEADER_BYTES, SECRET_BYTES
+from spool.format.segment_format import (
+    BODY_BYTES_AT,
+    HEAD_BYTES,
+    HEADER_BYTES,
+    MARK_AT,
+    MAX_TOPICS,
+    OLD_KEYS,
+    PREVIOUS_AT,
+    SECRET_BYTES,
+    encode_header,
+)
 from spool.format.wire import MAX_DATAGRAM_BYTES, Reason, encode
 from spool.fsck.check import Check
 from spool.layout import Layout
 from spool.log.recovery import boot_id, open_spool
 from spool.log.writer import Writer
+from spool.native.digest import digest
 from spool.options import SpoolOptions
 from spool.read.backlog import Backlog
 from spool.read.files import Plain
@@ -57,7 +68,9 @@ _DAMAGED: Mapping[str, int] = {
     "magic words": 50_000,
 }
 """One byte in this many is wrong: the search for the next frame after it has to pass these contents."""
-_WARM = ("damage", "distinct short topics")
+_OLD = "version 1, "
+"""Such a case is the one of the rest of its name, as a release before version 2 of the format stored it."""
+_WARM = ("damage", "distinct short topics", _OLD + "damage")
 """Kernels are compiled, or loaded, on these before anything is timed."""
 _WARM_BYTES = 256 << 10
 ABSENT = b"a text that is nowhere"
@@ -82,9 +95,16 @@ def _nested(number: int) -> bytes:
     return b"".join(reversed(heads)) * 60
 
 
+def _nearly(number: int) -> bytes:
+    """The text that is to be found, again and again, with one byte wrong."""
+    at = number % len(ABSENT)
+    return (ABSENT[:at] + bytes([ABSENT[at] ^ 1]) + ABSENT[at + 1 :]) * 3
+
+
 CASES: Mapping[str, Contents] = {
     ORDINARY: lambda n: (encode(b"topic-%d" % (n % 20), b"a value, %d " % n * 10, key=b"%d" % n), {}),
     "distinct short topics": lambda n: (encode(b"%x" % n, b""), {}),
+    "returning short topics": lambda n: (encode(b"%x" % (n % MAX_TOPICS), b""), {}),
     "distinct long topics": _topic("{:0200d}", 200),
     "fake heads": _value(lambda n: planting.fake_heads(n, n)),
     "nested fake heads": _value(_nested),
@@ -96,9 +116,12 @@ CASES: Mapping[str, Contents] = {
     "maximal messages": _value(lambda n: n.to_bytes(8, "big") * ((MAX_DATAGRAM_BYTES - 100) // 8)),
     "incompressible": _value(lambda n: random.Random(n).randbytes(1_000)),  # noqa: S311  (to be repeated)
     "discard rows only": lambda _n: (b"", dict.fromkeys(range(1, 10), (1, b"x" * 250))),
+    "nearly what is sought": _value(lambda n: b"".join(map(_nearly, range(n, n + len(ABSENT))))),
     "damage": lambda n: (encode(b"orders", b"v%d" % n), {}),
 }
 """The n-th message; the refused datagrams of its burst."""
+_OLD_CASES = tuple(_OLD + case for case in (ORDINARY, "fake heads", "planted frames", "damage"))
+_ALL = (*CASES, *_OLD_CASES)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +129,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mib", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--large", action="store_true", help=f"segments of {_LARGE} MiB, too")
     parser.add_argument("--limit", type=float, default=20.0, help="seconds; default 20")
-    parser.add_argument("--cases", nargs="+", choices=tuple(CASES), default=list(CASES), metavar="CASE")
+    parser.add_argument("--cases", nargs="+", choices=_ALL, default=list(_ALL), metavar="CASE")
     parser.add_argument("--acts", nargs="+", choices=tuple(ACTS), default=list(ACTS), metavar="ACT")
 
 
@@ -184,6 +207,7 @@ def _remark(values: Sequence[float], limit: float) -> str:
 
 def make_segment(directory: Path, case: str, size: int) -> tuple[Path, int]:
     """A spool of one segment of this many bytes, of another boot: (its file, without its name, messages)."""
+    old, case = case.startswith(_OLD), case.removeprefix(_OLD)
     layout = Layout(directory / "spool")
     layout.segments.mkdir(parents=True)
     identity = Identity(SPOOL, ELSEWHERE, secrets.token_bytes(SECRET_BYTES))
@@ -199,12 +223,30 @@ def make_segment(directory: Path, case: str, size: int) -> tuple[Path, int]:
     end = int(writer.tail[POSITION])
     writer.close()
     path = layout.segment(1, ".spare")
+    if old:
+        _make_old(path, end)
     if case in _DAMAGED:
         with path.open("r+b") as file:
             for at in range(2 * HEADER_BYTES, end, _DAMAGED[case]):
                 file.seek(at)
                 file.write(b"\xa5")
     return path, number
+
+
+def _make_old(path: Path, end: int) -> None:
+    """Make a segment, whose frames end at this offset, one of version 1: a public mark, and no secret."""
+    data, header = bytearray(path.read_bytes()), read_header(path)
+    fields = {name: header[name] for name in header.dtype.names or () if name not in ("check", "secret")}
+    data[:HEADER_BYTES] = encode_header(**{**fields, "version": 1})
+    previous, at = int(header["previous"]), HEADER_BYTES
+    while at < end:
+        body = int.from_bytes(data[at + BODY_BYTES_AT : at + BODY_BYTES_AT + 4], "little")
+        data[at + MARK_AT : at + MARK_AT + 4] = OLD_KEYS.mark.to_bytes(4, "little")
+        data[at + PREVIOUS_AT : at + PREVIOUS_AT + 8] = previous.to_bytes(8, "little")
+        previous = digest(bytes(data[at + MARK_AT : at + HEAD_BYTES + body]), previous)
+        data[at : at + 8] = previous.to_bytes(8, "little")
+        at += HEAD_BYTES + (body + 7 & ~7)
+    path.write_bytes(data)
 
 
 def _burst(case: str, number: int) -> Burst:

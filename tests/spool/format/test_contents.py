@@ -57,6 +57,17 @@ def sealed(directory: Path, topics: list[bytes]) -> list[Path]:
     return list_files(spool.layout)
 
 
+def test_a_topic_that_returns_has_one_row(tmp_path: Path) -> None:
+    """However many other topics came between its messages."""
+    topics = [b"%d" % (n % 50) for n in range(150)]
+    spool = SpoolFixture(tmp_path, segment_bytes=1 << 20, max_bytes=16 << 20)
+    spool.append([encode(topic, b"") for topic in topics])
+    spool.step()
+    spool.stop()
+    (path,) = list_files(spool.layout)
+    assert [(name, count) for name, count, *_ in footer_topics(path)] == [(b"%d" % n, 3) for n in range(50)]
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names, st.integers(40, 700))
 def test_what_is_listed(tmp_path_factory: pytest.TempPathFactory, topics: list[bytes], room: int) -> None:

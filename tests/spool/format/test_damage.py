@@ -18,7 +18,7 @@ from spool.format.batch import Topics
 from spool.format.damage import AT, KNOWN, MOST_PLACES, STRAY, encode_hole, walk_over
 from spool.format.frame import KEY, POSITION, Tail, tail_at_start
 from spool.format.scan import Scan, read_header
-from spool.format.segment_format import HEAD_BYTES
+from spool.format.segment_format import HEAD_BYTES, VERSION
 from spool.format.wire import encode
 from spool.fsck.check import Check
 from spool.fsck.examination import Examination
@@ -31,9 +31,9 @@ FRAMES = 600
 Row = tuple[int, int, int, int]
 
 
-def chain_of(frames: int, value: bytes = b"value") -> Chain:
+def chain_of(frames: int, value: bytes = b"value", version: int = VERSION) -> Chain:
     """Frames of two messages each."""
-    chain = Chain(1 << 18)
+    chain = Chain(1 << 18, version=version)
     for i in range(frames):
         chain.append([encode(b"t", value * (i % 5))] * 2, {}, (0, 0))
     return chain
@@ -73,7 +73,7 @@ def test_holes_are_those_that_one_step_after_the_other_finds(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     """With any bytes changed, zeroed or overwritten by a frame: the same frames, holes and tail."""
-    chain = chain_of(40)
+    chain = chain_of(40, version=data.draw(st.sampled_from([1, VERSION])))
     memory, end = chain.memory, int(chain.tail[POSITION])
     places = st.integers(chain.offsets[0], end - 1)
     for at in data.draw(st.lists(places, max_size=12)):
@@ -91,6 +91,20 @@ def test_holes_are_those_that_one_step_after_the_other_finds(
     size = data.draw(st.sampled_from([256, 1000, scan.CHUNK_BYTES]))
     slow, fast = scan_of(path), scan_of(path, chunk_bytes=size)
     assert all_of(fast, fast.over) == all_of(slow, slow.next)
+
+
+def test_damage_of_version_1_is_searched_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the first place, whose search finds the links, Python is not called for each."""
+    chain = chain_of(FRAMES, version=1)
+    chain.memory[np.array(chain.offsets[1:-1:2]) + HEAD_BYTES] ^= 1
+    path.write_bytes(chain.data())
+    one, skips = scan_of(path), list[int]()
+    skip = one._next_linked
+    monkeypatch.setattr(one, "_next_linked", lambda: (skips.append(1), skip())[1])
+    offsets, holes, _ = all_of(one, one.over)
+    assert offsets == [*chain.offsets[:-1:2], chain.offsets[-1]]
+    assert len(holes) == FRAMES // 2 - 1
+    assert len(skips) == 2, "the first damage, and the end"
 
 
 def test_a_later_frame_in_an_earlier_place_hides_nothing(path: Path) -> None:

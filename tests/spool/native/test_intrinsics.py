@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import spool
+from spool.native import kernel, memory
 from spool.native.intrinsics import stamp
+from spool.native.memory import Address
 from tests.spool.native.test_kernel import CACHED, LOOPS
 
 CALLEE = """
@@ -155,3 +158,21 @@ def test_a_torn_file_of_the_cache(tmp_path: Path, suffix: str) -> None:
         )
         said.append(done.stdout.split())
     assert said == [["10", "True"], ["10", "True"], ["10", "True"], ["10", "False"]]
+
+
+@kernel.kernel
+def places(address: Address, byte: int) -> int:
+    """The compiled form of the operation."""
+    return memory.places_of(address, byte)
+
+
+def test_places_of_a_byte() -> None:
+    """A bit for each of 64 bytes, compiled and as plain Python; the last is the sign."""
+    data = np.frombuffer(b"-" + b"ab\xff" * 21 + b"a-", np.uint8)
+    at = memory.address_of(data)
+    for byte in (*b"abc-", 255):
+        for start in (0, 1):
+            held = data[start : start + 64].tolist()
+            wanted = sum((one == byte) << place for place, one in enumerate(held))
+            signed = wanted - (wanted >> 63 << 64)
+            assert places(Address(at + start), byte) == signed == memory.places_of(at + start, byte)

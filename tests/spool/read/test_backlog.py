@@ -93,6 +93,14 @@ def stored(spool: SpoolFixture) -> Counter[int]:
     return Counter({info.first_sequence: end - info.stored for info, end in zip(segments, ends, strict=True)})
 
 
+def test_topics_with_most_messages_come_first() -> None:
+    """In whatever order they were counted; equal ones stay in theirs."""
+    counts = [(b"a", 1), (b"b", 3), (b"c", 3), (b"d", 2)]
+    assert list(backlog._descending(Counter(dict(counts)))) == [b"b", b"c", b"d", b"a"]
+    assert list(backlog._descending(Counter(dict(counts[1:])))) == [b"b", b"c", b"d"]
+    assert backlog._descending(Counter()) == {}
+
+
 def test_nothing_is_delivered(spool: SpoolFixture) -> None:
     """Without marks every message waits, the first one longest."""
     waiting = look(spool)
