@@ -157,15 +157,21 @@ class Links:
     def __init__(self, fd: int, position: int, limit: int) -> None:
         """Look at the plain segment `fd` from offset `position` up to `limit`. Raises ReadFailed."""
         self._fd = fd
-        rows = _heads(fd, position, limit)
-        rows = rows[np.argsort(rows[:, DIGEST], kind="stable")]
-        linked = np.zeros(len(rows), np.bool_)
-        if (last := _last_digest(fd)) is not None:
-            _lead_back(rows, last, linked)
-        self.linked = np.sort(rows[linked, OFFSET])
+        rows, last = _heads(fd, position, limit), _last_digest(fd)
+        self.linked = np.empty(0, np.int64)
         """The offsets that the digest of the last frame leads back to."""
-        rows = rows[np.lexsort((rows[:, OFFSET], rows[:, PREVIOUS]))]
-        self.names, self.named = rows[:, PREVIOUS].copy(), rows[:, OFFSET].copy()
+        if last is not None:
+            by_digest = rows[np.argsort(rows[:, DIGEST].copy(), kind="stable")]
+            linked = np.zeros(len(rows), np.bool_)
+            _lead_back(by_digest, last, linked)
+            self.linked = np.sort(by_digest[linked, OFFSET])
+        previous = rows[:, PREVIOUS].copy()
+        # NumPy's other order is five times as fast, and has equal ones in any order.
+        order = np.argsort(previous)
+        self.names = previous[order]
+        if (self.names[1:] == self.names[:-1]).any():
+            order = np.argsort(previous, kind="stable")
+        self.named = rows[order, OFFSET]
         """The digests that frames name as `previous`, in order, and the offsets of these frames."""
 
     @property
