@@ -133,7 +133,7 @@ def walk_over(
         if not (why == BAD or (why == END and zeros)) or position >= sure:
             return why, rows, passed
         at, room = Address(base + position), limit - position
-        # Where the chain goes on, the walk has just seen that the digest is wrong.
+        # If the chain goes on, the walk has just seen that the digest is wrong.
         stray = False
         if room < HEAD_BYTES or not follows(at, tail[DIGEST], tail[SEQUENCE], tail[BURST]):
             stray = verify_by(at, room, mark, key, digest) == 0

@@ -100,7 +100,7 @@ def _all_gone(parts: Iterable[Holes]) -> Ranges:
 
 
 def _chosen(rows: Holes, which: npt.NDArray[np.bool_]) -> Holes:
-    """Rows; themselves, if that is all: to copy them takes as long as to find them."""
+    """Rows; themselves, if that is all: copying them would take the time of the search again."""
     return rows if which.all() else rows[which]
 
 

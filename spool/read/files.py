@@ -7,7 +7,7 @@ For commands that show a log, or send parts of it again. The daemon itself reads
 A `Pattern` searches keys and values of messages, a batch at a time.
 
 Plain bytes are searched in blocks. A block is compared with four bytes of the text, 64 places at once, and
-the few places that agree with the whole text. Where many places agree, senders may have made them so: then
+the few places that agree with the whole text. If many places agree, senders may have made them so: then
 the rest of the block goes through an automaton that takes the same time for any bytes. It is bit-parallel
 (shift-or) and knows the first 64 bytes of the text. If these are everywhere, and the text is longer, it is
 that of Knuth, Morris and Pratt.
@@ -287,7 +287,7 @@ def _search(  # noqa: C901, PLR0913, PLR0917  (a kernel)
         searched = found = 0
         if wary == 0:
             searched, found = _filter_block(base, first, last, text, hits)
-            # Where many places agreed, more do so behind them.
+            # Behind many places that agreed more do so.
             wary = _WARY if first + searched < last else 0
         else:
             wary -= 1

@@ -15,17 +15,18 @@ from hypothesis import strategies as st
 
 from spool.format import scan
 from spool.format.batch import Topics
+from spool.format.contents import Contents
 from spool.format.damage import AT, KNOWN, MOST_PLACES, STRAY, encode_hole, walk_over
 from spool.format.frame import KEY, POSITION, Tail, tail_at_start
 from spool.format.scan import Scan, read_header
-from spool.format.segment_format import HEAD_BYTES, VERSION
+from spool.format.segment_format import HEAD_BYTES, VERSION, decode_header
 from spool.format.wire import encode
 from spool.fsck.check import Check
 from spool.fsck.examination import Examination
 from spool.fsck.finding import Kind, Severity
 from spool.read.files import Span, Unreadable, read_file
 from spool.storage.lock import Lock
-from tests.spool.memory import Chain
+from tests.spool.memory import FIRST, Chain
 
 FRAMES = 600
 Row = tuple[int, int, int, int]
@@ -93,17 +94,26 @@ def test_holes_are_those_that_one_step_after_the_other_finds(
     assert all_of(fast, fast.over) == all_of(slow, slow.next)
 
 
-def test_damage_of_version_1_is_searched_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind the first place, whose search finds the links, Python is not called for each."""
-    chain = chain_of(FRAMES, version=1)
-    chain.memory[np.array(chain.offsets[1:-1:2]) + HEAD_BYTES] ^= 1
-    path.write_bytes(chain.data())
+@pytest.mark.parametrize("sealed", [False, True])
+def test_damage_of_version_1_is_searched_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, sealed: bool
+) -> None:
+    """Behind the first place, whose search finds the links, Python is not called for each.
+
+    With a footer, whose digest leads back to each frame, the frame behind two damaged ones is found, too.
+    """
+    chain, lost = chain_of(FRAMES, version=1), [n for n in range(1, FRAMES - 1) if n % (3 if sealed else 2)]
+    chain.memory[np.array(chain.offsets)[lost] + HEAD_BYTES] ^= 1
+    data, end = bytearray(chain.data()), int(chain.tail[POSITION])
+    if sealed:
+        data[end:] = Contents(0).footer(decode_header(chain.data(), ""), chain.tail, FIRST + 2 * FRAMES)
+    path.write_bytes(data)
     one, skips = scan_of(path), list[int]()
-    skip = one._next_linked
+    one.limit, skip = end if sealed else one.limit, one._next_linked
     monkeypatch.setattr(one, "_next_linked", lambda: (skips.append(1), skip())[1])
     offsets, holes, _ = all_of(one, one.over)
-    assert offsets == [*chain.offsets[:-1:2], chain.offsets[-1]]
-    assert len(holes) == FRAMES // 2 - 1
+    assert offsets == [offset for n, offset in enumerate(chain.offsets) if n not in lost]
+    assert len(holes) == FRAMES // (3 if sealed else 2) - (not sealed)
     assert len(skips) == 2, "the first damage, and the end"
 
 

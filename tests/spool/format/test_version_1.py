@@ -34,7 +34,9 @@ def old_segment(path: Path, frames: int, lost: list[int], *, sealed: bool, size:
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-@pytest.mark.parametrize("lost", [[0], [3], [1, 2], [0, 4, 5, 9], list(range(1, 18, 2))])
+@pytest.mark.parametrize(
+    "lost", [[0], [3], [1, 2], [0, 4, 5, 9], list(range(1, 18, 2)), [1, 2, 5, 6, 7, 10, 12, 13]]
+)
 def test_damage_costs_the_damaged_frames(tmp_path: Path, lost: list[int], *, sealed: bool) -> None:
     """With their heads left, as bit rot leaves them, every other frame is read, with a footer or without."""
     if not sealed:
