@@ -211,29 +211,25 @@ def stands_for(head: Address) -> int:
 def receive(head: Address, fd: int, buffer: Address, room: int, recvmmsg: Address, errno: Address) -> int:
     """Receive into the present side, `room` reserved bytes at address `buffer`, behind what is there.
 
-    That is all that has come, and the end of the stream if it is there, until the room is full. `recvmmsg`
-    and `errno` are the addresses of that function and of errno's location function. Returns the bytes of the
-    last receive, 0 at the end of the stream, or a negative errno.
+    `recvmmsg` and `errno` are the addresses of that function and of errno's location function. Returns the
+    bytes, 0 at the end of the stream, or a negative errno.
     """
     header = head + load_acquire(head + SIDE) * MSGHDR_BYTES
-    while True:
-        start = filled(head)
-        store_i64(head + _IOVEC + IOV_BASE_AT, buffer + start)
-        store_i64(head + _IOVEC + IOV_LEN_AT, room - start)
-        store_i64(header + MSG_NAME_AT, 0)
-        store_i64(header + MSG_NAMELEN_AT, 0)
-        store_i64(header + MSG_IOV_AT, head + _IOVEC)
-        store_i64(header + MSG_IOVLEN_AT, 1)
-        # No room for descriptors that are passed along: the kernel closes them.
-        store_i64(header + MSG_CONTROL_AT, 0)
-        store_i64(header + MSG_CONTROLLEN_AT, 0)
-        store_i64(header + MSG_FLAGS_AT, 0)
-        publish_i64(header + MSG_LEN_AT, (start << 32) | NOT_RECEIVED)
-        if call(recvmmsg, fd, header, 1, MSG_DONTWAIT, 0) & INT_MASK >= FAILED:
-            return -load_u32(call(errno))
-        got = load_u32(header + MSG_LEN_AT)
-        if got == 0 or start + got >= room:
-            return got
+    start = filled(head)
+    store_i64(head + _IOVEC + IOV_BASE_AT, buffer + start)
+    store_i64(head + _IOVEC + IOV_LEN_AT, room - start)
+    store_i64(header + MSG_NAME_AT, 0)
+    store_i64(header + MSG_NAMELEN_AT, 0)
+    store_i64(header + MSG_IOV_AT, head + _IOVEC)
+    store_i64(header + MSG_IOVLEN_AT, 1)
+    # No room for descriptors that are passed along: the kernel closes them.
+    store_i64(header + MSG_CONTROL_AT, 0)
+    store_i64(header + MSG_CONTROLLEN_AT, 0)
+    store_i64(header + MSG_FLAGS_AT, 0)
+    publish_i64(header + MSG_LEN_AT, (start << 32) | NOT_RECEIVED)
+    if call(recvmmsg, fd, header, 1, MSG_DONTWAIT, 0) & INT_MASK >= FAILED:
+        return -load_u32(call(errno))
+    return load_u32(header + MSG_LEN_AT)
 
 
 @kernel

@@ -301,15 +301,16 @@ class StreamWorker:
     def _begin(self, connection: Connection) -> None:
         """Receive from a connection that has a buffer."""
         assert connection.sock
-        self._connections[connection.sock.fileno()] = connection
+        fd = connection.sock.fileno()
+        self._connections[fd] = connection
         self.users.count(connection.user, 1)
         connection.readable = _may_offer(connection.user)
         self._go_on(connection)
-        if connection.sock is None:
+        if fd not in self._connections:
             # A message or two, and the end: neither epoll nor the store has to know of it.
             return
         # By edges: a connection that waits for its run does not wake us all the time.
-        self._poll.register(connection.sock.fileno(), select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+        self._poll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
         connection.is_watched = True
         if not connection.is_held and self._is_succeeded:
             self._store.keep(connection.number, connection.sock)
@@ -388,8 +389,14 @@ class StreamWorker:
         connection.got = got
 
     def _take_in(self, connection: Connection, fd: int) -> None:
-        """Receive once, into the room that there is."""
+        """Receive once, into the room that there is; twice where that may find a new one's end."""
         got = self._memory.receive(connection, fd)
+        if (
+            got > 0
+            and not connection.is_watched
+            and connection_buffer.filled(connection.head) < connection.room
+        ):
+            got = self._memory.receive(connection, fd)
         if got == -errno.EAGAIN:
             connection.readable = False
         elif got <= 0 and got != -errno.EINTR:

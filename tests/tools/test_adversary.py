@@ -48,6 +48,7 @@ SHORT = (
     "quota-names",
     "illegal-names",
     "stream-headers",
+    "connection-churn",
     "ack-flood",
     "status-crowd",
     "planted-page",

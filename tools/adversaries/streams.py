@@ -320,13 +320,12 @@ def _stay(door: Path | int, most: int, rate: int) -> Callable[[Words], None]:
 
     def run(words: Words) -> None:
         with contextlib.ExitStack() as stack:
-            held = [stack.enter_context(connect_stream(door, 0.2)) for _ in range(most)]
+            held = [stack.enter_context(connect_stream(door, 10.0)) for _ in range(most)]
             begun = time.monotonic()
             while not words[STOP]:
                 for stream in held:
-                    with contextlib.suppress(TimeoutError):
-                        stream.sendall(_FORBIDDEN)
-                        words[DONE] += 1
+                    stream.sendall(_FORBIDDEN)
+                    words[DONE] += 1
                 time.sleep(max(0.0, begun + int(words[DONE]) / rate - time.monotonic()))
 
     return run

@@ -95,7 +95,7 @@ def test_senders_who_do_not_stay(streams: Streams) -> None:
 
 @pytest.mark.parametrize("most", [8])
 def test_tcp_behind_many_on_unix(streams: Streams) -> None:
-    """Where there is no room for more newcomers of a UNIX stream, TCP is accepted all the same."""
+    """TCP is accepted also while there is no room for more newcomers of a UNIX stream."""
     for number in range(MANY):
         with streams.connect() as sender:
             sender.sendall(GOOD)
