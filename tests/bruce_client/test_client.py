@@ -68,6 +68,7 @@ def test_flush_notices_that_the_daemon_died(doors: Doors) -> None:
 
 
 @pytest.mark.crash
+@pytest.mark.sample(one_of=2)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("kill", [True, False])
 def test_restarts_while_many_threads_send(doors: Doors, stream: bool, kill: bool) -> None:  # noqa: FBT001

@@ -95,6 +95,7 @@ def test_dead_letters(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     assert found == {}
 
 
+@pytest.mark.long
 @pytest.mark.crash
 def test_killed_while_dead_lettering(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """SIGKILL again and again: each letter is there, and counts once; the others are delivered."""

@@ -59,6 +59,7 @@ def worker(bruce: RunningBruce, role: str) -> int:
     return next(w.pid for w in bruce.status().workers if w.role == role)
 
 
+@pytest.mark.sample("ingest", "delivery")
 @pytest.mark.crash
 @pytest.mark.parametrize("role", ["ingest", "keeper", "delivery"])
 def test_a_worker_is_killed(kafka: EmbeddedKafka, tmp_path: Path, role: str) -> None:

@@ -162,6 +162,7 @@ def test_a_reload_adds_inputs(bruce: RunningBruce) -> None:
         assert bruce.socket.exists()
 
 
+@pytest.mark.long
 def test_a_second_bruce_is_refused(bruce: RunningBruce, kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """With the same sockets and another spool it names the first, and ends with 2; it gets no message.
 

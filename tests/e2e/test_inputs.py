@@ -146,6 +146,7 @@ def test_a_storm_of_reloads(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
         assert sorted(filter(None, found)) == sorted(sent)
 
 
+@pytest.mark.long
 def test_a_cleaner_takes_the_sockets(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
     """Under load: bruce makes them again, connected senders notice nothing, and no message taken is lost."""
     stream = bruce.runtime / "stream"

@@ -105,7 +105,7 @@ def test_the_driver_dies_without_a_daemon(lease_run: LeaseRun) -> None:
     assert duplicates(lease_run.records()) == again
 
 
-@pytest.mark.sample("lend.granted", "file.named")
+@pytest.mark.sample("lend.granted")
 @pytest.mark.parametrize(
     "point",
     [

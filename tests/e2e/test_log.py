@@ -37,7 +37,7 @@ def pipe() -> Iterator[tuple[int, int]]:
             os.close(fd)
 
 
-@pytest.mark.sample("closed", "still")
+@pytest.mark.sample("still")
 @pytest.mark.parametrize("stderr", ["full", "closed", "gone", "still"])
 def test_nobody_takes_the_log(
     kafka: EmbeddedKafka, tmp_path: Path, pipe: tuple[int, int], stderr: str

@@ -102,7 +102,7 @@ INTERFACE = ("link", "set", "lo", "down"), ("link", "set", "lo", "up")
 ADDRESS = ("addr", "del", "127.0.0.1/8", "dev", "lo"), ("addr", "add", "127.0.0.1/8", "dev", "lo")
 
 
-@pytest.mark.sample("no answer")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lose", "restore", "why"),
     [(*ADDRESS, "127.0.0.1"), (*INTERFACE, "nothing comes back from 127.0.0.1")],

@@ -24,6 +24,7 @@ def first_lines() -> list[str]:
     return [line.strip() for line in block if not any(words in line for words in INSTALLS)]
 
 
+@pytest.mark.long
 def test_the_first_lines(tmp_path: Path) -> None:
     """Typed one after the other, with nothing compiled: one message is received, delivered and found."""
     if SYSTEM_FILE.exists():

@@ -84,6 +84,7 @@ def test_ready_reloading_and_stopping(tmp_path: Path, kafka: EmbeddedKafka) -> N
         assert service.socket.exists(), "it is not the daemon's to remove"
 
 
+@pytest.mark.long
 @pytest.mark.crash
 def test_the_service_is_restarted_under_load(tmp_path: Path, kafka: EmbeddedKafka) -> None:
     """Stopped, killed by a watchdog, and started again, while senders send: each message is in Kafka."""

@@ -108,7 +108,7 @@ def test_passed_by_and_delivered_when_it_heals(host: Host, part: str) -> None:
     check_that_all_came(host, path)
 
 
-@pytest.mark.sample(one_of=2)
+@pytest.mark.sample("body-kill9")
 @pytest.mark.crash
 @pytest.mark.parametrize("ending", ["stop", "kill9"])
 @pytest.mark.parametrize("part", PARTS)

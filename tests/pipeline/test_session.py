@@ -95,6 +95,7 @@ def test_progress_is_told_to_the_last_task(spark: SparkSession) -> None:
     assert all(done <= of for done, of in told)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_terminal_gets_a_bar_and_the_link(spark: SparkSession) -> None:
     """On a terminal, a narrow one too, Spark's page is named and stays so; tasks are counted, and that goes.

@@ -47,7 +47,7 @@ def source(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.sample("bruce-kafka")
+@pytest.mark.long
 def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path, source: str) -> None:
     """Seven losses, whose messages stand in an aborted transaction, five duplicates and three swaps.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -226,10 +227,16 @@ class Delivery(RuleBasedStateMachine):
             assert count <= len(self.kafka.leaders[topic]), "a key in a partition that is not its own"
 
 
-Delivery.TestCase.settings = settings(
-    max_examples=40,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-TestDelivery = Delivery.TestCase
+class TestDelivery(Delivery.TestCase):
+    """As many examples as the command has time for."""
+
+    settings = settings(
+        max_examples=20, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+
+
+@pytest.mark.long
+class TestDeliveryAtLength(TestDelivery):
+    """More of them."""
+
+    settings = settings(TestDelivery.settings, max_examples=40)

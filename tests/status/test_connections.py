@@ -133,6 +133,7 @@ def test_as_dory(doors: Served) -> None:
     assert len(report()["unix_stream_unclean_disconnect"]) == 2
 
 
+@pytest.mark.long
 def test_page(doors: Served) -> None:
     """The page names each input, and says how many are connected."""
     with Browser(demand_browser()) as browser:

@@ -172,6 +172,7 @@ def test_the_producing_program_has_a_report_of_each_message(tmp_path: Path) -> N
     assert said["seconds"] > 0
 
 
+@pytest.mark.long
 def test_a_drain_of_few_messages_has_a_rate(tmp_path: Path) -> None:
     """Delivered between two looks: it took time and CPU all the same, no less than the worker's start."""
     bench = Bench(tmp_path)
@@ -327,6 +328,7 @@ def test_a_group_counts_its_memory_and_the_processes_killed_for_it(small_group: 
     assert small_group.killed() == 1
 
 
+@pytest.mark.long
 def test_a_backlog_is_delivered_within_its_memory(tmp_path: Path) -> None:
     """A small one, all of it, without a process killed; the rate is compared with that without a limit."""
     options = Namespace(gigabytes=0.005, memory_mib=400, size=1000, kafka="embedded", partitions=2)

@@ -58,10 +58,10 @@ def test_the_status_worker_is_watched(tmp_path: Path, kafka: EmbeddedKafka) -> N
                 before = beat()
                 bruce.await_true(lambda before=before: beat() > before)
 
-        await_beats(2)
+        await_beats(1)
         bruce.await_page()
         # The first may be one from before there was a server.
-        await_beats(3)
+        await_beats(2)
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ from tests.router.outlet import duplicates, keyed
 pytestmark = pytest.mark.crash
 
 
-@pytest.mark.sample("exactly_once")
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["exactly_once", "at_most_once"])
 def test_in_every_mode(lease_run: LeaseRun, mode: str) -> None:
     """Delivery is lent and taken back, twice, and the next daemon finds the marks that it expects."""
@@ -57,7 +57,7 @@ def test_a_job_asks_and_dies_before_it_is_answered(lease_run: LeaseRun) -> None:
     assert duplicates(lease_run.records()) == 0
 
 
-@pytest.mark.sample("lend.ended-1", "adopt.marked-1")
+@pytest.mark.sample("adopt.marked-1")
 @pytest.mark.parametrize(
     ("point", "times"),
     [

@@ -75,7 +75,7 @@ def found(kafka: EmbeddedKafka, count: int) -> Counter[int]:
     return Counter(int(record.value()) for record in records)
 
 
-@pytest.mark.sample(one_of=2)
+@pytest.mark.long
 @pytest.mark.crash
 @pytest.mark.parametrize("mode", [[], ["--at-least-once"]], ids=["transactions", "at-least-once"])
 def test_after_sigkill(stored: RunningBruce, kafka: EmbeddedKafka, mode: list[str]) -> None:

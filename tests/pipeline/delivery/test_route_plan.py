@@ -166,6 +166,7 @@ def test_a_stream_that_starts_again(
         assert firsts == sorted(firsts)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_write_that_is_run_again(spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture) -> None:
     """A job of the same name finds what the first one has sent, and those before it send nothing any more."""

@@ -182,7 +182,7 @@ def values(datagrams: Iterable[bytes]) -> set[bytes]:
     return {found.value for found in map(plain.parse_datagram, datagrams) if isinstance(found, plain.Message)}
 
 
-@pytest.mark.sample(one_of=3)
+@pytest.mark.long
 @pytest.mark.parametrize("spoil", [kinds.foreign_frame, kinds.all_headers_flipped, kinds.swapped])
 def test_a_daemon_delivers_what_is_good(good: Good, tmp_path: Path, spoil: Spoil) -> None:
     """On the damaged spool it starts, delivers every good undelivered message, no other, and counts all.

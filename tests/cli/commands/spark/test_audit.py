@@ -16,6 +16,7 @@ from tests.spool.fixture import SpoolFixture
 BRUCECTL = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_command(kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path) -> None:
     """`brucectl spark audit` runs from any folder, writes nothing but its report, and exits 1 for a loss."""
