@@ -50,7 +50,7 @@ MOST_BYTES = 192 << 20
 """Of both pools, or a quarter of the tmpfs; but at least what four of the largest messages take."""
 GRACE_S, QUIET_S, PATIENCE_S = 1.0, 60.0, 60.0
 RATE = 16 << 10
-CONNECTS, CONNECTS_A_S = 4 * BACKLOG, 1000
+CONNECTS, CONNECTS_A_S = 2 * BACKLOG, 1000
 """New connections of a user beyond which others may be closed at once: at a time, and a second. After a pause
 all that wait in the kernel's queue come at a time."""
 SHARES = 4
