@@ -80,7 +80,8 @@ def test_one_user_takes_all_connections(bruce: RunningBruce) -> None:
         (closed,) = [one for one in metrics.splitlines() if 'how="user_limit"' in one and "stream" in one]
         assert closed.startswith("bruce_connections_closed_total{")
         assert float(closed.split()[-1]) == refused
-        assert bruce.logged(f"uid {ATTACKER} has") >= 1
+        # It has too many, or opens them too fast: the log says which came first.
+        assert bruce.logged(f"uid {ATTACKER} has") + bruce.logged(f"uid {ATTACKER} opens") >= 1
         for process in [psutil.Process(bruce.pid), *psutil.Process(bruce.pid).children()]:
             assert process.num_fds() <= MOST_BUFFERS + DESCRIPTORS
     # The descriptors go with their connections.
