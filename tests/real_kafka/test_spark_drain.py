@@ -26,6 +26,8 @@ PARTITIONS = 6
 MESSAGES = 20_000
 NOWHERE = "127.0.0.1:1"
 PATIENCE_S = 600.0
+FEW = ("--conf", "spark.sql.shuffle.partitions=2")
+"""Tasks of a shuffle: of so few rows each takes as long to start as to run."""
 
 
 def test_a_worker_killed_in_the_middle_loses_nothing(kafka3: KafkaCluster, tmp_path: Path) -> None:
@@ -54,7 +56,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing(kafka3: KafkaCluster, tmp_p
         assert drain.returncode == 0, errors
         done = json.loads(said)
         assert (done["messages"], done["delivered"], done["left"]) == (MESSAGES, MESSAGES, 0)
-        with start(bruce, "audit") as audit:
+        with start(bruce, "audit", *FEW) as audit:
             said, errors = audit.communicate(timeout=PATIENCE_S)
         total = json.loads(said)["total"]
         assert (total["stored"], total["once"] + total["duplicated"]) == (MESSAGES, MESSAGES), errors
@@ -108,11 +110,11 @@ def kill_all(driver: int) -> None:
 
 
 @contextmanager
-def start(bruce: RunningBruce, job: str) -> Iterator[subprocess.Popen[str]]:
+def start(bruce: RunningBruce, job: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     """`brucectl spark JOB` over the daemon's spool; it does not outlive a test that fails."""
     brucectl = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
     with subprocess.Popen(
-        [*brucectl, "spark", job, "--json"],
+        [*brucectl, "spark", job, "--json", *options],
         cwd=ROOT,
         env=bruce.environ,
         stdin=subprocess.DEVNULL,

@@ -22,7 +22,7 @@ def test_command(kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path) -> N
     """`brucectl spark audit` runs from any folder, writes nothing but its report, and exits 1 for a loss."""
     Delivery(spool, kafka, 50).send(*range(49))
     spool.crash()
-    command = ["spark", "audit", str(spool.options.directory)]
+    command = ["spark", "audit", str(spool.options.directory), "--conf", "spark.sql.shuffle.partitions=2"]
     done = subprocess.run(
         [*BRUCECTL, *command, "--json", "--bootstrap-servers", kafka.bootstrap_servers],
         cwd=tmp_path,
