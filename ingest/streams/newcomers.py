@@ -5,7 +5,7 @@ faster than buffers can be given out would make all others wait. The stream work
 what is there, which takes microseconds each, and gives out buffers in turn, one to each user (`RoundRobin`):
 a user with thousands of connections waits for itself, and others wait for one connection of it.
 
-A user of UNIX streams who connects at a higher rate than any may (`User.may_connect`) has at most QUEUE
+A user of UNIX streams who connects at a higher rate than any may (`Allowance`) has at most QUEUE
 newcomers: others are closed at once, and counted. By TCP all users would pay for that, so connections beyond
 QUEUE wait in the kernel's queue, which is no other listener's. A user whose runs wait to be stored gets no
 buffer meanwhile, so it cannot fill the buffers with messages.
@@ -85,6 +85,7 @@ class Newcomers:
     def accept(self, listener: socket.socket) -> bool:
         """Accept waiting connections, ACCEPTS at most; whether none waits any more. Raises NoDescriptors."""
         now = time.monotonic()
+        self._users.sweep(now)
         for _ in range(ACCEPTS):
             if not self.accepts(listener):
                 return False
@@ -128,7 +129,7 @@ class Newcomers:
     def _enter(self, sock: socket.socket, now: float) -> None:
         sender = sender_of(sock)
         user = self._users.enter(sender[0], sender[1])
-        if not user.may_connect(now) and user.newcomers >= QUEUE and sender[0] == UNIX:
+        if not user.allowance.take(now) and user.newcomers >= QUEUE and sender[0] == UNIX:
             user.sender = sender
             user.refused += 1
             sock.close()

@@ -306,7 +306,7 @@ class StreamWorker:
         self.users.count(connection.user, 1)
         connection.readable = _may_offer(connection.user)
         self._go_on(connection)
-        if fd not in self._connections:
+        if fd not in self._connections or connection.is_over:
             # A message or two, and the end: neither epoll nor the store has to know of it.
             return
         # By edges: a connection that waits for its run does not wake us all the time.
@@ -358,7 +358,7 @@ class StreamWorker:
             if self._offer(connection):
                 self._wait_for(connection)
                 return
-            if connection.sock is None:
+            if connection.sock is None or connection.is_over:
                 self._close(connection)
                 return
             if not connection.readable:
@@ -389,7 +389,10 @@ class StreamWorker:
         connection.got = got
 
     def _take_in(self, connection: Connection, fd: int) -> None:
-        """Receive once, into the room that there is; twice where that may find a new one's end."""
+        """Receive once, into the room that there is; twice where that may find a new one's end.
+
+        To its sender the close says that all is in the log: it comes when what was received is taken.
+        """
         got = self._memory.receive(connection, fd)
         if (
             got > 0
@@ -397,6 +400,9 @@ class StreamWorker:
             and connection_buffer.filled(connection.head) < connection.room
         ):
             got = self._memory.receive(connection, fd)
+            connection.is_over = got == 0
+        if connection.is_over:
+            return
         if got == -errno.EAGAIN:
             connection.readable = False
         elif got <= 0 and got != -errno.EINTR:
@@ -429,7 +435,7 @@ class StreamWorker:
             connection = self._waiting.pop(number)
             connection.waiting = False
             connection.user.offered.add(connection.offered, -1)
-            if connection.sock is None or connection_buffer.is_ended(connection.head):
+            if connection.sock is None or connection.is_over or connection_buffer.is_ended(connection.head):
                 # Another connection gets its buffer next.
                 self._go_on(connection)
             else:
@@ -443,7 +449,7 @@ class StreamWorker:
             connection_buffer.filled(connection.head),
         )
         until, count, reason = self._memory.cut(connection, begin, end)
-        if not count and not reason and connection.sock is None and end > begin:
+        if not count and not reason and (connection.sock is None or connection.is_over) and end > begin:
             reason = int(Reason.UNCLEAN)
         if not count and not reason:
             return False

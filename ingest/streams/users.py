@@ -53,6 +53,8 @@ RATE = 16 << 10
 CONNECTS, CONNECTS_A_S = 2 * BACKLOG, 1000
 """New connections of a user beyond which others may be closed at once: at a time, and a second. After a pause
 all that wait in the kernel's queue come at a time."""
+SWEEP_S = 1.0
+"""Between two looks for allowances that are full."""
 SHARES = 4
 TCP_USER = -1
 log = logging.getLogger("bruce.stream")
@@ -98,16 +100,39 @@ class Offered:
         return full or self.bytes >= 2 * connection_buffers.MOST_BYTES
 
 
+class Allowance:
+    """How many connections a user may still open: `most` at once, and CONNECTS_A_S a second."""
+
+    def __init__(self, most: int = CONNECTS) -> None:
+        self._most = self._left = float(most)
+        self._counted_at = 0.0
+
+    def take(self, now: float) -> bool:
+        """Count a newcomer; whether it is one of those."""
+        self._left, self._counted_at = self._at(now), now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    def is_full(self, now: float) -> bool:
+        """Whether a new one would say the same."""
+        return self._at(now) >= self._most
+
+    def _at(self, now: float) -> float:
+        return min(self._most, self._left + (now - self._counted_at) * CONNECTS_A_S)
+
+
 class User:
     """The connections and memory of one user."""
 
-    def __init__(self, key: int) -> None:
+    def __init__(self, key: int, allowance: Allowance) -> None:
+        self.allowance = allowance
         self.key, self.connections, self.newcomers, self.buffers = key, 0, 0, 0
         self.refused = 0
         """Newcomers that were refused, and that no run has counted yet."""
         self.sender = UNIX, 0, 0, 0
         """kind, uid, pid, gid of its last newcomer."""
-        self._may_connect, self._counted_at = float(CONNECTS), 0.0
         self.offered = Offered()
         """Of all its connections."""
         self.small = self.large = 0
@@ -123,15 +148,6 @@ class User:
     def waited_for(self) -> int:
         """Connections whose sender has the next word: all that came was received and taken."""
         return len(self.idle) + len(self.unfinished)
-
-    def may_connect(self, now: float) -> bool:
-        """Count a newcomer; whether it is one of CONNECTS, and CONNECTS_A_S in the time since then."""
-        more = (now - self._counted_at) * CONNECTS_A_S
-        self._may_connect, self._counted_at = min(CONNECTS, self._may_connect + more), now
-        if self._may_connect < 1:
-            return False
-        self._may_connect -= 1
-        return True
 
     def __str__(self) -> str:
         return "TCP" if self.key == TCP_USER else f"uid {self.key}"
@@ -158,8 +174,8 @@ class Connection:
         """Of a message that is not finished: when it began, when a byte came last, how many there are."""
         self.offered = Offered()
         self.readable = self.waiting = False
-        self.is_held = self.is_watched = False
-        """Whether the store of descriptors has it; whether the kernel tells us of it."""
+        self.is_held = self.is_watched = self.is_over = False
+        """Whether the store of descriptors has it; the kernel tells us of it; all has come."""
 
     @property
     def starved(self) -> bool:
@@ -177,14 +193,27 @@ class Users:
         self.large = Pool(memory - self.small.bytes)
         self.connections = 0
         self._users: dict[int, User] = {}
+        self._allowances: dict[int, Allowance] = {}
+        """Kept until they are full: a user without a connection is forgotten."""
+        self._swept_at = 0.0
 
     def enter(self, kind: int, uid: int) -> User:
         """The user of a buffer; `uid` counts for those of UNIX sockets."""
         key = TCP_USER if kind == TCP else uid
         found = self._users.get(key)
         if found is None:
-            found = self._users[key] = User(key)
+            found = self._users[key] = User(key, self._allowances.setdefault(key, Allowance()))
         return found
+
+    def sweep(self, now: float) -> None:
+        """Forget the allowances that are full."""
+        if now - self._swept_at >= SWEEP_S:
+            self._swept_at = now
+            self._allowances = {
+                key: one
+                for key, one in self._allowances.items()
+                if key in self._users or not one.is_full(now)
+            }
 
     def count(self, user: User, more: int) -> None:
         """So many more connections."""

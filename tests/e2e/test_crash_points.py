@@ -198,7 +198,8 @@ def lose_power(crash_run: CrashRun) -> None:
 def stop_keeper(crash_run: CrashRun) -> None:
     """From here on the log is written, and neither synced nor named; there are spares for it."""
     crash_run.bruce.await_true(
-        lambda: crash_run.word(Field.SPARE) >= (crash_run.word(Field.WRITTEN) >> 32) + 2
+        # Before the ingest worker has a segment, that word is 0.
+        lambda: crash_run.word(Field.SPARE) >= (crash_run.word(Field.WRITTEN) >> 32) + 2 > 2
     )
     halt(next(w.pid for w in crash_run.bruce.status().workers if w.role == "keeper"))
 

@@ -14,7 +14,7 @@ SELECTION = [
     "tests/spool/test_golden.py",
     "tests/spool/format/test_wire.py",
     "tests/spool/shared/test_ledger.py::test_more_topics_than_rows_are_counted_by_reason",
-    "tests/spool/shared/test_ledger.py::test_a_damaged_bank_falls_back_to_the_one_before",
+    "tests/spool/storage/test_ab_slots.py::test_a_damaged_bank_falls_back_to_the_one_before",
     "tests/spool/format/test_frame.py::test_swapped_frames_break_the_chain",
     "tests/spool/format/test_frame.py::test_a_limit_inside_the_last_frame_cuts_it",
     "tests/spool/format/test_scan.py::test_damage_is_skipped_and_counted",

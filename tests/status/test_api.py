@@ -83,6 +83,8 @@ def test_nobody_looks(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     bruce, port = serve(tmp_path, kafka)
     with bruce:
         bruce.await_true(lambda: bruce.logged("status page on") == 1)
+        # The worker may speak before the supervisor has noted it.
+        bruce.await_status(lambda seen: any(w.role == "status" for w in seen.workers))
         process = Path(f"/proc/{next(w.pid for w in bruce.status().workers if w.role == 'status')}")
 
         def loops() -> int:

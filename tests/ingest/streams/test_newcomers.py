@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from ingest.sockets.holding import allow_descriptors
 from ingest.streams import newcomers, stream_worker, users
 from ingest.streams.newcomers import QUEUE, RoundRobin
 from ingest.streams.stream_worker import MOST_CONNECTIONS
-from ingest.streams.users import Connection, User, put
+from ingest.streams.users import Allowance, Connection, User, Users, put
 from spool.format.wire import encode
 from spool.native.memory import Address
 from tests.ingest.stream_clients import Streams
@@ -115,7 +116,8 @@ def test_a_user_who_connects_too_fast(
     streams: Streams, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of one beyond its rate no more than QUEUE newcomers wait; each other one is counted as refused."""
-    monkeypatch.setattr(users, "CONNECTS", 50)
+    streams.worker.users._allowances[FAST] = Allowance(50)
+    streams.worker.users.enter(UNIX, FAST)
     uids = iter([*[FAST] * MANY, OTHER, *[FAST] * MANY])
     monkeypatch.setattr(newcomers, "sender_of", lambda _: (UNIX, next(uids), 1, 1))
     for _ in range(MANY):
@@ -136,22 +138,45 @@ def test_a_user_who_connects_too_fast(
     assert streams.counted() == (2 * MANY + 1, {"clean": stored - 1, **streams.refused}, 0)
 
 
-def test_a_moderate_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_moderate_rate() -> None:
     """One with a connection for each message, as many a second as it may, is never beyond its rate."""
-    monkeypatch.setattr(users, "CONNECTS", 50)
-    user, step = User(1), 1 / users.CONNECTS_A_S
-    assert all(user.may_connect(1000 + number * step) for number in range(1000))
-    assert [user.may_connect(1002.0) for _ in range(51)] == [*[True] * 50, False]
-    assert user.may_connect(1002.0 + 2 * step)
+    allowance, step = Allowance(50), 1 / users.CONNECTS_A_S
+    assert all(allowance.take(1000 + number * step) for number in range(1000))
+    assert [allowance.take(1002.0) for _ in range(51)] == [*[True] * 50, False]
+    assert allowance.take(1002.0 + 2 * step)
+
+
+def test_a_user_who_comes_back_has_spent_what_it_spent() -> None:
+    """Without a connection a user is forgotten; its allowance is when it is full."""
+    users_ = Users(100, 64 << 20, 1 << 20)
+    fast = users_.enter(UNIX, FAST)
+    while fast.allowance.take(1000.0):
+        continue
+    users_.leave(fast)
+    users_.sweep(1000.0)
+    assert not users_.enter(UNIX, FAST).allowance.take(1000.0)
+    users_.leave(fast)
+    users_.sweep(1010.0)
+    assert users_._allowances == {}
+    assert users_.enter(UNIX, FAST).allowance.take(1010.0)
 
 
 def test_one_that_is_over_at_once(streams: Streams) -> None:
-    """The supervisor holds a connection that stays; one with a message and its end is closed at once."""
+    """The supervisor holds a connection that stays; one with a message and its end never comes there."""
     with streams.connect() as sender:
         sender.sendall(GOOD)
-    streams.step()
-    assert not streams.worker._connections
+        sender.shutdown(socket.SHUT_WR)
+        streams.step()
+        assert not streams.store._held
+        sender.setblocking(False)
+        # The close says that the message is in the log.
+        with pytest.raises(BlockingIOError):
+            sender.recv(1)
+        streams.take()
+        streams.step()
+        assert sender.recv(1) == b""
     assert not streams.store._held
+    assert not streams.worker._connections
     stays = streams.connect()
     stays.sendall(GOOD)
     streams.step()
@@ -251,7 +276,7 @@ def test_three_users_who_say_nothing(streams: Streams, idle: int) -> None:
 
 def test_turns() -> None:
     """One of each user in turn, each user's in order; one that may not has to wait, and keeps its items."""
-    one, two, three = User(1), User(2), User(3)
+    one, two, three = (User(key, Allowance()) for key in (1, 2, 3))
     turns: RoundRobin[str] = RoundRobin()
     for number in range(100):
         turns.add(one, f"one {number}")

@@ -333,6 +333,8 @@ def test_descriptors_run_out(streams: Streams, *, tcp: bool) -> None:
     streams.worker._listeners[listener.fileno()] = asked
     sender = streams.connect(tcp=tcp)
     sender.sendall(messages(1)[0])
+    # No descriptor of an earlier test becomes free meanwhile.
+    gc.collect()
     limits, taken = resource.getrlimit(resource.RLIMIT_NOFILE), [os.dup(0)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 1, limits[1]))
     try:
