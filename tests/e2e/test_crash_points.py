@@ -197,10 +197,14 @@ def lose_power(crash_run: CrashRun) -> None:
 
 def stop_keeper(crash_run: CrashRun) -> None:
     """From here on the log is written, and neither synced nor named; there are spares for it."""
-    crash_run.bruce.await_true(
-        # Before the ingest worker has a segment, that word is 0.
-        lambda: crash_run.word(Field.SPARE) >= (crash_run.word(Field.WRITTEN) >> 32) + 2 > 2
-    )
+
+    def has_spares() -> bool:
+        last = crash_run.word(Field.SPARE)
+        # Before the ingest worker has a segment, the word for it is 0.
+        made = {last - 1, last} <= set(crash_run.layout.list_spares())
+        return made and last >= (crash_run.word(Field.WRITTEN) >> 32) + 2
+
+    crash_run.bruce.await_true(has_spares)
     halt(next(w.pid for w in crash_run.bruce.status().workers if w.role == "keeper"))
 
 
