@@ -144,7 +144,7 @@ class Router:
             or self._pool.closed
             or self._client.fatal
             or self._unknown.waiting
-            or self._strangers.waits
+            or self._strangers.lists
             or self._rejects.lowest()
             or self._unreadable.lowest()
         )
@@ -224,7 +224,7 @@ class Router:
         return moved
 
     def _take_cluster(self) -> None:
-        if self._strangers.waits:
+        if self._strangers.lists:
             self._strangers.step()
         cluster = self._metadata.take()
         if cluster is None:

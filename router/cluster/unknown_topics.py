@@ -3,8 +3,8 @@
 Names beyond the bound of the deliverer's table (spool.format.topic_table) are looked at twice before their
 messages are discarded. Any program may send any name, but topics that Kafka has must not go short for it.
 Half of the table is theirs: a name that Kafka has is no *stranger*, and takes a place in either half. To know
-which it has, the router asks Kafka for all its topics when strangers fill their half, and again every LIST_S
-while they do; until the first answer it reads nothing on.
+which it has, the router asks Kafka for all its topics when strangers fill a quarter of their half, and again
+every LIST_S while they do. Where they fill all of it before the first answer, the router reads nothing on.
 
 Names that were given up are forgotten FORGET_S later, once nothing of them is open, and at once when others
 need their place. A name that comes again waits for the grace time again: its topic may have been created.
@@ -178,8 +178,8 @@ class Strangers:
         self._swept, self._clock = swept, clock
         self._listed_at = self._forgot_at = -LIST_S
         self._asked, self._asked_at = False, 0.0
-        self.waits = False
-        """Whether nothing is to be read before the list is there."""
+        self.lists = self.waits = False
+        """Whether Kafka was asked for the list; whether nothing is to be read before it is there."""
 
     def may_have_room(self, in_use: npt.NDArray[np.int32]) -> bool:
         """Whether a message whose topic has no number is to be read once more before it is discarded.
@@ -193,7 +193,7 @@ class Strangers:
                 return True
         if self._clock() - self._listed_at >= LIST_S:
             self.waits = True
-            self._metadata.list_all()
+            self._list()
         return self.waits
 
     def ask(self) -> None:
@@ -205,6 +205,8 @@ class Strangers:
             self._forgot_at = self._clock()
             self._metadata.forget(self.unknown.forget(self._topics))
             self.unknown.forget_idle(self._topics)
+        if self._topics.has_many_strangers and self._clock() - self._listed_at >= LIST_S:
+            self._list()
         waiting = self.unknown.waiting
         if len(waiting) > FEW and self._clock() - self._asked_at < ASK_NAMES_S:
             return
@@ -215,11 +217,14 @@ class Strangers:
 
     def step(self) -> None:
         """Take over the list when it is there."""
-        if not self.waits:
-            return
         if (names := self._metadata.take_names()) is not None:
             self._topics.welcome(names)
-            self._listed_at, self.waits = self._clock(), False
+            self._listed_at, self.lists, self.waits = self._clock(), False, False
         else:
             # It may have failed.
+            self._metadata.list_all()
+
+    def _list(self) -> None:
+        if not self.lists:
+            self.lists = True
             self._metadata.list_all()

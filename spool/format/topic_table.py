@@ -420,6 +420,12 @@ class Topics:
         """Whether a topic is a stranger."""
         return bool(self.table.names[number, _STRANGE])
 
+    @property
+    def has_many_strangers(self) -> bool:
+        """Whether they have a quarter of the places that strangers may have."""
+        words = self.table.words
+        return bool(0 < words[_MOST_STRANGERS] <= 4 * words[_STRANGERS])
+
     def strangers(self) -> set[int]:
         """The numbers of all strangers."""
         rows = self.table.names[: int(self.table.words[_COUNT])]
