@@ -4,7 +4,7 @@ Names beyond the bound of the deliverer's table (spool.format.topic_table) are l
 messages are discarded. Any program may send any name, but topics that Kafka has must not go short for it.
 Half of the table is theirs: a name that Kafka has is no *stranger*, and takes a place in either half. To know
 which it has, the router asks Kafka for all its topics when strangers fill a quarter of their half, and again
-every LIST_S while they do. Where they fill all of it before the first answer, the router reads nothing on.
+every LIST_S while they do. When they fill all of it before the first answer, the router waits for that.
 
 Names that were given up are forgotten FORGET_S later, once nothing of them is open, and at once when others
 need their place. A name that comes again waits for the grace time again: its topic may have been created.
