@@ -130,6 +130,24 @@ def test_topics_that_kafka_has_always_have_room(dead_letters: bytes) -> None:
         assert counted.total() == 60
 
 
+def test_the_list_is_there_before_strangers_fill_their_places() -> None:
+    """Kafka is asked for it when they have a quarter of them: then nobody waits, though it answers no more."""
+    with made() as bench:
+        names = [b"bogus-%d" % n for n in range(40)]
+        deny(bench, *names)
+        bench.send([(b"a", 1, b""), *((name, 1, b"") for name in names[:3])])
+        for _ in range(3):
+            bench.step(20)
+            bench.answer()
+            bench.clock.now += 0.2
+        assert bench.metadata.was_listed
+        bench.metadata.deaf = True
+        bench.send([(name, 1, b"") for name in names[3:]])
+        bench.send([(b"a", 1, b"")] * 5)
+        bench.step(100)
+        assert sum(len(log) for (topic, _), log in bench.kafka.logs.items() if topic == b"a") == 6
+
+
 def test_nothing_is_discarded_before_kafka_says_what_it_has() -> None:
     """While it does not answer, all that follows waits in the log; then it goes on where it was."""
     with made() as bench:
