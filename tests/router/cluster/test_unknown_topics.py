@@ -131,7 +131,7 @@ def test_topics_that_kafka_has_always_have_room(dead_letters: bytes) -> None:
 
 
 def test_the_list_is_there_before_strangers_fill_their_places() -> None:
-    """Kafka is asked for it when they have a quarter of them: then others go on, though it answers no more."""
+    """Kafka is asked for it when they have a quarter of them: then others go on, though it is silent."""
     with made() as bench:
         names = [b"bogus-%d" % n for n in range(40)]
         deny(bench, *names)
