@@ -94,7 +94,13 @@ class Traffic:
         self.send()
         total = self.sent * len(self._topics)
         self._bruce.await_status(
-            lambda s: s.received == total and any(broker.in_flight for broker in s.brokers), PATIENCE_S
+            lambda s: (
+                s.received == total
+                # What is committed after the restart is counted by the partitions that there are then.
+                and s.watermarks.synced == s.watermarks.accepted
+                and any(broker.in_flight for broker in s.brokers)
+            ),
+            PATIENCE_S,
         )
         self._bruce.kill9()
         self._cluster.thaw(1)
