@@ -96,7 +96,7 @@ class Traffic:
         self._bruce.await_status(
             lambda s: (
                 s.received == total
-                # What is committed after the restart is counted by the partitions that there are then.
+                # Messages that are committed after the restart are counted by the new partitions.
                 and s.watermarks.synced == s.watermarks.accepted
                 and any(broker.in_flight for broker in s.brokers)
             ),
