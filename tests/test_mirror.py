@@ -18,7 +18,6 @@ DOCSTRINGS = "\n".join(
     for path in (ROOT / "tests").rglob("test_*.py")
 )
 ELSEWHERE = {
-    "cli.doctor.finding": "a record",
     "ingest.buffers.connection_buffer": "loops of one worker, which show in what the other stores",
     "ingest.buffers.connection_buffers": "loops of one worker, which show in what the other stores",
     "ingest.errors": "the classes of errors",

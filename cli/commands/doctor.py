@@ -52,8 +52,8 @@ def doctor(
     from spool.native.kernel import interpret_at_first
 
     interpret_at_first()
+    from cli.doctor import Level
     from cli.doctor.examination import Examination
-    from cli.doctor.finding import Level
     from cli.terminal.output import show_json, show_sentences
 
     examination = Examination(config, plan=plan)

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cli.doctor.finding import Finding, Level
+from cli.doctor import Finding, Level
 from spool.layout import Layout
 from spool.options import Space, SpoolOptions, reserve
 from spool.storage import disk

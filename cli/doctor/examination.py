@@ -9,8 +9,7 @@ from pathlib import Path
 from cli.config.config import Config, given_settings, load_config
 from cli.config.settings import is_secret
 from cli.config.trial import WHOLE_ACKS, try_parts, weak_acks
-from cli.doctor import disk, host, kafka, spools
-from cli.doctor.finding import Finding, Level
+from cli.doctor import Finding, Level, disk, host, kafka, spools
 from cli.doctor.plan import HOUR_S, Plan, make_plan
 from cli.terminal.errors import KNOWN
 from dispatch.options import SPARK

@@ -11,7 +11,7 @@ from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 
-from cli.doctor.finding import Finding, Level
+from cli.doctor import Finding, Level
 from cli.terminal.clashes import HOME, PACKAGES, find_clashes, find_owners
 from ingest.buffers.staging import OVERFLOW_BYTES, overflow_at
 from pipeline.spark_release import columns_installed, java_here, pyspark_here

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 import numpy as np
 
 from cli.config.config import EMBEDDED, Config
-from cli.doctor.finding import Finding, Level
+from cli.doctor import Finding, Level
 from cli.status.report import UNDER_WAY_S, oldest_records
 from dispatch import librdkafka
 from dispatch.client import NO_LEADER, Cluster, KafkaClient

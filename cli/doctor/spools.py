@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cli.config.config import SYSTEM_FILE, Config, default_paths
 from cli.config.settings import read_file
+from cli.doctor import Finding, Level
 from cli.doctor.disk import used_bytes
-from cli.doctor.finding import Finding, Level
 from cli.status.snapshot import take_snapshot
 from cli.terminal.errors import CliError
 from spool.errors import NoSpool, SpoolError

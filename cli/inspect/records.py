@@ -28,7 +28,8 @@ from spool.format.packed import UNPACKED
 from spool.index.index import read_committed
 from spool.index.segment_list import SegmentList
 from spool.layout import Layout
-from spool.read.files import FOR_EVER, Pattern, Plain, Span, Unreadable, of_segment, read_file
+from spool.read.files import FOR_EVER, Span, Unreadable, of_segment, read_file
+from spool.read.patterns import Pattern, Plain
 from spool.read.reader import Reader
 from spool.storage.parallel import in_order
 

@@ -2,7 +2,8 @@
 
     reader      committed messages as batches, in order, across segments, over damage
     selection   a part of the log, by sequence, time, topic; and how many of a set are not resolved
-    files       segment files one by one, without index and marks; one message; keys and values that match
+    files       segment files one by one, without index and marks; one message
+    patterns    bytes and regular expressions that keys and values are searched for
     backlog     undelivered messages by topic, and the oldest of them
     overview    the segments at a glance; messages and bytes over time; totals
 

@@ -49,7 +49,7 @@ from spool.log.writer import Writer
 from spool.native.digest import digest
 from spool.options import SpoolOptions
 from spool.read.backlog import Backlog
-from spool.read.files import Plain
+from spool.read.patterns import Plain
 from spool.shared.state import Field, SharedState
 from tools.adversaries import planting
 from tools.benches.bench import Bench

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from cli.inspect.records import Committed
     from spool.format.batch import Batch
     from spool.layout import Layout
-    from spool.read.files import Pattern, Span, Unreadable
+    from spool.read.files import Span, Unreadable
+    from spool.read.patterns import Pattern
 
 EXAMPLES = examples(
     "brucectl inspect records --limit 20",
@@ -139,7 +140,7 @@ def find(
 
 def _parse(text: str, *, hexadecimal: bool, regex: bool) -> Pattern:
     """The pattern to search for. Raises BadArgument."""
-    from spool.read.files import Plain, Regex
+    from spool.read.patterns import Plain, Regex
 
     if hexadecimal and regex:
         raise BadArgument("give either --hex or --regex: a regular expression takes bytes as \\x00")

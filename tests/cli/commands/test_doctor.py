@@ -1,7 +1,4 @@
-"""`brucectl doctor`: the command, on a host with a daemon and on one without.
-
-These are the tests of `cli.doctor.finding`, too.
-"""
+"""`brucectl doctor`: the command, on a host with a daemon and on one without."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from unittest import mock
 
 import pytest
 
+from cli.doctor import Finding, Level
 from cli.doctor.examination import Examination
-from cli.doctor.finding import Finding, Level
 from cli.terminal.clashes import HOME
 from dispatch.embedded import EmbeddedKafka
 from spool.format.wire import encode

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.doctor import disk
+from cli.doctor import Finding, Level, disk
 from cli.doctor.disk import check_owners, check_room, existing, owners
-from cli.doctor.finding import Finding, Level
 from spool.layout import Layout
 from spool.options import Space, SpoolOptions
 from tests.spool.small_disk import mounted

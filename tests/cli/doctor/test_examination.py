@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.doctor import Finding, Level
 from cli.doctor.examination import load
-from cli.doctor.finding import Finding, Level
 
 KAFKA = '[kafka]\n"bootstrap.servers" = "localhost:9"\n'
 LETTERS = '[dispatch]\ndead_letter_topic = "dead"\n'

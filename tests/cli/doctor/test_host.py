@@ -10,8 +10,7 @@ from unittest import mock
 
 import pytest
 
-from cli.doctor import host
-from cli.doctor.finding import Level
+from cli.doctor import Level, host
 from cli.doctor.host import (
     ENOUGH_QUEUED,
     LOCKED_BYTES,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from cli.config.config import Config, load_config
+from cli.doctor import Finding, Level
 from cli.doctor import kafka as doctor
-from cli.doctor.finding import Finding, Level
 from cli.doctor.kafka import judge
 from dispatch.client import NO_LEADER, Cluster
 from dispatch.embedded import EmbeddedKafka

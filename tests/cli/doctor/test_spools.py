@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.config.config import Config, load_config
-from cli.doctor.finding import Finding, Level
+from cli.doctor import Finding, Level
 from cli.doctor.spools import AHEAD_NS, check_clock, look_at, look_for_others
 from spool.read.overview import Overview, State
 from spool.storage.lock import Lock

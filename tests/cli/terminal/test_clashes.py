@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.doctor.finding import Level
+from cli.doctor import Level
 from cli.doctor.host import (
     check_owners,
     check_path,
