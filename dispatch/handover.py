@@ -12,7 +12,7 @@ is filled once and only its changing words are written for each message:
     TIMESTAMP     ms
     OPAQUE        row in flight
     HEADER        name         value   bytes       left out when records are not stamped
-    HEADER        name         value   bytes       only of messages that are replayed
+    HEADER        name         value   bytes       of messages that are replayed; of dead letters, several
 
 A message that cannot go now holds its partition: from it on, nothing of the partition goes until the
 router has caught up. That alone keeps order; see `hand_over`.
@@ -21,6 +21,7 @@ router has caught up. That alone keeps order; see `hand_over`.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +49,8 @@ HEADER_BYTES = 24
 """Spool uuid, 16 bytes; sequence, 8 bytes, big-endian."""
 REPLAY_NAME = b"bruce-replay"
 """When the replay was asked for: ms since the epoch, in digits."""
+Headers = Sequence[tuple[bytes, bytes]]
+"""The name and the value of each."""
 
 _KINDS = (
     Vtype.RKT,
@@ -65,6 +68,8 @@ _RKT, _PARTITION, _MSGFLAGS, _VALUE, _KEY, _TIMESTAMP, _OPAQUE, _HEADER = (
     8 * (_WORDS * row + 1) for row in range(len(_KINDS))
 )
 """The offset in the array, in bytes, of the first word of each union."""
+_HEADER_STEP = 8 * _WORDS
+"""Bytes from a header's union to that of the next."""
 _TOO_LARGE = int(Code.MSG_SIZE_TOO_LARGE)
 _FATAL = int(Code.FATAL)
 _NO_ROOM = 1 << 30
@@ -87,30 +92,31 @@ class Producer(NamedTuple):
     """Its length."""
     stamp_at: Address
     """Address of the header's sequence; 0: no header."""
+    headers_at: Address
+    """Address of the first word of the union of the first header behind that one."""
 
 
 class Envelope:
-    """The argument array of one producer, and the memory that it points into."""
+    """The argument array of one kind of record, and the memory that it points into."""
 
     def __init__(
-        self, library: Library, handle: int, spool_uuid: bytes, *, stamp: bool, replayed_ms: int = 0
+        self, library: Library, handle: int, spool_uuid: bytes, *, stamp: bool, headers: Headers = ()
     ) -> None:
+        """`headers`: those behind the stamp."""
         self._name = ctypes.create_string_buffer(HEADER_NAME)
         self._header = np.zeros(HEADER_BYTES, np.uint8)
         self._header[:16] = np.frombuffer(spool_uuid, np.uint8, 16)
-        kinds = [*_KINDS[:-1], *[Vtype.HEADER] * (stamp + (replayed_ms > 0))]
+        kinds = [*_KINDS[:-1], *[Vtype.HEADER] * (stamp + len(headers))]
         self._arguments = np.zeros((len(kinds), _WORDS), np.int64)
         self._arguments[:, 0] = kinds
         self._set(_MSGFLAGS, COPY_MESSAGE)
         if stamp:
             self._set(_HEADER, ctypes.addressof(self._name), address_of(self._header), HEADER_BYTES)
-        if replayed_ms:
-            self._replay = (
-                ctypes.create_string_buffer(REPLAY_NAME),
-                ctypes.create_string_buffer(b"%d" % replayed_ms),
-            )
-            name, value = map(ctypes.addressof, self._replay)
-            self._set(8 * (_WORDS * (len(kinds) - 1) + 1), name, value, len(self._replay[1]) - 1)
+        self._texts = [tuple(map(ctypes.create_string_buffer, header)) for header in headers]
+        own_at = _HEADER + _HEADER_STEP * stamp
+        for at, (name, value) in enumerate(self._texts):
+            words = ctypes.addressof(name), ctypes.addressof(value), len(value) - 1
+            self._set(own_at + _HEADER_STEP * at, *words)
         self.producer = Producer(
             handle,
             library.address("produceva"),
@@ -120,6 +126,7 @@ class Envelope:
             address_of(self._arguments),
             len(kinds),
             address_of(self._header[16:]) if stamp else Address(0),
+            Address(address_of(self._arguments) + own_at),
         )
 
     def _set(self, at: int, *words: int) -> None:
@@ -184,10 +191,8 @@ def hand_over(
         if may_send(partition.leader, size, brokers, window):
             number = free[free_count[0] - 1]
             address(producer, partition, number, timestamps[row], sequence)
-            value = Address(data_at + value_at[row])
-            enclose(Address(producer.arguments_at + _VALUE), value, value_bytes[row])
-            key = Address(data_at + key_at[row]) if key_bytes[row] else Address(0)
-            enclose(Address(producer.arguments_at + _KEY), key, key_bytes[row])
+            value, key = Address(data_at + value_at[row]), Address(data_at + key_at[row])
+            enclose(producer, value, value_bytes[row], key, key_bytes[row])
             code = produce(producer)
         if code == 0:
             free_count[0] -= 1
@@ -239,22 +244,27 @@ def address(producer: Producer, partition: Any, number: int, timestamp: int, seq
 
 
 @kernel
-def enclose(argument_at: Address, at: Address, length: int) -> None:
-    """Write the address and length of a key or a value into the argument at an address."""
-    store_i64(argument_at, at)
-    store_i64(argument_at + 8, length)
+def enclose(producer: Producer, value: Address, value_bytes: int, key: Address, key_bytes: int) -> None:
+    """Write value and key into the arguments; a key without bytes is none."""
+    at = producer.arguments_at
+    store_i64(at + _VALUE, value)
+    store_i64(at + _VALUE + 8, value_bytes)
+    store_i64(at + _KEY, key if key_bytes else 0)
+    store_i64(at + _KEY + 8, key_bytes)
+
+
+@kernel
+def enclose_header(producer: Producer, number: int, value: Address, value_bytes: int) -> None:
+    """Write the value of a header behind the stamp into the arguments; the first is 0."""
+    at = producer.headers_at + _HEADER_STEP * number
+    store_i64(at + 8, value)
+    store_i64(at + 16, value_bytes)
 
 
 @kernel
 def produce(producer: Producer) -> int:
     """Hand one message to librdkafka; returns its error code, 0 when taken."""
-    return offer(producer, producer.arguments_at, producer.arguments)
-
-
-@kernel
-def offer(producer: Producer, arguments_at: Address, arguments: int) -> int:
-    """The same of so many arguments at an address."""
-    error = call(producer.produceva, producer.handle, arguments_at, arguments)
+    error = call(producer.produceva, producer.handle, producer.arguments_at, producer.arguments)
     if error == 0:
         return 0
     code = call(producer.error_code, error) & 0xFFFFFFFF

@@ -21,7 +21,6 @@ message that says 0 goes out with 1, the nearest that can be said.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,12 +28,11 @@ import numpy.typing as npt
 
 from dispatch.client import Cluster, KafkaClient
 from dispatch.errors import Code
-from dispatch.handover import HEADER_NAME, Envelope, hand_over
+from dispatch.handover import REPLAY_NAME, Envelope, hand_over
 from dispatch.options import DispatchOptions
-from dispatch.records import ROW, DeadLetter, collect, lay_out, post, reader
+from dispatch.records import ROW, LetterEnvelope, Letters, collect, post, reader
 from dispatch.tables import NONE, BrokerTable, Flight, PartitionTable
 from spool.format.batch import Batch, Topics
-from spool.native.memory import address_of
 
 REPORTS_AT_ONCE = 1 << 16
 
@@ -169,29 +167,26 @@ class Pool:
             self.partitions.note_held()
         return HandedOver(sent, held, refusals, error)
 
-    def post(self, letters: Sequence[DeadLetter], flats: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Hand over records, to partitions: of each 0, or why not. Outcomes come as those of messages do.
+    def post(self, letters: Letters, flats: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Hand over dead letters, to partitions: of each 0, or why not. Outcomes come as messages' do.
 
-        `letters`: one at least; all have headers of the same names.
+        `flats` int32[letters]; returns int32[letters].
         """
-        if self._stamp:
-            letters = [
-                letter._replace(
-                    headers=[
-                        *letter.headers,
-                        (HEADER_NAME, self._uuid + letter.sequence.to_bytes(8, "big")),
-                    ]
-                )
-                for letter in letters
-            ]
-        arguments = lay_out(letters, self.partitions.rows[flats])
-        self.flight.make_room(len(letters))
-        codes = np.zeros(len(letters), np.int32)
+        batch, rows, reasons, first_ms, last_ms = letters
+        envelope = self._letter_envelope
+        self.flight.make_room(len(rows))
+        codes = np.zeros(len(rows), np.int32)
         post(
-            self._envelope.producer,
-            arguments.table,
-            address_of(arguments.table),
-            np.array([letter.sequence for letter in letters], np.int64),
+            envelope.producer,
+            batch.data_at,
+            batch.wide,
+            batch.narrow,
+            rows,
+            reasons,
+            first_ms,
+            last_ms,
+            envelope.names,
+            envelope.digits,
             flats,
             self.partitions.rows,
             self.brokers.rows,
@@ -200,6 +195,8 @@ class Pool:
             self.flight.free_count,
             self._window,
             time.monotonic_ns(),
+            # Not a message's own timestamp: that may be what it was refused for.
+            time.time_ns() // 1_000_000,
             codes,
         )
         return codes
@@ -311,9 +308,10 @@ class Pool:
 
     def _attach(self) -> None:
         client = self._client
-        self._envelope = Envelope(
-            client.library, client.handle, self._uuid, stamp=self._stamp, replayed_ms=self._replayed_ms
-        )
+        whose = client.library, client.handle, self._uuid
+        replay = [(REPLAY_NAME, b"%d" % self._replayed_ms)] if self._replayed_ms else []
+        self._envelope = Envelope(*whose, stamp=self._stamp, headers=replay)
+        self._letter_envelope = LetterEnvelope(*whose, stamp=self._stamp)
         self._reader = reader(client.library, client.queue, client.open_event)
 
     def _lead(self, flats: npt.NDArray[np.int32], leaders: npt.NDArray[np.int32]) -> None:

@@ -1,8 +1,8 @@
 """Records that are no messages of the log: dead letters, and the progress records of transactions.
 
-Dead letters have headers of their own. They go through the same producer and the same windows as all
-messages, and their reports come with all others, under the sequence number of the message that they are
-about. Their arguments are laid out as one table, which a compiled loop (`post`) hands over.
+Dead letters are messages as they were received, with headers of their own. They go through the same producer
+and the same windows as all messages, and their reports come with all others, under the sequence number of the
+message that they are about. A compiled loop (`post`) hands them over.
 
 A progress record goes by one call from Python (`produce`). No window counts it, and its report is skipped.
 
@@ -15,17 +15,19 @@ read on from there at the next call.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch.errors import Code
-from dispatch.handover import Producer, charge, may_send, offer
+from dispatch.handover import Envelope, Producer, address, charge, enclose, enclose_header, may_send
+from dispatch.handover import produce as hand_to
 from dispatch.librdkafka import COPY_MESSAGE, Event, Library, Vtype
+from spool.format.batch import DATAGRAM_AT, DATAGRAM_BYTES, KEY_AT, KEY_BYTES, SEQUENCE, Batch, Narrow, Wide
+from spool.format.wire import REASONS, TOPIC_SIZE_BYTES, load_be16, reason_name, topic_at
 from spool.native.kernel import kernel
-from spool.native.memory import Address, address_of, call, load_i32, load_i64
+from spool.native.memory import Address, address_of, call, load_i32, load_i64, store_u8
 
 _DELIVERY = int(Event.DELIVERY)
 _OFFSET_AT = 56
@@ -45,19 +47,12 @@ ROW = np.dtype(
     )
 )
 """The outcome of one message."""
-_KINDS = (
-    Vtype.RKT,
-    Vtype.PARTITION,
-    Vtype.MSGFLAGS,
-    Vtype.TIMESTAMP,
-    Vtype.OPAQUE,
-    Vtype.VALUE,
-    Vtype.KEY,
-)
 _WORDS = 9
 """sizeof(rd_kafka_vu_t) / 8: the kind, then a union."""
-_TOPIC, _PARTITION, _MSGFLAGS, _TIMESTAMP, _OPAQUE, _VALUE, _KEY, _HEADERS = range(len(_KINDS) + 1)
-"""Rows of a dead letter's arguments, each an `rd_kafka_vu_t`."""
+LETTER_HEADERS = (b"bruce-reason", b"bruce-topic", b"bruce-first-attempt", b"bruce-last-attempt")
+"""Of a dead letter: why it is there, its own topic, and its attempts, in ms since the epoch, in digits."""
+_DIGITS = 40
+"""Room for both numbers: an int64 has 19 digits at most."""
 _QUEUE_FULL = int(Code.QUEUE_FULL)
 
 
@@ -165,72 +160,45 @@ def discharge(
     row.flat_number = -1
 
 
-class DeadLetter(NamedTuple):
-    """One record for the dead-letter topic."""
+class Letters(NamedTuple):
+    """Records for the dead-letter topic: messages as they were received, and why they are there."""
 
-    sequence: int
-    """Of the message that it is about; its report has this number."""
-    timestamp: int
-    """Of the record: milliseconds since the epoch, above 0."""
-    key: bytes | None
-    value: bytes
-    headers: Sequence[tuple[bytes, bytes]]
-    reason: int
-    """Why the message is here, a spool.format.wire.Reason; with `topic`, its own, for the progress record."""
-    topic: bytes
-
-    @property
-    def size(self) -> int:
-        """Bytes of key and value."""
-        return len(self.key or b"") + len(self.value)
+    batch: Batch
+    rows: npt.NDArray[np.int64]
+    """int64[letters]: of the messages, in the batch. The report of a letter has its message's sequence."""
+    reasons: npt.NDArray[np.int32]
+    """int32[letters]: spool.format.wire.Reason."""
+    first_ms: npt.NDArray[np.int64]
+    """int64[letters]: of the first attempt, in ms since the epoch."""
+    last_ms: npt.NDArray[np.int64]
+    """int64[letters]: of the last one."""
 
 
-class Arguments(NamedTuple):
-    """Of some dead letters."""
+class LetterEnvelope(Envelope):
+    """The argument array of dead letters, and the texts of their headers."""
 
-    table: npt.NDArray[np.int64]
-    """int64[letters, arguments, _WORDS]."""
-    data: npt.NDArray[np.uint8]
-    """The bytes that the arguments point to."""
-
-
-def lay_out(letters: Sequence[DeadLetter], partitions: npt.NDArray[Any]) -> Arguments:
-    """The arguments of dead letters, one at least, all with headers of the same names.
-
-    `partitions`: dispatch.tables.PARTITION_ROW[letters].
-    """
-    names = [name for name, _ in letters[0].headers]
-    parts = [
-        part
-        for letter in letters
-        for part in (letter.value, letter.key or b"", *(value for _, value in letter.headers))
-    ]
-    lengths = np.fromiter(map(len, parts), np.int64, len(parts))
-    # The names end with a zero each, as C has it.
-    data = np.frombuffer(b"".join([*parts, *(name + b"\0" for name in names)]) + b"\0", np.uint8)
-    ends = np.cumsum(lengths)
-    at = (address_of(data) + ends - lengths).reshape(len(letters), -1)
-    lengths = lengths.reshape(at.shape)
-    table = np.zeros((len(letters), len(_KINDS) + len(names), _WORDS), np.int64)
-    table[:, :, 0] = [*_KINDS, *[Vtype.HEADER] * len(names)]
-    table[:, _TOPIC, 1], table[:, _PARTITION, 1] = partitions["handle"], partitions["partition"]
-    table[:, _MSGFLAGS, 1] = COPY_MESSAGE
-    table[:, _TIMESTAMP, 1] = [letter.timestamp for letter in letters]
-    table[:, [_VALUE, _KEY], 1], table[:, [_VALUE, _KEY], 2] = at[:, :2], lengths[:, :2]
-    # A key without bytes is none.
-    table[:, _KEY, 1] *= lengths[:, 1] > 0
-    name_bytes = np.array([len(name) + 1 for name in names], np.int64)
-    table[:, _HEADERS:, 1] = address_of(data) + int(ends[-1]) + np.cumsum(name_bytes) - name_bytes
-    table[:, _HEADERS:, 2], table[:, _HEADERS:, 3] = at[:, 2:], lengths[:, 2:]
-    return Arguments(table, data)
+    def __init__(self, library: Library, handle: int, spool_uuid: bytes, *, stamp: bool) -> None:
+        super().__init__(
+            library, handle, spool_uuid, stamp=stamp, headers=[(name, b"") for name in LETTER_HEADERS]
+        )
+        self._names = [ctypes.create_string_buffer(reason_name(n).encode()) for n in range(REASONS)]
+        self.names = np.array([(ctypes.addressof(one), len(one) - 1) for one in self._names], np.int64)
+        """int64[REASONS, 2]: address and length of each reason's name."""
+        self.digits = np.zeros(_DIGITS, np.uint8)
 
 
 @kernel
 def post(
     producer: Producer,
-    table: npt.NDArray[np.int64],
-    table_at: Address,
-    sequences: npt.NDArray[np.int64],
+    data_at: Address,
+    wide: Wide,
+    narrow: Narrow,
+    rows: npt.NDArray[np.int64],
+    reasons: npt.NDArray[np.int32],
+    first_ms: npt.NDArray[np.int64],
+    last_ms: npt.NDArray[np.int64],
+    names: npt.NDArray[np.int64],
+    digits: npt.NDArray[np.uint8],
     flats: npt.NDArray[np.int32],
     partitions: npt.NDArray[Any],
     brokers: npt.NDArray[Any],
@@ -239,30 +207,53 @@ def post(
     free_count: npt.NDArray[np.int64],
     window: tuple[int, int],
     now_ns: int,
+    now_ms: int,
     codes: npt.NDArray[np.int32],
 ) -> None:
-    """Hand over dead letters, whose arguments are in `table`, as far as windows allow.
+    """Hand over dead letters (`Letters`), as far as windows allow, with LETTER_HEADERS.
 
-    `table` int64[letters, arguments, _WORDS] is at address `table_at`; `sequences` int64[letters]: of the
-    messages that they are about; `flats` int32[letters]: to which partitions. The other tables are those of
-    `dispatch.handover`, with room in flight for all. Fills `codes` int32[letters]: 0, or why librdkafka, or
-    the window, does not take it.
+    `data_at`, `wide` and `narrow` are the batch's; `flats` int32[letters]: to which partitions. `names` and
+    `digits` (uint8[_DIGITS], written on the way) are the envelope's. The other tables are those of
+    `dispatch.handover`, with room in flight for all. `now_ms` is the timestamp of the records. Fills `codes`
+    int32[letters]: 0, or why librdkafka, or the window, does not take it.
     """
-    bytes_each = 8 * table.shape[1] * table.shape[2]
-    for i in range(len(sequences)):
-        partition = partitions[flats[i]]
-        size = table[i, _VALUE, 2] + table[i, _KEY, 2]
+    digits_at = Address(digits.ctypes.data)
+    for i in range(len(rows)):
+        row, partition = rows[i], partitions[flats[i]]
+        size = narrow[DATAGRAM_BYTES, row] + narrow[KEY_BYTES, row]
         if not may_send(partition.leader, size, brokers, window):
             codes[i] = _QUEUE_FULL
             continue
-        number = free[free_count[0] - 1]
-        table[i, _OPAQUE, 1] = number
-        codes[i] = offer(producer, Address(table_at + i * bytes_each), table.shape[1])
+        number, sequence = free[free_count[0] - 1], wide[SEQUENCE, row]
+        datagram, key = Address(data_at + wide[DATAGRAM_AT, row]), Address(data_at + wide[KEY_AT, row])
+        address(producer, partition, number, now_ms, sequence)
+        enclose(producer, datagram, narrow[DATAGRAM_BYTES, row], key, narrow[KEY_BYTES, row])
+        topic = topic_at(datagram)
+        enclose_header(producer, 0, Address(names[reasons[i], 0]), names[reasons[i], 1])
+        enclose_header(producer, 1, Address(topic + TOPIC_SIZE_BYTES), load_be16(topic))
+        first = store_decimal(digits_at, first_ms[i])
+        enclose_header(producer, 2, digits_at, first)
+        last_at = Address(digits_at + first)
+        enclose_header(producer, 3, last_at, store_decimal(last_at, last_ms[i]))
+        codes[i] = hand_to(producer)
         if codes[i] == 0:
             free_count[0] -= 1
             # The record is not the message itself.
             flight[number].received_ns = 0
-            charge(flight[number], flats[i], sequences[i], size, partition, brokers, now_ns)
+            charge(flight[number], flats[i], sequence, size, partition, brokers, now_ns)
+
+
+@kernel
+def store_decimal(at: Address, number: int) -> int:
+    """Write the digits of a number, 0 for one below, and return how many they are."""
+    left = max(number, 0)
+    length, rest = 1, left // 10
+    while rest > 0:
+        length, rest = length + 1, rest // 10
+    for place in range(length - 1, -1, -1):
+        store_u8(at + place, 48 + left % 10)
+        left //= 10
+    return length
 
 
 def produce(library: Library, handle: int, topic: int, partition: int, key: bytes, value: bytes) -> int:

@@ -21,7 +21,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -37,7 +37,7 @@ from spool.format.batch import Batch, Topics
 from spool.format.wire import DEAD_LETTERED, Reason
 from spool.index.segment_list import SegmentList
 from spool.layout import Layout
-from spool.marks.discard_file import DiscardFile, GivenUp
+from spool.marks.discard_file import DiscardFile, Records, encode_records
 from spool.marks.discarded import MOST_COUNTS, SAMPLE_SLOTS
 from spool.marks.marks import Marks
 from spool.marks.outcome_file import SUFFIX, TAKEN, OutcomeFile, read_outcomes, settle
@@ -277,11 +277,14 @@ class OutcomeImport:
         return self._acks.generation > before
 
 
-class _Found(NamedTuple):
-    """A message for the file, and its row in what is taken over."""
+class _Part(NamedTuple):
+    """Messages for the file, of one batch."""
 
-    row: int
-    message: GivenUp
+    rows: Rows
+    """In what is taken over."""
+    records: Records
+    samples: list[tuple[int, int, int, bytes]]
+    """Sequence, reason, number of the topic, and datagram, of some."""
 
 
 class JobDiscards:
@@ -343,34 +346,37 @@ class JobDiscards:
 
     def _file_all(self, sequences: Sequences, reasons: Reasons, topics: Sequences) -> Iterator[Rows]:
         """Fill in the topics, and write to the file what belongs there: the rows that are in it by now."""
-        held: list[_Found] = []
-        size = 0
-        for one in self._find(sequences, reasons, topics):
+        held: list[_Part] = []
+        count = size = 0
+        for part in self._find(sequences, reasons, topics):
             if self._failed:
                 continue
-            held.append(one)
-            size += len(one.message.datagram)
-            if len(held) == self._filed_at_once or size > FILED_BYTES:
-                yield self._write(held, topics)
-                held, size = [], 0
+            held.append(part)
+            count, size = count + len(part.rows), size + len(part.records.data)
+            if count >= self._filed_at_once or size > FILED_BYTES:
+                yield self._write(held)
+                held, count, size = [], 0, 0
         if held and not self._failed:
-            yield self._write(held, topics)
+            yield self._write(held)
 
-    def _find(self, sequences: Sequences, reasons: Reasons, topics: Sequences) -> Iterator[_Found]:
+    def _find(self, sequences: Sequences, reasons: Reasons, topics: Sequences) -> Iterator[_Part]:
         filed, now = self._belongs_there(reasons), time.time_ns()
         for rows, batch, found in self._look_up(sequences):
             topics[rows] = batch.topic[found]
             here = filed[rows]
-            self._sample_some(sequences[rows[~here]], reasons[rows[~here]], batch, found[~here])
-            for row, at in zip(rows[here].tolist(), found[here].tolist(), strict=True):
-                sequence, reason = int(sequences[row]), int(reasons[row])
-                yield _Found(row, GivenUp(self._spool, sequence, reason, now, batch.datagram(at)))
+            self._keep(self._samples_of(sequences[rows[~here]], reasons[rows[~here]], batch, found[~here]))
+            for first in range(0, int(here.sum()), self._filed_at_once):
+                some = slice(first, first + self._filed_at_once)
+                mine, there = rows[here][some], found[here][some]
+                records = encode_records(batch, there, reasons[mine], self._spool, now)
+                samples = self._samples_of(sequences[mine], reasons[mine], batch, there)
+                yield _Part(mine, records, samples)
 
-    def _write(self, found: Sequence[_Found], topics: Sequences) -> Rows:
+    def _write(self, parts: Sequence[_Part]) -> Rows:
         """The rows of these, when they are in the file; none of them when it fails."""
         assert self._file
         try:
-            self._file.append([one.message for one in found])
+            self._file.append(Records.join([one.records for one in parts]))
         except (OSError, BadSpool) as error:
             self._failed = True
             reason = error.strerror if isinstance(error, OSError) else error
@@ -381,9 +387,9 @@ class JobDiscards:
             return np.empty(0, np.intp)
         self.trouble = ""
         reach("adopt.filed")
-        for row, message in found:
-            self._sample(message.sequence, message.reason, int(topics[row]), message.datagram)
-        return np.array([one.row for one in found], np.intp)
+        for part in parts:
+            self._keep(part.samples)
+        return np.concatenate([part.rows for part in parts])
 
     # -- counting ---------------------------------------------------------------------------------------
 
@@ -393,15 +399,20 @@ class JobDiscards:
             if fresh := self._acks.discard(sequences[rows], reason, name):
                 self._log.note(reason, name, int(sequences[rows[0]]), fresh)
 
-    def _sample_some(self, sequences: Sequences, reasons: Reasons, batch: Batch, found: Rows) -> None:
-        for (reason, topic), same in _groups(reasons, batch.topic[found].astype(np.int64)):
-            for row in same[:SAMPLE_SLOTS].tolist():
-                self._sample(int(sequences[row]), reason, topic, batch.datagram(int(found[row])))
+    def _samples_of(
+        self, sequences: Sequences, reasons: Reasons, batch: Batch, found: Rows
+    ) -> list[tuple[int, int, int, bytes]]:
+        return [
+            (int(sequences[row]), reason, topic, batch.datagram(int(found[row])))
+            for (reason, topic), same in _groups(reasons, batch.topic[found].astype(np.int64))
+            for row in same[:SAMPLE_SLOTS].tolist()
+        ]
 
-    def _sample(self, sequence: int, reason: int, topic: int, datagram: bytes) -> None:
-        if self._samples[reason, topic] < SAMPLE_SLOTS:
-            self._samples[reason, topic] += 1
-            self._acks.keep_sample(sequence, reason, self._topics.names[topic], datagram)
+    def _keep(self, samples: Iterable[tuple[int, int, int, bytes]]) -> None:
+        for sequence, reason, topic, datagram in samples:
+            if self._samples[reason, topic] < SAMPLE_SLOTS:
+                self._samples[reason, topic] += 1
+                self._acks.keep_sample(sequence, reason, self._topics.names[topic], datagram)
 
     def _look_up(self, sequences: Sequences) -> Iterator[tuple[Rows, Batch, Rows]]:
         """(rows of `sequences`, a batch, rows of the batch) of those that the log can give."""

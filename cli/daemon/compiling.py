@@ -56,6 +56,10 @@ _MOST_S = 600.0
 """For the daemon that compiles what delivers; it takes a quarter of a minute on an idle processor."""
 _MESSAGES = (encode(b"t", b"v"), encode(b"t", b"v", key=b"k"), encode(b"t", b"v", partition_key=1))
 _DEAD_LETTER = encode(b"no topic has this name", b"v")
+_MOST_BYTES = 1000
+"""The least that librdkafka takes for the size of a message."""
+_DISCARD = encode(b"d", bytes(2 * _MOST_BYTES))
+"""Of the dead-letter topic itself, and too large: it goes to the discard file."""
 _RUN = """
 import sys
 from pathlib import Path
@@ -133,8 +137,12 @@ def _deliver() -> None:
         tables: dict[str, dict[str, object]] = {
             "ingest": {"datagram_socket": str(inlet)},
             "spool": {"directory": str(place / "spool"), "max_bytes": 4 << 20, "segment_bytes": 1 << 20},
-            "dispatch": {"drain_seconds": 0, "dead_letter_topic": "d"},
-            "kafka": {"bootstrap.servers": "embedded"},
+            "dispatch": {
+                "drain_seconds": 0,
+                "dead_letter_topic": "d",
+                "discard_file": str(place / "discards"),
+            },
+            "kafka": {"bootstrap.servers": "embedded", "message.max.bytes": _MOST_BYTES},
             "status": {"port": 0},
             "log": {"format": "text"},
         }
@@ -150,7 +158,7 @@ def _deliver() -> None:
             )
         try:
             _await(inlet.exists, daemon, said)
-            _send(inlet, *_MESSAGES, _DEAD_LETTER)
+            _send(inlet, *_MESSAGES, _DEAD_LETTER, _DISCARD)
             _await(lambda: _DELIVERED in said.read_bytes(), daemon, said)
             # Messages of topics that are known take another way.
             _send(inlet, *_MESSAGES, _DEAD_LETTER)
@@ -165,7 +173,7 @@ def _deliver() -> None:
 
 def _is_done(spool: Path, delivered: int) -> bool:
     found = take_snapshot(spool)
-    return (found.delivered, found.dead_lettered) == (delivered, 2)
+    return (found.delivered, found.dead_lettered, sum(found.discarded.values())) == (delivered, 2, 3)
 
 
 def _send(inlet: Path, *messages: bytes) -> None:

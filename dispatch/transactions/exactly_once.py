@@ -42,7 +42,7 @@ from dispatch.diagnosis import KafkaError
 from dispatch.errors import Code
 from dispatch.options import DispatchOptions
 from dispatch.pool import NO_OUTCOMES, HandedOver, Outcomes, Pool
-from dispatch.records import DeadLetter, produce
+from dispatch.records import Letters, produce
 from dispatch.transactions.closing import Closing
 from dispatch.transactions.progress import (
     DeadLetterRuns,
@@ -218,16 +218,16 @@ class ExactlyOnce(Pool):
             self._open()
         return super().send(batch, flat, catching_up=catching_up)
 
-    def post(self, letters: Sequence[DeadLetter], flats: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    def post(self, letters: Letters, flats: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Hand over records, in a transaction."""
         if self.phase is Phase.READY:
             self._open()
         if self.phase is not Phase.OPEN:
-            return np.full(len(letters), Code.QUEUE_FULL, np.int32)
+            return np.full(len(letters.rows), Code.QUEUE_FULL, np.int32)
         codes = super().post(letters, flats)
-        for letter, code in zip(letters, codes.tolist(), strict=True):
-            if code == 0:
-                self._posted[letter.sequence] = letter.reason, letter.topic[:TOPIC_BYTES]
+        batch, taken = letters.batch, codes == 0
+        for row, reason in zip(letters.rows[taken].tolist(), letters.reasons[taken].tolist(), strict=True):
+            self._posted[int(batch.sequence[row])] = reason, batch.topic_name(row)[:TOPIC_BYTES]
         return codes
 
     def collect(self) -> Outcomes:

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from pipeline.source.columns import NOWHERE
 from pipeline.source.segments import topic_bytes
-from router.outcomes.rejects import UNREADABLE, Content
+from router.outcomes.rejects import Found
 from router.outcomes.trace import Trace
 from spool.format.batch import Batch, Topics
-from spool.format.wire import encode
+from spool.format.wire import SIZE_BYTES, encode
 from spool.read.reader import Damage, Unread
 
 if TYPE_CHECKING:  # it brings the marks along
@@ -305,14 +305,14 @@ class TaskContents:
     def __init__(self, log: TaskLog) -> None:
         self._log, self.topics = log, log.topics
 
-    def read(self, wanted: Sequences, most: int) -> dict[int, Content]:
-        """Those of the first `most`, which ascend."""
+    def read(self, wanted: Sequences, most: int) -> Found:
+        """Of the first `most`, which ascend, those of one batch, or those that are settled."""
         chosen = wanted[:most]
-        found = dict.fromkeys(chosen.tolist(), UNREADABLE)
-        for load, rows, _ in self._log.parts(chosen[chosen >= self._log.low_watermark]):
-            for row in rows.tolist():
-                found[int(load.batch.sequence[row])] = _original(load.batch, row)
-        return found
+        gone = chosen[chosen < self._log.low_watermark]
+        if len(gone):
+            return Found(gone, None, np.zeros(len(gone), np.int64))
+        load, rows, which = next(self._log.parts(chosen))
+        return Found(chosen[which], _original(load.batch, rows), np.arange(len(rows)))
 
 
 class SetPartitions:
@@ -365,14 +365,29 @@ def topic_of(batch: Batch, row: int) -> bytes:
     return topic_bytes(batch.topics.names[batch.topic[row]].decode())
 
 
-def _original(batch: Batch, row: int) -> Content:
-    """A message as it was received."""
-    key = batch.key(row)
-    datagram = encode(
-        topic_of(batch, row),
-        batch.value(row),
-        key=key or b"",
-        timestamp=int(batch.timestamp[row]),
-        partition_key=int(batch.partition_key[row]) if batch.keyed[row] else None,
+def _original(batch: Batch, rows: npt.NDArray[np.int64]) -> Batch:
+    """Messages as they were received."""
+    datagrams = [
+        encode(
+            topic_of(batch, row),
+            batch.value(row),
+            key=batch.key(row) or b"",
+            timestamp=int(batch.timestamp[row]),
+            partition_key=int(batch.partition_key[row]) if batch.keyed[row] else None,
+        )
+        for row in rows.tolist()
+    ]
+    lengths = np.array([len(one) for one in datagrams], np.int64)
+    ends = np.cumsum(lengths)
+    values, keys = batch.value_bytes[rows], batch.key_bytes[rows]
+    value_at = ends - values
+    wide = (
+        batch.sequence[rows],
+        batch.timestamp[rows],
+        value_at - SIZE_BYTES - keys,
+        value_at,
+        ends - lengths,
+        batch.received_ns[rows],
     )
-    return Content(datagram, key)
+    narrow = batch.topic[rows], batch.keyed[rows], batch.partition_key[rows], keys, values, lengths
+    return Batch.of(np.frombuffer(b"".join(datagrams), np.uint8), batch.topics, wide, narrow)

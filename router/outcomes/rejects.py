@@ -13,7 +13,6 @@ refused goes alone before it is believed, and then is discarded for its own reas
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
@@ -21,20 +20,20 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dispatch.errors import name_of
+from dispatch.errors import Code, name_of
 from dispatch.options import DispatchOptions
 from dispatch.pool import Outcomes
-from dispatch.records import DeadLetter
+from dispatch.records import Letters
 from dispatch.retry import Action, decide
 from router.cluster.brokers import Kafka
 from router.cluster.trouble import Trouble
 from router.outcomes.counts import DiscardLog, DiscardNames, OpenCounts
 from router.outcomes.outcome_table import OutcomeTable
-from router.timing import GRACE_S, PATIENCE_S, PAUSE_S, STOP_S
+from router.timing import DECLINED_S, GRACE_S, PATIENCE_S, PAUSE_S, STOP_S
 from spool.errors import BadSpool
 from spool.format.batch import Batch, Topics
-from spool.format.wire import DEAD_LETTERED, Reason, reason_name
-from spool.marks.discard_file import DiscardFile, GivenUp
+from spool.format.wire import DEAD_LETTERED, Reason
+from spool.marks.discard_file import DiscardFile, encode_records
 from spool.marks.discarded import MOST_COUNTS, SAMPLE_SLOTS
 from spool.read.reader import Reader
 
@@ -44,10 +43,8 @@ AT_ONCE = 256
 """Dead letters in flight, and messages written to the discard file by one sync."""
 POSTED_AT_ONCE = 64
 """Dead letters that a step hands over: others are delivered in between."""
-SAMPLED_TOPICS = 16
-"""Of a batch that is discarded, samples of so many topics are kept."""
-_KEYED = (257).to_bytes(2, "big")
-"""The api_key of a PartitionKey message (spool.format.wire)."""
+SAMPLED = 16
+"""Of messages that are discarded together, samples of so many topics and reasons are kept."""
 
 ROW = np.dtype(
     [
@@ -95,38 +92,30 @@ class RejectTable:
         return taken
 
 
-class Content(NamedTuple):
-    """The contents of one message."""
+class Found(NamedTuple):
+    """Messages that were looked for: where they are, or that they are nowhere."""
 
-    datagram: bytes
-    """As it was received."""
-    key: bytes | None
-
-    @property
-    def topic(self) -> bytes:
-        """The name of its topic, whether it has a number or not; empty when it is unreadable."""
-        at = 10 + 4 * (self.datagram[4:6] == _KEYED)
-        length = int.from_bytes(self.datagram[at : at + 2], "big")
-        return self.datagram[at + 2 : at + 2 + length]
-
-
-UNREADABLE = Content(b"", None)
-"""Of a message that is damaged or gone."""
+    sequences: npt.NDArray[np.int64]
+    """int64[messages], ascending."""
+    batch: Batch | None
+    """That has all of them, until the next look; None: they are damaged or gone."""
+    rows: npt.NDArray[np.int64]
+    """int64[messages]: of the batch."""
 
 
 class Contents(Protocol):
-    """Reads the contents of messages again, since they are not kept while in flight."""
+    """Reads messages again, since they are not kept while in flight."""
 
     @property
     def topics(self) -> Topics:
         """The names of their topics, as the pool numbers them."""
 
-    def read(self, wanted: npt.NDArray[np.int64], most: int) -> dict[int, Content]:
+    def read(self, wanted: npt.NDArray[np.int64], most: int) -> Found:
         """The lowest of these ascending sequences, and those that one look brings along; `most` at most."""
 
 
 class LogContents:
-    """Reads contents from the log, with a reader of its own."""
+    """Reads messages from the log, with a reader of its own."""
 
     def __init__(self, reader: Reader, committed: Callable[[], tuple[int, int]]) -> None:
         """`reader` is for this alone; `committed`: up to where the log may be read."""
@@ -138,19 +127,18 @@ class LogContents:
     def topics(self) -> Topics:
         return self._reader.topics
 
-    def read(self, wanted: npt.NDArray[np.int64], most: int) -> dict[int, Content]:
+    def read(self, wanted: npt.NDArray[np.int64], most: int) -> Found:
         first = int(wanted[0])
         batch = self._batch
         if batch is None or not _has(batch, first):
             batch = self._batch = self._read_from(first)
         if batch is None:
-            return {first: UNREADABLE}
+            return Found(wanted[:1], None, np.zeros(1, np.int64))
         chosen = wanted[:most]
-        rows = np.searchsorted(batch.sequence, chosen[chosen <= batch.sequence[-1]])
-        rows = rows[batch.sequence[rows] == chosen[: len(rows)]]
-        return {
-            int(batch.sequence[row]): Content(batch.datagram(row), batch.key(row)) for row in rows.tolist()
-        }
+        chosen = chosen[chosen <= batch.sequence[-1]]
+        rows = np.searchsorted(batch.sequence, chosen)
+        there = batch.sequence[rows] == chosen
+        return Found(chosen[there], batch, rows[there])
 
     def _read_from(self, first: int) -> Batch | None:
         """The batch that begins there; None where the message is damaged or gone."""
@@ -195,7 +183,22 @@ class Rejection(NamedTuple):
     """Topics that discards are counted by; all others count together."""
 
 
-_Filing = tuple[dict[int, Content], Future[None]]
+class _Sample(NamedTuple):
+    """The beginning of a discarded message, to be kept."""
+
+    sequence: int
+    reason: int
+    name: int
+    """Number of the name that it is counted under."""
+    datagram: bytes
+
+
+class _Filing(NamedTuple):
+    """Messages that are being written to the discard file."""
+
+    sequences: npt.NDArray[np.int64]
+    samples: list[_Sample]
+    task: Future[None]
 
 
 class Rejects:
@@ -311,15 +314,11 @@ class Rejects:
         if not len(rows):
             return
         sequences, numbers = batch.sequence[rows], self._names.numbers(batch, rows)
-        found = np.unique(numbers)
-        for number in found[:SAMPLED_TOPICS].tolist():
-            name = self._names.name(number)
-            for row in rows[numbers == number][:SAMPLE_SLOTS].tolist():
-                self.acks.keep_sample(int(batch.sequence[row]), reason, name, batch.datagram(row))
+        self._keep_samples(_samples(Found(sequences, batch, rows), np.full(len(rows), reason), numbers))
         self.acks.discard(sequences, reason, self._names.count(numbers))
         if self._open_counts:
             self._open_counts.note_resolved(batch.topic[rows])
-        name = self._names.name(int(found[0])) if len(found) == 1 else b""
+        name = self._names.name(int(numbers[0])) if (numbers == numbers[0]).all() else b""
         self._log.note(reason, name, int(sequences[0]), len(rows))
         self.moved += len(rows)
 
@@ -372,29 +371,28 @@ class Rejects:
             return False
         wanted = np.array(sorted(self._singles)) if alone else self._letters.sequences
         found = self._contents.read(wanted, room)
-        rows = self._letters.take(np.array(sorted(found), np.int64))
-        there = np.array([found[sequence] is not UNREADABLE for sequence in rows["sequence"].tolist()])
-        self._singles.difference_update(rows["sequence"][~there].tolist())
-        self._discards.add(rows[~there])
-        if there.any():
-            self._post(rows[there], found, flats, alone=alone)
+        rows = self._letters.take(found.sequences)
+        if found.batch is None:
+            self._singles.difference_update(found.sequences.tolist())
+            self._discards.add(rows)
+        else:
+            columns = (np.ascontiguousarray(rows[name]) for name in ("reason", "first_ms", "last_ms"))
+            self._post(rows, Letters(found.batch, found.rows, *columns), flats, alone=alone)
         return True
 
     def _post(
-        self, rows: npt.NDArray[Any], found: dict[int, Content], flats: npt.NDArray[np.int64], *, alone: bool
+        self, rows: npt.NDArray[Any], letters: Letters, flats: npt.NDArray[np.int64], *, alone: bool
     ) -> None:
         """Hand these over, to the partitions in turn; `alone`: one that was refused."""
-        letters = [_letter(fields, found[fields[0]]) for fields in rows.tolist()]
         turns = np.arange(self._turn, self._turn + len(rows)) % len(flats)
         self._turn += len(rows)
         codes = self._pool.post(letters, flats[turns].astype(np.int32))
         self._posted.add(rows[codes == 0])
         if alone and codes[0] == 0:
-            self._alone = letters[0].sequence
+            self._alone = int(rows["sequence"][0])
             self._singles.discard(self._alone)
-        for at in np.flatnonzero(codes).tolist():
-            # librdkafka says of this one alone what it says.
-            self._come_back(rows[at : at + 1], int(codes[at]), alone=True)
+        # librdkafka says of each alone what it says.
+        self._come_back(rows[codes != 0], codes[codes != 0], alone=True)
 
     def _dead_letter_partitions(self) -> npt.NDArray[np.int64]:
         """Flat numbers of those that can be sent to now."""
@@ -429,24 +427,29 @@ class Rejects:
         if not refused.all():
             self._count(self._posted.take(np.sort(sequences[~refused])), DEAD_LETTERED)
             self._trouble.take_back("dead letters")
-        for sequence, code in zip(sequences[refused].tolist(), codes[refused].tolist(), strict=True):
-            self._come_back(self._posted.take(np.array([sequence])), code, alone=sequence == alone)
+        for mine in (refused & (sequences == alone), refused & (sequences != alone)):
+            order = np.argsort(sequences[mine])
+            rows = self._posted.take(sequences[mine][order])
+            self._come_back(rows, codes[mine][order], alone=bool((rows["sequence"] == alone).any()))
         return ours
 
-    def _come_back(self, row: npt.NDArray[Any], code: int, *, alone: bool) -> None:
-        """A dead letter was not taken."""
-        sequence, decision = int(row["sequence"][0]), decide(code)
-        if decision.action is Action.DISCARD and alone:
-            self._singles.discard(sequence)
-            self._discards.add(row)
-            return
-        self._letters.add(row)
-        if decision.action is Action.DISCARD:
-            self._singles.add(sequence)
-            return
-        stop = decision.action is Action.STOP
-        self._post_at = self._clock() + (STOP_S if stop else PAUSE_S)
-        self._complain(f"messages to {self._name()} come back with {name_of(code)}, {decision.why}")
+    def _come_back(self, rows: npt.NDArray[Any], codes: npt.NDArray[np.int32], *, alone: bool) -> None:
+        """Dead letters were not taken; `alone`: each for what it is itself."""
+        for code in np.unique(codes).tolist():
+            some, decision = rows[codes == code], decide(code)
+            if decision.action is Action.DISCARD and alone:
+                self._singles.difference_update(some["sequence"].tolist())
+                self._discards.add(some)
+                continue
+            self._letters.add(some)
+            if decision.action is Action.DISCARD:
+                self._singles.update(some["sequence"].tolist())
+            elif code == Code.QUEUE_FULL:
+                self._post_at = self._clock() + DECLINED_S
+            else:
+                stop = decision.action is Action.STOP
+                self._post_at = self._clock() + (STOP_S if stop else PAUSE_S)
+                self._complain(f"messages to {self._name()} come back with {name_of(code)}, {decision.why}")
 
     def _complain(self, words: str) -> None:
         self._trouble.complain("dead letters", f"{words}; {len(self._letters)} messages wait for it")
@@ -460,26 +463,22 @@ class Rejects:
         if not self._discards or self._filing or self._clock() < self._file_at:
             return False
         found = self._contents.read(self._discards.sequences, AT_ONCE)
-        if self._file is None:
-            self._discard(found)
+        rows = self._discards.rows(found.sequences)
+        samples = _samples(found, rows["reason"], rows["name"])
+        if self._file is None or found.batch is None:
+            self._discard(found.sequences, samples)
             return True
-        now = time.time_ns()
-        rows = self._discards.rows(np.array(sorted(found), np.int64))
-        messages = [
-            GivenUp(self._spool, sequence, reason, now, found[sequence].datagram)
-            for sequence, reason in zip(rows["sequence"].tolist(), rows["reason"].tolist(), strict=True)
-            if found[sequence] is not UNREADABLE
-        ]
-        self._filing = found, self._writer.submit(self._file.append, messages)
+        records = encode_records(found.batch, found.rows, rows["reason"], self._spool, time.time_ns())
+        task = self._writer.submit(self._file.append, records)
+        self._filing = _Filing(found.sequences, samples, task)
         return True
 
     def _finish_filing(self) -> bool:
-        if self._filing is None or not self._filing[1].done():
+        if self._filing is None or not self._filing.task.done():
             return False
-        found, done = self._filing
-        self._filing = None
+        filing, self._filing = self._filing, None
         try:
-            done.result()
+            filing.task.result()
         except (OSError, BadSpool) as error:
             assert self._file
             reason = error.strerror if isinstance(error, OSError) else error
@@ -491,19 +490,17 @@ class Rejects:
             self._file_at = self._clock() + STOP_S
             return False
         self._trouble.take_back("discards")
-        self._discard(found)
+        self._discard(filing.sequences, filing.samples)
         return True
 
-    def _discard(self, found: dict[int, Content]) -> None:
-        """Count these as discarded, and keep samples of some."""
-        rows = self._discards.take(np.array(sorted(found), np.int64))
-        sampled: Counter[tuple[int, int]] = Counter()
-        for sequence, *key in rows[["sequence", "reason", "name"]].tolist():
-            reason, name = key
-            sampled[reason, name] += 1
-            if sampled[reason, name] <= SAMPLE_SLOTS:
-                self.acks.keep_sample(sequence, reason, self._names.name(name), found[sequence].datagram)
-        self._count(rows)
+    def _discard(self, sequences: npt.NDArray[np.int64], samples: list[_Sample]) -> None:
+        """Count these as discarded, and keep their samples."""
+        self._keep_samples(samples)
+        self._count(self._discards.take(sequences))
+
+    def _keep_samples(self, samples: list[_Sample]) -> None:
+        for sequence, reason, name, datagram in samples:
+            self.acks.keep_sample(sequence, reason, self._names.name(name), datagram)
 
     def _count(self, rows: npt.NDArray[Any], flag: int = 0) -> None:
         """These are done with, each for its reason, to which `flag` is added."""
@@ -519,15 +516,14 @@ class Rejects:
             self.moved += len(some)
 
 
-def _letter(row: tuple[int, ...], content: Content) -> DeadLetter:
-    sequence, first_ms, last_ms, reason, *_ = row
-    topic = content.topic
-    headers = [
-        (b"bruce-reason", reason_name(reason).encode()),
-        (b"bruce-topic", topic),
-        (b"bruce-first-attempt", b"%d" % first_ms),
-        (b"bruce-last-attempt", b"%d" % last_ms),
-    ]
-    # Not the message's own timestamp: that may be what it was refused for.
-    now = time.time_ns() // 1_000_000
-    return DeadLetter(sequence, now, content.key, content.datagram, headers, reason, topic)
+def _samples(
+    found: Found, reasons: npt.NDArray[np.integer[Any]], names: npt.NDArray[np.integer[Any]]
+) -> list[_Sample]:
+    """Of these messages the first few, for some reasons and topics, since there may be very many."""
+    whys = np.asarray(reasons, np.int64) << 32 | names
+    samples = []
+    for why in np.unique(whys)[:SAMPLED].tolist():
+        for at in np.flatnonzero(whys == why)[:SAMPLE_SLOTS].tolist():
+            datagram = found.batch.datagram(int(found.rows[at])) if found.batch else b""
+            samples.append(_Sample(int(found.sequences[at]), int(reasons[at]), int(names[at]), datagram))
+    return samples

@@ -142,7 +142,7 @@ _KEY, _VALUE = int(Reason.KEY), int(Reason.VALUE)
 """The results of `check`: plain integers, as a compiled loop has them."""
 
 REASONS = 32
-"""Room for that many reasons in headers that count by reason."""
+"""Room for that many reasons in headers that count by reason: for more the segment's version would rise."""
 
 
 DEAD_LETTERED = 256

@@ -4,7 +4,8 @@
     committer   syncs, names, indexes and then announces what was written; handles a failed sync
     keeper      the process that waits for the disk: spares ahead of need, sealing, retention
     retention   which delivered segments go, how much room is left, and the packing of sealed segments
-    recovery    opening a spool after its last owner; segments under a wrong name
+    recovery    opening a spool after its last owner: what another boot left is sealed behind its last good
+                frame; within one boot `writer` goes on where `index.log_end` finds the end
     quotas      shares of topics
     intake_totals   messages by uid; messages refused at intake, by topic and reason
 

@@ -23,13 +23,18 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from spool.errors import BadSpool, SpoolBusy
+from spool.format.batch import Batch
 from spool.format.segment_format import MAX_BODY_BYTES
 from spool.format.wire import MAX_DATAGRAM_BYTES
-from spool.native.digest import digest
+from spool.native.digest import digest, digest_function
+from spool.native.kernel import kernel
+from spool.native.memory import Address, address_of, call, copy, load_u32, store_i64
 from spool.storage.disk import open_or_make, open_to_read, read_at, sync_directory, write_at
 from spool.storage.lock import Lock
 
@@ -47,7 +52,7 @@ _RECORD = np.dtype(
         ("time_ns", "<u8"),
     ]
 )
-_CHECKED_FROM = 8
+_HEAD_BYTES, _CHECKED_FROM, _BYTES_AT = _RECORD.itemsize, 8, 12
 _PIECE_BYTES = 1 << 20
 """Read at a time to find a record."""
 _AGAIN = 4
@@ -68,28 +73,81 @@ class GivenUp:
     datagram: bytes
 
 
-def encode_record(message: GivenUp) -> bytes:
-    """A record, padding included."""
-    record = np.zeros((), _RECORD)
-    record["magic"], record["bytes"], record["reason"] = RECORD_MAGIC, len(message.datagram), message.reason
-    record["spool"] = np.frombuffer(message.spool, "V16")[0]
-    record["sequence"], record["time_ns"] = message.sequence, message.time_ns
-    rest = record.tobytes()[_CHECKED_FROM:] + message.datagram
-    return digest(rest).to_bytes(8, "little") + rest + bytes(-len(rest) % 8)
+class Records(NamedTuple):
+    """Whole records, one behind the other."""
+
+    data: npt.NDArray[np.uint8]
+    ends: npt.NDArray[np.int64]
+    """int64[records]: the offset behind each, padding included."""
+
+    @staticmethod
+    def join(parts: Sequence[Records]) -> Records:
+        """All of them, in this order; one part at least."""
+        starts = np.cumsum([0, *(len(one.data) for one in parts[:-1])])
+        ends = [one.ends + start for one, start in zip(parts, starts.tolist(), strict=True)]
+        return Records(np.concatenate([one.data for one in parts]), np.concatenate(ends))
+
+
+def encode_records(
+    batch: Batch, rows: npt.NDArray[np.int64], reasons: npt.NDArray[np.int32], spool: bytes, time_ns: int
+) -> Records:
+    """The records of messages that are discarded at this time, in ns since the epoch.
+
+    `rows` int64[n]: of the batch; `reasons` int32[n]; `spool`: the uuid of theirs.
+    """
+    lengths = batch.datagram_bytes[rows].astype(np.int64)
+    heads = np.zeros(len(rows), _RECORD)
+    heads["magic"], heads["bytes"], heads["reason"] = RECORD_MAGIC, lengths, reasons
+    heads["spool"], heads["sequence"] = np.frombuffer(spool, "V16"), batch.sequence[rows]
+    heads["time_ns"] = time_ns
+    ends = np.cumsum(_HEAD_BYTES + ((lengths + 7) & -8))
+    data = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)
+    _lay_out(
+        address_of(heads),
+        batch.data_at,
+        batch.datagram_at[rows],
+        address_of(data),
+        ends,
+        digest_function(),
+    )
+    return Records(data, ends)
+
+
+@kernel
+def _lay_out(
+    heads_at: Address,
+    source_at: Address,
+    datagrams: npt.NDArray[np.int64],
+    target_at: Address,
+    ends: npt.NDArray[np.int64],
+    digest: int,
+) -> None:
+    """Write each record to the target, up to its end: its head, its datagram, and the check of both.
+
+    `datagrams` int64[records]: offsets from the source; `ends` int64[records].
+    """
+    start = 0
+    for i in range(len(ends)):
+        at, behind = Address(target_at + start), Address(target_at + start + _HEAD_BYTES)
+        copy(at, Address(heads_at + i * _HEAD_BYTES), _HEAD_BYTES)
+        length = load_u32(at + _BYTES_AT)
+        copy(behind, Address(source_at + datagrams[i]), length)
+        store_i64(at, call(digest, at + _CHECKED_FROM, _HEAD_BYTES - _CHECKED_FROM + length, 0))
+        start = ends[i]
 
 
 def decode_record(data: bytes, at: int) -> tuple[GivenUp, int] | None:
     """(the record at an offset, the offset behind it); None when no whole one is there."""
-    if len(data) - at < _RECORD.itemsize or data[at + 8 : at + 12] != RECORD_MAGIC:
+    if len(data) - at < _HEAD_BYTES or data[at + 8 : at + 12] != RECORD_MAGIC:
         return None
     record = np.frombuffer(data, _RECORD, 1, at)[0]
     length = int(record["bytes"])
-    end = at + _RECORD.itemsize + length
+    end = at + _HEAD_BYTES + length
     if length > MAX_BODY_BYTES or end > len(data):
         return None
     if digest(data[at + _CHECKED_FROM : end]) != int(record["check"]):
         return None
-    datagram = data[at + _RECORD.itemsize : end]
+    datagram = data[at + _HEAD_BYTES : end]
     spool, sequence = record["spool"].tobytes(), int(record["sequence"])
     found = GivenUp(spool, sequence, int(record["reason"]), int(record["time_ns"]), datagram)
     return found, end + -end % 8
@@ -114,9 +172,9 @@ def _records(fd: int) -> Iterator[tuple[GivenUp, int]]:
     size = os.fstat(fd).st_size
     at, left = len(HEAD), _AGAIN * size
     while 0 < at < size:
-        data = read_at(fd, _RECORD.itemsize, at)
+        data = read_at(fd, _HEAD_BYTES, at)
         if (length := _claimed(data)) <= (MAX_BODY_BYTES if left > 0 else MAX_DATAGRAM_BYTES):
-            data += read_at(fd, min(length, size - at), at + _RECORD.itemsize)
+            data += read_at(fd, min(length, size - at), at + _HEAD_BYTES)
         if found := decode_record(data, 0):
             yield found[0], at + found[1]
             at += found[1]
@@ -127,7 +185,7 @@ def _records(fd: int) -> Iterator[tuple[GivenUp, int]]:
 
 def _claimed(head: bytes) -> int:
     """Bytes of the datagram in the record with this head; 0 for other bytes."""
-    if len(head) < _RECORD.itemsize or head[8:12] != RECORD_MAGIC:
+    if len(head) < _HEAD_BYTES or head[8:12] != RECORD_MAGIC:
         return 0
     return int(np.frombuffer(head, _RECORD, 1)[0]["bytes"])
 
@@ -180,31 +238,31 @@ class DiscardFile:
         self._known: tuple[int, int] | None = None
         """Inode and size after our last write; if another process has written since, search for the end."""
 
-    def append(self, messages: Sequence[GivenUp]) -> None:
-        """Write messages, durably. Raises BadSpool, OSError; then some may be in it: write all again."""
-        records = [encode_record(message) for message in messages]
-        while records:
-            records = self._fill(records)
+    def append(self, records: Records) -> None:
+        """Write records, durably. Raises BadSpool, OSError; then some may be in it: write all again."""
+        done = 0
+        while done < len(records.ends):
+            done = self._fill(records, done)
 
-    def _fill(self, records: list[bytes]) -> list[bytes]:
-        """Write the records that fit into this generation, at least one; return the rest for the next one."""
+    def _fill(self, records: Records, first: int) -> int:
+        """Write those from number `first` on that fit into this generation; the number of the next one."""
         known, self._known = self._known, None
+        begin = int(records.ends[first - 1]) if first else 0
         with self._turn() as fd:
             found = os.fstat(fd)
             end = found.st_size if (found.st_ino, found.st_size) == known else self._find_end(fd)
-            first, taken = end, 0
-            for record in records:
-                if end > len(HEAD) and end + len(record) > self._most:
-                    break
-                end, taken = end + len(record), taken + 1
-            write_at(fd, b"".join(records[:taken]), first)
+            fit = int(np.searchsorted(records.ends, begin + self._most - end, side="right"))
+            # A record that is larger than a generation has one of its own.
+            following = max(fit, first + (end <= len(HEAD)))
+            data = records.data[begin : int(records.ends[following - 1]) if following > first else begin]
+            write_at(fd, data.tobytes(), end)
             os.fdatasync(fd)
-            if taken < len(records):
+            if following < len(records.ends):
                 os.rename(self.path, older(self.path))
             else:
                 # After a failed write or sync the content is unknown.
-                self._known = found.st_ino, end
-        return records[taken:]
+                self._known = found.st_ino, end + len(data)
+        return following
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[int]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spool.format.batch import Batch, Topics
+from spool.format.wire import encode
 
 
 class Message(NamedTuple):
@@ -44,4 +45,25 @@ def build_batch(topics: Topics, messages: Sequence[Message]) -> Batch:
         topics,
         [sequence, timestamp, at, at + key_bytes, at, zeros],
         [topic, zeros, zeros, key_bytes, value_bytes, sizes],
+    )
+
+
+def build_datagrams(topics: Topics, names: Sequence[bytes], messages: Sequence[Message]) -> Batch:
+    """Messages as they were received, of topics with these names, whether they have a number or not."""
+    datagrams = [
+        encode(name, one.value, key=one.key, timestamp=one.timestamp, partition_key=one.sequence % 3 or None)
+        for name, one in zip(names, messages, strict=True)
+    ]
+    lengths = np.array([len(one) for one in datagrams], np.int64)
+    ends, zeros = np.cumsum(lengths), np.zeros(len(messages), np.int64)
+    values, keys = (
+        np.array([len(text) for text in texts])
+        for texts in zip(*((m.value, m.key) for m in messages), strict=True)
+    )
+    sequences = np.array([one.sequence for one in messages], np.int64)
+    return Batch.of(
+        np.frombuffer(b"".join(datagrams), np.uint8),
+        topics,
+        [sequences, zeros, ends - values - 4 - keys, ends - values, ends - lengths, zeros],
+        [zeros - 1, sequences % 3 > 0, sequences % 3, keys, values, lengths],
     )

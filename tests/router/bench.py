@@ -151,7 +151,7 @@ class Bench:
             # Steps are faster than a disk.
             self.acks.wait()
             if filing := self.router._rejects._filing:
-                wait([filing[1]])
+                wait([filing.task])
             if self.acks.low_watermark >= self.end and not self.router.in_flight():
                 self.router.commit()
                 return

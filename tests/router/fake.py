@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,10 @@ from dispatch.client import NO_LEADER, Cluster
 from dispatch.diagnosis import KafkaError
 from dispatch.errors import Code
 from dispatch.pool import HandedOver, Outcomes, Pool
-from dispatch.records import ROW, DeadLetter
+from dispatch.records import LETTER_HEADERS, ROW, Letters
 from dispatch.tables import NO_SEQUENCE, NONE, NOT_HELD, BrokerTable, PartitionTable, State
 from spool.format.batch import Batch, Topics
+from spool.format.wire import reason_name
 
 POISON = b"poison"
 """In a value: the broker refuses the whole batch."""
@@ -33,6 +34,21 @@ NO_ROOM = 1 << 30
 """The codes that dispatch.handover gives when it did not even try."""
 FakePartition = tuple[bytes, int]
 """Topic and partition."""
+
+
+class Letter(NamedTuple):
+    """A dead letter, as Kafka gets it."""
+
+    sequence: int
+    """Of its message."""
+    key: bytes | None
+    value: bytes
+    headers: dict[bytes, bytes]
+
+    @property
+    def size(self) -> int:
+        """Bytes of key and value."""
+        return len(self.key or b"") + len(self.value)
 
 
 class Clock:
@@ -55,7 +71,7 @@ class FakeKafka:
     """Topics it names with an error."""
     logs: dict[FakePartition, list[int]] = field(default_factory=lambda: defaultdict(list))
     """The appended messages: sequences."""
-    letters: list[DeadLetter] = field(default_factory=list)
+    letters: list[Letter] = field(default_factory=list)
     """Dead letters that were appended, wherever."""
     down: set[int] = field(default_factory=set)
     full: bool = False
@@ -126,7 +142,7 @@ class InFlight:
     flat: int
     size: int
     value: bytes
-    letter: DeadLetter | None = None
+    letter: Letter | None = None
     """It is a dead letter."""
     doom: int = 0
     """The code with which it will fail, since a message before it did."""
@@ -197,11 +213,17 @@ class FakePool(Pool):
         self.partitions.note_held()
         return HandedOver(sent, held, refusals, error)
 
-    def post(self, letters: Sequence[DeadLetter], flats: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Dead letters."""
-        return np.array([self._post(*one) for one in zip(letters, flats.tolist(), strict=True)], np.int32)
+    def post(self, letters: Letters, flats: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Dead letters, as dispatch.records.post."""
+        batch, codes = letters.batch, []
+        for row, flat, *why in zip(letters.rows.tolist(), flats.tolist(), *letters[2:], strict=True):
+            texts = reason_name(why[0]).encode(), batch.topic_name(row), *(b"%d" % time for time in why[1:])
+            headers = dict(zip(LETTER_HEADERS, texts, strict=True))
+            letter = Letter(int(batch.sequence[row]), batch.key(row), batch.datagram(row), headers)
+            codes.append(self._post(letter, flat))
+        return np.array(codes, np.int32)
 
-    def _post(self, letter: DeadLetter, flat: int) -> int:
+    def _post(self, letter: Letter, flat: int) -> int:
         if not self._may_send(int(self.partitions.rows["leader"][flat]), letter.size) or self.kafka.full:
             return int(Code.QUEUE_FULL)
         if HUGE in letter.value and BITTER in letter.value:

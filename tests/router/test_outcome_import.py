@@ -29,7 +29,7 @@ from spool.format.wire import DEAD_LETTERED, Reason, encode
 from spool.index.segment_list import SegmentList
 from spool.log.retention import Stock
 from spool.marks import outcome_file
-from spool.marks.discard_file import DiscardFile, GivenUp, read_discard_file, read_file
+from spool.marks.discard_file import DiscardFile, Records, read_discard_file, read_file
 from spool.marks.marks import Marks
 from spool.marks.outcome_file import list_outcomes, read_task, write_outcomes
 from spool.marks.task_files import write_counts
@@ -344,11 +344,11 @@ class Full(DiscardFile):
 
     full = True
 
-    def append(self, messages: Sequence[GivenUp]) -> None:
+    def append(self, records: Records) -> None:
         """Write nothing."""
         if self.full:
             raise OSError(errno.ENOSPC, "No space left on device")
-        super().append(messages)
+        super().append(records)
 
 
 def test_the_file_has_what_was_discarded(fixture: ImportFixture, path: Path) -> None:

@@ -18,6 +18,7 @@ from ingest.sockets.inputs import DATAGRAM, STREAM, TCP, Input
 from spool.format.wire import Reason, encode
 from spool.marks.discard_file import DiscardFile, GivenUp
 from spool.read.files import Span
+from tests.spool.marks.discards import records_of
 
 LARGE = encode(b"t", b"x" * 100_000)
 SMALL = [encode(b"t", b"%d" % number) for number in range(3)]
@@ -106,7 +107,7 @@ def test_the_time_is_over(tmp_path: Path, doors: tuple[socket.socket, socket.soc
         GivenUp(spool, number, Reason.TOO_LARGE, 1_000 + number, encode(b"t", b"%d" % number))
         for number in range(2000)
     ]
-    DiscardFile(path, 1 << 30).append(given_up)
+    DiscardFile(path, 1 << 30).append(records_of(given_up))
     result = Resend(path, Span(), None).send(tmp_path / "datagrams", None, lambda *_: None, 0.5)
     assert result.sent < result.messages == 2000
     assert result.resume_from == 1_000 + result.sent

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from dispatch.records import DeadLetter
+from dispatch.records import Letters
 from dispatch.transactions import runner
 from dispatch.transactions.exactly_once import Phase
+from spool.format.batch import Topics
 from spool.format.wire import Reason
 from spool.native.digest import TOPIC_BYTES
+from tests.dispatch.batches import Message, build_datagrams
 from tests.dispatch.transactions.deliverer import ExactlyOnceFixture, Notebook
 
 
@@ -39,8 +42,10 @@ def test_dead_letters_are_named_in_the_record(kafka: EmbeddedKafka) -> None:
     fixture.ready()
     fixture.send(20, 3)
     for sequence, topic in ((23, b"other"), (24, b"x" * 1000)):
-        letter = DeadLetter(sequence, 1, None, b"v", [], Reason.UNKNOWN_TOPIC, topic)
-        assert fixture.pool.post([letter], fixture.pool.partitions.flats[0, :1]).tolist() == [0]
+        batch = build_datagrams(Topics(), [topic], [Message(sequence, -1, b"v")])
+        when = np.ones(1, np.int64)
+        letter = Letters(batch, 0 * when, np.array([Reason.UNKNOWN_TOPIC], np.int32), when, when)
+        assert fixture.pool.post(letter, fixture.pool.partitions.flats[0, :1]).tolist() == [0]
     fixture.until(lambda: len(fixture.told) == 5)
     again = Notebook()
     successor = ExactlyOnceFixture(kafka, again)

@@ -17,10 +17,10 @@ from pipeline.source.columns import NOWHERE, to_batch
 from router.cluster.brokers import Capacity, Kafka
 from router.context import BOUNDS, Bounds, Rules
 from router.limits import Limits
-from router.outcomes.rejects import MOST, UNREADABLE, Rejection
+from router.outcomes.rejects import MOST, Rejection
 from router.router import Router
 from spool.format.batch import Batch, Topics
-from spool.format.wire import DEAD_LETTERED, Reason
+from spool.format.wire import DEAD_LETTERED, Reason, encode
 from tests.router.fake import HUGE, POISON, Clock, FakeKafka, FakeMetadata, FakePool
 
 TRANSIENT = [Code.NOT_LEADER, Code.OUT_OF_ORDER_SEQUENCE, -185, Code.INVALID_MSG]
@@ -184,12 +184,17 @@ def test_contents_are_those_of_messages_under_way() -> None:
     for first in (0, 10):
         log.append(batch_of(topics, [first, first + 3], [b"v%d" % first, b"w"]), np.zeros(2, np.int32))
     log.settle(np.array([0, 3]), 0)
-    assert log.contents().read(np.array([3]), 2) == {3: UNREADABLE}
-    found = log.contents().read(np.array([3, 10, 13]), 2)
-    assert list(found) == [3, 10]
-    assert found[3] is UNREADABLE
-    assert found[10].datagram.endswith(b"v10")
-    assert found[10].topic == b"a"
+    contents, wanted = log.contents(), np.array([3, 10, 13])
+    gone = contents.read(wanted, 2)
+    assert (gone.sequences.tolist(), gone.batch) == ([3], None)
+    assert contents.read(wanted[1:], 1).sequences.tolist() == [10]
+    found = contents.read(wanted[1:], 2)
+    assert found.sequences.tolist() == [10, 13]
+    assert found.batch
+    for row, (sequence, value) in zip(found.rows.tolist(), ((10, b"v10"), (13, b"w")), strict=True):
+        assert found.batch.datagram(row) == encode(NAMES[sequence % 4].encode(), value)
+        assert found.batch.topic_name(row) == NAMES[sequence % 4].encode()
+        assert (int(found.batch.sequence[row]), found.batch.value(row)) == (sequence, value)
 
 
 def test_a_reader_passes_over_batches_of_topics_that_are_set_aside() -> None:

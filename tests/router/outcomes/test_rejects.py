@@ -8,7 +8,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,11 +17,11 @@ import numpy.typing as npt
 import pytest
 
 from dispatch.errors import Code
-from dispatch.records import DeadLetter
+from dispatch.records import Letters
 from router.outcomes.rejects import ROW, Rejection, RejectTable
 from spool.format.batch import Topics
 from spool.format.wire import DEAD_LETTERED, Reason, encode
-from spool.marks.discard_file import DiscardFile, GivenUp, read_discard_file
+from spool.marks.discard_file import DiscardFile, Records, read_discard_file
 from tests.router.bench import Bench
 from tests.router.fake import BITTER, HUGE, POISON
 
@@ -179,7 +179,7 @@ def test_an_acknowledged_letter_without_its_mark_is_sent_again(dead: Bench) -> N
 
 
 def test_a_finished_producer_loses_no_letter(dead: Bench) -> None:
-    """DeadLetterRuns in flight have no report: another producer sends them."""
+    """Dead letters in flight have no report: another producer sends them."""
     dead.send([(b"a", 1, POISON), (b"a", 1, b"")])
     for _ in range(300):
         dead.step()
@@ -250,8 +250,8 @@ def test_others_go_between_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None
         bench.send([(b"a", 1, b"")])
         posted, post = list[int](), bench.pool.post
 
-        def count(letters: Sequence[DeadLetter], flats: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-            posted.append(len(letters))
+        def count(letters: Letters, flats: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+            posted.append(len(letters.rows))
             return post(letters, flats)
 
         monkeypatch.setattr(bench.pool, "post", count)
@@ -302,11 +302,11 @@ class Reluctant(DiscardFile):
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def append(self, messages: list[GivenUp]) -> None:  # type: ignore[override]
+    def append(self, records: Records) -> None:
         self.go_on.wait(30)
         if self.error:
             raise self.error
-        super().append(messages)
+        super().append(records)
 
 
 def test_nothing_is_discarded_before_the_file_has_it(tmp_path: Path) -> None:
@@ -453,7 +453,7 @@ def test_killed_between_the_file_and_the_mark(file: DiscardFile) -> None:
             bench.answer()
             bench.clock.now += 0.1
             if filing := bench.router._rejects._filing:
-                filing[1].result(60)
+                filing.task.result(60)
                 break
         before = file.path.stat().st_size
         bench.restart()

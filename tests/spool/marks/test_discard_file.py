@@ -8,21 +8,25 @@ import os
 import stat
 import tempfile
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spool.errors import BadSpool
+from spool.format.batch import Batch, Topics
 from spool.format.wire import Reason, encode
 from spool.marks import discard_file
 from spool.marks.discard_file import (
     HEAD,
     DiscardFile,
     GivenUp,
+    Records,
     decode_record,
-    encode_record,
+    encode_records,
     lock_of,
     older,
     read_discard_file,
@@ -30,6 +34,7 @@ from spool.marks.discard_file import (
 )
 from spool.storage.disk import LOCK_MODE, read_at
 from spool.storage.lock import Lock
+from tests.spool.marks.discards import encode_record, records_of
 
 SPOOL = bytes(range(16))
 GOLDEN = Path(__file__).parents[2] / "golden/discards-v1.bin"
@@ -60,6 +65,27 @@ def test_records_round_trip(one: GivenUp, behind: bytes) -> None:
     assert decode_record(data + behind, 0) == (one, len(data))
 
 
+@given(st.lists(st.tuples(MESSAGES, st.binary(max_size=9)), max_size=20), st.integers(0, 1 << 62))
+def test_records_of_a_batch(drawn: list[tuple[GivenUp, bytes]], time_ns: int) -> None:
+    """They are those of its messages, one by one, whatever is between the datagrams; joined, too."""
+    messages = [replace(one, spool=SPOOL, time_ns=time_ns) for one, _ in drawn]
+    data = b"".join(gap + one.datagram for one, gap in drawn)
+    lengths = np.array([len(one.datagram) for one in messages], np.int64)
+    gaps = np.array([len(gap) for _, gap in drawn], np.int64)
+    columns = np.zeros((5, len(drawn)), np.int64)
+    wide = [[one.sequence for one in messages], *columns[:3], np.cumsum(lengths + gaps) - lengths, columns[3]]
+    batch = Batch.of(np.frombuffer(data + b"-", np.uint8), Topics(), wide, [*columns, lengths])
+    reasons = np.array([one.reason for one in messages], np.int32)
+    parts = [
+        encode_records(batch, rows, reasons[rows], SPOOL, time_ns)
+        for rows in np.array_split(np.arange(len(drawn)), 3)
+    ]
+    expected = records_of(messages)
+    found = Records.join(parts)
+    assert found.data.tobytes() == expected.data.tobytes()
+    assert found.ends.tolist() == expected.ends.tolist()
+
+
 @given(MESSAGES, st.data())
 def test_a_record_with_one_wrong_byte_is_none(one: GivenUp, chance: st.DataObject) -> None:
     """Every byte except the padding counts."""
@@ -82,7 +108,7 @@ def test_a_torn_end_is_cut(values: list[bytes], chance: st.DataObject) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         path = Path(directory) / "discards"
         messages = [message(n, value) for n, value in enumerate(values)]
-        DiscardFile(path, 1 << 20).append(messages)
+        DiscardFile(path, 1 << 20).append(records_of(messages))
         data = path.read_bytes()
         cut = chance.draw(st.integers(0, len(data)))
         path.write_bytes(data[:cut] + chance.draw(st.sampled_from([b"", bytes(50), b"bdis" * 9])))
@@ -94,7 +120,7 @@ def test_a_torn_end_is_cut(values: list[bytes], chance: st.DataObject) -> None:
         for one in messages:
             sizes.append(sizes[-1] + len(encode_record(one)))
         assert len(left) >= sum(size <= cut for size in sizes[1:])
-        DiscardFile(path, 1 << 20).append([message(99)])
+        DiscardFile(path, 1 << 20).append(records_of([message(99)]))
         assert list(read_discard_file(path)) == [*left, message(99)]
 
 
@@ -103,7 +129,7 @@ def test_two_generations(tmp_path: Path) -> None:
     path = tmp_path / "discards"
     size = len(encode_record(message(0)))
     for n in range(0, 100, 5):
-        DiscardFile(path, len(HEAD) + 10 * size).append([message(n + i) for i in range(5)])
+        DiscardFile(path, len(HEAD) + 10 * size).append(records_of([message(n + i) for i in range(5)]))
         assert path.stat().st_size <= len(HEAD) + 10 * size
     assert older(path).stat().st_size <= len(HEAD) + 10 * size
     assert list(read_discard_file(path)) == [message(n) for n in range(80, 100)]
@@ -114,20 +140,20 @@ def test_many_at_once_fill_several_generations(tmp_path: Path) -> None:
     """The last ones are kept; a record larger than a generation has its own."""
     path = tmp_path / "discards"
     size = len(encode_record(message(0)))
-    DiscardFile(path, len(HEAD) + 3 * size).append([message(n) for n in range(10)])
+    DiscardFile(path, len(HEAD) + 3 * size).append(records_of([message(n) for n in range(10)]))
     assert list(read_discard_file(path)) == [message(n) for n in range(6, 10)]
-    DiscardFile(path, len(HEAD) + 3 * size).append([message(10, b"x" * 5000)])
+    DiscardFile(path, len(HEAD) + 3 * size).append(records_of([message(10, b"x" * 5000)]))
     assert list(read_discard_file(path))[-1] == message(10, b"x" * 5000)
 
 
 def test_a_damaged_record_is_passed_over(tmp_path: Path) -> None:
     """The others are read; and no record behind it is lost by the cut."""
     path = tmp_path / "discards"
-    DiscardFile(path, 1 << 20).append([message(n) for n in range(5)])
+    DiscardFile(path, 1 << 20).append(records_of([message(n) for n in range(5)]))
     data = bytearray(path.read_bytes())
     data[len(HEAD) + 2 * len(encode_record(message(0))) + 60] ^= 1
     path.write_bytes(data)
-    DiscardFile(path, 1 << 20).append([message(5)])
+    DiscardFile(path, 1 << 20).append(records_of([message(5)]))
     assert [one.sequence for one in read_discard_file(path)] == [0, 1, 3, 4, 5]
 
 
@@ -135,7 +161,7 @@ def test_a_long_file_is_read_in_pieces(tmp_path: Path) -> None:
     """Memory does not grow with the file, for a reader or for the next writer; what is in it is found."""
     path, far = tmp_path / "discards", 200 << 20
     file = DiscardFile(path, 1 << 30)
-    file.append([message(1, b"x" * 3_000_000)])
+    file.append(records_of([message(1, b"x" * 3_000_000)]))
     with path.open("r+b") as other:
         other.seek(far)
         other.write(encode_record(message(2)))
@@ -143,7 +169,7 @@ def test_a_long_file_is_read_in_pieces(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         assert [one.sequence for one in read_file(path)] == [1, 2]
-        DiscardFile(path, 1 << 30).append([message(3)])
+        DiscardFile(path, 1 << 30).append(records_of([message(3)]))
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -158,7 +184,7 @@ def test_claims_in_a_damaged_message_cost_little(tmp_path: Path, monkeypatch: py
     head = bytearray(encode_record(message(0))[:56])
     head[12:16] = (1 << 20).to_bytes(4, "little")
     planted = bytes(-len(encode_record(message(0, b""))) % 8) + bytes(head) * (60_000 // len(head))
-    DiscardFile(path, 1 << 30).append([message(n, planted) for n in range(100)])
+    DiscardFile(path, 1 << 30).append(records_of([message(n, planted) for n in range(100)]))
     data = bytearray(path.read_bytes())
     size = len(encode_record(message(0, planted)))
     for n in range(99):
@@ -179,7 +205,7 @@ def test_claims_in_a_damaged_message_cost_little(tmp_path: Path, monkeypatch: py
 def test_a_message_twice_is_read_once(tmp_path: Path) -> None:
     """A crash between the file and the mark leaves it; the same number of another spool differs."""
     path = tmp_path / "discards"
-    DiscardFile(path, 1 << 20).append([message(1), message(1), message(1, spool=bytes(16))])
+    DiscardFile(path, 1 << 20).append(records_of([message(1), message(1), message(1, spool=bytes(16))]))
     assert list(read_discard_file(path)) == [message(1), message(1, spool=bytes(16))]
 
 
@@ -188,7 +214,7 @@ def test_another_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "passwd"
     path.write_bytes(b"root:x:0:0:root:/root:/bin/bash\n")
     with pytest.raises(BadSpool, match=r"is no discard file; name another one in \[dispatch\] discard_file"):
-        DiscardFile(path, 1 << 20).append([message(1)])
+        DiscardFile(path, 1 << 20).append(records_of([message(1)]))
     with pytest.raises(BadSpool):
         list(read_discard_file(path))
     assert path.read_bytes().startswith(b"root:x")
@@ -205,7 +231,7 @@ def test_writers_take_turns(tmp_path: Path) -> None:
             try:
                 file = DiscardFile(path, len(HEAD) + rounds * each * size, patience_s=60)
                 for n in range(rounds):
-                    file.append([message(1000 * writer + each * n + i) for i in range(each)])
+                    file.append(records_of([message(1000 * writer + each * n + i) for i in range(each)]))
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -223,13 +249,13 @@ def test_a_writer_that_stands_still_is_not_waited_for(tmp_path: Path) -> None:
     """The error is temporary: once the other process lets go, the messages are written."""
     path = tmp_path / "discards"
     file = DiscardFile(path, 1 << 20, patience_s=0.1)
-    file.append([message(1)])
+    file.append(records_of([message(1)]))
     other = Lock(lock_of(path), "being written to by another")
     with pytest.raises(OSError, match="it is already being written to") as refused:
-        file.append([message(2)])
+        file.append(records_of([message(2)]))
     assert refused.value.errno == errno.EWOULDBLOCK
     other.release()
-    file.append([message(2)])
+    file.append(records_of([message(2)]))
     assert [one.sequence for one in read_discard_file(path)] == [1, 2]
 
 
@@ -237,9 +263,9 @@ def test_who_may_read_it_stops_no_writer(tmp_path: Path) -> None:
     """A group may read the file, and so lock it; the lock that counts it may not open."""
     path = tmp_path / "discards"
     file = DiscardFile(path, 1 << 20, patience_s=0.1)
-    file.append([message(1)])
+    file.append(records_of([message(1)]))
     with path.open("rb") as reader:
         fcntl.flock(reader, fcntl.LOCK_EX)
-        file.append([message(2)])
+        file.append(records_of([message(2)]))
     assert [one.sequence for one in read_discard_file(path)] == [1, 2]
     assert stat.S_IMODE(lock_of(path).stat().st_mode) == LOCK_MODE
