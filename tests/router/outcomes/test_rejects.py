@@ -19,6 +19,7 @@ import pytest
 from dispatch.errors import Code
 from dispatch.records import Letters
 from router.outcomes.rejects import ROW, Rejection, RejectTable
+from router.timing import DECLINED_S
 from spool.format.batch import Topics
 from spool.format.wire import DEAD_LETTERED, Reason, encode
 from spool.marks.discard_file import DiscardFile, Records, read_discard_file
@@ -138,6 +139,25 @@ def test_a_letter_that_is_refused_too(dead: Bench) -> None:
     assert found.pop(6) == Reason.TOO_LARGE
     assert found.pop(3) == Reason.INVALID_RECORD
     assert set(found.values()) == {Reason.INVALID_RECORD | DEAD_LETTERED}
+
+
+def test_a_full_queue_is_no_trouble(dead: Bench) -> None:
+    """What librdkafka's queue, or a window, has no room for is tried again shortly, and nobody is told."""
+    dead.send([(b"no name", 1, b""), (b"no name", 2, b"")] * 3)
+    dead.kafka.full = True
+    for _ in range(100):
+        dead.step()
+        dead.clock.now += 0.01
+    assert dead.kafka.letters == []
+    assert dead.router._trouble._complaints == {}
+    dead.kafka.full = False
+    begun = dead.clock.now
+    while not dead.router.in_flight():
+        dead.step(1)
+        dead.clock.now += 0.01
+    assert dead.clock.now - begun <= DECLINED_S + 0.02
+    dead.settle()
+    assert len(letters(dead)) == 6
 
 
 @pytest.mark.sample(one_of=3)
