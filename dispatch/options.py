@@ -55,6 +55,8 @@ _ALIASES = {
 }
 CREDENTIAL = ".credential"
 """Behind a property: the name of the file that has its value, and could not be read."""
+UNKNOWN_TOPIC_S = 60
+"""How long messages wait for a topic that Kafka does not have, unless the configuration says."""
 LIVE, SPARK = "live", "spark"
 ENGINES = (LIVE, SPARK)
 MODES = ("at_least_once", "exactly_once", "at_most_once")
@@ -117,7 +119,7 @@ class DispatchOptions:
     """At a stop, how long what is in the spool is still delivered, in seconds; what is left then waits there
     for the next start. 0 delivers nothing more, and waits for acknowledgements only. systemd is asked for
     that time. Danger: another service manager must wait longer, or it kills bruce in the middle."""
-    unknown_topic_seconds: int = 60
+    unknown_topic_seconds: int = UNKNOWN_TOPIC_S
     """How long messages wait for a topic that Kafka says it does not have, or does not have any more; then
     they are dead-lettered, or discarded. Danger: with a short time a topic that is made late loses its first.
     """

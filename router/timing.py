@@ -1,4 +1,7 @@
-"""The times of the router, all in seconds. A test hands its own over as an argument, or moves the clock."""
+"""The times of the router, all in seconds; those that a user may set are in `dispatch.options`.
+
+A test hands its own over as an argument, or moves the clock.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +54,6 @@ ASK_LEADERS_S = 1.0
 """Between two questions for the leaders of partitions that are held because theirs is away."""
 ASK_NAMES_S = 1.0
 """Between two questions for many unknown topics."""
-GRACE_S = 60.0
-"""From the first answer of Kafka that a topic does not exist: time for it to be created."""
 FORGET_S = 60.0
 """So long after the grace time of a topic its messages are discarded at once, and Kafka is not asked."""
 FORGET_EVERY_S = 10.0

@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch.errors import Code
-from router.timing import ASK_NAMES_S, FORGET_EVERY_S, FORGET_S, GRACE_S, LIST_S
+from dispatch.options import UNKNOWN_TOPIC_S
+from router.timing import ASK_NAMES_S, FORGET_EVERY_S, FORGET_S, LIST_S
 from spool.format.batch import Topics
 
 if TYPE_CHECKING:  # they bring librdkafka along, and a reader of bruce.toml needs none
@@ -56,7 +57,9 @@ class Learnt(NamedTuple):
 class UnknownTopics:
     """Topics without partitions, by number, and the first of their messages that waits."""
 
-    def __init__(self, *, grace_s: float = GRACE_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, grace_s: float = UNKNOWN_TOPIC_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._grace_s, self._clock = grace_s, clock
         self.waiting: dict[int, int] = {}
         """Topic -> lowest sequence that waits."""

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch.errors import Code, name_of
-from dispatch.options import DispatchOptions
+from dispatch.options import UNKNOWN_TOPIC_S, DispatchOptions
 from dispatch.pool import Outcomes
 from dispatch.records import Letters
 from dispatch.retry import Action, decide
@@ -29,7 +29,7 @@ from router.cluster.brokers import Kafka
 from router.cluster.trouble import Trouble
 from router.outcomes.counts import DiscardLog, DiscardNames, OpenCounts
 from router.outcomes.outcome_table import OutcomeTable
-from router.timing import DECLINED_S, GRACE_S, PATIENCE_S, PAUSE_S, STOP_S
+from router.timing import DECLINED_S, PATIENCE_S, PAUSE_S, STOP_S
 from spool.errors import BadSpool
 from spool.format.batch import Batch, Topics
 from spool.format.wire import DEAD_LETTERED, Reason
@@ -171,7 +171,7 @@ class Rejection(NamedTuple):
     file: DiscardFile | None = None
     spool: bytes = bytes(16)
     """The spool's uuid, for the file."""
-    grace_s: float = GRACE_S
+    grace_s: float = UNKNOWN_TOPIC_S
     """How long messages wait for a topic that Kafka does not know."""
     patience_s: float = PATIENCE_S
     """How long Kafka may not know the dead-letter topic before that is a complaint."""
