@@ -142,7 +142,7 @@ def test_a_letter_that_is_refused_too(dead: Bench) -> None:
 
 
 def test_a_full_queue_is_no_trouble(dead: Bench) -> None:
-    """What librdkafka's queue, or a window, has no room for is tried again shortly, and nobody is told."""
+    """The worker tries letters again shortly that a window, or librdkafka's queue, has no room for."""
     dead.send([(b"no name", 1, b""), (b"no name", 2, b"")] * 3)
     dead.kafka.full = True
     for _ in range(100):
