@@ -181,7 +181,7 @@ class OutcomeImport:
                 if count >= AT_ONCE:
                     break
         # Behind them: what goes by a counts file comes after it, and may not be in the marks without it.
-        for path in sorted(set(self._layout.outcomes.rglob(f"*{COUNTS}")) - self._refused):
+        for path in sorted(set(list_pending(self._layout, COUNTS)) - self._refused):
             if counts := self._believe(path, read_counts, self._judge_counts):
                 found.counts[path] = counts
         return found if found.outcomes or found.counts else None

@@ -7,6 +7,7 @@ in both. The other way round it would see it in neither.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -123,9 +124,10 @@ class PendingOutcomes(NamedTuple):
     """The others, and why."""
 
 
-def list_pending(layout: Layout) -> list[Path]:
-    """The pending files, by name."""
-    return sorted(layout.outcomes.rglob(f"*{SUFFIX}"))
+def list_pending(layout: Layout, suffix: str = SUFFIX) -> list[Path]:
+    """The pending files, by name. The directories of jobs come and go meanwhile."""
+    found = [Path(folder, name) for folder, _, names in os.walk(layout.outcomes) for name in names]
+    return sorted(path for path in found if path.suffix == suffix)
 
 
 def count_pending(layout: Layout) -> int:

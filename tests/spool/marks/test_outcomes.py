@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,7 +14,8 @@ from spool.index.segment_list import SegmentList
 from spool.layout import Layout
 from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
-from spool.marks.outcomes import DELIVERED, OPEN, UNTOLD, OutcomeReader, open_outcomes
+from spool.marks.outcome_file import SUFFIX
+from spool.marks.outcomes import DELIVERED, OPEN, UNTOLD, OutcomeReader, list_pending, open_outcomes
 from spool.native.digest import CHUNK_MESSAGES
 from tests.spool.fixture import SpoolFixture
 from tests.spool.marks.test_marks import bitmap
@@ -107,3 +112,20 @@ def test_only_beside_a_deliverer(layout: Layout) -> None:
     assert open_outcomes(layout) is None
     commit(layout, Changes(1))
     assert open_outcomes(layout) is None
+
+
+def test_directories_of_jobs_go_meanwhile(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of the others are found when one is removed behind the look at their names."""
+    scandir = os.scandir
+    for job in ("a", "b"):
+        (layout.outcomes / job).mkdir(parents=True)
+        (layout.outcomes / job / f"file{SUFFIX}").touch()
+
+    def removed_meanwhile(path: Any) -> Any:
+        if str(path) == str(layout.outcomes / "a"):
+            shutil.rmtree(layout.outcomes / "a")
+        return scandir(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", removed_meanwhile)
+        assert list_pending(layout) == [layout.outcomes / "b" / f"file{SUFFIX}"]
