@@ -124,7 +124,7 @@ def test_intake_resumes_when_room_returns(processes: Processes) -> None:
         assert time.monotonic() < deadline, "it was never full"
         sender.send(message(0, number, 40000))
         number += 1
-    # What is still in the socket's queue would take the room that returns.
+    # Messages that are still in the socket's queue would take the room that returns.
     while words[Field.SYNCED_SEQUENCE] + processes.ledger_by_topic().total() < number:
         assert time.monotonic() < deadline, "some are neither stored nor discarded"
         time.sleep(0.01)
