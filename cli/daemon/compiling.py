@@ -23,6 +23,7 @@ from cli.status.snapshot import take_snapshot
 from ingest import access
 from ingest.buffers import connection_buffer, connection_buffers, staging
 from ingest.role import die_with
+from ingest.streams import newcomers
 from ingest.worker import burst, guard
 from spool.format import topic_table
 from spool.format.wire import encode
@@ -38,6 +39,7 @@ _MODULES = (
     guard,
     connection_buffer,
     connection_buffers,
+    newcomers,
     ledger,
     intake_totals,
     backlog,
@@ -67,6 +69,7 @@ from cli.config.config import load_config
 from cli.daemon import logs
 from cli.daemon.daemon import Daemon
 from ingest.role import die_with
+from ingest.streams import newcomers
 die_with(int(sys.argv[2]))
 logs.begin()
 Daemon(load_config(Path(sys.argv[1])), beside=False).run()

@@ -21,7 +21,9 @@ are over in it: the store never hears of those.
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import os
 import socket
 import struct
 import time
@@ -31,12 +33,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from ingest.access import NO_ID
 from ingest.buffers.connection_buffer import TCP, UNIX
 from ingest.buffers.connection_buffers import MOST_BUFFERS
+from ingest.buffers.staging import FAILED, INT_MASK
 from ingest.errors import NoDescriptors
 from ingest.sockets.holding import FdStore
 from ingest.streams.users import User, Users
+from spool.native.kernel import kernel
+from spool.native.memory import Address, address_of, call, function_address, load_u32, store_u32
 
 Item = TypeVar("Item")
 QUEUE = 32
@@ -44,8 +52,17 @@ QUEUE = 32
 ACCEPTS = 512
 """Accepted between two looks at the connections that are there."""
 _CREDENTIALS = struct.Struct("3I")
-_PASSING = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH)
-"""Errors of accept when the connection failed, or there is none."""
+_PEER = np.dtype([("fd", "<u4"), ("pid", "<u4"), ("uid", "<u4"), ("gid", "<u4")])
+"""An accepted connection; the last three are the kernel's struct ucred."""
+_PEER_BYTES, _UCRED_AT, _UCRED_BYTES = _PEER.itemsize, 4, _CREDENTIALS.size
+_CLOEXEC, _SOL_SOCKET, _SO_PEERCRED = int(socket.SOCK_CLOEXEC), socket.SOL_SOCKET, socket.SO_PEERCRED
+_ACCEPT4, _GETSOCKOPT, _ERRNO = range(3)
+_PASSING = (errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH)
+"""Errors of accept when a connection failed."""
+_LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+Sender = tuple[int, int, int, int]
+"""kind, uid, pid, gid of the process that connected."""
 
 
 @dataclass(eq=False, slots=True)
@@ -55,8 +72,7 @@ class Newcomer:
     number: int
     """That the store of descriptors has it by: no buffer's."""
     sock: socket.socket
-    sender: tuple[int, int, int, int]
-    """kind, uid, pid, gid."""
+    sender: Sender
     user: User
     is_held: bool
     """Whether the store has it by now."""
@@ -67,6 +83,7 @@ class Newcomers:
 
     def __init__(self, users: Users, store: FdStore) -> None:
         self._users, self._store = users, store
+        self._acceptor = Acceptor()
         self._turns: RoundRobin[Newcomer] = RoundRobin()
         self._number = MOST_BUFFERS
         self._unheld: dict[Newcomer, None] = {}
@@ -77,23 +94,27 @@ class Newcomers:
 
     def accepts(self, listener: socket.socket) -> bool:
         """Whether another one can be accepted at a listener, or refused."""
+        return self._room_at(listener) > 0
+
+    def _room_at(self, listener: socket.socket) -> int:
+        """How many more can be accepted there, before the next look at what there is room for."""
         if listener.family != socket.AF_UNIX:
             # Refusals would hit any user of TCP: all of them wait instead, and no other waits for them.
-            return self._users.newcomers_by_tcp <= QUEUE
-        return self._has_room or self._hoarder() is not None
+            return QUEUE + 1 - self._users.newcomers_by_tcp
+        # Beyond the limit of connections each costs another one its place.
+        return self._room + 1 if self._room >= 0 else int(self._hoarder() is not None)
 
     def accept(self, listener: socket.socket) -> bool:
         """Accept waiting connections, ACCEPTS at most; whether none waits any more. Raises NoDescriptors."""
-        now = time.monotonic()
+        now, left = time.monotonic(), ACCEPTS
         self._users.sweep(now)
-        for _ in range(ACCEPTS):
-            if not self.accepts(listener):
-                return False
-            sock, more = accept(listener)
-            if sock:
-                self._enter(sock, now)
-            elif not more:
+        while left > 0 and (room := self._room_at(listener)) > 0:
+            peers, more = self._acceptor.accept(listener, min(left, room))
+            for fd, sender in peers:
+                self._enter(fd, sender, now)
+            if not more:
                 return True
+            left -= max(1, len(peers))
         return False
 
     def adopt(self, number: int, sock: socket.socket) -> None:
@@ -126,17 +147,18 @@ class Newcomers:
         newcomer.user.newcomers -= 1
         self._unheld.pop(newcomer, None)
 
-    def _enter(self, sock: socket.socket, now: float) -> None:
-        sender = sender_of(sock)
+    def _enter(self, fd: int, sender: Sender, now: float) -> None:
         user = self._users.enter(sender[0], sender[1])
         if not user.allowance.take(now) and user.newcomers >= QUEUE and sender[0] == UNIX:
             user.sender = sender
             user.refused += 1
-            sock.close()
+            os.close(fd)
             return
+        family = socket.AF_UNIX if sender[0] == UNIX else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM, 0, fd)
         self._unheld[self._add(self._number, sock, sender, user, is_held=False)] = None
         self._number += 1
-        refused = None if self._has_room else self._refuse()
+        refused = None if self._room >= 0 else self._refuse()
         if refused and refused.is_held:
             end(refused.sock)
             self._store.drop(refused.number)
@@ -148,7 +170,7 @@ class Newcomers:
         self,
         number: int,
         sock: socket.socket,
-        sender: tuple[int, int, int, int],
+        sender: Sender,
         user: User,
         *,
         is_held: bool,
@@ -160,8 +182,9 @@ class Newcomers:
         return newcomer
 
     @property
-    def _has_room(self) -> bool:
-        return len(self) <= QUEUE or self._users.connections + len(self) <= self._users.most
+    def _room(self) -> int:
+        """How many more newcomers there may be; below 0 there are too many."""
+        return max(QUEUE, self._users.most - self._users.connections) - len(self)
 
     def _hoarder(self) -> User | None:
         """The user whose newcomers are refused; None when there is none to blame."""
@@ -231,16 +254,52 @@ class RoundRobin(Generic[Item]):
             del self._of[user]
 
 
-def accept(listener: socket.socket) -> tuple[socket.socket | None, bool]:
-    """(a connection, or None; whether there may be more). Raises NoDescriptors."""
-    try:
-        return listener.accept()[0], True
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-            raise NoDescriptors(error.strerror) from error
-        if error.errno not in _PASSING:
-            raise
-        return None, error.errno != errno.EAGAIN
+class Acceptor:
+    """Accepts what waits at a listener, in one loop, with the process that connected."""
+
+    def __init__(self) -> None:
+        libc = ctypes.CDLL(None)
+        names = ("accept4", "getsockopt", "__errno_location")
+        self._functions = np.array([function_address(libc[name]) for name in names], np.int64)
+        self._peers = np.zeros(1 + ACCEPTS, _PEER)
+
+    def accept(self, listener: socket.socket, most: int) -> tuple[list[tuple[int, Sender]], bool]:
+        """(descriptors and senders of up to `most` connections; whether more may wait).
+
+        `most`: at most ACCEPTS. Raises NoDescriptors and OSError, before anything is accepted.
+        """
+        kind = UNIX if listener.family == socket.AF_UNIX else TCP
+        count, code = accept_waiting(listener.fileno(), kind, most, address_of(self._peers), self._functions)
+        if code and not count:
+            if code in _LACKING:
+                raise NoDescriptors(os.strerror(code))
+            if code not in (errno.EAGAIN, *_PASSING):
+                raise OSError(code, os.strerror(code))
+        peers = self._peers[1 : 1 + count].tolist()
+        return [(fd, (kind, uid, pid, gid)) for fd, pid, uid, gid in peers], code != errno.EAGAIN
+
+
+@kernel
+def accept_waiting(
+    listener: int, kind: int, most: int, peers: Address, functions: npt.NDArray[np.int64]
+) -> tuple[int, int]:
+    """Accept up to `most` connections: (how many, the errno that ended it; 0: there are so many).
+
+    `peers` _PEER[1 + most], filled from the second one on. `functions` int64[3]: the addresses of accept4,
+    getsockopt and __errno_location.
+    """
+    for count in range(most):
+        at = Address(peers + (1 + count) * _PEER_BYTES)
+        fd = call(functions[_ACCEPT4], listener, 0, 0, _CLOEXEC) & INT_MASK
+        if fd >= FAILED:
+            return count, load_u32(call(functions[_ERRNO]))
+        for field in range(_UCRED_AT, _PEER_BYTES, 4):
+            store_u32(Address(at + field), NO_ID)
+        store_u32(at, fd)
+        if kind == UNIX:
+            store_u32(peers, _UCRED_BYTES)
+            call(functions[_GETSOCKOPT], fd, _SOL_SOCKET, _SO_PEERCRED, at + _UCRED_AT, peers)
+    return most, 0
 
 
 def end(sock: socket.socket) -> None:
@@ -250,10 +309,19 @@ def end(sock: socket.socket) -> None:
     sock.close()
 
 
-def sender_of(sock: socket.socket) -> tuple[int, int, int, int]:
-    """(kind, uid, pid, gid) of the process that connected; a stream has no other sender."""
+def sender_of(sock: socket.socket) -> Sender:
+    """The process that connected; a stream has no other sender."""
     if sock.family != socket.AF_UNIX:
         return TCP, NO_ID, NO_ID, NO_ID
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, gid = _CREDENTIALS.unpack(data)
     return UNIX, uid, pid, gid
+
+
+def compile_kernels() -> None:
+    """Compile, or load from the cache."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.setblocking(False)
+        listener.bind("")
+        listener.listen(1)
+        Acceptor().accept(listener, 1)

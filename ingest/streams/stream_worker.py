@@ -112,8 +112,8 @@ class StreamWorker:
         """Those that may have something to receive, or to be offered."""
         self._heard: set[int] = set()
         """Descriptors of the listeners at which new connections wake us."""
-        self._is_behind = False
-        """Whether there is something to do without waiting."""
+        self._is_behind = self._is_offering = False
+        """Whether there is something to do without waiting; whether the store is to be told of new runs."""
         self._leaving: list[socket.socket] = []
         """Listeners that are no inputs any more, at which connections may wait."""
         self._paused = 0.0
@@ -171,6 +171,7 @@ class StreamWorker:
 
     def _step(self, wait_s: float) -> bool:
         """Wait for something, and do it; whether there was anything."""
+        self._ring()
         if self._paused or self._starving:
             wait_s = _PAUSE_S
         events = self._poll.poll(0 if self._is_behind else wait_s, MOST_BUFFERS)
@@ -183,6 +184,7 @@ class StreamWorker:
         if self._paused and time.monotonic() >= self._paused:
             self._paused = 0.0
         self._is_behind = self._finish_leaving()
+        self._ring()
         self._listen(wanted=not self._paused)
         done = self._take_turns()
         self._is_behind |= done == _TURNS
@@ -191,6 +193,12 @@ class StreamWorker:
         if self._intake.now() >= self._look_at:
             self._look_for_late()
         return bool(events) or done > 0
+
+    def _ring(self) -> None:
+        """Wake the ingest worker once for all that is offered: it takes what it finds, however much."""
+        if self._is_offering:
+            self._is_offering = False
+            os.eventfd_write(self._buffers.bells.offered, 1)
 
     def _attend(self, fd: int) -> None:
         """Runs are taken, or a connection has something to say."""
@@ -290,7 +298,7 @@ class StreamWorker:
         user.refused -= count
         connection_buffer.offer(head, 0, 0, count - 1, 0, int(Reason.USER_LIMIT))
         connection_buffer.count_accepted(self._counts, head, count - 1)
-        os.eventfd_write(self._buffers.bells.offered, 1)
+        self._is_offering = True
         self._wait_for(Connection(number, head, None, user))
 
     @property
@@ -458,7 +466,7 @@ class StreamWorker:
             self._refusals.refuse(connection.user, reason, at)
             self._disconnect(connection)
         connection_buffer.offer(head, begin, until, count, end - until if reason else 0, reason)
-        os.eventfd_write(self._buffers.bells.offered, 1)
+        self._is_offering = True
         return True
 
     # -- limits -----------------------------------------------------------------------------------------
@@ -509,7 +517,7 @@ class StreamWorker:
         tail = min(int(connection_buffer.filled(head)) - begin, SAMPLE_BYTES)
         # The run first: the successor of a worker that is killed here finds why the connection ended.
         connection_buffer.offer(head, begin, begin, 0, tail, int(reason))
-        os.eventfd_write(self._buffers.bells.offered, 1)
+        self._is_offering = True
         self._disconnect(connection)
         # It may be taken by now; the bell that says so has not been heard.
         self._wait_for(connection)

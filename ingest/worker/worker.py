@@ -189,7 +189,7 @@ class IngestWorker:
         """Keep the `used` listed messages in quarantine; the flag to store them with, as discarded."""
         name = f"burst-{self._next}.poison"
         log.error("%d messages cannot be stored; they are discarded, and kept as quarantine/%s", used, name)
-        keep(self.writer.layout, name, image(self._messages[:used]))
+        keep(self.writer.layout, name, [image(self._messages[:used])])
         return POISON
 
     def run(self) -> None:

@@ -92,7 +92,7 @@ def mend_headers(layout: Layout) -> None:
             continue
         with os.fdopen(open_to_write(path), "r+b", buffering=0) as file:
             at = header_at(file.fileno())
-            keep(layout, f"{path.name}.header", read_at(file.fileno(), HEADER_BYTES, at))
+            keep(layout, f"{path.name}.header", [read_at(file.fileno(), HEADER_BYTES, at)])
             write_at(file.fileno(), data, at)
             reach("recover.header")
             os.fsync(file.fileno())

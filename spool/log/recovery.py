@@ -53,11 +53,13 @@ from spool.options import SpoolOptions, most_spares
 from spool.shared.runtime import announced
 from spool.storage.disk import (
     PAGE_BYTES,
+    end_of_bytes,
     is_regular,
     keep,
     make_directory,
     opened,
     read_at,
+    read_parts,
     read_text,
     set_aside,
     sync_directory,
@@ -70,6 +72,8 @@ from spool.storage.ownership import claim
 log = logging.getLogger("bruce.spool")
 
 _MOVING = ".moving"
+_MOST_TORN_BYTES = 64 << 20
+"""Kept of what is cut off."""
 """Suffix of a misnamed segment while it is renamed, so that two can change places."""
 
 
@@ -418,8 +422,8 @@ def _keep_torn(layout: Layout, path: Path, tail: Tail) -> None:
         scan = Scan(file.fileno(), tail)
         for _ in scan.all():
             continue
-        position = int(tail[POSITION])
-        torn = read_at(file.fileno(), min(scan.limit - position, 64 << 20), position).rstrip(b"\0")
-    if torn:
-        keep(layout, f"{path.name}.torn", torn)
-        log.warning("%s: %d bytes of a torn frame cut off", path, len(torn))
+        begin = int(tail[POSITION])
+        end = end_of_bytes(file.fileno(), begin, min(scan.limit, begin + _MOST_TORN_BYTES))
+        if end > begin:
+            keep(layout, f"{path.name}.torn", read_parts(file.fileno(), begin, end))
+            log.warning("%s: %d bytes of a torn frame cut off", path, end - begin)

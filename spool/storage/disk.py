@@ -32,7 +32,7 @@ import logging
 import mmap
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +51,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 UNKNOWN_BYTES = 1 << 62
 """Of a filesystem that does not tell how large it is."""
 _AHEAD_BYTES = 8 << 20
+PART_BYTES = 1 << 20
+"""Of a file that is copied: so much of it is in memory at once."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 FILE_MODE, LOCK_MODE = 0o640, 0o600
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -163,11 +165,16 @@ def allocate(path: Path, head: bytes, size: int) -> None:
 
 def write_file(path: Path, data: bytes) -> None:
     """Put `data` in a file, whole or not at all, and durable."""
+    write_parts(path, [data])
+
+
+def write_parts(path: Path, parts: Iterable[bytes]) -> None:
+    """The same, of bytes that come one part after the other, so that memory holds one of them."""
     temporary = path.with_suffix(path.suffix + ".tmp")
     fd = make_anew(temporary)
     try:
         with os.fdopen(fd, "wb", closefd=False) as file:
-            file.write(data)
+            file.writelines(parts)
         os.fsync(fd)
         reach("file.synced")
         os.rename(temporary, path)
@@ -274,6 +281,22 @@ def read_at(fd: int, length: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
+def read_parts(fd: int, begin: int, end: int, most: int = PART_BYTES) -> Iterator[bytes]:
+    """The bytes of [begin, end), `most` at a time. Raises ReadFailed, OSError."""
+    for at in range(begin, end, most):
+        yield read_at(fd, min(most, end - at), at)
+
+
+def end_of_bytes(fd: int, begin: int, end: int, most: int = PART_BYTES) -> int:
+    """The end of the bytes in [begin, end) without the zeros at their end. Raises ReadFailed, OSError."""
+    while end > begin:
+        at = max(begin, end - most)
+        if kept := len(read_at(fd, end - at, at).rstrip(b"\0")):
+            return at + kept
+        end = at
+    return begin
+
+
 def is_regular(path: Path) -> bool:
     """Whether a path leads to a regular file, and not by a link."""
     try:
@@ -359,10 +382,15 @@ def free_place(layout: Layout, name: str) -> Path:
     return next(path for path in map(layout.quarantine.joinpath, names) if not path.exists())
 
 
-def keep(layout: Layout, name: str, data: bytes) -> None:
-    """Put a copy of evidence in quarantine; without room for it, log that and go on."""
+def keep(layout: Layout, name: str, parts: Iterable[bytes]) -> None:
+    """Put a copy of evidence in quarantine; without room for it, log that and go on.
+
+    Raises ReadFailed, where reading a part does.
+    """
     try:
-        write_file(free_place(layout, name), data)
+        write_parts(free_place(layout, name), parts)
+    except ReadFailed:
+        raise
     except OSError as error:
         log.error("%s could not be kept in %s: %s", name, layout.quarantine, error.strerror)
 

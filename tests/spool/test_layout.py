@@ -78,7 +78,7 @@ def test_quarantine_keeps_names(fs: FakeFilesystem) -> None:
     fs.create_file(layout.segment(5), contents="damaged")
     fs.create_dir(layout.quarantine)
     set_aside(layout, layout.segment(5), "a test")
-    keep(layout, "burst-7.poison", b"bytes")
+    keep(layout, "burst-7.poison", [b"bytes"])
     assert (layout.quarantine / segment_name(5)).read_text() == "damaged"
     assert (layout.quarantine / "burst-7.poison").read_bytes() == b"bytes"
     assert not layout.segment(5).exists()
@@ -87,7 +87,7 @@ def test_quarantine_keeps_names(fs: FakeFilesystem) -> None:
 def test_evidence_without_room_is_not_an_error(fs: FakeFilesystem) -> None:
     """A quarantine that cannot be written to costs the evidence, and the work goes on."""
     layout = Layout(Path("/spool"))
-    keep(layout, "burst-7.poison", b"bytes")
+    keep(layout, "burst-7.poison", [b"bytes"])
     assert not layout.quarantine.exists()
 
 

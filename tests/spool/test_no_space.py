@@ -82,7 +82,7 @@ def test_what_needs_room_beside_the_log_does_without(tmp_path: Path) -> None:
         spool.fill(3)
         spool.step()
         fill_up(disk / "ballast")
-        keep(spool.layout, "evidence", bytes(1 << 20))
+        keep(spool.layout, "evidence", [bytes(1 << 20)])
         ages = Ages(spool.layout.ages)
         ages.note(range(100_000))
         ages.save()

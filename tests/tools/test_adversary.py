@@ -156,7 +156,7 @@ def test_messages_out_of_order_are_found() -> None:
 def test_each_bound_that_is_broken_is_named() -> None:
     """Latency against the control, what was not taken, memory, descriptors, syncs, the start, the totals."""
     late = judged(seen(0), seen(10, late_ms=500))
-    assert ["honest p99 is 500 ms" in text for text in late.broken] == [True]
+    assert ["honest p99 of sender 10 is 500 ms" in text for text in late.broken] == [True]
     run = observed(np.concatenate([seen(0), seen(10)]))
     run.control.peak = Peak({"keeper": 50.0}, {"keeper": 10})
     run.attack.peak = Peak({"keeper": 900.0}, {"keeper": 9000}, 30.0)
@@ -173,6 +173,14 @@ def test_each_bound_that_is_broken_is_named() -> None:
         assert word in broken
     assert "50 % of what the honest" in broken
     assert len(decide(run, counts_only=True).broken) == 2
+
+
+def test_a_late_sender_among_many_is_found() -> None:
+    """One of two honest senders is late in the attack: what all have together would hide it."""
+    rows = np.concatenate([seen(0), seen(1), seen(10, 40 * COUNT), seen(11, late_ms=500)])
+    run = Observed(Phase({0: COUNT, 1: COUNT}), Phase({10: 40 * COUNT, 11: COUNT}), rows)
+    assert decide(run).latency["attack"][0] == 10
+    assert [text.split(",")[0] for text in decide(run).broken] == ["the honest p99 of sender 11 is 500 ms"]
 
 
 def test_a_planted_frame_is_one_that_a_reader_of_version_1_believes() -> None:

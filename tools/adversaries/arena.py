@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from spool.format.wire import encode
 from spool.index.identity import read_identity
@@ -52,7 +54,8 @@ STREAM_RATE = 50
 SEGMENT_BYTES, ROOM_BYTES = 1 << 20, 8 << 30
 DEADLINE_S = 120.0
 """For an attack, beyond its two phases."""
-WARM_S, ARRIVE_S = 1.0, 60.0
+WARM_S, REAL_WARM_S, ARRIVE_S = 1.0, 10.0, 60.0
+"""Apache Kafka takes seconds for a message until its own loops are compiled."""
 _ARMED, _HITS = 0, 1
 _QUEUE_LENGTH = Path("/proc/sys/net/unix/max_dgram_qlen")
 FAILURES = (TookTooLong, RuntimeError, OSError, LoadFailed, subprocess.SubprocessError)
@@ -158,6 +161,13 @@ class Arena:
             for data in datagrams:
                 sender.send(data)
 
+    def make_topic(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
+        """Make a topic of one copy with settings of its own. Raises KafkaException."""
+        admin = AdminClient({"bootstrap.servers": self.target.bootstrap, "log_level": 4})
+        wanted = NewTopic(topic, partitions, 1, config=dict(settings))
+        for made in admin.create_topics([wanted], operation_timeout=30).values():
+            made.result(60)
+
     def count_of(self, topic: str) -> int:
         """Records that Kafka has of a topic."""
         with closing(
@@ -250,7 +260,7 @@ class Consumer:
 def run_attack(attack: Attack, options: Options, seconds: float, directory: Path) -> Observed:
     """An attack from beginning to end."""
     found = Observed(Phase(), Phase(), no_rows(), timed=attack.timed)
-    with _target(options, directory) as target, ExitStack() as stack:
+    with _target(attack, options, directory) as target, ExitStack() as stack:
         arena = Arena(attack, options, target, directory)
         stack.callback(arena.close)
         found.trouble = arena.trouble
@@ -263,7 +273,8 @@ def run_attack(attack: Attack, options: Options, seconds: float, directory: Path
             attack.before(arena)
             found.first_start_s = _start(arena)
             sampler.start()
-            _warm_up(arena, consumer, found.first)
+            warm_s = REAL_WARM_S if isinstance(target, Real) else WARM_S
+            _warm_up(arena, consumer, found.first, warm_s)
             _run_phases(arena, sampler, found, seconds)
         except FAILURES as error:
             arena.report(f"{type(error).__name__}: {error}")
@@ -373,10 +384,10 @@ def _start(arena: Arena) -> float:
     return time.monotonic() - begun
 
 
-def _warm_up(arena: Arena, consumer: Consumer, phase: Phase) -> None:
+def _warm_up(arena: Arena, consumer: Consumer, phase: Phase, seconds: float) -> None:
     """Let honest messages go until all of them arrive: the first seconds are no measure of the others."""
-    with _honest(arena, phase, 20, WARM_S):
-        time.sleep(WARM_S)
+    with _honest(arena, phase, 20, seconds):
+        time.sleep(seconds)
     wait_until(lambda: not consumer.missing(phase), ARRIVE_S, "the first messages to arrive", pause_s=0.05)
 
 
@@ -406,9 +417,11 @@ def _judge_end(arena: Arena, found: Observed) -> None:
 
 
 @contextmanager
-def _target(options: Options, directory: Path) -> Iterator[Target]:
+def _target(attack: Attack, options: Options, directory: Path) -> Iterator[Target]:
     topics: Mapping[str, int] = {**TOPICS, **dict.fromkeys(("flood", "f", "dead"), FLOOD_PARTITIONS)}
-    target: Any = Real(directory / "kafka", 3, topics) if options.real else Embedded(3, topics)
+    size = 3 if options.real else 1
+    wants = options.real or attack.real
+    target: Any = Real(directory / "kafka", size, topics) if wants else Embedded(3, topics)
     with target:
         yield target
 

@@ -40,6 +40,8 @@ class Attack:
     """Whether an honest sender by TCP is beside it. All of TCP is one user: it shares the fate of an attacker
     by TCP."""
     holder: ClassVar[Holder] = Holder.SYSTEMD
+    real: ClassVar[bool] = False
+    """Whether only Apache Kafka can be attacked so: one broker then, where --real has three."""
     least_s: ClassVar[float] = 0.0
     """Seconds of its attack phase, at least: time limits of the daemon end in it."""
 

@@ -17,6 +17,7 @@ _ALL: tuple[type[Attack], ...] = (
     floods.IllegalNamesDeadLetters,
     floods.UnknownNames,
     floods.MadeTopics,
+    floods.RefusedRecords,
     floods.TinyFlood,
     floods.HugeMessages,
     floods.Malformed,

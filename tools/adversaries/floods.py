@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from spool.format.wire import encode
@@ -97,6 +98,33 @@ class MadeTopics(UnknownNames):
 
     def judge(self, arena: Arena) -> None:
         """Most of them are made."""
+
+
+class RefusedRecords(Flood):
+    """Messages without a key for a compacted topic, which Kafka refuses one by one, with others of its batch.
+
+    The control has messages with a key. Only Apache Kafka has compacted topics.
+    """
+
+    name = "refused-records"
+    real = True
+    _TOPIC = "compacted"
+
+    def before(self, arena: Arena) -> None:
+        arena.make_topic(self._TOPIC, 8, {"cleanup.policy": "compact"})
+
+    def control(self, arena: Arena, stack: ExitStack) -> None:
+        good = [encode(self._TOPIC.encode(), b"v", key=b"k%d" % number) for number in range(_ROUND)]
+        self._start(arena, stack, lambda _words, _number: good)
+
+    def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
+        del words, number
+        return [encode(self._TOPIC.encode(), b"v")] * _ROUND
+
+    def judge(self, arena: Arena) -> None:
+        """Check that Kafka refused some."""
+        if not arena.discarded("invalid_record"):
+            arena.report("Kafka refused no message: nothing was tried")
 
 
 class TinyFlood(Flood):

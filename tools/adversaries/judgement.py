@@ -137,11 +137,7 @@ def _judge_messages(found: Observed, verdict: Verdict) -> None:
 def _judge_bounds(found: Observed, verdict: Verdict) -> None:
     before, now = found.control.peak, found.attack.peak
     if found.timed:
-        usual, late = verdict.latency["control"][1], verdict.latency["attack"][1]
-        most = LATENCY_RATIO * usual + LATENCY_FLOOR_MS
-        _expect(
-            verdict, late <= most, f"the honest p99 is {late:.0f} ms, and {usual:.0f} ms without the attack"
-        )
+        _judge_latencies(found, verdict)
         most = found.control.unsent + UNSENT
         text = f"{100 * found.attack.unsent:.0f} % of what the honest had to send was not taken"
         _expect(verdict, found.attack.unsent <= most, text)
@@ -154,6 +150,14 @@ def _judge_bounds(found: Observed, verdict: Verdict) -> None:
         _expect(verdict, mib <= most, f"{name} had {mib:.0f} MiB, bound {most:.0f}")
     for name, count in now.descriptors.items():
         _expect(verdict, count <= DESCRIPTORS, f"{name} had {count} descriptors, bound {DESCRIPTORS}")
+
+
+def _judge_latencies(found: Observed, verdict: Verdict) -> None:
+    """Each honest sender against the one at the same door in the control: none may pay for the others."""
+    for before, now in zip(sorted(found.control.sent), sorted(found.attack.sent), strict=False):
+        usual, late = (latency(found.seen, {sender: 1})[1] for sender in (before, now))
+        text = f"the honest p99 of sender {now} is {late:.0f} ms, and {usual:.0f} ms without the attack"
+        _expect(verdict, late <= LATENCY_RATIO * usual + LATENCY_FLOOR_MS, text)
 
 
 def no_rows() -> np.ndarray:

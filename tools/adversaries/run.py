@@ -45,9 +45,9 @@ def run_all(options: Options) -> int:
         for text in verdict.broken:
             print(f"  BROKEN {name}: {text}", flush=True)
         (directory / "verdict.json").write_text(json.dumps(asdict(verdict), indent=2))
-        if verdict.broken:
+        if verdict.broken or options.keep:
             np.save(directory / "seen.npy", found.seen)
-        elif not options.keep:
+        else:
             shutil.rmtree(directory)
     show(rows)
     broken = [name for name, _, verdict in rows if verdict.broken]

@@ -61,7 +61,8 @@ class StreamAttack(Attack):
                 else:
                     self.again(held)
                     held = [stream for stream in held if _lives(stream)]
-                    time.sleep(self.pause_s)
+                    if self.pause_s:
+                        time.sleep(self.pause_s)
 
         return run
 
@@ -326,7 +327,8 @@ def _stay(door: Path | int, most: int, rate: int) -> Callable[[Words], None]:
                 for stream in held:
                     stream.sendall(_FORBIDDEN)
                     words[DONE] += 1
-                time.sleep(max(0.0, begun + int(words[DONE]) / rate - time.monotonic()))
+                while time.monotonic() < begun + int(words[DONE]) / rate and not words[STOP]:
+                    pass
 
     return run
 

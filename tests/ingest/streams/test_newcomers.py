@@ -7,15 +7,16 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ingest.access import NO_ID
 from ingest.buffers import connection_buffers
-from ingest.buffers.connection_buffer import UNIX
+from ingest.buffers.connection_buffer import TCP, UNIX
 from ingest.sockets.holding import allow_descriptors
-from ingest.streams import newcomers, stream_worker, users
-from ingest.streams.newcomers import QUEUE, RoundRobin
+from ingest.streams import stream_worker, users
+from ingest.streams.newcomers import QUEUE, Acceptor, RoundRobin
 from ingest.streams.stream_worker import MOST_CONNECTIONS
 from ingest.streams.users import Allowance, Connection, User, Users, put
 from spool.format.wire import encode
@@ -119,7 +120,13 @@ def test_a_user_who_connects_too_fast(
     streams.worker.users._allowances[FAST] = Allowance(50)
     streams.worker.users.enter(UNIX, FAST)
     uids = iter([*[FAST] * MANY, OTHER, *[FAST] * MANY])
-    monkeypatch.setattr(newcomers, "sender_of", lambda _: (UNIX, next(uids), 1, 1))
+    accept = Acceptor.accept
+
+    def of_others(self: Acceptor, listener: socket.socket, most: int) -> tuple[Any, bool]:
+        peers, more = accept(self, listener, most)
+        return [(fd, (UNIX, next(uids), 1, 1)) for fd, _ in peers], more
+
+    monkeypatch.setattr(Acceptor, "accept", of_others)
     for _ in range(MANY):
         with streams.connect() as sender:
             sender.sendall(GOOD)
@@ -136,6 +143,34 @@ def test_a_user_who_connects_too_fast(
     assert 50 < stored < 50 + 4 * QUEUE
     assert streams.refused == {"user_limit": 2 * MANY + 1 - stored}
     assert streams.counted() == (2 * MANY + 1, {"clean": stored - 1, **streams.refused}, 0)
+
+
+def test_what_waits_is_accepted_in_one_call(streams: Streams) -> None:
+    """With the process that connected, as the kernel has it, and none by TCP; never more than asked for."""
+    by_path, by_port = streams.listeners
+    clients = [streams.connect(tcp=tcp) for tcp in (False, False, False, True)]
+    me, acceptor = (UNIX, os.getuid(), os.getpid(), os.getgid()), Acceptor()
+    found = [acceptor.accept(by_path, 2), acceptor.accept(by_path, 2), acceptor.accept(by_port, 2)]
+    assert [more for _, more in found] == [True, False, False]
+    assert [[sender for _, sender in peers] for peers, _ in found] == [
+        [me, me],
+        [me],
+        [(TCP, NO_ID, NO_ID, NO_ID)],
+    ]
+    assert acceptor.accept(by_path, 2) == ([], False)
+    for fd in (fd for peers, _ in found for fd, _ in peers):
+        assert not os.get_inheritable(fd)
+        os.close(fd)
+    assert all(client.recv(1) == b"" for client in clients)
+
+
+def test_the_store_is_told_once_of_many(streams: Streams) -> None:
+    """However many connections offer something in a step: each wake-up of the ingest worker is a switch."""
+    for _ in range(20):
+        streams.connect().sendall(GOOD)
+    streams.step()
+    assert len(streams.worker._waiting) == 20
+    assert os.eventfd_read(streams.bells.offered) == 1
 
 
 def test_a_moderate_rate() -> None:

@@ -26,7 +26,7 @@ from ingest.buffers.connection_buffers import (
 )
 from ingest.sockets.holding import FdStore, allow_descriptors
 from ingest.sockets.listening import is_finished, refuse
-from ingest.streams import stream_worker, users
+from ingest.streams import newcomers, stream_worker, users
 from spool.format.wire import encode
 from spool.shared.state import PAUSE_NS, Field
 from tests.ingest.stream_clients import LIMIT, SPOOL, Kill, Killed, Streams
@@ -307,18 +307,23 @@ def test_lines_for_another_limit(streams: Streams) -> None:
     assert not streams.buffers_path.exists()
 
 
-def test_no_descriptors(streams: Streams) -> None:
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
+    """The call that accepts: it may be told to fail first, and its calls are counted."""
+    made = mock.Mock(wraps=newcomers.accept_waiting)
+    monkeypatch.setattr(newcomers, "accept_waiting", made)
+    return made
+
+
+def test_no_descriptors(streams: Streams, asked: mock.Mock) -> None:
     """Without descriptors nothing is accepted, and nothing spins; waiting clients are accepted later."""
-    listener = streams.listeners[0]
-    refusing = mock.Mock(wraps=listener, family=listener.family)
-    refusing.accept.side_effect = [OSError(errno.ECONNABORTED, ""), OSError(errno.EMFILE, "")]
-    streams.worker._listeners[listener.fileno()] = refusing
+    asked.side_effect = [(0, errno.ECONNABORTED), (0, errno.EMFILE)]
     sender = streams.connect()
     streams.step()
     # Aborted ones are passed over. The listener stays readable, and wakes no worker for a while.
-    assert refusing.accept.call_count == 2
+    assert asked.call_count == 2
     assert streams.worker._poll.poll(0) == []
-    refusing.accept.side_effect = listener.accept
+    asked.side_effect = None
     sender.sendall(messages(1)[0])
     while not streams.stored:
         streams.settle()
@@ -326,11 +331,8 @@ def test_no_descriptors(streams: Streams) -> None:
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-def test_descriptors_run_out(streams: Streams, *, tcp: bool) -> None:
+def test_descriptors_run_out(streams: Streams, asked: mock.Mock, *, tcp: bool) -> None:
     """The kernel itself refuses a descriptor: it is asked now and then, nothing spins, nothing is lost."""
-    listener = streams.listeners[tcp]
-    asked = mock.Mock(wraps=listener, family=listener.family)
-    streams.worker._listeners[listener.fileno()] = asked
     sender = streams.connect(tcp=tcp)
     sender.sendall(messages(1)[0])
     # No descriptor of an earlier test becomes free meanwhile.
@@ -344,11 +346,11 @@ def test_descriptors_run_out(streams: Streams, *, tcp: bool) -> None:
         began = time.monotonic()
         streams.step()
         assert streams.worker._poll.poll(0) == []
-        assert asked.accept.call_count == 1
+        assert asked.call_count == 1
         for _ in range(6):
             streams.step()
         # Asked again after a pause each time.
-        assert 1 < asked.accept.call_count <= 1 + (time.monotonic() - began) / stream_worker._PAUSE_S
+        assert 1 < asked.call_count <= 1 + (time.monotonic() - began) / stream_worker._PAUSE_S
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for fd in taken:
@@ -395,7 +397,7 @@ def test_accepted_by_one_who_gives_way(streams: Streams, *, tcp: bool) -> None:
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-def test_a_listener_that_goes_is_finished_later(streams: Streams, *, tcp: bool) -> None:
+def test_a_listener_that_goes_is_finished_later(streams: Streams, asked: mock.Mock, *, tcp: bool) -> None:
     """Clients waiting at a socket that is no input any more are accepted when there are descriptors again."""
     listener = streams.listeners[tcp]
     sender = streams.connect(tcp=tcp)
@@ -403,11 +405,10 @@ def test_a_listener_that_goes_is_finished_later(streams: Streams, *, tcp: bool) 
     del streams.worker._listeners[listener.fileno()]
     streams.worker._poll.unregister(listener)
     refuse(listener)
-    leaving = mock.Mock(wraps=listener, family=listener.family)
-    leaving.accept.side_effect = [OSError(errno.EMFILE, "")]
-    streams.worker.finish([leaving])
+    asked.side_effect = [(0, errno.EMFILE)]
+    streams.worker.finish([listener])
     assert not is_finished(listener)
-    leaving.accept.side_effect = listener.accept
+    asked.side_effect = None
     while not streams.stored:
         streams.settle()
     assert streams.stored == messages(1)

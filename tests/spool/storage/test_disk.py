@@ -14,8 +14,11 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from spool.errors import NotAFile, SpoolFull
+from spool.errors import NotAFile, ReadFailed, SpoolFull
+from spool.layout import Layout
 from spool.options import Full, Space, lack, reserve
 from spool.storage import disk
 from spool.storage.disk import (
@@ -23,10 +26,13 @@ from spool.storage.disk import (
     allocate,
     allocated_bytes,
     can_reserve,
+    end_of_bytes,
     free_bytes,
+    keep,
     make_directory,
     read_ahead,
     read_at,
+    read_parts,
     set_mode,
     weaknesses,
     write_at,
@@ -55,6 +61,36 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, call: str, code: int)
     with refusing(call, code), pytest.raises(SpoolFull, match="no room for 4096 bytes"):
         allocate(tmp_path / "a", b"head", 4096)
     assert list(tmp_path.iterdir()) == []
+
+
+@given(st.data(), st.integers(1, 9))
+def test_evidence_is_copied_a_part_at_a_time(data: st.DataObject, part: int) -> None:
+    """Without the zeros at its end, whatever the size of a part; memory holds one part."""
+    held = data.draw(st.lists(st.sampled_from([0, 0, 0, 7]), max_size=40).map(bytes))
+    begin = data.draw(st.integers(0, len(held)))
+    fd = os.memfd_create("held")
+    try:
+        os.write(fd, held)
+        end = end_of_bytes(fd, begin, len(held), part)
+        parts = list(read_parts(fd, begin, end, part))
+    finally:
+        os.close(fd)
+    assert b"".join(parts) == held[begin:].rstrip(b"\0")
+    assert max(map(len, parts), default=0) <= part
+
+
+def test_evidence_that_cannot_be_read_ends_the_work(tmp_path: Path) -> None:
+    """A bad sector is no lack of room: nothing may be cut off of which no copy was made."""
+    layout = Layout(tmp_path)
+    layout.quarantine.mkdir()
+
+    def parts() -> Iterator[bytes]:
+        yield b"good"
+        raise ReadFailed(errno.EIO, os.strerror(errno.EIO), "segment")
+
+    with pytest.raises(ReadFailed, match="segment"):
+        keep(layout, "torn", parts())
+    assert not list(layout.quarantine.iterdir())
 
 
 def test_a_filesystem_that_does_not_tell_is_not_full(tmp_path: Path) -> None:
