@@ -183,6 +183,18 @@ def test_a_late_sender_among_many_is_found() -> None:
     assert [text.split(",")[0] for text in decide(run).broken] == ["the honest p99 of sender 11 is 500 ms"]
 
 
+def test_one_pause_of_the_machine_is_no_attack() -> None:
+    """Two fifths of a phase may be late; three may not, and no message by more than a second."""
+    late = seen(10)
+    late["at_ns"][: 2 * COUNT // 5] += 500 * MS
+    assert not judged(seen(0), late).broken
+    late["at_ns"][2 * COUNT // 5 : 3 * COUNT // 5] += 500 * MS
+    assert ["honest p99 of sender 10 is 510" in text for text in judged(seen(0), late).broken] == [True]
+    once = seen(10)
+    once["at_ns"][7] += 2_000 * MS
+    assert ["came 2010 ms late" in text for text in judged(seen(0), once).broken] == [True]
+
+
 def test_a_planted_frame_is_one_that_a_reader_of_version_1_believes() -> None:
     """The attacker's frames have a right digest: what stops them is not that they are badly made."""
     data = np.frombuffer(planting.frame(5, 7) + bytes(HEAD_BYTES), np.uint8).copy()
