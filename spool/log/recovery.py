@@ -72,9 +72,9 @@ from spool.storage.ownership import claim
 log = logging.getLogger("bruce.spool")
 
 _MOVING = ".moving"
+"""Suffix of a misnamed segment while it is renamed, so that two can change places."""
 _MOST_TORN_BYTES = 64 << 20
 """Kept of what is cut off."""
-"""Suffix of a misnamed segment while it is renamed, so that two can change places."""
 
 
 class Misplaced(NamedTuple):
