@@ -38,7 +38,7 @@ class StreamAttack(Attack):
     settings: ClassVar[Settings] = STREAMS
     connections: ClassVar[int] = 5_000
     pause_s: ClassVar[float] = 0.05
-    """Between two rounds over those that are held."""
+    """Between two rounds over those that are held; without one the attacker keeps a processor busy."""
     uids: ClassVar[tuple[int, ...]] = (NOBODY,)
 
     def begin(self, arena: Arena, stack: ExitStack) -> None:
@@ -280,7 +280,7 @@ class TcpHalfOpen(Attack):
 class ConnectionChurn(Attack):
     """Connections as fast as one can open them, a message on each: others wait no longer than for few.
 
-    The control sends about as many of the same messages on 8 connections.
+    The control sends about as many of the same messages on 8 connections, and is as busy.
     """
 
     name = "connection-churn"
@@ -317,7 +317,10 @@ def _close(stream: socket.socket, _number: int) -> None:
 
 
 def _stay(door: Path | int, most: int, rate: int) -> Callable[[Words], None]:
-    """Send so many messages a second in all, by turns on a few connections, as far as they are taken."""
+    """Send so many messages a second in all, by turns on a few connections, as far as they are taken.
+
+    It spins between them, as one does that connects as fast as it can: a busy processor makes all wait.
+    """
 
     def run(words: Words) -> None:
         with contextlib.ExitStack() as stack:
