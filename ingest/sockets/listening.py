@@ -25,10 +25,10 @@ from spool.storage.disk import make_directory, set_mode
 
 RECEIVE_TIMEOUT_S = 1
 EVERYBODY = 0o666
-BACKLOG = 512
-"""Connections that wait to be accepted. Those of one user wait before others', so they are not many. At the
-limit a UNIX client waits, or gets EAGAIN, and a client by TCP tries again after a second. The kernel takes
-fewer where net.core.somaxconn is lower."""
+BACKLOG = 1024
+"""Connections that wait to be accepted. The stream worker accepts all of them in a step; those that one user
+opens in the meantime are to leave room for others. At the limit a UNIX client waits, or gets EAGAIN, and a
+client by TCP tries again after a second. The kernel takes fewer where net.core.somaxconn is lower."""
 LOOPBACK = "127.0.0.1"
 _SO_ATTACH_FILTER = 26
 _DROP = struct.Struct("HBBI").pack(0x06, 0, 0, 0)

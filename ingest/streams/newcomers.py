@@ -28,7 +28,7 @@ import socket
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -42,6 +42,7 @@ from ingest.buffers.connection_buffers import MOST_BUFFERS
 from ingest.buffers.staging import FAILED, INT_MASK
 from ingest.errors import NoDescriptors
 from ingest.sockets.holding import FdStore
+from ingest.sockets.listening import BACKLOG
 from ingest.streams.users import User, Users
 from spool.native.kernel import kernel
 from spool.native.memory import Address, address_of, call, function_address, load_u32, store_u32
@@ -49,14 +50,15 @@ from spool.native.memory import Address, address_of, call, function_address, loa
 Item = TypeVar("Item")
 QUEUE = 32
 """Newcomers that may wait of TCP, of a user who connects too fast, and beyond the limit of connections."""
-ACCEPTS = 512
-"""Accepted between two looks at the connections that are there."""
+ACCEPTS = BACKLOG + 1
+"""Accepted between two looks at the connections that are there: all that the kernel's queue holds. One who
+connects faster than it is emptied fills it, and others are turned away."""
 _CREDENTIALS = struct.Struct("3I")
 _PEER = np.dtype([("fd", "<u4"), ("pid", "<u4"), ("uid", "<u4"), ("gid", "<u4")])
 """An accepted connection; the last three are the kernel's struct ucred."""
 _PEER_BYTES, _UCRED_AT, _UCRED_BYTES = _PEER.itemsize, 4, _CREDENTIALS.size
 _CLOEXEC, _SOL_SOCKET, _SO_PEERCRED = int(socket.SOCK_CLOEXEC), socket.SOL_SOCKET, socket.SO_PEERCRED
-_ACCEPT4, _GETSOCKOPT, _ERRNO = range(3)
+_ACCEPT4, _GETSOCKOPT, _ERRNO, _CLOSE = range(4)
 _PASSING = (errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH)
 """Errors of accept when a connection failed."""
 _LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -106,12 +108,12 @@ class Newcomers:
 
     def accept(self, listener: socket.socket) -> bool:
         """Accept waiting connections, ACCEPTS at most; whether none waits any more. Raises NoDescriptors."""
-        now, left = time.monotonic(), ACCEPTS
+        now, left, kind = time.monotonic(), ACCEPTS, kind_of(listener)
         self._users.sweep(now)
         while left > 0 and (room := self._room_at(listener)) > 0:
             peers, more = self._acceptor.accept(listener, min(left, room))
-            for fd, sender in peers:
-                self._enter(fd, sender, now)
+            for some in by_user(peers):
+                self._enter(kind, some, now)
             if not more:
                 return True
             left -= max(1, len(peers))
@@ -147,24 +149,24 @@ class Newcomers:
         newcomer.user.newcomers -= 1
         self._unheld.pop(newcomer, None)
 
-    def _enter(self, fd: int, sender: Sender, now: float) -> None:
-        user = self._users.enter(sender[0], sender[1])
-        if not user.allowance.take(now) and user.newcomers >= QUEUE and sender[0] == UNIX:
-            user.sender = sender
-            user.refused += 1
-            os.close(fd)
-            return
-        family = socket.AF_UNIX if sender[0] == UNIX else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM, 0, fd)
-        self._unheld[self._add(self._number, sock, sender, user, is_held=False)] = None
-        self._number += 1
-        refused = None if self._room >= 0 else self._refuse()
-        if refused and refused.is_held:
-            end(refused.sock)
-            self._store.drop(refused.number)
-        elif refused:
-            # No other process holds it: to close it is enough, and costs half.
-            refused.sock.close()
+    def _enter(self, kind: int, peers: npt.NDArray[np.void], now: float) -> None:
+        """Let in what a user has connected, as far as it may connect so fast."""
+        uid, family = int(peers[0]["uid"]), socket.AF_UNIX if kind == UNIX else socket.AF_INET
+        user = self._users.enter(kind, uid)
+        count = user.allowance.take(now, len(peers))
+        count = max(count, min(len(peers), QUEUE - user.newcomers)) if kind == UNIX else len(peers)
+        for fd, pid, _uid, gid in peers[:count].tolist():
+            sock = socket.socket(family, socket.SOCK_STREAM, 0, fd)
+            newcomer = self._add(self._number, sock, (kind, uid, pid, gid), user, is_held=False)
+            self._unheld[newcomer] = None
+            self._number += 1
+            if self._room < 0:
+                self._close_newest()
+        if len(peers) > count:
+            _fd, pid, _uid, gid = peers[-1].item()
+            user.sender = kind, uid, pid, gid
+            user.refused += len(peers) - count
+            self._acceptor.close(peers[count:])
 
     def _add(
         self,
@@ -191,15 +193,20 @@ class Newcomers:
         user = self._users.greatest()
         return user if user.newcomers and self._users.hoards(user) else None
 
-    def _refuse(self) -> Newcomer | None:
-        """Take out the newest of that user, to be closed; None when there is none."""
+    def _close_newest(self) -> None:
+        """Refuse the newest of that user, if there is one."""
         user = self._hoarder()
         if user is None:
-            return None
+            return
         newcomer = self._turns.pop_newest(user)
         self._leave(newcomer)
         user.refused += 1
-        return newcomer
+        if newcomer.is_held:
+            end(newcomer.sock)
+            self._store.drop(newcomer.number)
+        else:
+            # No other process holds it: to close it is enough, and costs half.
+            newcomer.sock.close()
 
 
 class RoundRobin(Generic[Item]):
@@ -255,28 +262,31 @@ class RoundRobin(Generic[Item]):
 
 
 class Acceptor:
-    """Accepts what waits at a listener, in one loop, with the process that connected."""
+    """Accepts what waits at a listener, with the process that connected, and closes it: each in one loop."""
 
     def __init__(self) -> None:
         libc = ctypes.CDLL(None)
-        names = ("accept4", "getsockopt", "__errno_location")
+        names = ("accept4", "getsockopt", "__errno_location", "close")
         self._functions = np.array([function_address(libc[name]) for name in names], np.int64)
         self._peers = np.zeros(1 + ACCEPTS, _PEER)
 
-    def accept(self, listener: socket.socket, most: int) -> tuple[list[tuple[int, Sender]], bool]:
-        """(descriptors and senders of up to `most` connections; whether more may wait).
+    def accept(self, listener: socket.socket, most: int) -> tuple[npt.NDArray[np.void], bool]:
+        """(_PEER rows of up to `most` connections, until the next call; whether more may wait).
 
         `most`: at most ACCEPTS. Raises NoDescriptors and OSError, before anything is accepted.
         """
-        kind = UNIX if listener.family == socket.AF_UNIX else TCP
+        kind = kind_of(listener)
         count, code = accept_waiting(listener.fileno(), kind, most, address_of(self._peers), self._functions)
         if code and not count:
             if code in _LACKING:
                 raise NoDescriptors(os.strerror(code))
             if code not in (errno.EAGAIN, *_PASSING):
                 raise OSError(code, os.strerror(code))
-        peers = self._peers[1 : 1 + count].tolist()
-        return [(fd, (kind, uid, pid, gid)) for fd, pid, uid, gid in peers], code != errno.EAGAIN
+        return self._peers[1 : 1 + count], code != errno.EAGAIN
+
+    def close(self, peers: npt.NDArray[np.void]) -> None:
+        """Close connections that no other process holds. `peers` _PEER, as accept() gives them."""
+        close_all(address_of(peers), len(peers), self._functions)
 
 
 @kernel
@@ -285,8 +295,8 @@ def accept_waiting(
 ) -> tuple[int, int]:
     """Accept up to `most` connections: (how many, the errno that ended it; 0: there are so many).
 
-    `peers` _PEER[1 + most], filled from the second one on. `functions` int64[3]: the addresses of accept4,
-    getsockopt and __errno_location.
+    `peers` _PEER[1 + most], filled from the second one on. `functions` int64[4]: the addresses of accept4,
+    getsockopt, __errno_location and close.
     """
     for count in range(most):
         at = Address(peers + (1 + count) * _PEER_BYTES)
@@ -300,6 +310,25 @@ def accept_waiting(
             store_u32(peers, _UCRED_BYTES)
             call(functions[_GETSOCKOPT], fd, _SOL_SOCKET, _SO_PEERCRED, at + _UCRED_AT, peers)
     return most, 0
+
+
+@kernel
+def close_all(peers: Address, count: int, functions: npt.NDArray[np.int64]) -> None:
+    """Close `count` connections. `peers` _PEER[count]; `functions` as for accept_waiting()."""
+    for number in range(count):
+        call(functions[_CLOSE], load_u32(Address(peers + number * _PEER_BYTES)))
+
+
+def by_user(peers: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]:
+    """The same rows, each user's by themselves, in their order. `peers` _PEER[any]."""
+    if len(peers):
+        ordered = peers[np.argsort(peers["uid"], kind="stable")]
+        yield from np.split(ordered, np.flatnonzero(np.diff(ordered["uid"])) + 1)
+
+
+def kind_of(listener: socket.socket) -> int:
+    """UNIX or TCP."""
+    return UNIX if listener.family == socket.AF_UNIX else TCP
 
 
 def end(sock: socket.socket) -> None:
@@ -324,4 +353,5 @@ def compile_kernels() -> None:
         listener.setblocking(False)
         listener.bind("")
         listener.listen(1)
-        Acceptor().accept(listener, 1)
+        acceptor = Acceptor()
+        acceptor.close(acceptor.accept(listener, 1)[0])

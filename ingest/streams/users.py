@@ -50,7 +50,7 @@ MOST_BYTES = 192 << 20
 """Of both pools, or a quarter of the tmpfs; but at least what four of the largest messages take."""
 GRACE_S, QUIET_S, PATIENCE_S = 1.0, 60.0, 60.0
 RATE = 16 << 10
-CONNECTS, CONNECTS_A_S = 2 * BACKLOG, 1000
+CONNECTS, CONNECTS_A_S = BACKLOG, 1000
 """New connections of a user beyond which others may be closed at once: at a time, and a second. After a pause
 all that wait in the kernel's queue come at a time."""
 SWEEP_S = 1.0
@@ -107,13 +107,12 @@ class Allowance:
         self._most = self._left = float(most)
         self._counted_at = 0.0
 
-    def take(self, now: float) -> bool:
-        """Count a newcomer; whether it is one of those."""
+    def take(self, now: float, count: int = 1) -> int:
+        """Count newcomers; how many of them it may open."""
         self._left, self._counted_at = self._at(now), now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
+        taken = min(count, int(self._left))
+        self._left -= taken
+        return taken
 
     def is_full(self, now: float) -> bool:
         """Whether a new one would say the same."""

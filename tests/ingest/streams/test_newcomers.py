@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 from collections.abc import Iterator
@@ -13,10 +14,11 @@ import pytest
 
 from ingest.access import NO_ID
 from ingest.buffers import connection_buffers
-from ingest.buffers.connection_buffer import TCP, UNIX
+from ingest.buffers.connection_buffer import UNIX
 from ingest.sockets.holding import allow_descriptors
+from ingest.sockets.listening import BACKLOG
 from ingest.streams import stream_worker, users
-from ingest.streams.newcomers import QUEUE, Acceptor, RoundRobin
+from ingest.streams.newcomers import QUEUE, Acceptor, RoundRobin, by_user
 from ingest.streams.stream_worker import MOST_CONNECTIONS
 from ingest.streams.users import Allowance, Connection, User, Users, put
 from spool.format.wire import encode
@@ -124,7 +126,8 @@ def test_a_user_who_connects_too_fast(
 
     def of_others(self: Acceptor, listener: socket.socket, most: int) -> tuple[Any, bool]:
         peers, more = accept(self, listener, most)
-        return [(fd, (UNIX, next(uids), 1, 1)) for fd, _ in peers], more
+        peers["uid"] = list(itertools.islice(uids, len(peers)))
+        return peers, more
 
     monkeypatch.setattr(Acceptor, "accept", of_others)
     for _ in range(MANY):
@@ -149,19 +152,43 @@ def test_what_waits_is_accepted_in_one_call(streams: Streams) -> None:
     """With the process that connected, as the kernel has it, and none by TCP; never more than asked for."""
     by_path, by_port = streams.listeners
     clients = [streams.connect(tcp=tcp) for tcp in (False, False, False, True)]
-    me, acceptor = (UNIX, os.getuid(), os.getpid(), os.getgid()), Acceptor()
-    found = [acceptor.accept(by_path, 2), acceptor.accept(by_path, 2), acceptor.accept(by_port, 2)]
-    assert [more for _, more in found] == [True, False, False]
-    assert [[sender for _, sender in peers] for peers, _ in found] == [
-        [me, me],
-        [me],
-        [(TCP, NO_ID, NO_ID, NO_ID)],
-    ]
-    assert acceptor.accept(by_path, 2) == ([], False)
-    for fd in (fd for peers, _ in found for fd, _ in peers):
-        assert not os.get_inheritable(fd)
-        os.close(fd)
+    me, nobody, acceptor = (os.getpid(), os.getuid(), os.getgid()), (NO_ID, NO_ID, NO_ID), Acceptor()
+    for listener, processes, more in (
+        (by_path, [me, me], True),
+        (by_path, [me], False),
+        (by_path, [], False),
+        (by_port, [nobody], False),
+    ):
+        peers, may_be_more = acceptor.accept(listener, 2)
+        assert [(pid, uid, gid) for _, pid, uid, gid in peers.tolist()] == processes
+        assert may_be_more == more
+        assert not any(os.get_inheritable(fd) for fd in peers["fd"].tolist())
+        acceptor.close(peers)
     assert all(client.recv(1) == b"" for client in clients)
+
+
+def test_newcomers_by_user(streams: Streams) -> None:
+    """Each user's are together, in the order in which they came."""
+    for _ in range(5):
+        streams.connect()
+    peers, _ = Acceptor().accept(streams.listeners[0], 5)
+    peers["uid"] = [FAST, OTHER, FAST, OTHER, FAST]
+    fds = peers["fd"].tolist()
+    assert [some["fd"].tolist() for some in by_user(peers)] == [fds[::2], fds[1::2]]
+    assert list(by_user(peers[:0])) == []
+    Acceptor().close(peers)
+
+
+def test_all_that_waits_is_accepted_in_a_step(streams: Streams) -> None:
+    """Otherwise one who connects faster keeps the kernel's queue full, and others are turned away."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(BACKLOG):
+            stack.enter_context(streams.connect())
+        streams.step()
+        with pytest.raises(BlockingIOError):
+            streams.listeners[0].accept()
+        assert len(streams.worker._newcomers) + streams.buffers.used == BACKLOG
+    streams.settle()
 
 
 def test_the_store_is_told_once_of_many(streams: Streams) -> None:
@@ -177,7 +204,7 @@ def test_a_moderate_rate() -> None:
     """One with a connection for each message, as many a second as it may, is never beyond its rate."""
     allowance, step = Allowance(50), 1 / users.CONNECTS_A_S
     assert all(allowance.take(1000 + number * step) for number in range(1000))
-    assert [allowance.take(1002.0) for _ in range(51)] == [*[True] * 50, False]
+    assert [allowance.take(1002.0), allowance.take(1002.0, 60), allowance.take(1002.0)] == [1, 49, 0]
     assert allowance.take(1002.0 + 2 * step)
 
 
