@@ -1,15 +1,17 @@
 """Patterns that keys and values of messages are searched for, a batch at a time.
 
-Plain bytes are searched in blocks. A block is compared with four bytes of the text, 64 places at once, and
-the few places that agree with the whole text. If many places agree, senders may have made them so: then
-the rest of the block goes through an automaton that takes the same time for any bytes. It is bit-parallel
-(shift-or) and knows the first 64 bytes of the text. If these are everywhere, and the text is longer, it is
-that of Knuth, Morris and Pratt.
+Plain bytes are compared with four bytes of the text, 64 places at once, and the few places that agree with
+the whole text. If many places agree, senders may have made them so: then the next blocks are searched in a
+time that is the same for any bytes. For up to 64 bytes that is an automaton, bit-parallel (shift-or). For
+more it is the rolling hash of Rabin and Karp, over words of 8 bytes: it has a step for each 8th place, where
+a text that began up to 7 bytes before has one of 8 hashes. Its factors are random, so nobody can make bytes
+that have the hash and are not the text.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,13 +19,18 @@ import numpy.typing as npt
 
 from spool.format.batch import Batch
 from spool.native.kernel import interprets, kernel
-from spool.native.memory import Address, address_of, load_u8, places_of
+from spool.native.memory import Address, address_of, load_i64, load_u8, places_of
 
 _AUTOMATON_BYTES, _BLOCK, _BLOCK_TEXTS, _STRIDE = 64, 4096, 8, 64
 _WORK, _WARY = 4, 16
-"""In a block of n places n / _WORK steps may go to those that seem to agree. If more did, the next _WARY
-blocks go through an automaton at once."""
+"""Of n places n / _WORK steps may go to those that seem to agree, or those of a block at a time. If more did,
+the next _WARY blocks are searched in the other way."""
 _POSITIVE = (1 << 63) - 1
+_WORD = 8
+_PRIME_BITS, _WORD_SHIFT = 31, 33
+_PRIME = (1 << _PRIME_BITS) - 1
+"""Hashes are modulo this one."""
+_OF_WORD, _OF_HASH, _OF_GONE, _FIRST, _LAST, _LAST_BUT_ONE = range(6)
 
 
 class Pattern(Protocol):
@@ -44,11 +51,11 @@ class SearchText(NamedTuple):
     """Of the last byte in the masks."""
     masks: npt.NDArray[np.int64]
     """int64[256]: by byte, a bit for each of the first 64 places; 0: the text has this byte there."""
-    borders: npt.NDArray[np.int64]
-    """int64[length + 1]: where so many bytes agree, and the next does not, how many may agree instead.
-
-    -1: none, and not even that byte with the first.
-    """
+    rolling: npt.NDArray[np.int64]
+    """int64[6]: factors of a word, of the hash in a step, of the word that leaves it; the first 8 bytes of
+    the text and its last 16, which the words may miss. Zeros for a text of at most 64 bytes."""
+    hashes: npt.NDArray[np.int64]
+    """int64[8]: of the words that begin at the text's first to 8th byte, as many of them as all have."""
 
     @classmethod
     def of(cls, wanted: bytes) -> SearchText:
@@ -58,9 +65,17 @@ class SearchText(NamedTuple):
         masks = np.full(256, -1, np.int64)
         for bit, byte in zip(bits, wanted, strict=False):
             masks[byte] &= ~bit
-        borders = np.zeros(length + 1, np.int64)
-        _find_borders(text, borders)
-        return cls(text, bits[min(length, _AUTOMATON_BYTES) - 1], masks, borders)
+        rolling, hashes = np.zeros(6, np.int64), np.zeros(_WORD, np.int64)
+        if length > _AUTOMATON_BYTES:
+            words, factor = _words_of(length), 1 + secrets.randbelow(_PRIME - 1)
+            rolling[:] = (
+                secrets.randbits(63) | 1,
+                factor,
+                _PRIME - pow(factor, words, _PRIME),
+                *np.frombuffer(wanted[:_WORD] + wanted[-_WORD:] + wanted[-2 * _WORD : -_WORD], np.int64),
+            )
+            hashes[:] = [_hash(Address(address_of(text) + at), words, rolling) for at in range(_WORD)]
+        return cls(text, bits[min(length, _AUTOMATON_BYTES) - 1], masks, rolling, hashes)
 
     @property
     def block(self) -> int:
@@ -68,18 +83,32 @@ class SearchText(NamedTuple):
         return max(_BLOCK, _BLOCK_TEXTS * len(self.text))
 
 
+def _words_of(length: int) -> int:
+    """Words within a text of so many bytes, wherever in its first 8 bytes they begin."""
+    return (length - _WORD + 1) // _WORD
+
+
 @kernel
-def _find_borders(text: npt.NDArray[np.uint8], borders: npt.NDArray[np.int64]) -> None:
-    """Fill `borders` int64[n + 1] of `text` uint8[n]: see SearchText."""
-    border, length = 0, text.shape[0]
-    borders[0] = -1
-    for at in range(1, length):
-        # A border that is followed by the same byte would differ there, too.
-        borders[at] = borders[border] if text[at] == text[border] else border
-        while border >= 0 and text[at] != text[border]:
-            border = borders[border]
-        border += 1
-    borders[length] = border
+def _reduce(number: int) -> int:
+    """A number below 2**62, modulo _PRIME."""
+    number = (number & _PRIME) + (number >> _PRIME_BITS)
+    number = (number & _PRIME) + (number >> _PRIME_BITS)
+    return number - _PRIME if number >= _PRIME else number
+
+
+@kernel
+def _hash_word(at: Address, rolling: npt.NDArray[np.int64]) -> int:
+    """The hash of 8 bytes, 31 bits: multiply-shift, of Dietzfelbinger and others."""
+    return ((load_i64(at) * rolling[_OF_WORD]) >> _WORD_SHIFT) & _PRIME
+
+
+@kernel
+def _hash(at: Address, words: int, rolling: npt.NDArray[np.int64]) -> int:
+    """The hash of so many words at an address."""
+    found = 0
+    for word in range(words):
+        found = _reduce(found * rolling[_OF_HASH] + _hash_word(Address(at + word * _WORD), rolling))
+    return found
 
 
 @kernel
@@ -92,21 +121,17 @@ def _agreeing(at: Address, text: npt.NDArray[np.uint8]) -> int:
 
 
 @kernel
-def _filter_block(
-    base: Address,
-    first: int,
-    end: int,
-    text: npt.NDArray[np.uint8],
-    hits: npt.NDArray[np.int64],
-) -> tuple[int, int]:
-    """Search the places [first, end) with little work: (places searched, hits among them).
+def _filter(
+    base: Address, first: int, end: int, text: npt.NDArray[np.uint8], work: int
+) -> tuple[int, int, int]:
+    """Search the places [first, end) up to a hit: (where to go on, the hit or -1, what is left of `work`).
 
-    Offsets count from `base`. `text` uint8[n]. `hits` int64[places] receives the offsets.
+    Offsets count from `base`. `text` uint8[n]. With less than no work left it ends before `end`.
     """
     length = text.shape[0]
     second, third, fourth = length - 1, length // 3, 2 * length // 3
     one, two, three, four = text[0], text[second], text[third], text[fourth]
-    place, found, work = first, 0, (end - first) // _WORK
+    place = first
     while place + _STRIDE <= end and work >= 0:
         at = Address(base + place)
         near = places_of(at, one) & places_of(Address(at + second), two)
@@ -118,18 +143,18 @@ def _filter_block(
                 same = _agreeing(Address(at + ahead), text)
                 work -= same
                 if same == length:
-                    hits[found] = place + ahead
-                    found += 1
+                    return place + ahead + 1, place + ahead, work - ahead
             near = (near >> 1) & _POSITIVE
             ahead += 1
         work -= ahead
         place += _STRIDE
     while place < end and work >= 0:
-        if _agreeing(Address(base + place), text) == length:
-            hits[found] = place
-            found += 1
+        same = _agreeing(Address(base + place), text)
+        work -= same
+        if same == length:
+            return place + 1, place, work
         place += 1
-    return place - first, found
+    return place, -1, work
 
 
 @kernel
@@ -146,7 +171,8 @@ def _match_bits(  # noqa: C901, PLR0913, PLR0917  (a kernel: each array that is 
     """Search the places [first, end) for at most 64 bytes, in a time that depends on no byte: the hits.
 
     Four quarters at once: each step of one waits for the step before it. `bit`, `masks`: see SearchText.
-    `parts` int64[3, places / 4] is scratch; all else is as in `_filter_block`.
+    `parts` int64[3, places / 4] is scratch. `hits` int64[places] receives them, as
+    offsets from `base`.
     """
     length, quarter = text.shape[0], (end - first) >> 2
     a, b, c, d = -1, -1, -1, -1
@@ -189,42 +215,41 @@ def _match_bits(  # noqa: C901, PLR0913, PLR0917  (a kernel: each array that is 
 
 
 @kernel
-def _keep_whole(
-    base: Address, text: npt.NDArray[np.uint8], hits: npt.NDArray[np.int64], found: int, work: int
-) -> int:
-    """Keep those of the first `found` of `hits` where all of `text` uint8[n] is: how many; -1: much work."""
-    kept = 0
-    for i in range(found):
-        same = _agreeing(Address(base + hits[i]), text)
-        work -= same
-        if work < 0:
-            return -1
-        if same == text.shape[0]:
-            hits[kept] = hits[i]
-            kept += 1
-    return kept
-
-
-@kernel
-def _match_borders(
+def _match_hashes(  # noqa: PLR0913, PLR0917  (a kernel)
     base: Address,
     first: int,
     end: int,
-    text: npt.NDArray[np.uint8],
-    borders: npt.NDArray[np.int64],
+    length: int,
+    rolling: npt.NDArray[np.int64],
+    hashes: npt.NDArray[np.int64],
     hits: npt.NDArray[np.int64],
 ) -> int:
-    """The same for any length: at most two steps a byte. `borders` int64[n + 1]: see SearchText."""
-    length, same, found = text.shape[0], 0, 0
-    for at in range(first, end + length - 1):
-        byte = load_u8(base + at)
-        while same >= 0 and text[same] != byte:
-            same = borders[same]
-        same += 1
-        if same == length:
-            hits[found] = at - length + 1
-            found += 1
-            same = borders[same]
+    """The same for `length` bytes, more than 64: places that have a hash, and both ends of the text.
+
+    `rolling`, `hashes`: see SearchText.
+    """
+    found, among, words = 0, 0, (length - _WORD + 1) // _WORD
+    for ahead in range(_WORD):
+        among |= 1 << (hashes[ahead] & 63)
+    at, end_at = Address(base + first), base + end
+    here = _hash(at, words, rolling)
+    while at < end_at + _WORD - 1:
+        if among >> (here & 63) & 1 != 0:
+            for ahead in range(_WORD - 1, -1, -1):
+                begin = Address(at - ahead)
+                if (
+                    here == hashes[ahead]
+                    and base + first <= begin < end_at
+                    and load_i64(begin) == rolling[_FIRST]
+                    and load_i64(Address(begin + length - _WORD)) == rolling[_LAST]
+                    and load_i64(Address(begin + length - 2 * _WORD)) == rolling[_LAST_BUT_ONE]
+                ):
+                    hits[found] = begin - base
+                    found += 1
+        gone, at = _hash_word(at, rolling), Address(at + _WORD)
+        if at < end_at + _WORD - 1:
+            new = _hash_word(Address(at + (words - 1) * _WORD), rolling)
+            here = _reduce(here * rolling[_OF_HASH] + new + _reduce(gone * rolling[_OF_GONE]))
     return found
 
 
@@ -236,7 +261,8 @@ def _search(  # noqa: C901, PLR0913, PLR0917  (a kernel)
     text: npt.NDArray[np.uint8],
     bit: int,
     masks: npt.NDArray[np.int64],
-    borders: npt.NDArray[np.int64],
+    rolling: npt.NDArray[np.int64],
+    hashes: npt.NDArray[np.int64],
     hits: npt.NDArray[np.int64],
     parts: npt.NDArray[np.int64],
     key_at: npt.NDArray[np.int64],
@@ -247,45 +273,47 @@ def _search(  # noqa: C901, PLR0913, PLR0917  (a kernel)
 ) -> bool:
     """Whether the text is at one of the places [first, end); or, with rows, in which messages it is.
 
-    Offsets count from `base`. `text`, `bit`, `masks`, `borders`: see SearchText. `hits` int64[block] and
+    Offsets count from `base`. `text` to `hashes`: see SearchText. `hits` int64[block] and
     `parts` int64[3, block / 4] are scratch. `rows` bool[messages] receives which messages have it within
     their key (`key_at`, `key_bytes`) or their value (`value_at`, `value_bytes`), all [messages], in order of
     their bytes.
     """
-    length, row, wary, repeats = text.shape[0], 0, 0, False
+    length, row, wary, settled = text.shape[0], 0, 0, first
+    most = work = hits.shape[0] // _WORK
     while first < end:
         last = min(first + hits.shape[0], end)
-        searched = found = 0
         if wary == 0:
-            searched, found = _filter_block(base, first, last, text, hits)
-            # Behind many places that agreed more do so.
-            wary = _WARY if first + searched < last else 0
+            there, hits[0], work = _filter(base, first, last, text, work)
+            found = int(hits[0] >= 0)
+            if work < 0:
+                # Behind many places that agreed more do so.
+                wary, work = _WARY, most
         else:
-            wary -= 1
-            searched = last - first
-            found = -1
-            if not repeats:
-                found = _match_bits(base, first, last, text[:_AUTOMATON_BYTES], bit, masks, hits, parts)
-            if length > _AUTOMATON_BYTES and not repeats:
-                found = _keep_whole(base, text, hits, found, searched)
-            if found < 0:
-                # The beginning of the text is everywhere.
-                repeats = True
-                found = _match_borders(base, first, last, text, borders, hits)
-        if found > 0 and rows.shape[0] == 0:
-            return True
+            wary, there = wary - 1, last
+            if length > _AUTOMATON_BYTES:
+                found = _match_hashes(base, first, last, length, rolling, hashes, hits)
+            else:
+                found = _match_bits(base, first, last, text, bit, masks, hits, parts)
         for i in range(found):
             place = hits[i]
+            if place < settled:
+                continue
             # The value is the end of a datagram.
             while row < rows.shape[0] and place >= value_at[row] + value_bytes[row]:
                 row += 1
             if row == rows.shape[0]:
-                return True
+                if row > 0 or _agreeing(Address(base + place), text) == length:
+                    return True
+                continue
             behind = place + length
             in_key = key_at[row] <= place and behind <= key_at[row] + key_bytes[row]
             in_value = value_at[row] <= place and behind <= value_at[row] + value_bytes[row]
-            rows[row] |= in_key or in_value
-        first += searched
+            if (in_key or in_value) and _agreeing(Address(base + place), text) == length:
+                # However often a message has the text, one place is enough.
+                rows[row], settled = True, value_at[row] + value_bytes[row]
+                work += length
+        there = max(there, settled)
+        first, work = there, min(most, work + (there - first) // _WORK)
     return False
 
 

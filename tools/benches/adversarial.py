@@ -73,7 +73,8 @@ _OLD = "version 1, "
 _WARM = ("damage", "distinct short topics", _OLD + "damage")
 """Kernels are compiled, or loaded, on these before anything is timed."""
 _WARM_BYTES = 256 << 10
-ABSENT = b"a text that is nowhere"
+ABSENT, LONG, REPEATED = b"a text that is nowhere", b"ab" * 50 + b"c", b"aa" * 10
+"""Texts that are looked for; LONG is nowhere, either."""
 PREPARE_S = 10.0
 Burst = tuple[list[bytes], Mapping[int, tuple[int, bytes]]]
 Contents = Callable[[int], tuple[bytes, Mapping[int, tuple[int, bytes]]]]
@@ -117,6 +118,8 @@ CASES: Mapping[str, Contents] = {
     "incompressible": _value(lambda n: random.Random(n).randbytes(1_000)),  # noqa: S311  (to be repeated)
     "discard rows only": lambda _n: (b"", dict.fromkeys(range(1, 10), (1, b"x" * 250))),
     "nearly what is sought": _value(lambda n: b"".join(map(_nearly, range(n, n + len(ABSENT))))),
+    "nearly a long text": _value(lambda n: b"".join(b"ab" * (48 + (n + at) % 5) + b"d" for at in range(30))),
+    "one byte": _value(lambda _n: b"a" * 1_000),
     "damage": lambda n: (encode(b"orders", b"v%d" % n), {}),
 }
 """The n-th message; the refused datagrams of its burst."""
@@ -334,9 +337,9 @@ def _decode(path: Path, wanted: Plain | None = None) -> None:
                     wanted.rows(batch)
 
 
-def _find(path: Path) -> None:
-    """Find a text that no message holds."""
-    _decode(path, Plain(ABSENT))
+def _find(wanted: bytes) -> Callable[[Path], None]:
+    """Find a text."""
+    return lambda path: _decode(path, Plain(wanted))
 
 
 def _count(path: Path) -> None:
@@ -359,7 +362,9 @@ ACTS: Mapping[str, tuple[Callable[[Path], Path], Callable[[Path], object]]] = {
     "start": (_same, _start),
     "verify": (_same, _verify),
     "decode": (_same, _decode),
-    "find": (_same, _find),
+    "find": (_same, _find(ABSENT)),
+    "find long": (_same, _find(LONG)),
+    "find repeated": (_same, _find(REPEATED)),
     "count": (_same, _count),
     "pack": (_sealed, _pack),
 }

@@ -33,21 +33,23 @@ LONG = PIECES.map(b"".join)
 
 @given(LONG, st.lists(LONG, max_size=12), st.integers(0, 80), st.integers(1, 40))
 def test_each_search_finds_every_place(wanted: bytes, pieces: list[bytes], cut: int, times: int) -> None:
-    """The filter, both automata, and all of them together, as bytes.find does; nothing behind the end."""
+    """The filter, the automaton or the hash, and all together, as bytes.find does; nothing behind the end."""
     held = ((b"".join(pieces) + wanted[cut:] + b"c") * times)[:9000]
     data, sought = np.frombuffer(held + wanted, np.uint8), patterns.SearchText.of(wanted)
     base, end = address_of(data), len(held) - len(wanted) + 1
     every = [at for at in range(max(0, end)) if held.startswith(wanted, at)]
     hits, parts = np.empty(len(data), np.int64), np.empty((3, len(data)), np.int64)
     if end > 0:
-        searched, found = patterns._filter_block(base, 0, end, sought.text, hits)
-        assert hits[:found].tolist() == [at for at in every if at < searched]
-        assert searched == end or found or searched >= 64
-        found = patterns._match_borders(base, 0, end, sought.text, sought.borders, hits)
+        at, filtered = 0, []
+        while at < end:
+            at, hit, _ = patterns._filter(base, at, end, sought.text, len(held))
+            filtered += [hit] * (hit >= 0)
+        assert filtered == every
+        if len(wanted) > 64:
+            found = patterns._match_hashes(base, 0, end, len(wanted), sought.rolling, sought.hashes, hits)
+        else:
+            found = patterns._match_bits(base, 0, end, sought.text, sought.bit, sought.masks, hits, parts)
         assert hits[:found].tolist() == every
-        first = sought.text[:64]
-        found = patterns._match_bits(base, 0, end, first, sought.bit, sought.masks, hits, parts)
-        assert hits[:found].tolist() == [at for at in range(end) if held.startswith(wanted[:64], at)]
     assert Plain(wanted).may_lie_in(data[: len(held)]) == (wanted in held)
 
 
@@ -68,12 +70,11 @@ def test_bytes_that_nearly_agree_go_through_an_automaton(length: int) -> None:
     wanted = bytes(range(length))
     near = b"".join(wanted[:at] + b"\xff" + wanted[at + 1 :] for at in range(length)) * 40
     data, sought = np.frombuffer(near[:8192], np.uint8), patterns.SearchText.of(wanted)
-    hits = np.empty(8192, np.int64)
     end = 8192 - length
-    searched, _ = patterns._filter_block(address_of(data), 0, end, sought.text, hits)
-    assert searched < end
+    searched, hit, work = patterns._filter(address_of(data), 0, end, sought.text, end // 4)
+    assert (searched < end, hit, work < 0) == (True, -1, True)
     ordinary = np.frombuffer(b"a value, 4711" * 700, np.uint8)
-    assert patterns._filter_block(address_of(ordinary), 0, end, sought.text, hits) == (end, 0)
+    assert patterns._filter(address_of(ordinary), 0, end, sought.text, end // 4)[:2] == (end, -1)
 
 
 def test_loops_that_are_plain_python_search_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
