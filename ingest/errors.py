@@ -5,6 +5,7 @@
       BadAccessRule   a rule of [access] names an account that this host does not know
       NoAccounts      the host does not tell its users and groups
       BadStaging      the staging memory cannot be made or is not ours
+      NoDescriptors   the host, or its limits, have no room for one more connection
 
 Each message is one sentence that says what, where and what to do.
 """

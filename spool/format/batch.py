@@ -256,11 +256,12 @@ def _fill(
         lengths = at + HEAD_BYTES
         columns = 1 + (flags & UIDS) + ((flags & PIDS) >> 1)
         room = head + HEAD_BYTES + load_u32(at + BODY_BYTES_AT) - load_u32(at + DISCARD_BYTES_AT)
+        sequence, received = load_i64(at + SEQUENCE_AT), load_i64(at + RECEIVED_AT)
+        end = start[_DATAGRAM]
         if start[_MESSAGE] == 0:
-            start[_DATAGRAM] = head + HEAD_BYTES + 4 * count * columns
+            end = head + HEAD_BYTES + 4 * count * columns
         for i in range(start[_MESSAGE], count):
-            datagram = start[_DATAGRAM]
-            length = load_u32(lengths + 4 * i)
+            datagram, length = end, load_u32(lengths + 4 * i)
             end = datagram + length
             if length < LEAST_DATAGRAM_BYTES or end > room:
                 row -= i
@@ -282,15 +283,15 @@ def _fill(
                 row -= i
                 break
             name = Address(base + topic + TOPIC_SIZE_BYTES)
-            # Most names are in the table, and each array that is passed on costs a reference count.
-            number = topic_number(name, topic_bytes, slots, homes, seed, digest)
+            hashed = call(digest, name, topic_bytes, seed)
+            number = topic_number(hashed, slots_at, slots.shape[0], homes_at)
             if number < 0:
-                number = refuse(words)
+                number = refuse(words_at)
             if number < 0:
                 number = enter_at(
                     name,
                     topic_bytes,
-                    call(digest, name, topic_bytes, seed),
+                    hashed,
                     slots_at,
                     slots.shape[0],
                     homes_at,
@@ -303,14 +304,14 @@ def _fill(
                     welcome.shape[0],
                 )
             if number < 0:
-                start[_FRAME], start[_MESSAGE], start[_ROW] = f, i, row
+                start[_FRAME], start[_MESSAGE], start[_ROW], start[_DATAGRAM] = f, i, row, datagram
                 return False
-            wide[SEQUENCE, row] = load_i64(at + SEQUENCE_AT) + i
+            wide[SEQUENCE, row] = sequence + i
             wide[TIMESTAMP, row] = load_be64(Address(base + field))
             wide[KEY_AT, row] = key
             wide[VALUE_AT, row] = field + REST_BYTES + key_bytes
             wide[DATAGRAM_AT, row] = datagram
-            wide[RECEIVED_NS, row] = load_i64(at + RECEIVED_AT)
+            wide[RECEIVED_NS, row] = received
             narrow[TOPIC, row] = number
             narrow[KEYED, row] = keyed
             narrow[PARTITION_KEY, row] = (
@@ -323,7 +324,6 @@ def _fill(
                 senders[_UID, row] = load_u32(lengths + 4 * (count + i))
             if flags & PIDS:
                 senders[_PID, row] = load_u32(lengths + 4 * (count * (columns - 1) + i))
-            start[_DATAGRAM] = end
             row += 1
         start[_MESSAGE] = 0
     start[_ROW] = row

@@ -75,27 +75,18 @@ def home_bit(hashed: int) -> int:
 
 
 @kernel
-def topic_number(
-    name: Address,
-    length: int,
-    slots: npt.NDArray[np.int64],
-    homes: npt.NDArray[np.uint8],
-    seed: int,
-    digest: int,
-) -> int:
-    """The number of the topic whose name is at address `name`; -1: it has none.
+def topic_number(hashed: int, slots: Address, capacity: int, homes: Address) -> int:
+    """The number of the topic whose name has this digest; -1: it has none.
 
-    `slots` int64[capacity, 2], `homes` uint8[capacity], `seed`: of a Table.
+    `slots`, `homes`: addresses of those of a Table, which has `capacity` slots.
     """
-    hashed = call(digest, name, length, seed)
-    mask = slots.shape[0] - 1
-    at = hashed & mask
-    if homes[at] & home_bit(hashed) == 0:
+    at = hashed & (capacity - 1)
+    if load_u8(homes + at) & home_bit(hashed) == 0:
         return -1
-    while slots[at, 1] != 0:
-        if slots[at, 0] == hashed:
-            return slots[at, 1] - 1
-        at = (at + 1) & mask
+    while load_i64(slots + _SLOT_BYTES * at + 8) != 0:
+        if load_i64(slots + _SLOT_BYTES * at) == hashed:
+            return load_i64(slots + _SLOT_BYTES * at + 8) - 1
+        at = (at + 1) & (capacity - 1)
     return -1
 
 
@@ -130,15 +121,16 @@ def _contains(ascending: Address, count: int, value: int) -> bool:
 
 
 @kernel
-def refuse(words: npt.NDArray[np.int64]) -> int:
+def refuse(words: Address) -> int:
     """The number of a name that is not in the table if that takes no more names; -1: `enter` it.
 
-    `words` int64[10]: Table.words.
+    `words`: the address of Table.words.
     """
-    if words[_MOST] < 0 or words[_USED] < words[_MOST] or words[_ILLEGAL] >= 0:
+    most = load_i64(words + 8 * _MOST)
+    if most < 0 or load_i64(words + 8 * _USED) < most or load_i64(words + 8 * _ILLEGAL) >= 0:
         return -1
-    words[_REFUSED] += 1
-    return words[_OTHERS]
+    store_i64(words + 8 * _REFUSED, load_i64(words + 8 * _REFUSED) + 1)
+    return load_i64(words + 8 * _OTHERS)
 
 
 @kernel
@@ -195,7 +187,8 @@ def enter_at(
 ) -> int:
     """The same for a name with this digest, and a table by its addresses and lengths.
 
-    A loop that enters many names calls this: to pass on the arrays costs as much as all else.
+    A loop over messages calls this, and `topic_number`: each array that is passed on costs a reference count,
+    and all together more than the search.
     """
     home = at = hashed & (capacity - 1)
     slot, strange = slots + _SLOT_BYTES * at, 0
@@ -390,8 +383,9 @@ class Topics:
 
     def find(self, name: bytes) -> int:
         """The number of a name; -1 if it has none."""
-        data = np.frombuffer(name or b"\0", np.uint8)
-        return int(topic_number(address_of(data), len(name), *self.table[:3], self._digest))
+        slots, homes = self.table.slots, self.table.homes
+        hashed = int(np.uint64(digest(name, self.seed)).astype(np.int64))
+        return int(topic_number(hashed, address_of(slots), len(slots), address_of(homes)))
 
     def number(self, name: bytes) -> int:
         """The number that a message of this name gets."""

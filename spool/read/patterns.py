@@ -4,8 +4,8 @@ Plain bytes are compared with four bytes of the text, 64 places at once, and the
 the whole text. If many places agree, senders may have made them so: then the next blocks are searched in a
 time that is the same for any bytes. For up to 64 bytes that is an automaton, bit-parallel (shift-or). For
 more it is the rolling hash of Rabin and Karp, over words of 8 bytes: it has a step for each 8th place, where
-a text that began up to 7 bytes before has one of 8 hashes. Its factors are random, so nobody can make bytes
-that have the hash and are not the text.
+a text that began up to 7 bytes before has one of 8 hashes. Its factors are random, so senders cannot make
+bytes that have the hash and are not the text.
 """
 
 from __future__ import annotations

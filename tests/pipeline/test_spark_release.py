@@ -1,7 +1,4 @@
-"""A feature that the installed Spark lacks is one sentence, or done in another way.
-
-These are the tests of `pipeline.errors`, too.
-"""
+"""A feature that the installed Spark lacks is one sentence, or done in another way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delivery that `router.build` puts together, and takes apart in the times of `router.timing`."""
+"""Delivery that `router.build` puts together, and takes apart in time."""
 
 from __future__ import annotations
 

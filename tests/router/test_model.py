@@ -1,7 +1,4 @@
-"""Under any fault of Kafka or of the deliverer nothing is lost, nothing stuck, and all is in order.
-
-These are the tests of `router.context`, too.
-"""
+"""Under any fault of Kafka or of the deliverer nothing is lost, nothing stuck, and all is in order."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Outcome files become marks: each once, whatever dies, and never for a message that they are not about.
 
 Discards of jobs are in the discard file before they count.
-
-These are the tests of `spool.marks.task_files`, too.
 """
 
 from __future__ import annotations

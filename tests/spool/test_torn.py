@@ -9,7 +9,6 @@ import pytest
 
 from spool.format.frame import BURST, MARK, POSITION, SEQUENCE, STORED
 from spool.format.scan import read_header
-from spool.format.segment import seal
 from spool.format.segment_format import HEAD_BYTES, HEADER_BYTES
 from spool.format.wire import encode
 from spool.index.log_end import LiveSegment, end_of, live_segment
@@ -135,19 +134,3 @@ def test_the_log_goes_on_over_a_torn_frame(spool: SpoolFixture, cut: int) -> Non
     spool.open()
     again = spool.fill(2)
     assert spool.records() == list(enumerate(sent[:6] + again))
-
-
-def test_sealing_cuts_behind_the_last_good_frame(spool: SpoolFixture, tmp_path: Path) -> None:
-    """The footer takes the place of the torn frame; the segment's counts are those of the good frames."""
-    spool.fill(3)
-    data = bytearray(spool.last_path().read_bytes())
-    segment = plain.read_segment(bytes(data))
-    start = segment.frames[-1].offset
-    data[start + 20 : segment.end] = bytes(segment.end - start - 20)
-    path = tmp_path / "torn.seg"
-    path.write_bytes(data)
-    seal(path)
-    sealed = plain.read_segment(path.read_bytes())
-    assert sealed.footer is not None
-    assert (sealed.footer["end"], sealed.footer["count"], sealed.footer["next_sequence"]) == (start, 6, 6)
-    assert sealed.messages() == segment.messages()[:6]

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from spool.errors import BadSpool, ReadFailed
+from spool.errors import ReadFailed
 from spool.format.batch import Topics
 from spool.format.packed import pack
 from spool.fsck.check import Check
@@ -310,14 +310,6 @@ def test_who_selects_is_told(full: SpoolFixture) -> None:
     selection = Selection(SegmentList(full.layout), Topics(), Span())
     with unreadable(path, 3000), pytest.raises(ReadFailed, match="cannot be read: Input/output error"):
         drain(selection)
-
-
-def test_it_is_an_error_of_both_kinds() -> None:
-    """Code that handles a bad spool, or a failing disk, handles this error."""
-    error = ReadFailed(5, "Input/output error", "/x")
-    assert isinstance(error, BadSpool)
-    assert isinstance(error, OSError)
-    assert (error.errno, str(error)) == (5, "/x cannot be read: Input/output error; see to the disk")
 
 
 @pytest.mark.parametrize("first", [0, 3000], ids=["header", "body"])

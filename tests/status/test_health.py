@@ -1,7 +1,4 @@
-"""The conditions under which a bruce is unhealthy: each alone, just beyond its limit, without another.
-
-These are the tests of `status.report`, too.
-"""
+"""The conditions under which a bruce is unhealthy: each alone, just beyond its limit, without another."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`bruce hold-socket` by itself: who gets which sockets, and which files are made, kept and removed.
-
-These are the tests of `ingest.sockets.holder`, too.
-"""
+"""`bruce hold-socket` by itself: which bruce gets which sockets, and when one takes over from another."""
 
 from __future__ import annotations
 
@@ -11,35 +8,17 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ingest.errors import BadSocket
 from ingest.sockets.holding import held_sockets
 from ingest.sockets.inputs import doors_of
-from tests.daemon import PATIENCE_S, free_port
+from tests.daemon import PATIENCE_S
 from tests.holder import HELD, Holder
 
 NOBODY = 65534
-
-
-@pytest.fixture
-def holder(memory: Path) -> Iterator[Holder]:
-    """A holder of sockets of every kind, not started."""
-    (memory / "bruce.toml").write_text(
-        f'[ingest]\ndatagram_socket = "{memory}/bruce.sock"\nack_socket = "{memory}/ack.sock"\n'
-        f'stream_socket = "{memory}/stream.sock"\ntcp_port = {free_port()}\nsocket_mode = "0622"\n'
-        f'[[input]]\ndatagram = "{memory}/own.sock"\nmode = "0660"\ngroup = "daemon"\n'
-    )
-    made = Holder(memory / "bruce.toml", memory / "bruce.sock", memory / "log")
-    try:
-        yield made
-    finally:
-        with suppress(AssertionError):
-            made.end(signal.SIGKILL)
 
 
 def send(path: Path, data: bytes) -> None:
@@ -129,25 +108,6 @@ def test_a_second_one_is_refused(holder: Holder, memory: Path) -> None:
         held = held_sockets(holder.folder, wait=False)
         assert held[0][1].recv(10) == b"x"
         let_go(held)
-
-
-def test_other_users_are_handed_nothing(holder: Holder) -> None:
-    """The folder keeps them out; and should it be open, the holder checks the uid."""
-
-    def ask() -> str:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
-            one.settimeout(PATIENCE_S)
-            one.connect(str(holder.folder / "socket"))
-            return f"handed {len(socket.recv_fds(one, 100, 10)[1])}"
-
-    with holder:
-        holder.folder.parent.chmod(0o755)
-        assert as_nobody(ask).startswith("PermissionError")
-        holder.folder.chmod(0o777)
-        (holder.folder / "socket").chmod(0o777)
-        assert as_nobody(ask) == "handed 0"
-        holder.folder.chmod(0o700)
-        let_go(held_sockets(holder.folder, wait=False))
 
 
 def test_the_holder_of_another_user(holder: Holder) -> None:
@@ -244,46 +204,3 @@ def test_the_end_of_one_that_waits(holder: Holder, memory: Path) -> None:
         send(memory / "bruce.sock", b"x")
         assert held[0][1].recv(10) == b"x"
         let_go(held)
-
-
-def test_the_end_in_order(holder: Holder, memory: Path) -> None:
-    """SIGTERM removes all that was made; unread messages are named; SIGHUP does nothing."""
-    with holder:
-        os.kill(holder.pid, signal.SIGHUP)
-        send(memory / "bruce.sock", b"x")
-        assert holder.end() == 0
-        assert "bruce.sock: what waited in it is gone" in holder.log.read_text()
-        assert "own.sock:" not in holder.log.read_text()
-        assert {path.name for path in memory.iterdir()} == {"bruce.toml", "log"}
-
-
-def test_what_a_bruce_uses_stays(holder: Holder, memory: Path) -> None:
-    """The end of the holder takes no path from a bruce that lives."""
-    with holder:
-        held = held_sockets(holder.folder, wait=False)
-        send(memory / "bruce.sock", b"x")
-        assert holder.end() == 0
-        send(memory / "bruce.sock", b"y")
-        assert [held[0][1].recv(10) for _ in "xy"] == [b"x", b"y"]
-        assert "gone" not in holder.log.read_text()
-        let_go(held)
-
-
-def test_a_path_that_was_taken_away(holder: Holder, memory: Path) -> None:
-    """Sockets that no sender can reach are not handed over: the holder ends, and says why."""
-    with holder:
-        (memory / "own.sock").unlink()
-        with pytest.raises(BadSocket, match="its last words say why"):
-            held_sockets(holder.folder, wait=False)
-        assert holder.await_end() == 1
-        assert "own.sock is another process's now, or gone" in holder.log.read_text()
-        assert {path.name for path in memory.iterdir()} == {"bruce.toml", "log"}
-
-
-def test_it_runs_nothing_of_ours(holder: Holder) -> None:
-    """Once it holds: no library but Python's own, and one thread."""
-    with holder:
-        let_go(held_sockets(holder.folder, wait=False))
-        mapped = Path(f"/proc/{holder.pid}/maps").read_text()
-        assert "site-packages" not in mapped
-        assert "Threads:\t1\n" in Path(f"/proc/{holder.pid}/status").read_text()

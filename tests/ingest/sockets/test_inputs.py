@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
@@ -28,7 +27,6 @@ from ingest.sockets.inputs import (
     doors_of,
 )
 from ingest.sockets.listening import finish, open_socket
-from ingest.worker.worker import Blocked, IngestWorker
 from spool.format.wire import encode
 from tests.daemon import free_port
 from tests.ingest.intake import Intake, connect
@@ -131,53 +129,6 @@ def test_a_change_that_cannot_be_changes_nothing(memory: Path) -> None:
     inputs.close()
 
 
-def test_a_worker_takes_turns(intake: Intake, memory: Path) -> None:
-    """Messages to either socket are stored, and those in one that is gone, before all others."""
-    inputs = Inputs([], [Input(DATAGRAM, memory / name) for name in "xyz"])
-    x, y, z = inputs.of(DATAGRAM)
-    gone = connect(memory / "z")
-    gone.send(encode(b"t", b"gone"))
-    gone.close()
-    inputs.change([one.input for one in (x, y, z)], [x.input, y.input])
-    senders = [intake.sender, connect(memory / "x"), connect(memory / "y")]
-    for number, sender in enumerate(senders):
-        sender.send(encode(b"t", b"%d" % number))
-        sender.close()
-    worker = intake.start()
-    worker.receivers.join(x.socket, last_reader=True)
-    worker.receivers.join(y.socket, last_reader=True)
-    worker.receivers.leaving = inputs.leaving(DATAGRAM)
-    intake.spool.step()
-    stop_when_quiet(worker, 4)
-    worker.run()
-    stored = intake.stored()
-    assert stored[0] == encode(b"t", b"gone")
-    assert sorted(stored[1:]) == [encode(b"t", b"%d" % number) for number in range(3)]
-    inputs.close()
-
-
-def test_without_room_at_the_end_what_left_is_kept(
-    intake: Intake, memory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Full, and stopped: messages in an input that a reload took away are kept in staging, too."""
-    inputs = Inputs([], [Input(DATAGRAM, memory / name) for name in "xz"])
-    x, z = inputs.of(DATAGRAM)
-    for name in "xz":
-        with connect(memory / name) as sender:
-            sender.send(encode(b"t", name.encode()))
-    inputs.change([x.input, z.input], [x.input])
-    worker = intake.start()
-    worker.receivers.join(x.socket, last_reader=True)
-    worker.receivers.leaving = inputs.leaving(DATAGRAM)
-    intake.spool.step()
-    with monkeypatch.context() as patched:
-        patched.setattr(worker, "salvage", mock.Mock(side_effect=Blocked))
-        worker.run()
-    intake.start().salvage()
-    assert sorted(intake.stored()) == [encode(b"t", b"x"), encode(b"t", b"z")]
-    inputs.close()
-
-
 @pytest.mark.parametrize("goes", ["file", "folder"])
 def test_a_lost_socket_is_made_again(memory: Path, goes: str) -> None:
     """A cleaner took the path, or the folder: new programs reach bruce, and connected ones still do."""
@@ -267,17 +218,6 @@ def test_a_lost_socket_that_was_handed_over(memory: Path) -> None:
     assert sentence.startswith(f"programs that open {memory / 'seen'} do not reach bruce: ")
     assert "restart bruce.socket or bruce hold-socket" in sentence
     inputs.close()
-
-
-def stop_when_quiet(worker: IngestWorker, wanted: int) -> None:
-    """Tell the worker to stop once it has waited for more, with this many messages stored."""
-    wait = worker.receivers.wait
-
-    def look() -> None:
-        wait()
-        worker.stopping = int(worker.writer.tail[1]) >= wanted
-
-    worker.receivers.wait = look  # type: ignore[method-assign]
 
 
 def test_the_guard_receives_from_all(intake: Intake, memory: Path) -> None:

@@ -1,7 +1,4 @@
-"""The datagram socket: made where it is wanted, taken over from the dead, handed over by systemd.
-
-These are the tests of `ingest.errors`, too.
-"""
+"""The datagram socket: made where it is wanted, taken over from the dead, handed over by systemd."""
 
 from __future__ import annotations
 

@@ -18,18 +18,13 @@ from unittest import mock
 import pytest
 
 from ingest.buffers import connection_buffer
-from ingest.buffers.connection_buffers import (
-    ConnectionBuffers,
-    holds_anything,
-    read_connection_buffers,
-    remove_unused,
-)
+from ingest.buffers.connection_buffers import ConnectionBuffers, holds_anything, read_connection_buffers
 from ingest.sockets.holding import FdStore, allow_descriptors
 from ingest.sockets.listening import is_finished, refuse
 from ingest.streams import newcomers, stream_worker, users
 from spool.format.wire import encode
 from spool.shared.state import PAUSE_NS, Field
-from tests.ingest.stream_clients import LIMIT, SPOOL, Kill, Killed, Streams
+from tests.ingest.stream_clients import LIMIT, Kill, Killed, Streams
 
 ABORTED = 200
 PEERS = 1000
@@ -288,23 +283,6 @@ def test_a_daemon_that_is_gone_as_a_whole(streams: Streams) -> None:
     assert (streams.stored, streams.refused) == (sent[:2], {"unclean": 1})
     assert streams.counted() == (1, {"unclean": 1}, 0)
     assert ended(sender)
-
-
-def test_lines_for_another_limit(streams: Streams) -> None:
-    """Before they are mapped they go, unless they hold something; who maps them finds them as they are."""
-    sender = streams.connect()
-    sender.sendall(messages(1)[0][:9])
-    streams.settle()
-    remove_unused(streams.buffers_path, 2 * LIMIT)
-    again = ConnectionBuffers(streams.buffers_path, SPOOL, 2 * LIMIT, streams.bells, room=1 << 20)
-    assert (again.limit, again.used) == (LIMIT, 1)
-    again.close()
-    sender.close()
-    streams.settle()
-    remove_unused(streams.buffers_path, LIMIT)
-    assert streams.buffers_path.exists()
-    remove_unused(streams.buffers_path, 2 * LIMIT)
-    assert not streams.buffers_path.exists()
 
 
 @pytest.fixture

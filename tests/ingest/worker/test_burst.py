@@ -10,8 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -19,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingest.worker.burst import ROUNDS
 from spool.format.wire import encode
 from tests.ingest.intake import Intake
 from tests.spool import plain
@@ -133,22 +130,6 @@ def test_bursts_go_on_in_the_next_segment(memory: Path) -> None:
     intake.close()
 
 
-def test_bursts_grow_when_they_are_full(memory: Path) -> None:
-    """After a burst that fills its slots the next ones may have as many datagrams as there are slots."""
-    intake = Intake(memory, few=2)
-    intake.worker._rounds = 1
-    sent = [sized(5000, i) for i in range(11)]
-    intake.queue(sent[:1])
-    intake.take([])
-    assert intake.worker.staging.burst == 2
-    intake.queue(sent[1:])
-    intake.take([])
-    assert intake.worker.staging.burst == intake.slots
-    assert intake.stored() == sent
-    assert [len(frame.uids) for frame in intake.frames()] == [1, 2, 8]
-    intake.close()
-
-
 LIFE = """
 import sys
 from pathlib import Path
@@ -176,28 +157,6 @@ intake.restart()
 print({name: n for name, n in compiled().items() if n != before.get(name, 0)})
 intake.close()
 """
-
-
-def test_a_worker_says_that_it_works_while_little_comes(intake: Intake) -> None:
-    """Messages that never pause for long enough to end a wait: its loop turns all the same."""
-    worker, beats, sent = intake.worker, list[int](), 0
-
-    def send() -> None:
-        nonlocal sent
-        while len(beats) < 4 and sent < ROUNDS:
-            intake.queue([sized(100)])
-            sent += 1
-            time.sleep(0.005)
-        worker.stopping = True
-
-    worker.beat = lambda: beats.append(sent)
-    intake.spool.step()
-    sender = threading.Thread(target=send)
-    sender.start()
-    worker.run()
-    sender.join()
-    assert len(beats) >= 4
-    assert sent < ROUNDS
 
 
 def test_no_worker_compiles_anything(memory: Path) -> None:

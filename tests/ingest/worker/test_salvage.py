@@ -1,7 +1,4 @@
-"""Every state in which a worker can die, made by hand: its successor loses nothing and doubles nothing.
-
-These are the tests of `ingest.worker.worker`, too.
-"""
+"""Every state in which a worker can die, made by hand: its successor loses nothing and doubles nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs of streams in the log: beside datagrams, through a crash at each step, without room.
-
-These are the tests of `ingest.buffers.connection_buffer` and `ingest.buffers.connection_buffers`, too.
-"""
+"""Runs of streams in the log: beside datagrams, through a crash at each step, without room."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from ingest.buffers import connection_buffer, connection_buffers, staging
@@ -17,9 +13,8 @@ from ingest.buffers.connection_buffers import ConnectionBuffers, read_connection
 from ingest.worker import burst
 from ingest.worker.guard import Guard, Handoff
 from ingest.worker.worker import IngestWorker
-from spool.format.segment_format import ROW_BYTES, body_room, largest_message
+from spool.format.segment_format import body_room, largest_message
 from spool.format.wire import Reason, encode
-from spool.native.memory import address_of
 from spool.read.overview import take_totals
 from spool.shared.ledger import read_ledger
 from spool.shared.state import Field
@@ -105,21 +100,6 @@ def test_small_segments(memory: Path) -> None:
     assert sorted(both.intake.stored()) == sorted(large)
     assert both.intake.refused() == {"short": len(senders) * BAD}
     both.close()
-
-
-def test_a_run_is_cut_to_the_room_of_a_frame() -> None:
-    """Its messages have room in any case, with the end of the connection; one always goes."""
-    whole = b"\0\0\0\5x" * BAD + message("large", 0, largest_message(SMALL) - 100)
-    data, room, found, begin = np.frombuffer(whole, np.uint8), body_room(SMALL), list[int](), 0
-    while begin < len(whole):
-        until, count, reason, _ = connection_buffer.cut(
-            address_of(data), begin, len(whole), largest_message(SMALL), connection_buffer.UNIX, room
-        )
-        assert count == 1 or until - begin + (count + 1) * ROW_BYTES <= room
-        assert (count > 0, reason) == (True, 0)
-        found.append(count)
-        begin = until
-    assert sum(found) == BAD + 1
 
 
 @pytest.mark.sample(one_of=2)

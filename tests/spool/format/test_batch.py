@@ -1,7 +1,4 @@
-"""Stored bytes to columns: every message equals the independent parser's.
-
-These are the tests of `spool.native.digest`, too.
-"""
+"""Stored bytes to columns: every message equals the independent parser's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The footer's count of a segment's topics: a bounded list, the rest together, and never a wrong count.
-
-These are the tests of `spool.format.segment`, too.
-"""
+"""The footer's count of a segment's topics: a bounded list, the rest together, and never a wrong count."""
 
 from __future__ import annotations
 

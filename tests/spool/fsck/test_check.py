@@ -1,7 +1,4 @@
-"""Checking a spool: each kind of damage is found under its name, and nothing is written.
-
-These are the tests of `spool.fsck.finding`, too.
-"""
+"""Checking a spool: each kind of damage is found under its name, and nothing is written."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The decorator of compiled loops.
-
-These are the tests of `spool.native.memory`, too.
-"""
+"""The decorator of compiled loops."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Changes to the disk: whole or not at all, and durable together with the name.
-
-These are the tests of `spool.errors`, too.
-"""
+"""Changes to the disk: whole or not at all, and durable together with the name."""
 
 from __future__ import annotations
 
