@@ -41,6 +41,7 @@ from dispatch.diagnosis import (
 from dispatch.errors import BadProperty, Code, DispatchError, Unreachable
 from dispatch.librdkafka import Event, Library, MetadataStruct, set_properties
 from dispatch.options import DispatchOptions, chooses_linger, demand_credentials, properties, topic_properties
+from dispatch.timing import HURRY_ENDS_S, HURRY_MS, QUIET_S
 from dispatch.topic_settings import Lateness, ask_lateness
 from spool.throttle import Throttle
 
@@ -49,12 +50,6 @@ _SYSLOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 """Python's logging level by syslog level."""
 _CONNECTIONS = ("FAIL", "ERROR", "REQTMOUT")
 """librdkafka's names of lines about connections that fail."""
-_HURRY_MS = 1
-"""So long librdkafka does not linger: its threads wake in less."""
-_HURRY_ENDS_S = 1.0
-"""How long its thread is waited for at the end."""
-_QUIET_S = 600.0
-"""Between two lines of librdkafka's log for the same cause."""
 _NUMBERS = re.compile(r"\b\d+(?:\.\d+)?(?=\s*(?:ms|s|us|bytes|error|identical)\b)")
 """In a line: how long, and how often, which is no other cause."""
 _TOPICS = b'"topics":'
@@ -197,12 +192,12 @@ class _Hurry:
         """End the thread; False when it is still in librdkafka, which may not be destroyed then."""
         self._ended = True
         self.ask()
-        self._thread.join(_HURRY_ENDS_S)
+        self._thread.join(HURRY_ENDS_S)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
         while self._idle.acquire() and not self._ended:
-            self._library.flush(self._handle, _HURRY_MS)
+            self._library.flush(self._handle, HURRY_MS)
 
 
 class KafkaClient:
@@ -222,7 +217,7 @@ class KafkaClient:
         self._topics_lock = threading.Lock()
         self._asking, self._listing = threading.Lock(), threading.Lock()
         """Held while a question waits for its answer; a list waits for no other question."""
-        self._log_throttle = Throttle(_QUIET_S)
+        self._log_throttle = Throttle(QUIET_S)
         self._stats: bytes | dict[str, Any] = {}
         self.latency = BrokerLatency()
         """Of brokers, by the statistics that were looked at."""

@@ -18,6 +18,7 @@ from dispatch.diagnosis import KafkaError, explain_errors
 from dispatch.errors import BadProperty, Code, Unreachable
 from dispatch.handover import HEADER_NAME
 from dispatch.options import demand_credentials
+from dispatch.timing import CONSUMER_ANSWER_S, CONSUMER_POLL_S
 
 _SETTINGS = {
     "group.id": "bruce-reader",  # never joined: partitions are assigned
@@ -32,11 +33,7 @@ _SETTINGS = {
 _REMEMBERED = 64
 """Errors: brokers that are away give two a second each."""
 
-TIMEOUT_S = 15.0
-"""For each question to the brokers, at most."""
 _BATCH = 1000
-_POLL_S = 1.0
-"""Longest wait for the next records."""
 
 
 class Listener(Consumer):
@@ -96,7 +93,7 @@ def find_records(
     deadline = time.monotonic() + seconds
     with closing(open_consumer(properties)) as consumer:
         try:
-            starts = _starts(consumer, wanted, min(seconds, TIMEOUT_S))
+            starts = _starts(consumer, wanted, min(seconds, CONSUMER_ANSWER_S))
             starts.sort(key=lambda start: start.partition != first)
             return [found for start in starts for found in _search(consumer, start, wanted, deadline)]
         except KafkaException as error:
@@ -116,7 +113,7 @@ def _starts(consumer: Consumer, wanted: Wanted, timeout_s: float) -> list[TopicP
 def _search(
     consumer: Consumer, start: TopicPartition, wanted: Wanted, deadline: float
 ) -> Iterable[RecordPosition]:
-    _, end = consumer.get_watermark_offsets(start, timeout=TIMEOUT_S)
+    _, end = consumer.get_watermark_offsets(start, timeout=CONSUMER_ANSWER_S)
     consumer.assign([start])
     offset = start.offset
     while offset < end:
@@ -126,7 +123,7 @@ def _search(
                 f"the search of {wanted.topic} [{start.partition}] was not over in time: "
                 f"it came to offset {offset} of {end}",
             )
-        for message in consumer.consume(_BATCH, _POLL_S):
+        for message in consumer.consume(_BATCH, CONSUMER_POLL_S):
             if (error := message.error()) is None:
                 offset = _offset(message) + 1
                 if _is_wanted(message.headers(), wanted.stamp):

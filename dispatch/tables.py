@@ -21,13 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dispatch.timing import STALL_NS
 from spool.native.kernel import kernel
 
 Mask = npt.NDArray[np.bool_]
 Flats = npt.NDArray[np.int32]
-
-STALL_NS = 200_000_000
-"""A broker with messages in flight that reports none for so long is stalled."""
 
 
 class State(IntEnum):

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_size_t, c_void_p
 from typing import TYPE_CHECKING, NamedTuple
 
+from dispatch.timing import SETTINGS_SLACK_S
 from spool.layout import Layout
 from spool.storage.disk import read_bytes, write_file
 
@@ -33,8 +34,6 @@ _RETENTION, _TYPE, _OLDEST, _POLICY = (
 )
 _DESCRIBE, _TOPIC = 5, 2
 """RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, RD_KAFKA_RESOURCE_TOPIC"""
-_SLACK_S = 0.5
-"""For librdkafka to say that the time is over."""
 _MOST_S = float(1 << 63)
 _MOST_BYTES = 4 << 20
 """Most bytes of the file that are read: ten thousand topics with the longest names."""
@@ -77,7 +76,7 @@ def ask_lateness(
     options, queue = library.AdminOptions_new(handle, _DESCRIBE), library.queue_new(handle)
     library.AdminOptions_set_request_timeout(options, int(timeout_s * 1000), None, 0)
     library.DescribeConfigs(handle, wanted, len(topics), options, queue)
-    event = library.queue_poll(queue, int((timeout_s + _SLACK_S) * 1000))
+    event = library.queue_poll(queue, int((timeout_s + SETTINGS_SLACK_S) * 1000))
     try:
         return dict(_answers(library, event)) if event else {}
     finally:

@@ -23,8 +23,9 @@ from confluent_kafka import KafkaException, Producer
 
 from dispatch.errors import Code, Unreachable
 from dispatch.options import DispatchOptions, properties
+from dispatch.timing import PROGRESS_ANSWER_S
 from dispatch.transactions.progress import Deliverer, Progress, encode, merge, task_transactional_id
-from dispatch.transactions.progress_topic import ANSWER_S, SILENT, Found, ProgressTopic, home_of
+from dispatch.transactions.progress_topic import SILENT, Found, ProgressTopic, home_of
 from spool.marks.task_files import TransactionalTasks
 
 AT_ONCE = 16
@@ -93,7 +94,7 @@ class Closing:
         """A producer that has the name to itself, which aborts what was open under it."""
         producer = Producer({**self._properties, "transactional.id": name})
         with _told(name):
-            producer.init_transactions(ANSWER_S)
+            producer.init_transactions(PROGRESS_ANSWER_S)
         return producer
 
     def _write(self, record: Found) -> None:
@@ -104,7 +105,7 @@ class Closing:
             producer.produce(
                 self._topic.name, encode(record.progress), record.key.encode(), partition=record.partition
             )
-            producer.commit_transaction(ANSWER_S)
+            producer.commit_transaction(PROGRESS_ANSWER_S)
 
 
 @contextmanager

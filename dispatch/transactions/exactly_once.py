@@ -43,6 +43,7 @@ from dispatch.errors import Code
 from dispatch.options import DispatchOptions
 from dispatch.pool import NO_OUTCOMES, HandedOver, Outcomes, Pool
 from dispatch.records import Letters, produce
+from dispatch.timing import COMMIT_S, DOWN_S, KEEP_S, LEAVE_MOST_S, LEAVE_S, STILL_S
 from dispatch.transactions.closing import Closing
 from dispatch.transactions.progress import (
     DeadLetterRuns,
@@ -55,7 +56,6 @@ from dispatch.transactions.progress import (
 )
 from dispatch.transactions.progress_topic import ProgressPosition, ProgressTopic
 from dispatch.transactions.runner import (
-    STILL_S,
     Aborted,
     Begun,
     Broken,
@@ -70,16 +70,6 @@ from spool.marks.task_files import TransactionalTasks
 from spool.native.digest import TOPIC_BYTES
 
 _log = logging.getLogger("bruce.dispatch")
-
-COMMIT_S = 0.1
-"""Between the first message of a transaction and its end."""
-LEAVE_S = 5.0
-"""How long a broker that did not answer is left alone; twice as long each time, up to LEAVE_MOST_S."""
-LEAVE_MOST_S = 60.0
-KEEP_S = 10.0
-"""Between two signs of life of a task."""
-DOWN_S = 1.0
-"""How long one without a connection is."""
 
 
 class Phase(Enum):

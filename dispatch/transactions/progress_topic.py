@@ -15,6 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from dispatch.client import Cluster
 from dispatch.errors import Code, Unreachable
+from dispatch.timing import PROGRESS_ANSWER_S, PROGRESS_READ_S
 from dispatch.transactions.progress import BadProgress, Progress, decode
 
 Keep = Callable[[Message], object]
@@ -22,15 +23,10 @@ IsOurs = Callable[[bytes], bool]
 """Of a record's key."""
 _log = logging.getLogger("bruce.dispatch")
 
-ANSWER_S = 10.0
-"""How long one answer of a broker is waited for."""
 SILENT = {"log_level": "0"}
 """Their exceptions say what they would write to stderr."""
 MADE_TRIES = 20
 """A broker may know a topic only a little after it was made."""
-READ_S = 120.0
-"""How long reading may take: transactions of others that are open hide records of ours behind them, until
-they end or time out."""
 
 
 class ProgressPosition(NamedTuple):
@@ -58,7 +54,7 @@ class ProgressTopic:
         key: bytes,
         fetch: Callable[[list[bytes], float], Cluster],
         *,
-        read_s: float = READ_S,
+        read_s: float = PROGRESS_READ_S,
     ) -> None:
         """`kafka`: librdkafka properties; `key`: that of our records; `fetch`: KafkaClient.fetch_cluster.
 
@@ -76,7 +72,7 @@ class ProgressTopic:
         said = self._create()
         for _ in range(MADE_TRIES):
             # A broker that makes topics on demand makes it now, if we may not.
-            self._fetch([self.name.encode()], ANSWER_S)
+            self._fetch([self.name.encode()], PROGRESS_ANSWER_S)
             known = self._look()
             if known:
                 return known
@@ -91,7 +87,7 @@ class ProgressTopic:
         """How many partitions the topic has; asking does not make it."""
         reader = self._consumer("read_committed")
         try:
-            return len(reader.list_topics(self.name, ANSWER_S).topics[self.name].partitions)
+            return len(reader.list_topics(self.name, PROGRESS_ANSWER_S).topics[self.name].partitions)
         except KafkaException as error:
             said = error.args[0]
             raise Unreachable(
@@ -105,7 +101,7 @@ class ProgressTopic:
         wanted = NewTopic(self.name, -1, -1, config={"cleanup.policy": "compact"})
         admin = AdminClient({**self._kafka, **SILENT})
         try:
-            admin.create_topics([wanted], request_timeout=ANSWER_S)[self.name].result()
+            admin.create_topics([wanted], request_timeout=PROGRESS_ANSWER_S)[self.name].result()
         except KafkaException as error:
             return str(error.args[0].str())
         _log.info("the topic %s was made, compacted", self.name)
@@ -262,7 +258,9 @@ class ProgressTopic:
     def _watermarks(self, reader: Consumer, partitions: Iterable[int]) -> dict[int, int]:
         """By partition, behind the last record that this reader is shown."""
         return {
-            partition: reader.get_watermark_offsets(TopicPartition(self.name, partition), ANSWER_S)[1]
+            partition: reader.get_watermark_offsets(TopicPartition(self.name, partition), PROGRESS_ANSWER_S)[
+                1
+            ]
             for partition in partitions
         }
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from dispatch.client import KafkaClient
 from dispatch.errors import DispatchError, Unreachable
+from dispatch.timing import FOLLOW_S, GRACE_S, INIT_S, RETRY_S, STILL_S, STUCK_S
 from dispatch.transactions.closing import Closing
 from dispatch.transactions.progress import Deliverer, Progress
 from dispatch.transactions.progress_topic import ProgressPosition, ProgressTopic
@@ -23,18 +24,6 @@ from spool.storage.failpoint import reach
 
 _log = logging.getLogger("bruce.dispatch")
 
-STUCK_S = 10.0
-"""A transaction whose messages are not all reported by then is given up: a broker does not answer."""
-INIT_S = 5.0
-"""One attempt to fence; it is resumed by the next."""
-RETRY_S = 1.0
-"""Before a step that failed is tried again."""
-GRACE_S = 2.0
-"""A process that has taken the name over says so by then."""
-FOLLOW_S = 2.0
-"""Between two looks at the other process."""
-STILL_S = 120.0
-"""A task that has said nothing for so long, in a topic that can be read, is dead."""
 REMAINING = -1
 """Until the transaction times out."""
 

@@ -1,6 +1,6 @@
 """Stored messages into Kafka, in the order of the log: drain, run, replay.
 
-    stored ─► undelivered (backlog) ─► route ─► arrange ─► deliver (sink, on executors: carrier) ─► outcomes
+    stored ─► undelivered (drain) ─► route ─► arrange ─► deliver (sink, on executors: carrier) ─► outcomes
 
 Read `drain` first, which delivers a backlog once; `run` does the same as an endless stream, and `replay`
 sends stored messages again. They share `sending`. On the driver `lease` takes delivery over from a daemon,

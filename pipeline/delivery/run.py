@@ -39,8 +39,7 @@ from pyspark.sql.types import StructType
 from dispatch.client import NO_LEADER, Cluster, KafkaClient
 from dispatch.errors import Unreachable
 from dispatch.options import DispatchOptions
-from pipeline.delivery.backlog import Runs, undelivered
-from pipeline.delivery.drain import delivery_from, open_runs
+from pipeline.delivery.drain import Runs, delivery_from, open_runs, undelivered
 from pipeline.delivery.lease import DeliveryLease, delivery_lease
 from pipeline.delivery.route import History, Routes
 from pipeline.delivery.route_plan import PATIENCE_S, PAUSE_S, ask, read_histories, write_histories

@@ -10,13 +10,13 @@ from dispatch.tables import (
     NO_SEQUENCE,
     NONE,
     NOT_HELD,
-    STALL_NS,
     BrokerTable,
     Flight,
     PartitionTable,
     State,
     order_by_partition,
 )
+from dispatch.timing import STALL_NS
 
 
 @given(st.lists(st.integers(-1, 9), max_size=200))

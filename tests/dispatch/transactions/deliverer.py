@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dispatch import timing
 from dispatch.client import KafkaClient
 from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
-from dispatch.transactions import exactly_once, runner
 from dispatch.transactions.exactly_once import ExactlyOnce, Phase
 from dispatch.transactions.progress import (
     DeadLetterRuns,
@@ -71,8 +71,8 @@ class ExactlyOnceFixture:
         kafka: EmbeddedKafka,
         book: Notebook,
         *,
-        keep_s: float = exactly_once.KEEP_S,
-        still_s: float = runner.STILL_S,
+        keep_s: float = timing.KEEP_S,
+        still_s: float = timing.STILL_S,
         **properties: str,
     ) -> None:
         self.kafka, self.topics, self.book = kafka, name_topics(TOPIC), book
