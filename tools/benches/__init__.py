@@ -3,7 +3,7 @@
     intake      datagrams taken in, against a C loop that throws them away
     drain       a backlog delivered, against librdkafka in C
     backlog     a backlog larger than memory, delivered in a control group
-    endtoend    from datagram to acknowledgement on two cores: does the backlog grow?
+    endtoend    from datagram to acknowledgement on two cores, against a C program without a disk
     latency     from the datagram sent to its arrival at a consumer
     day         few messages a second: CPU, wake-ups, memory and latency, beside syslog daemons
     start       from starting bruce to its first intake, with a backlog of gigabytes
