@@ -4,29 +4,21 @@
 
 The spools are leased meanwhile: no other process delivers from them. Tasks write outcome files, which go into
 the marks. A job that dies leaves these files; the next job, or the daemon, takes them over and continues.
-
-The driver finds the backlog of each spool, as runs of sequence numbers (`Runs`). Executors look up in them
-which of the stored messages are undelivered.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import BooleanType
 
 from dispatch.options import DispatchOptions
 from pipeline.delivery.lease import DeliveryLease, delivery_lease
-from pipeline.delivery.route import Routes
+from pipeline.delivery.route import Routes, Runs, undelivered
 from pipeline.delivery.route_plan import (
     announce,
     find_starts,
@@ -37,75 +29,10 @@ from pipeline.delivery.route_plan import (
 )
 from pipeline.delivery.sending import Sent, check_mode, count_outcomes, count_stored, read_stored, send, tell
 from pipeline.delivery.sink import Delivery
-from pipeline.job import freeze_imports, with_column
-from pipeline.source.columns import integers
 from pipeline.source.outcomes import read_outcomes
 from pipeline.source.plan import find_spools, plan_spool
 from pipeline.source.schema import UNREAD
 from router.outcomes.rejects import discard_file_of
-
-_HELD = "held"
-
-
-@dataclass(frozen=True)
-class Runs:
-    """Sequence numbers of one spool, as runs; columns of one length, in order."""
-
-    first: npt.NDArray[np.int64]
-    end: npt.NDArray[np.int64]
-    """After the last of each."""
-
-    @classmethod
-    def of(cls, runs: Sequence[tuple[int, int]], end: int) -> Runs:
-        """The parts of `runs`, which are [first, end), below `end`."""
-        pairs = np.array([(a, min(b, end)) for a, b in runs if a < end], np.int64).reshape(-1, 2)
-        return cls(pairs[:, 0].copy(), pairs[:, 1].copy())
-
-    def without(self, sequences: npt.NDArray[np.int64]) -> Runs:
-        """The runs without these numbers, which are sorted and unique."""
-        cut = sequences[self.hold(sequences)]
-        first, end = np.sort(np.append(self.first, cut + 1)), np.sort(np.append(self.end, cut))
-        return Runs(first[first < end], end[first < end])
-
-    def and_from(self, start: int) -> Runs:
-        """These, and all numbers from `start` on, which is after them."""
-        return Runs(np.append(self.first, start), np.append(self.end, np.iinfo(np.int64).max))
-
-    def __len__(self) -> int:
-        return int((self.end - self.first).sum())
-
-    def hold(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """bool[n]: which of these numbers are in a run."""
-        if len(self.first) == 0:
-            return np.zeros(len(sequences), np.bool_)
-        at = np.searchsorted(self.first, sequences, "right") - 1
-        return np.asarray((at >= 0) & (sequences < self.end[at]))
-
-
-def undelivered(stored: DataFrame, backlog: Mapping[str, Runs]) -> DataFrame:
-    """The rows of `stored` that their spool's backlog holds, and those without a message."""
-
-    def choose(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        for spools, sequences in batches:
-            held = _hold(spools, integers(sequences), backlog)
-            yield pa.array(held | np.asarray(sequences.is_null()))
-        freeze_imports("choose")
-
-    told = with_column(stored, _HELD, BooleanType(), choose, "spool", "sequence")
-    return told.where(_HELD).drop(_HELD)
-
-
-def _hold(
-    spools: pa.Array, sequences: npt.NDArray[np.int64], backlog: Mapping[str, Runs]
-) -> npt.NDArray[np.bool_]:
-    encoded: Any = spools.dictionary_encode()
-    which = np.asarray(encoded.indices)
-    held = np.zeros(len(sequences), np.bool_)
-    for number, spool in enumerate(encoded.dictionary.to_pylist()):
-        if runs := backlog.get(spool):
-            rows = which == number
-            held[rows] = runs.hold(sequences[rows])
-    return held
 
 
 def drain(stored: DataFrame, backlog: Mapping[str, Runs], routes: Routes, delivery: Delivery) -> DataFrame:

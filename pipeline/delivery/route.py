@@ -1,4 +1,7 @@
-"""The router's own function over Arrow columns: topic, keys and sequence number in, a partition out.
+"""Functions of executors over Arrow columns: which messages are undelivered, and the partition of each.
+
+The driver finds the backlog of each spool, as runs of sequence numbers (`Runs`); `undelivered` looks them up.
+The router's own function chooses partitions: topic, keys and sequence number in, a partition out.
 
 The driver takes its inputs once: the partitions of each topic, and their counts by sequence number of a spool
 (`router.partition_history`), from the marks. The choice depends on nothing else: a task that runs twice, a
@@ -7,25 +10,88 @@ stage that is computed again, and the next job send a message to the same partit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.types import IntegerType
+from pyspark.sql.types import BooleanType, IntegerType
 
 from pipeline.job import freeze_imports, with_column
-from pipeline.source.columns import NOWHERE, to_batch
+from pipeline.source.columns import NOWHERE, integers, to_batch
 from router.partition import DEFAULT, Partitioners
 from spool.format.batch import Batch, Topics
 
+_HELD = "held"
 _COLUMNS = ("spool", "sequence", "topic", "partition_key", "key")
 
 History = list[tuple[int, int]]
 """(from sequence, partitions), in order."""
 Counts = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Sequence numbers of one spool, as runs; columns of one length, in order."""
+
+    first: npt.NDArray[np.int64]
+    end: npt.NDArray[np.int64]
+    """After the last of each."""
+
+    @classmethod
+    def of(cls, runs: Sequence[tuple[int, int]], end: int) -> Runs:
+        """The parts of `runs`, which are [first, end), below `end`."""
+        pairs = np.array([(a, min(b, end)) for a, b in runs if a < end], np.int64).reshape(-1, 2)
+        return cls(pairs[:, 0].copy(), pairs[:, 1].copy())
+
+    def without(self, sequences: npt.NDArray[np.int64]) -> Runs:
+        """The runs without these numbers, which are sorted and unique."""
+        cut = sequences[self.hold(sequences)]
+        first, end = np.sort(np.append(self.first, cut + 1)), np.sort(np.append(self.end, cut))
+        return Runs(first[first < end], end[first < end])
+
+    def and_from(self, start: int) -> Runs:
+        """These, and all numbers from `start` on, which is after them."""
+        return Runs(np.append(self.first, start), np.append(self.end, np.iinfo(np.int64).max))
+
+    def __len__(self) -> int:
+        return int((self.end - self.first).sum())
+
+    def hold(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """bool[n]: which of these numbers are in a run."""
+        if len(self.first) == 0:
+            return np.zeros(len(sequences), np.bool_)
+        at = np.searchsorted(self.first, sequences, "right") - 1
+        return np.asarray((at >= 0) & (sequences < self.end[at]))
+
+
+def undelivered(stored: DataFrame, backlog: Mapping[str, Runs]) -> DataFrame:
+    """The rows of `stored` that their spool's backlog holds, and those without a message."""
+
+    def choose(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        for spools, sequences in batches:
+            held = _hold(spools, integers(sequences), backlog)
+            yield pa.array(held | np.asarray(sequences.is_null()))
+        freeze_imports("choose")
+
+    told = with_column(stored, _HELD, BooleanType(), choose, "spool", "sequence")
+    return told.where(_HELD).drop(_HELD)
+
+
+def _hold(
+    spools: pa.Array, sequences: npt.NDArray[np.int64], backlog: Mapping[str, Runs]
+) -> npt.NDArray[np.bool_]:
+    encoded: Any = spools.dictionary_encode()
+    which = np.asarray(encoded.indices)
+    held = np.zeros(len(sequences), np.bool_)
+    for number, spool in enumerate(encoded.dictionary.to_pylist()):
+        if runs := backlog.get(spool):
+            rows = which == number
+            held[rows] = runs.hold(sequences[rows])
+    return held
 
 
 @dataclass(frozen=True)

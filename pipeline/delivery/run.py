@@ -39,9 +39,9 @@ from pyspark.sql.types import StructType
 from dispatch.client import NO_LEADER, Cluster, KafkaClient
 from dispatch.errors import Unreachable
 from dispatch.options import DispatchOptions
-from pipeline.delivery.drain import Runs, delivery_from, open_runs, undelivered
+from pipeline.delivery.drain import delivery_from, open_runs
 from pipeline.delivery.lease import DeliveryLease, delivery_lease
-from pipeline.delivery.route import History, Routes
+from pipeline.delivery.route import History, Routes, Runs, undelivered
 from pipeline.delivery.route_plan import PATIENCE_S, PAUSE_S, ask, read_histories, write_histories
 from pipeline.delivery.sending import Sent, check_mode, count_outcomes, read_stored, send, tell
 from pipeline.delivery.sink import COLUMNS, Delivery, arrange, deliver

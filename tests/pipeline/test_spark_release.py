@@ -84,7 +84,7 @@ for name, arguments in json.loads(sys.argv[1]).items():
 ON_EXECUTORS = f"""
 import os, sys
 sys.path = [sys.argv[1], *(path for path in sys.path if os.path.realpath(path) != {str(ROOT)!r})]
-import pipeline.delivery.drain, pipeline.delivery.route, pipeline.delivery.sink, pipeline.source.source
+import pipeline.delivery.route, pipeline.delivery.sink, pipeline.source.source
 import pipeline.kafka.reader, pipeline.kafka.source, pipeline.kafka.writer, pipeline.source.reader
 print(os.path.dirname(pipeline.__path__[0]), "lmdb" in sys.modules)
 """
