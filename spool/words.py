@@ -1,7 +1,8 @@
-"""Counts, sizes and reasons as people read them: in sentences, tables and lines of the log."""
+"""Counts, sizes, times and reasons as people read them: in sentences, tables and lines of the log."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Final
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -65,6 +66,12 @@ def size_in_words(size: float) -> str:
         number, unit = number / _STEP, unit + 1
     text = f"{number:,.0f}" if number >= _WHOLE else f"{number:.1f}".removesuffix(".0")
     return f"{text} {_UNITS[unit]}" if size else "0"
+
+
+def utc(ns: int, *, ms: bool = False) -> str:
+    """A time in ns since the epoch, as 2026-11-21T17:00:00Z; with `ms` as 2026-11-21T17:00:00.000Z."""
+    rest = f".{ns // 10**6 % 1000:03d}" if ms else ""
+    return datetime.fromtimestamp(ns // 10**9, UTC).strftime(f"%Y-%m-%dT%H:%M:%S{rest}Z")
 
 
 def reason_in_words(name: str) -> str:

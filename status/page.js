@@ -29,7 +29,7 @@ function time(seconds) {
   return seconds < 172800 ? (seconds / 3600).toFixed(1) + " h" : Math.round(seconds / 86400) + " d";
 }
 const brief = s => s === null ? "–" : s < 1 ? Number((1000 * s).toPrecision(2)) + " ms" : time(s);
-const moment = text => text.slice(0, 19).replace("T", " ") + " UTC";
+const moment = text => text.slice(0, 19) + "Z";
 const clipped = text => text.length > MOST_TOPIC ? text.slice(0, MOST_TOPIC - 1) + "…" : text;
 const called = one => clipped(one.topic ?? (one.topic_base64 ? "base64 " + one.topic_base64 : "–"));
 

@@ -126,6 +126,6 @@ def _example(one: Example) -> tuple[object, ...]:
 
 
 def _time(ns: int) -> str:
-    from cli.terminal.output import utc
+    from spool.words import utc
 
     return utc(ns) if ns else "-"

@@ -183,7 +183,8 @@ def _replay(
 
 
 def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
-    from cli.terminal.output import as_utc, utc
+    from cli.terminal.output import as_utc
+    from spool.words import utc
 
     shown = dataclasses.asdict(result)
     begun, resume = shown.pop("begun_ms"), shown.pop("resume_from")
@@ -197,13 +198,14 @@ def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
 
 
 def _row(count: TopicCount) -> tuple[object, ...]:
-    from cli.terminal.output import utc
+    from spool.words import utc
 
     return count.topic, count.messages, utc(count.first_ns), utc(count.last_ns)
 
 
 def _show(result: Replayed, order: Order, *, dry_run: bool) -> None:
-    from cli.terminal.output import as_utc, complain, show_rows, utc
+    from cli.terminal.output import as_utc, complain, show_rows
+    from spool.words import utc
 
     first = order.wanted().first
     if 0 < first < result.kept_from:

@@ -56,7 +56,14 @@ def begin(chosen: str = AUTO, environ: Mapping[str, str] = os.environ) -> None:
 
 
 class Lines(logging.Formatter):
-    """A record as one line for people, and below it a traceback; control characters are shown."""
+    """A record as one line for people, and below it a traceback; control characters are shown.
+
+    Its time is UTC, as 2026-11-21T17:00:00.123Z.
+    """
+
+    converter = time.gmtime
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's own name)
         return super().formatMessage(record).translate(CONTROLS)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cli.terminal.errors import BadArgument
-from cli.terminal.output import as_text, as_utc, printable, topic_name, utc
+from cli.terminal.output import as_text, as_utc, printable, topic_name
 from spool.errors import BadSpool
 from spool.format.batch import Batch, Topics
 from spool.format.frame import POSITION, SEQUENCE
@@ -32,6 +32,7 @@ from spool.read.files import FOR_EVER, Span, Unreadable, of_segment, read_file
 from spool.read.patterns import Pattern, Plain
 from spool.read.reader import Reader
 from spool.storage.parallel import in_order
+from spool.words import utc
 
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
 _DIGITS = re.compile(r"[0-9]{19,}")

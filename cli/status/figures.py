@@ -20,7 +20,6 @@ from typing import Self, TypeVar
 import numpy as np
 
 from cli.status.report import take_report
-from cli.terminal.output import utc
 from spool.format.wire import Reason, reason_name
 from spool.index.identity import read_identity
 from spool.layout import Layout
@@ -31,6 +30,7 @@ from spool.shared.histogram import Histogram, read_latency, read_sizes
 from spool.shared.runtime import find_shared_state
 from spool.shared.state import STEP_S, Field, Sample, read_shared_state, samples
 from spool.storage.ownership import believed
+from spool.words import utc
 from status.figures import MOST_TOPICS, OTHERS, Counted, Figures, Latency, Point, Stage, TopicFlow
 from status.health import Limits, complaints
 from status.report import Report, Snapshot, WorkerView

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from cli.status.snapshot import take_snapshot
-from cli.terminal.output import NOTHING, topic_name, utc
+from cli.terminal.output import NOTHING, topic_name
 from dispatch.topic_settings import Lateness, read_lateness
 from spool.index.identity import read_identity
 from spool.layout import Layout
@@ -25,7 +25,7 @@ from spool.shared.runtime import find_shared_state
 from spool.shared.state import Change, Field, change_over, grows, read_shared_state, read_text
 from spool.storage.disk import allocated_bytes, free_bytes
 from spool.storage.ownership import believed
-from spool.words import counted
+from spool.words import counted, utc
 from status.report import BrokerView, Complaint, LastTrouble, OldestView, RateView, Report, RoomView, Snapshot
 
 MINUTE_S, QUARTER_S = 60.0, 900.0

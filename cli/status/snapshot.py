@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from cli.terminal.output import utc
 from dispatch.tables import State
 from ingest.buffers.connection_buffer import read_connections
 from ingest.buffers.connection_buffers import buffers_path, read_connection_buffers
@@ -50,7 +49,7 @@ from spool.shared.state import (
 from spool.storage.disk import allocated_bytes
 from spool.storage.lock import is_held, read_holder
 from spool.storage.ownership import Owners, believed
-from spool.words import clipped, size_in_words
+from spool.words import clipped, size_in_words, utc
 from status.report import (
     AckView,
     BrokerView,

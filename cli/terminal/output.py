@@ -373,9 +373,3 @@ def as_utc(ns: int) -> str:
     """A time in ISO 8601, to the ns."""
     seconds, rest = divmod(ns, 10**9)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
-
-
-def utc(ns: int, *, ms: bool = False) -> str:
-    """A time in ns since the epoch, as 2026-11-21T17:00:00Z; with `ms` as 2026-11-21T17:00:00.000Z."""
-    rest = f".{ns // 10**6 % 1000:03d}" if ms else ""
-    return datetime.fromtimestamp(ns // 10**9, UTC).strftime(f"%Y-%m-%dT%H:%M:%S{rest}Z")

@@ -68,6 +68,7 @@ from dispatch.transactions.runner import (
 from spool.format.batch import Batch, Topics
 from spool.marks.task_files import TransactionalTasks
 from spool.native.digest import TOPIC_BYTES
+from spool.words import utc
 
 _log = logging.getLogger("bruce.dispatch")
 
@@ -325,9 +326,9 @@ class ExactlyOnce(Pool):
                 f"{self._runner.still_s:.0f} s: the next one goes on with what it left"
             )
         elif self._book.epoch is None:
-            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(result.by.started_ns / 1e9))
             self._stop(
-                f"another bruce with this spool's identity delivers: on {result.by.host}, since {since}; "
+                f"another bruce with this spool's identity delivers: on {result.by.host}, "
+                f"since {utc(result.by.started_ns)}; "
                 "nothing is sent from here any more: stop one of them, and let only one have the spool"
             )
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spool.format.wire import Reason, reason_name
-from spool.words import REASONS, clipped, counted, reason_in_words, size_in_words, waiting
+from spool.words import REASONS, clipped, counted, reason_in_words, size_in_words, utc, waiting
 
 
 def test_one_is_one() -> None:
@@ -36,6 +36,13 @@ def test_every_reason_has_words() -> None:
     assert set(REASONS) == {reason_name(reason) for reason in Reason if reason}
     assert reason_in_words("short") == "short (shorter than its header)"
     assert reason_in_words("reason_77") == "reason_77"
+
+
+def test_times_are_in_utc() -> None:
+    """With their zone; to the ms where it is asked for."""
+    moment_ns = 1_795_280_400_012_999_999
+    assert utc(moment_ns) == "2026-11-21T17:00:00Z"
+    assert utc(moment_ns, ms=True) == "2026-11-21T17:00:00.012Z"
 
 
 def test_long_names_are_cut() -> None:

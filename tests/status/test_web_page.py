@@ -176,7 +176,7 @@ def test_it_can_be_heard_and_typed_at(served: Served, browser: Browser) -> None:
     cursors = count(json.dumps("#rates .cursor"))
     wait_until(lambda: browser.evaluate(cursors) == 1, PATIENCE_S, "the cursor")
     legend = browser.text("#rates-legend")
-    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$", legend), legend
+    assert re.search(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", legend), legend
     browser.evaluate("document.querySelector('#rates').blur()")
     wait_until(lambda: browser.evaluate(cursors) == 0, PATIENCE_S, "the cursor to go")
 

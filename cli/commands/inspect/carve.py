@@ -170,7 +170,8 @@ def _row(run: Run) -> dict[str, Any]:
 
 
 def _show(runs: list[Run]) -> None:
-    from cli.terminal.output import complain, show_rows, utc
+    from cli.terminal.output import complain, show_rows
+    from spool.words import utc
 
     heads = ("byte", "verified", "first", "next", "frames", "messages", "again", "received", "to")
     rows = [

@@ -136,7 +136,8 @@ def _show(found: list[Overview]) -> None:
 
 
 def _row(one: Overview) -> tuple[object, ...]:
-    from cli.terminal.output import NOTHING, size_cell, topic_name, utc
+    from cli.terminal.output import NOTHING, size_cell, topic_name
+    from spool.words import utc
 
     names = [topic_name(name) for name, _ in sorted(one.topics, key=lambda topic: -topic[1])]
     more = f" and {len(names) - _TOPICS} more" if len(names) > _TOPICS else ""
@@ -302,7 +303,8 @@ def _timeline(found: Timeline) -> dict[str, Any]:
 
 
 def _chart(found: Timeline) -> None:
-    from cli.terminal.output import complain, room_beside, show_rows, size_cell, utc
+    from cli.terminal.output import complain, room_beside, show_rows, size_cell
+    from spool.words import utc
 
     if not len(found.start_ns):
         complain("nothing was received in that time, or nothing of it is kept")

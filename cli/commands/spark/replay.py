@@ -128,7 +128,7 @@ def replay(
 
 
 def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
-    from cli.terminal.output import utc
+    from spool.words import utc
 
     shown = dataclasses.asdict(result)
     shown["topics"] = [
@@ -139,7 +139,8 @@ def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
 
 
 def _show(result: Replayed, to_topic: str | None, *, dry_run: bool) -> None:
-    from cli.terminal.output import complain, show_rows, topic_name, utc
+    from cli.terminal.output import complain, show_rows, topic_name
+    from spool.words import utc
 
     alike: dict[str, list[TopicCount]] = {}
     for one in result.topics:

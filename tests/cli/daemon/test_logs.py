@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,20 @@ def test_a_line_is_a_line() -> None:
     first, *below = shown.splitlines()
     assert first == "WARNING: unknown_topic evil\\x1b[31m\\nERROR: forged"
     assert below[-1].startswith("ValueError: ")
+
+
+def test_a_line_has_its_time_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the ms and with the zone, wherever the host is."""
+    found = record("late")
+    found.created, found.msecs = 1_795_280_400.123, 123.0
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        shown = Lines("%(asctime)s %(message)s").format(found)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert shown == "2026-11-21T17:00:00.123Z late"
 
 
 def test_what_was_left_out_is_said_at_the_end() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
+from datetime import datetime
+
 import numpy as np
 import pytest
 
@@ -89,7 +93,10 @@ def test_a_commit_without_an_answer_counts(kafka: EmbeddedKafka, monkeypatch: py
 
 
 def test_another_that_has_come_since_is_let_be(kafka: EmbeddedKafka) -> None:
-    """The other's record is newer than this one knows: nothing more is sent, and the error names it."""
+    """The other's record is newer than this one knows: nothing more is sent, and the error names it.
+
+    Since when it delivers is in UTC.
+    """
     first = ExactlyOnceFixture(kafka, Notebook())
     first.ready()
     second = ExactlyOnceFixture(kafka, Notebook())
@@ -98,7 +105,11 @@ def test_another_that_has_come_since_is_let_be(kafka: EmbeddedKafka) -> None:
     first.pool.rebuild()
     first.until(lambda: first.pool.phase is Phase.FENCED)
     assert first.pool.closed
-    assert "another bruce with this spool's identity delivers: on" in first.pool.trouble
+    told = r"another bruce with this spool's identity delivers: on \S+, since (\S+);"
+    since = re.search(told, first.pool.trouble)
+    assert since, first.pool.trouble
+    assert abs(datetime.fromisoformat(since[1]).timestamp() - time.time()) < 600
+    assert since[1].endswith("Z")
     second.send(0, 2)
     second.until(lambda: len(second.told) == 2)
     first.close()
