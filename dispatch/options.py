@@ -53,6 +53,8 @@ _ALIASES = {
     "queue.buffering.max.ms": "linger.ms",
     "max.in.flight": "max.in.flight.requests.per.connection",
 }
+WHOLE_ACKS = ("all", "-1")
+"""Values of `acks` with which every replica in sync has the message."""
 CREDENTIAL = ".credential"
 """Behind a property: the name of the file that has its value, and could not be read."""
 UNKNOWN_TOPIC_S = 60
@@ -85,6 +87,7 @@ class DispatchOptions:
     certificates by `ssl.key.pem.credential` and its like.
 
     Danger: `acks` of 0 or 1 loses messages when a broker fails, and turns idempotence off unless it is set.
+    The `acks` of one topic does that, too: idempotence is then off for all topics.
     """
     topics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By topic, librdkafka's topic properties that differ from `kafka`: `compression.type`, `acks`."""
@@ -173,8 +176,15 @@ def properties(options: DispatchOptions) -> dict[str, str]:
     if options.mode == "exactly_once":
         _refuse_weaker(given, options.topics)
     effective = {**_DEFAULTS, **given, **_MODE_PROPERTIES[options.mode], **_OURS}
-    if effective["acks"] not in ("all", "-1") and "enable.idempotence" not in given:
+    weaker = [name for name in options.topics if not _has_whole_acks(topic_properties(options, name))]
+    if (weaker or not _has_whole_acks(effective)) and "enable.idempotence" not in given:
         effective["enable.idempotence"] = "false"
+    if weaker and effective["enable.idempotence"] == "true":
+        # librdkafka would find out at the first message.
+        raise BadProperty(
+            "enable.idempotence",
+            f"Kafka property 'acks' in [topics.{weaker[0]}] must be 'all' with 'enable.idempotence'",
+        )
     if effective["enable.idempotence"] != "true":
         effective = {**_SINGLE_FILE, **effective}
     return effective
@@ -204,10 +214,14 @@ def topic_properties(options: DispatchOptions, topic: str) -> dict[str, str]:
     return given
 
 
+def _has_whole_acks(given: Mapping[str, str]) -> bool:
+    return given.get("acks", "all") in WHOLE_ACKS
+
+
 def _refuse_weaker(given: Mapping[str, str], topics: Mapping[str, Mapping[str, str]]) -> None:
     """Raises BadProperty for a property that weakens a transaction."""
     for table, chosen in {"kafka": given, **{f"topics.{name}": own for name, own in topics.items()}}.items():
-        for key, wanted in (("acks", ("all", "-1")), ("enable.idempotence", ("true",))):
+        for key, wanted in (("acks", WHOLE_ACKS), ("enable.idempotence", ("true",))):
             if chosen.get(key, wanted[0]) not in wanted:
                 raise BadProperty(
                     key, f"Kafka property {key!r} in [{table}] must be {wanted[0]!r} with mode exactly_once"

@@ -84,13 +84,13 @@ def check(*, as_json: AsJson = False, config: ConfigFile = None) -> None:
     With --json one document of version 1: file (null: none was read), first_try.
     """
     from cli.config.config import load_config
-    from cli.config.trial import WHOLE_ACKS, try_parts, weak_acks
+    from cli.config.trial import ACKS_REMEDY, try_parts, weak_acks
     from cli.terminal.output import complain, say, show_json
 
     settings = load_config(config)
     try_parts(settings)
-    if weaker := weak_acks(settings.dispatch):
-        complain(f"{weaker}; {WHOLE_ACKS}")
+    for weaker in weak_acks(settings.dispatch):
+        complain(f"{weaker}; {ACKS_REMEDY}")
     if as_json:
         file = None if settings.file is None else str(settings.file)
         show_json({"version": VERSION, "file": file, "first_try": settings.first_try})

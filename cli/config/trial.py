@@ -17,7 +17,7 @@ from cli.config.config import Config, check_room, given_settings
 from cli.terminal.errors import ConfigError
 from dispatch.client import check as check_properties
 from dispatch.errors import BadProperty
-from dispatch.options import DispatchOptions, properties
+from dispatch.options import WHOLE_ACKS, DispatchOptions, properties, topic_properties
 from ingest.access import Rules, look_up
 from ingest.errors import BadAccessRule
 from router import BadPartitioner
@@ -43,7 +43,7 @@ _OTHERS = ("access", "ingest", "spool", "status", "log")
 """Tables that no delivery worker uses."""
 
 
-WHOLE_ACKS = 'leave out "acks", which is then all'
+ACKS_REMEDY = 'leave out "acks", which is then all'
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +77,24 @@ def try_parts(config: Config) -> Rules:
         raise _refusal(config, error) from None
 
 
-def weak_acks(options: DispatchOptions) -> str | None:
-    """How [kafka] "acks" gives away at_least_once, in one sentence; None if it does not."""
-    acks = properties(options)["acks"]
-    if options.mode == "at_most_once" or acks in ("all", "-1"):
-        return None
-    if acks == "0":
-        return (
-            f'[kafka] "acks" is 0 in {options.mode}: no broker acknowledges anything, so messages that are '
-            "lost on the way count as delivered"
-        )
-    return f'[kafka] "acks" is {acks}: messages that one broker has acknowledged are lost with that broker'
+def weak_acks(options: DispatchOptions) -> Iterator[str]:
+    """How "acks" gives away at_least_once: a sentence for each table in which it does."""
+    if options.mode == "at_most_once":
+        return
+    tables = [("[kafka]", properties(options))]
+    tables += [(f'[topics."{name}"]', topic_properties(options, name)) for name in options.topics]
+    for table, given in tables:
+        acks = given.get("acks", "all")
+        if acks == "0":
+            yield (
+                f'{table} "acks" is 0 in {options.mode}: no broker acknowledges anything, so messages that '
+                "are lost on the way count as delivered"
+            )
+        elif acks not in WHOLE_ACKS:
+            yield (
+                f'{table} "acks" is {acks}: messages that one broker has acknowledged are lost with that '
+                "broker"
+            )
 
 
 def _try_groups(config: Config) -> None:

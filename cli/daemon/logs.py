@@ -61,7 +61,7 @@ class Lines(logging.Formatter):
     Its time is UTC, as 2026-11-21T17:00:00.123Z.
     """
 
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cli.config.config import Config, given_settings, load_config
 from cli.config.settings import is_secret
-from cli.config.trial import WHOLE_ACKS, try_parts, weak_acks
+from cli.config.trial import ACKS_REMEDY, try_parts, weak_acks
 from cli.doctor import Finding, Level, disk, host, kafka, spools
 from cli.doctor.plan import HOUR_S, Plan, make_plan
 from cli.terminal.errors import KNOWN
@@ -49,8 +49,8 @@ def check_source(config: Config) -> Finding:
 
 def check_delivery(config: Config) -> Iterator[Finding]:
     """Settings that give away what bruce promises."""
-    if weaker := weak_acks(config.dispatch):
-        yield Finding(NAME, Level.ADVICE, weaker, WHOLE_ACKS)
+    for weaker in weak_acks(config.dispatch):
+        yield Finding(NAME, Level.ADVICE, weaker, ACKS_REMEDY)
     if not (config.dispatch.dead_letter_topic or config.dispatch.discard_file):
         yield Finding(
             NAME,

@@ -86,6 +86,26 @@ def test_a_topic_has_properties_of_its_own() -> None:
             check(DispatchOptions(kafka=SERVERS, topics={"t": bad}))
 
 
+@pytest.mark.parametrize("acks", ["0", "1"])
+def test_a_topic_with_weaker_acks_can_be_sent_to(acks: str) -> None:
+    """Idempotence is off for all then: with it librdkafka takes no message of the topic.
+
+    If the configuration demands it, or transactions, `check` finds the contradiction.
+    """
+    with EmbeddedKafka(topics=[("t", 1)]) as kafka:
+        servers = {"bootstrap.servers": kafka.bootstrap_servers}
+        options = DispatchOptions(kafka=servers, topics={"t": {"acks": acks}})
+        producer = ProducerFixture(kafka.bootstrap_servers, [b"t"], options)
+        assert producer.deliver({0: [Message(7, 0, b"value")]}) == {7: 0}
+    assert properties(options)["max.in.flight.requests.per.connection"] == "1"
+    for contradiction in (
+        DispatchOptions(kafka={**servers, "enable.idempotence": "true"}, topics={"t": {"acks": acks}}),
+        DispatchOptions(kafka=servers, topics={"t": {"acks": acks}}, mode="exactly_once"),
+    ):
+        with pytest.raises(BadProperty, match=r"'acks' in \[topics.t\] must be 'all' with"):
+            check(contradiction)
+
+
 @pytest.mark.parametrize("options", [DispatchOptions(), DispatchOptions(kafka=SERVERS, mode="perhaps")])
 def test_servers_and_a_known_mode_are_required(options: DispatchOptions) -> None:
     """Each is one sentence."""
