@@ -250,6 +250,11 @@ def refused(steps: list[Step], mode: Mode) -> list[Step]:
     return [one for one in steps if one.action != Action.NONE and _MODES.index(one.mode) > _MODES.index(mode)]
 
 
+def strongest(steps: list[Step]) -> Step:
+    """The first of these steps that asks for a mode that does all of them."""
+    return max(steps, key=lambda one: _MODES.index(one.mode))
+
+
 def apply(layout: Layout, mode: Mode) -> list[Step]:
     """Repair a spool that no process has open; the steps as planned. A refused `STRICT` does nothing.
 

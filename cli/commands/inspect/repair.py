@@ -153,7 +153,7 @@ def repair(
     a daemon has the spool: `brucectl inspect verify` checks one that is in use.
     """
     from cli.terminal.output import complain, show_json
-    from spool.fsck.repair import Action, Mode, refused
+    from spool.fsck.repair import Action, Mode, refused, strongest
 
     chosen = Mode(mode.value)
     with file_errors():
@@ -173,11 +173,11 @@ def repair(
         else:
             _show(steps)
     if steps and not apply and not as_json:
-        further = f"--mode {left[0].mode.value} " if left else ""
+        further = f"--mode {strongest(left).mode.value} " if left else ""
         can = any(one.action is not Action.NONE for one in steps)
         complain(f"nothing was changed; {further}--apply does it" if can else "nothing was changed")
     if left and apply:
-        one = left[0]
+        one = strongest(left)
         complain(
             f"{one.path}: {one.sentence}; --mode {one.mode.value} would mend it"
             + ("; nothing was done" if not applied else "")

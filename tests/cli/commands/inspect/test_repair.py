@@ -76,6 +76,24 @@ def test_a_plan_and_its_application(good: Good, home: Path) -> None:
     assert run("inspect", "verify", *where).returncode == 0
 
 
+def test_the_mode_that_is_named_does_it_all(good: Good, home: Path) -> None:
+    """If the first step needs a weaker mode than a later one, both complaints name the stronger mode."""
+    layout, _ = damaged(good, kinds.header_flipped, home)
+    kinds.marks_cut(Copy(layout, good))
+    where = ["--spool", layout.directory]
+    done = run("inspect", "repair", *where, "--json")
+    modes = [step["mode"] for step in json.loads(done.stdout)["steps"]]
+    assert (modes[0], modes[-1]) == ("truncate-tail", "skip-damaged")
+    done = run("inspect", "repair", *where)
+    assert done.stderr == "nothing was changed; --mode skip-damaged --apply does it\n"
+    for weaker in ("strict", "truncate-tail"):
+        done = run("inspect", "repair", *where, "--mode", weaker, "--apply")
+        assert done.returncode == 1
+        assert "--mode skip-damaged would mend it" in done.stderr
+    assert run("inspect", "repair", *where, "--mode", "skip-damaged", "--apply").returncode == 0
+    assert run("inspect", "verify", *where).returncode == 0
+
+
 def test_messages_that_had_been_delivered(good: Good, home: Path) -> None:
     """They are gone from the log, and not lost: verify and the plan say so, where the marks know it."""
     layout, hit = damaged(good, kinds.flipped_sent, home)
