@@ -17,8 +17,10 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from dispatch.topic_settings import Lateness
 from spool.format.wire import encode
 from spool.shared.histogram import LATENCY_SECONDS, SIZE_BYTES, Histogram
+from status import health
 from status.figures import Counted, Figures, Stage
 from status.health import Health, Limits, complaints
 from status.metrics import CONDITIONS, STATES, exposition
@@ -99,6 +101,7 @@ CASES: dict[str, Report | None] = {
     "BruceWorkerRestarts": restarted(4),
     "BruceCannotDeliver": replace(FINE, snapshot=replace(FINE.snapshot, trouble="no broker can be reached")),
     "BruceMessagesOld": replace(FINE, oldest=OldestView(5, "2026-11-21T16:44:59Z", 901)),
+    "BruceTooLate": replace(FINE, lateness={b"t": Lateness(600, None)}, oldest_records={b"t": 601}),
     "BruceFilling": replace(FINE, room=RoomView(1000, 10, 0.9)),
     "BruceFull": replace(FINE, snapshot=replace(FINE.snapshot, full=[FULL])),
     "BruceDiscards": replace(FINE, snapshot=replace(FINE.snapshot, discarded={"short": 1, "too_large": 1})),
@@ -113,6 +116,13 @@ CASES: dict[str, Report | None] = {
     ),
     "BruceBrokerAway": HEALTHY,
 }
+WITHOUT_RULE = {
+    "stopped": "a bruce that is stopped has no metrics: BruceDown",
+    "release": "the metrics are those of the running release, which it compares with no other",
+    "old": "BruceMessagesOld has the age itself, and says it",
+    "discards": "BruceDiscards counts by reason, and says it",
+}
+"""Conditions without a rule of their own, and why."""
 LATE = {"BruceSlow": counted(299, 3)}
 """The counts at the later scrape, for alerts that depend on them."""
 
@@ -146,6 +156,14 @@ def test_each_alert_fires(name: str) -> None:
     assert set(found) == {name}
     assert all(labels["instance"] == "h" for labels in found[name])
     assert "{{ $labels.instance }}" in ALERTS[name]["annotations"]["summary"]
+
+
+def test_every_condition_has_an_alert() -> None:
+    """The alert rules leave none out, unless WITHOUT_RULE says why."""
+    told = re.findall(r"^    (\w+) {2,}\S", health.__doc__ or "", re.MULTILINE)
+    assert tuple(told) == CONDITIONS
+    ruled = re.findall(r'condition="(\w+)"', RULES.read_text())
+    assert sorted([*ruled, *WITHOUT_RULE]) == sorted(CONDITIONS)
 
 
 def test_promtool() -> None:
