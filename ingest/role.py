@@ -3,12 +3,13 @@
 Each watched worker writes the time of its last loop into the shared state. One that does nothing for 10 s
 is named in the log, and by `status`, which reads the same words. One that does nothing for 60 s, because it
 was stopped (SIGSTOP) or waits for what will not come, is killed for a successor: a SIGKILL loses nothing, and
-comes through to a stopped process. One that computes all the while has 300 s. These do not count:
+comes through to a stopped process. One that computes all the while has 300 s. Before its first turn, a worker
+has 300 s more for each of these: it may compile, and the keeper may have to read a spool whose index is gone.
+These do not count:
 
     time in which a worker waits for its disk      a successor would wait, too
     time in which a debugger holds it
     time in which the supervisor did not run       the host was suspended, or the container frozen
-    the time before its first turn                 the keeper may have to read a spool whose index is gone
 """
 
 from __future__ import annotations
@@ -89,14 +90,17 @@ class Patience(NamedTuple):
     """Until it is replaced."""
     busy: float = 300.0
     """The same while it computes: a processor may be slow, and shared with others."""
+    begin: float = 300.0
+    """Until a worker is named that has never turned; it is replaced when it hangs beyond that."""
 
 
 PATIENCE = Patience()
 _WHY = {
     _DISK: "it waits for the disk",
-    _STOPPED: f"it was stopped by a signal; it is replaced after {PATIENCE.hung:.0f} s",
+    _STOPPED: "it was stopped by a signal; it is replaced after {limit:.0f} s",
     _TRACED: "a debugger holds it",
 }
+_ELSE = "it is replaced if that lasts for {limit:.0f} s"
 
 
 @dataclass(slots=True)
@@ -132,26 +136,29 @@ class Pulse:
         beat = int(self._words[Field.WORKERS + WORKER_WORDS * role.row + BEAT])
         known = self._silences.get(role.name)
         # The supervisor has a deadline of its own for one that gives way.
-        if known is None or (known.pid, known.beat) != (role.pid, beat) or not beat or role.replaced_by:
+        if known is None or (known.pid, known.beat) != (role.pid, beat) or role.replaced_by:
             self._silences[role.name] = Silence(role.pid, beat)
             if known and known.told and known.pid == role.pid and known.beat != beat:
-                log.warning("%s (%d) works again, after %.0f s", role.name, role.pid, known.seconds)
+                does = "works again" if known.beat else "has begun"
+                log.warning("%s (%d) %s, after %.0f s", role.name, role.pid, does, known.seconds)
             return False
         state, cpu = _look_at(role.pid)
         known.cpu = cpu if known.cpu is None else known.cpu
         known.seconds += passed
         known.hung += 0.0 if state in (_DISK, _TRACED) else passed
-        if known.seconds >= self._patience.silent and not known.told:
+        begin, has = (0.0, "has done nothing") if beat else (self._patience.begin, "has not begun")
+        if known.seconds >= (begin or self._patience.silent) and not known.told:
             known.told = True
-            why = _WHY.get(state, f"it is replaced if that lasts for {self._patience.hung:.0f} s")
-            log.warning("%s (%d) has done nothing for %.0f s: %s", role.name, role.pid, known.seconds, why)
+            why = _WHY.get(state, _ELSE).format(limit=begin + self._patience.hung)
+            log.warning("%s (%d) %s for %.0f s: %s", role.name, role.pid, has, known.seconds, why)
         computes = cpu - known.cpu > _COMPUTES * known.seconds and state != _STOPPED
-        if known.ended or known.hung < (self._patience.busy if computes else self._patience.hung):
+        if known.ended or known.hung < begin + (self._patience.busy if computes else self._patience.hung):
             return False
         log.error(
-            "%s (%d) has done nothing for %.0f s: killed; its successor goes on with what is stored",
+            "%s (%d) %s for %.0f s: killed; its successor goes on with what is stored",
             role.name,
             role.pid,
+            has,
             known.seconds,
         )
         known.ended = True

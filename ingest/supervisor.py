@@ -28,7 +28,7 @@ from typing import Protocol
 
 from ingest.role import PATIENCE, Patience, Pulse, Role, die_with
 from ingest.watch import Watch
-from spool.shared.state import BEAT, WORKER_WORDS, Field, SharedState
+from spool.shared.state import BEAT, FORKED, WORKER_WORDS, Field, SharedState
 
 log = logging.getLogger("bruce.supervisor")
 
@@ -226,6 +226,8 @@ class Supervisor:
         for role in self.roles:
             if not role.pid and role.due <= now:
                 at = Field.WORKERS + WORKER_WORDS * role.row
+                # In this order: with no beat of its own, a worker is silent since its start.
+                self.shared.words[at + FORKED] = time.monotonic_ns() if role.watched else 0
                 self.shared.words[at + BEAT] = 0
                 self._fork(role)
                 self.shared.words[at : at + 2] = (role.pid, role.restarts)

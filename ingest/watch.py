@@ -19,7 +19,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, MutableMapping
 
-from ingest.role import Role, waits_for_disk
+from ingest.role import PATIENCE, Role, waits_for_disk
 from spool.shared.state import BEAT, WORKER_WORDS, Field, SharedState
 
 log = logging.getLogger("bruce.supervisor")
@@ -28,8 +28,6 @@ _TIMEOUT_S = 1.0
 """For a manager whose queue is full; it gets the next report."""
 LOOK_S = 5.0
 """Between two looks, at most, where a service manager listens."""
-BEGIN_S = 300.0
-"""For a worker's first turn: before it, the keeper may have to read a spool whose index is gone."""
 _SOON_S = 0.05
 """The same while something is waited for."""
 _EXTEND_S = 30.0
@@ -106,7 +104,8 @@ class Watch:
             if not (role.watched and role.needed and role.pid) or role.replaced_by:
                 continue
             beat = self._beat(role)
-            silent, patience = (now - beat, self._patience_s) if beat else (now - role.started, BEGIN_S)
+            since, patience = (beat, self._patience_s) if beat else (role.started, PATIENCE.begin)
+            silent = now - since
             if silent > patience and not waits_for_disk(role.pid):
                 return f"the {role.name} worker ({role.pid}) has done nothing for {silent:.0f} s"
         return ""

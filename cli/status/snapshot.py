@@ -35,9 +35,9 @@ from spool.read.overview import SpoolTotals, take_totals
 from spool.shared.histogram import read_by_input
 from spool.shared.runtime import find_shared_state
 from spool.shared.state import (
-    BEAT,
     BROKER_TIME_WORDS,
     BROKER_WORDS,
+    FORKED,
     FORMAT,
     QUOTA_ROW,
     WORKER_WORDS,
@@ -225,15 +225,17 @@ def list_workers(shared: np.ndarray) -> list[WorkerView]:
     """The workers on the shared state, if the supervisor lives."""
     if not _alive(int(shared[Field.WORKERS])):
         return []
-    rows = (shared[Field.WORKERS + WORKER_WORDS * row :][: BEAT + 1].tolist() for row in range(len(ROLES)))
+    rows = (shared[Field.WORKERS + WORKER_WORDS * row :][: FORKED + 1].tolist() for row in range(len(ROLES)))
     workers = [_worker(role, *row) for role, row in zip(ROLES, rows, strict=True)]
     return [worker for worker in workers if worker.pid or worker.role not in _OPTIONAL]
 
 
-def _worker(role: str, pid: int, restarts: int, beat: int) -> WorkerView:
-    """`beat`: when its loop last turned, ns of CLOCK_MONOTONIC; 0 before it has, or if it is not watched."""
-    silent = (time.monotonic_ns() - beat) / 1e9 if beat else 0.0
-    if silent < PATIENCE.silent + (PATIENCE.look if role == ROLES[0] else 0.0):
+def _worker(role: str, pid: int, restarts: int, beat: int, forked: int) -> WorkerView:
+    """`beat`, `forked`: when its loop last turned, and when it was started, ns of CLOCK_MONOTONIC, or 0."""
+    since = beat or forked
+    silent = (time.monotonic_ns() - since) / 1e9 if since else 0.0
+    patience = PATIENCE.silent + (PATIENCE.look if role == ROLES[0] else 0.0) if beat else PATIENCE.begin
+    if silent < patience:
         return WorkerView(role, pid, restarts, _alive(pid))
     return WorkerView(role, pid, restarts, _alive(pid), silent, waits_for_disk(pid))
 

@@ -74,7 +74,7 @@ class Field(IntEnum):
     """delivery: every message below this sequence was read, and is counted where its topic has a quota."""
 
     WORKERS = 32
-    """supervisor: 8 rows of WORKER_WORDS: pid, restarts, and from the worker itself its BEAT."""
+    """supervisor: 8 rows of WORKER_WORDS: pid, restarts, from the worker itself its BEAT, FORKED."""
     DELIVERED = 64
     """delivery: messages delivered since the shared state was made."""
     DISCARDED = 65
@@ -148,6 +148,8 @@ class Field(IntEnum):
 WORKER_WORDS = 4
 BEAT = 2
 """In a row of WORKERS: when the worker's loop last turned, ns of CLOCK_MONOTONIC; 0 before it has."""
+FORKED = 3
+"""In a row of WORKERS: when the worker was started, ns of CLOCK_MONOTONIC; 0 if it is not watched."""
 BROKER_WORDS = 5
 BROKER_TIME_WORDS = 12
 BROKER_ROWS = 200

@@ -16,7 +16,7 @@ import pytest
 
 from ingest import role
 from ingest.role import LOOK_S, PATIENCE, Patience, Pulse, Role, waits_for_disk
-from spool.shared.state import BEAT, WORKER_WORDS, Field, SharedState
+from spool.shared.state import BEAT, FORKED, WORKER_WORDS, Field, SharedState
 from tests.ingest.test_supervisor import until
 
 PID = 4711
@@ -37,6 +37,12 @@ class Ward:
     def beat(self) -> None:
         """Its loop turns."""
         self.shared.words[Field.WORKERS + WORKER_WORDS + BEAT] += 1
+
+    def start(self) -> None:
+        """A process that has not turned yet takes its place."""
+        self.shared.words[Field.WORKERS + WORKER_WORDS + BEAT] = 0
+        self.role.pid += 1
+        self.pulse.look([self.role])
 
     def pass_time(self, seconds: float) -> float | None:
         """Look every LOOK_S for that long; after how many seconds it was to be killed, if it was."""
@@ -109,18 +115,46 @@ def test_one_that_computes_has_more_time(ward: Ward) -> None:
     assert ward.pass_time(2 * PATIENCE.busy) == PATIENCE.busy
 
 
+@pytest.mark.parametrize("busy", [0.0, PATIENCE.busy])
+def test_one_that_never_begins_is_killed(
+    ward: Ward, caplog: pytest.LogCaptureFixture, said: Callable[[], list[str]], busy: float
+) -> None:
+    """Named after PATIENCE.begin, and killed when it hangs beyond that; so is its successor."""
+    ward.computes, limit = bool(busy), PATIENCE.begin + (busy or PATIENCE.hung)
+    for _ in range(2):
+        ward.start()
+        assert ward.pass_time(PATIENCE.begin - LOOK_S) is None
+        assert not said()
+        assert ward.pass_time(LOOK_S) is None
+        named = f"delivery ({ward.role.pid}) has not begun for {PATIENCE.begin:.0f} s: "
+        least = PATIENCE.begin + PATIENCE.hung
+        assert said() == [f"{named}it is replaced if that lasts for {least:.0f} s"]
+        assert ward.pass_time(2 * limit) == limit - PATIENCE.begin
+        assert f"has not begun for {limit:.0f} s: killed" in said()[1]
+        caplog.clear()
+
+
+def test_one_that_begins_late(ward: Ward, said: Callable[[], list[str]]) -> None:
+    """A first turn after most of its time is no trouble; a later silence has the usual time only."""
+    ward.start()
+    assert ward.pass_time(PATIENCE.begin + PATIENCE.hung - LOOK_S) is None
+    ward.beat()
+    assert ward.pass_time(LOOK_S) is None
+    after = PATIENCE.begin + PATIENCE.hung - LOOK_S
+    assert said()[1] == f"delivery ({ward.role.pid}) has begun, after {after:.0f} s"
+    assert ward.pass_time(PATIENCE.hung) == PATIENCE.hung
+
+
 def test_time_that_did_not_pass_for_the_supervisor(ward: Ward) -> None:
     """After a host was suspended, or a container frozen, its workers get time to turn."""
     ward.now += 86400
     assert ward.pass_time(PATIENCE.hung - 3 * LOOK_S) is None
 
 
-@pytest.mark.parametrize("why", ["before its first turn", "giving way", "not watched"])
+@pytest.mark.parametrize("why", ["giving way", "not watched"])
 def test_those_that_are_not_judged(ward: Ward, why: str) -> None:
     """The supervisor has other deadlines for them, or none."""
-    if why == "before its first turn":
-        ward.shared.words[Field.WORKERS + WORKER_WORDS + BEAT] = 0
-    elif why == "giving way":
+    if why == "giving way":
         ward.role.replaced_by = 1e9
     else:
         ward.role.watched = False
@@ -190,5 +224,22 @@ def test_a_supervisor_replaces_a_stopped_worker(memory: Path) -> None:
         until(lambda: household.restarts()[0] >= 1, "it is not replaced")
         until(lambda: household.workers()[0] not in (0, first), "it has no successor")
         until(lambda: household.said("first began") >= 2, "its successor does not work")
+    finally:
+        household.close()
+
+
+def test_a_supervisor_replaces_a_worker_that_never_turns(memory: Path) -> None:
+    """It wrote down when it started the worker; one without a turn since then gets a successor."""
+    from tests.ingest.test_supervisor import Household
+
+    before = time.monotonic_ns()
+    household = Household(memory, watched=True, patience=Patience(look=0.1, begin=0.5, hung=0.5))
+    try:
+        first, _ = household.workers()
+        row = household.shared.words[Field.WORKERS + WORKER_WORDS :][:WORKER_WORDS]
+        assert before < row[FORKED] < time.monotonic_ns()
+        assert row[BEAT] == 0
+        until(lambda: household.restarts()[0] >= 1, "it is not replaced")
+        until(lambda: household.workers()[0] not in (0, first), "it has no successor")
     finally:
         household.close()

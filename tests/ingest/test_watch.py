@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.role import Role
-from ingest.watch import BEGIN_S, ServiceManager, Watch
+from ingest.role import PATIENCE, Role
+from ingest.watch import ServiceManager, Watch
 from spool.shared.state import SharedState
 from tests.ingest.test_supervisor import until
 
@@ -171,9 +171,9 @@ def test_who_is_not_watched(
 def test_a_first_turn_may_take_longer(
     listener: Listener, shared: SharedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that has not begun is given BEGIN_S, and not for ever."""
+    """A worker that has not begun is given PATIENCE.begin, and not for ever."""
     watch, began = Watch(shared, ServiceManager(listener.environ), lambda: "well"), time.monotonic()
-    for seconds, hung in ((BEGIN_S - 1, False), (BEGIN_S + 1, True)):
+    for seconds, hung in ((PATIENCE.begin - 1, False), (PATIENCE.begin + 1, True)):
         monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: began + seconds)
         assert bool(watch.hung([working(started=began)])) == hung
 

@@ -10,8 +10,9 @@ import pytest
 
 from cli.status import snapshot
 from cli.status.snapshot import ROLES, list_workers, status_line
+from ingest.role import PATIENCE
 from spool.options import Full, WhenFull
-from spool.shared.state import WORKER_WORDS, Field, SharedState
+from spool.shared.state import FORKED, WORKER_WORDS, Field, SharedState
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_what_is_wrong_comes_first(shared: SharedState) -> None:
 
 
 def test_a_worker_that_does_nothing(shared: SharedState, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence is measured from the last beat; one that never beats is not watched."""
+    """Silence is measured from the last beat; one without a start and a beat is not watched."""
     rows = shared.words[Field.WORKERS :].reshape(-1, WORKER_WORDS)
     rows[: len(ROLES), 0] = os.getpid()
     for role in ("ingest", "delivery"):
@@ -51,3 +52,19 @@ def test_a_worker_that_does_nothing(shared: SharedState, monkeypatch: pytest.Mon
     silent = [one for one in list_workers(shared.words) if one.silent_seconds is not None]
     assert [one.role for one in silent] == ["ingest", "delivery"]
     assert all(one.silent_seconds and one.silent_seconds >= 3600 and not one.hangs for one in silent)
+
+
+def test_a_worker_that_never_begins(shared: SharedState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its silence counts from its start, and shows after PATIENCE.begin; if it is not watched, never."""
+    rows = shared.words[Field.WORKERS :].reshape(-1, WORKER_WORDS)
+    rows[: len(ROLES), 0] = os.getpid()
+    now = time.monotonic_ns()
+    rows[[ROLES.index("keeper"), ROLES.index("delivery")], FORKED] = now
+    monkeypatch.setattr(snapshot, "_alive", lambda _: True)
+    monkeypatch.setattr(snapshot, "waits_for_disk", lambda _: False)
+    for seconds, told in ((PATIENCE.begin - 1, []), (PATIENCE.begin, ["keeper", "delivery"])):
+        monkeypatch.setattr(time, "monotonic_ns", lambda seconds=seconds: now + round(seconds * 1e9))
+        assert [one.role for one in list_workers(shared.words) if one.hangs] == told
+    assert list_workers(shared.words)[ROLES.index("delivery")].sentence.endswith(
+        f"has done nothing for {PATIENCE.begin:.0f} s"
+    )
