@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
@@ -15,7 +17,6 @@ from rich.progress import (
     ProgressColumn,
     Task,
     TextColumn,
-    TimeRemainingColumn,
 )
 from rich.progress import Progress as Bar
 from rich.text import Text
@@ -24,6 +25,12 @@ from cli.terminal.output import error_console
 
 LINE_S = 5.0
 """Between two lines, where there is no terminal."""
+STALL_S = 5.0
+"""So long without a move is a stall, and no part of the rate; where moves are rare, thrice their distance."""
+WINDOW_S = 30.0
+"""The last seconds of moving, which tell the rate."""
+_STEP_S = 1.0
+"""Moves within it are one step of the window."""
 
 
 class Show(Protocol):
@@ -36,8 +43,50 @@ class _Elapsed(ProgressColumn):
     """The time so far. Rich's own column stops whenever all known work is done."""
 
     def render(self, task: Task) -> Text:
-        minutes, seconds = divmod(int(task.elapsed or 0), 60)
-        return Text(f"{minutes // 60}:{minutes % 60:02}:{seconds:02}", style="progress.elapsed")
+        return Text(_in_hours(task.elapsed or 0), style="progress.elapsed")
+
+
+def _in_hours(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+class Pace:
+    """How fast work goes on, by its last moves."""
+
+    def __init__(self) -> None:
+        """Work that is done before the first call of `note` says nothing of the rate."""
+        self._steps: deque[tuple[float, int]] = deque()
+        """Seconds, and the amount that was done within them."""
+        self._done: int | None = None
+        self._seen, self._moved = 0.0, -math.inf
+        """When it was looked at last, and when there was more."""
+        self._gap = 0.0
+        """Between the last two moves."""
+
+    def note(self, done: int, now: float) -> float:
+        """Take note of what is done, and return the rate; 0.0 while it stalls."""
+        if self._done is not None and done > self._done:
+            # Behind a stall, only the time since the last look belongs to the move.
+            gap = now - self._moved
+            self._add(now - self._seen if self._stalls(self._seen) else gap, done - self._done)
+            self._moved, self._gap = now, gap if math.isfinite(gap) else 0.0
+        self._done, self._seen = done, now
+        seconds = sum(seconds for seconds, _ in self._steps)
+        if not seconds or self._stalls(now):
+            return 0.0
+        return sum(amount for _, amount in self._steps) / seconds
+
+    def _stalls(self, now: float) -> bool:
+        return now - self._moved >= max(STALL_S, 3 * self._gap)
+
+    def _add(self, seconds: float, amount: int) -> None:
+        if self._steps and self._steps[-1][0] < _STEP_S:
+            before, more = self._steps.pop()
+            seconds, amount = before + seconds, more + amount
+        self._steps.append((seconds, amount))
+        while sum(seconds for seconds, _ in self._steps) - self._steps[0][0] >= WINDOW_S:
+            self._steps.popleft()
 
 
 class Progress:
@@ -54,10 +103,11 @@ class Progress:
     ) -> None:
         """`paced`: what is done and how fast tells how long it will take. Else the time so far is shown."""
         self._unit, self._console, self._clock = unit, console or error_console(), clock
-        self._started = self._told = clock()
-        self._before: int | None = None
+        self._told, self._pace = clock(), Pace()
+        left = TextColumn("{task.fields[left]}", style="progress.remaining")
         ahead = (
-            (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+            # Rich's own column for the time left counts stalls, too.
+            (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), left)
             if paced
             # More may become known: all that is known being done is not the end.
             else (BarColumn(finished_style="bar.complete"), TextColumn("{task.fields[count]}"), _Elapsed())
@@ -72,7 +122,7 @@ class Progress:
             redirect_stdout=sys.stdout.isatty(),
             disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task(what, total=None, rate="", count="", trouble="")
+        self._task = self._bar.add_task(what, total=None, rate="", left="", count="", trouble="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -88,21 +138,19 @@ class Progress:
         now = self._clock()
         # The expected total is a guess if files are packed, or still grow.
         total = max(total, done)
-        if self._before is None or done == self._before:
-            # Work that was done before the first call says nothing of the rate, nor does a wait for Kafka.
-            self._before, self._started = done, now
-        elapsed = now - self._started
-        rate = (done - self._before) / elapsed if elapsed > 0 else 0.0
+        rate = self._pace.note(done, now)
+        left_s = (total - done) / rate if rate else None
         self._bar.update(
             self._task,
             completed=done,
             total=total,
             rate=f"{rate:,.0f} {self._unit}/s",
+            left="-:--:--" if left_s is None else _in_hours(left_s),
             count=f"{done:,} of {total:,} {self._unit}",
             trouble=trouble,
         )
         if not self._console.is_terminal and now - self._told >= LINE_S:
             self._told = now
-            left = f", {(total - done) / rate:,.0f} s left" if rate > 0 else ""
+            left = "" if left_s is None else f", {left_s:,.0f} s left"
             line = f"{done:,} of {total:,} {self._unit}, {rate:,.0f}/s{left}" + f"; {trouble}" * bool(trouble)
             self._console.out(line, highlight=False)

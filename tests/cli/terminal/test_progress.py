@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import re
 import sys
+from collections.abc import Iterable
 
 import pytest
 from rich.console import Console
 
-from cli.terminal.progress import Progress
+from cli.terminal.progress import Pace, Progress
 
 
 def shown(*, terminal: bool, seconds: float) -> str:
@@ -55,6 +56,75 @@ def test_a_rate_counts_from_when_something_moved() -> None:
         now[0] += 6
         progress.show(6000, 10_000)
     assert file.getvalue().splitlines()[-1] == "6,000 of 10,000 messages, 1,000/s, 4 s left"
+
+
+def lines(steps: Iterable[tuple[float, int]], *, terminal: bool = False) -> list[str]:
+    """The lines for these times and amounts, of 10,000."""
+    file, now = io.StringIO(), [0.0]
+    console = Console(file=file, force_terminal=terminal, width=100)
+    with Progress("delivering", console=console, clock=lambda: now[0]) as progress:
+        for now[0], done in steps:
+            progress.show(done, 10_000)
+            progress._bar.refresh()
+    return _plain(file.getvalue()).replace("\r", "\n").splitlines()
+
+
+STALLED = (
+    *((second, 1000 * second) for second in range(7)),
+    *((second, 6000) for second in range(7, 65)),
+    (65, 7000),
+    (66, 8000),
+    (70, 9000),
+)
+"""A thousand a second, with a stall of a minute behind the sixth; at last a thousand in four seconds."""
+
+
+def test_a_stall_is_no_part_of_the_rate() -> None:
+    """While work stalls, no rate and no time left is claimed; then it has its old rate again."""
+    said = lines(STALLED)
+    assert said[0] == "5,000 of 10,000 messages, 1,000/s, 5 s left"
+    assert set(said[2:12]) == {"6,000 of 10,000 messages, 0/s"}
+    assert said[-2:] == [
+        "7,000 of 10,000 messages, 1,000/s, 3 s left",
+        "9,000 of 10,000 messages, 750/s, 1 s left",
+    ]
+
+
+def test_a_stall_on_a_terminal() -> None:
+    """The bar claims no time left while work stalls, and the old rate when it moves again."""
+    shown_at = {second: lines(STALLED[: second + 1], terminal=True) for second in (6, 40, 65)}
+    for second, parts in (
+        (6, ("1,000 messages/s", "0:00:04")),
+        (40, (" 0 messages/s", "-:--:--")),
+        (65, ("1,000 messages/s", "0:00:03")),
+    ):
+        last = [line for line in shown_at[second] if "messages/s" in line][-1]
+        assert all(part in last for part in parts), last
+
+
+def test_moves_in_bursts() -> None:
+    """A thousand messages every two seconds, looked at ten times a second, are 500 a second."""
+    said = lines((tenth / 10, 1000 * (tenth // 20)) for tenth in range(200))
+    # The first burst began a tenth of a second before it was seen, for all that is known.
+    assert said[-1] == f"7,000 of 10,000 messages, {7000 / 12.1:,.0f}/s, 5 s left"
+
+
+def test_slow_work_does_not_stall() -> None:
+    """A message every ten seconds is a rate of its own, once a second one has told so."""
+    pace = Pace()
+    rates = [pace.note(second // 10, float(second)) for second in range(100)]
+    assert all(0.09 < rate < 0.2 for rate in rates[40:]), rates
+
+
+def test_the_rate_of_the_last_seconds() -> None:
+    """Work that slows down is shown at its new rate after half a minute of moving."""
+    fast, slow = Pace(), Pace()
+    rates = [fast.note(10 * done, done / 1000) for done in range(100_000)]
+    assert rates[-1] == pytest.approx(10_000, rel=0.01)
+    assert len(fast._steps) < 40
+    for second in range(100):
+        rate = slow.note(1000 * min(second, 50) + max(0, second - 50), float(second))
+    assert rate == pytest.approx(1.0)
 
 
 def test_more_than_was_expected() -> None:
