@@ -16,7 +16,8 @@ from textwrap import wrap
 from types import FrameType, TracebackType
 from typing import NoReturn, Self
 
-from rich.console import Console, ConsoleDimensions, Group, JustifyMethod, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -29,12 +30,15 @@ from status.report import BrokerView, Complaint, RateView, Report, RoomView, Sen
 
 MOST_ROWS = 8
 """Topics, and brokers, on a screen; a pipe gets all."""
-_NAME_CELLS = 26
+_NAME_CELLS, _LEAST_NAME_CELLS = 26, 10
+"""Of a topic, which alone is cut: as many as that, and at least these where the numbers need the room."""
+_TABLES_GAP = 4
+_ANY_WIDTH = 10_000
 _LONG_HOURS = 30 * 24
 KEY_HELP = "q quit   p pause   sort by: r rate, b backlog, n name"
 _NARROW = 80
 _LEAST_SPARK, _MOST_SPARK = 10, 60
-_TOP_NAME_CELLS, _NUMBER_CELLS = 20, 9
+_TOP_NAME_CELLS, _NUMBER_CELLS, _COLUMNS_GAP = 20, 9, 2
 _STYLES = {"into": "cyan", "out": "green"}
 _LEVELS = " ▁▂▃▄▅▆▇"
 """Of a line: none as high as the row, so that it does not touch the one above."""
@@ -45,11 +49,11 @@ _CC = 6
 
 def show_screen(report: Report, unhealthy: Sequence[Complaint], console: Console) -> None:
     """Write the screen of `brucectl status` to a terminal."""
-    for part in _screen(report, unhealthy):
+    for part in _screen(report, unhealthy, console):
         console.print(part, highlight=False)
 
 
-def _screen(report: Report, unhealthy: Sequence[Complaint]) -> Iterator[RenderableType]:
+def _screen(report: Report, unhealthy: Sequence[Complaint], console: Console) -> Iterator[RenderableType]:
     view = report.snapshot.spool
     yield Text.assemble(("spool ", "dim"), (view.directory, "bold"), (f"  {view.uuid}", "dim"))
     for one in unhealthy:
@@ -57,27 +61,29 @@ def _screen(report: Report, unhealthy: Sequence[Complaint]) -> Iterator[Renderab
     if not unhealthy:
         yield Text("healthy", style="bold green")
     yield Text()
-    yield _figures(report)
+    yield _figures(report, console)
     yield Text()
     yield _facts(report)
     if report.topics or report.snapshot.brokers:
         yield Text()
-        yield _side_by_side(_topics(report), _brokers(report.snapshot))
+        yield _side_by_side(console, _topics(report), _brokers(report.snapshot))
     for sentence in notes(report):
         yield Text()
         yield Text(sentence, style="yellow")
 
 
-def _figures(report: Report) -> Table:
+def _figures(report: Report, console: Console) -> Table:
     snapshot = report.snapshot
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column()
     for head in ("received", "delivered", "discarded", "backlog"):
-        table.add_column(head, justify="right")
+        table.add_column(head, justify="right", overflow="fold")
     totals = (snapshot.received, snapshot.delivered, sum(snapshot.discarded.values()), snapshot.backlog)
     table.add_row("in all", *(f"{total:,}" for total in totals), style="bold")
     table.add_row("a second, 1 min", *_rates(report.minute))
     table.add_row("a second, 15 min", *_rates(report.quarter_hour))
+    if _cells(console, table) > console.width:
+        table.padding = (0, 1, 0, 0)
     return table
 
 
@@ -139,28 +145,55 @@ def room_in_words(room: RoomView | None) -> str:
     return f"{share}; full in {in_words(hours * 3600)} at this rate"
 
 
-def _side_by_side(*tables: Table) -> Table:
-    grid = Table.grid(padding=(0, 4, 0, 0))
-    grid.add_row(*(table for table in tables if table.rows))
+def _side_by_side(console: Console, topics: Table, brokers: Table) -> RenderableType:
+    """Numbers are whole: names of topics are cut for them, and if that is not enough, brokers are below."""
+    tables = [table for table in (topics, brokers) if table.rows]
+    width = sum(_cells(console, table) + _TABLES_GAP for table in tables) - _TABLES_GAP
+    if len(tables) > 1 and not _narrow(topics, width - console.width):
+        _narrow(topics, _cells(console, topics) - console.width)
+        return Group(topics, Text(), brokers)
+    grid = Table.grid(padding=(0, _TABLES_GAP, 0, 0))
+    grid.add_row(*tables)
     return grid
+
+
+def _narrow(topics: Table, cells: int) -> bool:
+    """Take these from the names, if they have so many to give, and say whether they have."""
+    name = topics.columns[0]
+    own, least = name.width or 0, name.min_width or 0
+    enough = own - max(0, cells) >= min(own, least)
+    if enough:
+        name.width = own - max(0, cells)
+    return enough
+
+
+def _cells(console: Console, table: Table) -> int:
+    """The width of a table that has all the room it needs."""
+    return console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum
 
 
 def _topics(report: Report) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("topic", no_wrap=True, overflow="ellipsis", max_width=_NAME_CELLS)
-    table.add_column("backlog", justify="right")
     about = "~" if report.topics_estimated else ""
-    for topic, count in report.topics[:MOST_ROWS]:
-        table.add_row(Text(topic_name(topic)), f"{about}{count:,}")
+    rows = [(Text(topic_name(topic)), f"{about}{count:,}", "") for topic, count in report.topics[:MOST_ROWS]]
+    least = _LEAST_NAME_CELLS
     if rest := report.topics[MOST_ROWS:]:
-        table.add_row(f"and {len(rest):,} more", f"{about}{sum(count for _, count in rest):,}", style="dim")
+        more = Text(f"and {len(rest):,} more")
+        rows.append((more, f"{about}{sum(count for _, count in rest):,}", "dim"))
+        least = max(least, more.cell_len)
+    widest = max((name.cell_len for name, *_ in rows), default=0)
+    width = min(_NAME_CELLS, max(widest, cell_len("topic")))
+    table.add_column("topic", no_wrap=True, overflow="ellipsis", width=width, min_width=least)
+    table.add_column("backlog", justify="right", overflow="fold")
+    for name, count, style in rows:
+        table.add_row(name, count, style=style)
     return table
 
 
 def _brokers(snapshot: Snapshot) -> Table:
     table = Table(box=None, pad_edge=False)
     for head in ("broker", "state", "in flight", "waits from"):
-        table.add_column(head, justify="left" if head == "state" else "right", no_wrap=True)
+        table.add_column(head, justify="left" if head == "state" else "right", overflow="fold")
     shown = some_brokers(snapshot, MOST_ROWS)
     for broker in shown:
         style = None if broker.state == "healthy" else "yellow"
@@ -196,10 +229,10 @@ def screen(top: Top, size: ConsoleDimensions) -> RenderableType:
     parts: list[RenderableType] = [
         *head,
         Text(),
-        _top_topics(top, report, room - (brokers + 2 if brokers > 0 else 0), spark),
+        _top_topics(top, report, room - (brokers + 2 if brokers > 0 else 0), spark, size.width),
     ]
     if brokers > 0:
-        parts += [Text(), _top_brokers(top, report, brokers, spark)]
+        parts += [Text(), _top_brokers(top, report, brokers, spark, size.width)]
     parts.append(_key_line(top))
     return Group(*parts)
 
@@ -233,13 +266,12 @@ def _top_head(top: Top, report: Report, width: int) -> Iterator[Text]:
         (sparkline(top.all.out, spark), _STYLES["out"]),
     )
     oldest = f"oldest {in_words(report.oldest.age_seconds)}" if report.oldest else "nothing waits"
-    yield _line(
-        width,
-        ("backlog ", "dim"),
-        (f"{snapshot.backlog:,}", "bold"),
-        (f", {oldest}; discarded {sum(snapshot.discarded.values()):,}", ""),
-    )
-    yield _line(width, ("room ", "dim"), (room_in_words(report.room), ""))
+    discarded = f"discarded {sum(snapshot.discarded.values()):,}"
+    for sentence in (
+        f"backlog {snapshot.backlog:,}, {oldest}; {discarded}",
+        f"room {room_in_words(report.room)}",
+    ):
+        yield from map(Text, wrap(sentence, width))
     for one in unhealthy:
         yield from (Text(line, style="red") for line in wrap(f"unhealthy: {one.sentence}", width))
 
@@ -250,54 +282,77 @@ def _line(width: int, *parts: tuple[str, str]) -> Text:
     return line
 
 
-def _top_topics(top: Top, report: Report, most: int, spark: int) -> Table:
-    table = _table(("topic", "backlog", "in/s", "", "out/s", ""), spark)
+def _top_topics(top: Top, report: Report, most: int, spark: int, width: int) -> Table:
     names, waiting = top.sorted_topics(), top.backlog()
     shown = names if len(names) <= most else names[: max(0, most - 1)]
     about = "~" if report.topics_estimated else ""
+    rows: list[list[Text]] = []
     for name in shown:
         flow = top.topics.get(name) or Flow()
         into, out = flow.newest
-        table.add_row(
-            Text(topic_name(name)),
-            f"{about}{waiting.get(name, 0):,}",
-            f"{into:,.0f}",
-            _spark(flow.into, spark, "into"),
-            f"{out:,.0f}",
-            _spark(flow.out, spark, "out"),
+        rows.append(
+            [
+                Text(topic_name(name)),
+                Text(f"{about}{waiting.get(name, 0):,}"),
+                Text(f"{into:,.0f}"),
+                _spark(flow.into, spark, "into"),
+                Text(f"{out:,.0f}"),
+                _spark(flow.out, spark, "out"),
+            ]
         )
+    least = _LEAST_NAME_CELLS
     if rest := len(names) - len(shown):
-        table.add_row(Text(f"and {rest:,} more", style="dim"))
-    return table
+        rows.append([Text(f"and {rest:,} more", style="dim")])
+        least = max(least, rows[-1][0].cell_len)
+    return _table(("topic", "backlog", "in/s", "", "out/s", ""), rows, spark, width, least)
 
 
-def _top_brokers(top: Top, report: Report, most: int, spark: int) -> Table:
-    table = _table(("broker", "in flight", "waits from", "", "out/s", ""), spark)
+def _top_brokers(top: Top, report: Report, most: int, spark: int, width: int) -> Table:
     brokers = report.snapshot.brokers
     shown = some_brokers(report.snapshot, most if len(brokers) <= most else max(0, most - 1))
+    rows: list[list[Text]] = []
     for broker in shown:
         flow = top.brokers.get(broker.id) or Flow()
-        table.add_row(
-            Text(f"{broker.id} {broker.state}", style="" if broker.state == "healthy" else "yellow"),
-            f"{broker.in_flight:,}",
-            _waits_from(broker, report.snapshot),
-            "",
-            f"{flow.newest[1]:,.0f}",
-            _spark(flow.out, spark, "out"),
+        rows.append(
+            [
+                Text(f"{broker.id} {broker.state}", style="" if broker.state == "healthy" else "yellow"),
+                Text(f"{broker.in_flight:,}"),
+                Text(_waits_from(broker, report.snapshot)),
+                Text(" "),
+                Text(f"{flow.newest[1]:,.0f}"),
+                _spark(flow.out, spark, "out"),
+            ]
         )
     if rest := len(brokers) - len(shown):
-        table.add_row(Text(f"and {rest:,} more", style="dim"))
-    return table
+        rows.append([Text(f"and {rest:,} more", style="dim")])
+    least = max((row[0].cell_len for row in rows), default=0)
+    return _table(("broker", "in flight", "waits from", "", "out/s", ""), rows, spark, width, least)
 
 
-def _table(heads: Sequence[str], spark: int) -> Table:
-    """A name, then numbers; columns without a head are charts."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(heads[0], no_wrap=True, overflow="ellipsis", width=_TOP_NAME_CELLS)
-    for head in heads[1:]:
-        # A line that ends in nothing ends in blanks, which justifying to the right would take away.
-        justify: JustifyMethod = "right" if head else "left"
-        table.add_column(head, justify=justify, no_wrap=True, min_width=_NUMBER_CELLS if head else spark)
+def _table(heads: Sequence[str], rows: Sequence[Sequence[Text]], spark: int, width: int, least: int) -> Table:
+    """A name, then numbers, which are whole; columns without a head are charts.
+
+    Charts, at first, give room to the numbers, then names, down to `least`, and then all of the charts.
+    """
+    numbers = {
+        at: max(_NUMBER_CELLS, cell_len(head), *(row[at].cell_len for row in rows if at < len(row)))
+        for at, head in enumerate(heads)
+        if at and head
+    }
+    charts = len(heads) - 1 - len(numbers)
+    room = width - sum(numbers.values()) - _COLUMNS_GAP * (len(heads) - 1)
+    name = max(least, min(_TOP_NAME_CELLS, room - charts * min(spark, _LEAST_SPARK)))
+    spark = max(1, min(spark, (room - name) // charts))
+    table = Table(box=None, pad_edge=False, padding=(0, _COLUMNS_GAP, 0, 0), header_style="dim")
+    table.add_column(heads[0], no_wrap=True, overflow="ellipsis", width=name)
+    for at, head in enumerate(heads[1:], 1):
+        if at in numbers:
+            table.add_column(head, justify="right", overflow="fold", width=numbers[at])
+        else:
+            # A line that ends in nothing ends in blanks, which justifying to the right would take away.
+            table.add_column(head, no_wrap=True, width=spark)
+    for row in rows:
+        table.add_row(*(cell if at in {0, *numbers} else cell[-spark:] for at, cell in enumerate(row)))
     return table
 
 

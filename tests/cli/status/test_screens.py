@@ -26,9 +26,9 @@ from rich.console import Console, ConsoleDimensions
 
 from cli.status.figures import Look, Top
 from cli.status.report import first_waiting
-from cli.status.screens import screen, some_brokers, sparkline
+from cli.status.screens import screen, show_screen, some_brokers, sparkline
 from spool.format.wire import encode
-from status.report import BrokerView, Report
+from status.report import BrokerView, RateView, Report, Watermarks
 from tests.cli.program import run
 from tests.daemon import PATIENCE_S, ROOT, RunningBruce
 from tests.spool.fixture import SpoolFixture
@@ -84,6 +84,88 @@ def test_it_fits(width: int, height: int) -> None:
     assert lines[-1].startswith("q quit")
     assert height < 12 or any(line.startswith("topic-09") for line in lines)
     assert height < 24 or any(line.startswith("2 stalled") for line in lines)
+
+
+LARGE = 9_876_543_210
+"""A number of 10 digits, as a daemon has them after ten days of 10,000 messages a second."""
+
+
+def large(topics: int, brokers: int) -> Report:
+    """A report with numbers of 10 digits in each column, long names, and brokers that back off."""
+    waiting = {b"%02d-topic-" % number + b"t" * 31: LARGE + number for number in range(topics)}
+    more = report(LARGE, LARGE - 1, waiting)
+    away = [BrokerView(10 + at, "backing_off", LARGE - 100 - at, 12_345, 9) for at in range(brokers)]
+    rate = RateView(60, 12_345.6, 12_345.6, 0)
+    marks = Watermarks(LARGE, LARGE, LARGE, LARGE - 2)
+    snapshot = replace(more.snapshot, brokers=away, watermarks=marks, discarded={"short": LARGE})
+    return replace(more, snapshot=snapshot, topics_estimated=True, minute=rate, quarter_hour=rate)
+
+
+def assert_only_topics_are_cut(lines: list[str], width: int) -> None:
+    """No other word than the first one of a topic's row ends in "…", and no line is too wide."""
+    assert all(len(line) <= width for line in lines), lines
+    for line in lines:
+        if "…" in line:
+            name, *others = line.split()
+            assert re.fullmatch(r"\d\d-topic-t*…", name), line
+            assert len(name) >= 10
+            assert "…" not in "".join(others), line
+
+
+@pytest.mark.parametrize("topics", [0, 3, 3_000])
+@pytest.mark.parametrize("brokers", [0, 3, 30])
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_status_cuts_no_number(width: int, topics: int, brokers: int) -> None:
+    """On the screen of `brucectl status`, numbers of 10 digits are whole; only names of topics are cut."""
+    file = io.StringIO()
+    given = large(topics, brokers)
+    show_screen(given, [], Console(file=file, width=width, force_terminal=True, color_system=None))
+    lines = [line.rstrip() for line in file.getvalue().splitlines()]
+    assert_only_topics_are_cut(lines, width)
+    words = " ".join(lines).split()
+    for topic, count in given.topics[:8]:
+        assert f"~{count:,}" in words, topic
+    for broker in given.snapshot.brokers[:8]:
+        assert {str(broker.id), "backing_off", "12,345", str(broker.offset)} <= {*words}
+    assert {f"{LARGE:,}", f"{LARGE - 1:,}", "12,345.6"} <= {*words}
+    assert any(line.startswith("a second, 15 min ") for line in lines)
+    if topics == 3_000:
+        assert "and 2,992 more" in " ".join(words)
+
+
+def test_tables_are_beside_each_other_where_they_fit() -> None:
+    """Names give way down to 10 cells; below that, brokers come below topics, and names are longer again."""
+
+    def heads(width: int, name: int) -> list[str]:
+        file = io.StringIO()
+        many = replace(large(2, 2), topics=((b"t" * name, LARGE),))
+        show_screen(many, [], Console(file=file, width=width, force_terminal=True, color_system=None))
+        return [line for line in file.getvalue().splitlines() if line.startswith(("topic", "broker", "t"))]
+
+    # The numbers and the space between: 10 + 2 + 14 of topics, 4, and 6 + 2 + 11 + 2 + 9 + 2 + 10 of brokers.
+    head, name = heads(72, 40)
+    assert head.split() == ["topic", "backlog", "broker", "state", "in", "flight", "waits", "from"]
+    assert name.split()[0] == "t" * 9 + "…"
+    head, name, below = heads(71, 40)
+    assert (head.split(), below.split()[0]) == (["topic", "backlog"], "broker")
+    assert name.split()[0] == "t" * 25 + "…"
+    head, name = heads(71, 9)
+    assert (len(head.split()), name.split()[0]) == (8, "t" * 9)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_top_cuts_no_number(width: int) -> None:
+    """On the screen of `brucectl top`, numbers of 10 digits are whole; only names of topics are cut."""
+    given = large(3, 3)
+    empty = replace(given, topics=())
+    top = after(empty, given, arrived=Counter(dict(given.topics)))
+    lines = shown(top, width, 40)
+    assert_only_topics_are_cut(lines, width)
+    words = " ".join(lines).split()
+    for _, count in given.topics:
+        assert f"~{count:,}" in words
+    for broker in given.snapshot.brokers:
+        assert {str(broker.id), "backing_off", "12,345", str(broker.offset)} <= {*words}
 
 
 def test_where_a_broker_waits_from() -> None:
