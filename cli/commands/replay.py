@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from cli.replay.replay import Replayed
     from cli.replay.state import Order
     from cli.terminal.progress import Progress
-    from spool.read.selection import TopicCount
 
 EXAMPLES = examples(
     "brucectl replay --from -2h",
@@ -197,22 +196,15 @@ def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
     return {"version": VERSION, "dry_run": dry_run, **shown}
 
 
-def _row(count: TopicCount) -> tuple[object, ...]:
-    from spool.words import utc
-
-    return count.topic, count.messages, utc(count.first_ns), utc(count.last_ns)
-
-
 def _show(result: Replayed, order: Order, *, dry_run: bool) -> None:
-    from cli.terminal.output import as_utc, complain, show_rows
+    from cli.terminal.output import as_utc, complain, show_rows, topic_rows
     from spool.words import utc
 
     first = order.wanted().first
     if 0 < first < result.kept_from:
         complain(f"messages below {result.kept_from} are no longer kept")
-    show_rows(
-        ("topic", "messages", "first received", "last received"), map(_row, result.topics), clip=("topic",)
-    )
+    heads = ("topic", "messages", "first received", "last received")
+    show_rows(heads, topic_rows(result.topics), clip=("topic",))
     for reason, count in result.refused.items():
         complain(f"{count:,} messages were refused for good: {reason}")
     if result.gone:

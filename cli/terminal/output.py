@@ -22,12 +22,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from spool.fsck.finding import Finding, Severity
-from spool.words import MOST_TOPIC, clipped, counted, size_in_words
+from spool.words import MOST_TOPIC, clipped, counted, size_in_words, utc
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from spool.fsck.examination import Totals  # it brings NumPy along
+    from spool.read.selection import TopicCount
 
 # Rich takes as long to load as all that a pipe needs of this module, so only terminals import it.
 
@@ -290,7 +291,7 @@ def write_rows(heads: Sequence[str], rows: Iterable[Sequence[Any]], form: Form) 
     elif form is Form.csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(heads)
-        writer.writerows([_cell(value, "") for value in row] for row in rows)
+        writer.writerows([_cell(value, form) for value in row] for row in rows)
     else:
         _table(heads, rows)
 
@@ -299,26 +300,29 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     from rich.console import Console  # noqa: PLC0415
 
     console = Console()
-    texts: Iterator[list[object]] = ([_cell(value, "-") for value in row] for row in rows)
+    texts: Iterator[list[object]] = ([_cell(value, Form.table) for value in row] for row in rows)
     if not console.is_terminal:
         show_rows(heads, texts)
         return
     first = list(islice(texts, MOST_ROWS))
-    show_rows(heads, first, console=console)
+    show_rows(heads, first, clip={"topic"}.intersection(heads), console=console)
     if next(texts, None) is not None:
         console.out(f"and more: these are the first {MOST_ROWS:,} rows; --form json or csv gives all")
 
 
-def _cell(value: Any, nothing: str) -> object:
+def _cell(value: Any, form: Form) -> object:
+    """Text is quoted in CSV; a table has it on one line, where it commands no terminal."""
     if value is None:
-        return nothing
+        return NOTHING if form is Form.table else ""
     if isinstance(value, bytes | bytearray):
         return printable(bytes(value))
     if isinstance(value, datetime):
         return _time(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
-    return value if isinstance(value, str) else json.dumps(_plain(value))
+    if isinstance(value, str):
+        return printable(value) if form is Form.table else value
+    return json.dumps(_plain(value))
 
 
 def _object(heads: Sequence[str], row: Sequence[Any]) -> str:
@@ -351,14 +355,25 @@ def _time(value: datetime) -> str:
     return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def printable(data: bytes) -> str:
-    """Bytes as text that stays on its line and commands no terminal."""
-    return data.decode("utf-8", "backslashreplace").translate(CONTROLS)
+def printable(data: bytes | str) -> str:
+    """Text, or bytes as text, that stays on its line and commands no terminal."""
+    text = data if isinstance(data, str) else data.decode("utf-8", "backslashreplace")
+    return text.translate(CONTROLS)
 
 
-def topic_name(name: bytes) -> str:
+def topic_name(name: bytes | str) -> str:
     """A topic as people read it; what is longer than any of Kafka's is cut."""
     return clipped(printable(name), MOST_TOPIC)
+
+
+def topic_rows(counts: Iterable[TopicCount]) -> Iterator[tuple[str, int, str, str]]:
+    """(topic, messages, first received, last received): topics that are shown alike are one row."""
+    alike: dict[str, list[TopicCount]] = {}
+    for count in counts:
+        alike.setdefault(topic_name(count.topic), []).append(count)
+    for name, same in alike.items():
+        times = utc(min(one.first_ns for one in same)), utc(max(one.last_ns for one in same))
+        yield name, sum(one.messages for one in same), *times
 
 
 def as_text(name: str, data: bytes | None) -> dict[str, str | None]:

@@ -21,7 +21,7 @@ import typer.main
 
 from cli import app
 from cli.terminal import errors
-from spool.format.wire import encode
+from spool.format.wire import Reason, encode
 from spool.layout import Layout
 from tests.cli.program import Ended, run
 from tests.spool.fixture import SpoolFixture
@@ -75,6 +75,18 @@ ON_DAEMONS = ("brucectl trace",)
 SHOWN = [called for called in ON_SPOOLS if called not in ("brucectl drain", *ON_DAEMONS)]
 SHOWN += ["brucectl config show"]
 """Commands that print something of a spool that has messages, without a Kafka."""
+TOPICS_SHOWN = [
+    *("brucectl status", "brucectl discards", "brucectl replay"),
+    *(f"brucectl inspect {name}" for name in ("segments", "records", "find", "show")),
+]
+"""Commands that show names of topics to people."""
+NAMES_OF_TOPICS = {
+    "escape": (b"a\x1b[31mb", "a\\x1b[31mb"),
+    "tab": (b"a\tb", "a\\tb"),
+    "newline": (b"a\nb", "a\\nb"),
+    "long": (b"t" * 32_767, ""),
+}
+"""By what is odd about it: the name of a topic, and how it is shown ("": that depends on the command)."""
 NOBODY = 65534
 
 
@@ -87,6 +99,18 @@ def spool() -> Iterator[Path]:
         spool.writer.append([encode(b"t0", b"v")], refused={1: (2, b"short")})
         spool.stop()
         yield spool.options.directory
+
+
+@pytest.fixture(scope="module", params=NAMES_OF_TOPICS.values(), ids=NAMES_OF_TOPICS)
+def odd_topic(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
+    """A topic as it is shown, and a spool with a message and a discard of it, which no process has open."""
+    topic, shown = request.param
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bruce-test-") as name:
+        spool = SpoolFixture(Path(name), segment_bytes=256 << 10)
+        datagram = encode(topic, b"v")
+        spool.writer.append([datagram], refused={Reason.OVER_QUOTA: (2, datagram)})
+        spool.stop()
+        yield shown, spool.options.directory
 
 
 def call(called: str, *more: object, environ: dict[str, str] | None = None) -> Ended:
@@ -161,6 +185,15 @@ def keys(value: Any) -> set[str]:
         return set()
     inner = [keys(v) for k, v in value.items() if not (k in MAPS and isinstance(v, dict))]
     return set(value).union(*inner)
+
+
+@pytest.mark.parametrize("called", TOPICS_SHOWN)
+def test_a_topic_commands_no_terminal(called: str, odd_topic: tuple[str, Path]) -> None:
+    """Control characters are shown as text, on one line; of a name of 32,767 bytes at most 249 are shown."""
+    shown, spool = odd_topic
+    done = call(called, "--spool", spool)
+    assert shown in done.stdout
+    assert all(raw not in done.stdout + done.stderr for raw in ("\x1b", "a\tb", "a\nb", "t" * 250))
 
 
 @pytest.mark.parametrize("called", NAMES)

@@ -83,8 +83,8 @@ def _show(report: ArchiveReport, *, as_json: bool) -> None:
         # Two that are shown alike are one row.
         topics: Counter[str] = Counter()
         for name, count in report.topics.items():
-            topics[topic_name(name.encode())] += count
-        show_rows(["topic", "messages"], topics.items())
+            topics[topic_name(name)] += count
+        show_rows(["topic", "messages"], topics.items(), clip=("topic",))
         typer.echo(report.sentence())
 
 

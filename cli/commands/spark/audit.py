@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +19,9 @@ from cli.commands.spark.options import (
     kafka_properties,
     spool_paths,
 )
+
+if TYPE_CHECKING:
+    from pipeline.audit_report import Report
 
 EXAMPLES = examples(
     "brucectl spark audit /var/lib/bruce --bootstrap-servers kafka1:9092",
@@ -82,7 +86,6 @@ def audit(
     settings = load_config(config)
     properties = kafka_properties(settings, bootstrap_servers)
     with job_session(master, conf) as session:
-        from pipeline.audit import COUNTS
         from pipeline.audit_report import run_audit
 
         dimensions = list(dict.fromkeys(by or ()))
@@ -95,19 +98,27 @@ def audit(
     if as_json:
         show_json(report.as_json())
     else:
-        heads = ("topic", *report.by, *COUNTS)
-        total = {**dict.fromkeys(heads, "-"), "topic": "all", **report.total}
-        rows = [[group[head] for head in heads] for group in (*report.groups, total)]
-        idle = [name for name in COUNTS if not report.total[name]]
-        show_rows(
-            heads,
-            [["-" if cell is None else cell for cell in row] for row in rows],
-            clip=("topic",),
-            spare=(*idle, "stored"),
-        )
+        idle = [name for name, count in report.total.items() if not count]
+        heads = ("topic", *report.by, *report.total)
+        show_rows(heads, _rows(report), clip=("topic",), spare=(*idle, "stored"))
         if terminal():
             typer.echo()
             show_rows(("each message once", "messages"), report.rows())
             typer.echo()
         typer.echo(report.sentence())
     raise typer.Exit(FINE if report.sound else FOUND)
+
+
+def _rows(report: Report) -> list[list[object]]:
+    """The groups, of which those whose topics are shown alike are one row, and their sum."""
+    from cli.terminal.output import NOTHING, topic_name
+
+    groups: dict[tuple[object, ...], Counter[str]] = {}
+    for group in report.groups:
+        named = (topic_name(group["topic"]), *(group[dimension] for dimension in report.by))
+        groups.setdefault(named, Counter()).update({name: group[name] for name in report.total})
+    groups["all", *[None] * len(report.by)] = Counter(report.total)
+    return [
+        [*(NOTHING if cell is None else cell for cell in named), *(counts[name] for name in report.total)]
+        for named, counts in groups.items()
+    ]

@@ -78,7 +78,12 @@ def missing_topics(messages: Mapping[str, int]) -> str:
     """That Kafka does not have these topics, and how many messages are of each; or an empty text."""
     if not messages:
         return ""
-    named = [f"{clipped(topic)} ({count:,} messages)" for topic, count in list(messages.items())[:_NAMED]]
+    from cli.terminal.output import printable
+
+    named = [
+        f"{clipped(printable(topic))} ({count:,} messages)"
+        for topic, count in list(messages.items())[:_NAMED]
+    ]
     more = f" and {len(messages) - _NAMED} others" if len(messages) > _NAMED else ""
     return f"; Kafka does not have the topic{'s' * (len(messages) > 1)} {', '.join(named)}{more}"
 

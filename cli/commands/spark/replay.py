@@ -36,7 +36,6 @@ from cli.terminal.errors import BadArgument
 
 if TYPE_CHECKING:
     from pipeline.delivery.replay import Replayed
-    from spool.read.selection import TopicCount
 
 EXAMPLES = examples(
     "brucectl spark replay '/mnt/fleet/*/bruce' --from -2h",
@@ -139,22 +138,10 @@ def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
 
 
 def _show(result: Replayed, to_topic: str | None, *, dry_run: bool) -> None:
-    from cli.terminal.output import complain, show_rows, topic_name
-    from spool.words import utc
+    from cli.terminal.output import complain, show_rows, topic_rows
 
-    alike: dict[str, list[TopicCount]] = {}
-    for one in result.topics:
-        alike.setdefault(topic_name(one.topic.encode()), []).append(one)
-    rows = (
-        (
-            name,
-            sum(c.messages for c in counts),
-            utc(min(c.first_ns for c in counts)),
-            utc(max(c.last_ns for c in counts)),
-        )
-        for name, counts in alike.items()
-    )
-    show_rows(("topic", "messages", "first received", "last received"), rows)
+    heads = ("topic", "messages", "first received", "last received")
+    show_rows(heads, topic_rows(result.topics), clip=("topic",))
     for reason, count in result.refused.items():
         complain(f"{count:,} messages were refused for good: {reason}")
     of = f"of {result.messages:,} messages"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
@@ -22,7 +23,7 @@ from cli.commands.spark.options import (
 from cli.terminal.output import Form
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 EXAMPLES = examples(
     "brucectl spark stats",
@@ -59,7 +60,7 @@ def stats(
     messages); bruce-json(5) has the figures. Needs Java 17.
     """
     from cli.config.config import load_config
-    from cli.terminal.output import show_json, show_rows
+    from cli.terminal.output import show_json
 
     paths = spool_paths(spools, load_config(config))
     with job_session(master, conf) as session:
@@ -74,25 +75,44 @@ def stats(
         timed = [dict(zip(_DISCARD_HOURS, row, strict=True)) for row in by_hour]
         show_json({**found, "discards": told, "discard_hours": timed})
         return
-    rows = [(one["topic"], "all", *_columns(one)) for one in found["topics"]]
+    _show(found["topics"], discards, by_hour, hours=hours)
+
+
+def _show(
+    topics: Sequence[dict[str, Any]],
+    discards: Sequence[tuple[str, str, str, int]],
+    by_hour: Sequence[tuple[object, ...]],
+    *,
+    hours: bool,
+) -> None:
+    from cli.terminal.output import show_rows, topic_name
+
+    rows = [(topic_name(one["topic"]), "all", *_columns(one)) for one in topics]
     if hours:
         rows = [
             row
-            for one, whole in zip(found["topics"], rows, strict=True)
-            for row in (*((one["topic"], hour["hour"], *_columns(hour)) for hour in one["hours"]), whole)
+            for one, whole in zip(topics, rows, strict=True)
+            for row in (*((whole[0], hour["hour"], *_columns(hour)) for hour in one["hours"]), whole)
         ]
     spare = ("keys", "median B", "most B", "top key", "its share")
     show_rows(("topic", "hour", *_HEADS), rows, clip=("topic", "top key"), spare=spare)
     if discards:
         typer.echo()
-        show_rows(("spool", "topic", "discarded because of", "messages"), discards, clip=("spool", "topic"))
+        alike: Counter[tuple[str, str, str]] = Counter()
+        for directory, name, reason, messages in discards:
+            alike[directory, topic_name(name), reason] += messages
+        show_rows(
+            ("spool", "topic", "discarded because of", "messages"),
+            ((*named, messages) for named, messages in alike.items()),
+            clip=("spool", "topic"),
+        )
     if hours and by_hour:
         typer.echo()
         show_rows(("spool", "hour", "discarded because of", "messages"), by_hour, clip=("spool",))
 
 
 def _columns(figures: dict[str, Any]) -> tuple[object, ...]:
-    from cli.terminal.output import size_cell
+    from cli.terminal.output import printable, size_cell
 
     top = figures["top_keys"][:1]
     return (
@@ -103,12 +123,12 @@ def _columns(figures: dict[str, Any]) -> tuple[object, ...]:
         figures["p99_bytes"],
         figures["most_bytes"],
         figures["keys"],
-        top[0]["key"] if top else "-",
+        printable(str(top[0]["key"])) if top else "-",
         f"{top[0]['messages'] / figures['messages']:.0%}" if top else "-",
     )
 
 
-def _discards(paths: list[str], topics: list[str] | None) -> Iterator[tuple[object, ...]]:
+def _discards(paths: list[str], topics: list[str] | None) -> Iterator[tuple[str, str, str, int]]:
     """(directory, topic, reason, messages) of each spool; the topic is empty where it is not known."""
     from cli.inspect.discards import list_discards
     from cli.terminal.output import printable

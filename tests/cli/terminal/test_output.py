@@ -8,7 +8,19 @@ import json
 import pytest
 from rich.console import Console
 
-from cli.terminal.output import FILE, complain, printable, show_json, show_rows, topic_name
+from cli.terminal.output import (
+    FILE,
+    Form,
+    _cell,
+    complain,
+    printable,
+    show_json,
+    show_rows,
+    topic_name,
+    topic_rows,
+    write_rows,
+)
+from spool.read.selection import TopicCount
 
 ROWS = [("clicks", 12), ("[red]views[/red]", 3456)]
 
@@ -96,6 +108,45 @@ def test_a_topic_is_no_longer_than_one_of_kafka() -> None:
     """A topic of 32,767 bytes is cut, with control characters shown as text."""
     assert topic_name(b"clicks\x1b") == "clicks\\x1b"
     assert topic_name(b"t" * 32_767) == "t" * 248 + "…"
+
+
+def test_topics_that_are_shown_alike_are_one_row() -> None:
+    """Of names that are cut to the same, the sum, and the first and the last time; text stays on its line."""
+    counts = [
+        TopicCount("t" * 300, 2, 10**9, 2 * 10**9),
+        TopicCount("a\x1b\tb\n", 1, 0, 0),
+        TopicCount("t" * 301, 3, 0, 10**9),
+    ]
+    began = "1970-01-01T00:00:00Z"
+    assert list(topic_rows(counts)) == [
+        ("t" * 248 + "…", 5, began, "1970-01-01T00:00:02Z"),
+        (r"a\x1b\tb\n", 1, began, began),
+    ]
+
+
+def test_a_cell_of_a_query() -> None:
+    """In a table text stays on its line and commands no terminal; in CSV, which quotes it, it is as it is."""
+    odd = "a\x1b[31m\tb\nc"
+    assert _cell(odd, Form.table) == r"a\x1b[31m\tb\nc"
+    assert _cell([odd], Form.table) == r'["a\u001b[31m\tb\nc"]'
+    assert _cell(odd, Form.csv) == odd
+    assert [_cell(None, form) for form in (Form.table, Form.csv)] == ["-", ""]
+    assert _cell(b"\x1b", Form.csv) == r"\x1b"
+    assert _cell(3, Form.table) == 3
+
+
+def test_a_query_cuts_topics_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal a long topic is cut to its width, beside other columns; without such a column none is."""
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    write_rows(["topic", "n"], [("t" * 32_767, 12)], Form.table)
+    write_rows(["name", "n"], [("t" * 60, 12)], Form.table)
+    wide, paragraph = capsys.readouterr().out.split("name", 1)
+    assert "t… " in wide
+    assert len(wide) < 200
+    assert "…" not in paragraph
 
 
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:

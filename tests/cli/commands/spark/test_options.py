@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli.commands.spark.options import parse_conf
+from cli.commands.spark.options import missing_topics, parse_conf
 from cli.terminal.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -20,6 +20,15 @@ def test_conf_is_key_and_value() -> None:
     assert parse_conf(["spark.a=b=c", "spark.d="]) == {"spark.a": "b=c", "spark.d": ""}
     with pytest.raises(BadArgument, match=r"--conf spark\.a: it takes KEY=VALUE"):
         parse_conf(["spark.a"])
+
+
+def test_missing_topics_are_on_one_line() -> None:
+    """Names are cut, and command no terminal; five of them are named."""
+    assert missing_topics({}) == ""
+    assert missing_topics({"a\x1b[31m\nb": 2, "t" * 32_767: 3}) == (
+        r"; Kafka does not have the topics a\x1b[31m\nb (2 messages), " + "t" * 59 + "… (3 messages)"
+    )
+    assert missing_topics({f"t{n}": 1 for n in range(7)}).endswith("t4 (1 messages) and 2 others")
 
 
 @pytest.mark.sample(one_of=2)

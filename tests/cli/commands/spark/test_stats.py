@@ -31,6 +31,23 @@ def test_command(job: Callable[..., Done], spool: SpoolFixture) -> None:
     ]
 
 
+def test_topics_command_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Topics and the most frequent key are cut or escaped; discards that are shown alike are one row."""
+    from cli.commands.spark.stats import _show
+
+    odd, long = "a\x1b[31m\tb", "t" * 32_767
+    names = ("messages", "bytes", "peak", "median_bytes", "p99_bytes", "most_bytes", "keys")
+    figures = {**dict.fromkeys(names, 1), "top_keys": [{"key": odd, "messages": 1}]}
+    topics = [{"topic": name, **figures, "hours": [{"hour": "h", **figures}]} for name in (odd, long)]
+    discards = [("/s", long, "short", 1), ("/s", long + "t", "short", 2), ("/s", odd, "short", 4)]
+    _show(topics, discards, [], hours=True)
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    escaped, cut = r"a\x1b[31m\tb", "t" * 248 + "…"
+    assert [row[0] for row in rows[:4]] == [escaped, escaped, cut, cut]
+    assert {row[9] for row in rows[:4]} == {escaped}
+    assert rows[5:] == [["/s", cut, "short", "3"], ["/s", escaped, "short", "4"]]
+
+
 @pytest.mark.spark
 def test_query_command(job: Callable[..., Done], spool: SpoolFixture) -> None:
     """`brucectl spark query` writes rows, and nothing else; wrong SQL exits 2."""
