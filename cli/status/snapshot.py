@@ -272,13 +272,15 @@ def _text(path: Path, field: Field, owners: Owners) -> str | None:
 
 
 def _brokers(shared: np.ndarray) -> list[BrokerView]:
+    """By number; the delivery worker has them in the order in which it met them."""
     words = shared[Field.BROKERS + 1 :][: BROKER_WORDS * int(shared[Field.BROKERS])]
     rows = words.reshape(-1, BROKER_WORDS).tolist()
     times = shared[Field.BROKER_TIMES :][: BROKER_TIME_WORDS * len(rows)].reshape(-1, 3, 4).tolist()
-    return [
+    found = [
         BrokerView(number, State(state).name.lower(), *rest, *(_times(*row) for row in three))
         for (number, state, *rest), three in zip(rows, times, strict=True)
     ]
+    return sorted(found, key=lambda broker: broker.id)
 
 
 def _times(count: int, total: int, median: int, p99: int) -> TimesView:

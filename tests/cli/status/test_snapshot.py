@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from cli.status import snapshot
-from cli.status.snapshot import ROLES, list_workers, status_line
+from cli.status.snapshot import ROLES, _brokers, list_workers, status_line
+from dispatch.tables import State
 from ingest.role import PATIENCE
 from spool.options import Full, WhenFull
-from spool.shared.state import FORKED, WORKER_WORDS, Field, SharedState
+from spool.shared.state import BROKER_TIME_WORDS, BROKER_WORDS, FORKED, WORKER_WORDS, Field, SharedState
 
 
 @pytest.fixture
@@ -35,6 +36,17 @@ def test_what_is_wrong_comes_first(shared: SharedState) -> None:
     assert status_line(shared.words).startswith("the spool is full since ")
     shared.write_text(Field.TROUBLE, "no broker can be reached")
     assert status_line(shared.words) == "no broker can be reached"
+
+
+def test_brokers_are_in_the_order_of_their_numbers(shared: SharedState) -> None:
+    """The delivery worker may meet them in any order; each one keeps its own figures and times."""
+    words, met = shared.words, [10, 2, 9]
+    words[Field.BROKERS] = len(met)
+    for row, number in enumerate(met):
+        words[Field.BROKERS + 1 + BROKER_WORDS * row :][:BROKER_WORDS] = (number, State.HEALTHY, 7, number, 0)
+        words[Field.BROKER_TIMES + BROKER_TIME_WORDS * row] = number
+    found = [(one.id, one.in_flight, one.round_trip.count) for one in _brokers(words)]
+    assert found == [(2, 2, 2), (9, 9, 9), (10, 10, 10)]
 
 
 def test_a_worker_that_does_nothing(shared: SharedState, monkeypatch: pytest.MonkeyPatch) -> None:
