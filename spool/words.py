@@ -62,7 +62,7 @@ def waiting(count: int) -> str:
 def size_in_words(size: float) -> str:
     """Bytes with the unit that fits, as "0", "512 bytes", "33.1 MiB", "4 GiB"."""
     number, unit = size, 0
-    while number >= _STEP and unit + 1 < len(_UNITS):
+    while round(number) >= _STEP and unit + 1 < len(_UNITS):
         number, unit = number / _STEP, unit + 1
     text = f"{number:,.0f}" if number >= _WHOLE else f"{number:.1f}".removesuffix(".0")
     return f"{text} {_UNITS[unit]}" if size else "0"

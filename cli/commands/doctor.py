@@ -90,7 +90,7 @@ _KNOWN_BY = {
 
 
 def _show_plan(plan: Plan) -> None:
-    from cli.terminal.output import say, show_rows
+    from cli.terminal.output import Amount, say, show_rows
     from spool.words import counted, size_in_words
     from status.health import in_words
 
@@ -109,11 +109,12 @@ def _show_plan(plan: Plan) -> None:
     if seconds < _MUCH_S:
         say("That is little: ask again when it has a day.")
     gib = size_in_words(plan.room_bytes)
+    sizes = (Amount(size_in_words(load.bytes_per_second)) for load in (mean, busiest))
     rows = (
-        ("messages a second", mean.messages_per_second, busiest.messages_per_second),
-        ("KiB a second", mean.bytes_per_second / (1 << 10), busiest.bytes_per_second / (1 << 10)),
-        ("hours of outage per GiB of disk", mean.hours_per_gib, busiest.hours_per_gib),
-        (f"hours of outage, whole spool, {gib}", mean.hours, busiest.hours),
-        ("hours of outage, what is free now", mean.hours_left, busiest.hours_left),
+        ("messages a second", round(mean.messages_per_second, 2), round(busiest.messages_per_second, 2)),
+        ("bytes a second", *sizes),
+        ("hours of outage per GiB of disk", round(mean.hours_per_gib, 2), round(busiest.hours_per_gib, 2)),
+        (f"hours of outage, whole spool, {gib}", round(mean.hours, 2), round(busiest.hours, 2)),
+        ("hours of outage, what is free now", round(mean.hours_left, 2), round(busiest.hours_left, 2)),
     )
-    show_rows(("", "mean", "busiest hour"), [(name, round(a, 2), round(b, 2)) for name, a, b in rows])
+    show_rows(("", "mean", "busiest hour"), rows)

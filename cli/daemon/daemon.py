@@ -62,12 +62,12 @@ from spool.shared.state import Field, SharedState
 from spool.storage import disk
 from spool.storage.disk import allocated_bytes
 from spool.storage.lock import Lock
+from spool.words import size_in_words
 from status.access import await_client, open_access
 
 log = logging.getLogger("bruce")
 
 
-_MIB = 1 << 20
 HASTE_S = 2.0
 """At a second signal to stop, how long the sockets are still emptied: to their senders, messages in a socket
 count as taken."""
@@ -298,10 +298,10 @@ class Daemon:
             size = sum(allocated_bytes(layout.segment(*one)) for one in layout.list_segments()[-1:])
             log.warning(
                 "the daemon before was killed, or its host went down: %d messages wait for delivery, %d of "
-                "them still in staging; the last segment (%.1f MiB) was searched; it goes on at message %d",
+                "them still in staging; the last segment (%s) was searched; it goes on at message %d",
                 found.backlog,
                 found.staged,
-                size / _MIB,
+                size_in_words(size),
                 int(found.tail[SEQUENCE]),
             )
 

@@ -28,6 +28,7 @@ from spool.log.retention import capacity, seconds_until_full, undelivered, waiti
 from spool.options import Space
 from spool.shared.state import Field, change_over, grows, split_place
 from spool.storage.disk import allocated_bytes, free_bytes
+from spool.words import size_in_words
 from status.health import in_words
 
 log = logging.getLogger("bruce")
@@ -38,7 +39,6 @@ SETTLED_S = 5.0
 """After so long without an answer a broker counts as stalled; each one is, for moments between batches."""
 MINUTE_S, QUARTER_S = 60.0, 900.0
 """Over which the rate is taken at which the spool fills."""
-_MIB = 1 << 20
 _WHERE = re.compile(r"\(.*\)|\S+:\d+")
 """The parts that differ between two sentences about the same trouble: which broker failed last, and how."""
 
@@ -60,7 +60,7 @@ def room_left(layout: Layout, words: np.ndarray) -> str:
     minute, quarter = change_over(words, MINUTE_S, now), change_over(words, QUARTER_S, now)
     seconds = seconds_until_full(left, minute, quarter, steady=grows(words))
     if seconds is None:
-        return f"{left // _MIB:,} MiB of the spool are left"
+        return f"{size_in_words(left)} of the spool are left"
     return f"the spool is full in {in_words(seconds)}"
 
 

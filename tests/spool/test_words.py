@@ -23,11 +23,15 @@ def test_one_is_one() -> None:
         (34_668_544, "33.1 MiB"),
         (256 << 20, "256 MiB"),
         (4 << 30, "4 GiB"),
+        ((1 << 20) - 513, "1,023 KiB"),
+        ((1 << 20) - 511, "1 MiB"),
+        ((1 << 30) - 1, "1 GiB"),
+        ((100 << 20) - 1, "100 MiB"),
         (3 << 60, "3,072 PiB"),
     ],
 )
 def test_a_size_has_the_unit_that_fits(size: int, text: str) -> None:
-    """Tenths below a hundred of the unit, where there are any."""
+    """Tenths below a hundred of the unit, where there are any; 1,024 of a unit are one of the next."""
     assert size_in_words(size) == text
 
 

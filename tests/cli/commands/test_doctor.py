@@ -11,8 +11,10 @@ from unittest import mock
 
 import pytest
 
+from cli.commands.doctor import _show_plan
 from cli.doctor import Finding, Level
 from cli.doctor.examination import Examination
+from cli.doctor.plan import Compression, Load, Plan
 from cli.terminal.clashes import HOME
 from dispatch.embedded import EmbeddedKafka
 from spool.format.wire import encode
@@ -112,6 +114,15 @@ def test_a_plan_by_what_has_come_in(bruce: RunningBruce) -> None:
     assert "hours of outage per GiB of disk\t" in said
     assert "\nReckoned from " in said
     assert "That is little: ask again when it has a day." in said
+
+
+def test_a_plan_has_sizes_with_the_unit_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    """At any rate: hundreds of MiB a second are no six digits of KiB."""
+    mean, busiest = Load(10, 34_668_544, 0.01, 0.125, 0.1), Load(20, 512, 3, 4, 5)
+    _show_plan(Plan(86_400.0, Compression(0.5, "packed"), 4 << 30, 1 << 30, mean, busiest))
+    rows = dict(line.split("\t", 1) for line in capsys.readouterr().out.splitlines() if "\t" in line)
+    assert rows["bytes a second"] == "33.1 MiB\t512 bytes"
+    assert rows["hours of outage, whole spool, 4 GiB"] == "0.12\t4"
 
 
 def test_nothing_is_changed(tmp_path: Path) -> None:

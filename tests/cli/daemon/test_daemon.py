@@ -94,7 +94,7 @@ def test_a_start_after_a_kill_says_what_it_found(tmp_path: Path, kafka: Embedded
     bruce.kill9()
     bruce.start()
     assert bruce.logged(f"{line}{MESSAGES} messages wait for delivery, 0 of them still in staging") == 1
-    assert bruce.logged(f"it goes on at message {MESSAGES}") == 1
+    assert bruce.logged("the last segment (256 KiB) was searched; it goes on at message 100") == 1
     assert bruce.stop() == 0
     bruce.start()
     assert bruce.logged(line) == 1

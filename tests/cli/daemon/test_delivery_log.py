@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
 
 import pytest
 
+from cli.daemon import delivery_log
 from cli.daemon.delivery import Progress, Waits
-from cli.daemon.delivery_log import REMIND_S, SETTLED_S, DeliveryLog
+from cli.daemon.delivery_log import REMIND_S, SETTLED_S, DeliveryLog, room_left
 from dispatch.tables import State
 from router.cluster.brokers import BrokerView
 from router.cluster.trouble import Cause
+from spool.layout import Layout
+from spool.shared.state import Field, SharedState
 from tests.router.fake import Clock
 
 AWAY = "no broker can be reached ({0}: Connect to ipv4#{0} failed: Connection refused): start Kafka"
+
+
+@pytest.mark.parametrize(
+    ("left", "said"), [(512_000 << 20, "500 GiB"), (33 << 20, "33 MiB"), ((1 << 30) - 1, "1 GiB"), (0, "0")]
+)
+def test_room_that_does_not_shrink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int, said: str
+) -> None:
+    """The log has the room that is left, with the unit that fits."""
+    layout, shared = Layout(tmp_path), SharedState(tmp_path / "page")
+    layout.segments.mkdir()
+    monkeypatch.setattr(delivery_log, "waiting_bytes", lambda *_: 100)
+    monkeypatch.setattr(delivery_log, "free_bytes", lambda _: (1 << 50, 1 << 50))
+    assert room_left(layout, shared.words) == ""
+    shared.words[Field.MAX_BYTES] = left + 100
+    assert room_left(layout, shared.words) == f"{said} of the spool are left"
 
 
 class Story:
