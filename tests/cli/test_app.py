@@ -143,6 +143,20 @@ def test_help(called: str) -> None:
     assert "\n  Examples:\n" in done.stdout
 
 
+@pytest.mark.parametrize("group", sorted({called.rpartition(" ")[0] for called in NAMES}))
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_no_summary_is_cut(group: str, columns: str) -> None:
+    """The help of a program, or of a group of commands, has the whole first sentence of each command."""
+    done = call(group, "--help", environ={"COLUMNS": columns})
+    listed = " ".join(done.stdout.partition("\nCommands:\n")[2].split())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "..." not in listed
+    for called, command in COMMANDS.items():
+        if called.rpartition(" ")[0] == group:
+            sentence, _, _ = " ".join(command.help.split()).partition(". ")
+            assert sentence.rstrip(".") in listed
+
+
 @pytest.mark.parametrize("called", NAMES)
 def test_json_is_there_and_described(called: str) -> None:
     """Every command prints JSON for programs, or is listed above; bruce-json(5) has its shape."""
