@@ -14,6 +14,13 @@ MOST_NAME = 60
 MOST_TOPIC = 249
 """Characters of a topic's name that are shown in a table: Kafka has none that are longer."""
 
+CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
+    ord("\t"): "\\t",
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+}
+"""For str.translate: characters that end a line or command a terminal, and what is shown instead."""
+
 REASONS: Final = {
     "short": "shorter than its header",
     "size": "its size field is not its length",
@@ -77,6 +84,11 @@ def utc(ns: int, *, ms: bool = False) -> str:
 def reason_in_words(name: str) -> str:
     """A reason with its explanation, as "short (shorter than its header)"."""
     return f"{name} ({REASONS[name]})" if name in REASONS else name
+
+
+def clipped_line(name: str) -> str:
+    """A name from a message, for a sentence: it stays on its line, and commands no terminal."""
+    return clipped(name.translate(CONTROLS))
 
 
 def clipped(text: str, most: int = MOST_NAME) -> str:

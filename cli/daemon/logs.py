@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from cli.config.settings import AUTO, JSON
-from cli.terminal.output import CONTROLS
 from spool.throttle import Throttle
+from spool.words import CONTROLS
 
 VERSION = 1
 MOST = 20

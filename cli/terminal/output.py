@@ -22,7 +22,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from spool.fsck.finding import Finding, Severity
-from spool.words import MOST_TOPIC, clipped, counted, size_in_words, utc
+from spool.words import CONTROLS, MOST_TOPIC, clipped, counted, size_in_words, utc
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,12 +41,6 @@ _LEAST_CELLS = 10
 """A column is not cut below this."""
 MOST_ROWS = 1000
 """Rows of a query in a table on a terminal: all must be known before the first is shown."""
-CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
-    ord("\t"): "\\t",
-    ord("\n"): "\\n",
-    ord("\r"): "\\r",
-}
-"""For str.translate: characters that end a line or command a terminal, and what is shown instead."""
 _OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE)
 _WORD = 8
 """Cells of the word before a sentence."""

@@ -17,7 +17,7 @@ from dispatch.errors import Code, name_of
 from dispatch.retry import decide, needs_people
 from router.cluster.metadata import Metadata
 from router.timing import FRESH_S, PATIENCE_S, SLACK_S
-from spool.words import clipped
+from spool.words import clipped_line
 
 MOST_NAMES = 5
 """Of topics, or brokers, in a sentence."""
@@ -93,7 +93,7 @@ def explain_topics(topics: Mapping[bytes, int], grace_s: float = 0) -> str:
 def _few(names: Sequence[str]) -> str:
     """The first of them, and how many more there are."""
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(map(clipped, names[:MOST_NAMES])) + more
+    return ", ".join(map(clipped_line, names[:MOST_NAMES])) + more
 
 
 class Trouble:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spool.format.wire import Reason, reason_name
-from spool.words import REASONS, clipped, counted, reason_in_words, size_in_words, utc, waiting
+from spool.words import REASONS, clipped, clipped_line, counted, reason_in_words, size_in_words, utc, waiting
 
 
 def test_one_is_one() -> None:
@@ -53,3 +53,9 @@ def test_long_names_are_cut() -> None:
     """A topic may have 32,767 bytes."""
     assert clipped("t" * 32_767) == "t" * 59 + "…"
     assert clipped("t" * 60) == "t" * 60
+
+
+def test_a_name_in_a_sentence_commands_no_terminal() -> None:
+    """Control characters are shown as text, and do not make it longer than others."""
+    assert clipped_line("a\x1b[31m\t\nb\x9b") == r"a\x1b[31m\t\nb\x9b"
+    assert len(clipped_line("\x1b" * 60)) == 60

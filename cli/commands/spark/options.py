@@ -11,7 +11,7 @@ import typer
 
 from cli.terminal import errors
 from cli.terminal.errors import BadArgument
-from spool.words import clipped
+from spool.words import clipped_line
 
 if TYPE_CHECKING:
     from cli.config.config import Config
@@ -78,11 +78,8 @@ def missing_topics(messages: Mapping[str, int]) -> str:
     """That Kafka does not have these topics, and how many messages are of each; or an empty text."""
     if not messages:
         return ""
-    from cli.terminal.output import printable
-
     named = [
-        f"{clipped(printable(topic))} ({count:,} messages)"
-        for topic, count in list(messages.items())[:_NAMED]
+        f"{clipped_line(topic)} ({count:,} messages)" for topic, count in list(messages.items())[:_NAMED]
     ]
     more = f" and {len(messages) - _NAMED} others" if len(messages) > _NAMED else ""
     return f"; Kafka does not have the topic{'s' * (len(messages) > 1)} {', '.join(named)}{more}"

@@ -92,6 +92,15 @@ def test_topics() -> None:
     assert "policy_violation" in explain_topics({b"\xff": int(Code.POLICY_VIOLATION)})
 
 
+def test_a_topic_commands_no_terminal() -> None:
+    """`brucectl status` prints the sentence: one line, without control characters, and the name is cut."""
+    for name, shown in (
+        (b"a\x1b[31m\nb", r"topic a\x1b[31m\nb yet"),
+        (b"t" * 32_767, f"topic {'t' * 59}… yet"),
+    ):
+        assert shown in explain_topics({name: Code.UNKNOWN_TOPIC_OR_PART})
+
+
 class Client:
     """The part of a client that Trouble reads."""
 
