@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from cli.config.config import load_config
+from cli.status.snapshot import ROLES
 from cli.terminal.errors import ConfigError
 from dispatch.embedded import EmbeddedKafka
+from spool.shared.state import BEAT, WORKER_WORDS, Field
 from status.access import BadAccess, StatusOptions, open_access
+from tests.daemon import RunningBruce, free_port
 from tests.status.conftest import Served, serve
 
 TOKEN = "0123456789abcdef0123"
@@ -163,3 +166,28 @@ def test_a_start_with_a_bad_token(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         bruce.close()
     assert bruce.log.read_text().count("\n") == 1
     assert "[status] token_file /nowhere cannot be read: No such file or directory" in bruce.log.read_text()
+
+
+def test_the_server_is_loaded_for_a_client(tmp_path: Path, kafka: EmbeddedKafka) -> None:
+    """Until a first client connects, the status worker has no Tornado in its memory; then it serves by it."""
+    port, row = free_port(), Field.WORKERS + WORKER_WORDS * ROLES.index("status")
+    settings = {"status": {"port": port}}
+    # In a process of its own: a fork of the tests' may have Tornado already.
+    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings, prefix=("env",)) as bruce:
+
+        def maps() -> str:
+            words = bruce.words()
+            assert words is not None
+            return Path(f"/proc/{words[row]}/maps").read_text() if words[row + BEAT] else ""
+
+        # It listens, and waits.
+        bruce.await_true(lambda: bool(maps()) and is_listening(port))
+        assert "/tornado/" not in maps()
+        bruce.await_true(Served(bruce, port).answers)
+        assert "/tornado/" in maps()
+
+
+def is_listening(port: int) -> bool:
+    """Whether a socket of this host listens there; no connection is made."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)

@@ -21,7 +21,7 @@ from dispatch.topic_settings import Lateness
 from spool.format.wire import encode
 from spool.shared.histogram import LATENCY_SECONDS, SIZE_BYTES, Histogram
 from status import health
-from status.figures import Counted, Figures, Stage
+from status.figures import Counted, Figures, Stage, release
 from status.health import Health, Limits, complaints
 from status.metrics import CONDITIONS, STATES, exposition
 from status.report import OldestView, Report, RoomView, TimesView, WorkerView
@@ -131,6 +131,13 @@ def firing(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[
     """The alerts that fire, with their labels."""
     found = {name: holds(rule["expr"], before, now) for name, rule in ALERTS.items()}
     return {name: labels for name, labels in found.items() if labels}
+
+
+def test_the_release_is_a_label() -> None:
+    """`bruce_build_info` is 1, and its one label is the release, by which a dashboard tells hosts apart."""
+    found = scrape(FINE)["bruce_build_info"]
+    assert found == {frozenset({"instance": "h", "job": "bruce", "version": release()}.items()): 1.0}
+    assert re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+\S*", release())
 
 
 def test_a_count_by_topic_says_since_when(served: Served) -> None:

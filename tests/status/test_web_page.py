@@ -11,6 +11,7 @@ import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from spool.format.wire import encode
+from status.figures import release
 from tests.status.browser import PATIENCE_S, Browser
 from tests.status.chromium import demand_browser
 from tests.status.conftest import EVIL, Served
@@ -32,13 +33,11 @@ def test_what_it_shows(served: Served, browser: Browser) -> None:
     seen = browser.await_text(lambda text: "broker 3" in text and EVIL.decode() in text)
     for words in ("43 received in all", "40 delivered in all", "supervisor", "router", "unknown_topic"):
         assert words in seen
-    for words in (
-        "Kafka does not have its topic",
-        "up since",
-        "not filling up",
-        " MiB used by undelivered messages",
-    ):
+    for words in ("Kafka does not have its topic", "not filling up", " MiB used by undelivered messages"):
         assert words in seen
+    since = r"up since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(\d+ (s|min)\)"
+    assert re.fullmatch(rf"release {re.escape(release())}, {since}", browser.text("#release"))
+    assert "The next message that is not yet at each level." in browser.text("main section:nth-of-type(2) h2")
     # No TCP port is configured.
     assert "TCP" not in browser.text("#inputs")
     numbers = [int(word) for word in re.findall(r"broker (\d)", browser.text("#brokers"))]
@@ -49,6 +48,29 @@ def test_what_it_shows(served: Served, browser: Browser) -> None:
     assert browser.text("#host") == socket.gethostname()
     origins = browser.evaluate("performance.getEntriesByType('resource').map(e => e.name)")
     assert all(name.startswith(f"{served.url}/api/v1/") for name in origins)
+    assert browser.complaints == []
+
+
+FILLING = """
+  const listen = EventSource.prototype.addEventListener;
+  EventSource.prototype.addEventListener = function(kind, heard) {
+    listen.call(this, kind, kind !== "status" ? heard : event => {
+      const status = JSON.parse(event.data);
+      status.room.hours_until_full = 3.25;
+      heard({data: JSON.stringify(status)});
+    });
+  };"""
+"""In place of a minute of traffic: the page hears that the spool fills."""
+
+
+def test_when_it_fills(served: Served, browser: Browser) -> None:
+    """The forecast of a full spool is below its bar."""
+    script = browser.tell("Page.addScriptToEvaluateOnNewDocument", source=FILLING)
+    try:
+        browser.show(served.url)
+        assert browser.await_text(bool, "#full") == "full in 3.3 h at this rate"
+    finally:
+        browser.tell("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
     assert browser.complaints == []
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from spool.format.wire import encode
 from spool.shared.state import BEAT, WORKER_WORDS, Field
 from status.report import Snapshot, WorkerView
 from tests.daemon import RunningBruce, free_port, halt
+from tests.status.conftest import Served
 
 MESSAGES = 100
 
@@ -81,6 +85,31 @@ def test_a_status_worker_that_hangs(tmp_path: Path, kafka: EmbeddedKafka) -> Non
         assert status_worker(seen).sentence.startswith(f"the status worker ({pid}) has done nothing for 1")
         bruce.await_status(lambda s: status_worker(s).pid not in (0, pid), 2 * PATIENCE.hung)
         bruce.await_page()
+
+
+@pytest.mark.long
+@pytest.mark.crash
+def test_a_delivery_worker_that_hangs(tmp_path: Path, kafka: EmbeddedKafka) -> None:
+    """Without systemd: `brucectl status`, /healthz, the metrics and the log name it; then it works again."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers, settings={"status": {"port": free_port()}}) as bruce:
+        served = Served(bruce, int(bruce.await_page().rpartition(":")[2]))
+        assert served.get("/healthz").status == 200
+        pid = next(one.pid for one in bruce.status().workers if one.role == "delivery")
+        sentence = f"the delivery worker ({pid}) has done nothing for "
+        halt(pid)
+        try:
+            bruce.await_true(lambda: served.get("/healthz").status == 503)
+            assert sentence in served.get("/healthz").body.decode()
+            assert sentence in bruce.brucectl("status", "--config", bruce.config).stdout.decode()
+            silent = re.search(r'\nbruce_worker_silent_seconds{role="delivery"} (\S+)\n', bruce.metrics())
+            assert silent is not None
+            assert PATIENCE.silent < float(silent[1]) < PATIENCE.hung
+            bruce.await_true(lambda: bruce.logged(f"delivery ({pid}) has done nothing for ") == 1)
+            assert bruce.logged("it was stopped by a signal; it is replaced after 60 s") == 1
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        bruce.await_true(lambda: served.get("/healthz").status == 200)
+        bruce.await_true(lambda: bruce.logged(f"delivery ({pid}) works again, after ") == 1)
 
 
 def test_a_start_after_a_kill_says_what_it_found(tmp_path: Path, kafka: EmbeddedKafka) -> None:
