@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,7 @@ from cli.commands.arguments import ConfigFile, examples
 from cli.terminal import errors
 
 if TYPE_CHECKING:
+    from cli.doctor import Finding
     from cli.doctor.plan import Plan
 
 EXAMPLES = examples(
@@ -42,6 +44,8 @@ def doctor(
     rate and at that of the busiest hour, by all that the spool keeps, compressed as its packed segments are;
     and the topics that would delete, or refuse, messages that come as late as that.
 
+    A problem that two checks find is reported once.
+
     Prints a line a check. With --json one document of version 2: ok (nothing is a problem), findings: check,
     level (ok, advice, problem, unknown: it could not be checked), sentence, remedy (may be empty); plan, null
     without --plan or a rate: measured_seconds, compression (ratio of bytes on disk to those of the log;
@@ -58,7 +62,7 @@ def doctor(
 
     examination = Examination(config, plan=plan)
     if as_json:
-        findings = list(examination.findings())
+        findings = list(_once(examination.findings()))
         made = examination.plan
         document = {
             "version": VERSION,
@@ -68,18 +72,27 @@ def doctor(
         }
         show_json(document)
     else:
-        findings, said = [], set[str]()
-        for found in examination.findings():
+        findings = []
+        for found in _once(examination.findings()):
             findings.append(found)
-            # The daemon may have asked another broker, which the sentence names in brackets.
-            cause = found.sentence.partition(" (")[0]
-            if found.level is not Level.PROBLEM or cause not in said:
-                show_sentences([(found.level.value, "; ".join(filter(None, found[2:])))])
-            said.add(cause)
+            show_sentences([(found.level.value, "; ".join(filter(None, found[2:])))])
         if examination.plan is not None:
             _show_plan(examination.plan)
     if any(found.level is Level.PROBLEM for found in findings):
         raise typer.Exit(errors.FOUND)
+
+
+def _once(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Without problems that an earlier check has named."""
+    from cli.doctor import Level
+
+    said = set[str]()
+    for found in findings:
+        # The daemon may have asked another broker, which the sentence names in brackets.
+        cause = found.sentence.partition(" (")[0]
+        if found.level is not Level.PROBLEM or cause not in said:
+            yield found
+        said.add(cause)
 
 
 _KNOWN_BY = {

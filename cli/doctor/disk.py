@@ -64,6 +64,14 @@ def check_filesystem(place: Path, *, probe: bool) -> Iterator[Finding]:
 def check_room(options: SpoolOptions, space: Space) -> Finding:
     """Whether `max_bytes` fit on the disk beside what others have there."""
     name = "room"
+    if space.size == disk.UNKNOWN_BYTES:
+        return Finding(
+            name,
+            Level.UNKNOWN,
+            f"the filesystem of {options.directory} does not tell its free space, so whether the "
+            f"{size_in_words(options.max_bytes)} of [spool] max_bytes fit is not known",
+            "compare max_bytes with what is known of that filesystem",
+        )
     least_free = reserve(options.min_free_bytes, space.size)
     most = space.used + max(0, space.free - least_free)
     if space.free < least_free:

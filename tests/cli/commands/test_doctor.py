@@ -63,13 +63,17 @@ def test_what_is_printed(level: str, code: int) -> None:
 
 
 def test_a_problem_is_said_once() -> None:
-    """The daemon's trouble and the doctor's own finding are one problem, also at another broker."""
+    """The daemon's trouble and the doctor's own finding, also at another broker; in JSON as in the text."""
     told = [
         Finding(check, Level.PROBLEM, f"no broker can be reached ({at}: refused): start Kafka")
         for check, at in (("daemon", "a:1"), ("kafka", "b:1"))
     ]
     with mock.patch.object(Examination, "findings", return_value=iter(told)):
         assert run("doctor").stdout == f"problem\t{told[0].sentence}\n"
+    with mock.patch.object(Examination, "findings", return_value=iter(told)):
+        document = run("doctor", "--json")
+    assert [one["check"] for one in json.loads(document.stdout)["findings"]] == ["daemon"]
+    assert document.returncode == 1
 
 
 def examined(bruce: RunningBruce, *more: str) -> dict[str, object]:
@@ -89,7 +93,7 @@ def levels(document: dict[str, object], check: str) -> list[str]:
 
 
 def test_a_host_with_a_daemon(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
-    """Doctor finds nothing wrong; without Kafka, it reports the problems that the daemon and Kafka state."""
+    """Doctor finds nothing wrong; without Kafka, it reports once what the daemon and Kafka state."""
     well = examined(bruce)
     assert (levels(well, "daemon"), levels(well, "kafka")) == (["ok"], ["ok"])
     assert levels(well, "permissions") == ["ok"]
@@ -97,7 +101,7 @@ def test_a_host_with_a_daemon(bruce: RunningBruce, kafka: EmbeddedKafka) -> None
     bruce.send([encode(b"t", b"v")])
     bruce.await_status(lambda status: status.trouble is not None)
     ill = examined(bruce)
-    assert (levels(ill, "daemon"), levels(ill, "kafka"), ill["ok"]) == (["problem"], ["problem"], False)
+    assert (levels(ill, "daemon"), levels(ill, "kafka"), ill["ok"]) == (["problem"], [], False)
 
 
 def test_a_plan_by_what_has_come_in(bruce: RunningBruce) -> None:

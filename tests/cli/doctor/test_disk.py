@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -40,6 +41,18 @@ def test_room() -> None:
     tight = check_room(options, Space(used=6 * GIB, free=4 * GIB, size=100 * GIB))
     assert (tight.level, "room for 9 GiB" in tight.sentence) == (Level.ADVICE, True)
     assert check_room(options, Space(used=6 * GIB, free=GIB - 1, size=100 * GIB)).level is Level.PROBLEM
+
+
+def test_room_that_is_not_told(tmp_path: Path) -> None:
+    """A filesystem whose statfs is all zeros: whether max_bytes fit is unknown, and not said to be so."""
+    silent = os.statvfs_result((4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255))
+    with mock.patch.object(os, "statvfs", return_value=silent):
+        told = found(SpoolOptions(tmp_path, max_bytes=10 * GIB), "room")
+    assert told.level is Level.UNKNOWN
+    assert told.sentence == (
+        f"the filesystem of {tmp_path} does not tell its free space, so whether the 10 GiB of [spool] "
+        "max_bytes fit is not known"
+    )
 
 
 def test_a_spool_that_is_not_there_yet(tmp_path: Path) -> None:
