@@ -41,6 +41,7 @@ from pipeline.job import explained
 from pipeline.source.plan import DamagedSegment, SpoolPlan, plan_spools
 from pipeline.source.remote import shown
 from pipeline.source.schema import SCHEMA as STORED
+from spool.words import counted
 
 
 class Store:
@@ -215,10 +216,10 @@ class ArchiveReport:
         bad = f"; {self.unreadable:,} were unreadable in the spool" if self.unreadable else ""
         bad += f"; {self.missed:,} had left the spool before they were archived" if self.missed else ""
         bad += "".join(f"; the header of {path} is damaged" for path in self.damaged)
-        merged = f"; {self.merged:,} small files merged" if self.merged else ""
+        merged = f"; {counted(self.merged, 'small file')} merged" if self.merged else ""
         return (
-            f"{self.messages:,} new messages of {len(self.topics):,} topics went into {self.files:,} files "
-            f"of {self.archive}{bad}{merged}."
+            f"{counted(self.messages, 'new message')} of {counted(len(self.topics), 'topic')} went into "
+            f"{counted(self.files, 'file')} of {self.archive}{bad}{merged}."
         )
 
 

@@ -39,6 +39,7 @@ from pipeline.kafka.reader import CONNECTOR, OURS, count_dropped, list_topics, r
 from pipeline.source.outcomes import Outcomes, read_outcomes
 from pipeline.source.plan import SpoolPlan, find_spools, plan_spool
 from pipeline.source.schema import SCHEMA, UNREAD
+from spool.words import agreeing, counted
 
 VERSION = 1
 
@@ -137,7 +138,7 @@ class Report:
         total = self.total
         delivered = total["once"] + total["duplicated"] + total[UNREADABLE]
         stored = total["stored"] + self.unreadable
-        found = f"{delivered:,} of {stored:,} stored messages are in Kafka"
+        found = f"{delivered:,} of {agreeing(stored, 'stored message')} in Kafka"
         bad = [f"{total[name]:,} {name}" for name in ("lost", "altered") if total[name]]
         if self.unreadable:
             there = f" ({total[UNREADABLE]:,} of them in Kafka)" if total[UNREADABLE] else ""
@@ -147,7 +148,7 @@ class Report:
         said = [f"{total[name]:,} {name}" for name in ("duplicated", "discarded", "backlog") if total[name]]
         verdict = ", ".join(bad) if bad else "nothing is missing"
         gone = sum(self.dropped.values()) if total["lost"] else 0
-        hint = f" Kafka itself has dropped {gone:,} records of these topics since." if gone else ""
+        hint = f" Kafka itself has dropped {counted(gone, 'record')} of these topics since." if gone else ""
         reader = " Kafka was read by Spark's own connector." if self.read_by == CONNECTOR else ""
         return f"{found}: {verdict}{' (' + ', '.join(said) + ')' if said else ''}.{hint}{reader}"
 

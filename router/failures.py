@@ -31,6 +31,7 @@ from dispatch.tables import State
 from router.timing import DECLINED_S, FIRST_REBUILD_S, LONGEST_REBUILD_S, OUTAGE_S, PAUSE_S, QUIET_S, STOP_S
 from spool.format.wire import Reason
 from spool.throttle import Throttle
+from spool.words import counted
 
 _log = logging.getLogger("bruce.router")
 
@@ -257,7 +258,7 @@ class ProducerRebuild:
         self._pause_s = min(LONGEST_REBUILD_S, max(FIRST_REBUILD_S, 2 * self._pause_s))
         lost = self._pool.rebuild()
         self._since, self._renewed_at = None, self._clock()
-        _log.warning("a new producer goes on; %d messages had no report", len(lost.rows))
+        _log.warning("a new producer goes on; %s had no report", counted(len(lost.rows), "message"))
         return lost
 
 

@@ -48,6 +48,7 @@ from spool.format.batch import (
 from spool.native.kernel import kernel
 from spool.native.memory import Address, load_u8, load_u32
 from spool.throttle import Throttle
+from spool.words import counted
 
 if TYPE_CHECKING:  # it brings the marks along
     from router.outcomes.acks import SegmentBits
@@ -298,7 +299,7 @@ def _halve(
         keys = [batch.key(row) for row in rows.tolist()]
         chosen = np.asarray(function(keys, batch.partition_key[rows], count))
         if chosen.shape != rows.shape or chosen.dtype.kind not in "iu":
-            raise TypeError(f"{chosen.dtype} of shape {chosen.shape} for {len(rows)} messages")  # noqa: TRY301
+            raise TypeError(f"{chosen.dtype} of shape {chosen.shape} for {counted(len(rows), 'message')}")  # noqa: TRY301
     except (Exception, SystemExit) as error:  # noqa: BLE001  (it is the user's, and may raise anything)
         if len(rows) == 1:
             return np.array([-1]), f"{type(error).__name__}: {error}"[:MOST_SAID]

@@ -23,6 +23,7 @@ from router.context import LogReader
 from router.outcomes.outcome_table import OutcomeTable
 from router.timing import SHRINK_S
 from spool.format.batch import Topics
+from spool.words import counted
 
 log = logging.getLogger("bruce.router")
 
@@ -113,9 +114,9 @@ class PartitionHistory:
             return False
         name = self._topics.names[topic]
         log.warning(
-            "topic %s was created again with %d partitions instead of %d; all that waits goes by that",
+            "topic %s was created again with %s instead of %d; all that waits goes by that",
             name.decode(errors="replace"),
-            count,
+            counted(count, "partition"),
             self._known(name),
         )
         self._shrunk.discard(topic)
@@ -145,9 +146,9 @@ class PartitionHistory:
         passed = sum(start <= self._acks.low_watermark for start, _ in history[1:])
         self._acks.note_partitions(name, [*history[passed:], (sequence, after)])
         log.warning(
-            "topic %s has %d partitions instead of %d; that holds from message %d on",
+            "topic %s has %s instead of %d; that holds from message %d on",
             name.decode(errors="replace"),
-            after,
+            counted(after, "partition"),
             history[-1][1],
             sequence,
         )

@@ -20,6 +20,7 @@ from pathlib import Path
 from router.context import Log
 from spool.index.segment_list import RETRY_S
 from spool.read.reader import Unread
+from spool.words import counted
 
 _log = logging.getLogger("bruce.router")
 
@@ -71,7 +72,7 @@ class UnreadableRanges:
             # Each reader finds its own way over a bad place.
             count += max(0, span.end - max(reached, span.first))
             reached = max(reached, span.end)
-        messages = f"{count} messages of" if count else "messages of"
+        messages = f"{counted(count, 'message')} of" if count else "messages of"
         return (
             f"the disk does not give {messages} {shown}{more} ({ranges[0].error.strerror}); "
             + _WHAT_TO_DO.format(RETRY_S)

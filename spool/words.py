@@ -61,9 +61,14 @@ def counted(count: int, noun: str, many: str = "") -> str:
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
+def agreeing(count: int, noun: str, one: str = "is", many: str = "are") -> str:
+    """With the verb that fits, as "1 segment is" or "5,100 segments are"."""
+    return f"{counted(count, noun)} {one if count == 1 else many}"
+
+
 def waiting(count: int) -> str:
     """As "1 message waits" or "5,100 messages wait"."""
-    return f"{counted(count, 'message')} {'waits' if count == 1 else 'wait'}"
+    return agreeing(count, "message", "waits", "wait")
 
 
 def size_in_words(size: float) -> str:

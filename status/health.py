@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dispatch.topic_settings import Lateness
-from spool.words import counted, waiting
+from spool.words import agreeing, counted, waiting
 from status.report import Complaint, FullView, Report, WorkerView, shown_name
 
 _INTAKE = ("ingest", "keeper")
@@ -57,7 +57,7 @@ def _processes(report: Report) -> Iterator[Complaint]:
         yield Complaint("stopped", f"no daemon is running on this spool{left}")
     for worker in snapshot.workers:
         if not worker.alive:
-            again = f"; it was started again {worker.restarts} times"
+            again = f"; it was started again {counted(worker.restarts, 'time')}"
             yield Complaint("worker", worker.sentence + again)
         elif worker.hangs:
             yield Complaint("worker", worker.sentence)
@@ -77,10 +77,9 @@ def _messages(report: Report, limits: Limits) -> Iterator[Complaint]:
         same = f"; the same is true of {counted(others, 'other topic')}" if others else ""
         yield Complaint("late", f"{late[0].sentence}; {late[0].remedy}{same}")
     if quarter and (count := report.discarded_lately):
-        were = "message was" if count == 1 else "messages were"
+        were = agreeing(count, "message", "was", "were")
         yield Complaint(
-            "discards",
-            f"{count:,} {were} discarded in the last {in_words(quarter.seconds)}; see brucectl discards",
+            "discards", f"{were} discarded in the last {in_words(quarter.seconds)}; see brucectl discards"
         )
 
 

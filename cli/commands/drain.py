@@ -82,7 +82,9 @@ def drain(
 
 
 def _sentence(result: Drained) -> str:
-    done = f"{result.delivered:,} messages delivered in {result.seconds:.1f} s"
+    from spool.words import counted
+
+    done = f"{counted(result.delivered, 'message')} delivered in {result.seconds:.1f} s"
     if result.discarded:
         done += f", {result.discarded:,} discarded"
     if result.drained:

@@ -198,31 +198,29 @@ def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
 
 def _show(result: Replayed, order: Order, *, dry_run: bool) -> None:
     from cli.terminal.output import as_utc, complain, show_rows, topic_rows
-    from spool.words import utc
+    from spool.words import agreeing, counted, reason_in_words, utc
 
     first = order.wanted().first
     if 0 < first < result.kept_from:
         complain(f"messages below {result.kept_from} are no longer kept")
     heads = ("topic", "messages", "first received", "last received")
     show_rows(heads, topic_rows(result.topics), clip=("topic",))
+    all_of_them = counted(result.messages, "message")
     for reason, count in result.refused.items():
-        complain(f"{count:,} messages were refused for good: {reason}")
+        complain(f"{agreeing(count, 'message', 'was', 'were')} refused for good: {reason_in_words(reason)}")
     if result.gone:
-        complain(
-            f"{result.gone:,} of {result.messages:,} messages were removed to make room before they could be "
-            "sent"
-        )
+        complain(f"bruce removed {result.gone:,} of {all_of_them}, unsent, to make room")
     if dry_run:
         where = f"to topic {order.to_topic}" if order.to_topic else "to the topics they were sent to at first"
         goes_on = ""
         if result.begun_ms is not None:
             goes_on = f", begun at {utc(result.begun_ms * 1_000_000)} and not finished"
-        complain(f"nothing was sent; --yes sends {result.left:,} messages {where}{goes_on}")
+        complain(f"nothing was sent; --yes sends {counted(result.left, 'message')} {where}{goes_on}")
     elif result.left:
         why = f"; {result.trouble}" if result.trouble else ""
-        goes_on = "the same command goes on with them"
+        goes_on = "the same command goes on"
         if result.resume_from is not None:
-            goes_on = f"--from {as_utc(result.resume_from)} goes on with them"
-        complain(f"{result.left:,} of {result.messages:,} messages are left{why}: {goes_on}")
+            goes_on = f"--from {as_utc(result.resume_from)} goes on with the rest"
+        complain(f"{result.left:,} of {all_of_them} left{why}: {goes_on}")
     else:
-        complain(f"{result.sent:,} messages sent in {result.seconds:.1f} s")
+        complain(f"{counted(result.sent, 'message')} sent in {result.seconds:.1f} s")

@@ -62,7 +62,7 @@ from spool.shared.state import Field, SharedState
 from spool.storage import disk
 from spool.storage.disk import allocated_bytes
 from spool.storage.lock import Lock
-from spool.words import size_in_words
+from spool.words import agreeing, size_in_words
 from status.access import await_client, open_access
 
 log = logging.getLogger("bruce")
@@ -307,8 +307,8 @@ class Daemon:
 
     def _say_what_is_left(self) -> None:
         if found := self._count_what_is_left():
-            then = "; the next start delivers them" if found.backlog else ""
-            log.info("%d messages are left in the spool%s", found.backlog, then)
+            then = "; delivery goes on with the next start" if found.backlog else ""
+            log.info("%s left in the spool%s", agreeing(found.backlog, "message"), then)
 
     def _count_what_is_left(self) -> SpoolTotals | None:
         try:

@@ -36,6 +36,7 @@ from spool.layout import Layout
 from spool.marks.marks import Marks
 from spool.read.reader import Reader
 from spool.read.selection import Sought
+from spool.words import counted
 
 log = logging.getLogger("bruce.delivery")
 
@@ -299,7 +300,7 @@ class Delivery:
         now = time.monotonic()
         deadline = FLUSH_S + min(now, quiet_since or now)
         if left := self._graph.settle(deadline):
-            log.warning("%d messages without an acknowledgement; they stay in the spool", left)
+            log.warning("%s without an acknowledgement, left in the spool", counted(left, "message"))
         self._tell()
         if self._tracing:
             self._tracing.leave()

@@ -28,7 +28,7 @@ from spool.log.retention import capacity, seconds_until_full, undelivered, waiti
 from spool.options import Space
 from spool.shared.state import Field, change_over, grows, split_place
 from spool.storage.disk import allocated_bytes, free_bytes
-from spool.words import size_in_words
+from spool.words import agreeing, size_in_words, waiting
 from status.health import in_words
 
 log = logging.getLogger("bruce")
@@ -183,9 +183,7 @@ class DeliveryLog:
 
 
 def _count(messages: int, *, past: bool = False) -> str:
-    if messages == 1:
-        return "1 message " + ("waited" if past else "waits")
-    return f"{messages:,} messages " + ("waited" if past else "wait")
+    return agreeing(messages, "message", "waited", "waited") if past else waiting(messages)
 
 
 def _age(waits: Waits) -> str:

@@ -55,6 +55,7 @@ from spool.shared.runtime import own_runtime, own_shared_state_path, runtime_of,
 from spool.shared.state import Field, SharedState, read_shared_state
 from spool.storage.lock import Lock, read_holder
 from spool.storage.ownership import believed
+from spool.words import agreeing
 from status.report import Snapshot
 
 LOOK_S = 0.3
@@ -221,9 +222,8 @@ class Watch:
         except SpoolBusy:
             self._seen = time.monotonic()
             return
-        sentence = (
-            f"the daemon ended while {backlog} messages were waiting; drain again to deliver without it"
-        )
+        open_ones = agreeing(backlog, "message", "was", "were")
+        sentence = f"the daemon ended while {open_ones} waiting; drain again to deliver without it"
         raise NobodyListens(sentence, 0)
 
     def _notice_deaf(self, now: Snapshot) -> None:

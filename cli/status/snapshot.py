@@ -49,7 +49,7 @@ from spool.shared.state import (
 from spool.storage.disk import allocated_bytes
 from spool.storage.lock import is_held, read_holder
 from spool.storage.ownership import Owners, believed
-from spool.words import clipped, size_in_words, utc
+from spool.words import agreeing, clipped, size_in_words, utc
 from status.report import (
     AckView,
     BrokerView,
@@ -205,7 +205,7 @@ def _disk(shared: np.ndarray, path: Path, owners: Owners) -> str | None:
         return f"the disk refuses what the spool asks of it: {reason}"
     unread = _text(path, Field.UNREAD, owners) if list_workers(shared) else None
     if renewed and not unread:
-        rewritten = "1 segment was" if renewed == 1 else f"{renewed} segments were"
+        rewritten = agreeing(renewed, "segment", "was", "were")
         return f"syncs have failed since the start: {rewritten} rewritten; see to the disk"
     return unread
 

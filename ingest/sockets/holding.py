@@ -41,6 +41,7 @@ from ingest.sockets.listening import is_taken
 from spool.errors import SpoolBusy
 from spool.storage.disk import make_file
 from spool.storage.lock import Lock, read_holder
+from spool.words import counted
 
 log = logging.getLogger("bruce")
 _store_log = logging.getLogger("bruce.supervisor")
@@ -151,7 +152,7 @@ def held_sockets(folder: Path, *, wait: bool) -> list[tuple[str, socket.socket]]
     if not ask() and wait:
         _wait(ask, f"waiting for bruce hold-socket, in {folder}")
     if found:
-        log.info("bruce hold-socket has handed over %d sockets", len(found))
+        log.info("bruce hold-socket has handed over %s", counted(len(found), "socket"))
     return found
 
 

@@ -42,6 +42,7 @@ from spool.format.wire import Reason, load_be32
 from spool.native.memory import Address, function_address
 from spool.storage.disk import free_bytes
 from spool.throttle import Throttle
+from spool.words import counted
 
 BASE = 4096
 ROOM = 32 << 10
@@ -471,10 +472,8 @@ class RefusalLog:
 
     def crowd(self, user: User, most: int) -> None:
         """There are too many connections, and this user has most of them."""
-        count = user.connections + user.newcomers
-        text = (
-            f"{user} has {count} connections with new ones, most of all users, who may have {most} together"
-        )
+        count = counted(user.connections + user.newcomers, "connection")
+        text = f"{user} has {count} with new ones, most of all users, who may have {most} together"
         self.say(
             ("connections", user.key), f"{text}: its oldest idle ones, or new ones, are closed (user_limit)"
         )

@@ -98,6 +98,7 @@ from spool.native.memory import (
 )
 from spool.shared.ledger import Ledger, add
 from spool.storage.ownership import open_own
+from spool.words import counted
 
 log = logging.getLogger("bruce.ingest")
 
@@ -413,9 +414,9 @@ class Faults:
             return False
         self._counted += lost
         log.error(
-            "the kernel had no memory for %d datagrams that it had taken from the socket: they are lost, and "
-            "counted as truncated; give this host memory, or raise RLIMIT_MEMLOCK so that staging is locked",
-            lost,
+            "the kernel had no memory for %s that it had taken from the socket: lost, and counted as "
+            "truncated; give this host memory, or raise RLIMIT_MEMLOCK so that staging is locked",
+            counted(lost, "datagram"),
         )
         add(ledger.begin(), Address(0), 0, int(Reason.TRUNCATED), time.time_ns(), digest_address(), lost)
         ledger.commit(burst)

@@ -38,6 +38,7 @@ from spool.shared.ledger import Ledger
 from spool.shared.state import Field, no_beat
 from spool.storage.disk import keep
 from spool.storage.failpoint import reach
+from spool.words import agreeing, counted
 
 log = logging.getLogger("bruce.ingest")
 
@@ -134,7 +135,7 @@ class IngestWorker:
         while used := self.salvage_next():
             total += used
         if total:
-            log.info("%d datagrams had been received before a crash; they are stored now", total)
+            log.info("%s stored now, received before a crash", agreeing(total, "datagram"))
         self._take_up()
         return total
 
@@ -188,7 +189,8 @@ class IngestWorker:
     def _give_up(self, used: int) -> int:
         """Keep the `used` listed messages in quarantine; the flag to store them with, as discarded."""
         name = f"burst-{self._next}.poison"
-        log.error("%d messages cannot be stored; they are discarded, and kept as quarantine/%s", used, name)
+        given_up = counted(used, "message")
+        log.error("%s cannot be stored: discarded, and kept as quarantine/%s", given_up, name)
         keep(self.writer.layout, name, [image(self._messages[:used])])
         return POISON
 

@@ -51,6 +51,7 @@ from pipeline.errors import BadSchema, JobFailed
 from pipeline.source.schema import to_arrow_schema
 from pipeline.spark_release import ARROW_STREAM_WRITERS, has
 from spool.format.wire import reason_name
+from spool.words import reason_in_words
 
 TRANSACTIONAL_ID = "transactional.id"
 PROGRESS_TOPIC = "bruce.progress.topic"
@@ -103,7 +104,7 @@ def write_rows(batches: Iterator[pa.RecordBatch], delivery: Delivery) -> WriterC
             first = int(refused[0])
             raise JobFailed(
                 f"Kafka refuses message {sequences[first]} of spool {spool}: "
-                f"{reason_name(int(reasons[first]))}; {len(refused)} are refused so far"
+                f"{reason_in_words(reason_name(int(reasons[first])))}; {len(refused)} refused so far"
             )
     return WriterCommitMessage()
 

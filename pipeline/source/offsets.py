@@ -20,6 +20,7 @@ from pipeline.source.pushdown import choose
 from pipeline.source.segments import DamagedFile, Part
 from spool.format.frame import POSITION, SEQUENCE, STORED
 from spool.format.segment_format import HEADER_BYTES
+from spool.words import counted
 
 Offset = dict[str, dict[str, int]]
 
@@ -114,10 +115,11 @@ class StreamOffsets:
     def _check(self, plan: SpoolPlan, begin: LogPosition | None) -> None:
         lost = int(plan.segments[0].header["stored"]) - begin.stored if begin else 0
         if lost > 0 and begin and self._fail_on_loss:
+            were = "was" if lost == 1 else "were"
             raise JobFailed(
-                f"{lost} messages from {begin.sequence} on were removed from {plan.parts[0].location} before "
-                "the stream came to them: keep more (keep_delivered_bytes), or set failOnDataLoss = false "
-                "to go on with what is left"
+                f"{counted(lost, 'message')} from {begin.sequence} on {were} removed from "
+                f"{plan.parts[0].location} before the stream came there: keep more (keep_delivered_bytes), "
+                "or set failOnDataLoss = false to go on with what is left"
             )
 
 

@@ -20,6 +20,7 @@ from dispatch.client import Cluster, Inquiry
 from dispatch.errors import Code, DispatchError
 from dispatch.topic_settings import Lateness
 from router.timing import LATENESS_S, LIST_ANSWER_S, METADATA_ANSWER_S, METADATA_RETRY_S, REFRESH_S
+from spool.words import counted
 
 log = logging.getLogger("bruce.router")
 
@@ -240,7 +241,7 @@ class Metadata:
             answer = self._inquiry.ask(some, METADATA_ANSWER_S)
             untried = self._make(self._inquiry, answer.errors)
         except DispatchError as error:
-            log.warning("asking for %d topics that Kafka may not have: %s", len(some), error)
+            log.warning("asking for %s that Kafka may not have: %s", counted(len(some), "topic"), error)
             return found, {}
         if answer.topics:
             with self._lock:

@@ -38,7 +38,7 @@ from spool.native.digest import digest_function
 from spool.native.kernel import kernel
 from spool.native.memory import Address, address_of
 from spool.throttle import Throttle
-from spool.words import clipped
+from spool.words import clipped, counted, reason_in_words
 
 _log = logging.getLogger("bruce.router")
 
@@ -160,8 +160,8 @@ class DiscardLog:
         first, messages = self._open.pop(key)
         where = "went to the dead-letter topic" if reason & DEAD_LETTERED else "discarded"
         name = clipped(topic.decode(errors="replace"))
-        why = f"{reason_name(reason)} {name}".rstrip()
-        _log.error("%d messages from %d on %s: %s", messages, first, where, why)
+        why = reason_in_words(reason_name(reason)) + (f", topic {name}" if name else "")
+        _log.error("%s from %d on %s: %s", counted(messages, "message"), first, where, why)
 
 
 class OpenCounts:

@@ -26,8 +26,9 @@ import numpy.typing as npt
 from router.outcomes.counts import DiscardNames, OpenCounts
 from router.outcomes.trace import Trace
 from router.timing import RECALL_S
-from spool.format.wire import Reason
+from spool.format.wire import Reason, reason_name
 from spool.read.reader import Reader
+from spool.words import counted, reason_in_words
 
 if TYPE_CHECKING:
     from router.outcomes.acks import SegmentBits
@@ -225,6 +226,7 @@ class Eviction:
     def _finish(self, limit: int) -> None:
         """Everything below the limit is resolved."""
         if self._discarded:
-            _log.error("%d messages below %d discarded: evicted", self._discarded, limit)
+            words = reason_in_words(reason_name(Reason.EVICTED))
+            _log.error("%s below %d discarded: %s", counted(self._discarded, "message"), limit, words)
         self._done, self._discarded, self._waits_since = limit, 0, None
         self._reader.close()

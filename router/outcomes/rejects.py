@@ -36,6 +36,7 @@ from spool.format.wire import DEAD_LETTERED, Reason
 from spool.marks.discard_file import DiscardFile, encode_records
 from spool.marks.discarded import MOST_COUNTS, SAMPLE_SLOTS
 from spool.read.reader import Reader
+from spool.words import waiting
 
 MOST = 1 << 16
 """Kept in mind at once; 36 bytes each."""
@@ -452,7 +453,7 @@ class Rejects:
                 self._complain(f"messages to {self._name()} come back with {name_of(code)}, {decision.why}")
 
     def _complain(self, words: str) -> None:
-        self._trouble.complain("dead letters", f"{words}; {len(self._letters)} messages wait for it")
+        self._trouble.complain("dead letters", f"{words}; {waiting(len(self._letters))} for it")
 
     def _name(self) -> str:
         return f"the dead-letter topic {self._topic.decode()}"
@@ -485,7 +486,7 @@ class Rejects:
             self._trouble.complain(
                 "discards",
                 f"the discard file {self._file.path} cannot be written ({reason}): make room, or take it out "
-                f"of [dispatch] and restart; {len(self._discards)} messages wait for it",
+                f"of [dispatch] and restart; {waiting(len(self._discards))} for it",
             )
             self._file_at = self._clock() + STOP_S
             return False

@@ -279,7 +279,7 @@ class Examination:
             places, at = sum(map(len, damaged)), int(damaged[0][0, AT])
             size = sum(int((rows[:, BEHIND] - rows[:, AT]).sum()) for rows in damaged)
             lost = _lost(sum(int(rows[:, MISSING].sum()) for rows in damaged), int(damaged[0][0, FIRST]))
-            sentence = f"{size} bytes in {places} further places hold no good frame; {lost}"
+            sentence = f"{size} bytes in {counted(places, 'further place')} hold no good frame; {lost}"
             yield damage(self.path, at, Kind.FRAME, sentence, _all_gone(damaged))
         if known:
             messages = sum(int(rows[:, MISSING].sum()) for rows in known)

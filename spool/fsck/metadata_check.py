@@ -85,7 +85,9 @@ class MetadataCheck:
         for path, error in found.refused.items():
             yield damage(path, 0, Kind.OUTCOMES, f"it {str(error).removeprefix(f'{path} ')}")
         for path, file in found.files.items():
-            sentence = f"a job has written down what became of {len(file.sequences)} messages; {_NOT_YET}"
+            sentence = (
+                f"a job has written down what became of {counted(len(file.sequences), 'message')}; {_NOT_YET}"
+            )
             yield Finding(path, 0, Severity.NOTE, Kind.OUTCOMES, sentence)
 
     def _read_marks(self) -> Iterator[Finding]:
@@ -191,9 +193,8 @@ class MetadataCheck:
         """Check that all messages before the oldest segment were resolved."""
         if by_number and self._vanished:
             first, count = self._vanished
-            sentence = (
-                f"segments before it are gone: up to {count} messages from {first} on were not delivered"
-            )
+            some, were = counted(count, "message"), "was" if count == 1 else "were"
+            sentence = f"segments before it are gone: up to {some} from {first} on {were} not delivered"
             yield damage(by_number[min(by_number)].path, 48, Kind.MISSING, sentence)
 
     def _mismatch(self, sentence: str) -> Finding:

@@ -36,6 +36,7 @@ from spool.layout import SENT, SPARE, Layout
 from spool.shared.state import Field, SharedState, place
 from spool.storage.disk import PAGE_BYTES, make_anew, open_to_read, opened, read_at, sync_directory, write_at
 from spool.storage.failpoint import reach
+from spool.words import counted
 
 log = logging.getLogger("bruce.keeper")
 
@@ -261,7 +262,8 @@ class Committer:
         position = int(self.tail[POSITION])
         missing = self._scan.skip()
         if missing is not None:
-            log.error("%s is damaged at byte %d: %d messages cannot be read", self._path, position, missing)
+            lost = counted(missing, "message")
+            log.error("%s is damaged at byte %d: %s cannot be read", self._path, position, lost)
         elif self._is_announced(position) and position != self._stuck:
             self._stuck = position
             log.error("%s is damaged at byte %d, up to its end", self._path, position)

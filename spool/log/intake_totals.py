@@ -84,7 +84,7 @@ from spool.storage.ab_slots import HEAD_BYTES, SLOT_BYTES, SyncedSlots, read_slo
 from spool.storage.disk import FULL, open_to_read, opened
 from spool.storage.failpoint import reach
 from spool.throttle import Throttle
-from spool.words import reason_in_words
+from spool.words import agreeing, reason_in_words
 
 log = logging.getLogger("bruce.keeper")
 
@@ -588,7 +588,7 @@ class RefusalLog:
         further = f"`brucectl status` says who sent{others}, `brucectl discards` has samples"
         log.warning(
             "%s discarded at intake: %s%s",
-            "1 message was" if news.total() == 1 else f"{news.total():,} messages were",
+            agreeing(news.total(), "message", "was", "were"),
             listed,
             f"; {further}" if set(news) - {Reason.SPOOL_FULL} else "",
         )

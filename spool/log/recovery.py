@@ -68,6 +68,7 @@ from spool.storage.disk import (
 from spool.storage.failpoint import reach
 from spool.storage.lock import Lock
 from spool.storage.ownership import claim
+from spool.words import agreeing
 
 log = logging.getLogger("bruce.spool")
 
@@ -130,7 +131,8 @@ def put_in_place(layout: Layout, spool: bytes) -> None:
         os.rename(to.with_name(to.name + _MOVING), to)
     if moving:
         sync_directory(layout.segments)
-        log.error("%d segments had other names than their headers say, and were renamed", len(moving))
+        named = agreeing(len(moving), "segment", "has", "have")
+        log.error("%s another name than in the header: renamed", named)
 
 
 def _files(layout: Layout) -> Iterator[Path]:
@@ -361,7 +363,7 @@ def _go_behind(layout: Layout, identity: Identity, number: int, committed: Tail)
         return
     last, end = found
     missing = int(committed[STORED]) - int(end[STORED])
-    log.error("%d messages that were committed are gone from the end of the log", missing)
+    log.error("%s gone from the end of the log, though committed", agreeing(missing, "message"))
     _seal_open(layout, epoch=False)
     committed[SEQUENCE] = max(committed[SEQUENCE], end[SEQUENCE])
     _begin_epoch(layout, identity, committed, max(number, last) + 1)

@@ -42,6 +42,7 @@ from spool.marks.discarded import Changes, Discard, Sample
 from spool.native.digest import CHECK_BYTES, CHUNK_BYTES, CHUNK_MESSAGES, UNTOLD, check, matches
 from spool.shared.ledger import Discards
 from spool.storage.failpoint import reach
+from spool.words import counted
 
 log = logging.getLogger("bruce.spool")
 
@@ -136,7 +137,8 @@ class Marks:
             (first, count), now = gone, time.time_ns()
             counts = Discards(b"", int(Reason.DAMAGED), count, now, now)
             discarded.count(txn, self._db[b"discard"], counts, self.segment_list.spool)
-            log.error("%d messages from %d on are gone with their segments; counted as damaged", count, first)
+            words = counted(count, "message")
+            log.error("segments are gone, and with them %s from %d on: counted as damaged", words, first)
 
     def generation(self) -> int:
         """How many commits there were; 0 when not known."""

@@ -30,6 +30,7 @@ from spool.index.log_end import Footer, committed_entries, committed_up_to, has_
 from spool.layout import SENT, SPARE, Layout
 from spool.read.patterns import Pattern
 from spool.storage.disk import opened, read_at
+from spool.words import counted
 
 Found = TypeVar("Found")
 FOR_EVER = (1 << 63) - 1
@@ -91,8 +92,9 @@ class Unreadable:
     @property
     def sentence(self) -> str:
         """The loss and its place, for people."""
-        places = "" if self.places == 1 else f", and in {self.places - 1} places behind it"
-        return f"{self.path}: {self.messages} messages cannot be read at byte {self.offset}{places}"
+        places = "" if self.places == 1 else f", and in {counted(self.places - 1, 'place')} behind it"
+        lost = counted(self.messages, "message")
+        return f"{self.path}: {lost} cannot be read at byte {self.offset}{places}"
 
 
 def unreadable(path: Path, holes: Holes, told: int) -> Iterator[Unreadable]:

@@ -119,7 +119,7 @@ def test_a_topic_created_again_with_fewer_partitions(fine: Bench, caplog: pytest
     fine.clock.now += SHRINK_S
     fine.metadata.pending = True
     fine.step()
-    assert "topic a was created again with 1 partitions instead of 3" in caplog.text
+    assert "topic a was created again with 1 partition instead of 3" in caplog.text
 
 
 def test_candidates_of_a_partition_that_is_gone(fine: Bench) -> None:

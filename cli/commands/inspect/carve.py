@@ -125,12 +125,12 @@ def _chunks(image: Path, spools: list[Path], runs: dict[int, Run]) -> Iterator[t
 
 def _warn(runs: Iterable[Run], *, left_out: bool) -> None:
     from cli.terminal.output import complain
+    from spool.words import agreeing
 
     if messages := sum(run.messages for run in runs if not run.verified):
-        then = ", and they are left out (see --unverified)" if left_out else ""
-        complain(
-            f"{messages} messages are not verified: a sender may have made them (see --secrets-from){then}"
-        )
+        then = "; left out (see --unverified)" if left_out else ""
+        doubtful = agreeing(messages, "message")
+        complain(f"{doubtful} not verified, perhaps forged by a sender (see --secrets-from){then}")
 
 
 def _records(chunks: Iterator[tuple[Run, Chunk]]) -> Iterator[str]:

@@ -133,8 +133,11 @@ def run(
 
 
 def _done(sent: Sent) -> str:
-    done = f"{sent.delivered:,} of {sent.messages:,} messages delivered in {sent.seconds:.1f} s"
-    return done + "".join(f", {count:,} refused ({reason})" for reason, count in sent.refused.items())
+    from spool.words import counted, reason_in_words
+
+    done = f"{sent.delivered:,} of {counted(sent.messages, 'message')} delivered in {sent.seconds:.1f} s"
+    refused = (f", {count:,} refused as {reason_in_words(reason)}" for reason, count in sent.refused.items())
+    return done + "".join(refused)
 
 
 def _left(sent: Sent) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from cli.terminal import errors
 from cli.terminal.errors import BadArgument
-from spool.words import clipped_line
+from spool.words import clipped_line, counted
 
 if TYPE_CHECKING:
     from cli.config.config import Config
@@ -79,9 +79,10 @@ def missing_topics(messages: Mapping[str, int]) -> str:
     if not messages:
         return ""
     named = [
-        f"{clipped_line(topic)} ({count:,} messages)" for topic, count in list(messages.items())[:_NAMED]
+        f"{clipped_line(topic)} ({counted(count, 'message')})"
+        for topic, count in list(messages.items())[:_NAMED]
     ]
-    more = f" and {len(messages) - _NAMED} others" if len(messages) > _NAMED else ""
+    more = f" and {counted(len(messages) - _NAMED, 'other')}" if len(messages) > _NAMED else ""
     return f"; Kafka does not have the topic{'s' * (len(messages) > 1)} {', '.join(named)}{more}"
 
 

@@ -139,22 +139,23 @@ def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
 
 def _show(result: Replayed, to_topic: str | None, *, dry_run: bool) -> None:
     from cli.terminal.output import complain, show_rows, topic_rows
+    from spool.words import agreeing, counted, reason_in_words
 
     heads = ("topic", "messages", "first received", "last received")
     show_rows(heads, topic_rows(result.topics), clip=("topic",))
     for reason, count in result.refused.items():
-        complain(f"{count:,} messages were refused for good: {reason}")
-    of = f"of {result.messages:,} messages"
+        complain(f"{agreeing(count, 'message', 'was', 'were')} refused for good: {reason_in_words(reason)}")
+    of = f"of {counted(result.messages, 'message')}"
     counts = {c.topic: c.messages for c in result.topics}
     if to_topic:
         counts = {to_topic: sum(counts.values())}
     if result.gone:
-        complain(f"{result.gone:,} {of} were removed to make room before they could be sent")
+        complain(f"bruce removed {result.gone:,} {of}, unsent, to make room")
     if dry_run:
         where = f"to topic {to_topic}" if to_topic else "to the topics they were sent to at first"
-        complain(f"nothing was sent; --yes sends {result.messages:,} messages {where}")
+        complain(f"nothing was sent; --yes sends {counted(result.messages, 'message')} {where}")
     elif result.left:
         why = missing_topics({name: counts[name] for name in result.unknown})
-        complain(f"{result.left:,} {of} are left, {result.sent:,} were sent{why}")
+        complain(f"{result.left:,} {of} left, {result.sent:,} sent{why}")
     else:
-        complain(f"{result.sent:,} messages sent in {result.seconds:.1f} s")
+        complain(f"{counted(result.sent, 'message')} sent in {result.seconds:.1f} s")

@@ -23,7 +23,7 @@ from cli.commands.spark.options import (
 from cli.terminal.output import Form
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 EXAMPLES = examples(
     "brucectl spark stats",
@@ -101,14 +101,21 @@ def _show(
         alike: Counter[tuple[str, str, str]] = Counter()
         for directory, name, reason, messages in discards:
             alike[directory, topic_name(name), reason] += messages
-        show_rows(
-            ("spool", "topic", "discarded because of", "messages"),
-            ((*named, messages) for named, messages in alike.items()),
-            clip=("spool", "topic"),
-        )
+        heads = ("spool", "topic", "discarded because of", "messages")
+        summed = ((*named, messages) for named, messages in alike.items())
+        show_rows(heads, _with_words(summed), clip=("spool", "topic"))
     if hours and by_hour:
         typer.echo()
-        show_rows(("spool", "hour", "discarded because of", "messages"), by_hour, clip=("spool",))
+        heads = ("spool", "hour", "discarded because of", "messages")
+        show_rows(heads, _with_words(by_hour), clip=("spool",))
+
+
+def _with_words(discards: Iterable[tuple[object, ...]]) -> Iterator[tuple[object, ...]]:
+    """Rows whose last but one cell is a reason, with its words."""
+    from spool.words import reason_in_words
+
+    for *where, reason, messages in discards:
+        yield *where, reason_in_words(str(reason)), messages
 
 
 def _columns(figures: dict[str, Any]) -> tuple[object, ...]:

@@ -94,7 +94,7 @@ def test_a_stop_without_kafka(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         seen = bruce.status()
         check_totals(seen)
         assert (seen.received, seen.backlog) == (3000, 2000)
-        assert bruce.logged("2000 messages are left in the spool") == 1
+        assert bruce.logged("2,000 messages are left in the spool") == 1
         kafka.up()
         bruce.start()
         bruce.await_status(lambda s: s.delivered == 3000)
@@ -111,7 +111,7 @@ def test_a_second_signal(kafka: EmbeddedKafka, tmp_path: Path, second: signal.Si
         bruce.await_true(lambda: bruce.status().watermarks.synced == 2000 and refuses(bruce))
         bruce.tell(second)
         assert bruce.await_end() == 0
-        assert bruce.logged("2000 messages are left in the spool") == 1
+        assert bruce.logged("2,000 messages are left in the spool") == 1
         kafka.up()
         bruce.start()
         bruce.await_status(lambda s: s.delivered == 2000)

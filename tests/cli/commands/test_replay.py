@@ -44,6 +44,10 @@ def test_messages_that_kafka_refuses(bruce: RunningBruce, kafka: EmbeddedKafka) 
     assert (report["messages"], report["sent"], report["left"]) == (20, 19, 0)
     assert report["refused"] == {"too_large": 1}
     assert numbers(records(kafka, "t", 39)) == sorted([*range(20), *(n for n in range(20) if n != 7)])
+    where = ["--from", 7, "--to", 8, "--state", states(bruce)]
+    said = bruce.brucectl("replay", "--yes", "--config", config, *where).stderr.decode().splitlines()
+    assert "1 message was refused for good: too_large (larger than Kafka takes)" in said
+    assert said[-1].startswith("0 messages sent in ")
 
 
 @pytest.mark.long

@@ -148,7 +148,7 @@ def test_after_ctrl_c(stored: RunningBruce, kafka: EmbeddedKafka) -> None:
     left = report(stored)["left"]
     assert 0 < left < MESSAGES
     last = err.decode().splitlines()[-1]
-    assert last == f"{left:,} of {MESSAGES:,} messages are left: the same command goes on with them"
+    assert last == f"{left:,} of {MESSAGES:,} messages left: the same command goes on"
     dry = replay(stored).stderr.splitlines()[-1]
     assert dry.startswith(f"nothing was sent; --yes sends {left:,} messages to topic again, begun at ")
     assert report(stored, "--yes")["sent"] == MESSAGES

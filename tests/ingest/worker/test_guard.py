@@ -256,7 +256,7 @@ def test_a_datagram_that_is_lost_is_counted(
     with missing(intake, slot=slot):
         intake.take([*SMALL[:slot], LARGE[0], *SMALL[slot:]])
     assert (intake.stored(), lost(intake)) == (SMALL, 1)
-    assert "no memory for 1 datagrams" in caplog.text
+    assert "no memory for 1 datagram that" in caplog.text
     intake.take(LARGE)
     assert (intake.stored(), lost(intake)) == ([*SMALL, *LARGE], 1)
     # A successor counts on behind it, and nothing comes twice.

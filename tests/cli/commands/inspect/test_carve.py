@@ -46,7 +46,7 @@ def test_what_is_found(image: Path, tmp_path: Path, *, verified: bool) -> None:
     done = inspect("carve", "--json", *secrets, image)
     report = json.loads(done.stdout)
     assert {run["verified"] for run in report["runs"]} == {verified}
-    told = "" if verified else "are not verified: a sender may have made them (see --secrets-from)\n"
+    told = "" if verified else "are not verified, perhaps forged by a sender (see --secrets-from)\n"
     assert done.stderr.endswith(told)
     assert bool(done.stderr) != verified
     assert (report["version"], report["image"]) == (1, str(image))
@@ -85,8 +85,7 @@ def test_as_datagrams(image: Path, tmp_path: Path) -> None:
     nothing, told = run()
     assert nothing == b""
     assert told.endswith(
-        "are not verified: a sender may have made them (see --secrets-from), and they are left "
-        "out (see --unverified)\n"
+        "are not verified, perhaps forged by a sender (see --secrets-from); left out (see --unverified)\n"
     )
     everything, told = run("--unverified")
     assert everything == verified

@@ -22,3 +22,20 @@ def test_topics_that_are_shown_alike(capsys: pytest.CaptureFixture[str]) -> None
     _show(Replayed(topics, 5, 0, {}, 5, 0, [], 0.0), None, dry_run=True)
     (row,) = capsys.readouterr().out.splitlines()
     assert row.split("\t") == ["t" * 248 + "…", "5", "2023-11-14T22:13:20Z", "2023-11-14T22:13:22Z"]
+
+
+def test_reasons_have_their_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """A replay and a drain explain why Kafka refuses messages; one has no plural."""
+    from cli.commands.spark.drain import _done
+    from cli.commands.spark.replay import _show
+    from pipeline.delivery.replay import Replayed
+    from pipeline.delivery.sending import Sent
+
+    _show(Replayed([], 2, 1, {"too_large": 1}, 0, 0, [], 0.0), None, dry_run=False)
+    assert capsys.readouterr().err.splitlines() == [
+        "1 message was refused for good: too_large (larger than Kafka takes)",
+        "1 message sent in 0.0 s",
+    ]
+    sent = Sent(2, {"t": 2}, 1, {"too_large": 1}, 0, [], 0.0)
+    told = "1 of 2 messages delivered in 0.0 s, 1 refused as too_large (larger than Kafka takes)"
+    assert _done(sent) == told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 
@@ -45,7 +46,25 @@ def test_topics_command_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     escaped, cut = r"a\x1b[31m\tb", "t" * 248 + "…"
     assert [row[0] for row in rows[:4]] == [escaped, escaped, cut, cut]
     assert {row[9] for row in rows[:4]} == {escaped}
-    assert rows[5:] == [["/s", cut, "short", "3"], ["/s", escaped, "short", "4"]]
+    because = "short (shorter than its header)"
+    assert rows[5:] == [["/s", cut, because, "3"], ["/s", escaped, because, "4"]]
+
+
+def test_reasons_have_their_words(
+    spool: SpoolFixture, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the tables, by topic and by hour."""
+    from cli.commands.spark import stats
+    from pipeline import stats as job_stats
+
+    spool.append([encode(b"orders", b"v")], refused={1: (5, b"\0")})
+    spool.step()
+    spool.crash()
+    monkeypatch.setattr(stats, "job_session", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(job_stats, "run_stats", lambda *_: {"topics": []})
+    stats.stats([str(spool.options.directory)], hours=True)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split("\t")[-2] for line in said if line] == ["short (shorter than its header)"] * 2
 
 
 @pytest.mark.spark
