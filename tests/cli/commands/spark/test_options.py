@@ -28,7 +28,7 @@ def test_missing_topics_are_on_one_line() -> None:
     assert missing_topics({"a\x1b[31m\nb": 2, "t" * 32_767: 3}) == (
         r"; Kafka does not have the topics a\x1b[31m\nb (2 messages), " + "t" * 59 + "… (3 messages)"
     )
-    assert missing_topics({f"t{n}": 1 for n in range(7)}).endswith("t4 (1 messages) and 2 others")
+    assert missing_topics({f"t{n}": 1 for n in range(7)}).endswith("t4 (1 message) and 2 others")
 
 
 @pytest.mark.sample(one_of=2)
