@@ -35,7 +35,7 @@ def test_what_it_shows(served: Served, browser: Browser) -> None:
         assert words in seen
     for words in ("Kafka does not have its topic", "not filling up", " MiB used by undelivered messages"):
         assert words in seen
-    since = r"up since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(\d+ (s|min)\)"
+    since = r"up since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(\d+ (s|min)\)"
     assert re.fullmatch(rf"release {re.escape(release())}, {since}", browser.text("#release"))
     assert "The next message that is not yet at each level." in browser.text("main section:nth-of-type(2) h2")
     # No TCP port is configured.
