@@ -152,12 +152,12 @@ def test_what_waits_is_accepted_in_one_call(streams: Streams) -> None:
     """With the process that connected, as the kernel has it, and none by TCP; never more than asked for."""
     by_path, by_port = streams.listeners
     clients = [streams.connect(tcp=tcp) for tcp in (False, False, False, True)]
-    me, nobody, acceptor = (os.getpid(), os.getuid(), os.getgid()), (NO_ID, NO_ID, NO_ID), Acceptor()
+    me, untold, acceptor = (os.getpid(), os.getuid(), os.getgid()), (NO_ID, NO_ID, NO_ID), Acceptor()
     for listener, processes, more in (
         (by_path, [me, me], True),
         (by_path, [me], False),
         (by_path, [], False),
-        (by_port, [nobody], False),
+        (by_port, [untold], False),
     ):
         peers, may_be_more = acceptor.accept(listener, 2)
         assert [(pid, uid, gid) for _, pid, uid, gid in peers.tolist()] == processes
