@@ -43,7 +43,7 @@ from spool.format.frame import (
     verify_by,
 )
 from spool.format.segment_format import BURST_AT, HEAD_BYTES, OLD_KEYS, PREVIOUS_AT, SEQUENCE_AT, unsigned
-from spool.format.version_1 import find_linked
+from spool.format.version_1 import Offsets, find_linked
 from spool.native.digest import digest
 from spool.native.kernel import kernel
 from spool.native.memory import Address, call, load_i64
@@ -101,18 +101,15 @@ def walk_over(
     sure: int,
     zeros: bool,
     digest: int,
-    linked: npt.NDArray[np.int64],
-    names: npt.NDArray[np.int64],
-    named: npt.NDArray[np.int64],
+    linked: Offsets,
 ) -> tuple[int, int, int]:
     """Like frame.walk, but also over holes that begin below `sure`: (why it stopped, frames, holes).
 
     Bytes up to offset `limit` are in memory; the segment goes on up to `end`. `tail` int64[TAIL_FIELDS] moves
     along, `table` int64[rows, ROW] receives the frames. `holes` int64[rows of `table`,
     HOLE] receives those that were passed over, each with good frames behind it. `zeros`: zeros may be damage,
-    too; else they are the end. `linked` int64[n], `names` int64[m], `named` int64[m]: the links of a segment
-    of version 1 (spool.format.version_1.Links). Each byte is searched once, so the work is linear in the
-    bytes.
+    too; else they are the end. `linked` int64[n]: of a segment of version 1 (spool.format.version_1.Links).
+    Each byte is searched once, so the work is linear in the bytes.
     """
     rows = passed = 0
     mark, key = tail[MARK], tail[KEY]
@@ -138,7 +135,7 @@ def walk_over(
         if room < HEAD_BYTES or not follows(at, tail[DIGEST], tail[SEQUENCE], tail[BURST]):
             stray = verify_by(at, room, mark, key, digest) == 0
         if key == OLD_KEYS.key:
-            found, whole = find_linked(base, position, limit, end, tail, linked, names, named, digest)
+            found, whole = find_linked(base, position, limit, end, tail, linked, digest)
         else:
             found, whole = find(base, position if stray else position + 8, limit, end, tail, digest)
         if found < 0 or whole:

@@ -34,7 +34,7 @@ from spool.format.frame import (
 )
 from spool.format.packed import header_of
 from spool.format.segment_format import FOOTER_MAGIC, HEAD, HEAD_BYTES, OLD_KEYS, Record
-from spool.format.version_1 import Links
+from spool.format.version_1 import NO_LINKS, Links
 from spool.native.digest import digest_function
 from spool.native.memory import Address, address_of
 from spool.storage.disk import opened, read_ahead, read_at, read_into
@@ -51,7 +51,6 @@ READ_MESSAGES = 8192
 """Read at a time, about, if they are small: their columns, 81 bytes a message, stay in the cache as well."""
 _COMPARED_BYTES = 256 << 10
 _FRAMES = 8192
-_NO_LINKS = (np.empty(0, np.int64),) * 3
 _NO_HOLES: Holes = np.empty((0, HOLE), np.int64)
 _LOOKS, _PAUSE_S = 20, 0.001
 """At a frame that the writer may be storing."""
@@ -181,7 +180,7 @@ class Scan:
                 sure,
                 zeros,
                 self._digest,
-                *(_NO_LINKS if self._links is None else self._links.arrays),
+                NO_LINKS if self._links is None else self._links.linked,
             )
             if rows:
                 self._next_bytes = min(2 * self._next_bytes, self._chunk_bytes)
@@ -354,7 +353,7 @@ def compile_kernels() -> None:
     """Compile a scan's loops, or load them from the cache, before forking processes that scan."""
     nothing = np.zeros(TAIL_FIELDS, np.int64)
     table, holes = np.zeros((1, ROW), np.int64), np.zeros((1, HOLE), np.int64)
-    walk_over(Address(0), 0, 0, nothing, table, holes, 0, False, 0, *_NO_LINKS)
+    walk_over(Address(0), 0, 0, nothing, table, holes, 0, False, 0, NO_LINKS)
     find(Address(0), 0, 0, 0, nothing, 0)
 
 

@@ -9,8 +9,8 @@ before it. Frames that neither leads to are not believed, though they verify.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -45,41 +45,62 @@ from spool.format.segment_format import (
 )
 from spool.native.kernel import kernel
 from spool.native.memory import Address, address_of, load_i64, load_u16, load_u32
-from spool.storage.disk import read_at
+from spool.storage.disk import read_at, read_into
 
-OFFSET, DIGEST, PREVIOUS = range(3)
 _MARK = OLD_KEYS.mark
 _CHUNK_BYTES = 1 << 20
-_ROWS = _CHUNK_BYTES // 8
-"""Heads in a chunk, at most."""
-
-Rows = npt.NDArray[np.int64]
-"""int64[n, 3]: the offset of a possible frame, its digest, and the digest that it names as `previous`."""
+_FIRST_BYTES = 4 << 10
+"""Read first, and then twice as much each time: the next frame is near, most often."""
+Offsets = npt.NDArray[np.int64]
+"""int64[n], of frames, ascending."""
+NO_LINKS: Offsets = np.empty(0, np.int64)
 
 
 @kernel
-def _collect(base: Address, position: int, limit: int, end: int, rows: Rows) -> int:
-    """Note every possible head at or behind `position`, below `limit`, in a segment that ends at `end`.
+def _may_be_frame(at: Address, position: int, end: int) -> bool:
+    """Whether a head may be at address `at`, at this offset of a segment that ends at `end`."""
+    if load_u32(at + MARK_AT) != _MARK or load_u16(at + HEAD_BYTES_AT) != HEAD_BYTES:
+        return False
+    body_bytes = load_u32(at + BODY_BYTES_AT)
+    fits = body_bytes <= MAX_BODY_BYTES and position + HEAD_BYTES + padded(body_bytes) <= end
+    return fits and load_u32(at + COUNT_AT) <= MAX_BURST
 
-    `base` is the address where offset 0 of the segment would be. `rows` int64[n, 3] has room for all. Returns
-    how many were filled.
+
+@kernel
+def _lead_back(
+    base: Address, position: int, begin: int, end: int, digest: int, offsets: Offsets
+) -> tuple[int, int]:
+    """Follow `digest` to the frames that begin in [begin, position), which are in memory.
+
+    `base` is the address where offset 0 of the segment would be, `end` where the segment ends. `offsets`
+    int64[n] has room for one in 8 bytes, and receives where the frames begin, the last one first. A frame
+    names one that is before it, so each byte is looked at once. Returns (how many, the digest that the last
+    of these names).
     """
     found = 0
-    while position + HEAD_BYTES <= limit:
-        at = base + position
-        if (
-            load_u32(at + MARK_AT) == _MARK
-            and load_u16(at + HEAD_BYTES_AT) == HEAD_BYTES
-            and load_u32(at + COUNT_AT) <= MAX_BURST
-        ):
-            body_bytes = load_u32(at + BODY_BYTES_AT)
-            if body_bytes <= MAX_BODY_BYTES and position + HEAD_BYTES + padded(body_bytes) <= end:
-                rows[found, OFFSET] = position
-                rows[found, DIGEST] = load_i64(at)
-                rows[found, PREVIOUS] = load_i64(at + PREVIOUS_AT)
-                found += 1
+    while position > begin:
+        position -= 8
+        at = Address(base + position)
+        if load_i64(at) == digest and _may_be_frame(at, position, end):
+            offsets[found] = position
+            digest = load_i64(at + PREVIOUS_AT)
+            found += 1
+    return found, digest
+
+
+@kernel
+def _find_named(base: Address, position: int, behind: int, end: int, digest: int) -> int:
+    """The first frame that begins in [position, behind) and names `digest` as `previous`; -1: none.
+
+    `base` and `end` are those of _lead_back.
+    """
+    while position < behind:
+        at = Address(base + position)
+        if load_u32(at + MARK_AT) == _MARK and load_i64(at + PREVIOUS_AT) == digest:
+            if _may_be_frame(at, position, end):
+                return position
         position += 8
-    return found
+    return -1
 
 
 @kernel
@@ -96,53 +117,29 @@ def _first_from(ascending: npt.NDArray[np.int64], value: int) -> int:
 
 
 @kernel
-def _lead_back(
-    rows: Rows, digests: npt.NDArray[np.int64], digest: int, linked: npt.NDArray[np.bool_]
-) -> None:
-    """Mark the rows that `digest` leads to: its own, the one before that, and so on.
-
-    `rows` int64[n, 3], sorted by digest; `digests` int64[n]: of them; `linked` bool[n].
-    """
-    for _ in range(rows.shape[0]):
-        at = _first_from(digests, digest)
-        if at == rows.shape[0] or digests[at] != digest or linked[at]:
-            return
-        linked[at] = True
-        digest = rows[at, PREVIOUS]
-
-
-@kernel
 def find_linked(  # noqa: C901, PLR0913, PLR0917  (a kernel)
-    base: Address,
-    position: int,
-    limit: int,
-    end: int,
-    after: Tail,
-    linked: npt.NDArray[np.int64],
-    names: npt.NDArray[np.int64],
-    named: npt.NDArray[np.int64],
-    digest: int,
+    base: Address, position: int, limit: int, end: int, after: Tail, linked: Offsets, digest: int
 ) -> tuple[int, int]:
     """As frame.find, among the offsets behind the damage at `position` where a frame is believed.
 
-    `after` int64[TAIL_FIELDS]. `linked` int64[n], `names` int64[m], `named` int64[m]: see Links.
+    `after` int64[TAIL_FIELDS]. `linked` int64[n]: see Links.
     """
     if position + HEAD_BYTES > limit:
         return -1, 0
     damaged, most = load_i64(base + position), end // LEAST_MESSAGE_BYTES
-    one, other = _first_from(linked, position + 1), _first_from(names, damaged)
+    one = _first_from(linked, position + 1)
     while True:
-        while other < names.shape[0] and names[other] == damaged and named[other] <= position:
-            other += 1
-        found = linked[one] if one < linked.shape[0] else end
-        if damaged != 0 and other < names.shape[0] and names[other] == damaged:
-            found = min(found, named[other])
-        if found >= end:
-            return -1, 0
-        if found + HEAD_BYTES > limit:
-            return found, HEAD_BYTES
+        following = linked[one] if one < linked.shape[0] else end
+        found = -1
+        if damaged != 0:
+            found = _find_named(base, position + 8, min(following, limit - HEAD_BYTES + 1), end, damaged)
+        if found < 0:
+            # Behind `limit`, another frame may name it.
+            if following + HEAD_BYTES > limit:
+                return -1, 0
+            found = following
+            one += 1
         position, at = found, Address(base + found)
-        one += one < linked.shape[0] and linked[one] == found
         if not can_follow(at, most, after[SEQUENCE], after[BURST]):
             continue
         why = verify_by(at, limit - found, after[MARK], after[KEY], digest)
@@ -158,23 +155,9 @@ class Links:
 
     def __init__(self, fd: int, position: int, limit: int) -> None:
         """Look at the plain segment `fd` from offset `position` up to `limit`. Raises ReadFailed."""
-        self._fd = fd
-        rows, last = _heads(fd, position, limit), _last_digest(fd)
-        self.linked = np.empty(0, np.int64)
+        self._fd, self._limit = fd, limit
+        self.linked = _linked(fd, position, limit)
         """The offsets that the digest of the last frame leads back to."""
-        if last is not None:
-            by_digest = rows[_order(rows[:, DIGEST].copy())]
-            linked = np.zeros(len(rows), np.bool_)
-            _lead_back(by_digest, by_digest[:, DIGEST].copy(), last, linked)
-            self.linked = np.sort(by_digest[linked, OFFSET])
-        order = _order(rows[:, PREVIOUS].copy())
-        self.names, self.named = rows[order, PREVIOUS], rows[order, OFFSET]
-        """The digests that frames name as `previous`, in order, and the offsets of these frames."""
-
-    @property
-    def arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The links as `find_linked` takes them."""
-        return self.linked, self.names, self.named
 
     def behind(self, position: int) -> Iterator[int]:
         """Offsets behind `position` where a frame is believed if it verifies, in order. Raises ReadFailed.
@@ -182,41 +165,48 @@ class Links:
         Each is looked up when it is taken: a segment may be damaged in every place.
         """
         damaged = int.from_bytes(read_at(self._fd, 8, position), "little", signed=True)
-        first = int(np.searchsorted(self.names, damaged))
-        behind = int(np.searchsorted(self.names, damaged, "right")) if damaged else first
-        last = position
-        for offset in heapq.merge(_above(self.linked, position), _above(self.named[first:behind], position)):
-            if offset > last:
-                last = offset
-                yield offset
+        first = int(np.searchsorted(self.linked, position, "right"))
+        for following in chain(map(int, self.linked[first:]), (self._limit,)):
+            if damaged:
+                yield from self._naming(damaged, position, following)
+            if following < self._limit:
+                yield following
+            position = following
+
+    def _naming(self, digest: int, position: int, following: int) -> Iterator[int]:
+        """Offsets between these two of frames that name this digest, in order."""
+        size, end = _FIRST_BYTES, self._limit
+        while (position := position + 8) < min(following, end - HEAD_BYTES + 1):
+            data = np.frombuffer(read_at(self._fd, min(size, end - position), position), np.uint8)
+            base, behind = Address(address_of(data) - position), position + len(data) - HEAD_BYTES + 1
+            while (found := _find_named(base, position, min(behind, following), end, digest)) >= 0:
+                yield found
+                position = found + 8
+            if behind <= position:
+                return
+            position = behind - 1 & ~7
+            size = min(2 * size, _CHUNK_BYTES)
 
 
-def _order(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The order of some values, equal ones in theirs.
-
-    NumPy's order of values that all differ takes a fifth of the time.
-    """
-    order = np.argsort(values)
-    ascending = values[order]
-    return np.argsort(values, kind="stable") if (ascending[1:] == ascending[:-1]).any() else order
-
-
-def _above(offsets: npt.NDArray[np.int64], position: int) -> Iterator[int]:
-    """Those of some offsets, in order, that are above `position`."""
-    return map(int, offsets[np.searchsorted(offsets, position, "right") :])
-
-
-def _heads(fd: int, position: int, limit: int) -> Rows:
-    position = (position + 7) & ~7
-    table, parts = np.empty((_ROWS, 3), np.int64), [np.empty((0, 3), np.int64)]
-    while position + HEAD_BYTES <= limit:
-        data = np.frombuffer(read_at(fd, min(_CHUNK_BYTES, limit - position), position), np.uint8)
-        if len(data) < HEAD_BYTES:
-            break
-        found = _collect(Address(address_of(data) - position), position, position + len(data), limit, table)
-        parts.append(table[:found].copy())
-        position += (len(data) - HEAD_BYTES + 8) & ~7
-    return np.concatenate(parts)
+def _linked(fd: int, position: int, limit: int) -> Offsets:
+    """The offsets, from `position` on, that the digest of the last frame leads back to."""
+    digest = _last_digest(fd)
+    if digest is None:
+        return NO_LINKS
+    parts, offsets = [NO_LINKS], np.empty(_CHUNK_BYTES // 8, np.int64)
+    data = np.empty(_CHUNK_BYTES + HEAD_BYTES, np.uint8)
+    position, behind = (position + 7) & ~7, limit & ~7
+    while position < behind:
+        begin = max(position, behind - _CHUNK_BYTES)
+        got, failed = read_into(fd, data[: limit - begin].data, begin)
+        if failed:
+            raise failed
+        whole = min(behind, begin + (got - HEAD_BYTES + 8 & ~7))
+        base = Address(address_of(data) - begin)
+        found, digest = _lead_back(base, whole, begin, limit, digest, offsets)
+        parts.append(offsets[:found].copy())
+        behind = begin
+    return np.concatenate(parts)[::-1].copy()
 
 
 def _last_digest(fd: int) -> int | None:
