@@ -28,9 +28,10 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from router.cluster.brokers import UNROUTED
 from router.outcomes.acks import Acks
 from router.outcomes.counts import DiscardLog
-from router.outcomes.outcome_table import UNROUTED, Eviction
+from router.outcomes.outcome_table import Eviction
 from router.timing import STOP_S
 from spool.errors import BadSpool
 from spool.format.batch import Batch, Topics

@@ -21,13 +21,13 @@ import numpy.typing as npt
 
 from dispatch.pool import Outcomes
 from router.catch_up import CatchUps
-from router.cluster.brokers import BrokerView, Kafka, lowest_by_broker, view_brokers
+from router.cluster.brokers import UNROUTED, BrokerView, Kafka, lowest_by_broker, view_brokers
 from router.cluster.trouble import Cause, Trouble
 from router.cluster.unknown_topics import Learnt, Strangers, UnknownTopics
 from router.context import Log, Rules, Sequences
 from router.failures import Failures, Outages, ProducerRebuild
 from router.outcomes.counts import DiscardNames
-from router.outcomes.outcome_table import UNROUTED, OutcomeTable
+from router.outcomes.outcome_table import OutcomeTable
 from router.outcomes.rejects import Rejection, Rejects
 from router.outcomes.trace import Trace
 from router.scheduler import BatchRouter, Scheduler

@@ -24,6 +24,9 @@ BATCH_MESSAGES = 8192
 BATCH_BYTES = 1 << 20
 """So much room is waited for before a batch is handed over, or half of the window where that is less."""
 
+UNROUTED = -1
+"""The broker id under which the offset of messages routed to no broker is kept."""
+
 _HEALTHY = int(State.HEALTHY)
 
 Mask = npt.NDArray[np.bool_]

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from router.outcomes.outcome_table import UNROUTED
+from router.cluster.brokers import UNROUTED
 from router.outcomes.trace import Trace
 from router.timing import COMMIT_S
 from spool.errors import MarksFailed

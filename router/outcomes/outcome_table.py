@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 Mask = npt.NDArray[np.bool_]
 Sequences = npt.NDArray[np.int64]
 
-
-UNROUTED = -1
-"""The broker id under which the offset of messages routed to no broker is kept."""
 _log = logging.getLogger("bruce.router")
 
 

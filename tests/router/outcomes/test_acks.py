@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from router.cluster.brokers import UNROUTED
 from router.outcomes.acks import Acks
-from router.outcomes.outcome_table import UNROUTED
 from router.timing import COMMIT_S
 from spool.errors import MarksFailed
 from spool.format.wire import Reason, encode
