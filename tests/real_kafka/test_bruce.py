@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Sequence
@@ -22,6 +23,13 @@ pytestmark = pytest.mark.real_kafka
 
 PARTITIONS = 6
 PATIENCE_S = 90.0
+STORY = (
+    r" INFO: delivery has started: Kafka acknowledges what it gets$",
+    r" ERROR: (no broker can be reached|127\.0\.0\.1:\d+ ).*; \d+ messages? waits?$",
+    r" WARNING: Kafka is back after \d+ s; 300 messages waited$",
+    r" INFO: the 300 messages that waited are delivered, in \d+ s$",
+)
+"""The lines of bruce's own about Kafka, from the start to the end of an outage."""
 
 
 @pytest.fixture
@@ -114,6 +122,27 @@ def test_a_broker_is_killed_and_comes_back(kafka3: KafkaCluster, tmp_path: Path,
         check_totals(seen)
         assert (seen.received, seen.discarded) == (sent, {})
         check_all_there(consume(kafka3.bootstrap, topic.decode(), PARTITIONS, sent, PATIENCE_S), sent)
+
+
+@pytest.mark.long
+def test_the_log_tells_of_an_outage(kafka1: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
+    """Began, and why; back, after how long, and what waited; that it is delivered: a line each, no more."""
+    create(kafka1, topic)
+    with RunningBruce(tmp_path, kafka1.bootstrap) as bruce:
+        sent = bruce.send(keyed(100, topic=topic))
+        bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)
+        kafka1.kill(1)
+        bruce.await_true(lambda: bruce.logged(" ERROR") > 0, PATIENCE_S)
+        sent += bruce.send(keyed(300, topic=topic, first=sent))
+        bruce.await_status(lambda s: s.received == sent, PATIENCE_S)
+        kafka1.start(1)
+        seen = bruce.await_status(lambda s: s.delivered == sent and s.trouble is None, PATIENCE_S)
+        check_totals(seen)
+        bruce.await_true(lambda: bruce.logged("that waited are delivered") == 1, PATIENCE_S)
+        lines = [line for line in bruce.log.read_text().splitlines() if " bruce[" in line][1:]
+    assert len(lines) == len(STORY), lines
+    for line, words in zip(lines, STORY, strict=True):
+        assert re.search(words, line)
 
 
 def test_leaders_move_between_kill_and_restart(kafka3: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
