@@ -70,7 +70,7 @@ _DAMAGED: Mapping[str, int] = {
 """One byte in this many is wrong: the search for the next frame after it has to pass these contents."""
 _OLD = "version 1, "
 """Such a case is the one of the rest of its name, as a release before version 2 of the format stored it."""
-_WARM = ("damage", "distinct short topics", _OLD + "damage")
+_WARM = ("damage", "distinct short topics", "one byte", _OLD + "damage")
 """Kernels are compiled, or loaded, on these before anything is timed."""
 _WARM_BYTES = 256 << 10
 ABSENT, LONG, REPEATED = b"a text that is nowhere", b"ab" * 50 + b"c", b"aa" * 10
