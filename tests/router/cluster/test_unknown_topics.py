@@ -75,7 +75,7 @@ def test_a_topic_that_is_not_there_yet_is_no_error(caplog: pytest.LogCaptureFixt
             bench.metadata.pending = True
             bench.clock.now += 1
         bench.step(20)
-        assert [(r.levelname, r.message) for r in caplog.records] == [
+        assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
             ("INFO", "Kafka does not have the topic c yet; its messages are held for up to 5 s")
         ]
         bench.clock.now += 6
