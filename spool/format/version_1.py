@@ -178,12 +178,12 @@ class Links:
         size, end = _FIRST_BYTES, self._limit
         while (position := position + 8) < min(following, end - HEAD_BYTES + 1):
             data = np.frombuffer(read_at(self._fd, min(size, end - position), position), np.uint8)
+            if len(data) < HEAD_BYTES:
+                return  # the file has shrunk meanwhile
             base, behind = Address(address_of(data) - position), position + len(data) - HEAD_BYTES + 1
             while (found := _find_named(base, position, min(behind, following), end, digest)) >= 0:
                 yield found
                 position = found + 8
-            if behind <= position:
-                return
             position = behind - 1 & ~7
             size = min(2 * size, _CHUNK_BYTES)
 

@@ -91,6 +91,22 @@ def test_links_that_turn_in_a_circle_end(tmp_path: Path) -> None:
     os.close(fd)
 
 
+def test_every_frame_that_names_a_damaged_one_is_found(tmp_path: Path) -> None:
+    """Wherever it is in what is read at a time: at its beginning, at its end, in the last bytes of all."""
+    path, digest = tmp_path / "segment", b"a digest"
+    places = [4096 + 8, 8136, 8200, 40_000, (1 << 16) - HEAD_BYTES]
+    data = bytearray(1 << 16)
+    data[4096 : 4096 + 8] = digest
+    for at in places:
+        data[at + 8 : at + 12] = OLD_KEYS.mark.to_bytes(4, "little")
+        data[at + 12 : at + 14] = HEAD_BYTES.to_bytes(2, "little")
+        data[at + 56 : at + 64] = digest
+    path.write_bytes(data)
+    fd = os.open(path, os.O_RDONLY)
+    assert list(Links(fd, 4096, len(data)).behind(4096)) == places
+    os.close(fd)
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 def test_damage_in_every_place_costs_what_it_has_bytes(tmp_path: Path, *, sealed: bool) -> None:
     """With every second frame damaged: eight times as many take no more than some eight times as long."""
