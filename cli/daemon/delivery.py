@@ -149,7 +149,7 @@ class Delivery:
         self._orders, self._committed = orders or Orders(), committed
         self._drain_s = config.dispatch.drain_seconds
         self._bell, self._report = bell, report
-        self._told, self._handed_over = 0.0, 0
+        self._told_at, self._told_watermark, self._handed_over = 0.0, 0, 0
         self._segment_list = segment_list = SegmentList(layout)
         topics = Topics(config.spool.max_topics)
         for name in {*config.dispatch.topics, *config.partitioners, *config.rates}:
@@ -233,11 +233,11 @@ class Delivery:
         if not self.router.step():
             self._sleep()
         now = time.monotonic()
-        if now - self._told >= TELL_S:
-            self._told = now
+        if now - self._told_at >= TELL_S:
             self._tell()
 
     def _tell(self) -> None:
+        self._told_at, self._told_watermark = time.monotonic(), self.low_watermark
         brokers, handed_over = self.router.brokers(), self.router.handed_over
         fresh, self._handed_over = handed_over - self._handed_over, handed_over
         times = self._graph.kafka.client.latency.table([broker.id for broker in brokers])
@@ -247,7 +247,7 @@ class Delivery:
         trouble, unread = self.router.trouble(), self.router.unread()
         self._report(
             Progress(
-                self.low_watermark,
+                self._told_watermark,
                 brokers,
                 trouble,
                 counts,
@@ -287,7 +287,13 @@ class Delivery:
         return self._segment_list.end_of(segments[-1]) if segments else 0
 
     def _sleep(self) -> None:
-        pause = IDLE_S if self._acks.unwritten or not self.router.at_rest else REST_S
+        if self._acks.unwritten or not self.router.at_rest:
+            pause = IDLE_S
+        elif self.low_watermark != self._told_watermark:
+            # A program that waits for the last message does not wait for the end of a rest, too.
+            pause = max(0.0, self._told_at + TELL_S - time.monotonic())
+        else:
+            pause = REST_S
         ready, _, _ = select.select([self._graph.wakeup.fd, self._bell], [], [], pause)
         for fd in ready:
             os.eventfd_read(fd)

@@ -37,8 +37,11 @@ from spool.shared.histogram import LATENCY_WORDS, add_latencies
 
 log = logging.getLogger("bruce.router")
 
-COMMIT_MESSAGES = 5_000
-"""A backlog goes out so fast that the messages of COMMIT_S are more than a host takes in during seconds."""
+COMMIT_MESSAGES = 25_000
+"""A backlog goes out so fast that the messages of COMMIT_S are more than a host takes in during seconds.
+
+So many are the window of one broker: a SIGKILL has little more sent again than what was in flight.
+"""
 _NOTHING = int(np.iinfo(np.int64).max)
 
 Bits = npt.NDArray[np.uint8]

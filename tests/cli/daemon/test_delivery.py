@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import time
 import uuid
 from pathlib import Path
@@ -11,12 +12,17 @@ import numpy as np
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
+from cli.config.config import load_config
+from cli.daemon import delivery
+from cli.daemon.delivery import REST_S, Delivery, Progress
 from dispatch.embedded import EmbeddedKafka
 from spool.format.wire import encode
+from spool.shared.state import Field
 from tests.cli.conftest import PARTITIONS
 from tests.daemon import RunningBruce, consume
 from tests.e2e.test_embedded import check_complete, check_totals
 from tests.router.outlet import keyed
+from tests.spool.fixture import SpoolFixture
 
 PRODUCE = 0
 
@@ -177,3 +183,39 @@ def test_window_messages(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         bruce.start()
         bruce.await_status(lambda s: s.delivered == 3012)
         check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, 3012), 3012)
+
+
+def test_the_last_messages_are_reported_before_the_rest(
+    kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deliverer does not rest while its report lacks what the marks have: who waits sees the end."""
+    file = tmp_path / "bruce.toml"
+    file.write_text(f'[kafka]\n"bootstrap.servers" = "{kafka.bootstrap_servers}"\n')
+    spool = SpoolFixture(tmp_path)
+    spool.append([encode(b"t", b"%d" % number, timestamp=1) for number in range(50)])
+    spool.step()
+    reports: list[Progress] = []
+    unreported: list[float] = []
+    select_files = select.select
+
+    def sleep(readers: list[int], writers: list[int], errors: list[int], pause: float) -> object:
+        if reports and reports[-1].low_watermark != deliverer.low_watermark:
+            unreported.append(pause)
+        return select_files(readers, writers, errors, pause)
+
+    monkeypatch.setattr(delivery.select, "select", sleep)
+    deliverer = Delivery(
+        spool.layout,
+        spool.identity.spool,
+        load_config(file, environ={}),
+        committed=lambda: spool.shared.place(Field.SYNCED),
+        bell=spool.bell,
+        report=reports.append,
+    )
+    try:
+        while not reports or reports[-1].low_watermark < spool.synced:
+            deliverer.turn()
+    finally:
+        deliverer.close()
+        spool.crash()
+    assert all(pause < REST_S for pause in unreported)
