@@ -106,19 +106,24 @@ class IdleConnections(StreamAttack):
 
 
 class BusyConnections(StreamAttack):
-    """1,000 connections that send all the time: an honest stream waits no longer than for 4 that do.
+    """3,900 connections that send all the time: an honest stream waits no longer than for 4 that do.
 
-    They send messages that [access] forbids, so that others wait neither for disk nor for Kafka.
+    Each sends as many messages as a connection buffer holds. [access] forbids them, so that others wait
+    neither for disk nor for Kafka.
     """
 
     name = "busy-connections"
     pause_s = 0.0
-    connections = 1_000
-    _data = _FORBIDDEN * 60
+    connections = 3_900
+    _data = _FORBIDDEN * 200
 
     def control(self, arena: Arena, stack: ExitStack) -> None:
         """Send as much, as far as the daemon takes it, on few connections."""
         arena.villains.append(stack.enter_context(Villain(self._hold(arena.stream, 4), NOBODY)))
+
+    def first(self, stream: socket.socket) -> None:
+        # Enough for one more piece, or what waits in so many sockets would fill the host's memory.
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(self._data))
 
     def again(self, streams: list[socket.socket]) -> None:
         for stream in streams:
