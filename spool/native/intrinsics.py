@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import types
 from numba.core import caching
+from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.runtime import rtsys
 from numba.core.typing.templates import infer_global, make_intrinsic_template
 
@@ -145,6 +146,44 @@ def compile_loop(function: Callable[..., Any]) -> Any:
             return without_implementations(numba.njit(cache=True, nogil=True, boundscheck=False)(function))
     except RuntimeError:  # Numba raises it when no place for a cache is writable
         return numba.njit(nogil=True, boundscheck=False)(function)
+
+
+class LoadedCode(JITCodeLibrary):  # type: ignore[misc]
+    """A loop's code from the cache: what a caller's code is made of is parsed when a caller is compiled.
+
+    Nearly always none is. Numba parses it at once: 20 MB for the loops of delivery.
+    """
+
+    _bitcode: bytes | None = None
+
+    @classmethod
+    def _unserialize(cls, codegen: Any, state: tuple[str, str, Any]) -> Any:
+        name, kind, data = state
+        if kind != "object":
+            return super()._unserialize(codegen, state)
+        loaded = codegen.create_library(name)
+        loaded.enable_object_caching()
+        code, loaded._bitcode = data
+        loaded._set_compiled_object(code)
+        loaded._finalize_final_module()
+        return loaded
+
+    def get_pointer_to_function(self, name: str) -> int:
+        if self._bitcode is None:
+            return int(super().get_pointer_to_function(name))
+        # Numba learns from what it has parsed that the loop is there.
+        self._ensure_finalized()
+        return int(self._codegen._engine.get_function_address(name))
+
+    def _get_module_for_linking(self) -> Any:
+        if self._bitcode is not None:
+            self._shared_module = binding.parse_bitcode(self._bitcode)
+            self._codegen._engine._load_defined_symbols(self._shared_module)
+            self._bitcode = None
+        return super()._get_module_for_linking()
+
+
+JITCPUCodegen._library_class = LoadedCode
 
 
 def is_kept(dispatcher: Any) -> bool | None:

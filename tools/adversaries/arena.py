@@ -369,9 +369,10 @@ def _at_other_doors(arena: Arena, first: int, seconds: float) -> dict[int, Calla
     doors = set(arena.attack.settings.get("ingest", ()))
     if not arena.attack.spares_tcp:
         doors.discard("tcp_port")
+    rate, size = STREAM_RATE, arena.attack.stream_bytes
     found: dict[str, Callable[[int], Callable[[Words], None]]] = {
-        "stream_socket": lambda n: send_streams(arena.stream, STREAM_TOPIC, first + n, STREAM_RATE, seconds),
-        "tcp_port": lambda n: send_streams(arena.tcp_port, TCP_TOPIC, first + n, STREAM_RATE, seconds),
+        "stream_socket": lambda n: send_streams(arena.stream, STREAM_TOPIC, first + n, rate, seconds, size),
+        "tcp_port": lambda n: send_streams(arena.tcp_port, TCP_TOPIC, first + n, rate, seconds, size),
         "ack_socket": lambda n: send_asking(arena.ack, ACK_TOPIC, first + n, STREAM_RATE, seconds),
     }
     return {number: make(number) for number, (door, make) in enumerate(found.items()) if door in doors}

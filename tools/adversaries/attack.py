@@ -39,6 +39,8 @@ class Attack:
     spares_tcp: ClassVar[bool] = True
     """Whether an honest sender by TCP is beside it. All of TCP is one user: it shares the fate of an attacker
     by TCP."""
+    stream_bytes: ClassVar[int] = 120
+    """Of the values that honest senders send on streams."""
     holder: ClassVar[Holder] = Holder.SYSTEMD
     real: ClassVar[bool] = False
     """Whether only Apache Kafka can be attacked so: one broker then, where --real has three."""

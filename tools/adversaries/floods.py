@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from spool.format.wire import encode
 from tools.adversaries.attack import Flood, Settings
+from tools.adversaries.operations import brucectl, environ_of
 from tools.adversaries.villain import Words
 from tools.bruce_process import ROOT
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 _ROUND = 100
 _MOST_NAMES = 1000
+_MOST_KEPT = 1_001
+"""Of names of discarded messages: the first thousand, and one for all others."""
 _FEW_NAMES: Settings = {"dispatch": {"unknown_topic_seconds": 1}, "spool": {"max_topics": _MOST_NAMES}}
 GOLDEN = ROOT / "tests/golden/golden_datagrams.json"
 
@@ -59,6 +63,13 @@ class IllegalNames(Flood):
         del words
         first = number * _ROUND
         return [encode(b"no such / name %d" % (first + i), b"v") for i in range(_ROUND)]
+
+    def judge(self, arena: Arena) -> None:
+        """Check that few of the names are kept."""
+        command = brucectl("discards", "--json", "--samples", "0")
+        said = subprocess.run(command, env=environ_of(arena), check=True, stdout=subprocess.PIPE).stdout
+        if (kept := len(json.loads(said)["discards"])) > _MOST_KEPT:
+            arena.report(f"{kept} names of discarded messages are kept")
 
 
 class IllegalNamesDeadLetters(IllegalNames):

@@ -19,20 +19,20 @@ A_CONNECTION = 5
 """Messages on each connection: the daemon must go on accepting new ones, too."""
 
 
-def message(topic: str, sender: int, number: int, sent_ns: int) -> bytes:
-    """A message like those of tools/load, without a key."""
-    value = bytearray(blank_value(VALUE_BYTES))
+def message(topic: str, sender: int, number: int, sent_ns: int, size: int = VALUE_BYTES) -> bytes:
+    """A message like those of tools/load, without a key. `size`: bytes of its value."""
+    value = bytearray(blank_value(size))
     struct.pack_into("<IiQq", value, 0, sender, NO_KEY, number, sent_ns)
     struct.pack_into("<Q", value, len(value) - 8, number)
     return encode(topic.encode(), bytes(value), timestamp=sent_ns // 1_000_000)
 
 
 def send_streams(
-    door: Path | int, topic: str, sender: int, rate: int, seconds: float
+    door: Path | int, topic: str, sender: int, rate: int, seconds: float, size: int
 ) -> Callable[[Words], None]:
     """On an open schedule: a message counts as sent when the kernel has taken all of it.
 
-    `door`: the path of a stream socket, or a TCP port of this host.
+    `door`: the path of a stream socket, or a TCP port of this host. `size`: bytes of a value.
     """
 
     def run(words: Words) -> None:
@@ -40,7 +40,7 @@ def send_streams(
         stream: socket.socket | None = None
         for number in range(int(rate * seconds)):
             time.sleep(max(0.0, begun + number / rate - time.monotonic()))
-            data = message(topic, sender, number, wall + number * 1_000_000_000 // rate)
+            data = message(topic, sender, number, wall + number * 1_000_000_000 // rate, size)
             while True:
                 words[DUE] = min(rate * seconds, (time.monotonic() - begun) * rate)
                 if words[STOP]:

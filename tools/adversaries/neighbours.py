@@ -214,7 +214,7 @@ class AckFlood(Attack):
 
 
 class StatusCrowd(Attack):
-    """1,000 connections to the status page that ask for nothing, and as many that ask for the stream."""
+    """2,500 connections to the status page that ask for nothing, and as many that ask for the stream."""
 
     name = "status-crowd"
     settings: ClassVar[Settings] = {"status": {"port": 0}}
@@ -225,7 +225,7 @@ class StatusCrowd(Attack):
         def run(words: Words) -> None:
             held: list[socket.socket] = []
             while not words[STOP]:
-                if len(held) >= 1_000:  # noqa: PLR2004
+                if len(held) >= 5_000:  # noqa: PLR2004
                     time.sleep(0.1)
                     continue
                 client = socket.socket()
@@ -233,7 +233,7 @@ class StatusCrowd(Attack):
                     client.settimeout(0.5)
                     client.connect(("127.0.0.1", port))
                     if len(held) % 2:
-                        client.send(b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                        client.send(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 except OSError:
                     words[REFUSED] += 1
                     client.close()

@@ -150,20 +150,24 @@ class LateMessages(StreamAttack):
 
 
 class UnfinishedMessages(LateMessages):
-    """Messages of 2 MB of which the last byte never comes: memory of the streams is others', too."""
+    """Messages of 20 kB to 2 MB of which the last byte never comes: memory of the streams is others', too.
+
+    Those of the honest are larger than what each connection has without asking.
+    """
 
     name = "unfinished-messages"
-    connections = 300
-    _data = encode(b"flood", bytes(2_000_000))[:-1]
+    connections = 1_000
+    stream_bytes = 50_000
+    _data = tuple(encode(b"flood", bytes(size))[:-1] for size in (2_000_000, 200_000, 20_000))
 
     def __init__(self) -> None:
-        self._left: dict[socket.socket, int] = {}
+        self._left: dict[socket.socket, tuple[bytes, int]] = {}
 
     def again(self, streams: list[socket.socket]) -> None:
         for stream in streams:
-            at = self._left.get(stream, 0)
+            data, at = self._left.get(stream) or (self._data[len(self._left) % len(self._data)], 0)
             with contextlib.suppress(OSError):
-                self._left[stream] = at + stream.send(self._data[at : at + (1 << 16)])
+                self._left[stream] = data, at + stream.send(data[at : at + (1 << 16)])
 
 
 class SlowLoris(LateMessages):

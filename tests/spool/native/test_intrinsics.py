@@ -96,6 +96,17 @@ def test_a_stamp_is_that_of_all_that_is_imported(tmp_path: Path) -> None:
         assert (stamps[0] == stamps[1]) == (name in ("spool/apart.py", "numpy.py")), name
 
 
+LINKED = """
+import callees
+callees.step.load_kept()
+print(len(callees.step.compiled.stats.cache_hits))
+print(callees.step(1))
+import callers
+print(callers.leap(2))
+print(callees.step(1))
+"""
+
+
 SEEN_BY = """
 from spool.native import kernel, memory
 @kernel.kernel
@@ -140,6 +151,21 @@ def test_a_cached_loop_needs_no_implementations(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert [done.stdout.split() for done in said] == [["10", "True"], ["10", "False"]]
+
+
+def test_a_cached_loop_in_one_that_is_not_cached(tmp_path: Path) -> None:
+    """A loop from the cache is linked into a caller that is compiled later, and works by itself, too."""
+    (tmp_path / "callees.py").write_text(CALLEE.format(1, 5))
+    (tmp_path / "callers.py").write_text(CALLER.replace("spool.callee", "callees"))
+    environ = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    environ["PYTHONPATH"] = f"{tmp_path}:{Path(spool.__file__).parents[1]}"
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True
+        ).stdout.split()
+        for program in ("import callees; print(callees.step(1))", LINKED)
+    ]
+    assert said == [["6"], ["1", "6", "107", "6"]]
 
 
 @pytest.mark.parametrize("suffix", ["nbi", "nbc"])
