@@ -54,6 +54,8 @@ STREAM_RATE = 50
 SEGMENT_BYTES, ROOM_BYTES = 1 << 20, 8 << 30
 DEADLINE_S = 120.0
 """For an attack, beyond its two phases."""
+JUDGE_S = 180.0
+"""For the start behind it, and the totals."""
 WARM_S, REAL_WARM_S, ARRIVE_S = 1.0, 10.0, 60.0
 """Apache Kafka takes seconds for a message until its own loops are compiled."""
 _ARMED, _HITS = 0, 1
@@ -177,6 +179,10 @@ class Arena:
             places = [TopicPartition(topic, number) for number in known]
             return sum(asking.get_watermark_offsets(place, timeout=30)[1] for place in places)
 
+    def count_topics(self) -> int:
+        """Topics that Kafka has."""
+        return len(AdminClient({"bootstrap.servers": self.target.bootstrap}).list_topics(timeout=30).topics)
+
     def tell(self, shared: np.ndarray) -> None:
         """Attackers may know the log's next numbers; there are no more bursts than messages."""
         for villain in list(self.villains):
@@ -267,25 +273,34 @@ def run_attack(attack: Attack, options: Options, seconds: float, directory: Path
         consumer = Consumer(target.bootstrap, directory)
         stack.callback(consumer.close)
         sampler = Sampler(arena.bruce, arena.tell)
-        signal.signal(signal.SIGALRM, _too_long)
-        signal.alarm(int(seconds + _attack_s(attack, seconds) + DEADLINE_S))
         try:
-            attack.before(arena)
-            found.first_start_s = _start(arena)
-            sampler.start()
-            warm_s = REAL_WARM_S if isinstance(target, Real) else WARM_S
-            _warm_up(arena, consumer, found.first, warm_s)
-            _run_phases(arena, sampler, found, seconds)
+            with _deadline(seconds + _attack_s(attack, seconds) + DEADLINE_S):
+                attack.before(arena)
+                found.first_start_s = _start(arena)
+                sampler.start()
+                warm_s = REAL_WARM_S if isinstance(target, Real) else WARM_S
+                _warm_up(arena, consumer, found.first, warm_s)
+                _run_phases(arena, sampler, found, seconds)
         except FAILURES as error:
             arena.report(f"{type(error).__name__}: {error}")
-        finally:
-            signal.alarm(0)
         _settle(arena, consumer, found)
         sampler.stop()
-        _judge_end(arena, found)
+        with _deadline(JUDGE_S):
+            _judge_end(arena, found)
         found.seen = consumer.finish()
         found.forbidden = (list(TOPICS).index(FORBIDDEN),)
     return found
+
+
+@contextmanager
+def _deadline(seconds: float) -> Iterator[None]:
+    """Raise TookTooLong in what takes longer."""
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(int(seconds))
+    try:
+        yield
+    finally:
+        signal.alarm(0)
 
 
 def _too_long(_number: int, _frame: FrameType | None) -> None:

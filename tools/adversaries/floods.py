@@ -23,6 +23,8 @@ _ROUND = 100
 _MOST_NAMES = 1000
 _MOST_KEPT = 1_001
 """Of names of discarded messages: the first thousand, and one for all others."""
+_MOST_MADE = 100
+"""Topics of an attack of a minute or less: ten, and one a second."""
 _FEW_NAMES: Settings = {"dispatch": {"unknown_topic_seconds": 1}, "spool": {"max_topics": _MOST_NAMES}}
 GOLDEN = ROOT / "tests/golden/golden_datagrams.json"
 
@@ -66,9 +68,7 @@ class IllegalNames(Flood):
 
     def judge(self, arena: Arena) -> None:
         """Check that few of the names are kept."""
-        command = brucectl("discards", "--json", "--samples", "0")
-        said = subprocess.run(command, env=environ_of(arena), check=True, stdout=subprocess.PIPE).stdout
-        if (kept := len(json.loads(said)["discards"])) > _MOST_KEPT:
+        if (kept := len(discards(arena))) > _MOST_KEPT:
             arena.report(f"{kept} names of discarded messages are kept")
 
 
@@ -102,13 +102,20 @@ class UnknownNames(Flood):
 
 
 class MadeTopics(UnknownNames):
-    """The same, with a Kafka that makes a topic of each name that it is asked for."""
+    """The same, with a Kafka that makes a topic of each name that it is asked for: of few of them."""
 
     name = "made-topics"
     settings: ClassVar[Settings] = {"kafka": {"allow.auto.create.topics": True}, **_FEW_NAMES}
 
+    def begin(self, arena: Arena, stack: ExitStack) -> None:
+        self._before = arena.count_topics()
+        super().begin(arena, stack)
+
     def judge(self, arena: Arena) -> None:
-        """Most of them are made."""
+        """Check that topics were made, and few of them."""
+        made = arena.count_topics() - self._before
+        if not 0 < made <= _MOST_MADE:
+            arena.report(f"Kafka has made {made} topics, and at most {_MOST_MADE} are to be made")
 
 
 class RefusedRecords(Flood):
@@ -204,15 +211,39 @@ class DiscardRows(Flood):
 
 
 class QuotaNames(Flood):
-    """A topic beyond its share of the spool, and names that differ from it in one byte."""
+    """More of one topic than the spool has room for, and names that differ from it in one byte.
+
+    Kafka is away. The topic has a quota: neither the honest nor the other names pay for it.
+    """
 
     name = "quota-names"
-    settings: ClassVar[Settings] = {"topics.flood": {"quota": "1%"}, "spool": {"max_bytes": 256 << 20}}
+    timed = False
+    settings: ClassVar[Settings] = {"topics.flood": {"quota": "10%"}, "spool": {"max_bytes": 64 << 20}}
+    rate = 600
+    good_bytes = 20_000
+    _NEAR = (b"flooe", b"floof", b"flop\xff", b"floo", b"flood2")
+
+    def begin(self, arena: Arena, stack: ExitStack) -> None:
+        arena.target.stop_all()
+        stack.callback(arena.target.start_all)
+        super().begin(arena, stack)
 
     def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
         del words
-        near = [b"flooe", b"floof", b"flop\xff", b"floo", b"flood2"]
-        return [encode(near[i % 5] if i % 2 else b"flood", b"v" * 100) for i in range(number % 2, _ROUND)]
+        return [encode(b"flood", bytes(60_000)), encode(self._NEAR[number % len(self._NEAR)], b"v")]
+
+    def judge(self, arena: Arena) -> None:
+        """Check that messages beyond the quota are discarded, all of them of that topic."""
+        found = {row.get("topic") for row in discards(arena) if row["reason"] == "over_quota"}
+        if found != {"flood"}:
+            arena.report(f"messages are discarded for a quota, of topics {found}")
+
+
+def discards(arena: Arena) -> list[dict[str, Any]]:
+    """The rows of `brucectl discards`, by reason and topic."""
+    command = brucectl("discards", "--json", "--samples", "0")
+    said = subprocess.run(command, env=environ_of(arena), check=True, stdout=subprocess.PIPE).stdout
+    return list(json.loads(said)["discards"])
 
 
 def hexes(document: Any) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from tools.payload import NO_KEY, blank_value
 VALUE_BYTES = 120
 A_CONNECTION = 5
 """Messages on each connection: the daemon must go on accepting new ones, too."""
+KEPT = 100
+"""Connections that an honest sender keeps open, as programs with many workers do."""
 
 
 def message(topic: str, sender: int, number: int, sent_ns: int, size: int = VALUE_BYTES) -> bytes:
@@ -37,30 +40,50 @@ def send_streams(
 
     def run(words: Words) -> None:
         begun, wall = time.monotonic(), time.time_ns()
-        stream: socket.socket | None = None
+        pool = _Pool(door)
         for number in range(int(rate * seconds)):
             time.sleep(max(0.0, begun + number / rate - time.monotonic()))
             data = message(topic, sender, number, wall + number * 1_000_000_000 // rate, size)
-            while True:
+            new = number % A_CONNECTION == 0
+            while not pool.takes(data, new=new):
                 words[DUE] = min(rate * seconds, (time.monotonic() - begun) * rate)
                 if words[STOP]:
                     return
-                try:
-                    stream = stream or connect_stream(door, 0.5)
-                    stream.sendall(data)
-                    break
-                except OSError:
-                    _close(stream)
-                    stream = None
-                    time.sleep(0.01)
+                new = True
+                time.sleep(0.01)
             words[DONE] += 1
-            if number % A_CONNECTION == A_CONNECTION - 1:
-                _close(stream)
-                stream = None
-        _close(stream)
+        pool.close()
         words[DUE] = int(rate * seconds)
 
     return run
+
+
+class _Pool:
+    """The connections of an honest sender, of which it uses the newest."""
+
+    def __init__(self, door: Path | int) -> None:
+        self._door, self._streams = door, deque[socket.socket]()
+
+    def takes(self, data: bytes, *, new: bool) -> bool:
+        """Send, on another connection if `new`; whether the kernel has taken all of it."""
+        try:
+            if new:
+                self._streams.append(connect_stream(self._door, 0.5))
+        except OSError:
+            return False
+        if len(self._streams) > KEPT:
+            self._streams.popleft().close()
+        try:
+            self._streams[-1].sendall(data)
+        except OSError:
+            self._streams.pop().close()
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close all of them."""
+        for stream in self._streams:
+            stream.close()
 
 
 def send_asking(path: Path, topic: str, sender: int, rate: int, seconds: float) -> Callable[[Words], None]:
@@ -113,9 +136,3 @@ def connect_stream(door: Path | int, timeout_s: float) -> socket.socket:
         stream.close()
         raise
     return stream
-
-
-def _close(stream: socket.socket | None) -> None:
-    """Close the connection, if there is one."""
-    if stream:
-        stream.close()

@@ -259,7 +259,7 @@ class StatusCrowd(Attack):
 
 
 class ClockJumps(Attack):
-    """The monotonic clock jumps ahead by minutes, hours and years, again and again."""
+    """The monotonic clock jumps ahead by minutes, hours and years, again and again, while Kafka is away."""
 
     name = "clock-jumps"
     timed = False
@@ -270,10 +270,14 @@ class ClockJumps(Attack):
         self._number = 0
 
     def step(self, arena: Arena) -> None:
-        """One more jump."""
-        time.sleep(2.0)
+        """One more jump, with messages in flight."""
+        time.sleep(1.0)
+        arena.target.stop_all()
+        time.sleep(0.5)
         arena.clock_words[0] += self._JUMPS[self._number % len(self._JUMPS)]
         self._number += 1
+        time.sleep(0.5)
+        arena.target.start_all()
 
 
 class KillAll(Attack):

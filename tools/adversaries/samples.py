@@ -16,7 +16,6 @@ from spool.shared.state import Field
 from tools.bruce_process import Bruce
 
 PAUSE_S = 0.02
-JOIN_S = 5.0
 EVERY = 20
 """Reads of the shared state for each read of memory."""
 
@@ -79,8 +78,7 @@ class Sampler(threading.Thread):
         """Stop sampling."""
         self._over.set()
         if self.is_alive():
-            # If the shared state's file is a pipe, opening it may block for ever.
-            self.join(JOIN_S)
+            self.join()
 
 
 def processes(bruce: Bruce) -> dict[str, int]:

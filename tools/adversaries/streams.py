@@ -278,7 +278,7 @@ class TcpHalfOpen(Attack):
             if number % 2:
                 stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER)
                 stream.close()
-            elif len(held) < 4_000:  # noqa: PLR2004  (below the descriptors that a process may have)
+            elif len(held) < 5_000:  # noqa: PLR2004  (more than bruce keeps)
                 held.append(stream)
             else:
                 stream.close()
