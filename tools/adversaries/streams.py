@@ -316,7 +316,6 @@ class TcpChurn(ConnectionChurn):
     """The same by TCP, where the attackers share the fate of all other programs on TCP."""
 
     name = "tcp-churn"
-    spares_tcp = False
 
     def door(self, arena: Arena) -> Path | int:
         return arena.tcp_port
