@@ -178,7 +178,9 @@ def test_the_server_is_loaded_for_a_client(tmp_path: Path, kafka: EmbeddedKafka)
         def maps() -> str:
             words = bruce.words()
             assert words is not None
-            return Path(f"/proc/{words[row]}/maps").read_text() if words[row + BEAT] else ""
+            # The worker may beat before the supervisor has entered its process id.
+            ready = words[row] and words[row + BEAT]
+            return Path(f"/proc/{words[row]}/maps").read_text() if ready else ""
 
         # It listens, and waits.
         bruce.await_true(lambda: bool(maps()) and is_listening(port))
