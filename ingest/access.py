@@ -6,8 +6,8 @@ matches one.
 
 The kernel identifies a sender: uid and gid of the process, at the time of sending (SCM_CREDENTIALS) or of
 connecting (SO_PEERCRED). Neither tells its supplementary groups. So a group means the processes that run in
-it, and the users that the host's database lists as its members when the rules are read. A TCP connection has
-no uid; a rule can name all of TCP.
+it, and the users that the host's database lists as its members when the rules are read. By TCP the sender may
+be gone before the kernel is asked, so no message has a uid; a rule can name all of TCP.
 
 The user that runs bruce may write to every topic: the spool is that user's own, and messages of ack_socket
 come under its uid (ingest.acknowledger).

@@ -2,21 +2,20 @@
 
 A new one is always let in. At the limit, each peer that has more than an equal share gives up what it has
 beyond that: connections without a request first, of these the oldest. A peer is an address; on this host,
-where all have the same address, it is the user, according to the kernel's table of sockets.
+where all have the same address, it is the user (spool.native.peers).
 """
 
 from __future__ import annotations
 
 import ipaddress
-import socket
-import struct
 import time
 from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tornado.iostream import IOStream
+
+from spool.native.peers import ends_of, users_of
 
 PATIENCE_S = 30.0
 """For a client to read its answer, and for headers and body of a request to come."""
@@ -26,9 +25,6 @@ MOST_LOOKING = 32
 """Streams open at a time: each costs some memory; one look a second serves all."""
 MOST_UNREAD_BYTES = 32 << 20
 """Of answers that clients have not read yet, the newest aside."""
-_TABLES = {4: Path("/proc/self/net/tcp"), 16: Path("/proc/self/net/tcp6")}
-_MAPPED = "0000000000000000FFFF0000"
-"""Before an IPv4 address in the table of IPv6."""
 _NETWORK_BITS = {4: 32, 6: 64}
 """Of an address, as far as it tells one peer from another."""
 
@@ -139,39 +135,16 @@ class Clients:
     def _name_peers(self) -> None:
         """Find the peers that are not known yet, and forget clients that have gone meanwhile."""
         self._clients = {stream: client for stream, client in self._clients.items() if not stream.closed()}
-        unknown = [client for client in self._clients.values() if not client.peer]
-        local = {}
-        for client in unknown:
+        local = []
+        for client in self._clients.values():
+            if client.peer:
+                continue
             address = ipaddress.ip_address(client.address.partition("%")[0])
             client.peer = str(ipaddress.ip_network((address, _NETWORK_BITS[address.version]), strict=False))
-            if address.is_loopback:
-                local[client.stream.socket] = client
-        for one, uid in users_of(list(local)).items():
-            local[one].peer = f"uid {uid}"
-
-
-def users_of(connections: list[socket.socket]) -> dict[socket.socket, int]:
-    """The uids at the other ends of connections on this host, as far as the kernel tells; in one look."""
-    wanted = {}
-    for one in connections:
-        # It may have gone.
-        with suppress(OSError):
-            wanted[_shown(one.getpeername()), _shown(one.getsockname())] = one
-    ports = {f":{server.partition(':')[2]} " for _, server in wanted}
-    found = {}
-    for table in _TABLES.values() if wanted else ():
-        with suppress(OSError):
-            for line in table.read_text(encoding="ascii").splitlines():
-                if any(port in line for port in ports):
-                    _, client, server, _, _, _, _, uid, _, inode, *_ = line.replace(_MAPPED, "").split()
-                    # A row without an inode belongs to no process any more, and would pass for root's.
-                    if (client, server) in wanted and inode != "0":
-                        found[wanted[client, server]] = int(uid)
-    return found
-
-
-def _shown(address: tuple[str, int]) -> str:
-    """An address as in the kernel's table: in words of the processor's order."""
-    packed = ipaddress.ip_address(address[0].partition("%")[0]).packed
-    words = struct.unpack(f"={len(packed) // 4}I", packed)
-    return "".join(f"{word:08X}" for word in words).removeprefix(_MAPPED) + f":{address[1]:04X}"
+            # It may have gone.
+            with suppress(OSError):
+                if address.is_loopback:
+                    local.append((client, ends_of(client.stream.socket)))
+        for (client, _), uid in zip(local, users_of([ends for _, ends in local]), strict=True):
+            if uid is not None:
+                client.peer = f"uid {uid}"

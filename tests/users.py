@@ -1,9 +1,10 @@
-"""Doing something as another user of this host: in a process of its own, which has no right left."""
+"""Doing something as another user of this host."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -11,7 +12,10 @@ NOBODY = 65534
 
 
 def as_user(uid: int, work: Callable[[], object], groups: list[int] | None = None) -> int:
-    """Do this as the user `uid`: the exit code, 0 when it came to its end, 1 behind an OSError, else 2."""
+    """Do this as the user `uid`, in a process of its own, which has no right left.
+
+    The exit code: 0 when it came to its end, 1 behind an OSError, else 2.
+    """
     if os.geteuid():
         pytest.skip("becoming another user needs root")
     child = os.fork()
@@ -28,3 +32,15 @@ def as_user(uid: int, work: Callable[[], object], groups: list[int] | None = Non
         code = 1
     finally:
         os._exit(code)
+
+
+@contextmanager
+def effective_user(uid: int) -> Iterator[None]:
+    """Sockets and files that this process makes meanwhile belong to this user."""
+    if os.geteuid():
+        pytest.skip("becoming another user needs root")
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)

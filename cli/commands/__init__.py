@@ -1,7 +1,7 @@
 """The commands: one function each, which parses its arguments, calls, shows the result and exits.
 
-A module has one command, or a few that share most of what they do; `arguments` has options that several
-commands share; `config` also translates the configuration of Bruce 1.0 or Dory. The commands of `brucectl
+A module has one command, or a few that share most of what they do; `arguments` has what several commands
+share; `config` also translates the configuration of Bruce 1.0 or Dory. The commands of `brucectl
 inspect` and `brucectl spark` have folders of their own. The docstring of a command is its help, and its page
 in the manual; NAME_EXAMPLES ends both.
 

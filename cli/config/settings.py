@@ -165,7 +165,7 @@ class IngestOptions:
 
     tcp_port: int | None = None
     """A port of 127.0.0.1 that takes the same as stream_socket. Danger: every user of this host may write to
-    it, and one cannot be told from another."""
+    it, and [access] cannot tell one from another."""
 
     inputs: tuple[Input, ...] = ()
     """More places, each a table: `datagram` or `stream`, the path of a UNIX socket, with a `mode` and a

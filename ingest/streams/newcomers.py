@@ -5,10 +5,9 @@ faster than buffers can be given out would make all others wait. The stream work
 what is there, which takes microseconds each, and gives out buffers in turn, one to each user (`RoundRobin`):
 a user with thousands of connections waits for itself, and others wait for one connection of it.
 
-A user of UNIX streams who connects at a higher rate than any may (`Allowance`) has at most QUEUE
-newcomers: others are closed at once, and counted. By TCP all users would pay for that, so connections beyond
-QUEUE wait in the kernel's queue, which is no other listener's. A user whose runs wait to be stored gets no
-buffer meanwhile, so it cannot fill the buffers with messages.
+A user who connects at a higher rate than any may (`Allowance`) has at most QUEUE newcomers: others are closed
+at once, and counted. A user whose runs wait to be stored gets no buffer meanwhile, so it cannot fill the
+buffers with messages.
 
 With more connections than allowed, and more than QUEUE newcomers, the user with most of both loses the one
 that came last. But only a user who keeps its share of all connections open without sending, at most half of
@@ -43,28 +42,36 @@ from ingest.buffers.staging import FAILED, INT_MASK
 from ingest.errors import NoDescriptors
 from ingest.sockets.holding import FdStore
 from ingest.sockets.listening import BACKLOG
-from ingest.streams.users import User, Users
+from ingest.streams.users import Sender, User, Users
 from spool.native.kernel import kernel
 from spool.native.memory import Address, address_of, call, function_address, load_u32, store_u32
+from spool.native.peers import End, end_of, ends_of, users_of
 
 Item = TypeVar("Item")
 QUEUE = 32
-"""Newcomers that may wait of TCP, of a user who connects too fast, and beyond the limit of connections."""
+"""Newcomers that may wait of a user who connects too fast, and beyond the limit of connections."""
 ACCEPTS = BACKLOG + 1
 """Accepted between two looks at the connections that are there: all that the kernel's queue holds. One who
 connects faster than it is emptied fills it, and others are turned away."""
 _CREDENTIALS = struct.Struct("3I")
-_PEER = np.dtype([("fd", "<u4"), ("pid", "<u4"), ("uid", "<u4"), ("gid", "<u4")])
-"""An accepted connection; the last three are the kernel's struct ucred."""
+_PEER = np.dtype(
+    [
+        *((name, "<u4") for name in ("fd", "pid", "uid", "gid")),
+        ("family", "<u2"),
+        ("port", ">u2"),
+        ("address", "V4"),
+    ]
+)
+"""An accepted connection, the kernel's struct ucred, and the beginning of its struct sockaddr_in."""
 _PEER_BYTES, _UCRED_AT, _UCRED_BYTES = _PEER.itemsize, 4, _CREDENTIALS.size
+_NAME_AT, _NAME_BYTES = _UCRED_AT + _UCRED_BYTES, 8
 _CLOEXEC, _SOL_SOCKET, _SO_PEERCRED = int(socket.SOCK_CLOEXEC), socket.SOL_SOCKET, socket.SO_PEERCRED
 _ACCEPT4, _GETSOCKOPT, _ERRNO, _CLOSE = range(4)
 _PASSING = (errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH)
 """Errors of accept when a connection failed."""
+_NAMELESS: Sender = (TCP, NO_ID, NO_ID, NO_ID)
+"""Of each message by TCP: a user is known of those connections only that are still open at the other end."""
 _LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-Sender = tuple[int, int, int, int]
-"""kind, uid, pid, gid of the process that connected."""
 
 
 @dataclass(eq=False, slots=True)
@@ -90,19 +97,17 @@ class Newcomers:
         self._number = MOST_BUFFERS
         self._unheld: dict[Newcomer, None] = {}
         """Those that the store does not have yet."""
+        self._has_refused = False
 
     def __len__(self) -> int:
         return len(self._turns)
 
-    def accepts(self, listener: socket.socket) -> bool:
-        """Whether another one can be accepted at a listener, or refused."""
-        return self._room_at(listener) > 0
+    def accepts(self) -> bool:
+        """Whether another one can be accepted, or refused."""
+        return self._most_now() > 0
 
-    def _room_at(self, listener: socket.socket) -> int:
-        """How many more can be accepted there, before the next look at what there is room for."""
-        if listener.family != socket.AF_UNIX:
-            # Refusals would hit any user of TCP: all of them wait instead, and no other waits for them.
-            return QUEUE + 1 - self._users.newcomers_by_tcp
+    def _most_now(self) -> int:
+        """How many more can be accepted before the next look at what there is room for."""
         # Beyond the limit of connections each costs another one its place.
         return self._room + 1 if self._room >= 0 else int(self._hoarder() is not None)
 
@@ -110,7 +115,7 @@ class Newcomers:
         """Accept waiting connections, ACCEPTS at most; whether none waits any more. Raises NoDescriptors."""
         now, left, kind = time.monotonic(), ACCEPTS, kind_of(listener)
         self._users.sweep(now)
-        while left > 0 and (room := self._room_at(listener)) > 0:
+        while left > 0 and (room := self._most_now()) > 0:
             peers, more = self._acceptor.accept(listener, min(left, room))
             for some in by_user(peers):
                 self._enter(kind, some, now)
@@ -119,11 +124,15 @@ class Newcomers:
             left -= max(1, len(peers))
         return False
 
+    def have_refused(self) -> bool:
+        """Whether any was refused since the last call."""
+        had, self._has_refused = self._has_refused, False
+        return had
+
     def adopt(self, number: int, sock: socket.socket) -> None:
         """One of a predecessor, which the store has."""
         self._number = max(self._number, number + 1)
-        sender = sender_of(sock)
-        self._add(number, sock, sender, self._users.enter(sender[0], sender[1]), is_held=True)
+        self._add(number, sock, sender_of(sock), self._users.enter(uid_of(sock)), is_held=True)
 
     def hold(self) -> None:
         """Have the store keep those that still wait."""
@@ -152,20 +161,18 @@ class Newcomers:
     def _enter(self, kind: int, peers: npt.NDArray[np.void], now: float) -> None:
         """Let in what a user has connected, as far as it may connect so fast."""
         uid, family = int(peers[0]["uid"]), socket.AF_UNIX if kind == UNIX else socket.AF_INET
-        user = self._users.enter(kind, uid)
+        user = self._users.enter(uid)
         count = user.allowance.take(now, len(peers))
-        count = max(count, min(len(peers), QUEUE - user.newcomers)) if kind == UNIX else len(peers)
-        for fd, pid, _uid, gid in peers[:count].tolist():
-            sock = socket.socket(family, socket.SOCK_STREAM, 0, fd)
-            newcomer = self._add(self._number, sock, (kind, uid, pid, gid), user, is_held=False)
+        count = max(count, min(len(peers), QUEUE - user.newcomers))
+        for peer in peers[:count]:
+            sock = socket.socket(family, socket.SOCK_STREAM, 0, int(peer["fd"]))
+            newcomer = self._add(self._number, sock, _sender(kind, peer), user, is_held=False)
             self._unheld[newcomer] = None
             self._number += 1
             if self._room < 0:
                 self._close_newest()
         if len(peers) > count:
-            _fd, pid, _uid, gid = peers[-1].item()
-            user.sender = kind, uid, pid, gid
-            user.refused += len(peers) - count
+            self._refuse(user, _sender(kind, peers[-1]), len(peers) - count)
             self._acceptor.close(peers[count:])
 
     def _add(
@@ -179,7 +186,6 @@ class Newcomers:
     ) -> Newcomer:
         newcomer = Newcomer(number, sock, sender, user, is_held)
         user.newcomers += 1
-        user.sender = sender
         self._turns.add(user, newcomer)
         return newcomer
 
@@ -193,6 +199,10 @@ class Newcomers:
         user = self._users.greatest()
         return user if user.newcomers and self._users.hoards(user) else None
 
+    def _refuse(self, user: User, sender: Sender, count: int) -> None:
+        user.refuse(sender, count)
+        self._has_refused = True
+
     def _close_newest(self) -> None:
         """Refuse the newest of that user, if there is one."""
         user = self._hoarder()
@@ -200,7 +210,7 @@ class Newcomers:
             return
         newcomer = self._turns.pop_newest(user)
         self._leave(newcomer)
-        user.refused += 1
+        self._refuse(user, newcomer.sender, 1)
         if newcomer.is_held:
             end(newcomer.sock)
             self._store.drop(newcomer.number)
@@ -282,7 +292,12 @@ class Acceptor:
                 raise NoDescriptors(os.strerror(code))
             if code not in (errno.EAGAIN, *_PASSING):
                 raise OSError(code, os.strerror(code))
-        return self._peers[1 : 1 + count], code != errno.EAGAIN
+        peers = self._peers[1 : 1 + count]
+        if kind == TCP and count:
+            server = end_of(listener.getsockname(), listener.family)
+            clients = (End(port, bytes(ip)) for port, ip in peers[["port", "address"]].tolist())
+            peers["uid"] = _uids([(client, server) for client in clients])
+        return peers, code != errno.EAGAIN
 
     def close(self, peers: npt.NDArray[np.void]) -> None:
         """Close connections that no other process holds. `peers` _PEER, as accept() gives them."""
@@ -300,10 +315,11 @@ def accept_waiting(
     """
     for count in range(most):
         at = Address(peers + (1 + count) * _PEER_BYTES)
-        fd = call(functions[_ACCEPT4], listener, 0, 0, _CLOEXEC) & INT_MASK
+        store_u32(peers, _NAME_BYTES)
+        fd = call(functions[_ACCEPT4], listener, at + _NAME_AT, peers, _CLOEXEC) & INT_MASK
         if fd >= FAILED:
             return count, load_u32(call(functions[_ERRNO]))
-        for field in range(_UCRED_AT, _PEER_BYTES, 4):
+        for field in range(_UCRED_AT, _NAME_AT, 4):
             store_u32(Address(at + field), NO_ID)
         store_u32(at, fd)
         if kind == UNIX:
@@ -326,6 +342,25 @@ def by_user(peers: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]:
         yield from np.split(ordered, np.flatnonzero(np.diff(ordered["uid"])) + 1)
 
 
+def uid_of(sock: socket.socket) -> int:
+    """The user of a connection, NO_ID if it is not known."""
+    if sock.family == socket.AF_UNIX:
+        return sender_of(sock)[1]
+    try:
+        return _uids([ends_of(sock)])[0]
+    except OSError:
+        return NO_ID
+
+
+def _uids(connections: list[tuple[End, End]]) -> list[int]:
+    return [NO_ID if uid is None else uid for uid in users_of(connections)]
+
+
+def _sender(kind: int, peer: np.void) -> Sender:
+    """Of an accepted connection, a row of _PEER."""
+    return (kind, int(peer["uid"]), int(peer["pid"]), int(peer["gid"])) if kind == UNIX else _NAMELESS
+
+
 def kind_of(listener: socket.socket) -> int:
     """UNIX or TCP."""
     return UNIX if listener.family == socket.AF_UNIX else TCP
@@ -341,7 +376,7 @@ def end(sock: socket.socket) -> None:
 def sender_of(sock: socket.socket) -> Sender:
     """The process that connected; a stream has no other sender."""
     if sock.family != socket.AF_UNIX:
-        return TCP, NO_ID, NO_ID, NO_ID
+        return _NAMELESS
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, gid = _CREDENTIALS.unpack(data)
     return UNIX, uid, pid, gid

@@ -29,7 +29,7 @@ from ingest.errors import NoDescriptors
 from ingest.pause import StreamPause
 from ingest.sockets.holding import DESCRIPTORS, FdStore, descriptors
 from ingest.sockets.listening import finish, refuse
-from ingest.streams.newcomers import Newcomer, Newcomers, RoundRobin, end
+from ingest.streams.newcomers import Newcomer, Newcomers, RoundRobin, end, uid_of
 from ingest.streams.users import (
     GRACE_S,
     BufferMemory,
@@ -63,6 +63,9 @@ _TURNS = 32
 """Connections received from between two looks at what is offered or new, by turns of the users."""
 _PAUSE_S = 0.1
 """Until the next try, where descriptors or memory are missing."""
+_BREATH_S = 0.01
+"""Until the next look at the listeners, where connections were refused: those who connect so fast would have
+a look for each, and one for many costs little more."""
 _IDLE_S = 0.2
 _LINGER_S = 0.3
 """So long nothing comes by TCP before its connections are ended."""
@@ -172,17 +175,11 @@ class StreamWorker:
     def _step(self, wait_s: float) -> bool:
         """Wait for something, and do it; whether there was anything."""
         self._ring()
-        if self._paused or self._starving:
-            wait_s = _PAUSE_S
-        events = self._poll.poll(0 if self._is_behind else wait_s, MOST_BUFFERS)
+        events = self._poll.poll(0 if self._is_behind else self._wait(wait_s), MOST_BUFFERS)
         for fd, _event in events:
             self._attend(fd)
         # After that, so that a user is refused for connections that are still silent by now.
-        for fd, _event in events:
-            if fd in self._listeners:
-                self._accept(self._listeners[fd])
-        if self._paused and time.monotonic() >= self._paused:
-            self._paused = 0.0
+        self._accept_at([self._listeners[fd] for fd, _event in events if fd in self._listeners])
         self._is_behind = self._finish_leaving()
         self._ring()
         self._listen(wanted=not self._paused)
@@ -193,6 +190,12 @@ class StreamWorker:
         if self._intake.now() >= self._look_at:
             self._look_for_late()
         return bool(events) or done > 0
+
+    def _wait(self, wait_s: float) -> float:
+        """Until the next look, in s, when nothing wakes us."""
+        if self._paused:
+            return min(_PAUSE_S, max(0.0, self._paused - time.monotonic()))
+        return _PAUSE_S if self._starving else wait_s
 
     def _ring(self) -> None:
         """Wake the ingest worker once for all that is offered: it takes what it finds, however much."""
@@ -222,6 +225,15 @@ class StreamWorker:
 
     # -- accepting --------------------------------------------------------------------------------------
 
+    def _accept_at(self, listeners: Sequence[socket.socket]) -> None:
+        """Accept at each of them; all have their look before a pause for one that refuses."""
+        for listener in listeners:
+            self._accept(listener)
+        if self._newcomers.have_refused():
+            self._paused = max(self._paused, time.monotonic() + _BREATH_S)
+        elif self._paused and time.monotonic() >= self._paused:
+            self._paused = 0.0
+
     def _accept(self, listener: socket.socket) -> bool:
         """Accept some connections; whether none waits any more."""
         if self._paused:
@@ -236,9 +248,10 @@ class StreamWorker:
             return False
 
     def _listen(self, *, wanted: bool) -> None:
-        """Let new connections wake us, each listener's where another one can be accepted; or none."""
-        for fd, listener in self._listeners.items():
-            if (wanted and self._newcomers.accepts(listener)) == (fd in self._heard):
+        """Let new connections wake us, where another one can be accepted; or none."""
+        wanted = wanted and self._newcomers.accepts()
+        for fd in self._listeners:
+            if wanted == (fd in self._heard):
                 continue
             if fd in self._heard:
                 self._heard.remove(fd)
@@ -293,9 +306,12 @@ class StreamWorker:
             self._refusals.hurry(user)
         else:
             self._refusals.crowd(user, self.users.most)
-        number, head = self._open(user.sender)
-        count = min(user.refused, MAX_BURST, self._buffers.room // ROW_BYTES)
-        user.refused -= count
+        kind, (refused, sender) = next(iter(user.refused.items()))
+        number, head = self._open(sender)
+        count = min(refused, MAX_BURST, self._buffers.room // ROW_BYTES)
+        del user.refused[kind]
+        if refused > count:
+            user.refuse(sender, refused - count)
         connection_buffer.offer(head, 0, 0, count - 1, 0, int(Reason.USER_LIMIT))
         connection_buffer.count_accepted(self._counts, head, count - 1)
         self._is_offering = True
@@ -333,10 +349,10 @@ class StreamWorker:
             if connection_buffer.kind_of(head) == connection_buffer.FREE:
                 continue
             self._free.remove(number)
-            user = self.users.enter(connection_buffer.kind_of(head), connection_buffer.uid_of(head))
             # One that is ended is closed, as it was to be.
             sock = None if connection_buffer.is_ended(head) else held.pop(number, None)
-            connection = Connection(number, head, sock, user)
+            uid = uid_of(sock) if sock else connection_buffer.uid_of(head)
+            connection = Connection(number, head, sock, self.users.enter(uid))
             connection.is_held = sock is not None
             self._memory.adopt(connection)
             (self._begin if connection.sock else self._go_on)(connection)

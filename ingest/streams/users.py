@@ -1,12 +1,13 @@
 """The shares of users in the stream worker: connections, and memory for messages that are not finished.
 
-A user is a uid, as SO_PEERCRED has it, or all of TCP, where the kernel tells no users apart. The rules:
+A user is a uid: by UNIX stream as SO_PEERCRED has it, by TCP as spool.native.peers has it. Connections by TCP
+that their programs have closed by then have no uid: all of them are one user. The rules:
 
 Connections   When there are more than `most`, the user with most loses one: the one that has been idle for
               longest, else its oldest message that is not finished. So a connection is closed only in
               favour of another, and a user who has fewer than the greediest always gets in.
-Newcomers     A user of UNIX streams who opens more than CONNECTS connections, and CONNECTS_A_S a second,
-              loses those for which no buffer is ready. By TCP they wait.
+Newcomers     A user who opens more than CONNECTS connections, and CONNECTS_A_S a second, loses those for
+              which no buffer is ready.
 Memory        Each buffer has two pages, BASE on each side. It takes more from two pools: room for many small
               messages at once, and, for a message that is larger than its room, room for all of it. A buffer
               does without the first when it gets none; for the second it waits. So a buffer that has the
@@ -33,8 +34,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingest.access import NO_ID
 from ingest.buffers import connection_buffer, connection_buffers
-from ingest.buffers.connection_buffer import TCP, UNIX
 from ingest.buffers.connection_buffers import ConnectionBuffers
 from ingest.sockets.listening import BACKLOG
 from spool.format.segment_format import MAX_BURST, SAMPLE_BYTES
@@ -57,7 +58,8 @@ all that wait in the kernel's queue come at a time."""
 SWEEP_S = 1.0
 """Between two looks for allowances that are full."""
 SHARES = 4
-TCP_USER = -1
+Sender = tuple[int, int, int, int]
+"""kind, uid, pid, gid of the process that connected, as its messages have them: none by TCP."""
 log = logging.getLogger("bruce.stream")
 _LINE_S = 30.0
 """Between two warnings about the same thing."""
@@ -129,10 +131,8 @@ class User:
     def __init__(self, key: int, allowance: Allowance) -> None:
         self.allowance = allowance
         self.key, self.connections, self.newcomers, self.buffers = key, 0, 0, 0
-        self.refused = 0
-        """Newcomers that were refused, and that no run has counted yet."""
-        self.sender = UNIX, 0, 0, 0
-        """kind, uid, pid, gid of its last newcomer."""
+        self.refused: dict[int, tuple[int, Sender]] = {}
+        """By kind: newcomers that were refused, and that no run has counted yet; the last of them."""
         self.offered = Offered()
         """Of all its connections."""
         self.small = self.large = 0
@@ -149,8 +149,13 @@ class User:
         """Connections whose sender has the next word: all that came was received and taken."""
         return len(self.idle) + len(self.unfinished)
 
+    def refuse(self, sender: Sender, count: int) -> None:
+        """Count refused newcomers; `sender`: of one of them."""
+        kind = sender[0]
+        self.refused[kind] = self.refused.get(kind, (0, sender))[0] + count, sender
+
     def __str__(self) -> str:
-        return "TCP" if self.key == TCP_USER else f"uid {self.key}"
+        return "TCP (user not known)" if self.key == NO_ID else f"uid {self.key}"
 
 
 class Connection:
@@ -197,12 +202,11 @@ class Users:
         """Kept until they are full: a user without a connection is forgotten."""
         self._swept_at = 0.0
 
-    def enter(self, kind: int, uid: int) -> User:
-        """The user of a buffer; `uid` counts for those of UNIX sockets."""
-        key = TCP_USER if kind == TCP else uid
-        found = self._users.get(key)
+    def enter(self, uid: int) -> User:
+        """The user of a connection; NO_ID for one that is not known."""
+        found = self._users.get(uid)
         if found is None:
-            found = self._users[key] = User(key, self._allowances.setdefault(key, Allowance()))
+            found = self._users[uid] = User(uid, self._allowances.setdefault(uid, Allowance()))
         return found
 
     def sweep(self, now: float) -> None:
@@ -289,12 +293,6 @@ class Users:
     def most_of_one(self) -> int:
         """Connections of the user with most."""
         return max((one.connections for one in self._users.values()), default=0)
-
-    @property
-    def newcomers_by_tcp(self) -> int:
-        """Accepted connections by TCP that have no buffer yet."""
-        user = self._users.get(TCP_USER)
-        return user.newcomers if user else 0
 
     def greatest(self) -> User:
         """The user with most connections, including newcomers."""

@@ -126,7 +126,7 @@ class Streams:
         quiet = 0
         while quiet < 2:
             self.step()
-            quiet = 0 if self.take() or self.worker._is_behind else quiet + 1
+            quiet = 0 if self.take() or self.worker._is_behind or self.worker._paused else quiet + 1
 
     def succeed(self) -> None:
         """The worker is dead; the next one takes over."""

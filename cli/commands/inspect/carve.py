@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.commands.arguments import AsJson, examples, file_errors
-from cli.commands.inspect.options import Hashes
+from cli.commands.arguments import AsJson, Hashes, examples, file_errors, provenance
 from cli.terminal import errors
 from cli.terminal.errors import BadArgument
 
@@ -79,8 +78,6 @@ def carve(
                 if datagrams and (run.verified or unverified):
                     _write(chunk)
     if as_json:
-        from cli.commands.inspect.options import provenance
-
         found = {"version": VERSION, "image": str(image), "runs": [_row(run) for run in runs.values()]}
         with file_errors():
             show_json(found | provenance([image] if hashes else None))

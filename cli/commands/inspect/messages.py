@@ -17,6 +17,9 @@ import typer
 from cli.commands.arguments import (
     AsJson,
     ConfigFile,
+    Files,
+    Limit,
+    NoValues,
     Since,
     SpoolDirectory,
     Topics,
@@ -24,8 +27,9 @@ from cli.commands.arguments import (
     configured_spool,
     examples,
     file_errors,
+    provenance,
+    segment_files,
 )
-from cli.commands.inspect.options import Files, Limit, NoValues, segment_files
 from cli.commands.spark.options import BootstrapServers, kafka_properties
 from cli.terminal import errors
 from cli.terminal.errors import BadArgument
@@ -195,8 +199,6 @@ def export(
 
 
 def _write_report(report: Path, paths: list[Path], *, whole: bool) -> None:
-    from cli.commands.inspect.options import provenance
-
     with file_errors():
         document = {"version": VERSION, "whole": whole, **provenance(paths)}
         report.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.commands.arguments import AsJson, ConfigFile, SpoolDirectory, configured_spool, examples, file_errors
-from cli.commands.inspect.options import Files, Hashes, segment_files
+from cli.commands.arguments import (
+    AsJson,
+    ConfigFile,
+    Files,
+    Hashes,
+    SpoolDirectory,
+    configured_spool,
+    examples,
+    file_errors,
+    files_of,
+    provenance,
+    segment_files,
+)
 from cli.terminal import errors
 from cli.terminal.errors import BadArgument
 
@@ -86,8 +97,6 @@ def verify(
         found = list(check.files(paths) if directory is None else check.spool(Layout(directory)))
     damaged = any(finding.severity is Severity.DAMAGE for finding in found)
     if as_json:
-        from cli.commands.inspect.options import files_of, provenance
-
         looked_at = files_of(directory) if directory else paths
         with file_errors():
             origin = provenance(looked_at if hashes else None)
@@ -194,7 +203,6 @@ def reindex(*, spool: SpoolDirectory = None, as_json: AsJson = False, config: Co
     With --json one document of version 1: spool, segment and next_sequence of the committed end; tool, host,
     boot_id, made.
     """
-    from cli.commands.inspect.options import provenance
     from cli.terminal.output import say, show_json
     from spool.fsck.repair import reindex as build
     from spool.layout import Layout
@@ -234,8 +242,6 @@ def _repair_file(file: Path, to: Path | None, spool: Path | None, mode: Any, *, 
 
 
 def _origin(where: Path, *, hashes: bool) -> dict[str, Any]:
-    from cli.commands.inspect.options import files_of, provenance
-
     return provenance((files_of(where) if where.is_dir() else [where]) if hashes else None)
 
 

@@ -13,14 +13,16 @@ import typer
 from cli.commands.arguments import (
     AsJson,
     ConfigFile,
+    Files,
+    Limit,
     Since,
     SpoolDirectory,
     Until,
     configured_spool,
     examples,
     file_errors,
+    segment_files,
 )
-from cli.commands.inspect.options import Files, Limit, segment_files
 from cli.terminal import errors
 
 if TYPE_CHECKING:

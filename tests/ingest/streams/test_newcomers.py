@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ import pytest
 
 from ingest.access import NO_ID
 from ingest.buffers import connection_buffers
-from ingest.buffers.connection_buffer import UNIX
 from ingest.sockets.holding import allow_descriptors
 from ingest.sockets.listening import BACKLOG
 from ingest.streams import stream_worker, users
@@ -23,6 +23,7 @@ from ingest.streams.stream_worker import MOST_CONNECTIONS
 from ingest.streams.users import Allowance, Connection, User, Users, put
 from spool.format.wire import encode
 from spool.native.memory import Address
+from tests.ingest.processes import PATIENCE_S
 from tests.ingest.stream_clients import Streams
 
 MANY, FAST, OTHER = 300, 12_001, 12_002
@@ -36,8 +37,9 @@ def most() -> int:
 
 
 @pytest.fixture
-def streams(memory: Path, most: int) -> Iterator[Streams]:
-    """A stream worker in this process. TCP is the user with many connections, ours is the other one."""
+def streams(memory: Path, most: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Streams]:
+    """A stream worker in this process. TCP, without a user, has many connections; ours is the other one."""
+    monkeypatch.setattr("ingest.streams.newcomers.users_of", lambda asked: [None] * len(asked))
     allow_descriptors()
     made = Streams(memory, most=most)
     yield made
@@ -52,7 +54,7 @@ def test_a_buffer_behind_many_newcomers(streams: Streams) -> None:
     streams.step()
     streams.step()
     assert (streams.take(), streams.uids) == (1, {os.getuid()})
-    assert len(streams.worker._connections) < MANY // 2
+    assert len(streams.worker._connections) < MANY
     for one in theirs:
         one.sendall(GOOD)
     streams.settle()
@@ -97,39 +99,13 @@ def test_senders_who_do_not_stay(streams: Streams) -> None:
     assert (len(streams.stored), streams.refused) == (MANY, {})
 
 
-@pytest.mark.parametrize("most", [8])
-def test_tcp_behind_many_on_unix(streams: Streams) -> None:
-    """TCP is accepted also while there is no room for more newcomers of a UNIX stream."""
-    for number in range(MANY):
-        with streams.connect() as sender:
-            sender.sendall(GOOD)
-        if number % QUEUE == 0:
-            streams.step()
-    streams.connect(tcp=True).sendall(GOOD)
-    streams.step()
-    for _ in range(3):
-        streams.take()
-    assert NO_ID in streams.uids
-    assert len(streams.stored) < MANY
-    streams.settle()
-    assert (len(streams.stored), streams.refused) == (MANY + 1, {})
-
-
 def test_a_user_who_connects_too_fast(
     streams: Streams, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of one beyond its rate no more than QUEUE newcomers wait; each other one is counted as refused."""
     streams.worker.users._allowances[FAST] = Allowance(50)
-    streams.worker.users.enter(UNIX, FAST)
-    uids = iter([*[FAST] * MANY, OTHER, *[FAST] * MANY])
-    accept = Acceptor.accept
-
-    def of_others(self: Acceptor, listener: socket.socket, most: int) -> tuple[Any, bool]:
-        peers, more = accept(self, listener, most)
-        peers["uid"] = list(itertools.islice(uids, len(peers)))
-        return peers, more
-
-    monkeypatch.setattr(Acceptor, "accept", of_others)
+    streams.worker.users.enter(FAST)
+    name_users(monkeypatch, itertools.chain([FAST] * MANY, [OTHER], [FAST] * MANY))
     for _ in range(MANY):
         with streams.connect() as sender:
             sender.sendall(GOOD)
@@ -148,6 +124,40 @@ def test_a_user_who_connects_too_fast(
     assert streams.counted() == (2 * MANY + 1, {"clean": stored - 1, **streams.refused}, 0)
 
 
+def name_users(monkeypatch: pytest.MonkeyPatch, uids: Iterator[int]) -> None:
+    """Let connections by UNIX stream come from these users, in order."""
+    accept = Acceptor.accept
+
+    def of_others(self: Acceptor, listener: socket.socket, most: int) -> tuple[Any, bool]:
+        peers, more = accept(self, listener, most)
+        if listener.family == socket.AF_UNIX:
+            peers["uid"] = list(itertools.islice(uids, len(peers)))
+        return peers, more
+
+    monkeypatch.setattr(Acceptor, "accept", of_others)
+
+
+def test_a_pause_behind_refusals(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind one that connects too fast nothing is accepted for a moment; then others are, at any door."""
+    streams.worker.users._allowances[FAST] = Allowance(1)
+    streams.worker.users.enter(FAST)
+    name_users(monkeypatch, itertools.repeat(FAST))
+    theirs = [streams.connect() for _ in range(2 * QUEUE)]
+    begun = time.monotonic()
+    streams.step()
+    streams.connect(tcp=True).sendall(GOOD)
+    while NO_ID not in streams.uids and time.monotonic() < begun + PATIENCE_S:
+        streams.step()
+        streams.take()
+        assert not streams.uids or time.monotonic() >= begun + stream_worker._BREATH_S
+    streams.connect(tcp=True).sendall(GOOD)
+    while len(streams.stored) == 1 and time.monotonic() < begun + PATIENCE_S:
+        theirs += [streams.connect() for _ in range(2 * QUEUE)]
+        streams.step()
+        streams.take()
+    assert streams.stored == [GOOD] * 2
+
+
 def test_what_waits_is_accepted_in_one_call(streams: Streams) -> None:
     """With the process that connected, as the kernel has it, and none by TCP; never more than asked for."""
     by_path, by_port = streams.listeners
@@ -160,7 +170,7 @@ def test_what_waits_is_accepted_in_one_call(streams: Streams) -> None:
         (by_port, [untold], False),
     ):
         peers, may_be_more = acceptor.accept(listener, 2)
-        assert [(pid, uid, gid) for _, pid, uid, gid in peers.tolist()] == processes
+        assert peers[["pid", "uid", "gid"]].tolist() == processes
         assert may_be_more == more
         assert not any(os.get_inheritable(fd) for fd in peers["fd"].tolist())
         acceptor.close(peers)
@@ -211,16 +221,16 @@ def test_a_moderate_rate() -> None:
 def test_a_user_who_comes_back_has_spent_what_it_spent() -> None:
     """Without a connection a user is forgotten; its allowance is when it is full."""
     users_ = Users(100, 64 << 20, 1 << 20)
-    fast = users_.enter(UNIX, FAST)
+    fast = users_.enter(FAST)
     while fast.allowance.take(1000.0):
         continue
     users_.leave(fast)
     users_.sweep(1000.0)
-    assert not users_.enter(UNIX, FAST).allowance.take(1000.0)
+    assert not users_.enter(FAST).allowance.take(1000.0)
     users_.leave(fast)
     users_.sweep(1010.0)
     assert users_._allowances == {}
-    assert users_.enter(UNIX, FAST).allowance.take(1010.0)
+    assert users_.enter(FAST).allowance.take(1010.0)
 
 
 def test_one_that_is_over_at_once(streams: Streams) -> None:
@@ -329,7 +339,7 @@ def test_three_users_who_say_nothing(streams: Streams, idle: int) -> None:
     """Of three users one is refused newcomers that keeps a third of all connections open without a word."""
     all_users = streams.worker.users
     for uid in range(3):
-        user = all_users.enter(UNIX, uid)
+        user = all_users.enter(uid)
         user.newcomers = 1
         for number in range(4):
             put(Connection(number, Address(0), None, user), user.idle if number < idle else None)

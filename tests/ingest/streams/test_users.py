@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingest.access import NO_ID
 from ingest.buffers import connection_buffer
 from ingest.buffers.connection_buffers import MOST_BUFFERS
 from ingest.sockets.holding import DESCRIPTORS, allow_descriptors
@@ -32,6 +33,7 @@ from tests.ingest.processes import PATIENCE_S, Processes, await_end, fork, messa
 from tests.ingest.stream_clients import Kill, Streams
 from tests.ingest.streams.test_stream_storm import await_true, stream_to
 from tests.ingest.streams.test_stream_worker import STEPS, settle
+from tests.users import NOBODY, effective_user
 
 LIMIT = 2 << 20
 ATTACKER, OTHER, HONEST = 12_001, 12_002, 12_500
@@ -317,23 +319,46 @@ def test_memory_is_given_back(streams: Streams, monkeypatch: pytest.MonkeyPatch)
     assert (kept(), len(streams.samples[0])) == (0, SAMPLE_BYTES)
 
 
-def test_tcp_is_one_user(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A TCP client takes from other TCP clients, not from users of the UNIX socket."""
+def test_users_by_tcp(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One that opens too many connections by TCP takes nothing from others, by whichever door they come."""
     streams, good = Streams(memory, most=8), encode(b"t", b"v")
     try:
-        ours = [streams.connect() for _ in range(4)]
+        ours = [streams.connect(tcp=number % 2 == 0) for number in range(4)]
         streams.settle()
-        theirs = [streams.connect(tcp=True) for _ in range(20)]
+        with effective_user(NOBODY):
+            theirs = [streams.connect(tcp=True) for _ in range(20)]
         streams.settle()
+        streams.succeed()
         for sender in (*ours, *theirs[-4:]):
             sender.sendall(good)
         streams.settle()
         assert streams.stored == [good] * 8
         assert streams.refused == {"user_limit": 16}
-        assert streams.uids == {os.getuid(), 0xFFFFFFFF}
-        assert streams.counted("tcp") == (20, {"user_limit": 16}, 0)
-        assert streams.counted() == (4, {}, 0)
-        assert "TCP has 20 connections with new ones, most of all users, who may have 8" in caplog.text
+        # A message has the user of a UNIX stream alone: [access] must not depend on who closes first.
+        assert streams.uids == {os.getuid(), NO_ID}
+        assert streams.counted("tcp") == (2 + 20, {"user_limit": 16}, 0)
+        assert streams.counted() == (2, {}, 0)
+        assert f"uid {NOBODY} has 20 connections with new ones, most of all users, who may" in caplog.text
+        users_ = {connection.user.key for connection in streams.worker._connections.values()}
+        assert users_ == {os.getuid(), NOBODY}
+    finally:
+        streams.close()
+
+
+def test_refused_at_both_doors(memory: Path) -> None:
+    """The connections of one user are refused by stream and by TCP: each input has its own count."""
+    streams = Streams(memory, most=8)
+    try:
+        for _ in range(30):
+            streams.connect()
+            streams.connect(tcp=True)
+            if len(streams.worker._connections) < 8:
+                streams.settle()
+        streams.settle()
+        counts = streams.counted("stream"), streams.counted("tcp")
+        assert sum(accepted for accepted, _, _ in counts) == 60
+        assert sum(closed["user_limit"] for _, closed, _ in counts) == 60 - 8 == streams.refused["user_limit"]
+        assert all(accepted == 30 for accepted, _, _ in counts)
     finally:
         streams.close()
 
@@ -408,11 +433,7 @@ def test_shares(steps: list[tuple[int, int, str]]) -> None:
     """
     side, memory = 64 * BASE, 16 * 64 * BASE
     all_ = Users(100, memory, side)
-    there = {
-        (uid, n): Connection(n, 0, None, all_.enter(connection_buffer.UNIX, uid))
-        for uid in range(7)
-        for n in range(41)
-    }
+    there = {(uid, n): Connection(n, 0, None, all_.enter(uid)) for uid in range(7) for n in range(41)}
     for uid, number, what in steps:
         connection = there[uid, number]
         if what == "begin":
