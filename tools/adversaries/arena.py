@@ -382,8 +382,6 @@ def _honest(arena: Arena, phase: Phase, first: int, seconds: float) -> Iterator[
 def _at_other_doors(arena: Arena, first: int, seconds: float) -> dict[int, Callable[[Words], None]]:
     """Honest senders of streams, by TCP and with replies, where the daemon takes them; by number."""
     doors = set(arena.attack.settings.get("ingest", ()))
-    if not arena.attack.spares_tcp:
-        doors.discard("tcp_port")
     rate, size = STREAM_RATE, arena.attack.stream_bytes
     found: dict[str, Callable[[int], Callable[[Words], None]]] = {
         "stream_socket": lambda n: send_streams(arena.stream, STREAM_TOPIC, first + n, rate, seconds, size),

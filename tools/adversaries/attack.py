@@ -36,9 +36,6 @@ class Attack:
     """Whether workers can be killed between a frame's head and its digest."""
     clock: ClassVar[bool] = False
     """Whether the daemon's clocks can be set: the words are seconds, monotonic and of the time of day."""
-    spares_tcp: ClassVar[bool] = True
-    """Whether an honest sender by TCP is beside it. All of TCP is one user: it shares the fate of an attacker
-    by TCP."""
     stream_bytes: ClassVar[int] = 120
     """Of the values that honest senders send on streams."""
     holder: ClassVar[Holder] = Holder.SYSTEMD

@@ -263,7 +263,6 @@ class TcpHalfOpen(Attack):
     """
 
     name = "tcp-half-open"
-    spares_tcp = False
     settings: ClassVar[Settings] = STREAMS
     _half = encode(b"flood", bytes(10_000))[:5_000]
 
@@ -313,7 +312,7 @@ class ConnectionChurn(Attack):
 
 
 class TcpChurn(ConnectionChurn):
-    """The same by TCP, where the attackers share the fate of all other programs on TCP."""
+    """The same by TCP, where most attackers have closed before bruce can ask for their user."""
 
     name = "tcp-churn"
 
