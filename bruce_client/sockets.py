@@ -266,7 +266,11 @@ def _write(connection: socket.socket, message: bytes, address: Address, deadline
         connection.sendall(message)
     except (BlockingIOError, TimeoutError):
         raise QueueFull(f"the daemon at {shown(address)} did not read the message in time") from None
-    connection.shutdown(socket.SHUT_WR)
+    try:
+        connection.shutdown(socket.SHUT_WR)
+    except OSError as error:
+        # By TCP the kernel may take the message, and hear of the connection's end then.
+        raise ConnectionResetError(error.errno, error.strerror) from None
 
 
 def _is_taken(connection: socket.socket, address: Address, deadline: Deadline) -> bool:

@@ -7,7 +7,7 @@ a user with thousands of connections waits for itself, and others wait for one c
 
 A user who connects at a higher rate than any may (`Allowance`) has at most QUEUE newcomers: others are closed
 at once, and counted. A user whose runs wait to be stored gets no buffer meanwhile, so it cannot fill the
-buffers with messages.
+buffers with messages. By TCP connections without a known user may be of several: more of them may wait.
 
 With more connections than allowed, and more than QUEUE newcomers, the user with most of both loses the one
 that came last. But only a user who keeps its share of all connections open without sending, at most half of
@@ -50,6 +50,8 @@ from spool.native.peers import End, end_of, ends_of, users_of
 Item = TypeVar("Item")
 QUEUE = 32
 """Newcomers that may wait of a user who connects too fast, and beyond the limit of connections."""
+NAMELESS_QUEUE = BACKLOG
+"""The same of connections whose user is not known."""
 ACCEPTS = BACKLOG + 1
 """Accepted between two looks at the connections that are there: all that the kernel's queue holds. One who
 connects faster than it is emptied fills it, and others are turned away."""
@@ -163,7 +165,8 @@ class Newcomers:
         uid, family = int(peers[0]["uid"]), socket.AF_UNIX if kind == UNIX else socket.AF_INET
         user = self._users.enter(uid)
         count = user.allowance.take(now, len(peers))
-        count = max(count, min(len(peers), QUEUE - user.newcomers))
+        queue = NAMELESS_QUEUE if uid == NO_ID else QUEUE
+        count = max(count, min(len(peers), queue - user.newcomers))
         for peer in peers[:count]:
             sock = socket.socket(family, socket.SOCK_STREAM, 0, int(peer["fd"]))
             newcomer = self._add(self._number, sock, _sender(kind, peer), user, is_held=False)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,6 +66,31 @@ def test_nobody_listens(tmp_path: Path, stream: bool) -> None:  # noqa: FBT001
         with pytest.raises(NobodyListens, match=r"no program listens at .*: is bruce up\?"):
             client.send("orders", "x", timeout_s=timeout_s)
         assert least <= time.monotonic() - start < most
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_each_connection_is_closed_at_once(tmp_path: Path, tcp: bool) -> None:  # noqa: FBT001
+    """One sentence, and no success, though the kernel may have taken the message."""
+    with socket.socket(socket.AF_INET if tcp else socket.AF_UNIX) as listener, ThreadPoolExecutor() as pool:
+        listener.bind(("127.0.0.1", 0) if tcp else str(tmp_path / "stream"))
+        listener.listen()
+
+        def refuse() -> int:
+            count = 0
+            with contextlib.suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+                    count += 1
+            return count
+
+        refused = pool.submit(refuse)
+        client = Client(None, stream=listener.getsockname(), timeout_s=60)
+        try:
+            with pytest.raises(NobodyListens, match="ended the connection inside the message"):
+                client.send("orders", "x")
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+        assert refused.result() > 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

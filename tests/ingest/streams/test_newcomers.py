@@ -7,6 +7,7 @@ import itertools
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from ingest.buffers import connection_buffers
 from ingest.sockets.holding import allow_descriptors
 from ingest.sockets.listening import BACKLOG
 from ingest.streams import stream_worker, users
-from ingest.streams.newcomers import QUEUE, Acceptor, RoundRobin, by_user
+from ingest.streams.newcomers import NAMELESS_QUEUE, QUEUE, Acceptor, RoundRobin, by_user
 from ingest.streams.stream_worker import MOST_CONNECTIONS
 from ingest.streams.users import Allowance, Connection, User, Users, put
 from spool.format.wire import encode
@@ -122,6 +123,33 @@ def test_a_user_who_connects_too_fast(
     assert 50 < stored < 50 + 4 * QUEUE
     assert streams.refused == {"user_limit": 2 * MANY + 1 - stored}
     assert streams.counted() == (2 * MANY + 1, {"clean": stored - 1, **streams.refused}, 0)
+
+
+@pytest.mark.parametrize("most", [8])
+def test_refused_by_tcp(streams: Streams) -> None:
+    """A client that half-closes its stream and waits for the end finds an error: nothing is in the log."""
+    found = Counter[str]()
+    for allowance, many in ((Allowance(), MANY), (Allowance(0), 6 * MANY)):
+        streams.worker.users.enter(NO_ID).allowance = allowance
+        theirs = []
+        for _ in range(0, many, MANY):
+            theirs += [streams.connect(tcp=True) for _ in range(MANY)]
+            streams.step()
+            streams.step()
+        for one in theirs:
+            one.settimeout(0)
+            try:
+                one.sendall(GOOD)
+                one.shutdown(socket.SHUT_WR)
+                found["end" if one.recv(1) == b"" else "answer"] += 1
+            except BlockingIOError:
+                found["open"] += 1
+            except OSError:
+                found["error"] += 1
+            one.close()
+        streams.settle()
+    assert found.keys() == {"open", "error"}
+    assert found["error"] >= 7 * MANY - NAMELESS_QUEUE - QUEUE - 2 * 8
 
 
 def name_users(monkeypatch: pytest.MonkeyPatch, uids: Iterator[int]) -> None:
