@@ -63,7 +63,7 @@ _TURNS = 32
 """Connections received from between two looks at what is offered or new, by turns of the users."""
 _PAUSE_S = 0.1
 """Until the next try, where descriptors or memory are missing."""
-_BREATH_S = 0.01
+_BREATH_S = 0.003
 """Until the next look at the listeners, where connections were refused: those who connect so fast would have
 a look for each, and one for many costs little more."""
 _IDLE_S = 0.2
