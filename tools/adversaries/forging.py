@@ -138,7 +138,7 @@ def _count_packed(layout: Layout) -> int:
 
 
 class FakeHeads(Planted):
-    """Heads with plausible numbers that claim bodies of 900 kB, 65 bytes apart, in the path of a search.
+    """Heads with plausible numbers that claim bodies of 8 MiB, 65 bytes apart, in the path of a search.
 
     In a copy of a segment each frame is damaged: all of it is searched, about as fast as it is read.
     """
@@ -146,7 +146,7 @@ class FakeHeads(Planted):
     name = "fake-heads"
     payload = planting.fake_heads
     settings: ClassVar[Settings] = {"spool": {"segment_bytes": 24 << 20}}
-    _FULL, _APART, _RATIO, _MORE_S = 16 << 20, 20_000, 3.0, 2.0
+    _FULL, _APART, _RATIO, _MORE_S = 16 << 20, 20_000, 3.0, 1.0
 
     def __init__(self) -> None:
         super().__init__()

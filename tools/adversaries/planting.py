@@ -139,7 +139,7 @@ def staging(spool: bytes) -> tuple[bytes, int]:
 def fake_heads(sequence: int, burst: int) -> bytes:
     """Heads with plausible numbers that claim bodies of many MiB: a search digests them all in vain."""
     value = np.zeros(MOST_BYTES, np.uint8)
-    head = HEAD.pack(1, MAGIC, 64, 0, 1, 0, 900_000, 0, sequence + 1, burst + 1, 1, 0)
+    head = HEAD.pack(1, MAGIC, 64, 0, 1, 0, 8 << 20, 0, sequence + 1, burst + 1, 1, 0)
     for at in range(0, MOST_BYTES - 64, 65):
         value[at : at + 64] = np.frombuffer(head, np.uint8)
     return value.tobytes()
