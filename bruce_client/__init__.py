@@ -19,13 +19,14 @@ from bruce_client.errors import (
     Unconfirmed,
 )
 from bruce_client.log_handler import BruceHandler
-from bruce_client.message import encode
+from bruce_client.message import Message, encode
 
 __all__ = [
     "BadMessage",
     "BruceHandler",
     "Client",
     "ClientError",
+    "Message",
     "NobodyListens",
     "NotPermitted",
     "QueueFull",

@@ -8,11 +8,12 @@ import struct
 import threading
 import time
 import weakref
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
 from bruce_client.errors import BadMessage, ClientError, QueueFull, TooLarge
-from bruce_client.message import MAX_DATAGRAM_BYTES, encode
+from bruce_client.message import MAX_DATAGRAM_BYTES, Headers, Message, in_batches, to_bytes
 from bruce_client.sockets import Address, DatagramSender, Deadline, deliver
 
 DEFAULT_SOCKET = "/run/bruce/bruce.sock"
@@ -51,35 +52,54 @@ class Client:
         self._lock = threading.Lock()
         _clients.add(self)
 
-    def send(
+    def send(  # noqa: PLR0913  (the fields of a message)
         self,
         topic: str | bytes,
-        value: str | bytes,
+        value: str | bytes | None,
         *,
-        key: str | bytes = b"",
+        key: str | bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
         partition_key: int | None = None,
         timestamp_ms: int | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Hand one message to the daemon.
 
-        `key`: of the Kafka record; empty for none. `partition_key`: messages of a topic with the same number
-        go to the same partition, in order. `timestamp_ms`: since the epoch; else now. `timeout_s`: in place
-        of the client's. Text is sent as UTF-8. Raises ClientError when the message was not sent.
+        `value`: None is a null value, which deletes the key in a compacted topic. `key`: of the Kafka record.
+        `headers`: of it, in order; a value may be None. `partition`: its number. `partition_key`: messages of
+        a topic with the same number go to the same partition, in order. `timestamp_ms`: since the epoch; else
+        now. `timeout_s`: in place of the client's. Text is sent as UTF-8. Raises ClientError when the message
+        was not sent.
         """
-        now_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-        try:
-            message = encode(
-                _bytes(topic), _bytes(value), key=_bytes(key), timestamp=now_ms, partition_key=partition_key
-            )
-        except (ValueError, struct.error) as error:
-            raise BadMessage(f"no message for topic {topic!r}: {error}") from None
+        message = Message(topic, value, key, headers, partition, partition_key, timestamp_ms)
         deadline = Deadline(self._timeout_s if timeout_s is None else timeout_s)
-        if self._datagrams and len(message) <= MAX_DATAGRAM_BYTES:
+        self._send(_encode(message, _now_ms()), deadline)
+
+    def send_many(self, messages: Iterable[Message], *, timeout_s: float | None = None) -> None:
+        """Hand messages to the daemon, in order, as many in a datagram as there is room for.
+
+        The messages of a datagram are taken together, or not at all. `timeout_s`: for all of them. Raises
+        ClientError when one was not sent; its `sent` says how many before it were.
+        """
+        deadline, sent = Deadline(self._timeout_s if timeout_s is None else timeout_s), 0
+        bad: list[BadMessage] = []
+        try:
+            for count, data in in_batches(_encode_good(messages, bad)):
+                self._send(data, deadline)
+                sent += count
+            if bad:
+                raise bad[0]
+        except ClientError as error:
+            error.sent = sent
+            raise
+
+    def _send(self, data: bytes, deadline: Deadline) -> None:
+        if self._datagrams and len(data) <= MAX_DATAGRAM_BYTES:
             with _Turn(self._lock, deadline):
-                self._datagrams.send(message, deadline)
+                self._datagrams.send(data, deadline)
         else:
-            self._send_by_stream(message, deadline)
+            self._send_by_stream(data, deadline)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Return when the daemon has read everything that was sent: no kill of it can lose that.
@@ -149,8 +169,25 @@ class _Turn:
         self._lock.release()
 
 
-def _bytes(text: str | bytes) -> bytes:
-    return text.encode() if isinstance(text, str) else text
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _encode(message: Message, now_ms: int) -> bytes:
+    try:
+        return to_bytes(message, now_ms)
+    except (ValueError, struct.error) as error:
+        raise BadMessage(f"no message for topic {message.topic!r}: {error}") from None
+
+
+def _encode_good(messages: Iterable[Message], bad: list[BadMessage]) -> Iterator[bytes]:
+    """Each message up to one that is none; why is in `bad` then."""
+    for message in messages:
+        try:
+            yield _encode(message, _now_ms())
+        except BadMessage as error:
+            bad.append(error)
+            return
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

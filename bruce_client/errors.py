@@ -19,6 +19,9 @@ import errno
 class ClientError(Exception):
     """Something that keeps a message from being sent."""
 
+    sent = 0
+    """Of `send_many`: how many messages before it were sent."""
+
 
 class BadMessage(ClientError, ValueError):
     """The topic is empty or too long, or a number does not fit into its field."""

@@ -46,7 +46,7 @@ class BruceHandler(logging.Handler):
             self._client.send(
                 self._topic,
                 self.format(record).encode(errors="backslashreplace"),
-                key="" if key is None else str(key).encode(errors="backslashreplace"),
+                key=None if key is None else str(key).encode(errors="backslashreplace"),
                 timestamp_ms=int(record.created * 1000),
                 timeout_s=timeout_s,
             )

@@ -77,6 +77,8 @@ class Cluster:
     """
     errors: Mapping[bytes, int] = field(default_factory=dict)
     """Topic -> Kafka's error code, such as UNKNOWN_TOPIC_OR_PART."""
+    asked_at: float = 0.0
+    """When Kafka was asked, by the monotonic clock."""
 
     def is_like(self, other: Cluster) -> bool:
         """Whether both say the same."""

@@ -7,12 +7,13 @@ is filled once and only its changing words are written for each message:
     RKT           topic
     PARTITION     partition
     MSGFLAGS      COPY
-    VALUE         address      bytes
-    KEY           address, 0   bytes               0: a null key
+    VALUE         address, 0   bytes               0: null
+    KEY           address, 0   bytes               0: null
     TIMESTAMP     ms
     OPAQUE        row in flight
     HEADER        name         value   bytes       left out when records are not stamped
     HEADER        name         value   bytes       of messages that are replayed; of dead letters, several
+    HEADER        name         value   bytes       the message's own
 
 A message that cannot go now holds its partition: from it on, nothing of the partition goes until the
 router has caught up. That alone keeps order; see `hand_over`.
@@ -31,18 +32,31 @@ from dispatch.errors import Code
 from dispatch.librdkafka import COPY_MESSAGE, Library, Vtype
 from dispatch.tables import BACKING_OFF, order_by_partition
 from spool.format.batch import (
+    DATAGRAM_AT,
+    DATAGRAM_BYTES,
     KEY_AT,
     KEY_BYTES,
+    NULL_KEY,
+    NULL_VALUE,
     RECEIVED_NS,
     SEQUENCE,
     TIMESTAMP,
+    TRAITS,
     VALUE_AT,
     VALUE_BYTES,
     Narrow,
     Wide,
 )
+from spool.format.wire import (
+    MAX_HEADERS,
+    MAX_NAME_BYTES,
+    NAME_SIZE_BYTES,
+    SIZE_BYTES,
+    load_be16,
+    load_be32,
+)
 from spool.native.kernel import kernel
-from spool.native.memory import Address, address_of, call, store_i64, store_u8
+from spool.native.memory import Address, address_of, call, copy, store_i64, store_u8
 
 HEADER_NAME = b"bruce-id"
 HEADER_BYTES = 24
@@ -89,11 +103,15 @@ class Producer(NamedTuple):
     arguments_at: Address
     """Address of the array above."""
     arguments: int
-    """Its length."""
+    """Its length, without the message's own headers."""
     stamp_at: Address
     """Address of the header's sequence; 0: no header."""
     headers_at: Address
     """Address of the first word of the union of the first header behind that one."""
+    own_at: Address
+    """The same of the first one that is the message's own."""
+    names_at: Address
+    """Address of room for the names of those, each with a zero byte behind it."""
 
 
 class Envelope:
@@ -104,9 +122,11 @@ class Envelope:
     ) -> None:
         """`headers`: those behind the stamp."""
         self._name = ctypes.create_string_buffer(HEADER_NAME)
+        self._own_names = np.zeros(MAX_HEADERS * (MAX_NAME_BYTES + 1), np.uint8)
         self._header = np.zeros(HEADER_BYTES, np.uint8)
         self._header[:16] = np.frombuffer(spool_uuid, np.uint8, 16)
-        kinds = [*_KINDS[:-1], *[Vtype.HEADER] * (stamp + len(headers))]
+        fixed = len(_KINDS) - 1 + stamp + len(headers)
+        kinds = [*_KINDS[:-1], *[Vtype.HEADER] * (fixed + MAX_HEADERS - len(_KINDS) + 1)]
         self._arguments = np.zeros((len(kinds), _WORDS), np.int64)
         self._arguments[:, 0] = kinds
         self._set(_MSGFLAGS, COPY_MESSAGE)
@@ -124,9 +144,11 @@ class Envelope:
             library.address("error_is_fatal"),
             library.address("error_destroy"),
             address_of(self._arguments),
-            len(kinds),
+            fixed,
             address_of(self._header[16:]) if stamp else Address(0),
             Address(address_of(self._arguments) + own_at),
+            Address(address_of(self._arguments) + own_at + _HEADER_STEP * len(headers)),
+            address_of(self._own_names),
         )
 
     def _set(self, at: int, *words: int) -> None:
@@ -169,12 +191,9 @@ def hand_over(
     blocked = -1
     # Once for all rows: taking one out of a table counts a reference.
     sequences, timestamps, received_ns = wide[SEQUENCE], wide[TIMESTAMP], wide[RECEIVED_NS]
-    key_at, key_bytes, value_at, value_bytes = (
-        wide[KEY_AT],
-        narrow[KEY_BYTES],
-        wide[VALUE_AT],
-        narrow[VALUE_BYTES],
-    )
+    key_at, value_at, datagram_at = wide[KEY_AT], wide[VALUE_AT], wide[DATAGRAM_AT]
+    key_bytes, value_bytes, datagram_bytes = narrow[KEY_BYTES], narrow[VALUE_BYTES], narrow[DATAGRAM_BYTES]
+    traits = narrow[TRAITS]
     order = np.empty(len(flats), np.int32)
     count = order_by_partition(flats, np.empty(len(partitions) + 1, np.int64), order)
     for row in order[:count]:
@@ -187,13 +206,18 @@ def hand_over(
             held += 1
             continue
         code = _NO_ROOM
-        size = key_bytes[row] + value_bytes[row]
+        behind, end = value_at[row] + value_bytes[row], datagram_at[row] + datagram_bytes[row]
+        size = key_bytes[row] + value_bytes[row] + end - behind
         if may_send(partition.leader, size, brokers, window):
             number = free[free_count[0] - 1]
             address(producer, partition, number, timestamps[row], sequence)
-            value, key = Address(data_at + value_at[row]), Address(data_at + key_at[row])
+            value = Address(0) if traits[row] & NULL_VALUE else Address(data_at + value_at[row])
+            key = Address(0) if traits[row] & NULL_KEY else Address(data_at + key_at[row])
             enclose(producer, value, value_bytes[row], key, key_bytes[row])
-            code = produce(producer)
+            own = 0
+            if behind < end:
+                own = enclose_own(producer, Address(data_at + behind), Address(data_at + end))
+            code = produce(producer, own)
         if code == 0:
             free_count[0] -= 1
             flight[number].received_ns = received_ns[row]
@@ -245,12 +269,34 @@ def address(producer: Producer, partition: Any, number: int, timestamp: int, seq
 
 @kernel
 def enclose(producer: Producer, value: Address, value_bytes: int, key: Address, key_bytes: int) -> None:
-    """Write value and key into the arguments; a key without bytes is none."""
+    """Write value and key into the arguments; address 0: null."""
     at = producer.arguments_at
     store_i64(at + _VALUE, value)
     store_i64(at + _VALUE + 8, value_bytes)
-    store_i64(at + _KEY, key if key_bytes else 0)
+    store_i64(at + _KEY, key)
     store_i64(at + _KEY + 8, key_bytes)
+
+
+@kernel
+def enclose_own(producer: Producer, at: Address, end: Address) -> int:
+    """Write a message's own headers, which were checked (spool.format.wire), behind the others; how many."""
+    count, name_at = 0, producer.names_at
+    while at < end and count < MAX_HEADERS:
+        name = load_be16(at)
+        at = Address(at + NAME_SIZE_BYTES)
+        copy(name_at, at, name)
+        store_u8(name_at + name, 0)
+        at = Address(at + name)
+        value = load_be32(at)
+        at = Address(at + SIZE_BYTES)
+        union = producer.own_at + _HEADER_STEP * count
+        store_i64(union, name_at)
+        store_i64(union + 8, at if value >= 0 else 0)
+        store_i64(union + 16, max(value, 0))
+        at = Address(at + max(value, 0))
+        name_at = Address(name_at + name + 1)
+        count += 1
+    return count
 
 
 @kernel
@@ -262,9 +308,9 @@ def enclose_header(producer: Producer, number: int, value: Address, value_bytes:
 
 
 @kernel
-def produce(producer: Producer) -> int:
-    """Hand one message to librdkafka; returns its error code, 0 when taken."""
-    error = call(producer.produceva, producer.handle, producer.arguments_at, producer.arguments)
+def produce(producer: Producer, own: int) -> int:
+    """Hand one message with `own` headers to librdkafka; returns its error code, 0 when taken."""
+    error = call(producer.produceva, producer.handle, producer.arguments_at, producer.arguments + own)
     if error == 0:
         return 0
     code = call(producer.error_code, error) & 0xFFFFFFFF

@@ -24,8 +24,19 @@ from dispatch.errors import Code
 from dispatch.handover import Envelope, Producer, address, charge, enclose, enclose_header, may_send
 from dispatch.handover import produce as hand_to
 from dispatch.librdkafka import COPY_MESSAGE, Event, Library, Vtype
-from spool.format.batch import DATAGRAM_AT, DATAGRAM_BYTES, KEY_AT, KEY_BYTES, SEQUENCE, Batch, Narrow, Wide
-from spool.format.wire import REASONS, TOPIC_SIZE_BYTES, load_be16, reason_name, topic_at
+from spool.format.batch import (
+    DATAGRAM_AT,
+    DATAGRAM_BYTES,
+    KEY_AT,
+    KEY_BYTES,
+    NULL_KEY,
+    SEQUENCE,
+    TRAITS,
+    Batch,
+    Narrow,
+    Wide,
+)
+from spool.format.wire import TOPIC_SIZE_BYTES, Reason, load_be16, reason_name, topic_at
 from spool.native.kernel import kernel
 from spool.native.memory import Address, address_of, call, load_i32, load_i64, store_u8
 
@@ -181,9 +192,9 @@ class LetterEnvelope(Envelope):
         super().__init__(
             library, handle, spool_uuid, stamp=stamp, headers=[(name, b"") for name in LETTER_HEADERS]
         )
-        self._names = [ctypes.create_string_buffer(reason_name(n).encode()) for n in range(REASONS)]
+        self._names = [ctypes.create_string_buffer(reason_name(n).encode()) for n in range(max(Reason) + 1)]
         self.names = np.array([(ctypes.addressof(one), len(one) - 1) for one in self._names], np.int64)
-        """int64[REASONS, 2]: address and length of each reason's name."""
+        """int64[reasons, 2]: address and length of each reason's name."""
         self.digits = np.zeros(_DIGITS, np.uint8)
 
 
@@ -225,7 +236,8 @@ def post(
             codes[i] = _QUEUE_FULL
             continue
         number, sequence = free[free_count[0] - 1], wide[SEQUENCE, row]
-        datagram, key = Address(data_at + wide[DATAGRAM_AT, row]), Address(data_at + wide[KEY_AT, row])
+        datagram = Address(data_at + wide[DATAGRAM_AT, row])
+        key = Address(0) if narrow[TRAITS, row] & NULL_KEY else Address(data_at + wide[KEY_AT, row])
         address(producer, partition, number, now_ms, sequence)
         enclose(producer, datagram, narrow[DATAGRAM_BYTES, row], key, narrow[KEY_BYTES, row])
         topic = topic_at(datagram)
@@ -235,7 +247,7 @@ def post(
         enclose_header(producer, 2, digits_at, first)
         last_at = Address(digits_at + first)
         enclose_header(producer, 3, last_at, store_decimal(last_at, last_ms[i]))
-        codes[i] = hand_to(producer)
+        codes[i] = hand_to(producer, 0)
         if codes[i] == 0:
             free_count[0] -= 1
             # The record is not the message itself.

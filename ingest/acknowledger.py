@@ -45,7 +45,7 @@ from spool.index.segment_list import SegmentList
 from spool.layout import Layout
 from spool.marks.outcomes import DELIVERED, OPEN, UNTOLD, OutcomeReader, open_outcomes
 from spool.native.digest import digest
-from spool.native.memory import address_of
+from spool.native.memory import Address, address_of
 from spool.options import WhenFull
 from spool.read.reader import Reader
 from spool.shared.state import Field, SharedState, no_beat
@@ -90,7 +90,7 @@ _SO_SNDBUFFORCE = 32
 
 @dataclass(slots=True)
 class Request:
-    """A message that was passed on."""
+    """A message or batch that was passed on."""
 
     client: Client | None
     """The address to answer to; None for none, or none any more."""
@@ -99,10 +99,13 @@ class Request:
     tag: bytes
     """The part of the reply that identifies the message."""
     digest: int
+    """Of the message, or the last one of the batch."""
     due: float
     """When it is given up."""
     uid: int = NO_ID
     """Of its sender."""
+    messages: int = 1
+    """How many it has, as a batch: they are in the log one behind the other."""
 
 
 class Acknowledger:
@@ -144,7 +147,9 @@ class Acknowledger:
         self._passed: deque[Request] = deque()
         """In the order in which they will be in the log."""
         self._synced: dict[int, Request] = {}
-        """By sequence: requests to answer when delivered."""
+        """By sequence, a batch by that of its first message: requests to answer when delivered."""
+        self._awaited = 0
+        """How many messages these have."""
         self._of: dict[int, dict[int, None]] = {}
         """Their sequences by uid."""
         self._outcomes: OutcomeReader | None = None
@@ -241,13 +246,14 @@ class Acknowledger:
         wants, crc32 = reply.read_flags(datagram), zlib.crc32(datagram)
         reply.clear_flags(datagram)
         reason = self._judge(datagram)
-        marked = reply.tag(0 if reason else reply.read_timestamp(datagram), len(datagram), crc32)
-        due = time.monotonic() + GIVE_UP_S
-        request = Request(_answerable(client), wants, marked, digest(datagram), due, sender[0])
+        messages = [datagram] if reason else reply.list_messages(datagram)
+        marked = reply.tag(0 if reason else reply.read_timestamp(messages[0]), len(datagram), crc32)
+        due, last = time.monotonic() + GIVE_UP_S, digest(messages[-1])
+        request = Request(_answerable(client), wants, marked, last, due, sender[0], len(messages))
         if reason:
             self._answer(request, Status.DISCARDED, reason=reason)
             self._pass_on(datagram, None)
-        elif self._rules.address and not is_permitted(self._rules.address, address_of(self._buffer), *sender):
+        elif self._rules.address and not self._permits(len(datagram), messages, *sender):
             # It would be let in with our name.
             self._count(REFUSED)
             self._answer(request, Status.DISCARDED, reason=Reason.NOT_PERMITTED)
@@ -256,6 +262,15 @@ class Acknowledger:
             self._answer(request, Status.DISCARDED, reason=Reason.SPOOL_FULL)
         else:
             self._pass_on(datagram, request)
+
+    def _permits(self, size: int, messages: list[memoryview], uid: int, gid: int) -> bool:
+        """Whether the sender may write all of these, the last of the `size` bytes in the buffer."""
+        at = address_of(self._buffer) + size - sum(map(len, messages))
+        for message in messages:
+            if not is_permitted(self._rules.address, Address(at), uid, gid):
+                return False
+            at += len(message)
+        return True
 
     def _judge(self, datagram: memoryview) -> int:
         """The Reason for which this will not be stored; 0 for none."""
@@ -309,24 +324,27 @@ class Acknowledger:
             return
         while (request := self._passed.popleft()).digest != found:
             self._answer(request, Status.UNKNOWN)
+        first = sequence - request.messages + 1
         if request.wants & WHEN_SYNCED:
-            self._answer(request, Status.SYNCED, sequence=sequence)
+            self._answer(request, Status.SYNCED, sequence=first)
         if not request.client or not request.wants & WHEN_DELIVERED:
             return
         if not self._knows_delivery:
-            self._answer(request, Status.UNKNOWN, sequence=sequence)
+            self._answer(request, Status.UNKNOWN, sequence=first)
             return
-        if len(self._synced) >= self._most:
+        while self._synced and self._awaited + request.messages > self._most:
             # One sender's messages do not push out another's.
             most: dict[int, None] = max(self._of.values(), key=len)
             oldest = next(iter(most))
             self._answer(self._let_go(oldest), Status.UNKNOWN, sequence=oldest)
-        self._synced[sequence] = request
-        self._of.setdefault(request.uid, {})[sequence] = None
+        self._synced[first] = request
+        self._awaited += request.messages
+        self._of.setdefault(request.uid, {})[first] = None
 
     def _let_go(self, sequence: int) -> Request:
         """Wait no longer for this one to be delivered."""
         request = self._synced.pop(sequence)
+        self._awaited -= request.messages
         mine = self._of[request.uid]
         del mine[sequence]
         if not mine:
@@ -360,17 +378,21 @@ class Acknowledger:
         if not self._synced or not self._open_fates():
             return
         assert self._outcomes
-        sequences = np.fromiter(self._synced, np.int64, len(self._synced))
-        outcomes = self._outcomes.of(sequences)
-        for row in np.flatnonzero(outcomes != OPEN).tolist():
-            sequence, outcome = int(sequences[row]), int(outcomes[row])
+        firsts = np.fromiter(self._synced, np.int64, len(self._synced))
+        counts = np.array([request.messages for request in self._synced.values()])
+        starts = np.cumsum(counts) - counts
+        outcomes = self._outcomes.of(np.arange(counts.sum()) + np.repeat(firsts - starts, counts))
+        is_open = np.add.reduceat(outcomes == OPEN, starts) > 0
+        for row in np.flatnonzero(~is_open).tolist():
+            sequence, found = int(firsts[row]), outcomes[starts[row] :][: counts[row]]
             request = self._let_go(sequence)
-            if outcome == DELIVERED:
+            given_up = found[(found != DELIVERED) & (found != UNTOLD)]
+            if len(given_up):
+                self._answer(request, Status.DISCARDED, sequence=sequence, reason=int(given_up[0]))
+            elif (found == DELIVERED).all():
                 self._answer(request, Status.DELIVERED, sequence=sequence)
-            elif outcome == UNTOLD:
-                self._answer(request, Status.UNKNOWN, sequence=sequence)
             else:
-                self._answer(request, Status.DISCARDED, sequence=sequence, reason=outcome)
+                self._answer(request, Status.UNKNOWN, sequence=sequence)
 
     def _open_fates(self) -> bool:
         """Read the marks that are there now: a deliverer that cannot read them begins others."""

@@ -9,7 +9,9 @@ Replies come from `ack_socket`. The flags of a message say which replies its sen
     0x0002    when the message is delivered: the broker has acknowledged it, and that is on disk
     0         nothing
 
-With both it gets two replies. On the other sockets flags stay 0; the log has all messages with flags of 0.
+With both it gets two replies. On the other sockets a message has none of these, nor has it any in the log.
+A batch has its own flags, and one reply for all of its messages: it is synced or delivered when all of them
+are, and discarded when one of them was. `timestamp` and `sequence` are those of its first message.
 A reply is a datagram of 32 bytes:
 
     reply := magic:4 = "bAck"  version:u8 = 1  status:u8  reason:i16
@@ -47,7 +49,16 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from spool.format.wire import KEYED_AT, PARTITION_KEY_BYTES, TIMESTAMP_BYTES, TOPIC_AT, TOPIC_SIZE_BYTES
+from spool.format.wire import (
+    BATCH_HEAD_BYTES,
+    KIND_AT,
+    NUMBER_BYTES,
+    SIZE_BYTES,
+    TIMESTAMP_BYTES,
+    TOPIC_AT,
+    TOPIC_SIZE_BYTES,
+    Kind,
+)
 
 WHEN_SYNCED, WHEN_DELIVERED = 1, 2
 MAGIC = b"bAck"
@@ -87,14 +98,26 @@ def read_flags(datagram: memoryview) -> int:
 
 
 def clear_flags(datagram: memoryview) -> None:
-    """Make the datagram one for the other sockets, if its flags are those of this one."""
-    if not read_flags(datagram) & ~(WHEN_SYNCED | WHEN_DELIVERED) and len(datagram) >= _FLAGS_AT + 2:
-        datagram[_FLAGS_AT : _FLAGS_AT + 2] = b"\0\0"
+    """Make the datagram one for the other sockets: without the flags of this one."""
+    if len(datagram) >= _FLAGS_AT + 2:
+        datagram[_FLAGS_AT + 1] &= 0xFF ^ (WHEN_SYNCED | WHEN_DELIVERED)
+
+
+def list_messages(datagram: memoryview) -> list[memoryview]:
+    """The messages of a datagram that is well-formed: itself, or those of the batch that it is."""
+    if datagram[KIND_AT] != Kind.BATCH:
+        return [datagram]
+    found, at = [], BATCH_HEAD_BYTES
+    while at < len(datagram):
+        end = at + int.from_bytes(datagram[at : at + SIZE_BYTES], "big")
+        found.append(datagram[at:end])
+        at = end
+    return found
 
 
 def read_timestamp(datagram: memoryview) -> int:
     """The timestamp of a message that is well-formed."""
-    size_at = TOPIC_AT + PARTITION_KEY_BYTES * datagram[KEYED_AT]
+    size_at = TOPIC_AT + NUMBER_BYTES * (datagram[KIND_AT] != Kind.ANY_PARTITION)
     topic = size_at + TOPIC_SIZE_BYTES
     at = topic + int.from_bytes(datagram[size_at:topic], "big")
     return int.from_bytes(datagram[at : at + TIMESTAMP_BYTES], "big", signed=True)

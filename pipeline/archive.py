@@ -146,8 +146,10 @@ _TAKEN_OVER = (
     "timestamp_ms",
     "kind",
     "partition_key",
+    "to_partition",
     "key",
     "value",
+    "headers",
     "uid",
     "pid",
 )

@@ -16,6 +16,10 @@ in order. A partitioner that hashes a key uses all partitions of the topic,
 available or not: the same key, the same partition. The router finds messages for which a user's function
 raises, or returns no whole number, by halving the batch, and refuses them.
 
+A message that names its partition goes there, whatever the partitioner. A null key is none; an empty key that
+is not null is one for `murmur2`, as for Java's client, and none for `crc32`, as for librdkafka's
+`consistent_random`.
+
 Sources: Kafka's Utils.murmur2 (seed 0x9747b28c), and CRC-32 as of IEEE 802.3.
 """
 
@@ -37,9 +41,12 @@ from spool.format.batch import (
     KEY_AT,
     KEY_BYTES,
     KEYED,
-    PARTITION_KEY,
+    NULL_KEY,
+    NUMBER,
+    NUMBERED,
     SEQUENCE,
     TOPIC,
+    TRAITS,
     Batch,
     Narrow,
     Topics,
@@ -57,8 +64,8 @@ _log = logging.getLogger("bruce.router")
 
 DEFAULT = "murmur2"
 """As Kafka's client for Java: a key is where other producers put it, and where consumers join by it."""
-REFUSED = -2
-"""In place of a flat number: the topic's function gave no partition."""
+REFUSED, ABSENT = -2, -3
+"""In place of a flat number: the topic's function gave no partition; it has none of the message's number."""
 
 Custom = Callable[[list[bytes | None], npt.NDArray[np.int32], int], npt.NDArray[np.int32]]
 
@@ -87,6 +94,7 @@ class Mode(IntEnum):
 RUN_BITS = 10
 """`settle` sends 1,024 messages of `any`, by their numbers, to one partition before it takes the next."""
 _ROUND_ROBIN, _PARTITION_KEY, _MURMUR2, _CRC32, _CUSTOM = range(2, 7)
+_ABSENT = ABSENT
 
 
 def _crc_table() -> npt.NDArray[np.uint32]:
@@ -141,7 +149,7 @@ class Partitioners:
     ) -> npt.NDArray[np.int32]:
         """The flat partition of each row; -1 for rows not wanted, and where there is none to go to.
 
-        REFUSED where the user's function fails.
+        REFUSED where the user's function fails, ABSENT where there is no partition of the message's number.
 
         `partitions_of` int32[topics], `flats` int32[topics, partitions] as dispatch numbers them;
         `available` bool by flat number: where messages that may go anywhere may go.
@@ -152,8 +160,8 @@ class Partitioners:
             batch.data_at,
             wanted,
             batch.topic,
-            batch.keyed,
-            batch.partition_key,
+            batch.traits,
+            batch.number,
             batch.key_at,
             batch.key_bytes,
             self._modes,
@@ -169,7 +177,7 @@ class Partitioners:
             topic = batch.topics.find(name) if function else -1
             if function is None or not 0 <= topic < len(partitions_of) or not partitions_of[topic]:
                 continue
-            rows = np.flatnonzero(wanted & (batch.topic == topic))
+            rows = np.flatnonzero(wanted & (batch.topic == topic) & ~batch.numbered)
             chosen, error = _halve(function, batch, rows, int(partitions_of[topic]))
             flat[rows] = np.where(chosen < 0, REFUSED, flats[topic, chosen])
             if error:
@@ -250,9 +258,11 @@ class Partitioners:
     def free(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """Which rows may go to any partition of their topic."""
         mode = self._modes_of(batch)
-        bound = (mode == Mode.PARTITION_KEY) & batch.keyed
-        bound |= ((mode == Mode.MURMUR2) | (mode == Mode.CRC32)) & (batch.key_bytes > 0)
-        return ~(bound | (mode == Mode.CUSTOM))
+        bound = batch.numbered | (mode == Mode.CUSTOM)
+        bound |= (mode == Mode.PARTITION_KEY) & batch.keyed
+        bound |= (mode == Mode.MURMUR2) & (batch.traits & NULL_KEY == 0)
+        bound |= (mode == Mode.CRC32) & (batch.key_bytes > 0)
+        return np.asarray(~bound)
 
     def _modes_of(self, batch: Batch) -> npt.NDArray[np.int32]:
         """The Mode of each row, never DEFAULT."""
@@ -297,7 +307,8 @@ def _halve(
         return np.empty(0, np.int64), ""
     try:
         keys = [batch.key(row) for row in rows.tolist()]
-        chosen = np.asarray(function(keys, batch.partition_key[rows], count))
+        partition_keys = np.where(batch.keyed[rows], batch.number[rows], np.int32(0))
+        chosen = np.asarray(function(keys, partition_keys, count))
         if chosen.shape != rows.shape or chosen.dtype.kind not in "iu":
             raise TypeError(f"{chosen.dtype} of shape {chosen.shape} for {counted(len(rows), 'message')}")  # noqa: TRY301
     except (Exception, SystemExit) as error:  # noqa: BLE001  (it is the user's, and may raise anything)
@@ -363,8 +374,8 @@ def assign(
     base: Address,
     wanted: npt.NDArray[np.bool_],
     topics: npt.NDArray[np.int32],
-    keyed: npt.NDArray[np.bool_],
-    partition_key: npt.NDArray[np.int32],
+    traits: npt.NDArray[np.int32],
+    numbers: npt.NDArray[np.int32],
     key_at: npt.NDArray[np.int64],
     key_bytes: npt.NDArray[np.int32],
     modes: npt.NDArray[np.int32],
@@ -388,9 +399,12 @@ def assign(
         if not wanted[row] or topic >= len(partitions_of) or partitions_of[topic] == 0:
             continue
         count: Any = np.int64(partitions_of[topic])
-        mode = modes[topic]
+        if traits[row] & NUMBERED:
+            flat[row] = flats[topic, numbers[row]] if 0 <= numbers[row] < count else _ABSENT
+            continue
+        mode, keyed = modes[topic], traits[row] & KEYED
         if mode == 0:
-            mode = _PARTITION_KEY if keyed[row] else default
+            mode = _PARTITION_KEY if keyed else default
         if mode == _CUSTOM:
             continue
         if count == 1:
@@ -398,9 +412,9 @@ def assign(
             flat[row] = flats[topic, 0]
             continue
         partition: Any = np.int64(-1)
-        if mode == _PARTITION_KEY and keyed[row]:
-            partition = (np.int64(partition_key[row]) & 0xFFFFFFFF) % count
-        elif mode == _MURMUR2 and key_bytes[row] > 0:
+        if mode == _PARTITION_KEY and keyed:
+            partition = (np.int64(numbers[row]) & 0xFFFFFFFF) % count
+        elif mode == _MURMUR2 and not traits[row] & NULL_KEY:
             partition = (murmur2(Address(base + key_at[row]), int(key_bytes[row])) & 0x7FFFFFFF) % count
         elif mode == _CRC32 and key_bytes[row] > 0:
             partition = crc32(Address(base + key_at[row]), int(key_bytes[row]), crc_table) % count
@@ -448,8 +462,8 @@ def place(
         base,
         wanted,
         narrow[TOPIC],
-        narrow[KEYED] != 0,
-        narrow[PARTITION_KEY],
+        narrow[TRAITS],
+        narrow[NUMBER],
         wide[KEY_AT],
         narrow[KEY_BYTES],
         modes,
@@ -498,6 +512,11 @@ def explain(
     if not counts:
         return Choice(None, None, "nothing says how many partitions its topic has: none was delivered yet")
     count, topic = counts[-1], int(batch.topic[row])
+    if batch.numbered[row]:
+        number = int(batch.number[row])
+        if 0 <= number < count:
+            return Choice(number, count, "its sender names it")
+        return Choice(None, count, f"its sender names partition {number}, and its topic has {count}")
     name = batch.topics.names[topic].decode("utf-8", "replace")
     chosen = partitioners.get(name) or ("partition_key" if batch.keyed[row] else default)
     partitions = Partitioners(partitioners, default)

@@ -31,7 +31,7 @@ from router.failures import Failures
 from router.limits import hot_topics
 from router.outcomes.rejects import Rejects
 from router.outcomes.trace import Trace
-from router.partition import REFUSED
+from router.partition import ABSENT, REFUSED
 from router.partition_history import PartitionHistory
 from spool.format.batch import Batch
 from spool.format.wire import Reason
@@ -230,14 +230,22 @@ class BatchRouter:
         return sent, left
 
     def _give_up(self, batch: Batch, chosen: npt.NDArray[np.int32]) -> Mask:
-        """Give up the rows for which their topic's function gives no partition; which they are."""
-        refused = chosen == REFUSED
-        if refused.any():
-            chosen[refused] = -1
-            self._rejects.add_rows(
-                batch, np.flatnonzero(refused), Reason.PARTITIONER, self._unknown.denied_ms
-            )
-        return np.asarray(refused)
+        """Give up the rows that have no partition, or let them wait; which they are.
+
+        Their topic's function gives none, or it has none of the message's number.
+        """
+        refused, absent = chosen == REFUSED, chosen == ABSENT
+        nowhere = np.asarray(refused | absent)
+        if not nowhere.any():
+            return nowhere
+        certain = absent & self._unknown.is_certain(batch, absent)
+        for rows, reason in ((refused, Reason.PARTITIONER), (certain, Reason.PARTITION)):
+            if rows.any():
+                self._rejects.add_rows(batch, np.flatnonzero(rows), reason, self._unknown.denied_ms)
+        if grown := self._unknown.doubt(batch, absent & ~certain):
+            self._metadata.want([batch.topics.names[topic] for topic in grown])
+        chosen[nowhere] = -1
+        return nowhere
 
     def _select(
         self, batch: Batch, chosen: npt.NDArray[np.int32], catch_up: CatchUp | None, *, backlog: bool
@@ -277,7 +285,13 @@ class BatchRouter:
         partitions = self._pool.partitions
         available = self._capacity.available(catch_up.ready if catch_up else None)
         chosen = np.full(len(batch), -1, np.int32)
-        for rows, counts in self.history.parts(batch.sequence, wanted, partitions.partitions_of):
+        numbered = wanted & batch.numbered
+        if numbered.any():
+            # Today's counts hold for them.
+            today = partitions.partitions_of, partitions.flats
+            np.copyto(chosen, self._partitioners.assign(batch, numbered, *today, available), where=numbered)
+        others = wanted & ~numbered
+        for rows, counts in self.history.parts(batch.sequence, others, partitions.partitions_of):
             flat = self._partitioners.assign(batch, rows, counts, partitions.flats, available)
             np.copyto(chosen, flat, where=rows)
         if catch_up:

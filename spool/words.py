@@ -26,7 +26,7 @@ REASONS: Final = {
     "size": "its size field is not its length",
     "api_key": "of no known kind",
     "api_version": "of an unknown version of the format",
-    "flags": "its flags are not 0",
+    "flags": "its flags are not known",
     "topic": "no topic, or one that is cut off",
     "timestamp": "it ends before or inside its timestamp",
     "key": "the length of its key is wrong",
@@ -43,7 +43,7 @@ REASONS: Final = {
     "rate_limited": "beyond the rate of its topic",
     "unconfirmed": "sent once, and never acknowledged",
     "bad_size": "a size below 4, on a stream",
-    "too_long": "larger than a stream may send",
+    "too_long": "larger than a stream may send, or a batch of too many",
     "unclean": "its stream ended inside it",
     "tls": "TLS, spoken to the TCP input",
     "http": "HTTP, spoken to the TCP input",
@@ -52,6 +52,8 @@ REASONS: Final = {
     "user_limit": "its user had used up its share of the streams",
     "too_slow": "the rest of it came too late",
     "partitioner": "the partitioner of its topic failed",
+    "headers": "its headers are not well-formed",
+    "partition": "its topic has no such partition",
 }
 """By name of the reason, why a message was discarded."""
 

@@ -1,4 +1,4 @@
-"""docs/clients.md and README.md: each program that they show sends its message."""
+"""docs/clients.md, docs/messages.md and README.md: each program that they show sends its message."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Message as Record
 
 from cli.config.settings import read_file
 from dispatch.embedded import EmbeddedKafka
 from tests.bruce_client.doors import Doors
 from tests.daemon import ROOT, RunningBruce
 
-PAGE = ROOT / "docs/clients.md"
+PAGE, MESSAGES = ROOT / "docs/clients.md", ROOT / "docs/messages.md"
 PATIENCE_S = 300.0
 """For a compiler, on a machine that has other work."""
 LEAST_JAVA = 16
@@ -37,6 +38,9 @@ def sending_blocks() -> list[tuple[str, str]]:
     return [*blocks(PAGE), *(block for block in blocks(ROOT / "README.md") if "/run/bruce/" in block[1])]
 
 
+WITH_HEADER = [
+    pytest.param(*block, id=f"{block[0]}-{number}") for number, block in enumerate(blocks(MESSAGES))
+]
 SHOWN = [pytest.param(*block, id=f"{block[0]}-{number}") for number, block in enumerate(sending_blocks())]
 
 
@@ -77,7 +81,8 @@ def run(*command: str | Path, cwd: Path, **environ: str) -> None:
 def run_c(source: Path) -> None:
     """Compiled with every warning an error."""
     compiler = program("cc", "gcc", "clang")
-    run(compiler, "-Wall", "-Wextra", "-Werror", "-o", source.with_suffix(""), source, cwd=source.parent)
+    options = ["-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", f"-I{ROOT}/install/include"]
+    run(compiler, *options, "-o", source.with_suffix(""), source, cwd=source.parent)
     run(source.with_suffix(""), cwd=source.parent)
 
 
@@ -137,6 +142,21 @@ def test_a_program_that_is_shown_sends_its_message(
     doors: Doors, tmp_path: Path, language: str, text: str
 ) -> None:
     """Run as on the page, but for the address: key, value and time arrive in Kafka, once."""
+    assert len(send(doors, tmp_path, language, text).headers() or []) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("language", "text"), WITH_HEADER)
+def test_a_program_that_is_shown_sends_a_header(
+    doors: Doors, tmp_path: Path, language: str, text: str
+) -> None:
+    """The same, with a header."""
+    headers = send(doors, tmp_path, language, text).headers() or []
+    assert headers[1:] == [("content-type", b"text/plain")]
+
+
+def send(doors: Doors, tmp_path: Path, language: str, text: str) -> Record:
+    """Run a program: the record that it makes."""
     name, runner = RUNNERS[language]
     source = tmp_path / name
     source.write_text(at(doors, text), encoding="utf-8")
@@ -149,11 +169,13 @@ def test_a_program_that_is_shown_sends_its_message(
     assert begun <= record.timestamp()[1] <= ended
     seen = doors.bruce.await_status(lambda s: s.delivered == before + 1)
     assert (seen.received, seen.discarded) == (before + 1, {})
+    return record
 
 
 def test_every_language_is_shown() -> None:
-    """C, Go, Node.js, Java, shell and Python; and a test runs every program of the page."""
+    """C, Go, Node.js, Java, shell and Python; and a test runs every program of the pages."""
     assert {language for language, _ in sending_blocks()} == set(RUNNERS)
+    assert {language for language, _ in blocks(MESSAGES)} == set(RUNNERS)
 
 
 def test_the_configuration_that_is_shown_is_one(tmp_path: Path) -> None:

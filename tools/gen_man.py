@@ -23,7 +23,7 @@ from cli.config.kinds import format_size
 from cli.config.settings import IngestOptions, LogOptions
 from cli.terminal import errors, output
 from dispatch.options import DispatchOptions
-from spool.format.wire import Reason, reason_name
+from spool.format.wire import Reason, encode, encode_batch, encode_message, reason_name
 from spool.options import SpoolOptions
 from status.access import StatusOptions
 from tools import docstrings
@@ -31,6 +31,7 @@ from tools.command_pages import commands, family, program
 from tools.completion import PROGRAMS, completions
 from tools.markdown import as_roff, section_of
 from tools.roff import document, escape, items, literal, paragraph, section, title
+from tools.wire_fields import list_fields
 
 ROOT = Path(__file__).resolve().parent.parent
 RELEASE = (
@@ -43,6 +44,20 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "dispatch": ("dispatch/options.py", DispatchOptions),
     "status": ("status/access.py", StatusOptions),
     "log": ("cli/config/settings.py", LogOptions),
+}
+_DIGITS = 24
+"""Width of the bytes of an example."""
+_HELLO = encode_message(
+    b"orders", b"hello", key=b"customer-7", partition=3, timestamp=1_700_000_000_123, headers=[("n", b"1")]
+)
+_WIRE_EXAMPLES = {
+    "A Message for partition 3 of the topic `orders`, with a header:": _HELLO,
+    "A Message whose value is null, which deletes its key from a compacted topic:": encode_message(
+        b"users", None, key=b"4711"
+    ),
+    "A batch of an AnyPartition and a PartitionKey message:": encode_batch(
+        [encode(b"t", b"a"), encode(b"t", b"b", partition_key=-1)]
+    ),
 }
 _DEFAULTS = {
     "directory": "/var/lib/bruce for root and in bruce.service, for others $XDG_STATE_HOME/bruce "
@@ -167,11 +182,29 @@ def on_disk() -> str:
             section("LEASE OF DELIVERY", specification("spool/marks/lease.py")),
             section("OUTCOME FILES", specification("spool/marks/outcome_file.py")),
             section("COUNTS FILES AND TRANSACTIONAL TASKS", specification("spool/marks/task_files.py")),
-            section("DATAGRAMS", specification("spool/format/wire.py")),
             section("REASONS", paragraph("Why a datagram or a message was discarded:"), items(reasons)),
-            section("SEE ALSO", "bruce(8), brucectl(1)\n"),
+            section("SEE ALSO", "bruce\\-wire(7), bruce(8), brucectl(1)\n"),
         ]
     )
+
+
+def wire() -> str:
+    """bruce-wire(7)."""
+    text = docstrings.of_module(ROOT / "spool/format/wire.py").replace(" No I/O happens here.", "")
+    return "".join(
+        [
+            title("bruce-wire", 7, RELEASE),
+            section("NAME", "bruce\\-wire \\- the bytes that programs send\n"),
+            section("DESCRIPTION", document(text)),
+            section("EXAMPLES", *(_example(words, data) for words, data in _WIRE_EXAMPLES.items())),
+            section("SEE ALSO", "bruce(7), bruce\\-ack(7), bruce\\-spool(5)\n"),
+        ]
+    )
+
+
+def _example(words: str, data: bytes) -> str:
+    lines = (f"{digits:<{_DIGITS}}  {text}" for digits, text in list_fields(data))
+    return paragraph(words) + literal("\n".join(lines))
 
 
 def acknowledgement() -> str:
@@ -182,7 +215,7 @@ def acknowledgement() -> str:
             title("bruce-ack", 7, RELEASE),
             section("NAME", "bruce\\-ack \\- being told when a message is safe\n"),
             section("DESCRIPTION", document(text)),
-            section("SEE ALSO", "bruce.toml(5), bruce-spool(5), bruce(8)\n"),
+            section("SEE ALSO", "bruce.toml(5), bruce\\-wire(7), bruce\\-spool(5), bruce(8)\n"),
         ]
     )
 
@@ -198,7 +231,10 @@ def guarantees() -> str:
             section("GUARANTEES", as_roff(section_of(readme, "Promises"))),
             section("LIMITATIONS", as_roff(section_of(readme, "Limitations"))),
             section("EXIT STATUS", items((str(code), text) for code, text in errors.MEANINGS.items())),
-            section("SEE ALSO", "bruce(8), brucectl(1), bruce.toml(5), bruce\\-spool(5), bruce\\-ack(7)\n"),
+            section(
+                "SEE ALSO",
+                "bruce(8), brucectl(1), bruce.toml(5), bruce\\-spool(5), bruce\\-wire(7), bruce\\-ack(7)\n",
+            ),
         ]
     )
 
@@ -231,6 +267,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "bruce.toml.5": configuration,
     "bruce-spool.5": on_disk,
     "bruce-ack.7": acknowledgement,
+    "bruce-wire.7": wire,
     "bruce.7": guarantees,
     "bruce-json.5": json_shapes,
 }

@@ -2,8 +2,8 @@
 
 python -m tools.golden DIRECTORY
 
-This wrote tests/golden/v1 and v2, each once, in the release that had this version. Never write them again: a
-difference there means that files on the disks of users can no longer be read.
+This wrote tests/golden/v1, v2 and v3, each once, in the release that had this version. Never write them
+again: a difference there means that files on the disks of users can no longer be read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spool.format.segment_format import (
     UIDS,
     decode_header,
 )
-from spool.format.wire import Reason, encode
+from spool.format.wire import Reason, encode, encode_message
 from spool.index.log_end import empty_tail, read_footer
 from spool.log.writer import encode_body
 from spool.native.digest import digest
@@ -55,6 +55,9 @@ BURSTS: list[Burst] = [
             encode(b"clicks", b"", key=b"k", timestamp=-1),
             encode("k\u00e4se".encode(), b"\x00\xff", key=bytes(range(256)), partition_key=-7),
             encode(b"t", b"large:" + b"x" * 4000, timestamp=TIMESTAMP + 1, partition_key=2**31 - 1),
+            encode_message(b"t", None, key=b"", timestamp=TIMESTAMP, headers=[("a", b"1"), ("a", None)]),
+            encode_message(b"t", b"", partition=2**31 - 1, headers=[("", b""), ("\u00e9", b"\xff" * 300)]),
+            encode_message(b"clicks", b"v", key=None, partition_key=-7),
         ],
         {Reason.SHORT: (2, b""), Reason.VALUE: (1, b"\x00\x00\x00\x1dprefix")},
         (0, 1),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
+from bruce_client.message import Message, in_batches, to_bytes
 from cli.commands.arguments import ConfigFile, examples
 from cli.terminal.errors import BadArgument, CliError
 
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     """brucectl send --topic clicks '{"page": 7}'""",
     "brucectl send --topic clicks --partition-key 42 --timestamp 1700000000123 hello",
+    "brucectl send --topic clicks --header content-type=text/plain --partition 3 hello",
+    "brucectl send --topic users --key 4711 --null-value",
     "brucectl send --topic clicks - < value.json",
     "tail -f access.log | brucectl send --topic access --lines",
+    "brucectl send --topic access --lines --batch < access.log",
     "brucectl inspect export --datagrams *.seg | brucectl send --datagrams",
 )
 _LENGTH = struct.Struct(">i")
@@ -36,6 +40,16 @@ def send(
     *,
     topic: Annotated[str | None, typer.Option(help="The topic that it is for.")] = None,
     key: Annotated[str, typer.Option(help="The key of the Kafka record; none when it is empty.")] = "",
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A header of the record; again for more of them."),
+    ] = None,
+    null_value: Annotated[
+        bool, typer.Option("--null-value", help="In place of a VALUE: null, which deletes the key.")
+    ] = False,
+    partition: Annotated[
+        int | None, typer.Option(help="The partition that it goes to, whatever its key.")
+    ] = None,
     partition_key: Annotated[
         int | None, typer.Option(help="Messages with the same number stay in order, in one partition.")
     ] = None,
@@ -44,6 +58,10 @@ def send(
     ] = None,
     lines: Annotated[
         bool, typer.Option("--lines", help="Send each line of standard input as a message.")
+    ] = False,
+    batch: Annotated[
+        bool,
+        typer.Option("--batch", help="With --lines: as many in a datagram as there is room for."),
     ] = False,
     datagrams: Annotated[
         bool,
@@ -66,17 +84,24 @@ def send(
     or the TCP port of the configuration, and is sent when it is stored; with --socket only if that is the
     configured one, since the stream may be another daemon's.
     """
-    if (value is not None) + lines + datagrams != 1:
-        raise BadArgument("give either a VALUE, or --lines or --datagrams to send what standard input has")
+    if (value is not None) + null_value + lines + datagrams != 1:
+        raise BadArgument(
+            "give either a VALUE or --null-value, or --lines or --datagrams to send what standard input has"
+        )
+    if batch and not lines:
+        raise BadArgument("--batch goes with --lines")
     if datagrams:
-        if topic or key or partition_key is not None or timestamp is not None:
-            raise BadArgument("--datagrams takes none of --topic, --key, --partition-key and --timestamp")
+        given = (topic, key, header, partition, partition_key, timestamp)
+        if given != (None, "", None, None, None, None):
+            raise BadArgument("--datagrams takes none of the options that make a message, such as --topic")
         found = _exported(sys.stdin.buffer)
     elif topic is None:
         raise BadArgument("--topic is missing: a message is for one")
     else:
-        values = _lines() if value is None else iter([_value(value)])
-        found = _datagrams(values, topic, key, timestamp, partition_key)
+        values = _lines() if lines else iter([None if value is None else _value(value)])
+        one = _message(topic, key, header or (), partition, partition_key, timestamp)
+        found = _encoded(topic, (one._replace(value=value) for value in values))
+        found = (data for _, data in in_batches(found)) if batch else found
     from cli.replay.sending import send_all
 
     ingest = _configured(config, socket_path)
@@ -116,21 +141,36 @@ def _exported(stream: BinaryIO) -> Iterator[bytes]:
         yield length + rest
 
 
-def _datagrams(
-    values: Iterable[bytes], topic: str, key: str, timestamp: int | None, partition_key: int | None
-) -> Iterator[bytes]:
-    from bruce_client.message import encode
+def _message(
+    topic: str,
+    key: str,
+    headers: Iterable[str],
+    partition: int | None,
+    partition_key: int | None,
+    timestamp: int | None,
+) -> Message:
+    """The message without its value. Raises BadArgument."""
+    pairs = []
+    for header in headers:
+        name, equals, text = header.partition("=")
+        if not equals:
+            raise BadArgument(f"--header is NAME=VALUE, and {header!r} has no =")
+        pairs.append((name, text.encode(errors="surrogateescape")))
+    topic_bytes, key_bytes = (text.encode(errors="surrogateescape") for text in (topic, key))
+    return Message(topic_bytes, None, key_bytes or None, pairs, partition, partition_key, timestamp)
 
-    name, key_bytes = topic.encode(errors="surrogateescape"), key.encode(errors="surrogateescape")
-    for value in values:
-        now_ms = time.time_ns() // 1_000_000 if timestamp is None else timestamp
+
+def _encoded(topic: str, messages: Iterable[Message]) -> Iterator[bytes]:
+    """Raises BadArgument."""
+    for message in messages:
         try:
-            datagram = encode(name, value, key=key_bytes, timestamp=now_ms, partition_key=partition_key)
-        except ValueError as error:
+            yield to_bytes(message, time.time_ns() // 1_000_000)
+        except (ValueError, UnicodeEncodeError) as error:
             raise BadArgument(f"no message for topic {topic!r}: {error}") from None
         except struct.error:
-            raise BadArgument("a timestamp is a number of 64 bits, a partition key one of 32") from None
-        yield datagram
+            raise BadArgument(
+                "a timestamp is a number of 64 bits, a partition or a partition key one of 32"
+            ) from None
 
 
 def _configured(config: Path | None, socket_path: Path | None) -> IngestOptions | None:

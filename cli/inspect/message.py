@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.config.config import Config
 from cli.inspect.records import NOBODY, as_object
-from cli.terminal.output import topic_name
+from cli.terminal.output import printable, topic_name
 from router.partition import Choice, explain
 from spool.format.frame import POSITION
 from spool.format.segment_format import SALVAGED
@@ -34,7 +34,7 @@ from spool.layout import Layout
 from spool.marks.marks import Marks
 from spool.marks.outcomes import DELIVERED, OPEN, UNTOLD, outcomes_now
 from spool.read.files import Located
-from spool.words import counted, reason_in_words
+from spool.words import clipped, counted, reason_in_words
 
 if TYPE_CHECKING:
     from dispatch.consumer import RecordPosition
@@ -196,13 +196,16 @@ def page(message: Message, *, values: bool) -> Iterator[str]:
         "partition": _partition(message),
         **_kafka(message),
         "timestamp": f"{batch.timestamp[row]} ms, {_time(int(batch.timestamp[row]) / 1e3)}, by its sender",
-        "key": _bytes(int(batch.key_bytes[row])),
-        "value": _bytes(int(batch.value_bytes[row])),
+        "key": _bytes(batch.key(row)),
+        "value": _bytes(batch.value(row)),
     }
     width = max(map(len, facts))
     yield from (f"{name:<{width}}  {text}" for name, text in facts.items())
+    for name, data in batch.headers(row):
+        text = clipped(printable(data)) if data and values else _bytes(data)
+        yield f"{'header':<{width}}  {printable(name)}: {text}"
     if values:
-        for name, data in (("key", batch.key(row) or b""), ("value", batch.value(row))):
+        for name, data in (("key", batch.key(row)), ("value", batch.value(row))):
             if data:
                 yield from ("", name, *hex_lines(data))
 
@@ -226,8 +229,11 @@ def _kafka(message: Message) -> dict[str, str]:
     return {"in Kafka": "; ".join(places) or "no record with its id, from its own time on"}
 
 
-def _bytes(count: int) -> str:
-    return counted(count, "byte") if count else "empty"
+def _bytes(data: bytes | None) -> str:
+    """How long it is, in words."""
+    if data is None:
+        return "null"
+    return counted(len(data), "byte") if data else "empty"
 
 
 def _time(seconds: float) -> str:

@@ -1,10 +1,12 @@
 """Messages as text: a line of columns for people, a JSON object for programs.
 
     {"sequence": 17, "received": "2026-03-01T11:00:00.000000001Z", "topic": "clicks", "partition_key": null,
-     "timestamp": 1772362800000, "key": null, "value": "hello", "uid": 1000, "pid": 4711}
+     "to_partition": null, "timestamp": 1772362800000, "key": null, "value": "hello",
+     "headers": [{"name": "content-type", "value": "text/plain"}], "uid": 1000, "pid": 4711}
 
-`received` is UTC, to the ns; `timestamp` is the sender's, in ms. Bytes that are not UTF-8 are in base64,
-under `topic_base64`, `key_base64`, `value_base64` instead. Without values: `key_bytes` and `value_bytes`.
+`received` is UTC, to the ns; `timestamp` is the sender's, in ms; `to_partition` is the one that the sender
+names. Bytes that are not UTF-8 are in base64, under `topic_base64`, `key_base64`, `value_base64` instead. A
+null key or value is null. Without values: `key_bytes` and `value_bytes`, and no headers.
 
 A span is chosen by --from and --to: sequence numbers, times, or lengths of time before now.
 """
@@ -153,16 +155,18 @@ def _find(path: Path, span: Span, pattern: Pattern | None) -> Iterator[_Rows | s
 
 def as_object(batch: Batch, row: int, *, values: bool) -> dict[str, Any]:
     """A message for JSON; nothing of it is lost."""
-    keyed, uid, pid = bool(batch.keyed[row]), int(batch.uid[row]), int(batch.pid[row])
+    uid, pid, number = int(batch.uid[row]), int(batch.pid[row]), int(batch.number[row])
     found: dict[str, Any] = {
         "sequence": int(batch.sequence[row]),
         "received": as_utc(int(batch.received_ns[row])),
         **as_text("topic", batch.topic_name(row)),
-        "partition_key": int(batch.partition_key[row]) if keyed else None,
+        "partition_key": number if batch.keyed[row] else None,
+        "to_partition": number if batch.numbered[row] else None,
         "timestamp": int(batch.timestamp[row]),
     }
     if values:
         found |= as_text("key", batch.key(row)) | as_text("value", batch.value(row))
+        found["headers"] = [{"name": name} | as_text("value", data) for name, data in batch.headers(row)]
     else:
         found |= {"key_bytes": int(batch.key_bytes[row]), "value_bytes": int(batch.value_bytes[row])}
     return found | {"uid": None if uid == NOBODY else uid, "pid": None if pid == NOBODY else pid}
@@ -171,14 +175,14 @@ def as_object(batch: Batch, row: int, *, values: bool) -> dict[str, Any]:
 def as_columns(batch: Batch, row: int, *, values: bool) -> tuple[str, ...]:
     """A message for people: sequence, received, topic, partition key, timestamp, key, value."""
     if values:
-        content = (printable(batch.key(row) or b""), printable(batch.value(row)))
+        content = (printable(batch.key(row) or b""), printable(batch.value(row) or b""))
     else:
         content = (str(batch.key_bytes[row]), str(batch.value_bytes[row]))
     return (
         str(batch.sequence[row]),
         utc(int(batch.received_ns[row]), ms=True),
         topic_name(batch.topic_name(row)),
-        str(batch.partition_key[row]) if batch.keyed[row] else "-",
+        str(batch.number[row]) if batch.keyed[row] else "-",
         str(batch.timestamp[row]),
         *content,
     )

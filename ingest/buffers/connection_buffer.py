@@ -59,7 +59,8 @@ from ingest.buffers.staging import (
     MSGHDR_BYTES,
     NOT_RECEIVED,
 )
-from spool.format.segment_format import MAX_BURST, ROW_BYTES
+from spool.format.frame import LEAST_DATAGRAM_BYTES
+from spool.format.segment_format import COLUMNS_BYTES, MAX_BURST, MOST_COLUMNS_BYTES, ROW_BYTES
 from spool.format.wire import Reason, load_be32, reason_name
 from spool.native.kernel import kernel
 from spool.native.memory import (
@@ -234,8 +235,12 @@ def receive(head: Address, fd: int, buffer: Address, room: int, recvmmsg: Addres
 
 @kernel
 def body_bytes(length: int, messages: int) -> int:
-    """Bytes of the body of a frame with these messages, at most: if all of them are refused."""
-    return length + messages * ROW_BYTES
+    """Bytes of the body of a frame with so many messages and batches, of `length` bytes, at most.
+
+    Each may be refused, or a batch of the smallest messages.
+    """
+    columns = min(length * COLUMNS_BYTES // LEAST_DATAGRAM_BYTES, messages * MOST_COLUMNS_BYTES)
+    return length + columns + messages * ROW_BYTES
 
 
 @kernel

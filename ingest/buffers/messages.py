@@ -1,7 +1,7 @@
 """The messages of one burst as a table. The store loop knows nothing else of where they came from.
 
 `ingest.buffers.staging` lists the datagrams of a receive buffer, `ingest.buffers.connection_buffers` the
-messages of runs. A row of the table, a MESSAGE, is 80 bytes of int64:
+messages of runs. A row of the table, a MESSAGE, is 96 bytes of int64:
 
     at        address of the first byte
     first     bytes at `at`: all of them, but for a large datagram
@@ -10,6 +10,8 @@ messages of runs. A row of the table, a MESSAGE, is 80 bytes of int64:
     uid, pid, gid    of the sender; NO_ID where the kernel does not say; by TCP the gid is TCP_GID
     input     DATAGRAM, STREAM or TCP (spool.shared.histogram)
     refused   the Reason for which its receiver refuses it; 0 for none
+    batch     the store loop's: how many messages it has, as a batch; 0 for a message by itself
+    wrong     the store loop's: where in a batch the message begins for which it is refused
     verdict   the store loop's: 0 accepts the message, a Reason refuses it, REASONS + n refuses it for its
               topic, which is number n of those with a quota
 
@@ -31,10 +33,13 @@ from spool.native.memory import Address, copy
 MESSAGE = np.dtype(
     [
         (name, "<i8")
-        for name in ("at", "first", "rest", "length", "uid", "pid", "gid", "input", "refused", "verdict")
+        for name in (
+            *("at", "first", "rest", "length", "uid", "pid", "gid", "input", "refused"),
+            *("batch", "wrong", "verdict"),
+        )
     ]
 )
-"""A message of a burst, wherever it came from."""
+"""A message of a burst, or a batch of messages, wherever it came from."""
 
 Messages = npt.NDArray[np.void]
 """MESSAGE[n]"""

@@ -49,7 +49,7 @@ from ingest.access import NO_ID
 from ingest.buffers.messages import MESSAGE, Messages
 from ingest.errors import BadStaging
 from spool.errors import NotAFile, NotOurs
-from spool.format.segment_format import HEADER_BYTES, MAX_BURST, ROW_BYTES
+from spool.format.segment_format import HEADER_BYTES, MAX_BURST, MOST_COLUMNS_BYTES, ROW_BYTES
 from spool.format.wire import MAX_DATAGRAM_BYTES, REASONS, Reason
 from spool.native.kernel import kernel
 from spool.native.memory import (
@@ -219,7 +219,7 @@ SUFFIX = ".staging"
 def slots_for(segment_bytes: int) -> int:
     """Datagrams in a burst, at most: the largest burst must fit an empty segment."""
     room = segment_bytes - HEADER_BYTES - REASONS * ROW_BYTES - 4096
-    return max(1, min(MAX_BURST, room // (MAX_DATAGRAM_BYTES + 12)))
+    return max(1, min(MAX_BURST, room // (MAX_DATAGRAM_BYTES + MOST_COLUMNS_BYTES)))
 
 
 def staging_path(directory: Path, spool: bytes, boot: bytes) -> Path:

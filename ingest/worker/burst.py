@@ -34,6 +34,7 @@ from ingest.buffers.staging import FAILED, INT_MASK, list_datagrams, reset
 from ingest.worker.guard import BEAT, RECEIVING, STORING, note_fault
 from spool.format.frame import BURST, POSITION, SEQUENCE, TAIL_FIELDS, Tail, finish, padded
 from spool.format.segment_format import (
+    COLUMNS_BYTES,
     HEAD_BYTES,
     PIDS,
     POISON,
@@ -48,12 +49,17 @@ from spool.format.segment_format import (
     UIDS,
 )
 from spool.format.wire import (
+    BATCH_HEAD_BYTES,
     MAX_DATAGRAM_BYTES,
     REASONS,
     TOPIC_SIZE_BYTES,
     Reason,
-    check,
+    check_message,
+    count_messages,
+    first_wrong,
+    is_batch,
     load_be16,
+    load_be32,
     topic_at,
 )
 from spool.log.quotas import NAME, NAME_BYTES
@@ -117,11 +123,10 @@ Job = npt.NDArray[np.int64]
 _POISONED = int(Reason.POISON)
 _SPOOL_FULL = int(Reason.SPOOL_FULL)
 _NOT_PERMITTED = int(Reason.NOT_PERMITTED)
+_API_KEY, _SIZE = int(Reason.API_KEY), int(Reason.SIZE)
 _EFAULT = errno.EFAULT
 _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
 _COLUMN_BYTES = 4
-_COLUMNS_BYTES = 3 * _COLUMN_BYTES
-"""Of a message, in the columns of a frame: its length, uid and pid."""
 _ROW_SAMPLE_AT = ROW_UID_AT + UID_BYTES
 _SUSPECT = 8 * int(Field.SUSPECT)
 _OVER_QUOTA = int(Reason.OVER_QUOTA)
@@ -181,13 +186,26 @@ def _is_paused(job: Job) -> bool:
 
 
 @kernel
-def _judge(job: Job, messages: Messages, used: int, flags: int) -> None:
-    """Set the verdicts of the first `used` messages. POISON in `flags` refuses all, without a look."""
+def _judge(job: Job, messages: Messages, used: int, flags: int) -> bool:
+    """Set the verdicts of the first `used` messages; whether there are batches among them.
+
+    POISON in `flags` refuses all, without a look. Without batches `batch` and `wrong` are not set.
+    """
     scratch, rules = job[SCRATCH], job[RULES]
     quotas = job[PAGE] if load_acquire(job[PAGE] + _QUOTAS) != 0 else Address(0)
+    batches = False
     for i in range(used):
         message = messages[i]
-        message["verdict"] = _POISONED if flags & POISON else _verdict(message, scratch, rules, quotas)
+        verdict = _POISONED if flags & POISON else _verdict(message, scratch, rules, quotas)
+        # A batch passes for neither.
+        if verdict in (_SIZE, _API_KEY) and is_batch(_whole(message, scratch), message["length"]):
+            if not batches:
+                for row in messages[:used]:
+                    row["batch"] = row["wrong"] = 0
+            batches = True
+            verdict = _verdict_of_batch(message, scratch, rules, quotas)
+        message["verdict"] = verdict
+    return batches
 
 
 @kernel
@@ -199,12 +217,39 @@ def _verdict(message: Message, scratch: Address, rules: Address, quotas: Address
     if message["refused"] != 0:
         return message["refused"]
     at = _whole(message, scratch)
-    reason = check(at, message["length"])
-    if reason != 0:
-        return reason
-    if rules != 0 and not is_permitted(rules, at, message["uid"], message["gid"]):
+    reason = check_message(at, message["length"])
+    return reason if reason != 0 else _forbids(message, at, rules, quotas)
+
+
+@kernel
+def _verdict_of_batch(message: Message, scratch: Address, rules: Address, quotas: Address) -> int:
+    """The same of a batch: that of its first message that is refused."""
+    at, length = _whole(message, scratch), message["length"]
+    message["batch"] = count_messages(at, length)
+    reason, wrong = first_wrong(at, length)
+    one = Address(at + BATCH_HEAD_BYTES)
+    if reason == 0:
+        for _ in range(message["batch"]):
+            reason, wrong = _forbids(message, one, rules, quotas), one
+            if reason != 0:
+                break
+            one = Address(one + load_be32(one))
+    message["wrong"] = wrong - at
+    return reason
+
+
+@kernel
+def _count_of(message: Message, batches: bool) -> int:
+    """How many messages a row has, in a burst with `batches` or without."""
+    return max(1, message["batch"]) if batches else 1
+
+
+@kernel
+def _forbids(message: Message, one: Address, rules: Address, quotas: Address) -> int:
+    """Why the well-formed message at address `one`, in `message`, may not be stored, as _verdict; or 0."""
+    if rules != 0 and not is_permitted(rules, one, message["uid"], message["gid"]):
         return _NOT_PERMITTED
-    number = _over_quota(quotas, at) if quotas != 0 else -1
+    number = _over_quota(quotas, one) if quotas != 0 else -1
     return REASONS + number if number >= 0 else 0
 
 
@@ -242,43 +287,71 @@ def _clock_ns(job: Job, clock: int) -> int:
 
 
 @kernel
-def _write_body(messages: Messages, used: int, column: Address, count: int, sizes: Address) -> Address:
+def _write_body(
+    messages: Messages,
+    used: int,
+    column: Address,
+    count: int,
+    sizes: Address,
+    scratch: Address,
+    batches: bool,
+) -> Address:
     """Write lengths, uids, pids and bytes of the `count` accepted messages; the address behind them.
 
-    All are counted in the slot of the histogram at address `sizes`.
+    All are counted in the slot of the histogram at address `sizes`. A batch is written as its messages.
     """
-    at = column + _COLUMNS_BYTES * count
+    at = column + COLUMNS_BYTES * count
     for i in range(used):
         message = messages[i]
         if message["verdict"] != 0:
-            add_by_input(sizes, message["input"], 0, 1)
+            add_by_input(sizes, message["input"], 0, _count_of(message, batches))
             continue
-        length = message["length"]
-        store_u32(column, length)
-        store_u32(column + _COLUMN_BYTES * count, message["uid"])
-        store_u32(column + 2 * _COLUMN_BYTES * count, message["pid"])
-        copy_message(Address(at), message)
-        add_size(sizes, length)
-        add_by_input(sizes, message["input"], 1, 0)
-        column = Address(column + _COLUMN_BYTES)
-        at += length
+        if not batches or message["batch"] == 0:
+            copy_message(Address(at), message)
+            column = _write_columns(column, count, message, message["length"], sizes)
+            at += message["length"]
+            continue
+        one = Address(_whole(message, scratch) + BATCH_HEAD_BYTES)
+        copy(Address(at), one, message["length"] - BATCH_HEAD_BYTES)
+        for _ in range(message["batch"]):
+            length = load_be32(one)
+            column = _write_columns(column, count, message, length, sizes)
+            one = Address(one + length)
+            at += length
     return Address(at)
 
 
 @kernel
-def _write_row(at: Address, reason: int, count: int, message: Message) -> Address:
-    """Write a discard row for `count` messages, of which this is the first; the address behind it."""
-    sample = min(message["first"], SAMPLE_BYTES)
+def _write_columns(column: Address, count: int, message: Message, length: int, sizes: Address) -> Address:
+    """Write length, uid and pid of one of the `count` messages, and count it; the address of the next."""
+    store_u32(column, length)
+    store_u32(column + _COLUMN_BYTES * count, message["uid"])
+    store_u32(column + 2 * _COLUMN_BYTES * count, message["pid"])
+    add_size(sizes, length)
+    add_by_input(sizes, message["input"], 1, 0)
+    return Address(column + _COLUMN_BYTES)
+
+
+@kernel
+def _write_row(at: Address, reason: int, count: int, message: Message, wrong: int) -> Address:
+    """Write a discard row for `count` messages, of which this is the first; the address behind it.
+
+    `wrong`: where in it the sample begins.
+    """
+    sample_at, left = message["at"] + wrong, message["first"] - wrong
+    if left <= 0 and message["rest"] != 0:
+        sample_at, left = message["rest"] - left, message["length"] - wrong
+    sample = min(left, SAMPLE_BYTES)
     store_u16(at + ROW_REASON_AT, reason)
     store_u16(at + ROW_SIZE_AT, UID_BYTES + sample)
     store_u32(at + ROW_COUNT_AT, count)
     store_u32(at + ROW_UID_AT, message["uid"])
-    copy(Address(at + _ROW_SAMPLE_AT), message["at"], sample)
+    copy(Address(at + _ROW_SAMPLE_AT), sample_at, sample)
     return Address(at + _ROW_SAMPLE_AT + sample)
 
 
 @kernel
-def _write_refused(messages: Messages, used: int, at: Address) -> Address:
+def _write_refused(messages: Messages, used: int, at: Address, batches: bool) -> Address:
     """Write a discard row for each reason and sender, over quota for each topic; the address behind them.
 
     The verdicts of the refused messages are 0 afterwards.
@@ -292,9 +365,10 @@ def _write_refused(messages: Messages, used: int, at: Address) -> Address:
         for j in range(i, used):
             other = messages[j]
             if other["verdict"] == reason and other["uid"] == message["uid"]:
-                count += 1
+                count += _count_of(other, batches)
                 other["verdict"] = 0
-        at = _write_row(at, reason if reason < REASONS else _OVER_QUOTA, count, message)
+        wrong = message["wrong"] if batches else 0
+        at = _write_row(at, reason if reason < REASONS else _OVER_QUOTA, count, message, wrong)
     return at
 
 
@@ -327,25 +401,27 @@ def store(job: Job, tail: Tail, messages: Messages, used: int, flags: int) -> in
     topics over their quota (spool.log.quotas). Returns STORED; or NEEDS_SEGMENT, with nothing changed, when
     the frame has no room or a sync of the segment has failed.
     """
-    _judge(job, messages, used, flags)
-    count = room = 0
+    batches = _judge(job, messages, used, flags)
+    count = refused = room = 0
     for i in range(used):
+        number = _count_of(messages[i], batches)
         if messages[i]["verdict"] == 0:
-            count += 1
-            room += _COLUMNS_BYTES + messages[i]["length"]
+            count += number
+            room += COLUMNS_BYTES * number + messages[i]["length"]
         else:
+            refused += number
             # Each may need a row of its own.
             room += ROW_BYTES
     if not _has_room(job, tail, room):
         return NEEDS_SEGMENT
     start = Address(job[BASE] + tail[POSITION] + HEAD_BYTES)
     sizes = begin_sizes(job[PAGE] + _SIZES)
-    rows = _write_body(messages, used, start, count, sizes)
-    end = _write_refused(messages, used, rows) if count < used else rows
+    rows = _write_body(messages, used, start, count, sizes, job[SCRATCH], batches)
+    end = _write_refused(messages, used, rows, batches) if refused > 0 else rows
     burst, now = tail[BURST] + 1, _clock_ns(job, _CLOCK_REALTIME)
-    prepare_sizes(job[PAGE] + _SIZES, sizes, rows - start - _COLUMNS_BYTES * count, burst)
+    prepare_sizes(job[PAGE] + _SIZES, sizes, rows - start - COLUMNS_BYTES * count, burst)
     flags |= UIDS | PIDS | SENDERS
-    finish(job[BASE], tail, count, used - count, end - start, end - rows, flags, burst, now, job[DIGEST])
+    finish(job[BASE], tail, count, refused, end - start, end - rows, flags, burst, now, job[DIGEST])
     _announce(job, tail)
     return STORED
 
@@ -360,15 +436,26 @@ def discard(job: Job, ledger_slot: Address, messages: Messages, used: int, flags
     if used == 0:
         return
     now = _clock_ns(job, _CLOCK_REALTIME)
-    _judge(job, messages, used, flags)
+    batches = _judge(job, messages, used, flags)
     for i in range(used):
-        reason = messages[i]["verdict"]
+        reason, number = messages[i]["verdict"], _count_of(messages[i], batches)
         if 0 < reason < REASONS:
-            add(ledger_slot, Address(0), 0, reason, now, job[DIGEST])
+            add(ledger_slot, Address(0), 0, reason, now, job[DIGEST], number)
             continue
-        topic = topic_at(_whole(messages[i], job[SCRATCH]))
-        name = Address(topic + TOPIC_SIZE_BYTES)
-        add(ledger_slot, name, load_be16(topic), _SPOOL_FULL, now, job[DIGEST])
+        one = _whole(messages[i], job[SCRATCH])
+        if batches and messages[i]["batch"] > 0:
+            one = Address(one + BATCH_HEAD_BYTES)
+        for _ in range(number):
+            topic = topic_at(one)
+            add(
+                ledger_slot,
+                Address(topic + TOPIC_SIZE_BYTES),
+                load_be16(topic),
+                _SPOOL_FULL,
+                now,
+                job[DIGEST],
+            )
+            one = Address(one + load_be32(one))
 
 
 def compile_kernels() -> None:

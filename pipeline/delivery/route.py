@@ -111,17 +111,19 @@ class Routes:
 def route(frame: DataFrame, routes: Routes) -> DataFrame:
     """`frame` with a column `partition` (int); NOWHERE for messages of topics that Kafka does not have.
 
-    It needs the columns spool, sequence, topic, partition_key and key. Raises BadPartitioner.
+    It needs the columns spool, sequence, topic, partition_key and key, and uses to_partition.
+    Raises BadPartitioner.
     """
     Partitioners(routes.partitioners)
+    names = [*_COLUMNS, *({"to_partition"} & set(frame.columns))]
 
     def choose(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         chooser = Chooser(routes)
         for arrays in batches:
-            yield pa.array(chooser.choose(dict(zip(_COLUMNS, arrays, strict=True))))
+            yield pa.array(chooser.choose(dict(zip(names, arrays, strict=True))))
         freeze_imports("route")
 
-    return with_column(frame, "partition", IntegerType(), choose, *_COLUMNS)
+    return with_column(frame, "partition", IntegerType(), choose, *names)
 
 
 class Chooser:

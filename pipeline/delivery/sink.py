@@ -35,8 +35,13 @@ from pipeline.source.columns import integers, to_batch
 from spool.marks.outcome_file import read_task, settle, write_outcomes
 from spool.storage.failpoint import reach
 
-COLUMNS = ("spool", "sequence", "topic", "partition", "partition_key", "timestamp_ms", "key", "value")
+COLUMNS = (
+    *("spool", "sequence", "topic", "partition", "kind", "partition_key", "to_partition", "timestamp_ms"),
+    *("key", "value", "headers"),
+)
 """The input of a delivery: columns of `pipeline.source.schema`, and the partition."""
+OPTIONAL = ("kind", "to_partition", "headers")
+"""Of these, those that rows may lack: they are messages of the kinds `any` and `key` then."""
 OUTCOMES = "spool string, sequence long, reason int"
 RECORD_S = 2.0
 """Between two outcome files of one task: messages that a job sent since the last one go twice if it dies."""
@@ -102,10 +107,15 @@ def arrange(frame: DataFrame, *, in_transactions: bool = False) -> DataFrame:
     stream stay unsorted: Spark refuses to sort them, and the writer does it.
     """
     together = ("spool", "partition") if in_transactions else ("spool", "topic", "partition")
-    whole = frame.select(*COLUMNS).repartition(*together)
+    whole = frame.select(*columns_of(frame)).repartition(*together)
     if frame.isStreaming:
         return whole
     return whole.sortWithinPartitions(*sort_columns(in_transactions=in_transactions))
+
+
+def columns_of(frame: DataFrame) -> list[str]:
+    """Those of COLUMNS that a frame must have, or has."""
+    return [name for name in COLUMNS if name not in OPTIONAL or name in frame.columns]
 
 
 def sort_columns(*, in_transactions: bool) -> list[str]:
@@ -127,7 +137,7 @@ def deliver(frame: DataFrame, delivery: Delivery) -> DataFrame:
             yield pa.RecordBatch.from_arrays([spools, *map(pa.array, settled)], schema=_SCHEMA)
         freeze_imports("deliver")
 
-    return frame.select(*COLUMNS).mapInArrow(carry, OUTCOMES)
+    return frame.select(*columns_of(frame)).mapInArrow(carry, OUTCOMES)
 
 
 def carry_all(batches: Iterator[pa.RecordBatch], delivery: Delivery) -> Iterator[tuple[str, Settled]]:

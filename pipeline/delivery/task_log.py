@@ -19,8 +19,8 @@ from pipeline.source.columns import NOWHERE
 from pipeline.source.segments import topic_bytes
 from router.outcomes.rejects import Found
 from router.outcomes.trace import Trace
-from spool.format.batch import Batch, Topics
-from spool.format.wire import SIZE_BYTES, encode
+from spool.format.batch import LONG, Batch, Topics
+from spool.format.wire import SIZE_BYTES, encode, encode_message
 from spool.read.reader import Damage, Unread
 
 if TYPE_CHECKING:  # it brings the marks along
@@ -365,22 +365,32 @@ def topic_of(batch: Batch, row: int) -> bytes:
     return topic_bytes(batch.topics.names[batch.topic[row]].decode())
 
 
+def _datagram(batch: Batch, row: int) -> bytes:
+    """A message as it was received."""
+    topic, key, value = topic_of(batch, row), batch.key(row), batch.value(row)
+    timestamp, number = int(batch.timestamp[row]), int(batch.number[row])
+    partition_key = number if batch.keyed[row] else None
+    if not batch.traits[row] & LONG:
+        return encode(topic, value or b"", key=key or b"", timestamp=timestamp, partition_key=partition_key)
+    return encode_message(
+        topic,
+        value,
+        key=key,
+        timestamp=timestamp,
+        partition=number if batch.numbered[row] else None,
+        partition_key=partition_key,
+        headers=batch.headers(row),
+    )
+
+
 def _original(batch: Batch, rows: npt.NDArray[np.int64]) -> Batch:
     """Messages as they were received."""
-    datagrams = [
-        encode(
-            topic_of(batch, row),
-            batch.value(row),
-            key=batch.key(row) or b"",
-            timestamp=int(batch.timestamp[row]),
-            partition_key=int(batch.partition_key[row]) if batch.keyed[row] else None,
-        )
-        for row in rows.tolist()
-    ]
+    datagrams = [_datagram(batch, row) for row in rows.tolist()]
     lengths = np.array([len(one) for one in datagrams], np.int64)
     ends = np.cumsum(lengths)
     values, keys = batch.value_bytes[rows], batch.key_bytes[rows]
-    value_at = ends - values
+    headers = batch.datagram_at[rows] + batch.datagram_bytes[rows] - batch.value_at[rows] - values
+    value_at = ends - headers - values
     wide = (
         batch.sequence[rows],
         batch.timestamp[rows],
@@ -389,5 +399,5 @@ def _original(batch: Batch, rows: npt.NDArray[np.int64]) -> Batch:
         ends - lengths,
         batch.received_ns[rows],
     )
-    narrow = batch.topic[rows], batch.keyed[rows], batch.partition_key[rows], keys, values, lengths
+    narrow = batch.topic[rows], batch.traits[rows], batch.number[rows], keys, values, lengths
     return Batch.of(np.frombuffer(b"".join(datagrams), np.uint8), batch.topics, wide, narrow)

@@ -45,7 +45,7 @@ from pyspark.sql.types import StructType
 
 from dispatch.options import DispatchOptions
 from dispatch.transactions.closing import epoch_of
-from pipeline.delivery.sink import COLUMNS, Delivery, carry_all, sort_columns
+from pipeline.delivery.sink import COLUMNS, OPTIONAL, Delivery, carry_all, sort_columns
 from pipeline.delivery.task_book import open_topic, patiently
 from pipeline.errors import BadSchema, JobFailed
 from pipeline.source.schema import to_arrow_schema
@@ -59,7 +59,7 @@ PROGRESS_TOPIC = "bruce.progress.topic"
 
 def plan_delivery(options: Mapping[str, str], schema: StructType) -> Delivery:
     """The delivery of these options. Raises BadSchema when the rows lack a column."""
-    if missing := [name for name in COLUMNS if name not in schema.names]:
+    if missing := [name for name in COLUMNS if name not in (*OPTIONAL, *schema.names)]:
         raise BadSchema(
             f"to be delivered, rows need the columns {', '.join(missing)}: "
             "pass the frame through pipeline.delivery.route.route and pipeline.delivery.sink.arrange"

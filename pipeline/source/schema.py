@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -18,6 +19,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+_HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+ARROW_HEADERS = pa.list_(pa.field("element", _HEADER, nullable=False))
+"""The type of headers in Arrow."""
 _ARROW = {
     "bigint": pa.int64(),
     "binary": pa.binary(),
@@ -25,8 +29,14 @@ _ARROW = {
     "int": pa.int32(),
     "string": pa.string(),
     "timestamp": pa.timestamp("us", "UTC"),
+    "array<struct<key:string,value:binary>>": ARROW_HEADERS,
 }
 """By Spark's name of a type; Spark's own function takes other arguments in each release."""
+
+HEADERS = ArrayType(
+    StructType([StructField("key", StringType(), False), StructField("value", BinaryType(), True)]), False
+)
+"""As Spark's own source of Kafka has them."""
 
 _COLUMNS: list[tuple[str, DataType, str]] = [
     (
@@ -47,11 +57,17 @@ _COLUMNS: list[tuple[str, DataType, str]] = [
         "The sender's timestamp; null outside of the years 1 to 9999, where `timestamp_ms` still has it.",
     ),
     ("timestamp_ms", LongType(), "The sender's timestamp as sent: ms since the epoch, any 64-bit number."),
-    ("kind", StringType(), "`any` (AnyPartition) or `key` (PartitionKey)."),
+    ("kind", StringType(), "`any` (AnyPartition), `key` (PartitionKey) or `message` (Message)."),
     ("topic", StringType(), "Its topic; backslashes, and bytes that are not UTF-8, are written as \\xNN."),
-    ("partition_key", IntegerType(), "Of a PartitionKey message; null of any other."),
-    ("key", BinaryType(), "The key; null when it is empty, as in Kafka."),
-    ("value", BinaryType(), "The value."),
+    ("partition_key", IntegerType(), "Its partition key; null without one."),
+    ("to_partition", IntegerType(), "The partition that its sender names; null when it names none."),
+    (
+        "key",
+        BinaryType(),
+        "The key, or null. An empty one is null, but of the kind `message`.",
+    ),
+    ("value", BinaryType(), "The value; null only of the kind `message`."),
+    ("headers", HEADERS, "Its headers in order; empty without any."),
     ("uid", LongType(), "The sender's user id; null when the socket did not tell."),
     ("pid", LongType(), "The sender's process id; null when the socket did not tell."),
     (

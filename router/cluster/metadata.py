@@ -210,8 +210,9 @@ class Metadata:
         if self._listing:
             self._listing.join(LIST_ANSWER_S + 1)
 
-    def _note(self, found: Cluster, strangers: Mapping[bytes, int]) -> None:
-        self._newest.append(Cluster(found.brokers, found.topics, {**strangers, **found.errors}))
+    def _note(self, found: Cluster, strangers: Mapping[bytes, int], asked_at: float) -> None:
+        errors = {**strangers, **found.errors}
+        self._newest.append(Cluster(found.brokers, found.topics, errors, asked_at))
         self.fetched_ns = time.time_ns()
         self._answers += 1
         if self._last is None or not found.is_like(self._last):
@@ -286,7 +287,7 @@ class Metadata:
                 found = self._fetch_known()
                 pause = max(METADATA_RETRY_S, min(METADATA_ANSWER_S, REST * (time.monotonic() - begun)))
                 found, strangers = self._ask_strangers(found)
-                self._note(found, strangers)
+                self._note(found, strangers, begun)
                 self.error = ""
                 self._wake()
                 if self._lateness and not self._stopping:

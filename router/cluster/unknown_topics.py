@@ -6,6 +6,9 @@ Half of the table is theirs: a name that Kafka has is no *stranger*, and takes a
 which it has, the router asks Kafka for all its topics when strangers fill a quarter of their half, and again
 every LIST_S while they do. When they fill all of it before the first answer, the router waits for that.
 
+A message may name a partition that its topic did not have when Kafka was asked last. It waits for the answer
+to a question that is asked when it is read.
+
 Names that were given up are forgotten FORGET_S later, once nothing of them is open, and at once when others
 need their place. A name that comes again waits for the grace time again: its topic may have been created.
 """
@@ -24,7 +27,7 @@ import numpy.typing as npt
 from dispatch.errors import Code
 from dispatch.options import UNKNOWN_TOPIC_S
 from router.timing import ASK_NAMES_S, FORGET_EVERY_S, FORGET_S, LIST_S
-from spool.format.batch import Topics
+from spool.format.batch import Batch, Topics
 
 if TYPE_CHECKING:  # they bring librdkafka along, and a reader of bruce.toml needs none
     from dispatch.client import Cluster
@@ -69,12 +72,44 @@ class UnknownTopics:
         """Topic -> when it was given up: its messages are discarded when a reader reaches them."""
         self.deleted: set[int] = set()
         """Of these, those that are no strangers: they alone may have partitions."""
+        self._doubts: dict[int, list[tuple[int, float]]] = {}
+        """Topic -> (the last message that waits for a partition of its number, when it was read): of those
+        that Kafka was asked for, and of later ones."""
+        self._certain: dict[int, int] = {}
+        """Topic -> the last message that was read before Kafka was asked for its partitions."""
 
     def wait(self, topic: int, sequence: int) -> bool:
         """A message waits; True when it is the first of its topic."""
         first = topic not in self.waiting
         self.waiting[topic] = min(sequence, self.waiting.get(topic, sequence))
         return first
+
+    def is_certain(self, batch: Batch, absent: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Which of the rows `absent` Kafka has no partition for, though it was asked after they were read."""
+        known = np.zeros(len(batch), np.int64)
+        for topic in np.unique(batch.topic[absent]).tolist():
+            known[batch.topic == topic] = self._certain.get(topic, -1)
+        return np.asarray(absent & (batch.sequence <= known))
+
+    def doubt(self, batch: Batch, rows: npt.NDArray[np.bool_]) -> list[int]:
+        """Let these rows wait for a partition of their number; the topics that Kafka is to be asked for."""
+        topics = np.unique(batch.topic[rows]).tolist()
+        for topic in topics:
+            sequences = batch.sequence[rows & (batch.topic == topic)]
+            self.wait(topic, int(sequences[0]))
+            doubts = self._doubts.setdefault(topic, [])
+            if not doubts or int(sequences[-1]) > doubts[-1][0]:
+                doubts[1:] = []
+                doubts.append((int(sequences[-1]), self._clock()))
+        return topics
+
+    def _settle(self, topic: int, asked_at: float) -> None:
+        """Kafka has said which partitions a topic has, when asked at that time."""
+        doubts = self._doubts.pop(topic, [])
+        while doubts and doubts[0][1] <= asked_at:
+            self._certain[topic] = doubts.pop(0)[0]
+        if doubts:
+            self._doubts[topic] = doubts
 
     def given_up(self, topic: int, name: bytes) -> bool:
         """Whether the grace time is over, or cannot help: its messages are discarded when read."""
@@ -89,6 +124,7 @@ class UnknownTopics:
         due = []
         for topic in [topics.admit(name) for name in cluster.topics]:
             self._let_wait(topic)
+            self._settle(topic, cluster.asked_at)
             if topic in self.waiting:
                 due.append(Learnt(topic, self.waiting.pop(topic), known=True))
         for name, code in cluster.errors.items():

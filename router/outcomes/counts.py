@@ -27,11 +27,10 @@ from spool.format.batch import Batch, Topics
 from spool.format.topic_table import OTHERS, enter
 from spool.format.wire import (
     DEAD_LETTERED,
-    PARTITION_KEY_BYTES,
-    TOPIC_AT,
     TOPIC_SIZE_BYTES,
     load_be16,
     reason_name,
+    topic_at,
 )
 from spool.marks.discarded import MOST_COUNTS
 from spool.native.digest import digest_function
@@ -55,7 +54,6 @@ def _number(
     rows: npt.NDArray[np.int64],
     start: int,
     datagram_at: npt.NDArray[np.int64],
-    keyed: npt.NDArray[np.bool_],
     out: npt.NDArray[np.int64],
     digest: int,
     slots: npt.NDArray[np.int64],
@@ -69,13 +67,11 @@ def _number(
 ) -> int:
     """Number the topics of `rows` from `start` on, in `out`; up to which the table (`slots` ...) has room.
 
-    `rows` int64[n]: of `datagram_at` int64[messages] and `keyed` bool[messages]. `out` int64[n].
+    `rows` int64[n]: of `datagram_at` int64[messages]. `out` int64[n].
     """
     for i in range(start, len(rows)):
-        at = base + datagram_at[rows[i]] + TOPIC_AT
-        if keyed[rows[i]]:
-            at += PARTITION_KEY_BYTES
-        name, size = Address(at + TOPIC_SIZE_BYTES), load_be16(Address(at))
+        at = topic_at(Address(base + datagram_at[rows[i]]))
+        name, size = Address(at + TOPIC_SIZE_BYTES), load_be16(at)
         number = enter(name, size, digest, slots, homes, seed, words, names, arena, arena_at, welcome)
         if number < 0:
             return i
@@ -104,7 +100,6 @@ class DiscardNames:
                     rows,
                     done,
                     batch.datagram_at,
-                    batch.keyed,
                     out,
                     digest_function(),
                     *self._topics.table,

@@ -199,7 +199,7 @@ class Trace:
         payload: dict[str, Any] = {}
         if self.ask.payload:
             key = batch.key(row)
-            payload = {**_text("key", key), **_text("value", batch.value(row))}
+            payload = {**_text("key", key), **_text("value", batch.value(row) or b"")}
         self._tell(
             "received",
             int(batch.sequence[row]),

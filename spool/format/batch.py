@@ -23,14 +23,21 @@ from spool.format.segment_format import (
 )
 from spool.format.topic_table import Topics, enter_at, refuse, topic_number
 from spool.format.wire import (
-    KEYED_AT,
-    PARTITION_KEY_AT,
-    PARTITION_KEY_BYTES,
+    BY_PARTITION,
+    BY_PARTITION_KEY,
+    KIND_AT,
+    MESSAGE_FLAGS_AT,
+    NAME_SIZE_BYTES,
+    NULL,
+    NUMBER_AT,
+    NUMBER_BYTES,
     REST_BYTES,
     SIZE_BYTES,
     TIMESTAMP_BYTES,
     TOPIC_AT,
     TOPIC_SIZE_BYTES,
+    Kind,
+    check_headers,
     load_be16,
     load_be32,
     load_be64,
@@ -41,8 +48,12 @@ from spool.native.memory import Address, address_of, call, load_i64, load_u8, lo
 __all__ = ["Batch", "Topics", "by_topic", "decode"]
 SEQUENCE, TIMESTAMP, KEY_AT, VALUE_AT, DATAGRAM_AT, RECEIVED_NS = range(6)
 """Rows of `Batch.wide`."""
-TOPIC, KEYED, PARTITION_KEY, KEY_BYTES, VALUE_BYTES, DATAGRAM_BYTES = range(6)
+TOPIC, TRAITS, NUMBER, KEY_BYTES, VALUE_BYTES, DATAGRAM_BYTES = range(6)
 """Rows of `Batch.narrow`."""
+KEYED, NUMBERED, NULL_KEY, NULL_VALUE, LONG = 1, 2, 4, 8, 16
+"""Bits of TRAITS: NUMBER is a partition key; NUMBER is a partition; the key is null; the value is; it is a
+Message (spool.format.wire)."""
+_LONG = int(Kind.MESSAGE)
 _WIDE, _NARROW, _SENDERS = 6, 6, 2
 _UID, _PID = range(_SENDERS)
 """Rows of the senders' table, which are written where a frame has them."""
@@ -95,14 +106,24 @@ class Batch:
         return self.narrow[TOPIC]
 
     @property
-    def keyed(self) -> npt.NDArray[np.bool_]:
-        """bool[messages]: true for PartitionKey messages."""
-        return self.narrow[KEYED] != 0
+    def traits(self) -> npt.NDArray[np.int32]:
+        """int32[messages]: bits, KEYED and so on."""
+        return self.narrow[TRAITS]
 
     @property
-    def partition_key(self) -> npt.NDArray[np.int32]:
-        """int32[messages]: 0 without one."""
-        return self.narrow[PARTITION_KEY]
+    def keyed(self) -> npt.NDArray[np.bool_]:
+        """bool[messages]: true for messages with a partition key."""
+        return (self.narrow[TRAITS] & KEYED) != 0
+
+    @property
+    def numbered(self) -> npt.NDArray[np.bool_]:
+        """bool[messages]: true for messages that name their partition."""
+        return (self.narrow[TRAITS] & NUMBERED) != 0
+
+    @property
+    def number(self) -> npt.NDArray[np.int32]:
+        """int32[messages]: the partition key, or the partition; 0 without either."""
+        return self.narrow[NUMBER]
 
     @property
     def timestamp(self) -> npt.NDArray[np.int64]:
@@ -158,16 +179,27 @@ class Batch:
         return int(self.wide.shape[1])
 
     def key(self, row: int) -> bytes | None:
-        """The key of one message; None when it is empty."""
-        return self._bytes(self.wide[KEY_AT, row], self.narrow[KEY_BYTES, row]) or None
+        """The key of one message; None when it is null. An empty key is, but of a Message."""
+        if self.narrow[TRAITS, row] & NULL_KEY:
+            return None
+        return self._bytes(self.wide[KEY_AT, row], self.narrow[KEY_BYTES, row])
 
-    def value(self, row: int) -> bytes:
-        """The value of one message."""
+    def value(self, row: int) -> bytes | None:
+        """The value of one message; None when it is null."""
+        if self.narrow[TRAITS, row] & NULL_VALUE:
+            return None
         return self._bytes(self.wide[VALUE_AT, row], self.narrow[VALUE_BYTES, row])
+
+    def headers(self, row: int) -> list[tuple[str, bytes | None]]:
+        """The headers of one message, in order; a value may be null."""
+        start = int(self.wide[VALUE_AT, row]) + int(self.narrow[VALUE_BYTES, row])
+        end = int(self.wide[DATAGRAM_AT, row]) + int(self.narrow[DATAGRAM_BYTES, row])
+        return split_headers(self._bytes(start, end - start))
 
     def topic_name(self, row: int) -> bytes:
         """The topic of one message, even if it has no number of its own."""
-        at = int(self.wide[DATAGRAM_AT, row]) + TOPIC_AT + PARTITION_KEY_BYTES * int(self.narrow[KEYED, row])
+        at = int(self.wide[DATAGRAM_AT, row]) + TOPIC_AT
+        at += NUMBER_BYTES if self.narrow[TRAITS, row] & (KEYED | LONG) else 0
         length = int.from_bytes(self._bytes(at, TOPIC_SIZE_BYTES), "big")
         return self._bytes(at + TOPIC_SIZE_BYTES, length)
 
@@ -208,12 +240,63 @@ class Batch:
         )
 
 
+def split_headers(data: bytes) -> list[tuple[str, bytes | None]]:
+    """The headers in the bytes behind the value of a message that was accepted; a value may be null."""
+    found: list[tuple[str, bytes | None]] = []
+    at = 0
+    while at < len(data):
+        name_at = at + NAME_SIZE_BYTES
+        size_at = name_at + int.from_bytes(data[at:name_at], "big")
+        at = size_at + SIZE_BYTES
+        size = int.from_bytes(data[size_at:at], "big", signed=True)
+        name = data[name_at:size_at].decode(errors="replace")
+        found.append((name, None if size == NULL else data[at : at + size]))
+        at += max(size, 0)
+    return found
+
+
 def by_topic(topics: npt.NDArray[np.int32]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """(number of a topic, its rows in order) of each topic in a column."""
     order = np.argsort(topics, kind="stable")
     starts = np.flatnonzero(np.diff(topics[order], prepend=-1))
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=False):
         yield int(topics[order[start]]), order[start:end]
+
+
+@kernel
+def _lengths(at: Address, length: int) -> tuple[int, int, int, int]:
+    """(Kind, bytes of the topic, of the key, of the value) of a message at address `at`; NULL: null.
+
+    The topic has 0 if they do not fit into the `length` bytes, of which there are enough for the smallest.
+    """
+    kind = load_u8(at + KIND_AT)
+    topic_at = TOPIC_AT + (NUMBER_BYTES if kind != 0 else 0)
+    topic = load_be16(Address(at + topic_at))
+    left = length - topic_at - TOPIC_SIZE_BYTES - REST_BYTES - topic
+    if kind > _LONG or topic < 1 or left < 0:
+        return kind, 0, 0, 0
+    key_at = Address(at + topic_at + TOPIC_SIZE_BYTES + topic + TIMESTAMP_BYTES)
+    least, key = NULL if kind == _LONG else 0, load_be32(key_at)
+    if key < least or key > left:
+        return kind, 0, 0, 0
+    left -= max(key, 0)
+    value = load_be32(Address(key_at + SIZE_BYTES + max(key, 0)))
+    if value < least or value > left or (kind != _LONG and value != left):
+        return kind, 0, 0, 0
+    behind = Address(key_at + 2 * SIZE_BYTES + max(key, 0) + max(value, 0))
+    if kind == _LONG and check_headers(behind, left - max(value, 0)) != 0:
+        return kind, 0, 0, 0
+    return kind, topic, key, value
+
+
+@kernel
+def _traits(at: Address, kind: int, key_bytes: int, value_bytes: int) -> int:
+    """The TRAITS of a message at address `at`, of this Kind and with these lengths; NULL: null."""
+    if kind != _LONG:
+        return (KEYED if kind != 0 else 0) | (NULL_KEY if key_bytes == 0 else 0)
+    flags = load_be16(Address(at + MESSAGE_FLAGS_AT))
+    traits = LONG | (KEYED if flags == BY_PARTITION_KEY else 0) | (NUMBERED if flags == BY_PARTITION else 0)
+    return traits | (NULL_KEY if key_bytes < 0 else 0) | (NULL_VALUE if value_bytes < 0 else 0)
 
 
 @kernel
@@ -263,25 +346,18 @@ def _fill(
         for i in range(start[_MESSAGE], count):
             datagram, length = end, load_u32(lengths + 4 * i)
             end = datagram + length
-            if length < LEAST_DATAGRAM_BYTES or end > room:
+            found = LEAST_DATAGRAM_BYTES <= length <= room - datagram
+            kind, topic_bytes, key_bytes, value_bytes = 0, 0, 0, 0
+            if found:
+                kind, topic_bytes, key_bytes, value_bytes = _lengths(Address(base + datagram), length)
+            if topic_bytes < 1:
                 row -= i
                 break
-            keyed = load_u8(base + datagram + KEYED_AT)
-            topic = datagram + TOPIC_AT + PARTITION_KEY_BYTES * (keyed & 1)
-            topic_bytes = load_be16(Address(base + topic))
+            topic = datagram + TOPIC_AT + (NUMBER_BYTES if kind != 0 else 0)
             field = topic + TOPIC_SIZE_BYTES + topic_bytes
-            if keyed > 1 or topic_bytes < 1 or field + REST_BYTES > end:
-                row -= i
-                break
-            key_bytes = load_be32(Address(base + field + TIMESTAMP_BYTES))
-            if key_bytes < 0 or field + REST_BYTES + key_bytes > end:
-                row -= i
-                break
             key = field + TIMESTAMP_BYTES + SIZE_BYTES
-            value_bytes = load_be32(Address(base + key + key_bytes))
-            if field + REST_BYTES + key_bytes + value_bytes != end:
-                row -= i
-                break
+            traits = _traits(Address(base + datagram), kind, key_bytes, value_bytes)
+            key_bytes, value_bytes = max(key_bytes, 0), max(value_bytes, 0)
             name = Address(base + topic + TOPIC_SIZE_BYTES)
             hashed = call(digest, name, topic_bytes, seed)
             number = topic_number(hashed, slots_at, slots.shape[0], homes_at)
@@ -313,10 +389,8 @@ def _fill(
             wide[DATAGRAM_AT, row] = datagram
             wide[RECEIVED_NS, row] = received
             narrow[TOPIC, row] = number
-            narrow[KEYED, row] = keyed
-            narrow[PARTITION_KEY, row] = (
-                load_be32(Address(base + datagram + PARTITION_KEY_AT)) if keyed else 0
-            )
+            narrow[TRAITS, row] = traits
+            narrow[NUMBER, row] = load_be32(Address(base + datagram + NUMBER_AT)) if kind != 0 else 0
             narrow[KEY_BYTES, row] = key_bytes
             narrow[VALUE_BYTES, row] = value_bytes
             narrow[DATAGRAM_BYTES, row] = length

@@ -29,7 +29,7 @@ from spool.format.segment_format import (
     HEADER_BYTES,
     MARK_AT,
     MAX_BODY_BYTES,
-    MAX_BURST,
+    MAX_MESSAGES,
     PIDS,
     PREVIOUS_AT,
     RECEIVED_AT,
@@ -42,7 +42,7 @@ from spool.format.segment_format import (
     Record,
     keys_of,
 )
-from spool.format.wire import REASONS, REST_BYTES, TOPIC_AT, TOPIC_SIZE_BYTES, check
+from spool.format.wire import REASONS, REST_BYTES, TOPIC_AT, TOPIC_SIZE_BYTES, check_message
 from spool.native.kernel import kernel
 from spool.native.memory import (
     Address,
@@ -83,8 +83,8 @@ LEAST_MESSAGE_BYTES = 12 + LEAST_DATAGRAM_BYTES
 """The shortest message in a frame: its columns and its datagram."""
 _MOST = 1 << 62
 """Every number in a frame is below this."""
-_MOST_DISCARDED = 1 << 20
-"""Datagrams that one frame says were refused: far more than any burst has."""
+_MOST_DISCARDED = 1 << 31
+"""Messages that one frame says were refused: more than any burst has, of batches on streams."""
 _STRIDE = 64
 """Bytes that a search passes at once where the mark is nowhere."""
 _MOST_BURSTS = 1 << 48
@@ -196,7 +196,7 @@ def verify_by(at: Address, room: int, mark: int, key: int, digest: int) -> int:
     if (
         load_u32(at + MARK_AT) != mark
         or load_u16(at + HEAD_BYTES_AT) != HEAD_BYTES
-        or count > MAX_BURST
+        or count > MAX_MESSAGES
         or load_u32(at + DISCARDED_AT) > _MOST_DISCARDED
     ):
         return BAD
@@ -224,7 +224,7 @@ def holds_datagrams(at: Address) -> bool:
     end = lengths + load_u32(at + BODY_BYTES_AT) - load_u32(at + DISCARD_BYTES_AT)
     for i in range(count):
         length = load_u32(lengths + 4 * i)
-        if length > end - datagram or check(Address(datagram), length) != 0:
+        if length > end - datagram or check_message(Address(datagram), length) != 0:
             return False
         datagram += length
     return datagram == end

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from spool.errors import BadSpool
 from spool.format.segment_format import HEAD_BYTES, HEADER_BYTES, PIDS, UIDS, Record
-from spool.format.wire import KEYED_AT, PARTITION_KEY_BYTES, TOPIC_AT, TOPIC_SIZE_BYTES
+from spool.format.wire import KIND_AT, NUMBER_BYTES, TOPIC_AT, TOPIC_SIZE_BYTES
 from spool.storage.disk import read_at
 
 MOST_FRAMES = 1 << 17
@@ -124,7 +124,7 @@ def topics_of(run: Run, rows: npt.NDArray[np.bool_] | None = None) -> Counter[by
     try:
         at = _datagrams(data, heads)
         at = at if rows is None else at[rows]
-        at = at + TOPIC_AT + PARTITION_KEY_BYTES * (data[at + KEYED_AT] & 1).astype(np.int64)
+        at = at + TOPIC_AT + NUMBER_BYTES * (data[at + KIND_AT] != 0)
         sizes = data[at].astype(np.int64) << 8 | data[at + 1]
         order = np.argsort(sizes, kind="stable")
         at, sizes = at[order], sizes[order]

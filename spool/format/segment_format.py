@@ -1,4 +1,4 @@
-"""The bytes of a segment, version 2. No I/O happens here.
+"""The bytes of a segment, version 3. No I/O happens here.
 
     segment := header frame* [footer] zeros
     frame   := head body pad                        pad: zeros up to a multiple of 8
@@ -16,7 +16,7 @@ pass for a frame or a footer, and no frame passes for one of another segment.
 Header, 384 bytes, at offset 0:
 
     0    magic           8 bytes   "bruceseg"
-    8    version         u32       2
+    8    version         u32       3
     12   header_bytes    u32       384
     16   spool           16 bytes  uuid of the spool
     32   boot            16 bytes  boot id of the host when the segment was taken into use
@@ -58,7 +58,7 @@ frame could begin end the log. A datagram's own bytes are specified in spool.for
 
 Footer, written when a segment is sealed, behind the last frame; the file then ends with it:
 
-    footer := magic:"bruceftr" version:u32=2 marks:u32 topics:u32 zero:u32
+    footer := magic:"bruceftr" version:u32=3 marks:u32 topics:u32 zero:u32
               end:u64 count:u64 next_sequence:u64 digest:u64 burst:u64
               first_received_ns:u64 last_received_ns:u64 first_timestamp:i64 last_timestamp:i64
               discarded:u64[32]                       of this segment
@@ -79,6 +79,8 @@ message. So behind damage a frame of version 1 is believed only where the digest
 wrote leads to it (spool.format.version_1). Its footers list all topics. A frame without flag 16 has one
 discard row a reason, of all senders.
 
+Version 2 has no messages of the kind Message (spool.format.wire), and at most 512 messages in a frame.
+
 Versions: a reader refuses a version above its own (UnknownVersion) and reads every one below. Every version
 keeps the first 12 bytes of the header and its check, so that a reader can tell a later one from a damaged
 one.
@@ -98,10 +100,10 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.errors import BadSpool, UnknownVersion
-from spool.format.wire import MAX_DATAGRAM_BYTES, REASONS
+from spool.format.wire import MAX_BATCH, MAX_DATAGRAM_BYTES, REASONS
 from spool.native.digest import digest
 
-VERSION = 2
+VERSION = 3
 MAGIC = b"bruceseg"
 SECRET_BYTES = 16
 FOOTER_MAGIC = b"bruceftr"
@@ -146,8 +148,14 @@ UID_BYTES = 4
 ROW_BYTES = ROW_HEAD_BYTES + UID_BYTES + SAMPLE_BYTES
 """Most bytes of a discard row."""
 MAX_BURST = 512
-"""Most datagrams in a frame."""
-MAX_BODY_BYTES = MAX_BURST * (12 + MAX_DATAGRAM_BYTES) + REASONS * ROW_BYTES
+"""Most datagrams in a burst."""
+MAX_MESSAGES = MAX_BURST * MAX_BATCH
+"""Most messages in a frame, which holds a burst."""
+COLUMNS_BYTES = 12
+"""Of a message, in the columns of a frame: its length, uid and pid."""
+MOST_COLUMNS_BYTES = MAX_BATCH * COLUMNS_BYTES
+"""The same of a datagram, at most."""
+MAX_BODY_BYTES = MAX_BURST * (MOST_COLUMNS_BYTES + MAX_DATAGRAM_BYTES) + REASONS * ROW_BYTES
 """No frame's body is longer."""
 
 
@@ -158,7 +166,7 @@ def body_room(segment_bytes: int) -> int:
 
 def largest_message(segment_bytes: int) -> int:
     """Bytes of the largest message that fits in an empty segment, its size field not counted."""
-    return body_room(segment_bytes) - REASONS * ROW_BYTES - 12 - 4
+    return body_room(segment_bytes) - REASONS * ROW_BYTES - MOST_COLUMNS_BYTES - 4
 
 
 UIDS, PIDS, SALVAGED, POISON, SENDERS = 1, 2, 4, 8, 16

@@ -319,5 +319,6 @@ def _candidates(path: Path) -> Iterator[tuple[int, bytes, int]]:
     told = list_secrets(Layout(directory.parent)) if directory.name == "segments" else []
     for secret in dict.fromkeys([bytes(rest["secret"]), *told]):
         for first in dict.fromkeys([*named, int(rest["first_sequence"])]):
-            yield VERSION, secret, first
+            for version in range(VERSION, 1, -1):
+                yield version, secret, first
     yield 1, bytes(SECRET_BYTES), named[0] if named else int(rest["first_sequence"])

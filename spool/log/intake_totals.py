@@ -66,19 +66,17 @@ from spool.format.segment_format import (
 )
 from spool.format.segment_format import HEAD_BYTES as FRAME_HEAD_BYTES
 from spool.format.wire import (
-    KEYED_AT,
-    PARTITION_KEY_BYTES,
     REASONS,
-    TOPIC_AT,
     TOPIC_SIZE_BYTES,
     Reason,
     load_be16,
     reason_name,
+    topic_at,
 )
 from spool.index.log_end import CommittedEnd, Footer, behind, committed_end, read_footer
 from spool.layout import SENT, SPARE, Layout
 from spool.native.kernel import interprets, kernel
-from spool.native.memory import Address, address_of, load_i64, load_u8, load_u16, load_u32, store_u32
+from spool.native.memory import Address, address_of, load_i64, load_u16, load_u32, store_u32
 from spool.shared.ledger import TOPIC_BYTES, Discards, add, list_rows
 from spool.storage.ab_slots import HEAD_BYTES, SLOT_BYTES, SyncedSlots, read_slot
 from spool.storage.disk import FULL, open_to_read, opened
@@ -438,7 +436,7 @@ def add_refused(slot: Address, base: Address, rows: Rows, digest: int) -> None:
         topic = topic_bytes = 0
         # The message is well-formed, but the sample may be cut within the topic.
         if reason == _OVER_QUOTA and length >= LEAST_DATAGRAM_BYTES:
-            size_at = Address(sample + TOPIC_AT + PARTITION_KEY_BYTES * (load_u8(sample + KEYED_AT) & 1))
+            size_at = topic_at(sample)
             topic = size_at + TOPIC_SIZE_BYTES
             topic_bytes = max(0, min(load_be16(size_at), length - (topic - sample), TOPIC_BYTES))
         add(slot, Address(topic), topic_bytes, reason, rows[i, _RECEIVED], digest, rows[i, _MESSAGES])

@@ -337,7 +337,7 @@ class Plain:
         """A hit counts when it is within one key, or within one value."""
         if interprets():
             hits = [
-                self._wanted in batch.value(row) or self._wanted in (batch.key(row) or b"")
+                self._wanted in (batch.value(row) or b"") or self._wanted in (batch.key(row) or b"")
                 for row in range(len(batch))
             ]
             return np.array(hits, np.bool_)
@@ -368,5 +368,5 @@ class Regex:
     def rows(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """One call a message: an anchor means the beginning or the end of a key or of a value."""
         search = self._expression.search
-        hits = [bool(search(batch.key(row) or b"") or search(batch.value(row))) for row in range(len(batch))]
-        return np.array(hits, np.bool_)
+        texts = ((batch.key(row) or b"", batch.value(row) or b"") for row in range(len(batch)))
+        return np.array([bool(search(key) or search(value)) for key, value in texts], np.bool_)

@@ -159,7 +159,7 @@ class Wanted(Span):
         """Which rows of a batch are selected."""
         wanted = Span.rows(self, batch)
         if self.partition_keys:
-            wanted &= batch.keyed & np.isin(batch.partition_key, list(self.partition_keys))
+            wanted &= batch.keyed & np.isin(batch.number, list(self.partition_keys))
         if self.uids:
             wanted &= np.isin(batch.uid, list(self.uids))
         if self.keys:

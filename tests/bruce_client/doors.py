@@ -14,7 +14,7 @@ class Doors:
     """A daemon with a datagram socket, a stream socket, and a TCP port."""
 
     def __init__(self, bruce: RunningBruce, servers: str) -> None:
-        self.bruce, self._servers = bruce, servers
+        self.bruce, self.servers = bruce, servers
         self.datagrams, self.stream, self.port = bruce.socket, bruce.runtime / "stream.sock", free_port()
         bruce.configure({"ingest": {"stream_socket": str(self.stream), "tcp_port": self.port}})
 
@@ -43,7 +43,7 @@ class Doors:
 
     def records(self, count: int) -> list[Message]:
         """Everything that is in the topic, once it is that many."""
-        return consume(self._servers, "orders", 1, count)
+        return consume(self.servers, "orders", 1, count)
 
     def values(self, count: int) -> list[bytes]:
         """Their values."""

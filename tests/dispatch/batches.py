@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spool.format.batch import Batch, Topics
+from spool.format.batch import KEYED, NULL_KEY, Batch, Topics, decode
+from spool.format.segment_format import HEAD, PIDS, UIDS
 from spool.format.wire import encode
+from spool.log.writer import encode_body
+from spool.native.digest import digest_function
 
 
 class Message(NamedTuple):
@@ -40,11 +43,12 @@ def build_batch(topics: Topics, messages: Sequence[Message]) -> Batch:
     sequence = np.array([message.sequence for message in messages], np.int64)
     timestamp = np.array([message.timestamp for message in messages], np.int64)
     topic, zeros = np.array([message.topic for message in messages], np.int32), np.zeros(count, np.int64)
+    traits = np.where(key_bytes == 0, NULL_KEY, 0)
     return Batch.of(
         np.frombuffer(data, np.uint8),
         topics,
         [sequence, timestamp, at, at + key_bytes, at, zeros],
-        [topic, zeros, zeros, key_bytes, value_bytes, sizes],
+        [topic, traits, zeros, key_bytes, value_bytes, sizes],
     )
 
 
@@ -65,5 +69,22 @@ def build_datagrams(topics: Topics, names: Sequence[bytes], messages: Sequence[M
         np.frombuffer(b"".join(datagrams), np.uint8),
         topics,
         [sequences, zeros, ends - values - 4 - keys, ends - values, ends - lengths, zeros],
-        [zeros - 1, sequences % 3 > 0, sequences % 3, keys, values, lengths],
+        [
+            zeros - 1,
+            KEYED * (sequences % 3 > 0) | NULL_KEY * (keys == 0),
+            sequences % 3,
+            keys,
+            values,
+            lengths,
+        ],
     )
+
+
+def decoded(topics: Topics, datagrams: Sequence[bytes]) -> Batch:
+    """Messages, decoded as from a frame that has them."""
+    body, _ = encode_body(datagrams, {}, (0, 0))
+    head = np.zeros((), HEAD)
+    head["flags"], head["count"], head["body_bytes"] = UIDS | PIDS, len(datagrams), len(body)
+    frame = np.frombuffer(head.tobytes() + body, np.uint8)
+    table = np.array([[0, 0, len(datagrams), 0, UIDS | PIDS]], np.int64)
+    return decode(frame, 0, table, topics, digest_function())

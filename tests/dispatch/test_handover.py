@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import numpy as np
 
 from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import Code
-from tests.dispatch.batches import Message, build_batch
+from spool.format.wire import encode_message
+from tests.dispatch.batches import Message, build_batch, decoded
 from tests.dispatch.conftest import PARTITIONS
 from tests.dispatch.fixture import UUID, await_true, connected, in_flight, take
 from tests.dispatch.test_pool import number
@@ -52,6 +54,29 @@ def test_fifty_thousand_messages_arrive_as_sent(kafka: EmbeddedKafka) -> None:
         assert record.key() == (message.key or None)
         assert record.timestamp() == (1, message.timestamp)
         assert record.headers() == [("bruce-id", UUID + message.sequence.to_bytes(8, "big"))]
+
+
+def test_headers_and_nulls_go_out_as_sent(kafka: EmbeddedKafka) -> None:
+    """Each header of each message behind bruce's own, whatever the one before it had; null is not empty."""
+    headers = [
+        [(f"n{i}", None if i % 3 == 2 else b"v" * i) for i in range(count)] for count in (0, 3, 256, 1)
+    ]
+    given = [
+        encode_message(b"t", value, key=key, timestamp=1, headers=headers[number % 4])
+        for number, (value, key) in enumerate(itertools.product((None, b"", b"v"), (None, b"", b"k")))
+    ]
+    with connected(kafka) as producer:
+        batch = decoded(producer.topics, given)
+        flats = np.full(len(given), producer.pool.partitions.flats[0, 0], np.int32)
+        assert producer.pool.send(batch, flats).sent == len(given)
+        producer.collect(len(given))
+        records = producer.consume(1, len(given))
+        assert producer.pool.brokers.rows["bytes"].sum() == 0
+    found = [(record.value(), record.key()) for record in records]
+    assert found == list(itertools.product((None, b"", b"v"), (None, b"", b"k")))
+    for row, record in enumerate(records):
+        assert (record.headers() or [])[0][0] == "bruce-id"
+        assert (record.headers() or [])[1:] == headers[row % 4]
 
 
 def test_timestamps_go_out_as_sent(kafka: EmbeddedKafka) -> None:

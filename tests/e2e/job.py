@@ -93,7 +93,7 @@ class _Driver:
             for row, sequence in enumerate(batch.sequence.tolist()):
                 if sequence < self._lease.end and any(sequence in run for run in pending):
                     topic = batch.topics.names[batch.topic[row]].decode()
-                    partition = int(batch.partition_key[row]) % self._partitions
+                    partition = int(batch.number[row]) % self._partitions
                     yield sequence, topic, partition, batch.value(row)
 
     def send(self, count: str) -> list[int]:

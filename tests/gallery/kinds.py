@@ -436,7 +436,7 @@ def header_rewritten(copy: Copy) -> frozenset[int]:
 
 def newer_version(copy: Copy) -> frozenset[int]:
     """A segment of a newer release among the others."""
-    rewrite_header(copy.path(SEALED), version=3)
+    rewrite_header(copy.path(SEALED), version=4)
     leftovers(copy)
     return NOTHING
 

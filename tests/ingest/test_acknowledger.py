@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ingest import acknowledger
+from ingest.access import Rules
 from ingest.acknowledger import (
     FINISH_S,
     GIVE_UP_S,
@@ -26,7 +27,7 @@ from ingest.buffers.staging import MSG_DONTWAIT, MSG_WAITFORONE
 from ingest.reply import WHEN_DELIVERED, WHEN_SYNCED, Status
 from ingest.sockets.listening import open_socket
 from ingest.worker import burst
-from spool.format.wire import Reason, encode
+from spool.format.wire import Reason, encode, encode_batch, encode_message
 from spool.index.segment_list import SegmentList
 from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
@@ -210,6 +211,41 @@ def test_delivered_is_said_when_it_is_marked(scene: Scene, monkeypatch: pytest.M
         (Status.DELIVERED, 1, 0),
         (Status.DISCARDED, 2, Reason.TOO_LARGE),
     ]
+
+
+def test_a_batch_has_one_reply_for_all_of_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is synced with its messages, and delivered when the last of them is; discarded when one was."""
+    open_as_if_somebody_wrote(monkeypatch)
+    wants = WHEN_SYNCED | WHEN_DELIVERED
+    for number in range(2):
+        parts = [encode(b"t", b"%d" % place, timestamp=10 * number + place) for place in range(3)]
+        scene.client.send_raw(with_flags(encode_batch(parts), wants))
+    scene.client.send_raw(with_flags(encode_message(b"t", None, timestamp=20), wants))
+    scene.ack.step()
+    scene.take_in()
+    scene.sync()
+    scene.ack.step()
+    assert scene.told() == [(Status.SYNCED, 0, 0), (Status.SYNCED, 10, 3), (Status.SYNCED, 20, 6)]
+    resolve(scene, Changes(2))
+    scene.ack._look()
+    assert scene.told() == []
+    resolve(scene, Changes(5, discarded=[Discard(np.array([4]), Reason.TOO_LARGE, b"t", 1)]))
+    scene.ack._look()
+    assert scene.told() == [(Status.DELIVERED, 0, 0)]
+    resolve(scene, Changes(7))
+    scene.ack._look()
+    assert scene.told() == [(Status.DISCARDED, 10, 3), (Status.DELIVERED, 20, 6)]
+    assert scene.ack._awaited == 0
+
+
+def test_a_batch_with_a_message_that_its_sender_may_not_write(scene: Scene) -> None:
+    """It is refused as a whole, and nothing of it is passed on."""
+    scene.ack._rules = Rules({"t": ["uid:7"]}, own_uid=1)
+    scene.client.send_raw(with_flags(encode_batch([encode(b"u", b""), encode(b"t", b"")]), WHEN_SYNCED))
+    scene.ack.step()
+    assert scene.told() == [(Status.DISCARDED, 0, -1)]
+    scene.take_in()
+    assert scene.intake.stored() == []
 
 
 def test_where_nobody_knows_what_is_delivered(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest import reply
-from ingest.reply import Reply, Status, clear_flags, decode, encode, read_flags, read_timestamp, tag
+from ingest.reply import (
+    Reply,
+    Status,
+    clear_flags,
+    decode,
+    encode,
+    list_messages,
+    read_flags,
+    read_timestamp,
+    tag,
+)
 from spool.format.wire import encode as message
+from spool.format.wire import encode_batch
 from tests.ack_client import with_flags
+from tests.spool import plain
+from tests.spool.strategies import datagrams
 
 REQUEST = "0000001d 0100 0000 0001 0001 74 0000000000000001 00000000 00000000"
 ANSWER = "6241636b 01 00 0000 0000000000000000 0000000000000001 0000001d 16df63fd"
@@ -60,13 +73,22 @@ def test_what_is_no_reply(data: bytes) -> None:
 )
 def test_flags(topic: bytes, value: bytes, timestamp: int, key: int | None, flags: int) -> None:
     """Flags of this socket are taken away, others stay; the timestamp is found in both kinds of message."""
-    plain = message(topic, value, timestamp=timestamp, partition_key=key)
-    asking = bytearray(with_flags(plain, flags))
+    one = message(topic, value, timestamp=timestamp, partition_key=key)
+    asking = bytearray(with_flags(one, flags))
     view = memoryview(asking)
     assert read_flags(view) == flags & 0xFFFF
     assert read_timestamp(view) == timestamp
     clear_flags(view)
-    assert bytes(asking) == (plain if flags in (0, 1, 2, 3) else with_flags(plain, flags))
+    assert bytes(asking) == with_flags(one, flags & ~3)
+
+
+@given(st.lists(datagrams, min_size=1, max_size=5))
+def test_the_messages_of_a_batch(parts: list[bytes]) -> None:
+    """A batch, whatever its flags, has the messages that it was made of; a message has itself."""
+    batch = bytearray(with_flags(encode_batch(parts), reply.WHEN_DELIVERED))
+    assert list(map(bytes, list_messages(memoryview(batch)))) == parts
+    assert list(map(bytes, list_messages(memoryview(parts[0])))) == parts[:1]
+    assert read_timestamp(memoryview(parts[0])) == plain.parse_datagram(parts[0]).timestamp  # type: ignore[union-attr]
 
 
 @given(st.binary(max_size=9))

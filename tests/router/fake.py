@@ -6,10 +6,11 @@ message: in each partition messages are in flight in order, and an outcome is fo
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,6 +91,8 @@ class FakeMetadata:
     def __init__(self, kafka: FakeKafka) -> None:
         self.kafka, self.pending, self.wanted = kafka, False, set[bytes]()
         self.listed = self.was_listed = self.deaf = False
+        self.asked_at = math.inf
+        """When the answers were asked for."""
 
     def want(self, topics: list[bytes]) -> None:
         self.wanted |= set(topics)
@@ -115,7 +118,7 @@ class FakeMetadata:
         if not self.pending:
             return None
         self.pending = False
-        return self.kafka.cluster()
+        return replace(self.kafka.cluster(), asked_at=self.asked_at)
 
 
 class FakeClient:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 
 from router import BadPartitioner, partition
-from router.partition import CRC_TABLE, REFUSED, Choice, Partitioners, crc32, explain, murmur2
-from spool.format.batch import KEYED, Batch
+from router.partition import ABSENT, CRC_TABLE, REFUSED, Choice, Partitioners, crc32, explain, murmur2
+from spool.format.batch import KEYED, NULL_KEY, NUMBERED, Batch
 from spool.native.memory import address_of
 from tests.dispatch import batches
 
@@ -33,8 +33,8 @@ def build(*rows: tuple[bytes, int | None], topic: int = 0, topics: int = 1) -> B
     messages = [batches.Message(i, topic, b"v", key=key) for i, (key, _) in enumerate(rows)]
     batch = batches.build_batch(batches.name_topics(*(b"t%d" % n for n in range(topics))), messages)
     for row, (_, partition_key) in enumerate(rows):
-        batch.narrow[KEYED, row] = partition_key is not None
-        batch.partition_key[row] = partition_key or 0
+        batch.traits[row] |= KEYED * (partition_key is not None)
+        batch.number[row] = partition_key or 0
     return batch
 
 
@@ -121,6 +121,29 @@ def test_another_default(name: str) -> None:
     settled = Partitioners({}, name).settle(batch, ones, np.array([5], np.int32), flats, np.ones(5, np.bool_))
     if name == "round_robin":
         assert settled.tolist() == [n % 5 for n in range(24)]
+
+
+@pytest.mark.parametrize("name", ["murmur2", "crc32", "any", "round_robin", "partition_key"])
+def test_a_message_that_names_its_partition_goes_there(name: str) -> None:
+    """Partitioner and key do not matter, nor whether it is available. Without such a one it goes nowhere."""
+    numbers = [3, 0, 4, 5, -1, 2**31 - 1]
+    batch = build(*((b"key", None) for _ in numbers))
+    batch.traits[:] |= NUMBERED
+    batch.number[:] = numbers
+    assert choose(batch, name, 5, gone={3}) == [3, 0, 4, ABSENT, ABSENT, ABSENT]
+    assert not Partitioners({"t0": name}).free(batch).any()
+    assert choose(batch, name, 1)[:2] == [ABSENT, 0]
+    assert explain(batch, 0, {"t0": name}, [(0, 5)]) == Choice(3, 5, "its sender names it")
+    assert explain(batch, 3, {}, [(0, 5)]).partition is None
+
+
+def test_an_empty_key_that_is_not_null() -> None:
+    """It is a key for murmur2, as for Java's client, and none for crc32, as for `consistent_random`."""
+    batch = build((b"", None), (b"", None))
+    batch.traits[:] &= ~NULL_KEY
+    assert choose(batch, "murmur2", 7) == [(murmur2(address_of(on_bytes(b"")), 0) & 0x7FFFFFFF) % 7] * 2
+    assert not Partitioners({"t0": "murmur2"}).free(batch).any()
+    assert Partitioners({"t0": "crc32"}).free(batch).all()
 
 
 def test_any_sticks_for_a_run_and_then_goes_on() -> None:

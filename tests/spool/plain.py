@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import xxhash
 
@@ -16,13 +16,15 @@ HEADER_BYTES = 384
 
 @dataclass(frozen=True)
 class Message:
-    """One well-formed datagram."""
+    """One well-formed message. An empty key of the kinds 256 and 257 is a null key."""
 
     topic: bytes
     timestamp: int
-    key: bytes
-    value: bytes
-    partition_key: int | None
+    key: bytes | None
+    value: bytes | None
+    partition_key: int | None = None
+    partition: int | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 @dataclass
@@ -66,41 +68,141 @@ class Segment:
         return totals
 
 
+class _Refused(Exception):
+    """With the name of the reason."""
+
+
 def parse_datagram(data: bytes) -> Message | str:
     """The message, or the name of the reason to refuse it: the checks of BRUCE_WIRE.md in their order."""
-    if len(data) < 8:
-        return "short"
+    try:
+        return _parse_message(data)
+    except _Refused as reason:
+        return str(reason)
+
+
+def parse(data: bytes) -> list[Message] | str:
+    """The messages of a datagram, one or a batch, or the name of the reason to refuse all."""
+    try:
+        return _parse_batch(data) if _is_batch(data) else [_parse_message(data)]
+    except _Refused as reason:
+        return str(reason)
+
+
+def split(data: bytes) -> list[bytes]:
+    """The messages of a datagram that is well-formed, each as it is in the log."""
+    found, at = [], 10
+    while _is_batch(data) and at < len(data):
+        found.append(_cut(data, at))
+        at += len(found[-1])
+    return found or [data]
+
+
+def count_messages(data: bytes) -> int:
+    """How many messages a refused datagram counts as: those of a batch, as far as their sizes go."""
+    count, at = 0, 10
+    while _is_batch(data) and at + 8 <= len(data):
+        size = struct.unpack_from(">i", data, at)[0]
+        if not 8 <= size <= len(data) - at:
+            break
+        count, at = count + 1, at + size
+    return max(1, count)
+
+
+def sample_of(data: bytes) -> bytes:
+    """The first bytes of a refused datagram that are kept: of a batch, those of the message that is wrong."""
+    head = parse(struct.pack(">i", min(len(data), 10)) + data[4:10]) if _is_batch(data) else ""
+    whole = len(data) >= 4 and int.from_bytes(data[:4], "big", signed=True) == len(data)
+    at = 0
+    # Its head is right: it is called short only because nothing is behind it.
+    if whole and head == "short" and parse(data) != "too_long":
+        at = 10
+        while isinstance(parse(_cut(data, at)), list):
+            at += struct.unpack_from(">i", data, at)[0]
+    return data[at:][:256]
+
+
+def _cut(data: bytes, at: int) -> bytes:
+    """The message at this place of a batch, as far as its size says; nothing if it has no size that fits."""
+    size = int.from_bytes(data[at : at + 4], "big", signed=True)
+    return data[at : at + size] if 8 <= size <= len(data) - at and not _is_batch(data[at:]) else b""
+
+
+def _is_batch(data: bytes) -> bool:
+    return len(data) >= 8 and data[4:6] == b"\1\3"
+
+
+def _demand(what: object, reason: str) -> None:
+    if not what:
+        raise _Refused(reason)
+
+
+def _parse_batch(data: bytes) -> list[Message]:
+    _demand(struct.unpack_from(">i", data)[0] == len(data), "size")
+    _demand(data[6:8] == b"\0\0", "api_version")
+    _demand(data[8:10] == b"\0\0", "flags")
+    found: list[Message] = []
+    rest = data[10:]
+    while rest or not found:
+        _demand(len(found) < 256, "too_long")
+        _demand(len(rest) >= 8, "short")
+        length = struct.unpack_from(">i", rest)[0]
+        _demand(length <= len(rest), "size")
+        found.append(_parse_message(rest[: max(length, 0)]))
+        rest = rest[length:]
+    return found
+
+
+def _parse_message(data: bytes) -> Message:
+    _demand(len(data) >= 8, "short")
     size, api_key, version = struct.unpack_from(">ihh", data)
-    if size != len(data):
-        return "size"
-    if api_key not in (256, 257):
-        return "api_key"
-    if version != 0:
-        return "api_version"
+    _demand(size == len(data), "size")
+    _demand(api_key in (256, 257, 258), "api_key")
+    _demand(version == 0, "api_version")
     flags, rest = _take(">h", data[8:])
-    if flags is None or flags != 0:
-        return "flags"
-    # A partition key cut short leaves nothing for the topic's length, and that length is then missing.
-    partition_key, rest = _take(">i", rest) if api_key == 257 else (None, rest)
-    return _parse_rest(rest, partition_key)
+    _demand(flags == 0 or (api_key == 258 and flags in (4, 8)), "flags")
+    # A number cut short leaves nothing for the topic's length, and that length is then missing.
+    number, rest = _take(">i", rest) if api_key != 256 else (None, rest)
+    parsed = _parse_rest(rest, long=api_key == 258)
+    by_key = api_key == 257 or flags == 4
+    return replace(parsed, partition_key=number if by_key else None, partition=number if flags == 8 else None)
 
 
-def _parse_rest(rest: bytes, partition_key: int | None) -> Message | str:
+def _parse_rest(rest: bytes, *, long: bool) -> Message:
     length, rest = _take(">h", rest)
-    if length is None or length <= 0 or length > len(rest):
-        return "topic"
+    _demand(length is not None and 0 < length <= len(rest), "topic")
     topic, rest = rest[:length], rest[length:]
     timestamp, rest = _take(">q", rest)
-    if timestamp is None:
-        return "timestamp"
-    length, rest = _take(">i", rest)
-    if length is None or length < 0 or length > len(rest):
-        return "key"
-    key, rest = rest[:length], rest[length:]
-    length, rest = _take(">i", rest)
-    if length is None or length != len(rest):
-        return "value"
-    return Message(topic, timestamp, key, rest, partition_key)
+    _demand(timestamp is not None, "timestamp")
+    key, rest = _take_sized(rest, "key", null=long)
+    value, rest = _take_sized(rest, "value", null=long)
+    _demand(long or not rest, "value")
+    headers: list[tuple[str, bytes | None]] = []
+    while rest:
+        _demand(len(headers) < 256, "headers")
+        name, rest = _take_name(rest)
+        data, rest = _take_sized(rest, "headers", null=True)
+        headers.append((name, data))
+    return Message(topic, timestamp or 0, key if long else key or None, value, headers=tuple(headers))
+
+
+def _take_name(data: bytes) -> tuple[str, bytes]:
+    length, rest = _take(">h", data)
+    _demand(length is not None and 0 <= length <= min(255, len(rest)), "headers")
+    try:
+        name = rest[:length].decode()
+    except UnicodeDecodeError:
+        raise _Refused("headers") from None
+    _demand("\0" not in name, "headers")
+    return name, rest[length:]
+
+
+def _take_sized(data: bytes, reason: str, *, null: bool) -> tuple[bytes | None, bytes]:
+    """(what a size says, what is behind it)."""
+    length, rest = _take(">i", data)
+    if length == -1 and null:
+        return None, rest
+    _demand(length is not None and 0 <= length <= len(rest), reason)
+    return rest[:length], rest[length or 0 :]
 
 
 def _take(code: str, data: bytes) -> tuple[int | None, bytes]:

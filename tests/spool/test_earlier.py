@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 
 from spool.format import segment
-from spool.format.segment_format import SECRET_BYTES, encode_header
+from spool.format.segment_format import SECRET_BYTES, VERSION, encode_header
 from spool.fsck.check import Check
 from spool.fsck.finding import Severity
 from tests.spool.fixture import SpoolFixture
 
 
-@pytest.fixture
-def earlier(tmp_path: Path) -> SpoolFixture:
-    """A spool whose segments are of version 1, the last one in use."""
+@pytest.fixture(params=range(1, VERSION))
+def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> SpoolFixture:
+    """A spool whose segments are of an earlier version, the last one in use."""
     with pytest.MonkeyPatch.context() as patch:
-        version_1 = {"version": 1, "secret": bytes(SECRET_BYTES)}
-        patch.setattr(segment, "encode_header", lambda **fields: encode_header(**fields | version_1))
+        changed = {"version": request.param} | ({"secret": bytes(SECRET_BYTES)} if request.param == 1 else {})
+        patch.setattr(segment, "encode_header", lambda **fields: encode_header(**fields | changed))
         spool = SpoolFixture(tmp_path)
         spool.fill(60)
         spool.step()
         spool.fill(2)
-    assert {s.header["version"] for s in spool.segments()} == {1}
+    assert {s.header["version"] for s in spool.segments()} == {request.param}
     return spool
 
 
@@ -47,8 +47,8 @@ def test_what_it_left_is_read_and_what_comes_has_a_secret(earlier: SpoolFixture,
     assert found[: len(before)] == before
     assert [data for _, data in found[len(before) :]] == sent
     versions = [s.header["version"] for s in earlier.segments()]
-    assert set(versions[:old]) == {1}
-    assert set(versions[old:]) == {2}
+    assert VERSION not in versions[:old]
+    assert set(versions[old:]) == {VERSION}
     earlier.stop()
     wrong = [finding for finding in Check().spool(earlier.layout) if finding.severity != Severity.NOTE]
     assert wrong == []

@@ -52,7 +52,10 @@ def look(data: bytes, wall: Wall) -> None:
     batch = decode(memory, 0, frames, Topics(), digest_address())
     for row in range(len(batch)):
         end = int(batch.datagram_at[row]) + int(batch.datagram_bytes[row])
-        assert int(batch.value_at[row]) + int(batch.value_bytes[row]) == end <= len(memory)
+        assert int(batch.value_at[row]) + int(batch.value_bytes[row]) <= end <= len(memory)
+        assert sum(6 + len(name.encode()) + len(value or b"") for name, value in batch.headers(row)) == (
+            end - int(batch.value_at[row]) - int(batch.value_bytes[row])
+        )
         assert 0 <= int(batch.key_at[row]) <= int(batch.key_at[row]) + int(batch.key_bytes[row]) < end
     count = SenderCount(0, b"")
     count.add(Chunk(memory, 0, frames))

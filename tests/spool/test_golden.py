@@ -15,7 +15,7 @@ import pytest
 from spool.format.batch import Topics, decode
 from spool.format.frame import END, FRAME_ROW, POSITION, tail_at_start
 from spool.format.scan import Scan, digest_address, read_header
-from spool.format.segment_format import FOOTER, HEADER
+from spool.format.segment_format import FOOTER, HEADER, VERSION
 from spool.format.wire import Reason
 from spool.index.log_end import LiveSegment, end_of, read_footer
 from spool.log.intake_totals import UNKNOWN, SenderCount, list_senders
@@ -24,7 +24,7 @@ from tests.spool import plain
 ROOT = Path(__file__).parents[1] / "golden"
 RECEIVED_NS = 1_700_000_000_000_000_000
 SECRET = bytes(range(32, 48))
-"""The secret of the segments of version 2."""
+"""The secret of the segments since version 2."""
 
 
 class Golden:
@@ -41,7 +41,7 @@ class Golden:
         return self.directory / f"{name}.seg"
 
 
-@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+@pytest.fixture(params=[1, 2, 3], ids=["v1", "v2", "v3"])
 def golden(request: pytest.FixtureRequest) -> Golden:
     """Each version of the format."""
     return Golden(request.param)
@@ -137,9 +137,11 @@ def test_the_package_reads_what_the_independent_reader_reads(golden: Golden, nam
         message = plain.parse_datagram(data)
         assert isinstance(message, plain.Message)
         assert topics.names[batch.topic[row]] == message.topic
-        assert (batch.key(row) or b"", batch.value(row)) == (message.key, message.value)
+        assert (batch.key(row), batch.value(row)) == (message.key, message.value)
+        assert batch.headers(row) == list(message.headers)
         assert batch.timestamp[row] == message.timestamp
-        assert (batch.partition_key[row] if batch.keyed[row] else None) == message.partition_key
+        assert (batch.number[row] if batch.keyed[row] else None) == message.partition_key
+        assert (batch.number[row] if batch.numbered[row] else None) == message.partition
     assert scan.next() is None
     os.close(fd)
 
@@ -161,11 +163,11 @@ def test_footer_says_what_it_said(golden: Golden) -> None:
 def test_the_end_is_found(golden: Golden, name: str) -> None:
     """A sealed segment ends where its footer says, an open one and a torn one behind the last good frame.
 
-    Nothing is appended to one of version 1: the frames would have no secret.
+    Nothing is appended to one of an earlier version: its release would take the frames for damage.
     """
     path = golden.path(name)
     end = end_of(LiveSegment(path, read_header(path)))
-    assert (end.appendable, end.damaged) == (golden.version > 1 and name != "sealed", False)
+    assert (end.appendable, end.damaged) == (golden.version == VERSION and name != "sealed", False)
     assert end.tail[POSITION] == plain.read_segment(path.read_bytes()).end
 
 

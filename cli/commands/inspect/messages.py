@@ -85,10 +85,10 @@ def records(
 
     One line each, its columns separated by tabs: sequence number, when it was received, topic, partition key,
     timestamp, key, value; then "not committed" where a power loss could still take it. With --json one object
-    a line: sequence, received (UTC, to the ns), topic, partition_key, timestamp (the sender's, in ms), key
-    (null: none), value, uid, pid, committed (null: no index says so); bytes that are not UTF-8 are in
-    base64, under topic_base64, key_base64, value_base64. With --no-values the lengths of key and value come
-    instead, under key_bytes and value_bytes.
+    a line: sequence, received (UTC, to the ns), topic, partition_key, to_partition (that its sender names),
+    timestamp (the sender's, in ms), key and value (null: none), headers (name, value), uid, pid, committed
+    (null: no index says so); bytes that are not UTF-8 are in base64, under topic_base64, key_base64,
+    value_base64. With --no-values the lengths of key and value come instead, under key_bytes and value_bytes.
 
     Exits with 1 when something on the way could not be read; all else is printed nevertheless.
     """

@@ -132,12 +132,12 @@ def test_nobody_listens(path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "stdin", "reason"),
     [
-        ([], b"", "give either a VALUE, or --lines"),
-        (["v", "--lines"], b"", "give either a VALUE, or --lines"),
+        ([], b"", "give either a VALUE or --null-value, or --lines"),
+        (["v", "--lines"], b"", "give either a VALUE or --null-value, or --lines"),
         (
             ["v", "--partition-key", str(1 << 31)],
             b"",
-            "a timestamp is a number of 64 bits, a partition key one of 32",
+            "a timestamp is a number of 64 bits, a partition or a partition key one of 32",
         ),
         (["--lines"], b"x" * 65536, "the message takes 65565 bytes; a datagram has 65536"),
     ],

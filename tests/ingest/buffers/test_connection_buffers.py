@@ -23,12 +23,14 @@ from ingest.buffers.connection_buffers import (
 )
 from ingest.buffers.messages import new_messages
 from ingest.errors import BadStaging
-from spool.format.segment_format import ROW_BYTES
+from spool.format.segment_format import MOST_COLUMNS_BYTES, ROW_BYTES
 from spool.format.wire import Reason
 from tests.ingest.stream_clients import LIMIT, SPOOL, Killed, Streams
 from tests.ingest.streams.test_stream_worker import messages
 
 ROOM = 1 << 20
+EACH_BYTES = ROW_BYTES + MOST_COLUMNS_BYTES
+"""Of a message in a body, beside its own bytes, at most."""
 LATER = 1 << 62
 """The burst of runs that are in none."""
 
@@ -133,12 +135,12 @@ def test_one_run_goes_however_long_it_is(buffers: ConnectionBuffers) -> None:
     offer(buffers, 1, count=1, length=0)
     assert (buffers.gather(1), noted(buffers)) == (1, [7])
     buffers.settle()
-    for number, length in ((2, ROOM // 2), (3, ROOM // 2 - 21 * ROW_BYTES)):
+    for number, length in ((2, ROOM // 2), (3, ROOM // 2 - 21 * EACH_BYTES)):
         offer(buffers, number, count=10, length=length)
     assert (buffers.gather(2), noted(buffers)) == (3, [1, 10, 10])
     buffers.settle()
     offer(buffers, 2, count=10, length=ROOM // 2)
-    offer(buffers, 3, count=11, length=ROOM // 2 - 20 * ROW_BYTES)
+    offer(buffers, 3, count=11, length=ROOM // 2 - 20 * EACH_BYTES)
     assert (buffers.gather(3), noted(buffers)) == (1, [10])
     buffers.settle()
     for number in range(MOST_RUNS + 1):

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spool.format.wire import encode
+from spool.format.wire import Reason, encode, encode_batch
 from tests.ingest.intake import Intake
 from tests.spool import plain
 from tests.spool.format.test_wire import MALFORMED
@@ -39,10 +40,12 @@ def test_every_datagram_is_stored_or_counted(datagrams: list[bytes]) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         intake = Intake(Path(name))
         intake.take(datagrams)
-        verdicts = [plain.parse_datagram(data) for data in datagrams]
-        right = [d for d, v in zip(datagrams, verdicts, strict=True) if not isinstance(v, str)]
-        assert intake.stored() == right
-        assert intake.refused() == Counter(v for v in verdicts if isinstance(v, str))
+        verdicts = [(data, plain.parse(data)) for data in datagrams]
+        right = [plain.split(data) for data, verdict in verdicts if not isinstance(verdict, str)]
+        assert intake.stored() == list(chain.from_iterable(right))
+        wrong = [(data, reason) for data, reason in verdicts if isinstance(reason, str)]
+        counts = [Counter({reason: plain.count_messages(data)}) for data, reason in wrong]
+        assert intake.refused() == sum(counts, Counter())
         frames = intake.frames()
         assert {u for f in frames for u in f.uids} <= {os.getuid()}
         assert {p for f in frames for p in f.pids} <= {os.getpid()}
@@ -63,10 +66,32 @@ def test_every_malformed_case_is_counted_under_its_own_reason(intake: Intake) ->
     for data, reason in MALFORMED.values():
         before = intake.refused().get(reason, 0)
         intake.take([sized(40, 1), data, sized(40, 2)])
-        assert intake.refused()[reason] == before + 1
-        assert intake.frames()[-1].rows[0][2] == data[:256]
-    assert sum(intake.refused().values()) == len(MALFORMED)
+        assert intake.refused()[reason] == before + plain.count_messages(data)
+        assert intake.frames()[-1].rows[0][2] == plain.sample_of(data)
+    assert sum(intake.refused().values()) == sum(plain.count_messages(data) for data, _ in MALFORMED.values())
     assert len(intake.stored()) == 2 * len(MALFORMED)
+
+
+@pytest.mark.parametrize("size", [40, 1000, 3000, 20_000])
+def test_a_batch_is_stored_as_its_messages(intake: Intake, size: int) -> None:
+    """Also of batches that go on in their overflow: each message, in order, between others."""
+    parts = [sized(size, number) for number in range(min(256, 65_000 // size))]
+    intake.take([sized(30, 1), encode_batch(parts), encode_batch(parts[:1]), sized(30, 2)])
+    assert intake.stored() == [sized(30, 1), *parts, parts[0], sized(30, 2)]
+    assert [frame.discarded for frame in intake.frames()] == [0]
+    assert {len(frame.uids) for frame in intake.frames()} == {len(parts) + 3}
+
+
+@pytest.mark.parametrize("place", [0, 30, 199])
+def test_the_sample_of_a_batch_begins_with_what_is_wrong(intake: Intake, place: int) -> None:
+    """Wherever in the batch, and in its overflow, that is; and all of its messages are counted."""
+    parts = [sized(300, number) for number in range(200)]
+    parts[place] = parts[place][:8] + b"\0\1" + parts[place][10:]
+    intake.take([sized(30, 1), encode_batch(parts)])
+    assert intake.stored() == [sized(30, 1)]
+    (row,) = intake.frames()[-1].rows
+    assert row == (Reason.FLAGS, 200, parts[place][:256])
+    assert intake.frames()[-1].discarded == 200
 
 
 @pytest.mark.parametrize("length", [29, 2047, 2048, 2049, 4096, 65535, 65536])

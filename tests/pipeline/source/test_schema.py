@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spool.format.wire import encode
+from spool.format.wire import encode, encode_message
 from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
@@ -29,14 +29,24 @@ def test_rows_are_the_messages(spark: SparkSession, spool: SpoolFixture) -> None
         {"value": b"", "timestamp": -1},
         {"value": b"\0\xff", "timestamp": LARGEST, "partition_key": -(1 << 31)},
         {"value": b"four", "timestamp": SMALLEST, "partition_key": 0},
+        {"value": None, "key": b"", "timestamp": 7, "partition": 3, "headers": [("a", b"1"), ("a", None)]},
+        {
+            "value": b"",
+            "timestamp": 7,
+            "partition_key": -1,
+            "headers": [("\u00e9", b"\xff" * 300), ("", b"")],
+        },
+        {"value": b"v", "timestamp": 7, "headers": []},
     ]
     received = 1_800_000_000_000_000_000
     spool.append(
-        [encode(b"topic", **message) for message in sent], sender=(4_294_967_295, 77), received_ns=received
+        [(encode_message if "headers" in one else encode)(b"topic", **one) for one in sent],
+        sender=(4_294_967_295, 77),
+        received_ns=received,
     )
     spool.step()
     rows = load(spark, spool.options.directory).orderBy("sequence").collect()
-    assert [row.asDict() for row in rows] == [
+    assert [row.asDict() | {"headers": [tuple(one) for one in row["headers"]]} for row in rows] == [
         {
             "host": socket.gethostname(),
             "spool": spool.identity.spool.hex(),
@@ -46,11 +56,13 @@ def test_rows_are_the_messages(spark: SparkSession, spool: SpoolFixture) -> None
             "received_at": datetime.fromtimestamp(1_800_000_000, UTC).replace(tzinfo=None),
             "created_at": created,
             "timestamp_ms": message["timestamp"],
-            "kind": "key" if "partition_key" in message else "any",
+            "kind": "message" if "headers" in message else "key" if "partition_key" in message else "any",
             "topic": "topic",
             "partition_key": message.get("partition_key"),
+            "to_partition": message.get("partition"),
             "key": message.get("key"),
             "value": message["value"],
+            "headers": message.get("headers", []),
             "uid": 4_294_967_295,
             "pid": 77,
             "delivered": None,
@@ -65,6 +77,7 @@ def test_rows_are_the_messages(spark: SparkSession, spool: SpoolFixture) -> None
                     datetime(1969, 12, 31, 23, 59, 59, 999_000),  # noqa: DTZ001
                     None,
                     None,
+                    *[datetime(1970, 1, 1, 0, 0, 0, 7_000)] * 3,  # noqa: DTZ001
                 ],
                 strict=True,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -15,7 +16,7 @@ from router.cluster.metadata import IN_VAIN, Metadata
 from router.outcomes.rejects import Rejection
 from router.timing import FORGET_EVERY_S, FORGET_S, LIST_S
 from spool.format.topic_table import OTHERS
-from spool.format.wire import DEAD_LETTERED, Reason
+from spool.format.wire import DEAD_LETTERED, Reason, encode_message
 from tests.router.bench import Bench
 from tests.router.fake import NO_ONE, FakeKafka
 
@@ -440,5 +441,66 @@ def test_a_message_before_one_without_a_place_is_given_up_with_its_name() -> Non
         assert bench.kafka.logs[b"a", 1] == [last]
         bench.clock.now += 6
         bench.metadata.pending = True
+        bench.settle()
+        bench.check_complete()
+
+
+def send_to(bench: Bench, topic: bytes, *partitions: int) -> list[int]:
+    """A frame of messages that name these partitions, synced; their sequences."""
+    first = bench.spool.append([encode_message(topic, b"v", partition=number) for number in partitions])
+    sequences = list(range(first, first + len(partitions)))
+    bench.sent.update(dict.fromkeys(sequences, (topic, None, b"v")))
+    bench.spool.step()
+    return sequences
+
+
+def test_a_partition_that_a_topic_does_not_have() -> None:
+    """Its messages are discarded for that reason, once Kafka was asked; those of other partitions go on."""
+    with made() as bench:
+        bench.send([(b"a", 1, b"")])
+        bench.settle()
+        bad = send_to(bench, b"a", len(bench.kafka.leaders[b"a"]), -1, 2**31 - 1)
+        good = send_to(bench, b"a", 1, 0)
+        bench.metadata.asked_at = 0.0
+        bench.metadata.pending = True
+        bench.step(20)
+        bench.answer()
+        assert not bench.discarded(), "the answer is older than the messages"
+        assert set(good) <= set(bench.appended())
+        bench.metadata.asked_at = math.inf
+        bench.settle()
+        assert bench.discarded() == dict.fromkeys(bad, Reason.PARTITION)
+        bench.check_complete()
+
+
+def test_a_partition_that_a_topic_has_by_now() -> None:
+    """A message to a partition that was made after Kafka was asked last waits for the next answer."""
+    with made() as bench:
+        bench.send([(b"a", 1, b"")])
+        bench.settle()
+        count = len(bench.kafka.leaders[b"a"])
+        (new,) = send_to(bench, b"a", count)
+        bench.kafka.leaders[b"a"].append(1)
+        bench.settle()
+        assert bench.kafka.logs[b"a", count] == [new]
+        assert not bench.discarded()
+        bench.check_complete()
+
+
+def test_a_flood_of_partitions_that_are_not_there() -> None:
+    """Those that were read before Kafka was asked are discarded, while others come in without an end."""
+    with made() as bench:
+        bench.send([(b"a", 1, b"")])
+        bench.settle()
+        sent = []
+        for _ in range(20):
+            sent += send_to(bench, b"a", 77)
+            bench.metadata.asked_at = bench.clock.now
+            bench.step(2)
+        bench.router.commit()
+        lost = bench.discarded()
+        assert set(lost) <= set(sent)
+        assert len(lost) >= len(sent) - 3
+        bench.metadata.asked_at = math.inf
         bench.settle()
         bench.check_complete()

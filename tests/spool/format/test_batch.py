@@ -49,9 +49,11 @@ def test_columns_are_what_the_independent_parser_reads(given_bursts: list, shift
         assert isinstance(message, plain.Message)
         assert batch.datagram(row) == frame.datagrams[i]
         assert topics.names[batch.topic[row]] == message.topic
-        assert (batch.key(row) or b"", batch.value(row)) == (message.key, message.value)
+        assert (batch.key(row), batch.value(row)) == (message.key, message.value)
+        assert batch.headers(row) == list(message.headers)
         assert batch.timestamp[row] == message.timestamp
-        assert (batch.partition_key[row] if batch.keyed[row] else None) == message.partition_key
+        assert (batch.number[row] if batch.keyed[row] else None) == message.partition_key
+        assert (batch.number[row] if batch.numbered[row] else None) == message.partition
         assert batch.sequence[row] == frame.sequence + i
         assert batch.received_ns[row] == frame.received_ns
         assert (batch.uid[row], batch.pid[row]) == (frame.uids[i], frame.pids[i])

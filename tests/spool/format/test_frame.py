@@ -76,7 +76,7 @@ def test_what_is_finished_is_walked(given_bursts: list) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "row", "counted"), [(5, 5, 5), (5, (1 << 32) - 1, 5), (1 << 21, 5, None), (7, 5, 5)]
+    ("head", "row", "counted"), [(5, 5, 5), (5, (1 << 32) - 1, 5), ((1 << 31) + 1, 5, None), (7, 5, 5)]
 )
 def test_no_count_of_discards_is_believed_without_bound(head: int, row: int, counted: int | None) -> None:
     """A right digest does not help: a row has no more than its frame, a frame no more than a burst may."""

@@ -149,7 +149,7 @@ def _header(layout: Layout) -> None:
 
 
 def _version(layout: Layout) -> None:
-    rewrite_header(path_of(layout, 1), version=3)
+    rewrite_header(path_of(layout, 1), version=4)
 
 
 def _remove(layout: Layout) -> None:

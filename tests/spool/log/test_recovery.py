@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spool.errors import SpoolBusy, UnknownVersion
-from spool.format.segment_format import HEADER, HEADER_BYTES
+from spool.format.segment_format import HEADER, HEADER_BYTES, VERSION
 from spool.layout import SPARE
 from spool.log.recovery import open_spool
 from spool.native.digest import digest
@@ -21,7 +21,7 @@ from tests.spool.fixture import SEGMENT_BYTES, SpoolFixture
 def later_version(path: Path) -> None:
     """Change a segment into one of a later release."""
     record = np.frombuffer(path.read_bytes()[:HEADER_BYTES], HEADER).copy()
-    record["version"] = 3
+    record["version"] = VERSION + 1
     record["check"] = digest(record.tobytes()[:-8])
     with path.open("r+b") as file:
         file.write(record.tobytes())
@@ -97,7 +97,7 @@ def test_a_later_version_is_refused_and_left_alone(spool: SpoolFixture, where: s
     spool.crash()
     later_version(path)
     before = {p: p.read_bytes() for p in spool.layout.segments.iterdir()}
-    with pytest.raises(UnknownVersion, match="version 3"):
+    with pytest.raises(UnknownVersion, match=f"version {VERSION + 1}"):
         spool.open()
     assert {p: p.read_bytes() for p in spool.layout.segments.iterdir()} == before
     assert list(spool.layout.quarantine.iterdir()) == []

@@ -90,8 +90,8 @@ def test_a_stream_that_is_cut(layout: Layout, other: RunningBruce) -> None:
 def test_what_does_not_go_together(layout: Layout) -> None:
     """One sentence each, and exit code 2."""
     cases = [
-        (["send", "--datagrams", "--topic", "t"], "--datagrams takes none of --topic"),
-        (["send", "--datagrams", "value"], "give either a VALUE, or"),
+        (["send", "--datagrams", "--topic", "t"], "--datagrams takes none of the options"),
+        (["send", "--datagrams", "value"], "give either a VALUE or"),
         (["send", "value"], "--topic is missing"),
         (["inspect", "timeline", "--step", "5x", "--spool", layout.directory], "--step 5x: expected"),
     ]

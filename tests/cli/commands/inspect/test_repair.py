@@ -142,7 +142,7 @@ def test_what_is_refused(good: Good, home: Path, tmp_path: Path) -> None:
     for arguments, code, words in (
         (["repair", "--spool", tmp_path], 3, "holds no spool"),
         (["reindex", "--spool", tmp_path], 3, "holds no spool"),
-        (["repair", "--spool", layout.directory, "--apply"], 1, "format version 3"),
+        (["repair", "--spool", layout.directory, "--apply"], 1, "format version 4"),
         (["repair", letter], 1, "is no segment"),
         (["repair", "--spool", layout.directory, "--to", letter], 2, "--to is for a FILE"),
     ):
