@@ -279,10 +279,12 @@ def enclose(producer: Producer, value: Address, value_bytes: int, key: Address, 
 
 @kernel
 def enclose_own(producer: Producer, at: Address, end: Address) -> int:
-    """Write a message's own headers, which were checked (spool.format.wire), behind the others; how many."""
+    """Write a message's own headers, which were checked, behind the others; how many there was room for."""
     count, name_at = 0, producer.names_at
     while at < end and count < MAX_HEADERS:
         name = load_be16(at)
+        if name < 0 or name > MAX_NAME_BYTES:
+            break
         at = Address(at + NAME_SIZE_BYTES)
         copy(name_at, at, name)
         store_u8(name_at + name, 0)

@@ -10,12 +10,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.errors import BadSchema
 from pipeline.source.schema import ARROW_HEADERS
 from pipeline.source.segments import DamagedFile, Part, Piece, topic_name
 from spool.format.batch import KEYED, LONG, NULL_KEY, NULL_VALUE, NUMBERED, Batch, Topics
 from spool.format.frame import FRAME_AT, FRAME_COUNT, FRAME_FLAGS
 from spool.format.segment_format import PIDS, UIDS
-from spool.format.wire import NAME_SIZE_BYTES, SIZE_BYTES, load_be16, load_be32
+from spool.format.wire import (
+    MAX_HEADERS,
+    MAX_NAME_BYTES,
+    NAME_SIZE_BYTES,
+    SIZE_BYTES,
+    load_be16,
+    load_be32,
+)
 from spool.native.kernel import kernel
 from spool.native.memory import Address, address_of, copy, store_u8
 
@@ -323,13 +331,21 @@ def split(  # noqa: PLR0913, PLR0917  (a kernel)
 
 
 def encode_headers(column: pa.Array) -> tuple[Bytes, Offsets]:
-    """Headers (ARROW_HEADERS) as a message has them: (bytes, int64[rows + 1] where those of a row begin)."""
+    """Headers (ARROW_HEADERS) as a message has them: (bytes, int64[rows + 1] where those of a row begin).
+
+    Raises BadSchema for what no message has.
+    """
     rows = len(column)
     pairs = column.flatten()
     if len(pairs) == 0:
         return np.empty(0, np.uint8), np.zeros(rows + 1, np.int64)
     counts = np.asarray(column.value_lengths().fill_null(0)).astype(np.int64)
     names, name_at, name_bytes = from_binary(pairs.field("key"))
+    if counts.max() > MAX_HEADERS or name_bytes.max() > MAX_NAME_BYTES or not names.all():
+        raise BadSchema(
+            f"a message has up to {MAX_HEADERS} headers, with names of up to {MAX_NAME_BYTES} bytes and "
+            "without a zero byte: leave out those that are no such ones"
+        )
     values, value_at, value_bytes = from_binary(pairs.field("value"))
     present = np.asarray(pairs.field("value").is_valid())
     out = np.empty(len(pairs) * (NAME_SIZE_BYTES + SIZE_BYTES) + len(names) + len(values), np.uint8)

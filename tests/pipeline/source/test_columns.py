@@ -6,21 +6,26 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from pipeline.source.columns import COLUMNS
+from pipeline.errors import BadSchema
+from pipeline.source.columns import COLUMNS, to_batch, to_headers
 from pipeline.source.plan import plan_spool
+from pipeline.source.schema import ARROW_HEADERS
 from pipeline.source.segments import SegmentReading
+from spool.format.batch import Topics
 from spool.format.topic_table import Names
 from spool.format.wire import encode
 from tests.spool.fixture import SpoolFixture
+from tests.spool.strategies import long_messages
 
 
 def test_a_batch_is_as_large_as_a_cache(tmp_path: Path) -> None:
     """A chunk of small messages becomes several batches of a MiB each, with every message once, in order."""
     pytest.importorskip("pyspark")
-    import pyarrow as pa
-
     from pipeline.source.plan import plan_spool
     from pipeline.source.reader import BATCH_BYTES, PERMISSIVE, read_part
     from pipeline.source.schema import SCHEMA
@@ -83,3 +88,33 @@ def test_names_are_listed_for_the_piece_that_has_them(
     assert found == [name.decode() for name in sent]
     assert pieces > 10
     assert sum(listed) == 300
+
+
+@pytest.mark.parametrize("headers", [[("n" * 256, b"")], [("a\0b", b"")], [("a", None)] * 257])
+def test_headers_that_no_message_has(headers: list[tuple[str, bytes | None]]) -> None:
+    """A name that is too long or has a zero byte, and too many headers: one sentence, and nothing is sent."""
+    column = pa.array([[], [{"key": name, "value": value} for name, value in headers]], ARROW_HEADERS)
+    columns = {"sequence": pa.array([1, 2]), "topic": pa.array(["t", "t"]), "headers": column}
+    with pytest.raises(BadSchema, match="up to 256 headers"):
+        to_batch(columns, Topics())
+
+
+@settings(deadline=None)  # the first example loads compiled loops
+@given(st.lists(long_messages, max_size=5), st.integers(0, 2))
+def test_headers_and_nulls_go_through_columns(messages: list[dict], skipped: int) -> None:
+    """Key, value and headers of any messages, also of a slice of them, are the same after Arrow."""
+    rows = [{"headers": (), "key": None} | one for one in messages]
+    pairs = [[{"key": name, "value": value} for name, value in row["headers"]] for row in rows]
+    columns = {
+        "sequence": pa.array(range(len(rows)), pa.int64()),
+        "topic": pa.array(["t"] * len(rows), pa.string()),
+        "key": pa.array([row["key"] for row in rows], pa.binary()),
+        "value": pa.array([row["value"] for row in rows], pa.binary()),
+        "headers": pa.array(pairs, ARROW_HEADERS),
+    }
+    batch = to_batch({name: column[skipped:] for name, column in columns.items()}, Topics())
+    for place, row in enumerate(rows[skipped:]):
+        assert (batch.key(place), batch.value(place)) == (row["key"], row["value"])
+        assert batch.headers(place) == list(row["headers"])
+    again = to_headers(batch)
+    assert again.to_pylist() == pairs[skipped:]
