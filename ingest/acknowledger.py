@@ -98,14 +98,22 @@ class Request:
     """Flags."""
     tag: bytes
     """The part of the reply that identifies the message."""
-    digest: int
-    """Of the message, or the last one of the batch."""
+    first: int
+    """The digest of its first message."""
+    messages: int
+    """How many it has: of a batch they are in the log one behind the other."""
+    whole: int
+    """The hash of the digests of all of them."""
     due: float
     """When it is given up."""
     uid: int = NO_ID
     """Of its sender."""
-    messages: int = 1
-    """How many it has, as a batch: they are in the log one behind the other."""
+
+    def is_at(self, found: tuple[int, ...], at: int) -> bool:
+        """Whether its messages are those with the digests `found`, from `at` on."""
+        return self.first == found[at] and (
+            self.messages == 1 or self.whole == hash(found[at : at + self.messages])
+        )
 
 
 class Acknowledger:
@@ -248,8 +256,10 @@ class Acknowledger:
         reason = self._judge(datagram)
         messages = [datagram] if reason else reply.list_messages(datagram)
         marked = reply.tag(0 if reason else reply.read_timestamp(messages[0]), len(datagram), crc32)
-        due, last = time.monotonic() + GIVE_UP_S, digest(messages[-1])
-        request = Request(_answerable(client), wants, marked, last, due, sender[0], len(messages))
+        due = time.monotonic() + GIVE_UP_S
+        digests = tuple(map(digest, messages))
+        known = digests[0], len(digests), hash(digests)
+        request = Request(_answerable(client), wants, marked, *known, due, sender[0])
         if reason:
             self._answer(request, Status.DISCARDED, reason=reason)
             self._pass_on(datagram, None)
@@ -314,17 +324,27 @@ class Acknowledger:
             return
         self._reader.allow(*self._shared.place(Field.SYNCED))
         while self._passed and (batch := self._reader.next()) is not None:
-            for row in np.flatnonzero(batch.pid == self._pid).tolist():
-                self._find(int(batch.sequence[row]), digest(batch.datagram(row)))
+            rows = np.flatnonzero(batch.pid == self._pid).tolist()
+            found, at = tuple(digest(batch.datagram(row)) for row in rows), 0
+            while at < len(rows):
+                at += self._find(int(batch.sequence[rows[at]]), found, at)
         self._reader.take_damage()
 
-    def _find(self, sequence: int, found: int) -> None:
-        """This message of ours is committed."""
-        if not any(request.digest == found for request in self._passed):
-            return
-        while (request := self._passed.popleft()).digest != found:
-            self._answer(request, Status.UNKNOWN)
-        first = sequence - request.messages + 1
+    def _find(self, first: int, found: tuple[int, ...], at: int) -> int:
+        """Messages of ours are committed, with the digests `found`; how many from `at` on are one request.
+
+        `first`: the sequence of the one at `at`.
+        """
+        request = next((one for one in self._passed if one.is_at(found, at)), None)
+        if request is None:
+            return 1
+        while (passed := self._passed.popleft()) is not request:
+            self._answer(passed, Status.UNKNOWN)
+        self._take_in(request, first)
+        return request.messages
+
+    def _take_in(self, request: Request, first: int) -> None:
+        """A request is committed, from the sequence `first` on."""
         if request.wants & WHEN_SYNCED:
             self._answer(request, Status.SYNCED, sequence=first)
         if not request.client or not request.wants & WHEN_DELIVERED:

@@ -163,7 +163,7 @@ class Limits:
             return
         tokens = np.where(self._waits > 0, self._tokens, np.inf)
         blocked = np.zeros(partitions, np.bool_)
-        bytes_each = np.where(paced[batch.topic], batch.key_bytes + batch.value_bytes, np.int32(-1))
+        bytes_each = np.where(paced[batch.topic], batch.payload_bytes, np.int32(-1))
         thin(flat, batch.topic, bytes_each, tokens, self._budget, blocked)
 
     def charge(self, batch: Batch, sent: Mask, *, backlog: bool) -> None:
@@ -172,7 +172,7 @@ class Limits:
             self._tokens -= np.bincount(batch.topic[sent], minlength=len(self._tokens))
         if backlog and self._cap > 0:
             paced = sent & self._behind[batch.topic]
-            self._budget -= float((batch.key_bytes[paced] + batch.value_bytes[paced]).sum())
+            self._budget -= float(batch.payload_bytes[paced].sum())
 
     @property
     def any(self) -> bool:

@@ -165,7 +165,7 @@ def _encoded(topic: str, messages: Iterable[Message]) -> Iterator[bytes]:
     for message in messages:
         try:
             yield to_bytes(message, time.time_ns() // 1_000_000)
-        except (ValueError, UnicodeEncodeError) as error:
+        except ValueError as error:
             raise BadArgument(f"no message for topic {topic!r}: {error}") from None
         except struct.error:
             raise BadArgument(

@@ -19,8 +19,8 @@ from pipeline.source.columns import NOWHERE
 from pipeline.source.segments import topic_bytes
 from router.outcomes.rejects import Found
 from router.outcomes.trace import Trace
-from spool.format.batch import LONG, Batch, Topics
-from spool.format.wire import SIZE_BYTES, encode, encode_message
+from spool.format.batch import Batch, Topics
+from spool.format.wire import SIZE_BYTES
 from spool.read.reader import Damage, Unread
 
 if TYPE_CHECKING:  # it brings the marks along
@@ -365,27 +365,9 @@ def topic_of(batch: Batch, row: int) -> bytes:
     return topic_bytes(batch.topics.names[batch.topic[row]].decode())
 
 
-def _datagram(batch: Batch, row: int) -> bytes:
-    """A message as it was received."""
-    topic, key, value = topic_of(batch, row), batch.key(row), batch.value(row)
-    timestamp, number = int(batch.timestamp[row]), int(batch.number[row])
-    partition_key = number if batch.keyed[row] else None
-    if not batch.traits[row] & LONG:
-        return encode(topic, value or b"", key=key or b"", timestamp=timestamp, partition_key=partition_key)
-    return encode_message(
-        topic,
-        value,
-        key=key,
-        timestamp=timestamp,
-        partition=number if batch.numbered[row] else None,
-        partition_key=partition_key,
-        headers=batch.headers(row),
-    )
-
-
 def _original(batch: Batch, rows: npt.NDArray[np.int64]) -> Batch:
     """Messages as they were received."""
-    datagrams = [_datagram(batch, row) for row in rows.tolist()]
+    datagrams = [batch.encode(row, topic_of(batch, row)) for row in rows.tolist()]
     lengths = np.array([len(one) for one in datagrams], np.int64)
     ends = np.cumsum(lengths)
     values, keys = batch.value_bytes[rows], batch.key_bytes[rows]

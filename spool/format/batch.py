@@ -38,6 +38,8 @@ from spool.format.wire import (
     TOPIC_SIZE_BYTES,
     Kind,
     check_headers,
+    encode,
+    encode_message,
     load_be16,
     load_be32,
     load_be64,
@@ -202,6 +204,31 @@ class Batch:
         at += NUMBER_BYTES if self.narrow[TRAITS, row] & (KEYED | LONG) else 0
         length = int.from_bytes(self._bytes(at, TOPIC_SIZE_BYTES), "big")
         return self._bytes(at + TOPIC_SIZE_BYTES, length)
+
+    def encode(self, row: int, topic: bytes) -> bytes:
+        """One message as its sender encoded it, from its columns: where its datagram is not at hand."""
+        key, value, timestamp = self.key(row), self.value(row), int(self.timestamp[row])
+        number, traits = int(self.number[row]), int(self.traits[row])
+        partition_key = number if traits & KEYED else None
+        if not traits & LONG:
+            return encode(
+                topic, value or b"", key=key or b"", timestamp=timestamp, partition_key=partition_key
+            )
+        return encode_message(
+            topic,
+            value,
+            key=key,
+            timestamp=timestamp,
+            partition=number if traits & NUMBERED else None,
+            partition_key=partition_key,
+            headers=self.headers(row),
+        )
+
+    @property
+    def payload_bytes(self) -> npt.NDArray[np.int32]:
+        """int32[messages]: lengths of keys, values and headers together."""
+        behind_value = self.datagram_at + self.datagram_bytes - self.value_at
+        return (self.key_bytes + behind_value).astype(np.int32)
 
     def datagram(self, row: int) -> bytes:
         """One message as it was received."""
@@ -390,7 +417,8 @@ def _fill(
             wide[RECEIVED_NS, row] = received
             narrow[TOPIC, row] = number
             narrow[TRAITS, row] = traits
-            narrow[NUMBER, row] = load_be32(Address(base + datagram + NUMBER_AT)) if kind != 0 else 0
+            has_number = traits & (KEYED | NUMBERED) != 0
+            narrow[NUMBER, row] = load_be32(Address(base + datagram + NUMBER_AT)) if has_number else 0
             narrow[KEY_BYTES, row] = key_bytes
             narrow[VALUE_BYTES, row] = value_bytes
             narrow[DATAGRAM_BYTES, row] = length

@@ -101,6 +101,7 @@ class Reason(IntEnum):
     """None of those that are known here."""
     API_VERSION = 4
     FLAGS = 5
+    """Flags that are not known, or a number that they do not speak of."""
     TOPIC = 6
     """No topic, or one that runs past the end."""
     TIMESTAMP = 7
@@ -307,7 +308,9 @@ def check_message(at: Address, length: int) -> int:
     if load_u16(at + _API_VERSION_AT) != 0:
         return _API_VERSION
     fixed = TOPIC_AT if api == _ANY_PARTITION else TOPIC_AT + NUMBER_BYTES
-    if length < TOPIC_AT or (load_u16(at + MESSAGE_FLAGS_AT) != 0 and not _are_flags(at, api)):
+    if length < TOPIC_AT:
+        return _FLAGS
+    if (api == _MESSAGE or load_u16(at + MESSAGE_FLAGS_AT) != 0) and not _are_flags(at, length, api):
         return _FLAGS
     if length < fixed + TOPIC_SIZE_BYTES:
         return _TOPIC
@@ -335,9 +338,11 @@ def check_message(at: Address, length: int) -> int:
 
 
 @kernel
-def _are_flags(at: Address, api: int) -> bool:
-    """Whether the flags of the message at address `at` are those that one of this api key may have."""
+def _are_flags(at: Address, length: int, api: int) -> bool:
+    """Whether the flags of the message at address `at` are those of a Message, and fit its number."""
     flags = load_be16(Address(at + MESSAGE_FLAGS_AT))
+    if flags == 0:
+        return length < NUMBER_AT + NUMBER_BYTES or load_be32(Address(at + NUMBER_AT)) == 0
     return api == _MESSAGE and flags in (BY_PARTITION_KEY, BY_PARTITION)
 
 

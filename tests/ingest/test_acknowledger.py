@@ -238,6 +238,21 @@ def test_a_batch_has_one_reply_for_all_of_it(scene: Scene, monkeypatch: pytest.M
     assert scene.ack._awaited == 0
 
 
+def test_messages_of_batches_that_are_alike(scene: Scene) -> None:
+    """A batch of equal messages, and single ones like its first and its last: each has a reply of its own."""
+    a, b = encode(b"t", b"a", timestamp=1), encode(b"t", b"b", timestamp=1)
+    sent = [encode_batch([a, a, a]), a, encode_batch([a, b]), a, b, encode_batch([b, a])]
+    for one in sent:
+        scene.client.send_raw(with_flags(one, WHEN_SYNCED))
+    scene.ack.step()
+    scene.take_in()
+    scene.sync()
+    scene.ack.step()
+    assert [sequence for _, _, sequence in scene.told()] == [0, 3, 4, 6, 7, 8]
+    assert {r.status for r in scene.client.told} == {Status.SYNCED}
+    assert not scene.ack._passed
+
+
 def test_a_batch_with_a_message_that_its_sender_may_not_write(scene: Scene) -> None:
     """It is refused as a whole, and nothing of it is passed on."""
     scene.ack._rules = Rules({"t": ["uid:7"]}, own_uid=1)

@@ -162,6 +162,7 @@ def _parse_message(data: bytes) -> Message:
     _demand(flags == 0 or (api_key == 258 and flags in (4, 8)), "flags")
     # A number cut short leaves nothing for the topic's length, and that length is then missing.
     number, rest = _take(">i", rest) if api_key != 256 else (None, rest)
+    _demand(api_key != 258 or flags != 0 or not number, "flags")
     parsed = _parse_rest(rest, long=api_key == 258)
     by_key = api_key == 257 or flags == 4
     return replace(parsed, partition_key=number if by_key else None, partition=number if flags == 8 else None)

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from cli.config.config import load_config
 from cli.terminal.errors import ConfigError
 from spool.errors import SpoolError
-from spool.format.batch import LONG, Batch, Topics, decode
+from spool.format.batch import Batch, Topics, decode
 from spool.format.damage import malformed
 from spool.format.frame import MARK, POSITION, ROW, TAIL_FIELDS, find, tail_at_start, walk
 from spool.format.scan import digest_address
 from spool.format.segment_format import HEAD_BYTES, HEADER_BYTES, OLD_KEYS, PIDS, UIDS, decode_header
-from spool.format.wire import REASONS, check, encode, encode_message
+from spool.format.wire import REASONS, check
 from spool.fsck import examination
 from spool.fsck.examination import Examination
 from spool.log.writer import encode_body
@@ -75,24 +75,7 @@ def datagram(data: bytes) -> None:
     table = np.array([[0, 7, 1, 0, UIDS | PIDS]], np.int64)
     _expect(malformed(address_of(frame), table) < 0, "accepted, and called malformed")
     batch = decode(frame, 0, table, Topics(), digest_address())
-    _expect(_again(batch) == data, "decoded to something else")
-
-
-def _again(batch: Batch) -> bytes:
-    """The message of a batch, encoded."""
-    topic, timestamp, number = batch.topic_name(0), int(batch.timestamp[0]), int(batch.number[0])
-    key, value, partition_key = batch.key(0), batch.value(0), number if batch.keyed[0] else None
-    if not batch.traits[0] & LONG:
-        return encode(topic, value or b"", key=key or b"", timestamp=timestamp, partition_key=partition_key)
-    return encode_message(
-        topic,
-        value,
-        key=key,
-        timestamp=timestamp,
-        partition=number if batch.numbered[0] else None,
-        partition_key=partition_key,
-        headers=batch.headers(0),
-    )
+    _expect(batch.encode(0, batch.topic_name(0)) == data, "decoded to something else")
 
 
 def frames(data: bytes) -> None:

@@ -51,6 +51,10 @@ def test_columns_are_what_the_independent_parser_reads(given_bursts: list, shift
         assert topics.names[batch.topic[row]] == message.topic
         assert (batch.key(row), batch.value(row)) == (message.key, message.value)
         assert batch.headers(row) == list(message.headers)
+        assert batch.encode(row, message.topic) == frame.datagrams[i]
+        texts = [message.key, message.value, *(value for _, value in message.headers)]
+        names = sum(6 + len(name.encode()) for name, _ in message.headers)
+        assert batch.payload_bytes[row] == sum(len(text or b"") for text in texts) + names
         assert batch.timestamp[row] == message.timestamp
         assert (batch.number[row] if batch.keyed[row] else None) == message.partition_key
         assert (batch.number[row] if batch.numbered[row] else None) == message.partition

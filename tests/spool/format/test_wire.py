@@ -197,6 +197,7 @@ MALFORMED = {
     "value cut": (resized(RIGHT[:-1]), "value"),
     "Message, flags 12": (put(LONG, 8, ">h", 12), "flags"),
     "Message, flags -1": (put(LONG, 8, ">h", -1), "flags"),
+    "Message, a number that means nothing": (put(LONG, 10, ">i", 1), "flags"),
     "Message, no number": (resized(LONG[:12]), "topic"),
     "Message, no topic length": (resized(LONG[:14]), "topic"),
     "Message, key length -2": (put(LONG, 29, ">i", -2), "key"),
