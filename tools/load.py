@@ -61,7 +61,17 @@ class LoadOptions:
     burst: int = 128
     """Most messages of one sendmmsg."""
     large: int = 0
-    """Bytes of every burst-th datagram; 0: none is larger than the others."""
+    """Bytes of every burst-th message; 0: none is larger than the others."""
+    batches: Sequence[int] = (1,)
+    """Messages of each datagram, of the senders by turns; 1: they are not in batches."""
+    headers: float = 0.0
+    """The share of messages with two headers."""
+    placed: float = 0.0
+    """The share of messages that name their partition."""
+    partitions: int = 1
+    """Those that they name are below it."""
+    tombstones: float = 0.0
+    """The share of messages with a null value."""
     first_sender: int = 0
     uid: int = 0
     """The user that the senders run as; 0: the user that runs the load."""
@@ -77,7 +87,15 @@ class LoadOptions:
             slots=self.burst,
             seed=self.seed + sender,
             large=self.large,
+            batch=self.batch(sender),
+            headers=self.headers,
+            placed=self.placed,
+            tombstones=self.tombstones,
         )
+
+    def batch(self, sender: int) -> int:
+        """Messages of each datagram of one sender."""
+        return self.batches[sender % len(self.batches)]
 
 
 class Load:
@@ -102,7 +120,9 @@ class Load:
         for sender, job in enumerate(self._jobs):
             job[hot.SENDER] = options.first_sender + sender
             job[hot.KEYS] = options.keys
-            job[hot.COUNT] = min(share, options.count - sender * share) if options.count else share
+            job[hot.BATCH], job[hot.PARTITIONS] = options.batch(sender), options.partitions
+            wanted = min(share, options.count - sender * share) if options.count else share
+            job[hot.COUNT] = -(-wanted // job[hot.BATCH]) * job[hot.BATCH]
             job[hot.END] = start + int(options.seconds * hot.SECOND_NS) if options.seconds else hot.NEVER
             job[hot.RATE] = options.rate // options.senders
             job[hot.LUMP] = options.lump_ms * 1_000_000
@@ -186,6 +206,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> LoadOptions:
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--sizes", type=parse_sizes, metavar="BYTES[:BYTES]", default=(150, 150))
     parser.add_argument("--topics", nargs="+", default=["load"])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1], metavar="N")
     for option in fields(LoadOptions):
         if isinstance(option.default, int | float):
             name = "--" + option.name.replace("_", "-")

@@ -1,9 +1,10 @@
 """The hot loop of a sender: write ids into prepared datagrams, and send them by sendmmsg. Compiled.
 
-Datagram number `id` of a sender is in slot `id % slots`, so that a burst of any length has the mix of the
-whole. Only its id, its time and its partition key change from message to message.
+Message number `id` of a sender is in slot `id % slots`, so that a burst of any length has the mix of the
+whole. Only its id, its time and its partition change from message to message. The messages of a batch are in
+slots side by side, and in one datagram.
 
-    plan[slot]  = address of the datagram, offsets of timestamp, key, value, value's length, keyed
+    plan[slot]  = the fields below: the message's address, and offsets from there
     job[...]    = the words below; they are in memory that outlives the sender
 
 Times are ns of CLOCK_MONOTONIC; job[WALL] is the offset to wall-clock time.
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from spool.native.kernel import kernel
 from spool.native.memory import call, load_i64, load_u32, store_i64, store_u8, store_u32
-from tools.payload import HEAD_BYTES, NO_KEY
+from tools.payload import HEAD_BYTES, NO_KEY, PLACED, PLACES, WITH_HEADERS
 
 (
     STOP,
@@ -40,11 +41,24 @@ from tools.payload import HEAD_BYTES, NO_KEY
     CLOCK,
     SLEEP,
     SCRATCH,
-) = range(21)
+    BATCH,
+    PARTITIONS,
+) = range(23)
 JOB_FIELDS = 24
 
-ADDRESS, TIMESTAMP_AT, KEY_AT, VALUE_AT, VALUE_BYTES, KEYED, MESSAGE_KEY = range(7)
-PLAN_FIELDS = 7
+(
+    ADDRESS,
+    TIMESTAMP_AT,
+    KEY_AT,
+    VALUE_AT,
+    VALUE_BYTES,
+    KEYED,
+    MESSAGE_KEY,
+    TRAITS,
+    TRACE_AT,
+) = range(9)
+PLAN_FIELDS = 9
+"""MESSAGE_KEY: bytes of the message's own key. TRAITS: of the payload, and its `batch` << 8."""
 MMSGHDR_BYTES = 64
 BUCKETS = 1152
 """Of a latency histogram: 32 to each power of two of microseconds."""
@@ -79,7 +93,10 @@ def scheduled_ns(job: Words, message: int) -> int:
 
 @kernel
 def due(job: Words, now: int) -> int:
-    """How many messages are due by now, those sent included; everything, without a schedule."""
+    """How many messages are due by now, those sent included; everything, without a schedule.
+
+    A batch is due with the last of its messages.
+    """
     if job[RATE] == 0:
         return job[COUNT]
     if now < job[START]:
@@ -88,7 +105,8 @@ def due(job: Words, now: int) -> int:
     if job[LUMP] > 0:
         elapsed = elapsed // job[LUMP] * job[LUMP]
     # Rounded down: the message at the border may be due one check later, never earlier.
-    return min(job[COUNT], elapsed * job[RATE] // SECOND_NS + 1)
+    ready = min(job[COUNT], elapsed * job[RATE] // SECOND_NS + 1)
+    return ready - ready % job[BATCH]
 
 
 @kernel
@@ -104,19 +122,25 @@ def write_message(job: Words, row: Words, number: int, sent_ns: int) -> None:
     at = row[ADDRESS]
     key = NO_KEY
     own = number
-    if row[KEYED] != 0:
-        key = ((number * 2654435761) >> 9) % job[KEYS] - job[KEYS] // 2
+    spread = (number * 2654435761) >> 9
+    if row[TRAITS] & PLACED:
+        key = PLACES + spread % job[PARTITIONS]
+        _store_swapped(at + 10, key - PLACES, 4)
+    elif row[KEYED] != 0:
+        key = spread % job[KEYS] - job[KEYS] // 2
         own = key
         _store_swapped(at + 10, key, 4)
     _store_swapped(at + row[TIMESTAMP_AT], sent_ns // _MS_NS, 8)
     if row[MESSAGE_KEY] != 0:
         store_i64(at + row[KEY_AT], own)
     value = at + row[VALUE_AT]
-    store_u32(value, job[SENDER])
+    store_u32(value, job[SENDER] | (row[TRAITS] << 16))
     store_u32(value + 4, key & 0xFFFFFFFF)
     store_i64(value + 8, number)
     store_i64(value + 16, sent_ns)
     store_i64(value + row[VALUE_BYTES] - 8, number)
+    if row[TRAITS] & WITH_HEADERS:
+        store_i64(at + row[TRACE_AT], number)
 
 
 @kernel
@@ -143,7 +167,7 @@ def _count_latency(job: Words, histogram: Words, sent: int) -> None:
 @kernel
 def _nap(job: Words, now: int) -> None:
     """Sleep until the next message is due, but not so long that a stop goes unseen."""
-    until = min(scheduled_ns(job, job[SENT]), now + NAP_NS, job[END])
+    until = min(scheduled_ns(job, job[SENT] + job[BATCH] - 1), now + NAP_NS, job[END])
     store_i64(job[SCRATCH], until // SECOND_NS)
     store_i64(job[SCRATCH] + 8, until % SECOND_NS)
     call(job[SLEEP], 1, 1, job[SCRATCH], 0)
@@ -152,15 +176,16 @@ def _nap(job: Words, now: int) -> None:
 @kernel
 def _send_burst(job: Words, plan: Words, now: int, wanted: int) -> int:
     """Send messages job[SENT] and on, to the end of the slots at most: what sendmmsg returned, or -errno."""
+    batch = job[BATCH]
     first = job[SENT] % plan.shape[0]
     length = min(plan.shape[0] - first, wanted)
     for i in range(length):
         number = job[SENT] + i
         at = now if job[RATE] == 0 else scheduled_ns(job, number)
         write_message(job, plan[first + i], number, job[WALL] + at)
-    headers = job[HEADERS] + first * MMSGHDR_BYTES
-    sent = call(job[SENDMMSG], job[FD], headers, length, 0) & 0xFFFFFFFF
-    return sent if sent < _ERRORS else -load_u32(call(job[ERRNO]))
+    headers = job[HEADERS] + first // batch * MMSGHDR_BYTES
+    sent = call(job[SENDMMSG], job[FD], headers, length // batch, 0) & 0xFFFFFFFF
+    return sent * batch if sent < _ERRORS else -load_u32(call(job[ERRNO]))
 
 
 @kernel

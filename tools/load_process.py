@@ -61,7 +61,7 @@ class RunningLoad:
 def arguments(options: LoadOptions) -> list[str]:
     """The command line for these options."""
     found = ["--socket", str(options.socket), "--sizes", "{}:{}".format(*options.sizes)]
-    found += ["--topics", *options.topics]
+    found += ["--topics", *options.topics, "--batches", *map(str, options.batches)]
     for option in fields(LoadOptions):
         if isinstance(option.default, int | float):
             found += ["--" + option.name.replace("_", "-"), str(getattr(options, option.name))]

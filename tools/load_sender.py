@@ -16,10 +16,20 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spool.format.wire import encode
+from bruce_client.message import BATCH_HEAD_BYTES, encode, encode_batch, encode_message
 from spool.native.memory import address_of, function_address
 from tools import load_kernel as hot
-from tools.payload import KEY_BYTES, blank_value
+from tools.payload import (
+    KEY_BYTES,
+    LEAST_BYTES,
+    NOTHING,
+    PLACED,
+    TOMBSTONE,
+    TRACE,
+    WITH_HEADERS,
+    blank_value,
+    headers_of,
+)
 
 RECONNECT = (errno.ECONNREFUSED, errno.EPIPE, errno.ENOENT, errno.ENOTCONN, errno.ECONNRESET, errno.ENOTSOCK)
 """The errors of a sender while the daemon is away: it tries again."""
@@ -27,7 +37,8 @@ PAUSE_S = 0.002
 SEND_TIMEOUT_S = 0.2
 """How long a blocked send keeps a sender from seeing the stop signal."""
 _PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29
-_FIXED_BYTES = 28
+_NOTHING_BYTES = 2 + len(NOTHING[0]) + 4
+"""Of the last header of a tombstone."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -38,7 +49,7 @@ class Mix:
 
     topics: Sequence[str]
     sizes: tuple[int, int]
-    """Least and largest datagram, in bytes; each slot of a sender has one size."""
+    """Least and largest message, in bytes; each slot of a sender has one size."""
     keyed: float
     """The share of PartitionKey messages."""
     key_bytes: int
@@ -46,7 +57,22 @@ class Mix:
     slots: int
     seed: int
     large: int = 0
-    """Bytes of the datagram in the last slot; 0: like the others."""
+    """Bytes of the message in the last slot; 0: like the others."""
+    batch: int = 1
+    """Messages of a datagram; 1: they are not in batches."""
+    headers: float = 0.0
+    placed: float = 0.0
+    tombstones: float = 0.0
+    """The shares of messages with headers, with a partition that they name, and with a null value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A message with its fields still to be written."""
+
+    data: bytes
+    fields: tuple[int, ...]
+    """Of a row of the plan, all behind ADDRESS."""
 
 
 class Datagrams:
@@ -54,42 +80,71 @@ class Datagrams:
 
     def __init__(self, mix: Mix) -> None:
         rng = random.Random(mix.seed)  # noqa: S311  (a load, not a secret)
-        datagrams = [self._make(mix, rng, slot) for slot in range(mix.slots)]
-        stride = (max(len(data) for _, data, _ in datagrams) + 127) & ~63
-        self._bytes = np.zeros((mix.slots, stride), np.uint8)
-        self.plan = np.zeros((mix.slots, hot.PLAN_FIELDS), np.int64)
-        self._vectors = np.zeros((mix.slots, 2), np.int64)
-        self._headers = np.zeros((mix.slots, hot.MMSGHDR_BYTES // 8), np.int64)
-        for slot, (keyed, data, topic) in enumerate(datagrams):
-            self._bytes[slot, : len(data)] = np.frombuffer(data, np.uint8)
-            address = address_of(self._bytes) + slot * stride
-            timestamp = 12 + 4 * keyed + topic
-            key = timestamp + 12
-            value = key + mix.key_bytes + 4
-            self.plan[slot] = (address, timestamp, key, value, len(data) - value, keyed, mix.key_bytes)
-            self._vectors[slot] = (address, len(data))
-        self._headers[:, 2] = address_of(self._vectors) + 16 * np.arange(mix.slots)
+        count = max(1, mix.slots // mix.batch)
+        last = count * mix.batch - 1
+        sizes = [mix.large if mix.large and slot == last else 0 for slot in range(last + 1)]
+        messages = [_prepare(mix, rng, slot, size) for slot, size in enumerate(sizes)]
+        batches = [messages[first : first + mix.batch] for first in range(0, len(messages), mix.batch)]
+        head = BATCH_HEAD_BYTES if mix.batch > 1 else 0
+        datagrams = [encode_batch(one.data for one in batch) if head else batch[0].data for batch in batches]
+        stride = (max(map(len, datagrams)) + 127) & ~63
+        self._bytes = np.zeros((count, stride), np.uint8)
+        self.plan = np.zeros((len(messages), hot.PLAN_FIELDS), np.int64)
+        self._vectors = np.zeros((count, 2), np.int64)
+        self._headers = np.zeros((count, hot.MMSGHDR_BYTES // 8), np.int64)
+        rows = iter(self.plan)
+        for number, (data, batch) in enumerate(zip(datagrams, batches, strict=True)):
+            self._bytes[number, : len(data)] = np.frombuffer(data, np.uint8)
+            address = address_of(self._bytes) + number * stride
+            self._vectors[number] = (address, len(data))
+            address += head
+            for one in batch:
+                next(rows)[:] = (address, *one.fields)
+                address += len(one.data)
+        self._headers[:, 2] = address_of(self._vectors) + 16 * np.arange(count)
         self._headers[:, 3] = 1
 
     @property
     def headers(self) -> int:
-        """The address of mmsghdr[slots]."""
+        """The address of mmsghdr[datagrams]."""
         return address_of(self._headers)
 
-    def bytes_of(self, slot: int) -> bytes:
-        """The datagram in a slot, as it is now."""
-        return self._bytes[slot, : int(self._vectors[slot, 1])].tobytes()
 
-    @staticmethod
-    def _make(mix: Mix, rng: random.Random, slot: int) -> tuple[int, bytes, int]:
-        """(keyed, datagram, length of the topic). Raises ValueError when the size leaves no room."""
-        topic = mix.topics[slot % len(mix.topics)].encode()
-        keyed = rng.random() < mix.keyed
-        size = mix.large if mix.large and slot == mix.slots - 1 else rng.randint(*mix.sizes)
-        room = size - _FIXED_BYTES - 4 * keyed - len(topic) - mix.key_bytes
-        partition_key = 0 if keyed else None
-        data = encode(topic, blank_value(room), key=bytes(mix.key_bytes), partition_key=partition_key)
-        return int(keyed), data, len(topic)
+def _prepare(mix: Mix, rng: random.Random, slot: int, size: int) -> Prepared:
+    """The message of a slot, with `size` bytes; 0: one of the mix's sizes. Raises ValueError without room."""
+    topic = mix.topics[slot % len(mix.topics)].encode()
+    keyed = rng.random() < mix.keyed
+    size = size or rng.randint(*mix.sizes)
+    shares = {WITH_HEADERS: mix.headers, PLACED: mix.placed, TOMBSTONE: mix.tombstones}
+    traits = sum(trait for trait, share in shares.items() if share and rng.random() < share)
+    # A message that names its partition has no key.
+    key = b"" if traits & PLACED else bytes(mix.key_bytes)
+    spare = size - len(_encode(topic, key, blank_value(LEAST_BYTES), traits, keyed=keyed))
+    value = blank_value(LEAST_BYTES + spare)
+    data = _encode(topic, key, value, traits, keyed=keyed)
+    timestamp_at = (16 if keyed or traits else 12) + len(topic)
+    key_at = timestamp_at + 12
+    behind = key_at + len(key) + 4 + (0 if traits & TOMBSTONE else len(value))
+    value_at = (len(data) - _NOTHING_BYTES if traits & TOMBSTONE else behind) - len(value)
+    trace_at = behind + 2 + len(TRACE) + 4
+    word = traits | (mix.batch - 1) << 8
+    fields = (timestamp_at, key_at, value_at, len(value), int(keyed), len(key), word, trace_at)
+    return Prepared(data, fields)
+
+
+def _encode(topic: bytes, key: bytes, value: bytes, traits: int, *, keyed: bool) -> bytes:
+    """A message; the hot loop writes its numbers."""
+    partition_key = 0 if keyed else None
+    if not traits:
+        return encode(topic, value, key=key, partition_key=partition_key)
+    where = {"partition": 0} if traits & PLACED else {"partition_key": partition_key}
+    return encode_message(
+        topic,
+        None if traits & TOMBSTONE else value,
+        key=key or None,
+        headers=headers_of(traits, bytes(KEY_BYTES), value),
+        **where,
+    )
 
 
 def fill_job(job: npt.NDArray[np.int64], datagrams: Datagrams, scratch: npt.NDArray[np.int64]) -> None:

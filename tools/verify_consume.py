@@ -12,13 +12,26 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tools.payload import HEAD, HEAD_BYTES, LEAST_BYTES, NO_KEY, PATTERN, TAIL_BYTES
+from tools.payload import (
+    HEAD,
+    HEAD_BYTES,
+    LEAST_BYTES,
+    NO_KEY,
+    NOTHING,
+    PATTERN,
+    PLACED,
+    PLACES,
+    TAIL_BYTES,
+    TOMBSTONE,
+    VALUE,
+    Headers,
+    headers_of,
+)
 
 RECORD = np.dtype(
     [
@@ -30,6 +43,7 @@ RECORD = np.dtype(
         ("topic", "<u2"),
         ("partition", "<u2"),
         ("corrupt", "u1"),
+        ("batch", "u1"),
     ]
 )
 Rows = npt.NDArray[np.void]
@@ -38,6 +52,8 @@ BATCH = 20_000
 QUIET_S = 60.0
 """Longest time without a message before the verifier gives up."""
 HEADER = "bruce-id"
+_ID_BYTES = 24
+"""A uuid and a sequence."""
 _BROKEN = bytes(LEAST_BYTES)
 
 
@@ -111,14 +127,16 @@ def columns(messages: list[Message], numbers: dict[str, int]) -> Rows:
     for message in messages:
         if message.error():
             raise KafkaException(message.error())
-    values = [_whole(message.value()) for message in messages]
+    headers = [_headers(message) for message in messages]
+    values = [_whole(message.value(), own) for message, (_, own) in zip(messages, headers, strict=True)]
     heads = np.frombuffer(b"".join([v[:HEAD_BYTES] for v in values]), HEAD)
     tails = np.frombuffer(b"".join([v[-TAIL_BYTES:] for v in values]), "<u8")
     keys = [message.key() for message in messages]
     stamps = np.array([message.timestamp()[1] for message in messages], np.int64)
     rows = np.zeros(len(messages), RECORD)
     rows["sender"], rows["key"], rows["id"] = heads["sender"], heads["key"], heads["id"]
-    rows["sequence"] = [_sequence(message) for message in messages]
+    rows["sequence"] = [sequence for sequence, _ in headers]
+    rows["batch"] = heads["batch"]
     rows["offset"] = [message.offset() for message in messages]
     rows["topic"] = [numbers[_place(message)[0][0]] for message in messages]
     rows["partition"] = [message.partition() for message in messages]
@@ -127,13 +145,35 @@ def columns(messages: list[Message], numbers: dict[str, int]) -> Rows:
         | (stamps != heads["sent_ns"] // 1_000_000)
         | ~np.array([v[HEAD_BYTES:-TAIL_BYTES] == PATTERN[: len(v) - LEAST_BYTES] for v in values], bool)
         | ~_keys_match(keys, heads)
+        | ~_headers_match(headers, heads["traits"], values)
+        | (((heads["traits"] & PLACED) != 0) & (heads["key"] - PLACES != rows["partition"]))
+        | (((heads["traits"] & TOMBSTONE) != 0) != np.array([m.value() is None for m in messages], bool))
     )
     return rows
 
 
-def _whole(value: bytes | None) -> bytes:
+def _headers(message: Message) -> tuple[int, Headers]:
+    """The sequence of its header `bruce-id`, the first; NO_SEQUENCE without one. And the others."""
+    headers: Headers = list(message.headers() or ())  # type: ignore[arg-type]
+    if not headers or headers[0][0] != HEADER:
+        return NO_SEQUENCE, headers
+    identity = headers[0][1] or b""
+    return int.from_bytes(identity[16:], "big") if len(identity) == _ID_BYTES else NO_SEQUENCE, headers[1:]
+
+
+def _whole(value: bytes | None, headers: Headers) -> bytes:
     """A value long enough to be looked at; one that is not does not carry its id twice either."""
+    if value is None and len(headers) > 1 and headers[-1] == NOTHING and headers[-2][0] == VALUE:
+        value = headers[-2][1]
     return value if value is not None and len(value) >= LEAST_BYTES else _BROKEN[:-1] + b"\xff"
+
+
+def _headers_match(
+    found: list[tuple[int, Headers]], traits: npt.NDArray[np.uint8], values: list[bytes]
+) -> npt.NDArray[np.bool_]:
+    """Whether each message has the headers that were sent with it."""
+    rows = zip(found, traits.tolist(), values, strict=True)
+    return np.array([own == headers_of(kind, v[-TAIL_BYTES:], v) for (_, own), kind, v in rows], bool)
 
 
 def _keys_match(keys: list[bytes | None], heads: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
@@ -141,15 +181,6 @@ def _keys_match(keys: list[bytes | None], heads: npt.NDArray[np.void]) -> npt.ND
     wanted = np.where(heads["key"] == NO_KEY, heads["id"].astype(np.int64), heads["key"].astype(np.int64))
     numbers = [None if key is None else int.from_bytes(key, "little", signed=True) for key in keys]
     return np.array([n is None or n == w for n, w in zip(numbers, wanted.tolist(), strict=True)], bool)
-
-
-def _sequence(message: Message) -> int:
-    """The sequence in the bruce-id header; NO_SEQUENCE without one."""
-    headers: list[tuple[str, Any]] = list(message.headers() or ())  # type: ignore[arg-type]
-    for name, value in headers:
-        if name == HEADER and isinstance(value, bytes) and len(value) == 24:  # noqa: PLR2004  (uuid, sequence)
-            return int.from_bytes(value[16:], "big")
-    return NO_SEQUENCE
 
 
 def main() -> None:

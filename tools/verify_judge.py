@@ -40,6 +40,8 @@ class Findings:
     """First appearances with a lower id than the one before, of one sender, topic and partition key."""
     scattered: int = 0
     """Partition keys of a topic found in more than one partition."""
+    split: int = 0
+    """Batches whose messages do not have sequence numbers side by side: they were not taken as one."""
     dropped: int = 0
     """Messages that Kafka itself no longer kept: then nothing is proven."""
     senders: list[dict[str, int]] = field(default_factory=list)
@@ -56,6 +58,7 @@ class Findings:
                 self.corrupt,
                 self.out_of_order,
                 self.scattered,
+                self.split,
                 self.dropped,
             )
         )
@@ -73,6 +76,7 @@ def judge(records: Records, sent: Mapping[int, int], *, dropped: int = 0) -> Fin
     records = records[records["corrupt"] == 0]
     _count_ids(findings, records, sent)
     _count_receptions(findings, records)
+    _check_batches(findings, records)
     _check_order(findings, records[records["key"] != NO_KEY])
     return findings
 
@@ -110,6 +114,20 @@ def _count_receptions(findings: Findings, records: Records) -> None:
     findings.received_twice = len(twice)
     for at in twice[:EXAMPLES]:
         _show(findings, "received_twice", ordered[at : at + 2])
+
+
+def _check_batches(findings: Findings, records: Records) -> None:
+    """Find batches whose first message has not the same number in each of them."""
+    records = records[(records["batch"] > 0) & (records["sequence"] != NO_SEQUENCE)]
+    size = records["batch"].astype(np.int64) + 1
+    groups = np.stack([records["sender"], records["id"] // size], axis=1)
+    first = records["sequence"] - records["id"] % size
+    order = np.lexsort((first, groups[:, 1], groups[:, 0]))
+    groups, first = groups[order], first[order]
+    same = (groups[1:] == groups[:-1]).all(axis=1)
+    wrong = order[1:][same & (first[1:] != first[:-1])]
+    findings.split = len(np.unique(np.stack([records["sender"], records["id"] // size])[:, wrong], axis=1).T)
+    _show(findings, "split", records[wrong])
 
 
 def _check_order(findings: Findings, records: Records) -> None:

@@ -19,9 +19,20 @@ import pytest
 
 from spool.format.wire import check
 from spool.native.memory import address_of
+from tests.spool.plain import Message, parse
 from tools import load_kernel as hot
 from tools.load import Load, LoadOptions, bucket_end, percentiles
-from tools.payload import HEAD, HEAD_BYTES, NO_KEY, PATTERN, blank_value
+from tools.payload import (
+    HEAD,
+    HEAD_BYTES,
+    NO_KEY,
+    PATTERN,
+    PLACED,
+    TOMBSTONE,
+    VALUE,
+    blank_value,
+    headers_of,
+)
 from tools.waiting import wait_until
 
 
@@ -107,6 +118,49 @@ def test_every_datagram_is_well_formed_and_unique(tmp_path: Path, receiver: Rece
         assert value[HEAD_BYTES:-8] == PATTERN[: len(value) - 32]
         assert int.from_bytes(value[-8:], "little") == head["id"]
     assert {int(h["key"]) for h, _ in seen} == {NO_KEY, -2, -1, 0, 1, 2}
+
+
+def test_batches_and_all_kinds_are_well_formed(tmp_path: Path, receiver: Receiver) -> None:
+    """Each datagram passes the intake's check, and has as many messages as its sender's batches have.
+
+    Their ids are those from one multiple of that number to the next, each has the headers that its traits
+    say, and a partition that it names is below the bound.
+    """
+    load = Load(
+        LoadOptions(
+            tmp_path / "s",
+            count=2000,
+            batches=(1, 7),
+            sizes=(200, 400),
+            keyed=0.4,
+            headers=0.4,
+            placed=0.3,
+            partitions=5,
+            tombstones=0.2,
+        )
+    )
+    report = run(load)
+    datagrams = receiver.finish()
+    batches = [[payload_of(message) for message in parse(data)] for data in datagrams]
+    assert {len(batch) for batch in batches} == {1, 7}
+    assert sum(map(len, batches)) == report["sent"] == 1000 + 1001
+    kinds = set()
+    for found in batches:
+        first, size = found[0][0], len(found)
+        assert [int(head["id"]) for head, _ in found] == [int(first["id"]) + i for i in range(size)]
+        assert (int(first["id"]) % size, int(first["batch"])) == (0, size - 1)
+        kinds |= {(int(head["traits"]), place) for head, place in found}
+    assert {traits for traits, _ in kinds} == set(range(8))
+    assert {place for traits, place in kinds if traits & PLACED} == set(range(5))
+
+
+def payload_of(message: Message) -> tuple[np.void, int | None]:
+    """(head, the partition that it names); its headers are those of its traits."""
+    value = message.value if message.value is not None else dict(message.headers)[VALUE]
+    head = np.frombuffer(value, HEAD, 1)[0]
+    assert list(message.headers) == headers_of(int(head["traits"]), value[-8:], value)
+    assert (message.value is None) == bool(head["traits"] & TOMBSTONE)
+    return head, message.partition
 
 
 def test_what_is_sent_is_counted_exactly(tmp_path: Path) -> None:

@@ -19,12 +19,16 @@ from tools.benches.machine import Skipped, compile_c, cpu_seconds, librdkafka_pa
 from tools.benches.report import Figure
 from tools.bruce_process import NOWHERE, Bruce
 from tools.load import LoadOptions
-from tools.payload import KEY_BYTES
+from tools.payload import KEY_BYTES, headers_of
 from tools.targets import Target
 from tools.waiting import TookTooLong
 
 REQUIRED = {"embedded": 0.7, "real": 0.8}
+WITH_HEADERS = 0.85
+"""Of messages with two headers of the sender's, to those without: rate."""
 OVERHEAD_BYTES = 28 + len(TOPIC)
+HEADERS_BYTES = 4 + sum(6 + len(name) + len(value or b"") for name, value in headers_of(1, bytes(8), b""))
+"""A message is so much longer with the headers of the load."""
 TIMEOUT_S = 900.0
 LOOK_S = 0.002
 
@@ -43,12 +47,15 @@ def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
     for kind in options.kafka:
         rates: list[tuple[float, float]] = []
         bases: list[tuple[float, float]] = []
+        headed: list[tuple[float, float]] = []
         for _ in range(bench.repeat):
             # A cluster of its own for each: the other's data do not take its room in the page cache.
             with bench.kafka(kind, brokers=options.brokers, partitions=options.partitions) as kafka:
                 bases.append(produce(bench, kafka, options))
             with bench.kafka(kind, brokers=options.brokers, partitions=options.partitions) as kafka:
                 rates.append(drain(bench, kafka, options))
+            with bench.kafka(kind, brokers=options.brokers, partitions=options.partitions) as kafka:
+                headed.append(drain(bench, kafka, options, headers=True))
         yield Figure(
             f"drain to {kind} Kafka",
             [rate for rate, _ in rates],
@@ -58,6 +65,14 @@ def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
         )
         yield Figure(f"CPU of the delivery worker, {kind}", [c for _, c in rates], "µs/msg")
         yield Figure(f"CPU of the C program, {kind}", [c for _, c in bases], "µs/msg")
+        yield Figure(
+            f"with two headers, {kind}",
+            [rate for rate, _ in headed],
+            "msg/s",
+            at_least=WITH_HEADERS,
+            baseline=[rate for rate, _ in rates],
+        )
+        yield Figure(f"CPU of the delivery worker with them, {kind}", [c for _, c in headed], "µs/msg")
 
 
 def produce(bench: Bench, kafka: Target, options: argparse.Namespace) -> tuple[float, float]:
@@ -77,12 +92,15 @@ def produce(bench: Bench, kafka: Target, options: argparse.Namespace) -> tuple[f
     return 0.9 * count / said["seconds"], 1e6 * said["cpu_seconds"] / count
 
 
-def drain(bench: Bench, kafka: Target, options: argparse.Namespace) -> tuple[float, float]:
+def drain(
+    bench: Bench, kafka: Target, options: argparse.Namespace, *, headers: bool = False
+) -> tuple[float, float]:
     """bruce: the same, from a spool that was filled while Kafka was away."""
-    size, count = options.bytes + OVERHEAD_BYTES, bench.scaled(options.count)
+    size, count = options.bytes + OVERHEAD_BYTES + headers * HEADERS_BYTES, bench.scaled(options.count)
     with bench.bruce(NOWHERE) as bruce:
         bruce.start()
-        accept(bruce, LoadOptions(bruce.socket, count=count, sizes=(size, size)), TIMEOUT_S)
+        load = LoadOptions(bruce.socket, count=count, sizes=(size, size), headers=float(headers))
+        accept(bruce, load, TIMEOUT_S)
         bruce.stop()
         bruce.configure(kafka.bootstrap)
         began = time.monotonic()

@@ -2,7 +2,7 @@
 
 Two senders use sendmmsg, so that the receiver is the limit. Kafka is away, so that the delivery worker takes
 no processor from the intake; the keeper syncs and seals as always. Both rates are taken from the senders'
-clocks, from the first send to the last.
+clocks, from the first send to the last. Batches are compared with single messages of the same size.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from tools.load_process import run_load
 
 REQUIRED = {512: (0.80, 1.3), 10: (0.65, 1.6)}
 """By queue length: ratio to the C loop, CPU in µs a message."""
+BATCHES = 3.0, 0.33
+"""Of batches, to single messages: rate, CPU."""
 TIMEOUT_S = 600.0
 
 
@@ -28,6 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """How much."""
     parser.add_argument("--count", type=int, default=3_000_000)
     parser.add_argument("--size", type=int, default=150)
+    parser.add_argument("--batch", type=int, default=32, help="messages of a batch; default 32")
     parser.add_argument("--queue-lengths", type=int, nargs="+", default=[512, 10])
 
 
@@ -38,10 +41,12 @@ def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
     for length in options.queue_lengths:
         rates: list[tuple[float, float]] = []
         bases: list[tuple[float, float]] = []
+        batches: list[tuple[float, float]] = []
         with queue_length(length):
             for _ in range(bench.repeat):
                 bases.append(discard(bench, program, count, options.size))
                 rates.append(take_in(bench, count, options.size))
+                batches.append(take_in(bench, count, options.size, options.batch))
         ratio, cpu = REQUIRED.get(length, (None, None))
         yield Figure(
             f"intake, qlen {length}",
@@ -52,6 +57,21 @@ def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
         )
         yield Figure(f"CPU of the ingest worker, qlen {length}", [c for _, c in rates], "µs/msg", at_most=cpu)
         yield Figure(f"CPU of the C loop, qlen {length}", [c for _, c in bases], "µs/msg")
+        rate, cpu = BATCHES
+        yield Figure(
+            f"batches of {options.batch}, qlen {length}",
+            [rate for rate, _ in batches],
+            "msg/s",
+            at_least=rate,
+            baseline=[rate for rate, _ in rates],
+        )
+        yield Figure(
+            f"their CPU of the ingest worker, qlen {length}",
+            [c for _, c in batches],
+            "µs/msg",
+            at_most=cpu,
+            baseline=[c for _, c in rates],
+        )
 
 
 def discard(bench: Bench, program: Path, count: int, size: int) -> tuple[float, float]:
@@ -69,14 +89,15 @@ def discard(bench: Bench, program: Path, count: int, size: int) -> tuple[float, 
     return count / report["seconds"], 1e6 * said["cpu_seconds"] / count
 
 
-def take_in(bench: Bench, count: int, size: int) -> tuple[float, float]:
+def take_in(bench: Bench, count: int, size: int, batch: int = 1) -> tuple[float, float]:
     """bruce: the same."""
     with bench.bruce() as bruce:
         bruce.start()
         warm_up(bruce)
         pid = bruce.workers()["ingest"]
         before = cpu_seconds(pid)
-        report = accept(bruce, LoadOptions(bruce.socket, count=count, sizes=(size, size)), TIMEOUT_S)
+        load = LoadOptions(bruce.socket, count=count, sizes=(size, size), batches=(batch,))
+        report = accept(bruce, load, TIMEOUT_S)
         used = cpu_seconds(pid) - before
         bruce.stop()
-    return count / report["seconds"], 1e6 * used / count
+    return report["sent"] / report["seconds"], 1e6 * used / report["sent"]

@@ -54,7 +54,7 @@ class Template:
             key = timestamp + 12
             value = key + key_bytes + 4
             at = address_of(self.body) + int(end) - len(data)
-            row[:] = at, timestamp, key, value, len(data) - value, keyed, key_bytes
+            row[: hot.TRAITS] = at, timestamp, key, value, len(data) - value, keyed, key_bytes
 
 
 def _message(topics: Sequence[str], rng: random.Random) -> tuple[int, int, int, bytes]:

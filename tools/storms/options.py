@@ -21,7 +21,7 @@ class StormOptions:
     embedded: bool = False
     brokers: int = 3
     messages: int = 2_000_000
-    """Datagrams, at least."""
+    """Messages, at least."""
     senders: int = 4
     topics: int = 3
     partitions: int = 6

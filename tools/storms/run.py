@@ -43,13 +43,21 @@ class StormRun:
         """For each kill that ended a deliverer: copied marks, and the synced watermark."""
 
     def load(self, **changes: Any) -> LoadOptions:
-        """The senders' mix: all topics, half with a partition key, one in 128 larger than a staging slot."""
+        """The senders' mix: all topics and kinds, half with a partition key, batches of one sender in two.
+
+        One message in 128 is larger than a staging slot.
+        """
         options = {
             "senders": self.options.senders,
             "topics": tuple(self.options.topic_names),
-            "sizes": (100, 300),
+            "sizes": (200, 400),
             "large": 6000,
             "keyed": 0.5,
+            "batches": (1, 32),
+            "headers": 0.4,
+            "placed": 0.2,
+            "partitions": partitions(self.options),
+            "tombstones": 0.1,
             "seed": self.options.seed,
         }
         return LoadOptions(self.bruce.socket, **{**options, **changes})
@@ -125,6 +133,7 @@ class StormRun:
             "corrupt": findings.corrupt,
             "out_of_order": findings.out_of_order,
             "received_twice": findings.received_twice,
+            "split": findings.split,
             "duplicates": findings.duplicates,
             "duplicates_possible": explained,
             "duplicates_unexplained": len(strange),

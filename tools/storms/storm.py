@@ -42,13 +42,13 @@ class Storm:
         watcher = Watcher(parts.bruce, self._evidence, WATCH_S)
         rate = int(1.1 * options.messages / (duration_s(options) + 1)) + options.senders
         self._evidence.say(
-            f"seed {options.seed}: {duration_s(options):.0f} s of kills, {rate} datagrams a second"
+            f"seed {options.seed}: {duration_s(options):.0f} s of kills, {rate} messages a second"
         )
         with RunningLoad(parts.load(rate=rate, lump_ms=LUMP_MS)) as load:
             try:
                 watcher.start()
                 self._pass(watcher)
-                enough = f"{options.messages} datagrams to be received; the load {load.running=}"
+                enough = f"{options.messages} messages to be received; the load {load.running=}"
                 wait_until(
                     lambda: watcher.last["received"] >= options.messages, MOST_SENDING_S, enough, pause_s=0.5
                 )
@@ -62,7 +62,7 @@ class Storm:
 
     def _pass(self, watcher: Watcher) -> None:
         """Run the timeline, the brokers' part in parallel with ours."""
-        wait_until(lambda: watcher.last["received"] > 0, START_S, "the first datagrams")
+        wait_until(lambda: watcher.last["received"] > 0, START_S, "the first messages")
         self._begun = time.monotonic()
         brokers = threading.Thread(target=self._trouble_brokers, name="brokers", daemon=True)
         brokers.start()
