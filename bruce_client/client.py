@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
-from bruce_client.errors import BadMessage, ClientError, QueueFull, TooLarge
+from bruce_client.errors import BadMessage, ClientError, QueueFull, TooLarge, Unconfirmed
 from bruce_client.message import MAX_DATAGRAM_BYTES, Headers, Message, in_batches, to_bytes
 from bruce_client.sockets import Address, DatagramSender, Deadline, deliver
 
@@ -80,13 +80,18 @@ class Client:
         """Hand messages to the daemon, in order, as many in a datagram as there is room for.
 
         The messages of a datagram are taken together, or not at all. `timeout_s`: for all of them. Raises
-        ClientError when one was not sent; its `sent` says how many before it were.
+        ClientError when one was not sent; its `sent` says how many before it were, and counts those that may
+        arrive after Unconfirmed.
         """
         deadline, sent = Deadline(self._timeout_s if timeout_s is None else timeout_s), 0
         bad: list[BadMessage] = []
         try:
             for count, data in in_batches(_encode_good(messages, bad)):
-                self._send(data, deadline)
+                try:
+                    self._send(data, deadline)
+                except Unconfirmed:
+                    sent += count
+                    raise
                 sent += count
             if bad:
                 raise bad[0]

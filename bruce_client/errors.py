@@ -20,7 +20,7 @@ class ClientError(Exception):
     """Something that keeps a message from being sent."""
 
     sent = 0
-    """Of `send_many`: how many messages before it were sent."""
+    """Of `send_many`: how many messages before it were sent; of Unconfirmed with those that may arrive."""
 
 
 class BadMessage(ClientError, ValueError):

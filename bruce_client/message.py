@@ -124,13 +124,13 @@ def encode_batch(messages: Iterable[bytes]) -> bytes:
 def in_batches(messages: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """(how many messages, their bytes): batches that fit into a datagram, of encoded messages in their order.
 
-    A message that no batch has room for comes by itself.
+    A message that would be alone in its batch, or that no batch has room for, comes by itself.
     """
     parts: list[bytes] = []
     size = BATCH_HEAD_BYTES
     for message in messages:
         if parts and (size + len(message) > MAX_DATAGRAM_BYTES or len(parts) == MAX_BATCH):
-            yield len(parts), encode_batch(parts)
+            yield len(parts), _together(parts)
             parts, size = [], BATCH_HEAD_BYTES
         if size + len(message) > MAX_DATAGRAM_BYTES:
             yield 1, message
@@ -138,7 +138,11 @@ def in_batches(messages: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
         parts.append(message)
         size += len(message)
     if parts:
-        yield len(parts), encode_batch(parts)
+        yield len(parts), _together(parts)
+
+
+def _together(messages: list[bytes]) -> bytes:
+    return messages[0] if len(messages) == 1 else encode_batch(messages)
 
 
 def _check_topic(topic: bytes) -> None:

@@ -189,7 +189,8 @@ def _is_paused(job: Job) -> bool:
 def _judge(job: Job, messages: Messages, used: int, flags: int) -> bool:
     """Set the verdicts of the first `used` messages; whether there are batches among them.
 
-    POISON in `flags` refuses all, without a look. Without batches `batch` and `wrong` are not set.
+    POISON in `flags` refuses all; of those it only counts the messages. Without batches `batch` and `wrong`
+    are not set.
     """
     scratch, rules = job[SCRATCH], job[RULES]
     quotas = job[PAGE] if load_acquire(job[PAGE] + _QUOTAS) != 0 else Address(0)
@@ -197,13 +198,15 @@ def _judge(job: Job, messages: Messages, used: int, flags: int) -> bool:
     for i in range(used):
         message = messages[i]
         verdict = _POISONED if flags & POISON else _verdict(message, scratch, rules, quotas)
-        # A batch passes for neither.
-        if verdict in (_SIZE, _API_KEY) and is_batch(_whole(message, scratch), message["length"]):
+        # A batch passes for neither of the two.
+        if verdict in (_POISONED, _SIZE, _API_KEY) and is_batch(_whole(message, scratch), message["length"]):
             if not batches:
                 for row in messages[:used]:
                     row["batch"] = row["wrong"] = 0
             batches = True
-            verdict = _verdict_of_batch(message, scratch, rules, quotas)
+            message["batch"] = count_messages(_whole(message, scratch), message["length"])
+            if verdict != _POISONED:
+                verdict = _verdict_of_batch(message, scratch, rules, quotas)
         message["verdict"] = verdict
     return batches
 
@@ -225,7 +228,6 @@ def _verdict(message: Message, scratch: Address, rules: Address, quotas: Address
 def _verdict_of_batch(message: Message, scratch: Address, rules: Address, quotas: Address) -> int:
     """The same of a batch: that of its first message that is refused."""
     at, length = _whole(message, scratch), message["length"]
-    message["batch"] = count_messages(at, length)
     reason, wrong = first_wrong(at, length)
     one = Address(at + BATCH_HEAD_BYTES)
     if reason == 0:
@@ -397,7 +399,7 @@ def store(job: Job, tail: Tail, messages: Messages, used: int, flags: int) -> in
     """Append the first `used` messages to the live segment as one frame.
 
     `messages` MESSAGE[at least used]: the verdicts are set here. `flags` go into the frame; POISON refuses
-    every message without a look at it. Messages that their sender may not write are refused, and those of
+    every message, and only counts it. Messages that their sender may not write are refused, and those of
     topics over their quota (spool.log.quotas). Returns STORED; or NEEDS_SEGMENT, with nothing changed, when
     the frame has no room or a sync of the segment has failed.
     """
@@ -431,7 +433,7 @@ def discard(job: Job, ledger_slot: Address, messages: Messages, used: int, flags
     """Count the first `used` messages in a slot of the ledger: there is no room to store them.
 
     `messages` MESSAGE[at least used]. One that would have been refused anyway keeps its own reason, but for
-    its topic's quota. POISON in `flags` is the reason of all, without a look at them.
+    its topic's quota. POISON in `flags` is the reason of all.
     """
     if used == 0:
         return

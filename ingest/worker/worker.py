@@ -189,7 +189,7 @@ class IngestWorker:
     def _give_up(self, used: int) -> int:
         """Keep the `used` listed messages in quarantine; the flag to store them with, as discarded."""
         name = f"burst-{self._next}.poison"
-        given_up = counted(used, "message")
+        given_up = counted(used, "datagram")
         log.error("%s cannot be stored: discarded, and kept as quarantine/%s", given_up, name)
         keep(self.writer.layout, name, [image(self._messages[:used])])
         return POISON

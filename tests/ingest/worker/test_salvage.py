@@ -13,7 +13,7 @@ from ingest.worker import burst
 from ingest.worker.worker import ATTEMPTS
 from spool.format.frame import BURST, POSITION, SEQUENCE
 from spool.format.segment_format import HEAD_BYTES, HEADER_BYTES, POISON, SALVAGED
-from spool.format.wire import Reason, encode
+from spool.format.wire import Reason, encode, encode_batch
 from spool.shared.histogram import SIZE_WORDS, read_sizes
 from spool.shared.ledger import read_ledger
 from spool.shared.state import Field
@@ -209,6 +209,25 @@ def test_a_burst_that_kills_three_times_is_poison(intake: Intake) -> None:
     assert kept == b"".join(len(d[:65536]).to_bytes(4, "little") + d[:65536] for d in MIXED)
     intake.take(MIXED)
     assert intake.stored() == RIGHT
+
+
+def test_the_messages_of_a_batch_that_is_poison_count(intake: Intake) -> None:
+    """Each of them, as far as the sizes go; in the log, and in the ledger where the spool is full."""
+    batch = encode_batch([sized(40), sized(50), sized(60)])
+    datagrams = [batch, sized(40), batch[:-1], encode_batch([sized(40)])[:9]]
+    words = intake.spool.shared.words
+    spare = words[Field.SPARE]
+    for full in (True, False):
+        intake.queue(datagrams)
+        intake.receive()
+        for _ in range(ATTEMPTS):
+            intake.worker.staging.attempt()
+        intake.start()
+        words[Field.FULL], words[Field.SPARE] = full, intake.spool.writer.number if full else spare
+        assert intake.worker.salvage() == len(datagrams)
+    (row,) = read_ledger(intake.spool.layout.ledger)
+    assert (row.reason, row.count) == (Reason.POISON, 3 + 1 + 2 + 1)
+    assert intake.refused() == {"poison": row.count}
 
 
 def test_attempts_of_one_burst_do_not_count_for_the_next(intake: Intake) -> None:
