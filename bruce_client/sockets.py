@@ -7,15 +7,17 @@ that is before each datagram; that this one was taken then shows that the daemon
 gone from the queue had been read. As a sender has at most SO_SNDBUF bytes in a queue, that is all the memory
 it takes. A message is sent twice when a daemon reads and dies within moments.
 
-A connection, to a UNIX stream socket or a TCP port, gets no answer. But the daemon reads the end of the
-stream only when the message before it is in its log, and ends the connection then; killed before, it leaves
-bytes unread, and the kernel tells that it did. So a connection that ends well is a message that is stored,
-and any other can be sent again without doubling.
+A connection, to a UNIX stream socket or a TCP port, gets no answer, but for one byte before its end when the
+daemon refuses what came: the number of the reason. The daemon reads the end of the stream only when the
+message before it is in its log, and ends the connection then; killed before, it leaves bytes unread, and
+the kernel tells that it did. So a connection that ends well is a message that is stored, and any other can be
+sent again without doubling.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
 import fcntl
 import math
@@ -25,7 +27,7 @@ import struct
 import termios
 import time
 
-from bruce_client.errors import NobodyListens, QueueFull, Unconfirmed, explain
+from bruce_client.errors import NobodyListens, QueueFull, TooLarge, Unconfirmed, explain
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 """Between two looks whether the daemon is back, or has read."""
@@ -41,6 +43,8 @@ Address = str | tuple[str, int]
 """A path, or host and port."""
 _MOST_RESETS = 3
 """A daemon that ends one connection after the other does so for a reason."""
+_TOO_LONG, _REASONS = 22, 32
+"""The reason that no other try helps against, and the bound of all."""
 _UNCONNECTED = (errno.ECONNREFUSED, errno.ENOENT, errno.EAGAIN)
 """Errors of connect while the daemon restarts, or has too many connections waiting."""
 
@@ -224,16 +228,28 @@ def deliver(message: bytes, address: Address, deadline: Deadline) -> None:
         with _connect(address, deadline) as connection:
             try:
                 _write(connection, message, address, deadline)
-                if _is_taken(connection, address, deadline):
+                if _is_taken(connection, message, address, deadline):
                     return
             except (BrokenPipeError, ConnectionResetError):
-                pass
+                with contextlib.suppress(OSError):
+                    _hear(connection.recv(1, socket.MSG_DONTWAIT), message, address)
         resets += 1
         if resets == _MOST_RESETS or not deadline.pause():
             raise NobodyListens(
-                f"the daemon at {shown(address)} ended the connection inside the message: it died, or "
-                f"{len(message)} bytes are more than its [ingest] max_stream_message_bytes"
+                f"the daemon at {shown(address)} ended the connection inside the message, each time"
             )
+
+
+def _hear(answer: bytes, message: bytes, address: Address) -> bool:
+    """Whether there is an answer: then the daemon ends the connection. Raises TooLarge, NobodyListens."""
+    if answer and answer[0] == _TOO_LONG:
+        raise TooLarge(
+            f"the daemon at {shown(address)} refuses a message of {len(message)} bytes: raise its "
+            "[ingest] max_stream_message_bytes"
+        )
+    if answer and answer[0] >= _REASONS:
+        raise NobodyListens(f"the program at {shown(address)} answers, and bruce does not")
+    return bool(answer)
 
 
 def shown(address: Address) -> str:
@@ -273,12 +289,12 @@ def _write(connection: socket.socket, message: bytes, address: Address, deadline
         raise ConnectionResetError(error.errno, error.strerror) from None
 
 
-def _is_taken(connection: socket.socket, address: Address, deadline: Deadline) -> bool:
-    """Whether the daemon read everything. Raises Unconfirmed; ConnectionResetError when it did not."""
+def _is_taken(connection: socket.socket, message: bytes, address: Address, deadline: Deadline) -> bool:
+    """Whether the daemon read everything, ConnectionResetError if not. Raises Unconfirmed, TooLarge."""
     connection.settimeout(deadline.left_s())
     try:
-        if connection.recv(1):
-            raise NobodyListens(f"the program at {shown(address)} answers, and bruce does not")
+        if _hear(connection.recv(1), message, address):
+            return False
     except (BlockingIOError, TimeoutError):
         raise Unconfirmed(
             f"{shown(address)} has the message and has not stored it in time: is bruce busy, or held?"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from bruce_client.errors import ClientError
+from bruce_client.errors import ClientError, TooLarge
 from bruce_client.errors import NobodyListens as Unreached
 from bruce_client.message import MAX_DATAGRAM_BYTES
 from bruce_client.sockets import Deadline, deliver, unread_bytes
@@ -21,6 +21,7 @@ Address = str | tuple[str, int]
 STORED_S = 60.0
 """A message by stream is sent once it is stored; the time to wait for a daemon to do so."""
 _LOOK_S = 0.001
+_KINDS: dict[type[ClientError], type[CliError]] = {Unreached: NobodyListens, TooLarge: BadArgument}
 
 
 def send_all(
@@ -82,7 +83,7 @@ def _send(sender: socket.socket, datagram: bytes, until: float) -> bool:
 def _send_large(
     sender: socket.socket, datagram: bytes, stream: Address, until: float, stored_s: float
 ) -> bool:
-    """Whether it was stored in time. Raises NobodyListens, CliError."""
+    """Whether it was stored in time. Raises NobodyListens, BadArgument, CliError."""
     # A message that goes through another socket must not overtake.
     while unread_bytes(sender) and time.monotonic() < until:
         time.sleep(_LOOK_S)
@@ -94,8 +95,7 @@ def _send_large(
     except ClientError as error:
         if time.monotonic() >= until:
             return False
-        kind = NobodyListens if isinstance(error, Unreached) else CliError
-        raise kind(str(error)) from None
+        raise _KINDS.get(type(error), CliError)(str(error)) from None
     return True
 
 

@@ -369,8 +369,11 @@ def kind_of(listener: socket.socket) -> int:
     return UNIX if listener.family == socket.AF_UNIX else TCP
 
 
-def end(sock: socket.socket) -> None:
-    """End a connection, also for other processes that hold it."""
+def end(sock: socket.socket, reason: int = 0) -> None:
+    """End a connection, also for other processes that hold it. `reason`: a byte that its client reads."""
+    with suppress(OSError):
+        if reason:
+            sock.send(bytes([reason]), socket.MSG_DONTWAIT)
     with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()

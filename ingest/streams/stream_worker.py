@@ -480,7 +480,7 @@ class StreamWorker:
         if reason:
             at = Address(self._memory.side(connection) + until)
             self._refusals.refuse(connection.user, reason, at)
-            self._disconnect(connection)
+            self._disconnect(connection, reason)
         connection_buffer.offer(head, begin, until, count, end - until if reason else 0, reason)
         self._is_offering = True
         return True
@@ -534,21 +534,21 @@ class StreamWorker:
         # The run first: the successor of a worker that is killed here finds why the connection ended.
         connection_buffer.offer(head, begin, begin, 0, tail, int(reason))
         self._is_offering = True
-        self._disconnect(connection)
+        self._disconnect(connection, int(reason))
         # It may be taken by now; the bell that says so has not been heard.
         self._wait_for(connection)
         self._memory.cut_off(connection, begin)
 
     # -- ending -----------------------------------------------------------------------------------------
 
-    def _disconnect(self, connection: Connection) -> None:
-        """The connection is gone; its buffer is not."""
+    def _disconnect(self, connection: Connection, reason: int = 0) -> None:
+        """The connection is gone; its buffer is not. `reason`: the Reason that its client hears."""
         if connection.sock is None:
             return
         if connection.is_watched:
             self._poll.unregister(connection.sock.fileno())
         del self._connections[connection.sock.fileno()]
-        end(connection.sock)
+        end(connection.sock, reason)
         connection.sock = None
         self.users.count(connection.user, -1)
         if connection.is_held and self._is_succeeded:

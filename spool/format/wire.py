@@ -23,6 +23,10 @@ Example: topic `t`, timestamp 0, no key, no value:
 
     0000001d 0100 0000 0000 0001 74 0000000000000000 00000000 00000000
 
+On a stream messages are one behind the other. A connection that bruce ends for what came, or did not come in
+time, has one byte before its end: the number of the reason, 21 bad_size, 22 too_long, 23 unclean, 24 tls,
+25 http, 28 user_limit, 29 too_slow. Else there is nothing to read before the end.
+
 The order of the checks is Bruce's, so that a datagram wrong in two ways is counted under the same name:
 length, size, api key, version, then field by field.
 """

@@ -22,7 +22,7 @@ from ingest.buffers.connection_buffers import ConnectionBuffers, holds_anything,
 from ingest.sockets.holding import FdStore, allow_descriptors
 from ingest.sockets.listening import is_finished, refuse
 from ingest.streams import newcomers, stream_worker, users
-from spool.format.wire import encode
+from spool.format.wire import Reason, encode
 from spool.shared.state import PAUSE_NS, Field
 from tests.ingest.stream_clients import LIMIT, Kill, Killed, Streams
 
@@ -46,13 +46,22 @@ def messages(count: int, size: int = 20) -> list[bytes]:
 
 def ended(stream: socket.socket) -> bool:
     """Whether the other side has ended the connection, as far as one can see now."""
+    return last_byte(stream) is not None
+
+
+def last_byte(stream: socket.socket) -> int | None:
+    """The byte that the other side said before it ended the connection, or 0; None: it has not ended."""
     stream.setblocking(False)
+    said = b""
     try:
-        return stream.recv(1) == b""
+        while part := stream.recv(8):
+            said += part
     except BlockingIOError:
-        return False
+        return None
     except ConnectionResetError:
-        return True
+        pass
+    assert len(said) < 2
+    return said[0] if said else 0
 
 
 @pytest.mark.parametrize("tcp", [False, True])
@@ -69,9 +78,10 @@ def test_messages_back_to_back(streams: Streams, *, tcp: bool) -> None:
     assert not streams.refused
 
 
-def test_a_message_of_the_limit(streams: Streams) -> None:
-    """The size may be the limit and its field; one more ends the connection, as too long."""
-    sender = streams.connect()
+@pytest.mark.parametrize("tcp", [False, True])
+def test_a_message_of_the_limit(streams: Streams, tcp: bool) -> None:  # noqa: FBT001
+    """The size may be the limit and its field; one more ends the connection, and its sender hears why."""
+    sender = streams.connect(tcp=tcp)
     largest = encode(b"t", bytes(LIMIT + 4 - 29))
     assert len(largest) == LIMIT + 4
     for at in range(0, len(largest), 30_000):
@@ -81,8 +91,8 @@ def test_a_message_of_the_limit(streams: Streams) -> None:
     sender.sendall((LIMIT + 5).to_bytes(4, "big") + b"lost")
     streams.settle()
     assert streams.refused == {"too_long": 1}
-    assert ended(sender)
-    assert streams.counted() == (1, {"too_long": 1}, 0)
+    assert last_byte(sender) == Reason.TOO_LONG
+    assert streams.counted("tcp" if tcp else "stream") == (1, {"too_long": 1}, 0)
 
 
 def test_a_small_limit(memory: Path) -> None:
@@ -115,7 +125,7 @@ def test_a_bad_size_ends_the_connection(streams: Streams, size: int) -> None:
     sender.sendall(b"".join(good) + bad)
     streams.settle()
     assert (streams.stored, streams.refused, streams.samples) == (good, {"bad_size": 1}, [bad])
-    assert ended(sender)
+    assert last_byte(sender) == Reason.BAD_SIZE
     assert streams.counted() == (1, {"bad_size": 1}, 0)
 
 

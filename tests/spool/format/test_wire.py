@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spool.format import wire
 from spool.format.wire import (
     Reason,
     check,
@@ -270,3 +272,13 @@ def test_another_topic(one: bytes, other: bytes, value: bytes) -> None:
         datagram = encode(one, value, key=b"k", timestamp=5, partition_key=key)
         assert split_topic(datagram)[1] == one
         assert with_topic(datagram, other) == encode(other, value, key=b"k", timestamp=5, partition_key=key)
+
+
+def test_the_reasons_that_a_stream_hears_have_their_numbers() -> None:
+    """The description names them as the code has them."""
+    assert wire.__doc__
+    named = re.findall(r"(\d\d) ([a-z_]{3,})", wire.__doc__.partition("On a stream")[2].partition("Else")[0])
+    assert len(named) == 7
+    assert {name: int(number) for number, name in named} == {
+        name: Reason[name.upper()].value for _, name in named
+    }
