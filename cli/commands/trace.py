@@ -52,10 +52,10 @@ def trace(
     are meant are found by compiled code, and only while a trace runs.
 
     With --json one object a line: time, event, sequence, and with received topic, key_bytes, value_bytes,
-    uid, pid (with --payload key and value, in base64 under key_base64 and value_base64 where they are no
-    UTF-8); with routed and waits partition; with sent partition, broker; with acknowledged partition, offset,
-    after_ms; with failed partition, error; with discarded reason, dead_lettered. began, resumed and ended are
-    of the trace itself; ended says why.
+    uid, pid (with --payload key, value and headers, in base64 under key_base64 and value_base64 where
+    they are no UTF-8); with routed and waits partition; with sent partition, broker; with acknowledged
+    partition, offset, after_ms; with failed partition, error; with discarded reason, dead_lettered.
+    began, resumed and ended are of the trace itself; ended says why.
     """
     from cli.inspect.trace import Asking
     from cli.inspect.trace import stop as stop_trace

@@ -2,7 +2,7 @@
 
 A line has `time`, `event`, and `sequence`; what more it has depends on the event:
 
-    received      topic, key_bytes, value_bytes, uid, pid; if asked for, key and value
+    received      topic, key_bytes, value_bytes, uid, pid; if asked for, key, value and headers
     routed        partition: where it is to go
     sent          partition, broker: handed to the producer
     waits         partition, or null: it may not go yet; comes once, until it goes or is placed elsewhere
@@ -198,8 +198,8 @@ class Trace:
     def _tell_received(self, batch: Batch, row: int) -> None:
         payload: dict[str, Any] = {}
         if self.ask.payload:
-            key = batch.key(row)
-            payload = {**_text("key", key), **_text("value", batch.value(row) or b"")}
+            payload = {**_text("key", batch.key(row)), **_text("value", batch.value(row))}
+            payload["headers"] = [{"name": name, **_text("value", data)} for name, data in batch.headers(row)]
         self._tell(
             "received",
             int(batch.sequence[row]),

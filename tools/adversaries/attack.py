@@ -65,6 +65,8 @@ class Flood(Attack):
 
     rate: ClassVar[int] = 10_000
     good_bytes: ClassVar[int] = 150
+    good_round: ClassVar[int] = 100
+    """Datagrams of the control that are sent at once."""
     villains: ClassVar[int] = 1
 
     def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
@@ -73,8 +75,12 @@ class Flood(Attack):
 
     def control(self, arena: Arena, stack: ExitStack) -> None:
         """Good messages, as many and as large."""
-        good = [arena.good_message(self.good_bytes)] * 100
+        good = [self.good_datagram(arena)] * self.good_round
         self._start(arena, stack, lambda _words, _number: good)
+
+    def good_datagram(self, arena: Arena) -> bytes:
+        """One of those that the control has."""
+        return arena.good_message(self.good_bytes)
 
     def begin(self, arena: Arena, stack: ExitStack) -> None:
         """The flood."""
