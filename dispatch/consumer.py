@@ -1,22 +1,25 @@
 """Reading from Kafka: a consumer that leaves no trace, and the search for the record of one message.
 
 The consumer reads the offsets that it is given. It joins no group, and commits nothing. The record of a
-message is found by the header `bruce-id`, near its timestamp.
+message is found by the header `bruce-id`, near its timestamp. The first of that name is ours: those behind it
+are the sender's, and name no message.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from gc import get_referents
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from dispatch.diagnosis import KafkaError, explain_errors
 from dispatch.errors import BadProperty, Code, Unreachable
-from dispatch.handover import HEADER_NAME
+from dispatch.handover import HEADER_BYTES, HEADER_NAME
 from dispatch.options import demand_credentials
 from dispatch.timing import CONSUMER_ANSWER_S, CONSUMER_POLL_S
 
@@ -34,6 +37,15 @@ _REMEMBERED = 64
 """Errors: brokers that are away give two a second each."""
 
 _BATCH = 1000
+
+Headers = Sequence[tuple[str, bytes | None]]
+"""The name and the value of each header of a record, in order."""
+NAMELESS = "\ufffd"
+"""In place of a header's name that is not UTF-8."""
+_ID_NAME = HEADER_NAME.decode()
+# Not `message.headers()`: in a hot loop Python leaves out the check that makes an error of it when the method
+# returns something and has failed all the same.
+_headers_of = methodcaller("headers")
 
 
 class Listener(Consumer):
@@ -126,7 +138,7 @@ def _search(
         for message in consumer.consume(_BATCH, CONSUMER_POLL_S):
             if (error := message.error()) is None:
                 offset = _offset(message) + 1
-                if _is_wanted(message.headers(), wanted.stamp):
+                if _is_wanted(message, wanted.stamp):
                     yield RecordPosition(start.partition, offset - 1, message.timestamp()[1])
             elif error.name() == "_PARTITION_EOF":
                 offset = end
@@ -138,5 +150,31 @@ def _offset(message: Any) -> int:
     return int(message.offset())
 
 
-def _is_wanted(headers: Any, stamp: bytes) -> bool:
-    return any(name.encode() == HEADER_NAME and value == stamp for name, value in headers or ())
+def _is_wanted(message: Any, stamp: bytes) -> bool:
+    headers = read_headers(message)
+    at = find_id(headers)
+    return at is not None and headers[at][1] == stamp
+
+
+def read_headers(message: Any) -> Headers:
+    """The headers of a record that was consumed, whoever produced it."""
+    try:
+        return _headers_of(message) or ()
+    except SystemError:
+        # For a name that is not UTF-8 confluent_kafka has made a pair with a null pointer in front, which
+        # Python must not touch, and the next call gives it without an error. The pair itself tells how many
+        # objects it has.
+        headers = [
+            pair if len(get_referents(pair)) == len(pair) else (NAMELESS, pair[-1])
+            for pair in message.headers()
+        ]
+        message.set_headers(headers)
+        return headers
+
+
+def find_id(headers: Headers) -> int | None:
+    """Which of a record's headers names its message; None: it has no id."""
+    for at, (name, value) in enumerate(headers):
+        if name == _ID_NAME:
+            return at if value is not None and len(value) == HEADER_BYTES else None
+    return None

@@ -3,6 +3,7 @@
 Which offsets to read is decided once, on the driver, so that the job has an end. The connector is Java's
 client, whose properties have other names. It gets librdkafka's properties of the connections to the brokers,
 translated; if one has no translation, `bruce-kafka` reads. The same plan chooses the offsets in either case.
+Java puts U+FFFD for each byte of a header's name that is not UTF-8, and we put one for the whole name.
 
 Rows also go to Spark's connector and come from it, if its jars are present, with the header `bruce-id`.
 To write them:
@@ -64,31 +65,50 @@ _OF_THE_WAY = ("ssl.", "sasl.", "enable.ssl.", "enable.sasl.", "https.")
 
 
 def as_kafka_rows(frame: DataFrame) -> DataFrame:
-    """key, value, topic, partition and headers of routed rows; the header is the daemon's `bruce-id`.
+    """key, value, topic, partition and headers of routed rows: the daemon's `bruce-id`, then the sender's.
 
-    `frame` has those columns except headers, and spool and sequence, as in `pipeline.source.schema`. The
-    order stays: `pipeline.delivery.sink.arrange` makes it that of the log, within each partition.
+    `frame` has those columns, perhaps without headers, and spool and sequence, as in
+    `pipeline.source.schema`. The order stays: `pipeline.delivery.sink.arrange` makes it that of the log,
+    within each partition.
     """
     digits = f.concat("spool", f.lpad(f.hex("sequence"), 16, "0"))
     ours = f.struct(f.lit(HEADER).alias("key"), f.unhex(digits).alias("value"))
-    headers = f.array(ours).cast(_HEADERS).alias("headers")
-    return frame.select("key", "value", "topic", "partition", headers)
+    headers = f.array(ours).cast(_HEADERS)
+    if "headers" in frame.columns:
+        headers = f.concat(headers, f.coalesce("headers", _no_headers()))
+    return frame.select("key", "value", "topic", "partition", headers.alias("headers"))
 
 
 def bruce_id(headers: Column | str) -> Column:
-    """struct<spool: string, sequence: long> of a record; null when it has no header `bruce-id`.
+    """struct<spool: string, sequence: long> of a record; null when its first header `bruce-id` is no id.
 
     `headers`: array<struct<key: string, value: binary>>, from Spark's Kafka connector. The column consists of
     Spark's own expressions, also on streams: there `dropDuplicatesWithinWatermark` accepts it.
     """
     column = f.col(headers) if isinstance(headers, str) else headers
-    ours = f.filter(column, lambda one: (one["key"] == HEADER) & (f.octet_length(one["value"]) == ID_BYTES))
-    found = f.try_element_at(ours, f.lit(1))["value"]
-    digits = f.lower(f.hex(found))
+    digits = f.lower(f.hex(_id_bytes(column)))
     # conv reads 64 bits without a sign; sequences never use the highest.
     sequence = f.conv(f.substring(digits, 33, 16), 16, 10).cast("long")
     named = f.struct(f.substring(digits, 1, 32).alias("spool"), sequence.alias("sequence"))
-    return f.when(found.isNotNull(), named)
+    return f.when(digits.isNotNull(), named)
+
+
+def _id_bytes(headers: Column) -> Column:
+    """The value of the first header `bruce-id`, if it is an id; else null."""
+    # Those behind it are the sender's, who could name any message.
+    first = f.try_element_at(f.filter(headers, lambda one: one["key"] == HEADER), f.lit(1))["value"]
+    return f.when(f.octet_length(first) == ID_BYTES, first)
+
+
+def _own_headers(headers: Column) -> Column:
+    """The headers without the id."""
+    at = f.array_position(headers["key"], HEADER).cast("int")
+    rest = f.concat(f.slice(headers, f.lit(1), at - 1), f.slice(headers, at + 1, f.size(headers)))
+    return f.when(_id_bytes(headers).isNotNull(), rest).otherwise(f.coalesce(headers, _no_headers()))
+
+
+def _no_headers() -> Column:
+    return f.array().cast(_HEADERS)
 
 
 @dataclass(frozen=True)
@@ -256,6 +276,7 @@ def _by_connector(session: SparkSession, java: Mapping[str, str], ranges: Sequen
         f.when(exact, f.unix_millis("timestamp")).alias("timestamp_ms"),
         "key",
         "value",
+        _own_headers(f.col("headers")).alias("headers"),
         stamp["spool"].alias("bruce_spool"),
         stamp["sequence"].alias("bruce_sequence"),
     ).to(KAFKA_SCHEMA)

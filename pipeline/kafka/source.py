@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +21,12 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, Message
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, InputPartition
 from pyspark.sql.types import StructType
 
-from dispatch.consumer import open_consumer
+from dispatch.consumer import Headers, find_id, open_consumer, read_headers
 from pipeline.errors import JobFailed
 from pipeline.job import freeze_imports
-from pipeline.kafka.reader import HEADER, ID_BYTES, Range, plan_ranges
+from pipeline.kafka.reader import ID_BYTES, Range, plan_ranges
 from pipeline.kafka.writer import KafkaRowWriter, KafkaWriter
-from pipeline.source.schema import KAFKA_SCHEMA, to_arrow_schema
+from pipeline.source.schema import ARROW_HEADERS, KAFKA_SCHEMA, to_arrow_schema
 from pipeline.source.source import check_schema
 from pipeline.spark_release import ARROW_STREAM_WRITERS, has
 
@@ -35,6 +35,8 @@ POLL_S = 0.2
 SILENCE_S = 60.0
 """How long a partition may be silent before the job fails."""
 
+_OF_HEADERS = {"headers", "bruce_spool", "bruce_sequence"}
+"""Columns that are made of a record's headers."""
 _OURS = ("path", "paths", "topics", "checkpointlocation")
 _NO_ID = bytes(ID_BYTES)
 _ID = np.dtype([("spool", "V16"), ("sequence", ">i8")])
@@ -140,21 +142,22 @@ def _has_ended(polled: Sequence[Message], wanted: Range) -> bool:
 
 def to_arrow(messages: Sequence[Message], wanted: Range, schema: pa.Schema) -> pa.RecordBatch:
     """The columns that `schema` names, out of `pipeline.source.schema.KAFKA_SCHEMA`."""
-    stamps: list[pa.Array] = []
-    if {"bruce_spool", "bruce_sequence"} & set(schema.names):
-        stamps = _stamps(messages)
-    arrays = [
-        stamps[name == "bruce_sequence"] if name.startswith("bruce_") else _COLUMNS[name](messages, wanted)
-        for name in schema.names
-    ]
+    made: dict[str, pa.Array] = {}
+    if not _OF_HEADERS.isdisjoint(schema.names):
+        headers = [read_headers(message) for message in messages]
+        ids = [find_id(one) for one in headers]
+        made["bruce_spool"], made["bruce_sequence"] = _stamps(headers, ids)
+        if "headers" in schema.names:
+            made["headers"] = _own(headers, ids)
+    arrays = [made[name] if name in made else _COLUMNS[name](messages, wanted) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _stamps(messages: Sequence[Message]) -> list[pa.Array]:
-    """[spool, sequence] of each message; null without a header `bruce-id`."""
-    found = [_stamp(message.headers()) for message in messages]
+def _stamps(headers: Sequence[Headers], ids: Sequence[int | None]) -> list[pa.Array]:
+    """[spool, sequence] of each message; null without an id. `ids`: by `find_id`."""
+    found = [_NO_ID if at is None else one[at][1] or _NO_ID for one, at in zip(headers, ids, strict=True)]
     rows = np.frombuffer(b"".join(found), _ID)
-    missing = np.fromiter((stamp is _NO_ID for stamp in found), np.bool_, len(found))
+    missing = np.fromiter((at is None for at in ids), np.bool_, len(ids))
     spools = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(16), len(found), [None, pa.py_buffer(np.ascontiguousarray(rows["spool"]))]
     ).dictionary_encode()
@@ -163,11 +166,18 @@ def _stamps(messages: Sequence[Message]) -> list[pa.Array]:
     return [names.take(numbers), pa.array(rows["sequence"].astype(np.int64), mask=missing)]
 
 
-def _stamp(headers: Any) -> bytes:
-    for name, value in headers or ():
-        if name == HEADER and value is not None and len(value) == ID_BYTES:
-            return value
-    return _NO_ID
+def _own(headers: Sequence[Headers], ids: Sequence[int | None]) -> pa.Array:
+    """Of each message the headers without its id."""
+    ends, pairs = [0], []
+    for one, at in zip(headers, ids, strict=True):
+        # Most have nothing else.
+        if len(one) > (at is not None):
+            pairs += [pair for number, pair in enumerate(one) if number != at]
+        ends.append(len(pairs))
+    names = pa.array([name for name, _ in pairs], pa.string())
+    values = pa.array([value for _, value in pairs], pa.binary())
+    both = pa.StructArray.from_arrays([names, values], fields=list(ARROW_HEADERS.value_type))
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), both, type=ARROW_HEADERS)
 
 
 def _timestamps(messages: Sequence[Message], wanted: Range) -> pa.Array:  # noqa: ARG001

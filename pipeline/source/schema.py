@@ -19,8 +19,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-_HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
-ARROW_HEADERS = pa.list_(pa.field("element", _HEADER, nullable=False))
+ARROW_HEADERS = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+)
 """The type of headers in Arrow."""
 _ARROW = {
     "bigint": pa.int64(),
@@ -33,10 +34,8 @@ _ARROW = {
 }
 """By Spark's name of a type; Spark's own function takes other arguments in each release."""
 
-HEADERS = ArrayType(
-    StructType([StructField("key", StringType(), False), StructField("value", BinaryType(), True)]), False
-)
-"""As Spark's own source of Kafka has them."""
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+"""As Spark's own source of Kafka has them, and as a schema in SQL can name them: all may be null."""
 
 _COLUMNS: list[tuple[str, DataType, str]] = [
     (
@@ -108,11 +107,18 @@ KAFKA_SCHEMA = StructType(
             ("key", BinaryType(), "The key; null when there is none."),
             ("value", BinaryType(), "The value; null when there is none."),
             (
+                "headers",
+                HEADERS,
+                "Its headers in order, without the `bruce-id` that the next two columns are from: those of "
+                "the message, behind `bruce-replay` where it was replayed. Empty without any. A name that is "
+                "not UTF-8 is U+FFFD.",
+            ),
+            (
                 "bruce_spool",
                 StringType(),
-                "From the header `bruce-id`: the uuid of the spool, as above.",
+                "From the first header `bruce-id`: the uuid of the spool, as above.",
             ),
-            ("bruce_sequence", LongType(), "From the header `bruce-id`: the message's number in that spool."),
+            ("bruce_sequence", LongType(), "From the same: the message's number in that spool."),
         ]
     ]
 )

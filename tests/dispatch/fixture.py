@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,9 +14,12 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from dispatch.client import NO_LEADER, KafkaClient
 from dispatch.embedded import EmbeddedKafka
+from dispatch.handover import Headers
+from dispatch.librdkafka import COPY_MESSAGE, PRODUCER, Vtype, load, set_properties
 from dispatch.options import DispatchOptions
 from dispatch.pool import Outcomes, Pool
 from dispatch.tables import State
+from spool.native.memory import address_of
 from tests.dispatch import batches
 
 UUID = bytes(range(16))
@@ -165,3 +169,24 @@ def connected(
 def in_flight(producer: ProducerFixture) -> npt.NDArray[np.int64]:
     """Messages in flight by broker index."""
     return producer.pool.brokers.rows["messages"].copy()
+
+
+def produce_bytes(servers: str, topic: str, headers: Headers) -> None:
+    """One record, to partition 0, whose headers have names of any bytes: confluent_kafka takes text only."""
+    library, conf = load(), load().conf_new()
+    set_properties(library.conf_set, conf, {"bootstrap.servers": servers})
+    client = library.new(PRODUCER, conf, ctypes.create_string_buffer(512), 512)
+    number = library.topic_new(client, topic.encode(), None)
+    texts = [tuple(map(ctypes.create_string_buffer, header)) for header in headers]
+    arguments = [(Vtype.RKT, number), (Vtype.PARTITION, 0), (Vtype.MSGFLAGS, COPY_MESSAGE)]
+    arguments += [
+        (Vtype.HEADER, ctypes.addressof(name), ctypes.addressof(value), len(value) - 1)
+        for name, value in texts
+    ]
+    table = np.zeros((len(arguments), 9), np.int64)
+    for row, words in enumerate(arguments):
+        table[row, : len(words)] = words
+    assert library.produceva(client, address_of(table), len(table)) is None
+    assert library.flush(client, int(PATIENCE_S * 1000)) == 0
+    library.topic_destroy(number)
+    library.destroy_flags(client, 0)

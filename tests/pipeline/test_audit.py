@@ -195,14 +195,18 @@ def test_what_is_alike_is_counted(spark: SparkSession) -> None:
 
 
 def test_who_a_record_is(spark: SparkSession) -> None:
-    """`bruce_id` reads our header among others, and is null without one, or with another's."""
+    """`bruce_id` reads our header among others, and is null without one, or with another's.
+
+    The first of its name decides: those behind it are the sender's.
+    """
     from pipeline.kafka.reader import bruce_id
 
     ours = bytes.fromhex(SPOOL) + (2**40 + 5).to_bytes(8, "big")
+    forged = ("bruce-id", bytes.fromhex(OTHER) + bytes(8))
     headers = [
-        [("other", b"x"), ("bruce-id", ours)],
-        [("bruce-id", b"short")],
-        [("bruce-id", None)],
+        [("other", b"x"), ("bruce-id", ours), forged],
+        [("bruce-id", b"short"), forged],
+        [("bruce-id", None), forged],
         [],
         None,
     ]

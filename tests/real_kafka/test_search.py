@@ -16,6 +16,7 @@ from dispatch.consumer import Wanted, find_records
 from spool.format.wire import encode
 from tests.cli.program import run
 from tests.daemon import RunningBruce
+from tests.dispatch.fixture import produce_bytes
 from tools.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.long]
@@ -34,7 +35,10 @@ def topic(kafka1: KafkaCluster) -> str:
 
 
 def test_where_a_record_is(kafka1: KafkaCluster, topic: str) -> None:
-    """Every record with the id, the likely partition first; nothing with another id, nothing from before."""
+    """Every record with the id, the likely partition first; nothing with another id, nothing from before.
+
+    The id is the first header of its name: a sender that adds one passes its record off as no other's.
+    """
     spool, start = uuid4().bytes, int(time.time() * 1000) - 1_000_000
     properties = {"bootstrap.servers": kafka1.bootstrap}
     producer = Producer(properties)
@@ -46,7 +50,10 @@ def test_where_a_record_is(kafka1: KafkaCluster, topic: str) -> None:
     again = [("x", b"y"), ("bruce-id", wanted.stamp)]
     producer.produce(topic, b"again", partition=0, timestamp=start + 5_000, headers=again)
     producer.produce(topic, b"bare", partition=0, timestamp=start + 5_001)
+    forged = [("bruce-id", spool + bytes(8)), ("bruce-id", wanted.stamp)]
+    producer.produce(topic, b"forged", partition=0, timestamp=start + 5_002, headers=forged)
     assert producer.flush(TIMEOUT_S) == 0
+    produce_bytes(kafka1.bootstrap, topic, [(b"\xff", b""), (b"bruce-id", spool + bytes(8))])
     first, second = (2, 5, start + 17), (0, 100, start + 5_000)
     assert find_records(properties, wanted) == [second, first]
     assert find_records(properties, wanted, first=2) == [first, second]

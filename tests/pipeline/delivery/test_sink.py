@@ -14,7 +14,7 @@ from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
 from pipeline.delivery.route import Routes, route
 from pipeline.delivery.sink import Delivery, arrange, deliver
-from spool.format.wire import encode
+from spool.format.wire import encode, encode_message
 from spool.marks.outcome_file import list_outcomes, read_outcomes
 from tests.spool.fixture import SpoolFixture
 
@@ -197,11 +197,23 @@ def test_rows_out_of_order_are_refused(
 
 @pytest.mark.oldest_spark
 def test_rows_for_sparks_own_connector(spark: SparkSession, spool: SpoolFixture) -> None:
-    """Its columns, by name and type, and headers of the same bytes that the daemon sends."""
+    """Its columns, by name and type, and headers of the same bytes that the daemon sends.
+
+    The id is before the sender's own, even one of its name; a frame may have no headers.
+    """
     from pipeline.kafka.reader import as_kafka_rows, bruce_id
 
     fill(spool, 40)
-    rows = as_kafka_rows(arranged(spark, spool))
+    own = [("bruce-id", bytes(24)), ("n", None), ("e", b"")]
+    spool.append([encode_message(b"clicks", None, headers=own)])
+    spool.step()
+    every = arranged(spark, spool)
+    (last,) = as_kafka_rows(every.where("sequence = 40")).collect()
+    stamp = ("bruce-id", spool.identity.spool + (40).to_bytes(8, "big"))
+    assert (last.value, last.headers) == (None, [stamp, *own])
+    (bare,) = as_kafka_rows(every.where("sequence = 40").drop("headers")).collect()
+    assert bare.headers == [stamp]
+    rows = as_kafka_rows(every.where("sequence < 40"))
     assert [(field.name, field.dataType.simpleString()) for field in rows.schema] == [
         ("key", "binary"),
         ("value", "binary"),

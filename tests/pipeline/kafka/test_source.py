@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
 from dispatch.consumer import open_consumer
 from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import BadProperty, Unreachable
+from pipeline.kafka import source
 from pipeline.kafka.reader import Range, count_dropped, plan_ranges
 from pipeline.kafka.source import read_range
+from pipeline.source.schema import KAFKA_SCHEMA, to_arrow_schema
+from tests.dispatch.fixture import produce_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,22 +52,53 @@ def test_rows_are_the_records(spark: SparkSession, kafka: EmbeddedKafka) -> None
     """Each row is one record; what is not stamped, or stamped with something else, has no spool."""
     producer = Producer(properties(kafka))
     last = (1 << 63) - 1
+    stamp = ("bruce-id", SPOOL + last.to_bytes(8, "big"))
     for partition, key, value, headers in [
-        (0, b"k", b"stamped", [("bruce-id", SPOOL + last.to_bytes(8, "big"))]),
-        (0, None, b"", [("other", b"x"), ("bruce-id", SPOOL + bytes(8))]),
+        (0, b"k", b"stamped", [stamp]),
+        (0, None, b"", [("other", b"x"), ("bruce-id", SPOOL + bytes(8)), ("null", None), ("", b""), stamp]),
         (1, b"", None, None),
-        (1, b"k", b"short", [("bruce-id", SPOOL)]),
+        (1, b"k", b"short", [("bruce-id", SPOOL), stamp]),
     ]:
         producer.produce("t", value, key, partition, timestamp=1234, headers=headers)
         assert producer.flush(30) == 0
     frame = spark.read.format("bruce-kafka").options(**properties(kafka)).option("topics", "t,empty,absent")
     rows = frame.load().orderBy("partition", "offset").collect()
+    own = [("other", b"x"), ("null", None), ("", b""), stamp]
     assert [tuple(row) for row in rows] == [
-        ("t", 0, 0, 1234, b"k", b"stamped", SPOOL.hex(), last),
-        ("t", 0, 1, 1234, None, b"", SPOOL.hex(), 0),
-        ("t", 1, 0, 1234, b"", None, None, None),
-        ("t", 1, 1, 1234, b"k", b"short", None, None),
+        ("t", 0, 0, 1234, b"k", b"stamped", [], SPOOL.hex(), last),
+        ("t", 0, 1, 1234, None, b"", own, SPOOL.hex(), 0),
+        ("t", 1, 0, 1234, b"", None, [], None, None),
+        ("t", 1, 1, 1234, b"k", b"short", [("bruce-id", SPOOL), stamp], None, None),
     ]
+    some = frame.schema("headers array<struct<key:string,value:binary>>, offset long").load().collect()
+    assert sorted(some) == sorted((row.headers, row.offset) for row in rows)
+
+
+@pytest.mark.spark
+def test_a_name_of_any_bytes(spark: SparkSession, kafka: EmbeddedKafka) -> None:
+    """A record of another program's ends no query: the name is a mark, and the record has its id."""
+    id_ = SPOOL + (7).to_bytes(8, "big")
+    produce_bytes(kafka.bootstrap_servers, "t", [(b"\xff\xfe", b"1"), (b"bruce-id", id_), (b"n", b"2")])
+    (row,) = (
+        spark.read.format("bruce-kafka").options(**properties(kafka)).option("topics", "t").load().collect()
+    )
+    assert (row.headers, row.bruce_sequence) == ([("\ufffd", b"1"), ("n", b"2")], 7)
+
+
+def test_only_the_columns_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, kafka: EmbeddedKafka) -> None:
+    """Headers are not looked at for the others."""
+    produce(kafka, 3)
+    consumer = open_consumer(properties(kafka))
+    wanted = Range("t", 0, 0, 3)
+    (messages,) = read_range(consumer, wanted)
+    consumer.close()
+    asked: list[object] = []
+    monkeypatch.setattr(source, "read_headers", lambda message: asked.append(message) or ())
+    names = ["value", "offset"]
+    schema = to_arrow_schema(KAFKA_SCHEMA)
+    few = source.to_arrow(messages, wanted, pa.schema([schema.field(name) for name in names]))
+    assert (few.schema.names, few.column("value").to_pylist()) == (names, [b"0", b"1", b"2"])
+    assert not asked
 
 
 def test_ranges_cover_each_offset_once(kafka: EmbeddedKafka) -> None:
