@@ -14,7 +14,7 @@ The header `bruce-id`, spool uuid and sequence, identifies a stored message. Its
 
 which add up to `stored`. Beside them, of those that are in Kafka:
 
-    altered     topic, key, value or timestamp of a record are not the message's
+    altered     topic, key, value, headers or timestamp of a record are not the message's
     reordered   a later message with the same partition key came first (by first appearances, in one
                 partition of the topic)
 
@@ -24,12 +24,14 @@ hold them does not give them.
 `foreign` counts records that belong to no message of the segments, unstamped ones included. They are no
 fault: another producer writes to the topic, or the segment that held the message is gone.
 
-Keys and values are compared by a hash of 64 bits, made before the shuffle: a shuffled row has the same few
-bytes for each message, however large it was. Sequences come first in every sort, since Spark sorts by the
+Keys, values and headers are compared by a hash of 64 bits, made before the shuffle: a shuffled row has the
+same few bytes for each message, however large it was. A replay adds the header `bruce-replay`, so headers of
+that name are not compared. Sequences come first in every sort, since Spark sorts by the
 first 8 bytes and looks further only when they are equal.
 
-Without the header, `stamp` tells messages by their content. Messages and records of one topic, key, value and
-timestamp are alike. Of those, the first record is the first message, and so on; records that are left over
+Without the header, `stamp` tells messages by their content. Messages and records of one topic, key, value,
+headers and timestamp are alike, whatever headers `bruce-id` they have: the one that is missing may be the
+sender's. Of those, the first record is the first message, and so on; records that are left over
 begin again with the first message, and are its duplicates. Messages that the daemon discarded or has not
 delivered come last, so that the count of lost messages is right, whichever of the equal ones was lost.
 """
@@ -40,6 +42,8 @@ from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
+
+from dispatch.handover import HEADER_NAME, REPLAY_NAME
 
 OUTCOMES = ("once", "duplicated", "discarded", "backlog", "lost")
 UNREADABLE = "unreadable"
@@ -54,6 +58,9 @@ in Kafka; the hour of reception in UTC, and the spool's host, null for foreign r
 ID = ("sequence", "spool")
 _OFFSET_BITS = 48
 """Of a position, which is a partition and an offset in one number."""
+_STAMPED = (REPLAY_NAME.decode(),)
+_UNSTAMPED = (*_STAMPED, HEADER_NAME.decode())
+"""Names of headers that are not compared: where records have our `bruce-id`, and where it may be lost."""
 _UNORDERED_GROUPS = 4096
 """Groups for the messages that keep no order: one would be one task's, one for each would be slow."""
 
@@ -73,9 +80,11 @@ def match(
     here. `discarded` and `backlog` name messages by (spool, sequence). `kept`: spools, and the sequence
     numbers [first, end) that their segments hold, readable or not. `outcome` is null for foreign records.
     `by`: of the DIMENSIONS; for `hour` and `host`, `spool` needs received_at and host. `kafka` may have the
-    hash `content` instead of key and value.
+    hash `content` instead of key, value and headers: then the result of `stamp`.
     """
-    rows = _stored(spool, by).unionByName(_found(kafka), allowMissingColumns=True)
+    rows = _stored(spool, by, _UNSTAMPED if "content" in kafka.columns else _STAMPED).unionByName(
+        _found(kafka), allowMissingColumns=True
+    )
     for name, known in (("discarded", discarded), ("backlog", backlog)):
         if known is not None:
             rows = rows.unionByName(known.select(*ID, f.lit(1).alias(name)), allowMissingColumns=True)
@@ -110,14 +119,14 @@ def summarise(matched: DataFrame, by: Sequence[str] = ()) -> DataFrame:
     )
 
 
-def _stored(spool: DataFrame, by: Sequence[str]) -> DataFrame:
+def _stored(spool: DataFrame, by: Sequence[str], ours: Sequence[str]) -> DataFrame:
     return spool.select(
         *ID,
         f.lit(True).alias("is_stored"),
         f.col("topic").alias("stored_topic"),
         "partition_key",
         _sent_ms().alias("sent_ms"),
-        _content().alias("content"),
+        _content(ours).alias("content"),
         *(_SEEN[name]().alias(name) for name in by if name in _SEEN),
     )
 
@@ -133,7 +142,7 @@ def _found(kafka: DataFrame) -> DataFrame:
         f.col("topic").alias("found_topic"),
         _position().alias("position"),
         f.col("timestamp_ms").alias("found_ms"),
-        (f.col("content") if "content" in kafka.columns else _content()).alias("found_content"),
+        (f.col("content") if "content" in kafka.columns else _content(_STAMPED)).alias("found_content"),
     )
 
 
@@ -147,10 +156,17 @@ def _sent_ms() -> Column:
     return f.when(f.col("timestamp_ms") == 0, 1).otherwise(f.col("timestamp_ms"))
 
 
-def _content() -> Column:
-    """A hash of topic, key and value. A null adds nothing to a hash: the lengths tell it from no bytes."""
+def _content(ours: Sequence[str]) -> Column:
+    """A hash of topic, key, value and headers, but for those of the names `ours`.
+
+    A null adds nothing to a hash: the lengths tell it from no bytes. Most messages have no headers, and the
+    functions that go through them are not compiled: they are left out then.
+    """
     sizes = [f.coalesce(f.length(name), f.lit(-1)) for name in ("key", "value")]
-    return f.xxhash64("topic", *sizes, "key", "value")
+    own = f.filter("headers", lambda one: ~one["key"].isin(*ours))
+    lengths = f.transform(own, lambda one: f.coalesce(f.length(one["value"]), f.lit(-1)))
+    headers = f.when((f.size("headers") > 0) & (f.size(own) > 0), f.xxhash64(lengths, own))
+    return f.xxhash64("topic", *sizes, "key", "value", headers)
 
 
 def _gather(by: Sequence[str]) -> list[Column]:
@@ -267,7 +283,7 @@ def stamp(
 
 
 def _messages(spool: DataFrame, discarded: DataFrame | None, backlog: DataFrame | None) -> DataFrame:
-    rows = spool.select(*ID, _content().alias("content"), _sent_ms().alias("sent_ms"))
+    rows = spool.select(*ID, _content(_UNSTAMPED).alias("content"), _sent_ms().alias("sent_ms"))
     undelivered = f.lit(False)
     for name, known in (("discarded", discarded), ("backlog", backlog)):
         if known is not None:
@@ -283,7 +299,7 @@ def _records(kafka: DataFrame) -> DataFrame:
         "offset",
         "timestamp_ms",
         f.col("timestamp_ms").alias("sent_ms"),
-        _content().alias("content"),
+        _content(_UNSTAMPED).alias("content"),
         _position().alias("position"),
         f.lit(True).alias("is_record"),
     )

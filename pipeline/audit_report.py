@@ -43,7 +43,7 @@ from spool.words import agreeing, counted
 
 VERSION = 1
 
-_COLUMNS = ("spool", "sequence", "topic", "partition_key", "timestamp_ms", "key", "value")
+_COLUMNS = ("spool", "sequence", "topic", "partition_key", "timestamp_ms", "key", "value", "headers")
 _FOR = {"hour": "received_at", "host": "host"}
 """The column that a dimension needs beside them."""
 _RUN = 1_000_000

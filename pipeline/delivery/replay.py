@@ -178,7 +178,8 @@ def asked(wanted: Wanted) -> Column:
 
 
 def _has_key(key: bytes) -> Column:
-    return f.col("key") == f.lit(key) if key else f.col("key").isNull()
+    # A key of the kind `message` may be empty, and no null.
+    return f.coalesce("key", f.lit(b"")) == f.lit(key)
 
 
 def _at(ns: int) -> Column:

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.spark
 SPOOL, OTHER = "a" * 32, "b" * 32
 STORED = (
     "spool string, sequence long, topic string, partition_key int, timestamp_ms long, "
-    "key binary, value binary"
+    "key binary, value binary, headers array<struct<key:string,value:binary>>"
 )
 FOUND = (
     "topic string, partition int, offset long, timestamp_ms long, key binary, value binary, "
-    "bruce_spool string, bruce_sequence long"
+    "headers array<struct<key:string,value:binary>>, bruce_spool string, bruce_sequence long"
 )
 
 
@@ -32,6 +32,7 @@ class Message:
     timestamp_ms: int = 1000
     key: bytes | None = b"k"
     value: bytes | None = b"v"
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ def keyed(*numbers: int, key: int = 7) -> list[Message]:
 
 
 M, N = Message(0), Message(1)
+H = Message(0, headers=(("a", b"1"), ("b", None), ("a", b"")))
+REPLAY, STAMP = ("bruce-replay", b"1700000000000"), ("bruce-id", bytes(24))
 K = keyed(0, 1, 2, 3)
 SENT_AS = Record(M, (0, 0))
 
@@ -79,6 +82,67 @@ CASES = {
         [Message(0, key=b"x", value=b"")],
         [Record(Message(0, key=None, value=b"x"), (0, 0))],
         {"once": 1, "altered": 1},
+    ),
+    "headers": Case([H], [Record(H, (0, 0))], {"once": 1}),
+    **{
+        f"other-headers-{name}": Case(
+            [H], [Record(replace(H, headers=headers), (0, 0))], {"once": 1, "altered": 1}
+        )
+        for name, headers in {
+            "none": (),
+            "fewer": H.headers[:2],
+            "more": (*H.headers, ("c", b"")),
+            "one-more": (("c", b""), *H.headers),
+            "order": (H.headers[1], H.headers[0], H.headers[2]),
+            "name": (("A", b"1"), *H.headers[1:]),
+            "value": (("a", b"2"), *H.headers[1:]),
+            "null": (("a", b"1"), ("b", None), ("a", None)),
+            "empty": (("a", b"1"), ("b", b""), ("a", b"")),
+            "moved": (("a1", b""), *H.headers[1:]),
+            "id": (STAMP, *H.headers),
+        }.items()
+    },
+    "value-became-name": Case(
+        [replace(M, headers=(("a", None), ("b", b"x")))],
+        [Record(replace(M, headers=(("a", b"b"), ("x", None))), (0, 0))],
+        {"once": 1, "altered": 1},
+    ),
+    "key-became-value": Case(
+        [Message(0, key=b"x", value=None)],
+        [Record(Message(0, key=None, value=b"x"), (0, 0))],
+        {"once": 1, "altered": 1},
+    ),
+    "headers-of-a-replay": Case(
+        [H, N],
+        [
+            Record(replace(H, headers=(REPLAY, *H.headers)), (0, 0)),
+            Record(replace(N, headers=(REPLAY,)), (0, 1)),
+        ],
+        {"once": 2},
+    ),
+    "header-added": Case([M], [Record(replace(M, headers=(("c", b""),)), (0, 0))], {"once": 1, "altered": 1}),
+    "sender's-own-id": Case(
+        [replace(M, headers=(STAMP,)), replace(N, headers=(STAMP,))],
+        [Record(replace(M, headers=(STAMP,)), (0, 0)), Record(N, (0, 1))],
+        {"once": 2, "altered": 1},
+    ),
+    "null-key": Case(
+        [Message(0, key=b""), Message(1, key=None), Message(2, key=None)],
+        [
+            Record(Message(0, key=b""), (0, 0)),
+            Record(Message(1, key=None), (0, 1)),
+            Record(Message(2, key=b""), (0, 2)),
+        ],
+        {"once": 3, "altered": 1},
+    ),
+    "null-value": Case(
+        [Message(0, value=b""), Message(1, value=None), Message(2, value=None)],
+        [
+            Record(Message(0, value=b""), (0, 0)),
+            Record(Message(1, value=None), (0, 1)),
+            Record(Message(2, value=b""), (0, 2)),
+        ],
+        {"once": 3, "altered": 1},
     ),
     "one-copy-altered": Case(
         [M], [SENT_AS, Record(replace(M, value=b"w"), (0, 1))], {"duplicated": 1, "altered": 1}
@@ -127,12 +191,13 @@ def found(spark: SparkSession) -> dict[str, dict[str, int]]:
         discarded += [(SPOOL, base + number) for number in case.discarded]
         backlog += [(SPOOL, base + number) for number in case.backlog]
         stored += [
-            (SPOOL, base + m.number, topic, m.partition_key, m.timestamp_ms, m.key, m.value)
+            (SPOOL, base + m.number, topic, m.partition_key, m.timestamp_ms, m.key, m.value, list(m.headers))
             for m in case.stored
         ]
         for r in case.records:
             stamp = (r.spool, base + r.of.number) if r.spool else (None, None)
-            records.append((r.topic or topic, *r.at, r.of.timestamp_ms, r.of.key, r.of.value, *stamp))
+            content = r.of.key, r.of.value, list(r.of.headers)
+            records.append((r.topic or topic, *r.at, r.of.timestamp_ms, *content, *stamp))
     matched = match(
         spark.createDataFrame(stored, STORED),
         spark.createDataFrame(records, FOUND),
@@ -164,7 +229,7 @@ def test_without_outcomes(spark: SparkSession) -> None:
     """When the daemon says nothing of a message that is not in Kafka, it is lost."""
     from pipeline.audit import match
 
-    stored = spark.createDataFrame([(SPOOL, 5, "t", None, 1, None, b"v")], STORED)
+    stored = spark.createDataFrame([(SPOOL, 5, "t", None, 1, None, b"v", [])], STORED)
     matched = match(stored, spark.createDataFrame([], FOUND)).collect()
     assert [(row.sequence, row.spool, row.topic, row.outcome) for row in matched] == [(5, SPOOL, "t", "lost")]
 
@@ -179,11 +244,11 @@ def test_what_is_alike_is_counted(spark: SparkSession) -> None:
 
     topics = ["three", "three", "three", "two", "two", "one"]
     stored = spark.createDataFrame(
-        [(SPOOL, i, topic, None, 1, None, b"v") for i, topic in enumerate(topics)], STORED
+        [(SPOOL, i, topic, None, 1, None, b"v", []) for i, topic in enumerate(topics)], STORED
     )
     found = ["three"] * 2 + ["two"] * 5 + ["other"]
     records = spark.createDataFrame(
-        [(topic, 0, i, 1, None, b"v", None, None) for i, topic in enumerate(found)], FOUND
+        [(topic, 0, i, 1, None, b"v", None, None, None) for i, topic in enumerate(found)], FOUND
     )
     told = {"discarded": spark.createDataFrame([(SPOOL, 0)], "spool string, sequence long")}
     stamped = stamp(stored, records, **told)
@@ -192,6 +257,29 @@ def test_what_is_alike_is_counted(spark: SparkSession) -> None:
     duplicated = "duplicated"
     assert outcomes == {0: "discarded", 1: "once", 2: "once", 3: duplicated, 4: duplicated, 5: "lost"}
     assert [(row.topic, row.copies) for row in rows if not row.outcome] == [("other", 1)]
+
+
+def test_headers_tell_what_is_alike(spark: SparkSession) -> None:
+    """A record is the message that has its headers, but for any `bruce-id` and `bruce-replay`."""
+    from pipeline.audit import match, stamp
+
+    own = [[("a", b"")], [("a", None)], [("bruce-id", bytes(24)), ("b", b"1")]]
+    stored = spark.createDataFrame(
+        [(SPOOL, i, "t", None, 1, None, b"v", h) for i, h in enumerate(own)], STORED
+    )
+    sent = [own[1], own[0], [("b", b"1")], [("bruce-replay", b"5"), ("b", b"1")], [("b", b"2")], []]
+    records = spark.createDataFrame(
+        [("t", 0, i, 1, None, b"v", h, None, None) for i, h in enumerate(sent)], FOUND
+    )
+    rows = match(stored, stamp(stored, records)).collect()
+    assert {row.sequence: (row.outcome, row.altered) for row in rows if row.outcome} == {
+        0: ("once", False),
+        1: ("once", False),
+        2: ("duplicated", False),
+    }
+    assert sum(row.copies for row in rows if not row.outcome) == 2
+    found = {row.offset: row.bruce_sequence for row in stamp(stored, records).collect()}
+    assert found == {0: 1, 1: 0, 2: 2, 3: 2, 4: None, 5: None}
 
 
 def test_who_a_record_is(spark: SparkSession) -> None:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from spool.format.wire import encode
+from spool.format.wire import encode_message
 from tests.daemon import ROOT
 from tests.router.outlet import NOW_MS
 from tests.spool.fixture import SpoolFixture
@@ -26,9 +27,12 @@ pytestmark = [pytest.mark.real_kafka, pytest.mark.spark]
 MESSAGES, KEYS, PARTITIONS = 3000, 7, 6
 LOST = range(100, 107)
 DOUBLED = range(500, 505)
+ALTERED = (602, 603)
+"""One has headers in Kafka only, one in the spool only."""
 SWAPPED = (1000, 1500, 2000)
 """Each with the next message of its partition key."""
 TIMEOUT_S = 600
+Pairs = list[tuple[str, bytes | None]]
 SCANS = {"kafka": "Scan KafkaRelation", "bruce-kafka": "BatchScan bruce-kafka"}
 """How a plan names the two sources."""
 CONNECTOR = MavenJars(
@@ -51,8 +55,9 @@ def source(request: pytest.FixtureRequest) -> str:
 def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path, source: str) -> None:
     """Seven losses, whose messages stand in an aborted transaction, five duplicates and three swaps.
 
-    They are found with Spark's own connector in the session, and without; the plans that Spark carried out
-    read Kafka by that source only, and the report names it.
+    The headers of two records are not their messages'. All is found with Spark's own connector in the
+    session, and without; the plans that Spark carried out read Kafka by that source only, and the report
+    names it.
     """
     topic = f"bruce-{uuid.uuid4().hex}"
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap})
@@ -62,7 +67,14 @@ def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path, source: 
         numbers = range(first, first + 20)
         spool.append(
             [
-                encode(topic.encode(), b"%d" % i, key=b"k", timestamp=NOW_MS + i, partition_key=i % KEYS)
+                encode_message(
+                    topic.encode(),
+                    b"%d" % i,
+                    key=b"k",
+                    timestamp=NOW_MS + i,
+                    partition_key=i % KEYS,
+                    headers=headers_of(i),
+                )
                 for i in numbers
             ]
         )
@@ -72,20 +84,38 @@ def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path, source: 
     for number in SWAPPED:
         a, b = order.index(number), order.index(number + KEYS)
         order[a], order[b] = order[b], order[a]
-    produce(kafka3.bootstrap, topic, spool.identity.spool, [*order, *DOUBLED])
+    produce(kafka3.bootstrap, topic, spool.identity.spool, [*order, *DOUBLED], headers=changed)
     produce(kafka3.bootstrap, topic, spool.identity.spool, [*LOST], aborted=True)
     events = tmp_path / "events"
     events.mkdir()
     report = audit(kafka3.bootstrap, spool, source, events)
-    wanted = dict.fromkeys(("altered", "discarded", "backlog", "foreign", "unreadable"), 0)
-    wanted |= {"stored": MESSAGES, "once": MESSAGES - 12, "lost": 7, "duplicated": 5}
+    wanted = dict.fromkeys(("discarded", "backlog", "foreign", "unreadable"), 0)
+    wanted |= {"stored": MESSAGES, "once": MESSAGES - 12, "lost": 7, "duplicated": 5, "altered": 2}
     assert report["total"] == {**wanted, "reordered": 3}
     assert report["read_by"] == source
     assert sources(events) == {SCANS[source]}
 
 
-def produce(bootstrap: str, topic: str, spool: bytes, numbers: list[int], *, aborted: bool = False) -> None:
-    """Send these as the daemon would, in this order."""
+def changed(number: int) -> Pairs:
+    """Those of a record, which of two are not its message's."""
+    return headers_of(number + (number in ALTERED))
+
+
+def headers_of(number: int) -> Pairs:
+    """The sender's, of every third message."""
+    return [("n", b"%d" % number), ("null", None), ("bruce-id", bytes(24))] if number % 3 == 0 else []
+
+
+def produce(
+    bootstrap: str,
+    topic: str,
+    spool: bytes,
+    numbers: list[int],
+    *,
+    aborted: bool = False,
+    headers: Callable[[int], Pairs] = lambda _: [],
+) -> None:
+    """Send these as the daemon would, in this order, with these headers of the sender's."""
     more = {"transactional.id": topic} if aborted else {}
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **more})
     if aborted:
@@ -98,7 +128,7 @@ def produce(bootstrap: str, topic: str, spool: bytes, numbers: list[int], *, abo
             b"k",
             i % KEYS % PARTITIONS,
             timestamp=NOW_MS + i,
-            headers=[("bruce-id", spool + i.to_bytes(8, "big"))],
+            headers=[("bruce-id", spool + i.to_bytes(8, "big")), *headers(i)],
         )
     assert producer.flush(TIMEOUT_S) == 0
     if aborted:

@@ -10,7 +10,7 @@ import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
-from spool.format.wire import encode
+from spool.format.wire import encode, encode_message
 from spool.read.selection import Wanted
 from tests.daemon import consume
 from tests.spool.fixture import SpoolFixture
@@ -123,6 +123,7 @@ def test_by_whose_they_are(
             ],
             sender=(uid, 1),
         )
+    spool.append([encode_message(b"clicks", b"v", key=b""), encode_message(b"clicks", b"v")], sender=(7, 1))
     spool.step()
     spool.crash()
     path = str(spool.options.directory)
@@ -133,7 +134,7 @@ def test_by_whose_they_are(
     kept = StoredMessages(spark, [path], archive=archive)
     for wanted, expected in (
         (Wanted(keys=frozenset([b"k\xff"])), 12),
-        (Wanted(keys=frozenset([b"", b"k2"])), 24),
+        (Wanted(keys=frozenset([b"", b"k2"])), 26),
         (Wanted(partition_keys=frozenset([-3])), 12),
         (Wanted(partition_keys=frozenset([-3, 7]), keys=frozenset([b"k2"])), 8),
         (Wanted(uids=frozenset([1000])), 18),
