@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,12 @@ import numpy as np
 import pytest
 
 from pipeline.stats import discard_hours
-from spool.format.wire import encode
+from spool.format.wire import encode, encode_message
 from spool.index.segment_list import SegmentList
 from spool.log.intake_totals import HOUR_NS
 from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
+from tests.daemon import ROOT
 from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
@@ -111,6 +113,7 @@ def test_discards_by_hour(spool: SpoolFixture) -> None:
         ("TABLE spool", None),
         ("FROM spool |> WHERE sequence > 1", None),
         ("SELECT damaged FROM spool", ["spool", "sequence", "damaged"]),
+        ("SELECT to_partition, headers[0] FROM spool", ["spool", "sequence", "to_partition", "headers"]),
     ],
 )
 def test_only_what_the_sql_can_mean_is_read(sql: str, columns: list[str] | None) -> None:
@@ -138,6 +141,28 @@ def test_both_views_in_one_query(spark: SparkSession, spool: SpoolFixture, tmp_p
     spool.step()
     sql = "SELECT cast(value AS string) FROM spool LEFT ANTI JOIN archive USING (spool, sequence) ORDER BY 1"
     assert [row[0] for row in query(spark, sql, paths, archive).collect()] == ["10", "11", "12"]
+
+
+@pytest.mark.spark
+def test_the_examples_of_docs_spark(spark: SparkSession, spool: SpoolFixture) -> None:
+    """They are right SQL; the one about headers and partitions finds both."""
+    from pipeline.stats import query
+
+    page = (ROOT / "docs/spark.md").read_text(encoding="utf-8")
+    examples = re.findall(r'brucectl spark query "(.*?)"', page, re.DOTALL)
+    about_headers = [sql for sql in examples if "headers" in sql]
+    assert (len(examples), len(about_headers)) == (2, 1)
+    trace: list[tuple[str, bytes | None]] = [("trace", b"t1"), ("other", None), ("trace", None)]
+    spool.append([encode(b"orders", b"v")])
+    spool.append([encode_message(b"orders", None, partition=3, headers=trace)] * 2)
+    spool.append([encode_message(b"orders", b"v", headers=trace[:1])])
+    spool.step()
+    found = {sql: query(spark, sql, [str(spool.options.directory)], None).collect() for sql in examples}
+    assert sorted(map(tuple, found[about_headers[0]]), key=str) == [
+        (3, "t1", 2),
+        (3, None, 2),
+        (None, "t1", 1),
+    ]
 
 
 @pytest.mark.spark
