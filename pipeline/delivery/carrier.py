@@ -35,6 +35,7 @@ from router.build import Parts, Task, build
 from router.context import Rules
 from router.limits import Limits
 from router.outcomes.rejects import Rejection
+from router.partition import ABSENT
 from router.timing import IDLE_S, PATIENCE_S
 from spool.format.batch import Batch, Topics
 from spool.format.wire import Reason
@@ -113,8 +114,9 @@ class Carrier:
     def load(self, batch: Batch, partition: npt.NDArray[np.int32]) -> None:
         """Take in a batch with its partitions, and send what may go; while `is_full`, call `step` first.
 
-        Messages of partition NOWHERE are given up: Kafka does not have their topic. The topics are those of
-        `self.topics`. Raises JobFailed when the messages are not in order.
+        Messages of partition NOWHERE are given up, since Kafka does not have their topic; those of ABSENT,
+        since their topic does not have the partition that they name. The topics are those of `self.topics`.
+        Raises JobFailed when the messages are not in order.
         """
         if (np.diff(batch.sequence, prepend=self._log.end - 1) <= 0).any():
             raise JobFailed(
@@ -125,7 +127,8 @@ class Carrier:
             return
         load = self._log.append(batch, flat)
         self._pass_over(load)
-        self._give_up(load)
+        self._give_up(load, partition == ABSENT, Reason.PARTITION)
+        self._give_up(load, (partition < 0) & (partition != ABSENT), Reason.UNKNOWN_TOPIC)
         while self._log.live.sequence < self._log.end and self._graph.router.step():
             continue
 
@@ -149,7 +152,7 @@ class Carrier:
             missing = np.flatnonzero(known < wanted)
             if len(missing) == 0:
                 flat = np.full(len(batch), NOWHERE, np.int32)
-                placed = partition != NOWHERE
+                placed = partition >= 0
                 flat[placed] = partitions.flats_of(batch.topic[placed], partition[placed])
                 return flat
             if self._over():
@@ -170,16 +173,16 @@ class Carrier:
         for outcome, found in self._book.known(sequences).items() if self._book else ():
             self._log.settle(np.setdiff1d(found, self._known.sequences), outcome)
 
-    def _give_up(self, load: Load) -> None:
-        """Give up the rows that have no partition; waits while there is no room for so many."""
-        rows = np.flatnonzero((load.flat == NOWHERE) & (load.state != DONE))
+    def _give_up(self, load: Load, lost: npt.NDArray[np.bool_], reason: Reason) -> None:
+        """Give up these rows, which have no partition; waits while there is no room for so many."""
+        rows = np.flatnonzero(lost & (load.state != DONE))
         left = load.batch.sequence[rows]
         if not self._letters:
-            self._log.settle(left, Reason.UNKNOWN_TOPIC)
+            self._log.settle(left, reason)
             return
         topics = [topic_of(load.batch, row) for row in rows.tolist()]
         while len(left) and not self._over():
-            taken = self._graph.router.give_up(left, Reason.UNKNOWN_TOPIC, topics)
+            taken = self._graph.router.give_up(left, reason, topics)
             left, topics = left[taken:], topics[taken:]
             if len(left):
                 self.step()

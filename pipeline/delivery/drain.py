@@ -26,6 +26,7 @@ from pipeline.delivery.route_plan import (
     plan_routes,
     read_segments,
     recover,
+    spare_task,
 )
 from pipeline.delivery.sending import Sent, check_mode, count_outcomes, count_stored, read_stored, send, tell
 from pipeline.delivery.sink import Delivery
@@ -92,4 +93,4 @@ def delivery_from(
     if not delivery.in_transactions:
         return delivery
     epochs = {lease.spool.hex(): announce(lease, routes) for lease in leases}
-    return replace(delivery, epochs=epochs, starts=find_starts(options))
+    return replace(delivery, epochs=epochs, spare=spare_task(routes), starts=find_starts(options))

@@ -22,7 +22,7 @@ from pyspark.sql.types import BooleanType, IntegerType
 
 from pipeline.job import freeze_imports, with_column
 from pipeline.source.columns import NOWHERE, integers, to_batch
-from router.partition import DEFAULT, Partitioners
+from router.partition import ABSENT, DEFAULT, Partitioners
 from spool.format.batch import Batch, Topics
 
 _HELD = "held"
@@ -111,8 +111,9 @@ class Routes:
 def route(frame: DataFrame, routes: Routes) -> DataFrame:
     """`frame` with a column `partition` (int); NOWHERE for messages of topics that Kafka does not have.
 
-    It needs the columns spool, sequence, topic, partition_key and key, and uses to_partition.
-    Raises BadPartitioner.
+    ABSENT for messages whose sender names a partition that their topic does not have, by these routes. It
+    needs the columns spool, sequence, topic, partition_key and key, and uses to_partition. Raises
+    BadPartitioner.
     """
     Partitioners(routes.partitioners)
     names = [*_COLUMNS, *({"to_partition"} & set(frame.columns))]
@@ -147,21 +148,24 @@ class Chooser:
         self._learn()
         spools = columns["spool"].dictionary_encode()
         which = np.asarray(spools.indices)
-        chosen = np.full(len(batch), NOWHERE, np.int32)
+        # Today's counts hold for messages that name their partition.
+        chosen, others = self._settle(batch, batch.numbered, self._counts), ~batch.numbered
         for number, spool in enumerate(spools.dictionary.to_pylist()):
             spans = self._spans_of(spool)
             ends = [start for start, _ in spans[1:]] + [np.iinfo(np.int64).max]
             for (start, counts), end in zip(spans, ends, strict=True):
-                wanted = (which == number) & (batch.sequence >= start) & (batch.sequence < end)
+                wanted = others & (which == number) & (batch.sequence >= start) & (batch.sequence < end)
                 if wanted.any():
-                    flat = self._partitioners.settle(batch, wanted, counts, self._flats, self._available)
-                    np.copyto(chosen, self._partition(batch, flat), where=wanted)
+                    np.copyto(chosen, self._settle(batch, wanted, counts), where=wanted)
         return chosen
 
-    def _partition(self, batch: Batch, flat: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        if self._flats.size == 0:
-            return flat
-        return np.where(flat < 0, NOWHERE, flat - self._flats[batch.topic, 0])
+    def _settle(self, batch: Batch, wanted: npt.NDArray[np.bool_], counts: Counts) -> npt.NDArray[np.int32]:
+        """The partitions of the wanted rows, when topics have so many; NOWHERE for others."""
+        if not wanted.any():
+            return np.full(len(batch), NOWHERE, np.int32)
+        flat = self._partitioners.settle(batch, wanted, counts, self._flats, self._available)
+        placed = flat - self._flats[batch.topic, 0]
+        return np.where(flat >= 0, placed, np.where(flat == ABSENT, ABSENT, NOWHERE)).astype(np.int32)
 
     def _learn(self) -> None:
         """Number the partitions of new topics."""

@@ -173,13 +173,18 @@ def announce(lease: DeliveryLease, routes: Routes) -> int:
 
     By it a task of an earlier batch that still runs, or begins only now, knows that it came too late.
     """
-    names = max((len(mask) for mask in routes.available.values()), default=0)
+    names = spare_task(routes) + 1
     known = read_transactional_tasks(lease.layout) or TransactionalTasks(0, 0)
     tasks = TransactionalTasks(max(names, known.names), known.epoch + 1)
     write_transactional_tasks(lease.layout, tasks)
     # After the write: a daemon that takes delivery back announces that before it reads the file.
     lease.check()
     return tasks.epoch
+
+
+def spare_task(routes: Routes) -> int:
+    """The number of the transactional task of messages without a partition: no partition has it."""
+    return max((len(mask) for mask in routes.available.values()), default=0)
 
 
 def find_starts(options: DispatchOptions) -> Sequence[int]:

@@ -18,6 +18,7 @@ from pipeline.delivery.route import Routes, route
 from pipeline.delivery.sink import COLUMNS, Delivery, arrange, deliver
 from pipeline.errors import JobFailed
 from pipeline.job import explained
+from pipeline.source.columns import NOWHERE
 from pipeline.source.schema import SCHEMA, UNREAD
 from spool.format.wire import reason_name
 from spool.layout import Layout
@@ -58,9 +59,10 @@ class Sent:
 def send(frame: DataFrame, routes: Routes, delivery: Delivery) -> DataFrame:
     """Route and deliver messages; their outcomes, in the rows of `deliver`.
 
-    Those of topics without partitions have none. Order is kept for each partition key of a spool.
+    Those of topics without partitions have none. Kafka was asked for `routes` after the messages were read: a
+    partition that its topic lacked then is none to wait for. Order is kept for each partition key of a spool.
     """
-    placed = route(frame, routes).where("partition >= 0")
+    placed = route(frame, routes).where(f.col("partition") != NOWHERE)
     return deliver(arrange(placed, in_transactions=delivery.in_transactions), delivery)
 
 

@@ -74,6 +74,8 @@ class Delivery:
     """By spool, for exactly_once: the segments that its progress records may refer to."""
     epochs: Mapping[str, int] = field(default_factory=dict)
     """By spool, for exactly_once: the epoch of this job (spool.marks.task_files)."""
+    spare: int = 0
+    """For exactly_once: the number of the announced task that delivers messages without a partition."""
     starts: Sequence[int] = ()
     """For exactly_once, by partition of the progress topic: where to begin to look for this job's records."""
     replayed_ms: int = 0
@@ -126,7 +128,7 @@ def sort_columns(*, in_transactions: bool) -> list[str]:
 def deliver(frame: DataFrame, delivery: Delivery) -> DataFrame:
     """Send all of `frame`; one row (OUTCOMES) for each message that Kafka has, or never will.
 
-    Messages that Kafka never takes, and those of partition NOWHERE, go to the dead-letter topic, if there is
+    Messages that Kafka never takes, and those without a partition, go to the dead-letter topic, if there is
     one. Lazy, like all of Spark: each evaluation of the result sends everything. Tasks hold messages that
     Kafka does not take now, and send them when it does; messages without a row were not sent in time.
     """
@@ -196,9 +198,9 @@ def _carrier(delivery: Delivery, group: Group, rows: pa.RecordBatch, record: Rec
         book = TaskBook(WHOLE, delivery.epoch, since=since, late=late)
         task = TransactionalTask(f"{delivery.transactional_id}-{group.spool}-{group.partition}", book)
     elif group.partition is not None:
-        # A row without a partition may become a dead letter; of the announced transactional tasks the first
-        # always exists.
-        name = task_transactional_id(spool, max(group.partition, 0))
+        # A row without a partition may become a dead letter.
+        number = group.partition if group.partition >= 0 else delivery.spare
+        name = task_transactional_id(spool, number)
         epoch = delivery.epochs.get(group.spool, 0)
         task = TransactionalTask(
             name, TaskBook(delivery.segments[group.spool], epoch, place=delivery.place(name))

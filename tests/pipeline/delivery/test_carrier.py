@@ -21,7 +21,8 @@ from pipeline.delivery.task_log import Settled
 from pipeline.errors import JobFailed
 from pipeline.source.columns import NOWHERE, to_batch
 from pipeline.source.segments import topic_name
-from spool.format.wire import DEAD_LETTERED, Reason, encode
+from router.partition import ABSENT
+from spool.format.wire import DEAD_LETTERED, Reason, encode, encode_message
 from tests.daemon import consume
 
 SPOOL = bytes(range(16))
@@ -216,6 +217,48 @@ def test_what_kafka_never_takes_is_dead_lettered() -> None:
     assert headers["bruce-topic"] == b"no\\such \xff"
     assert headers["bruce-reason"] == b"unknown_topic"
     assert headers["bruce-id"] == SPOOL + (3).to_bytes(8, "big")
+
+
+@pytest.mark.parametrize("letters", ["", "dead"])
+def test_what_has_no_partition_has_the_reason_why(letters: str) -> None:
+    """No such topic, or no such partition of it, in one batch; as dead letters, too, and the rest is sent."""
+    columns = {
+        "sequence": pa.array(range(5)),
+        "topic": pa.array(["t", "gone", "t", "gone", "t"]),
+        "kind": pa.array(["message"] * 5),
+        "to_partition": pa.array([0, 0, 7, None, -1], pa.int32()),
+        "value": pa.array([b"v%d" % n for n in range(5)]),
+    }
+    end = time.monotonic() + PATIENCE_S
+    with EmbeddedKafka(brokers=1, topics=[("t", 1), ("dead", 1)]) as kafka:
+        options = DispatchOptions(
+            kafka={"bootstrap.servers": kafka.bootstrap_servers}, dead_letter_topic=letters
+        )
+        with closing(Carrier(options, SPOOL, over=lambda: time.monotonic() > end)) as carrier:
+            placed = np.array([0, NOWHERE, ABSENT, NOWHERE, ABSENT], np.int32)
+            carrier.load(to_batch(columns, carrier.topics), placed)
+            carrier.finish()
+            settled = carrier.settled()
+        sent = consume(kafka.bootstrap_servers, "t", 1, 1)
+        found = consume(kafka.bootstrap_servers, "dead", 1, 4) if letters else []
+    dead = DEAD_LETTERED if letters else 0
+    assert dict(zip(settled.sequences.tolist(), settled.reasons.tolist(), strict=True)) == {
+        0: 0,
+        **dict.fromkeys((1, 3), Reason.UNKNOWN_TOPIC | dead),
+        **dict.fromkeys((2, 4), Reason.PARTITION | dead),
+    }
+    assert [record.value() for record in sent] == [b"v0"]
+    told = {record.value(): dict(record.headers() or [])["bruce-reason"] for record in found}
+    assert told == (
+        {
+            encode_message(b"gone", b"v1", partition=0): b"unknown_topic",
+            encode_message(b"t", b"v2", partition=7): b"partition",
+            encode_message(b"gone", b"v3"): b"unknown_topic",
+            encode_message(b"t", b"v4", partition=-1): b"partition",
+        }
+        if letters
+        else {}
+    )
 
 
 def test_a_dead_letter_topic_that_is_not_there() -> None:

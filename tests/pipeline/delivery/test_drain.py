@@ -11,11 +11,12 @@ import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
-from spool.format.wire import Reason, encode
+from spool.format.wire import Reason, encode, encode_message
 from spool.index.segment_list import SegmentList
 from spool.marks.discard_file import read_discard_file
 from spool.marks.discarded import Changes
 from spool.marks.marks import Marks
+from spool.marks.task_files import read_transactional_tasks
 from spool.read.overview import take_totals
 from tests.spark import Done
 from tests.spool.fixture import SpoolFixture
@@ -161,6 +162,39 @@ def test_what_kafka_refuses(
     assert (account.backlog, account.delivered, account.by_reason()) == (0, 9, {Reason.TOO_LARGE: 1})
     kept = [(one.sequence, one.reason, one.datagram) for one in read_discard_file(path)]
     assert kept == ([(3, Reason.TOO_LARGE, sent[3])] if keeps else [])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("letters", ["", "dead"])
+@pytest.mark.parametrize("mode", ["at_least_once", "exactly_once"])
+def test_partitions_that_senders_name(
+    spark: SparkSession, spool: SpoolFixture, mode: str, letters: str
+) -> None:
+    """Each message goes to its own; if its topic lacks that, it is discarded for this, beside partition 0.
+
+    Of a topic that Kafka does not have it is left. A second drain has nothing to do but that.
+    """
+    named = [2, 0, 3, 0, -1, 1, 2**31 - 1, 0]
+    spool.append([encode_message(b"clicks", b"%d" % i, partition=n) for i, n in enumerate(named)])
+    spool.append([encode_message(b"no such topic", b"8", partition=0)])
+    spool.step()
+    spool.crash()
+    topics = [("clicks", 3), ("dead", 1), ("bruce-progress", 1)]
+    with EmbeddedKafka(brokers=1, topics=topics) as kafka:
+        more = {"mode": mode, "dead_letter_topic": letters, "unknown_topic_seconds": 0}
+        for names, found in ((4, (9, 5, {"partition": 3}, 1)), (1, (1, 0, {}, 1))):
+            done = run(spark, kafka, spool, options=more)
+            assert (done.messages, done.delivered, done.refused, done.left) == found
+            tasks = read_transactional_tasks(spool.layout)
+            # With the one for messages without a partition: the next process that delivers closes it, too.
+            assert (tasks.names if tasks else 0) == (names if mode == "exactly_once" else 0)
+        rows = [row for row in in_kafka(spark, kafka) if row.topic == "clicks"]
+        dead = [row for row in in_kafka(spark, kafka) if row.topic == "dead"]
+    assert [(row.partition, row.bruce_sequence) for row in rows] == [(0, 1), (0, 3), (0, 7), (1, 5), (2, 0)]
+    assert sorted(row.bruce_sequence for row in dead) == ([2, 4, 6] if letters else [])
+    account = take_totals(spool.layout, list)
+    assert (account.backlog, account.delivered) == (1, 5)
+    assert account.by_reason() == {Reason.PARTITION: 3}
 
 
 def run_with(spark: SparkSession, spool: SpoolFixture, options: DispatchOptions) -> Any:

@@ -78,6 +78,23 @@ def test_what_is_asked_for_goes_again(spark: SparkSession, kafka: EmbeddedKafka,
     assert not (spool.layout.delivery / "data.mdb").exists()
 
 
+def test_a_partition_that_the_other_topic_lacks(
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture
+) -> None:
+    """That is the reason in the result; the others go to the partitions that their senders named."""
+    from pipeline.delivery.replay import StoredMessages, run_replay
+
+    spool.append([encode_message(b"clicks", b"%d" % n, partition=n) for n in (2, 3, 0)])
+    spool.step()
+    spool.crash()
+    options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers})
+    kept = StoredMessages(spark, [str(spool.options.directory)], archive=False)
+    done = run_replay(kept, Wanted(), options, {}, to_topic="again")
+    assert (done.messages, done.sent, done.refused, done.left) == (3, 2, {"partition": 1}, 0)
+    records = consume(kafka.bootstrap_servers, "again", 3, 2)
+    assert sorted((record.partition(), record.value()) for record in records) == [(0, b"0"), (2, b"2")]
+
+
 @pytest.mark.oldest_spark
 def test_an_archive_goes_again(
     spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from pipeline.delivery.route import NOWHERE, Chooser, Routes, Runs, route, undelivered
 from pipeline.source.columns import to_batch
 from router import BadPartitioner
-from router.partition import Partitioners
+from router.partition import ABSENT, Partitioners
 from spool.format.batch import Topics
 from spool.format.wire import encode
 from tests.pipeline.delivery.test_drain import fill
@@ -110,6 +110,20 @@ def test_a_message_goes_where_it_went_before(partitioner: str, messages: list[Me
         for choice in Chooser(routes(partitioner, 5)).choose(columns(part, first)).tolist()
     ]
     assert whole == apart
+
+
+def test_a_partition_that_the_sender_names() -> None:
+    """It is that one, by today's count, whatever the topic had before; else ABSENT, if there is a topic."""
+    chooser = Chooser(routes("crc32", 7, histories={SPOOL: {"t0": [(0, 2), (100, 7)]}}))
+    named = [5, 0, 6, 7, -1, 2**31 - 1, None, 0, 3]
+    messages = [Message("t0", None, b"k")] * 7 + [Message("absent", None, b"k")] * 2
+    given = columns(messages) | {"to_partition": pa.array(named, pa.int32())}
+    chosen = chooser.choose(given)
+    by_key = zlib.crc32(b"k") % 2
+    assert chosen.tolist() == [5, 0, 6, ABSENT, ABSENT, ABSENT, by_key, NOWHERE, NOWHERE]
+    assert chosen.dtype == np.int32
+    none = {name: column.slice(0, 0) for name, column in given.items()}
+    assert Chooser(Routes({})).choose(none).tolist() == []
 
 
 def test_all_partitions_get_their_share() -> None:

@@ -14,7 +14,7 @@ from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import Code
 from dispatch.options import DispatchOptions
 from pipeline.delivery.run import Span, Waiting, usable
-from spool.format.wire import Reason, encode
+from spool.format.wire import Reason, encode, encode_message
 from spool.index.segment_list import SegmentList
 from spool.marks.marks import Marks
 from spool.marks.task_files import read_counts
@@ -109,6 +109,47 @@ def test_a_topic_made_anew_is_believed_after_a_while(
     monkeypatch.setattr(routing, "look", lambda _: Cluster({}, {b"t": leaders(1)}, {}))
     routes = routing.routes(routing.await_cluster(["t"]), [], "job")
     assert routes.histories[uuid]["t"] == [(0, 1)]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("mode", ["at_least_once", "exactly_once"])
+def test_partitions_that_senders_name(spark: SparkSession, spool: SpoolFixture, mode: str) -> None:
+    """If the topic lacks it, the message is discarded for that, at once or when its topic is made.
+
+    A topic that does not exist is a reason of its own.
+    """
+    from pipeline.delivery.run import run_stream
+
+    for topic in (b"clicks", b"late", b"no such topic"):
+        spool.append([encode_message(topic, b"%d" % n, partition=n) for n in (1, 5, 0, -1)])
+    spool.step()
+    spool.crash()
+    seen: list[Sent] = []
+    with EmbeddedKafka(brokers=1, topics=[("clicks", 2), ("bruce-progress", 1)]) as kafka:
+
+        def note(sent: Sent) -> None:
+            if not seen:
+                kafka.topic("late", 2)
+            seen.append(sent)
+
+        options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers, **NO_AUTO}, mode=mode)
+        run_stream(spark, [str(spool.options.directory)], options, {}, note, once=True)
+        frame = spark.read.format("bruce-kafka").option("bootstrap.servers", kafka.bootstrap_servers)
+        rows = frame.option("topics", "clicks,late").load().collect()
+    assert [(sent.delivered, sent.refused, sent.left) for sent in seen] == [
+        (2, {"partition": 2}, 8),
+        (0, {"unknown_topic": 4}, 0),
+        (2, {"partition": 2}, 0),
+    ]
+    assert sorted((row.topic, row.partition, row.bruce_sequence) for row in rows) == [
+        ("clicks", 0, 2),
+        ("clicks", 1, 0),
+        ("late", 0, 6),
+        ("late", 1, 4),
+    ]
+    account = take_totals(spool.layout, list)
+    assert (account.backlog, account.delivered) == (0, 4)
+    assert account.by_reason() == {Reason.PARTITION: 4, Reason.UNKNOWN_TOPIC: 4}
 
 
 @pytest.mark.oldest_spark
