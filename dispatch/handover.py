@@ -61,6 +61,9 @@ from spool.native.memory import Address, address_of, call, copy, store_i64, stor
 HEADER_NAME = b"bruce-id"
 HEADER_BYTES = 24
 """Spool uuid, 16 bytes; sequence, 8 bytes, big-endian."""
+HEADER_MEMORY = 96
+"""About so many bytes librdkafka keeps of a header, beside its name and value: a window counts them, or
+25,000 small messages with 256 headers each would be half a gigabyte."""
 REPLAY_NAME = b"bruce-replay"
 """When the replay was asked for: ms since the epoch, in digits."""
 Headers = Sequence[tuple[bytes, bytes]]
@@ -207,16 +210,16 @@ def hand_over(
             continue
         code = _NO_ROOM
         behind, end = value_at[row] + value_bytes[row], datagram_at[row] + datagram_bytes[row]
-        size = key_bytes[row] + value_bytes[row] + end - behind
+        size, own = key_bytes[row] + value_bytes[row] + end - behind, 0
+        if behind < end:
+            own = enclose_own(producer, Address(data_at + behind), Address(data_at + end))
+            size += own * HEADER_MEMORY
         if may_send(partition.leader, size, brokers, window):
             number = free[free_count[0] - 1]
             address(producer, partition, number, timestamps[row], sequence)
             value = Address(0) if traits[row] & NULL_VALUE else Address(data_at + value_at[row])
             key = Address(0) if traits[row] & NULL_KEY else Address(data_at + key_at[row])
             enclose(producer, value, value_bytes[row], key, key_bytes[row])
-            own = 0
-            if behind < end:
-                own = enclose_own(producer, Address(data_at + behind), Address(data_at + end))
             code = produce(producer, own)
         if code == 0:
             free_count[0] -= 1

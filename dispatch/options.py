@@ -103,7 +103,8 @@ class DispatchOptions:
     """Messages in flight per broker, at most. Each takes about 400 bytes of memory beside key
     and value. Danger: low values cost throughput, high ones memory."""
     window_bytes: int = 32 << 20
-    """Bytes of keys and values in flight per broker, at most; one larger message goes alone."""
+    """Bytes of keys, values and headers in flight per broker, at most; one larger message goes alone. Of each
+    header that a message brings 96 more count, for its memory."""
     catch_up_bytes_per_second: int = 0
     """Bytes of keys and values of the backlog that are sent in a second, at most; 0 for as fast as it goes.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import Code
+from dispatch.handover import HEADER_MEMORY
 from spool.format.wire import encode_message
 from tests.dispatch.batches import Message, build_batch, decoded
 from tests.dispatch.conftest import PARTITIONS
@@ -77,6 +78,21 @@ def test_headers_and_nulls_go_out_as_sent(kafka: EmbeddedKafka) -> None:
     for row, record in enumerate(records):
         assert (record.headers() or [])[0][0] == "bruce-id"
         assert (record.headers() or [])[1:] == headers[row % 4]
+
+
+def test_a_window_counts_the_memory_of_headers(kafka: EmbeddedKafka) -> None:
+    """Small messages with 256 headers each: librdkafka has fifteen times their bytes, so fewer may be out."""
+    bare = encode_message(b"t", b"v", headers=[("", None)])
+    full = encode_message(b"t", b"v", headers=[("", None)] * 256)
+    with connected(kafka, window_bytes=1 << 20) as producer:
+        batch = decoded(producer.topics, [bare] * 50 + [full] * 200)
+        flats = np.full(len(batch), producer.pool.partitions.flats[0, 0], np.int32)
+        handed = producer.pool.send(batch, flats)
+        each = 256 * (HEADER_MEMORY + 6) + 1
+        assert handed.sent - 50 == ((1 << 20) - 50 * (HEADER_MEMORY + 7)) // each
+        assert handed.held == 250 - handed.sent
+        producer.collect(handed.sent)
+        assert producer.pool.brokers.rows["bytes"].sum() == 0
 
 
 def test_timestamps_go_out_as_sent(kafka: EmbeddedKafka) -> None:
@@ -154,6 +170,7 @@ def test_kernels_run_as_plain_python() -> None:
     """With NUMBA_DISABLE_JIT=1 the same code sends and collects, so that it can be stepped through."""
     code = """
 from dispatch.embedded import EmbeddedKafka
+from dispatch.handover import HEADER_MEMORY
 from tests.dispatch.batches import Message
 from tests.dispatch.fixture import connected
 with EmbeddedKafka(brokers=1, topics=[("t", 2)]) as kafka, connected(kafka, window_messages=7) as producer:
