@@ -9,6 +9,7 @@ Rows of the marks are here, too: each ends with a digest of its key and value, s
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 
 import xxhash
 
@@ -31,10 +32,12 @@ def digest(data: bytes | bytearray | memoryview, seed: int = 0) -> int:
     return xxhash.xxh3_64_intdigest(data, seed)
 
 
+@cache
 def digest_function() -> int:
     """The address of `XXH3_64bits_withSeed(pointer, length, seed)`, for `spool.native.memory.call`.
 
-    Raises MissingPart when this build of the wheel hides the function.
+    The library is opened once: each time that it is costs memory for good. Raises MissingPart when this build
+    of the wheel hides the function.
     """
     library = ctypes.CDLL(xxhash._xxhash.__file__)
     try:

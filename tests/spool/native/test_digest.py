@@ -49,7 +49,12 @@ def test_a_wheel_that_hides_the_function(monkeypatch: pytest.MonkeyPatch) -> Non
     """The error names the library, and what to install."""
     monkeypatch.setattr(module, "ctypes", SimpleNamespace(CDLL=lambda _: SimpleNamespace()))
     with pytest.raises(MissingPart, match=r"does not export XXH3_64bits_withSeed; install the xxhash wheel"):
-        digest_function()
+        digest_function.__wrapped__()
+
+
+def test_the_library_is_opened_once() -> None:
+    """The deliverer asks for the address with each batch of discards: to open it again would cost memory."""
+    assert digest_function() is FUNCTION
 
 
 @given(st.binary(max_size=20), st.binary(max_size=40), st.integers(0, 1 << 62), st.data())
