@@ -65,8 +65,6 @@ class Flood(Attack):
 
     rate: ClassVar[int] = 10_000
     good_bytes: ClassVar[int] = 150
-    good_round: ClassVar[int] = 100
-    """Datagrams of the control that are sent at once."""
     villains: ClassVar[int] = 1
 
     def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
@@ -75,12 +73,8 @@ class Flood(Attack):
 
     def control(self, arena: Arena, stack: ExitStack) -> None:
         """Good messages, as many and as large."""
-        good = [self.good_datagram(arena)] * self.good_round
+        good = [arena.good_message(self.good_bytes)] * 100
         self._start(arena, stack, lambda _words, _number: good)
-
-    def good_datagram(self, arena: Arena) -> bytes:
-        """One of those that the control has."""
-        return arena.good_message(self.good_bytes)
 
     def begin(self, arena: Arena, stack: ExitStack) -> None:
         """The flood."""

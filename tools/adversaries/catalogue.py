@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.adversaries import batches, floods, forging, insider, killing, neighbours, operations, streams
+from tools.adversaries import floods, forging, insider, killing, neighbours, operations, streams
 from tools.adversaries.attack import Attack
 
 _ALL: tuple[type[Attack], ...] = (
@@ -23,10 +23,6 @@ _ALL: tuple[type[Attack], ...] = (
     floods.Malformed,
     floods.DiscardRows,
     floods.QuotaNames,
-    batches.BatchedNames,
-    batches.BatchedLastWrong,
-    batches.AbsentPartitions,
-    batches.ManyHeaders,
     streams.IdleConnections,
     streams.BusyConnections,
     streams.ManyUsers,
