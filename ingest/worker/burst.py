@@ -340,16 +340,18 @@ def _write_row(at: Address, reason: int, count: int, message: Message, wrong: in
 
     `wrong`: where in it the sample begins.
     """
-    sample_at, left = message["at"] + wrong, message["first"] - wrong
-    if left <= 0 and message["rest"] != 0:
-        sample_at, left = message["rest"] - left, message["length"] - wrong
-    sample = min(left, SAMPLE_BYTES)
+    first = message["first"] - wrong
+    sample = min(first if message["rest"] == 0 else message["length"] - wrong, SAMPLE_BYTES)
     store_u16(at + ROW_REASON_AT, reason)
     store_u16(at + ROW_SIZE_AT, UID_BYTES + sample)
     store_u32(at + ROW_COUNT_AT, count)
     store_u32(at + ROW_UID_AT, message["uid"])
-    copy(Address(at + _ROW_SAMPLE_AT), sample_at, sample)
-    return Address(at + _ROW_SAMPLE_AT + sample)
+    at = Address(at + _ROW_SAMPLE_AT)
+    here = min(max(first, 0), sample)
+    copy(at, message["at"] + wrong, here)
+    if here < sample:
+        copy(Address(at + here), message["rest"] + here - first, sample - here)
+    return Address(at + sample)
 
 
 @kernel

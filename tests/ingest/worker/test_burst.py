@@ -82,9 +82,9 @@ def test_a_batch_is_stored_as_its_messages(intake: Intake, size: int) -> None:
     assert {len(frame.uids) for frame in intake.frames()} == {len(parts) + 3}
 
 
-@pytest.mark.parametrize("place", [0, 30, 199])
+@pytest.mark.parametrize("place", [0, 6, 30, 199])
 def test_the_sample_of_a_batch_begins_with_what_is_wrong(intake: Intake, place: int) -> None:
-    """Wherever in the batch, and in its overflow, that is; and all of its messages are counted."""
+    """Wherever in the batch, in its overflow, and across where that begins; all its messages are counted."""
     parts = [sized(300, number) for number in range(200)]
     parts[place] = parts[place][:8] + b"\0\1" + parts[place][10:]
     intake.take([sized(30, 1), encode_batch(parts)])
