@@ -19,7 +19,7 @@ def main() -> None:
     """Fuzz until libFuzzer ends the process."""
     name, *arguments = sys.argv[1:]
     if os.environ.get("NUMBA_DISABLE_JIT") == "1":
-        with atheris.instrument_imports(include=["spool", "cli"]):
+        with atheris.instrument_imports(include=["spool", "ingest", "cli"]):
             from tools.fuzzers.targets import TARGETS  # noqa: PLC0415
     else:
         from tools.fuzzers.targets import TARGETS  # noqa: PLC0415

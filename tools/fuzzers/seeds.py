@@ -24,7 +24,10 @@ def _segments() -> list[bytes]:
 
 
 def _datagrams() -> list[bytes]:
+    """Of every kind."""
     vectors = json.loads((GOLDEN / "golden_datagrams.json").read_text())
+    for listed in json.loads((GOLDEN / "messages.json").read_text()).values():
+        vectors += listed
     return [bytes.fromhex(vector["datagram_hex"]) for vector in vectors]
 
 

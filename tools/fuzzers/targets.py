@@ -17,18 +17,21 @@ from spool.format.batch import Batch, Topics, decode
 from spool.format.damage import malformed
 from spool.format.frame import MARK, POSITION, ROW, TAIL_FIELDS, find, tail_at_start, walk
 from spool.format.scan import digest_address
-from spool.format.segment_format import HEAD_BYTES, HEADER_BYTES, OLD_KEYS, PIDS, UIDS, decode_header
-from spool.format.wire import REASONS, check
+from spool.format.segment_format import HEADER_BYTES, OLD_KEYS, decode_header
+from spool.format.wire import MAX_DATAGRAM_BYTES, Reason, check
 from spool.fsck import examination
 from spool.fsck.examination import Examination
-from spool.log.writer import encode_body
 from spool.native.memory import address_of
 from spool.read.files import Span, Unreadable, read_file
+from tests.spool import plain
+from tools.fuzzers.intake import NEIGHBOUR, Intake
 from tools.fuzzers.sealed import seal_input
 from tools.fuzzers.wall import Wall
 
 MOST_BYTES = 64 << 10
 _TABLE_ROWS = 512
+_FOOTER_BYTES = 24
+"""Behind the frames the independent reader looks for the end of a footer."""
 
 
 class Broken(AssertionError):
@@ -60,22 +63,56 @@ def _write(data: bytes) -> Path:
     return Path(f"/proc/self/fd/{fd}")
 
 
+def _topics() -> Topics:
+    """A small table: many wait for Python to collect them."""
+    return Topics(capacity=64)
+
+
+@cache
+def _intake() -> Intake:
+    return Intake()
+
+
 def datagram(data: bytes) -> None:
-    """The checks of the intake; a datagram that they accept is decoded, and gives the same message."""
+    """A datagram between two others, into a segment: as a reader of the specification alone expects it.
+
+    Its messages are all there, and read back as they were sent, or none is, and its row has the reason.
+    """
+    # Of a longer one the kernel hands over no more.
+    data = data[:MAX_DATAGRAM_BYTES]
     memory = _wall().place(data)
-    verdict = int(check(address_of(memory), len(data)))
-    _expect(0 <= verdict < REASONS, f"the verdict {verdict}")
-    if verdict:
-        return
-    body, _ = encode_body([data], {}, (1, 2))
-    head = np.zeros(HEAD_BYTES, np.uint8)
-    head[14:16].view("<u2")[0], head[16:20].view("<u4")[0] = UIDS | PIDS, 1
-    head[24:28].view("<u4")[0] = len(body)
-    frame = _wall().place(head.tobytes() + body)
-    table = np.array([[0, 7, 1, 0, UIDS | PIDS]], np.int64)
-    _expect(malformed(address_of(frame), table) < 0, "accepted, and called malformed")
-    batch = decode(frame, 0, table, Topics(), digest_address())
-    _expect(batch.encode(0, batch.topic_name(0)) == data, "decoded to something else")
+    parsed = plain.parse(data)
+    reason = Reason[parsed.upper()] if isinstance(parsed, str) else Reason.ACCEPTED
+    _expect(check(address_of(memory), len(data)) == reason, f"not the verdict {reason.name}")
+    segment = _intake().store(data)
+    (frame,) = plain.read_segment(segment + bytes(_FOOTER_BYTES)).frames
+    messages = [] if reason else plain.split(data)
+    _expect(frame.datagrams == [NEIGHBOUR, *messages, NEIGHBOUR], "stored something else")
+    rows = [(int(reason), plain.count_messages(data), plain.sample_of(data))] if reason else []
+    _expect(frame.rows == rows, f"counted as {frame.rows}")
+    body = _wall().place(segment[frame.offset :])
+    table = np.array([[0, 7, len(frame.datagrams), 0, frame.flags]], np.int64)
+    _expect(malformed(address_of(body), table) < 0, "accepted, and called malformed")
+    batch = decode(body, 0, table, _topics(), digest_address())
+    for row, message in enumerate(frame.datagrams):
+        _expect(batch.datagram(row) == message, "decoded from somewhere else")
+        _check_message(batch, row)
+
+
+def _check_message(batch: Batch, row: int) -> None:
+    """The columns say what the independent reader finds in the bytes."""
+    data, number = batch.datagram(row), int(batch.number[row])
+    found = plain.Message(
+        batch.topic_name(row),
+        int(batch.timestamp[row]),
+        batch.key(row),
+        batch.value(row),
+        number if batch.keyed[row] else None,
+        number if batch.numbered[row] else None,
+        tuple(batch.headers(row)),
+    )
+    _expect(plain.parse_datagram(data) == found, "read as something else")
+    _expect(batch.encode(row, found.topic) == data, "decoded to something else")
 
 
 def frames(data: bytes) -> None:
@@ -84,7 +121,7 @@ def frames(data: bytes) -> None:
     _walk(segment)
     path = _write(segment)
     try:
-        for part in read_file(path, Topics(), Span()):
+        for part in read_file(path, _topics(), Span()):
             if not isinstance(part, Unreadable):
                 _check_batch(part)
     except SpoolError as error:
@@ -122,6 +159,8 @@ def _check_batch(batch: Batch) -> None:
     for at, length in ((batch.key_at, batch.key_bytes), (batch.value_at, batch.value_bytes)):
         _expect(bool((_inside(at, length, room)).all()), "a key or value outside of what was read")
     _expect(bool((batch.topic >= 0).all()), "a topic without a number")
+    for row in range(len(batch)):
+        _check_message(batch, row)
 
 
 def _inside(at: npt.NDArray[np.int64], length: npt.NDArray[np.int32], room: int) -> npt.NDArray[np.bool_]:
