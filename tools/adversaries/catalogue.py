@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.adversaries import floods, forging, insider, killing, neighbours, operations, streams
+from tools.adversaries import floods, forging, insider, killing, messages, neighbours, operations, streams
 from tools.adversaries.attack import Attack
 
 _ALL: tuple[type[Attack], ...] = (
@@ -23,6 +23,11 @@ _ALL: tuple[type[Attack], ...] = (
     floods.Malformed,
     floods.DiscardRows,
     floods.QuotaNames,
+    messages.BatchedTopics,
+    messages.BatchedNames,
+    messages.AbsentPartitions,
+    messages.ManyHeaders,
+    messages.ForgedIds,
     streams.IdleConnections,
     streams.BusyConnections,
     streams.ManyUsers,

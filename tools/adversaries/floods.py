@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import os
 import random
+import struct
 import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from spool.format.wire import encode
+from spool.format.wire import (
+    BATCH_HEAD_BYTES,
+    MAX_BATCH,
+    MAX_DATAGRAM_BYTES,
+    encode,
+    encode_batch,
+    encode_message,
+)
 from tools.adversaries.attack import Flood, Settings
 from tools.adversaries.operations import brucectl, environ_of
 from tools.adversaries.villain import Words
@@ -21,12 +29,12 @@ if TYPE_CHECKING:
 
 _ROUND = 100
 _MOST_NAMES = 1000
-_MOST_KEPT = 1_001
+MOST_KEPT = 1_001
 """Of names of discarded messages: the first thousand, and one for all others."""
 _MOST_MADE = 100
 """Topics of an attack of a minute or less: ten, and one a second."""
 _FEW_NAMES: Settings = {"dispatch": {"unknown_topic_seconds": 1}, "spool": {"max_topics": _MOST_NAMES}}
-GOLDEN = ROOT / "tests/golden/golden_datagrams.json"
+GOLDEN = [ROOT / "tests/golden" / name for name in ("golden_datagrams.json", "messages.json")]
 
 
 class DistinctTopics(Flood):
@@ -68,7 +76,7 @@ class IllegalNames(Flood):
 
     def judge(self, arena: Arena) -> None:
         """Check that few of the names are kept."""
-        if (kept := len(discards(arena))) > _MOST_KEPT:
+        if (kept := len(discards(arena))) > MOST_KEPT:
             arena.report(f"{kept} names of discarded messages are kept")
 
 
@@ -121,7 +129,8 @@ class MadeTopics(UnknownNames):
 class RefusedRecords(Flood):
     """Messages without a key for a compacted topic, which Kafka refuses one by one, with others of its batch.
 
-    The control has messages with a key. Only Apache Kafka has compacted topics.
+    Half of them have a null value, as if to delete a key. The control has messages with a key. Only Apache
+    Kafka has compacted topics.
     """
 
     name = "refused-records"
@@ -137,7 +146,8 @@ class RefusedRecords(Flood):
 
     def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
         del words, number
-        return [encode(self._TOPIC.encode(), b"v")] * _ROUND
+        bare, null = encode(self._TOPIC.encode(), b"v"), encode_message(self._TOPIC.encode(), None)
+        return [encode_batch([bare, null])] * (_ROUND // 2)
 
     def judge(self, arena: Arena) -> None:
         """Check that Kafka refused some."""
@@ -181,7 +191,7 @@ class Malformed(Flood):
     name = "malformed"
 
     def __init__(self) -> None:
-        golden = json.loads(GOLDEN.read_text())
+        golden = [json.loads(path.read_text()) for path in GOLDEN]
         self._golden = [bytes.fromhex(text) for text in hexes(golden)]
 
     def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
@@ -212,7 +222,16 @@ class DiscardRows(Flood):
             bytes(70_000),
             encode(b"forbidden", b"v" * 300),
         ]
+        # Each also at the end of a batch that is good as far as there.
+        one, most = encode(b"t", b""), MAX_BATCH - 1
+        wrong += [_batch([*[one] * most, last]) for last in wrong if 0 < len(last) < MAX_DATAGRAM_BYTES // 2]
         return wrong * (_ROUND // len(wrong))
+
+
+def _batch(parts: Sequence[bytes]) -> bytes:
+    """A batch of these, right or not."""
+    content = b"".join(parts)
+    return struct.pack(">ihhh", BATCH_HEAD_BYTES + len(content), 0x103, 0, 0) + content
 
 
 class QuotaNames(Flood):
@@ -235,7 +254,8 @@ class QuotaNames(Flood):
 
     def datagrams(self, words: Words, number: int) -> Sequence[bytes]:
         del words
-        return [encode(b"flood", bytes(60_000)), encode(self._NEAR[number % len(self._NEAR)], b"v")]
+        near = encode(self._NEAR[number % len(self._NEAR)], b"v")
+        return [encode(b"flood", bytes(60_000)), near, encode_batch([near, encode(b"flood", bytes(60_000))])]
 
     def judge(self, arena: Arena) -> None:
         """Check that messages beyond the quota are discarded, all of them of that topic."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import socket
@@ -16,13 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ingest.buffers.staging import SUFFIX
-from spool.format.wire import encode
+from spool.format.wire import MAX_BATCH, encode, encode_batch
 from spool.shared.runtime import shared_state_path
 from spool.shared.state import Field
 from tools.adversaries import planting
 from tools.adversaries.attack import Attack, Settings
 from tools.adversaries.honest import with_replies
-from tools.adversaries.villain import DONE, NOBODY, REFUSED, STOP, Villain, Words
+from tools.adversaries.villain import DONE, NOBODY, REFUSED, STOP, Villain, Words, flood
 
 if TYPE_CHECKING:
     from tools.adversaries.arena import Arena
@@ -178,13 +179,19 @@ def brucectl_ends(arena: Arena, *arguments: str) -> bool:
 
 
 class AckFlood(Attack):
-    """Clients of ack_socket that ask for replies and never read them."""
+    """Clients of ack_socket that ask for replies, also for batches, and never read them.
+
+    The control has as many good messages, without replies.
+    """
 
     name = "ack-flood"
     settings: ClassVar[Settings] = {"ingest": {"ack_socket": "ACK"}}
+    _RATE = 2_000
+    _KINDS = encode_batch([encode(b"flood", b"")] * MAX_BATCH), *[encode(b"flood", b"v" * 100)] * 19
 
     def control(self, arena: Arena, stack: ExitStack) -> None:
-        arena.flood_good(stack, rate=2_000)
+        run = flood(arena.socket, lambda _words, _number: self._KINDS, self._RATE)
+        arena.villains.append(stack.enter_context(Villain(run)))
 
     def begin(self, arena: Arena, stack: ExitStack) -> None:
         folder = arena.sockets / "clients"
@@ -199,9 +206,9 @@ class AckFlood(Attack):
                 (folder / f"{number}").chmod(0o666)
                 client.settimeout(0.2)
                 clients.append(client)
-            data = with_replies(encode(b"flood", b"v" * 100))
+            kinds = [with_replies(one) for one in self._KINDS]
             while not words[STOP]:
-                for client in clients:
+                for data, client in zip(itertools.cycle(kinds), clients, strict=False):
                     try:
                         client.sendto(data, str(arena.ack))
                     except OSError:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from spool.format.wire import encode
+from spool.format.wire import MAX_BATCH, encode, encode_batch
 from tools.adversaries.attack import Attack, Settings
 from tools.adversaries.honest import connect_stream
 from tools.adversaries.villain import DONE, NOBODY, OTHER, REFUSED, STOP, Villain, Words
@@ -150,7 +150,7 @@ class LateMessages(StreamAttack):
 
 
 class UnfinishedMessages(LateMessages):
-    """Messages of 20 kB to 2 MB of which the last byte never comes: memory of the streams is others', too.
+    """Messages of 20 kB to 2 MB, and batches, without a last byte: memory of the streams is others', too.
 
     Those of the honest are larger than what each connection has without asking.
     """
@@ -158,7 +158,10 @@ class UnfinishedMessages(LateMessages):
     name = "unfinished-messages"
     connections = 1_000
     stream_bytes = 50_000
-    _data = tuple(encode(b"flood", bytes(size))[:-1] for size in (2_000_000, 200_000, 20_000))
+    _data = (
+        *(encode(b"flood", bytes(size))[:-1] for size in (2_000_000, 200_000, 20_000)),
+        encode_batch([encode(b"flood", bytes(200))] * MAX_BATCH)[:-1],
+    )
 
     def __init__(self) -> None:
         self._left: dict[socket.socket, tuple[bytes, int]] = {}
@@ -171,11 +174,11 @@ class UnfinishedMessages(LateMessages):
 
 
 class SlowLoris(LateMessages):
-    """A byte on each of 2,000 connections, now and then: an unfinished message has a time limit."""
+    """A byte of a batch on each of 2,000 connections, now and then: what is unfinished has a time limit."""
 
     name = "slow-loris"
     connections = 2_000
-    _data = encode(b"flood", bytes(10_000))
+    _data = encode_batch([encode(b"flood", b"")] * MAX_BATCH)
 
     def __init__(self) -> None:
         self._at = 0
