@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
+from spool.format.wire import Reason
 from status.dory import REPORT_S, DiscardReports, queues
 from tests.daemon import free_port
 from tests.status.conftest import EVIL, Served, serve
@@ -123,10 +124,12 @@ def test_discards(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         assert served.get("/api/v1/discards").json()["discards"] == []
         bruce.send([b"short"])
         sent = [b"\x16\x03\x01\x00\xf8\x01", b"GET / HTTP/1.1\r\n", b"\x7f\xff\xff\xff", *[b"\0\0\0\3"] * 2]
+        heard = b""
         for data in sent:
             with socket.create_connection(("127.0.0.1", tcp)) as connection:
                 connection.sendall(data)
-                assert connection.recv(1) == b""
+                heard += connection.recv(2)
+        assert list(heard) == [Reason.TLS, Reason.HTTP, Reason.TOO_LONG, *[Reason.BAD_SIZE] * 2]
 
         def rows() -> list[str]:
             return [row["reason"] for row in served.get("/api/v1/discards").json()["discards"]]
