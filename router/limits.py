@@ -158,7 +158,7 @@ class Limits:
         `backlog`: of topics that are behind, these are.
         """
         self._refill()
-        paced = self._behind & (backlog and self._cap > 0)
+        paced = self._behind & (backlog and self.paces)
         if not paced.any() and not self._waits.any():
             return
         tokens = np.where(self._waits > 0, self._tokens, np.inf)
@@ -170,7 +170,7 @@ class Limits:
         """These rows went."""
         if self._waits.any():
             self._tokens -= np.bincount(batch.topic[sent], minlength=len(self._tokens))
-        if backlog and self._cap > 0:
+        if backlog and self.paces:
             paced = sent & self._behind[batch.topic]
             self._budget -= float(batch.payload_bytes[paced].sum())
 
@@ -184,7 +184,7 @@ class Limits:
         """By topic: whether nothing of its backlog may go now."""
         self._refill()
         out = (self._waits > 0) & (self._tokens < 1)
-        return out | (self._behind & (self._cap > 0 and self._budget <= 0))
+        return out | (self._behind & (self._budget <= 0))
 
     def worthwhile(self) -> Mask:
         """By topic: whether enough of its backlog may go to read for it."""
@@ -194,8 +194,15 @@ class Limits:
 
     # -- what is backlog ---------------------------------------------------------------------------------
 
+    @property
+    def paces(self) -> bool:
+        """Whether a backlog has a pace: without one it goes as all other messages do."""
+        return self._cap > 0
+
     def fall_behind(self, topics: Sequence[int] | npt.NDArray[np.int32]) -> None:
         """These topics, by number, have messages from before the end of an outage."""
+        if not self.paces:
+            return
         self._learn()
         self._behind[np.asarray(topics, np.int32)] = True
         self._late = bool(self._behind.any())

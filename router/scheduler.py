@@ -86,7 +86,7 @@ class BatchRouter:
         if self._strangers.waits:
             return False
         reader.allow(*self._committed())
-        old = catch_up is None and reader.position < self._backlog_end
+        old = self._limits.paces and catch_up is None and reader.position < self._backlog_end
         batch = reader.next()
         for damage in reader.take_damage():
             lost = np.arange(damage.first, damage.end, dtype=np.int64)

@@ -99,7 +99,6 @@ def first_clear(bits: Bits, start: int) -> int:
 def resolve_reports(
     reports: npt.NDArray[Any],
     first: int,
-    low: int,
     bits: Bits,
     dirty: npt.NDArray[np.uint8],
     latency: npt.NDArray[np.int64],
@@ -107,12 +106,10 @@ def resolve_reports(
 ) -> int:
     """Set the bits of reports (dispatch.records.ROW[n]), and add their latencies; how many were not set.
 
-    Returns -1, and changes nothing, if one has an error, or is below `low` or not in `bits`, which begin
-    with message `first`.
+    All are in `bits`, which begin with message `first`. Returns -1, and changes nothing, if one has an error.
     """
-    end = first + 8 * len(bits)
     for report in reports:
-        if report.code != 0 or report.sequence < low or not first <= report.sequence < end:
+        if report.code != 0:
             return -1
     sequences, received_ns = np.empty(len(reports), np.int64), np.empty(len(reports), np.int64)
     for i in range(len(reports)):
@@ -324,14 +321,14 @@ class Acks:
     def resolve_reports(self, reports: npt.NDArray[Any]) -> bool:
         """Resolve what these (dispatch.records.ROW[n]) say is acknowledged.
 
-        False, and nothing changes, if one has an error, or is not of the last segment.
+        False, and nothing changes, if one has an error, or if `bits_of` has no bits of them all.
         """
-        segments = self._segment_list.segments
-        bits = self._segments.get(segments[-1].first_sequence) if segments else None
+        sequences = reports["sequence"]
+        bits = self.bits_of(int(sequences.min()), int(sequences.max()))
         if bits is None:
             return False
-        first, low = bits.info.first_sequence, self.low_watermark
-        fresh = resolve_reports(reports, first, low, bits.resolved, bits.dirty, self._latency, time.time_ns())
+        first = bits.info.first_sequence
+        fresh = resolve_reports(reports, first, bits.resolved, bits.dirty, self._latency, time.time_ns())
         if fresh < 0:
             return False
         self._delivered += fresh

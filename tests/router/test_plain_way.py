@@ -148,6 +148,16 @@ def test_an_ordinary_day_goes_the_plain_way_alone() -> None:
         assert plain.acks._latency.sum() > 0
 
 
+def test_a_backlog_without_a_pace_goes_the_plain_way() -> None:
+    """Messages from before the end of an outage are no work for the general way if no rate limits them."""
+    with bench() as plain:
+        plain.send([(topic, None, b"v") for topic in LEADERS] * 3)
+        plain.router._batches.note_outage_end()
+        plain.router._batches._hand_over = pytest.fail  # type: ignore[method-assign,assignment]
+        plain.settle()
+        plain.check_complete()
+
+
 def test_what_is_not_plain_changes_nothing_before_it_goes_the_general_way() -> None:
     """Behind nine that may go, the tenth has no topic: no rotation has moved, and no bit is set."""
     with bench() as plain:

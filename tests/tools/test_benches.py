@@ -160,10 +160,10 @@ def test_the_discarding_loop_counts_what_it_read(tmp_path: Path) -> None:
 
 @needs_compiler
 def test_the_producing_program_has_a_report_of_each_message(tmp_path: Path) -> None:
-    """The baseline of the drain, with the library that bruce uses, and properties given to it."""
+    """The baseline of the drain, with the library that bruce uses, headers, and properties given to it."""
     program = compile_c("produce_librdkafka", tmp_path)
     with EmbeddedKafka(brokers=1, topics=[("load", 3)]) as kafka:
-        arguments = [librdkafka_path(), kafka.bootstrap_servers, "load", 3, 20_000, 112, "linger.ms=5"]
+        arguments = [librdkafka_path(), kafka.bootstrap_servers, "load", 3, 20_000, 112, 2, "linger.ms=5"]
         done = subprocess.run(
             [program, *map(str, arguments)], capture_output=True, text=True, check=True, timeout=60
         )

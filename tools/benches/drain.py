@@ -48,6 +48,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
         rates: list[tuple[float, float]] = []
         bases: list[tuple[float, float]] = []
         headed: list[tuple[float, float]] = []
+        headed_bases: list[tuple[float, float]] = []
         for _ in range(bench.repeat):
             # A cluster of its own for each: the other's data do not take its room in the page cache.
             with bench.kafka(kind, brokers=options.brokers, partitions=options.partitions) as kafka:
@@ -56,6 +57,8 @@ def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
                 rates.append(drain(bench, kafka, options))
             with bench.kafka(kind, brokers=options.brokers, partitions=options.partitions) as kafka:
                 headed.append(drain(bench, kafka, options, headers=True))
+            with bench.kafka(kind, brokers=options.brokers, partitions=options.partitions) as kafka:
+                headed_bases.append(produce(bench, kafka, options, headers=True))
         yield Figure(
             f"drain to {kind} Kafka",
             [rate for rate, _ in rates],
@@ -73,14 +76,22 @@ def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
             baseline=[rate for rate, _ in rates],
         )
         yield Figure(f"CPU of the delivery worker with them, {kind}", [c for _, c in headed], "µs/msg")
+        yield Figure(
+            f"the C program with the same two, {kind}",
+            [rate for rate, _ in headed_bases],
+            "msg/s",
+            baseline=[rate for rate, _ in bases],
+        )
 
 
-def produce(bench: Bench, kafka: Target, options: argparse.Namespace) -> tuple[float, float]:
+def produce(
+    bench: Bench, kafka: Target, options: argparse.Namespace, *, headers: bool = False
+) -> tuple[float, float]:
     """The C program: (messages a second, CPU in µs a message)."""
     program, count = compile_c("produce_librdkafka", bench.programs), bench.scaled(options.count)
     command = [program, librdkafka_path(), kafka.bootstrap, TOPIC, options.partitions, count]
     done = subprocess.run(
-        [*map(str, command), str(options.bytes - KEY_BYTES)],
+        [*map(str, command), str(options.bytes - KEY_BYTES), str(2 * headers)],
         stdout=subprocess.PIPE,
         text=True,
         check=True,

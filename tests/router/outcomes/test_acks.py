@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from dispatch.records import ROW
 from router.cluster.brokers import UNROUTED
 from router.outcomes.acks import Acks
 from router.timing import COMMIT_S
@@ -413,6 +414,30 @@ def test_the_delivery_of_another_spool() -> None:
         other.close()
 
 
+def reports_of(sequences: Sequence[int], code: int = 0) -> np.ndarray:
+    """As librdkafka gives them."""
+    rows = np.zeros(len(sequences), ROW)
+    rows["sequence"], rows["code"] = sequences, code
+    return rows
+
+
+def test_reports_of_any_segment_are_resolved_together(fixture: AcksFixture) -> None:
+    """Those of one segment, the last or not; of two, of resolved ones, or with an error nothing changes."""
+    first, second = (info.first_sequence for info in fixture.segment_list.segments[:2])
+    earlier = [s for s in fixture.sequences if first <= s < second]
+    last = [s for s in fixture.sequences if s >= fixture.segment_list.segments[-1].first_sequence]
+    fixture.acks.take(array(fixture.sequences))
+    assert not fixture.acks.resolve_reports(reports_of([earlier[-1], second]))
+    assert not fixture.acks.resolve_reports(reports_of(earlier, code=1))
+    assert fixture.acks.unresolved(array(fixture.sequences)).all()
+    assert fixture.acks.resolve_reports(reports_of(earlier))
+    assert fixture.acks.resolve_reports(reports_of(last))
+    assert fixture.commit() >= second
+    assert not fixture.acks.resolve_reports(reports_of(earlier))
+    unresolved = fixture.acks.unresolved(array(fixture.sequences))
+    assert unresolved.tolist() == [s not in {*earlier, *last} for s in fixture.sequences]
+
+
 # -- against a model -----------------------------------------------------------------------------------
 
 
@@ -456,6 +481,14 @@ class AcksModel(RuleBasedStateMachine):
     def resolve(self, seed: int, share: float) -> None:
         picked = self.pick(TAKEN, seed, share)
         self.live.acks.resolve(array(picked))
+        self.becomes(picked, RESOLVED)
+
+    @rule(seed=st.integers(0, 999), share=st.sampled_from([0.1, 1.0]))
+    def report(self, seed: int, share: float) -> None:
+        """As the router does it: together if they are of one segment, else each way that there is."""
+        picked = self.pick(TAKEN, seed, share)
+        if picked and not self.live.acks.resolve_reports(reports_of(picked)):
+            self.live.acks.resolve(array(picked))
         self.becomes(picked, RESOLVED)
 
     @rule(seed=st.integers(0, 999))
