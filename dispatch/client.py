@@ -180,25 +180,27 @@ class _Hurry:
 
     def __init__(self, library: Any, handle: int) -> None:
         self._library, self._handle, self._ended = library, handle, False
-        self._idle = threading.Lock()
-        self._idle.acquire()
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC)
+        """An eventfd that compiled loops write to, in place of `ask`."""
         self._thread = threading.Thread(target=self._run, name="hurry", daemon=True)
         self._thread.start()
 
     def ask(self) -> None:
-        """Begin, unless it has been asked for. One thread alone may call this."""
-        if self._idle.locked():
-            self._idle.release()
+        """Begin, if only when it is done with what it was asked for before."""
+        os.eventfd_write(self.fd, 1)
 
     def end(self) -> bool:
         """End the thread; False when it is still in librdkafka, which may not be destroyed then."""
         self._ended = True
         self.ask()
         self._thread.join(HURRY_ENDS_S)
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            return False
+        os.close(self.fd)
+        return True
 
     def _run(self) -> None:
-        while self._idle.acquire() and not self._ended:
+        while os.eventfd_read(self.fd) and not self._ended:
             self._library.flush(self._handle, HURRY_MS)
 
 
@@ -346,9 +348,22 @@ class KafkaClient:
 
     def hurry(self) -> None:
         """Have what was handed over sent without lingering. Returns at once. For one thread alone."""
-        if self._hurry is None:
-            self._hurry = _Hurry(self.library, self.handle)
-        self._hurry.ask()
+        self._hurrying().ask()
+
+    @property
+    def wake_fd(self) -> int:
+        """The eventfd that is written to when events arrive in an empty queue."""
+        assert self._wake_fd is not None
+        return self._wake_fd
+
+    @property
+    def hurry_fd(self) -> int:
+        """An eventfd that does the same as `hurry` when it is written to; -1 when it lingers by choice."""
+        return -1 if self.lingers_by_choice else self._hurrying().fd
+
+    def _hurrying(self) -> _Hurry:
+        self._hurry = self._hurry or _Hurry(self.library, self.handle)
+        return self._hurry
 
     def flush(self, timeout_s: float) -> bool:
         """Send without lingering, and wait until every report is read elsewhere; False when time ran out.

@@ -28,9 +28,9 @@ import numpy.typing as npt
 
 from dispatch.client import Cluster, KafkaClient
 from dispatch.errors import Code
-from dispatch.handover import REPLAY_NAME, Envelope, hand_over
+from dispatch.handover import REPLAY_NAME, Envelope, Producer, hand_over
 from dispatch.options import DispatchOptions
-from dispatch.records import ROW, LetterEnvelope, Letters, collect, post, reader
+from dispatch.records import ROW, LetterEnvelope, Letters, Reader, collect, post, reader
 from dispatch.tables import NONE, BrokerTable, Flight, PartitionTable
 from spool.format.batch import Batch, Topics
 
@@ -100,6 +100,9 @@ class Pool:
     last_reports_s = 5.0
     """How long the reports of a producer that is finished are worth waiting for."""
 
+    at_once = True
+    """Whether a report is the outcome; else it is known later."""
+
     gives_back = True
     """Whether `rebuild` gives what is in flight back without asking Kafka."""
 
@@ -161,10 +164,7 @@ class Pool:
             time.monotonic_ns(),
             catching_up,
         )
-        if refusals:
-            self._refused.append(refused[:refusals])
-        if held or catching_up:
-            self.partitions.note_held()
+        self.note_sent(refused[:refusals], held=held > 0 or catching_up)
         return HandedOver(sent, held, refusals, error)
 
     def post(self, letters: Letters, flats: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -200,6 +200,18 @@ class Pool:
             codes,
         )
         return codes
+
+    @property
+    def lane(self) -> tuple[Reader, Producer, tuple[int, int]]:
+        """The ends that compiled loops collect from and hand over by, and hand_over's `window`."""
+        return self._reader, self._envelope.producer, self._window
+
+    def note_sent(self, refused: npt.NDArray[Any], *, held: bool) -> None:
+        """A loop has handed messages over; librdkafka will never take the `refused` ROW[n]."""
+        if len(refused):
+            self._refused.append(refused)
+        if held:
+            self.partitions.note_held()
 
     def orphan(self, topic: int) -> None:
         """A topic is gone: none of its partitions has a leader."""

@@ -7,24 +7,60 @@ daemon and a replay; `pipeline.delivery.task_log` has those of a Spark task.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from dispatch.pool import Outcomes
 from router.limits import Limits
 from router.outcomes.counts import OpenCounts
 from router.outcomes.outcome_table import Eviction
 from router.outcomes.rejects import Contents, LogContents
 from spool.format.batch import Batch, Topics
 from spool.index.segment_list import SegmentList
-from spool.read.reader import Damage, Reader, Unread
+from spool.read.reader import Damage, OpenSegment, Reader, Unread
+from spool.shared.state import split_place
 
 if TYPE_CHECKING:  # it brings the marks along, and a task on Spark needs none
     from router.outcomes.acks import SegmentBits
 
 Committed = Callable[[], tuple[int, int]]
 """Up to where the log may be read: segment number and offset."""
+
+
+class CommittedEnd:
+    """The same, by a word that another process moves: of the shared state, for compiled loops as well."""
+
+    def __init__(self, word: npt.NDArray[np.int64]) -> None:
+        """`word` int64[1]: as spool.shared.state.place makes it."""
+        self.word = word
+
+    def __call__(self) -> tuple[int, int]:
+        """Segment number and offset."""
+        return split_place(int(self.word[0]))
+
+
+class Delivered(NamedTuple):
+    """The work that the fast path has done, and the rest that it leaves to the router."""
+
+    settled: int
+    """Reports of messages that are resolved by them."""
+    resolved: int
+    """Messages that were not resolved before."""
+    sent: int
+    refused: npt.NDArray[Any]
+    """dispatch.records.ROW[n]: messages that librdkafka will never take."""
+    held: bool
+    """Whether partitions are held back, since not all could go."""
+    error: int
+    """Why librdkafka itself took no more; 0."""
+    reports: Outcomes
+    """Outcomes that are not taken note of."""
+    event: int
+    """The address of an event of librdkafka that is no report; 0."""
+
+
 Flats = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 Sequences = npt.NDArray[np.int64]
@@ -169,6 +205,10 @@ class TopicReader(Reader):
         """`only`: the topics to deliver. `leave_out`: Acks.leave_out; it gets the sequences of all others."""
         super().__init__(segment_list, topics)
         self._only, self._leave_out = [topics.add(name) for name in only], leave_out
+
+    def opened(self) -> OpenSegment | None:
+        """None: a loop would not leave out the others."""
+        return None
 
     def next(self) -> Batch | None:
         """Messages from `sequence` on. Those of other topics are in the batch, and are left out."""

@@ -219,6 +219,11 @@ class Partitioners:
         )
         return flat if placed else None
 
+    def choice(self, topics: Topics) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], int]:
+        """`modes`, `rotation` and `default`, as `place` takes them, for topics that are known by now."""
+        self._learn(topics)
+        return self._modes, self._rotation, self._default
+
     def settle(
         self,
         batch: Batch,

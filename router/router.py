@@ -24,7 +24,7 @@ from router.catch_up import CatchUps
 from router.cluster.brokers import UNROUTED, BrokerView, Kafka, lowest_by_broker, view_brokers
 from router.cluster.trouble import Cause, Trouble
 from router.cluster.unknown_topics import Learnt, Strangers, UnknownTopics
-from router.context import Log, Rules, Sequences
+from router.context import Delivered, Log, Rules, Sequences
 from router.failures import Failures, Outages, ProducerRebuild
 from router.outcomes.counts import DiscardNames
 from router.outcomes.outcome_table import OutcomeTable
@@ -149,6 +149,31 @@ class Router:
             or self._unreadable.lowest()
         )
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether nothing but new messages and good reports is expected, which the fast path may take."""
+        ruled = (
+            self._trace or self._acks.marks_first or not self._pool.at_once or self._rejects.awaits_letters
+        )
+        failing = self._client.fatal or self._failures.stopped or self._catch_ups.wanted
+        evicts = self._eviction is not None and not self._eviction.is_idle
+        return not (ruled or failing or evicts) and self._batches.is_plain
+
+    def take_over(self, done: Delivered) -> None:
+        """Take note of what the fast path has done, and of what it leaves."""
+        self._batches.handed_over += done.sent
+        self._pool.note_sent(done.refused, held=done.held)
+        if done.settled:
+            self._catch_ups.note_change()
+            reach("mark.acknowledged")
+            self._acks.note_resolved(done.resolved)
+            self._note_delivered()
+        if done.error:
+            self._batches.decline(self._pool.partitions.held(), done.error)
+        self._note(done.reports)
+        if done.event:
+            self._client.take_event(done.event)
+
     # -- what became known ----------------------------------------------------------------------------
 
     def settle(self) -> int:
@@ -175,9 +200,12 @@ class Router:
             return False
         if not self._acks.resolve_reports(outcomes.rows):
             return False
+        self._note_delivered()
+        return True
+
+    def _note_delivered(self) -> None:
         self._trouble.note_delivered()
         self._rebuild.note_delivered()
-        return True
 
     def _note_each(self, outcomes: Outcomes) -> None:
         outcomes = outcomes.only(~self._rejects.settle(outcomes))
@@ -188,8 +216,7 @@ class Router:
         if self._open_counts:
             self._open_counts.note_resolved(self._pool.partitions.topics_of(outcomes.flat[good]))
         if good.any():
-            self._trouble.note_delivered()
-            self._rebuild.note_delivered()
+            self._note_delivered()
             self._failures.note_delivered(outcomes.flat[good])
         if not good.all():
             self._fail(outcomes)

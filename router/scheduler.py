@@ -114,8 +114,7 @@ class BatchRouter:
         over: what costs then is not the work, but the objects that a step touches. `route` has the general
         way.
         """
-        ruled = self._trace or self._open_counts or self._acks.marks_first or self.loose
-        if ruled or self._unknown.deleted or self._limits.any or not self.history.is_empty:
+        if self._trace or self._acks.marks_first or not self.is_plain:
             return False
         bits = self._acks.bits_of(int(batch.sequence[0]), int(batch.sequence[-1]))
         partitions = self._pool.partitions
@@ -129,6 +128,12 @@ class BatchRouter:
             sent, _ = self._note_sent(batch, placed, chosen, chosen, placed, handed, None)
             self._acks.give_back(batch.sequence[placed & ~sent])
         return True
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether messages go by their topics' partitioners alone, and none waits for a place."""
+        waits = self.loose or self._unknown.deleted or self._strangers.waits
+        return not (waits or self._open_counts or self._limits.any) and self.history.is_empty
 
     def _admit(self, batch: Batch, wanted: Mask, *, live: bool) -> Mask:
         """The rows that are to be delivered; on the live path those in excess are discarded."""
@@ -223,11 +228,14 @@ class BatchRouter:
             if catch_up:
                 catch_up.stop_sweeping(loose)
         if handed.error:
-            # Librdkafka itself did not take a message.
-            self._failures.decline(np.unique(flat[left & (flat >= 0)]))
-            if decide(handed.error).action is Action.REFRESH:
-                self._metadata.want([])
+            self.decline(np.unique(flat[left & (flat >= 0)]), handed.error)
         return sent, left
+
+    def decline(self, flats: npt.NDArray[np.int32], error: int) -> None:
+        """Librdkafka itself did not take a message of these partitions."""
+        self._failures.decline(flats)
+        if decide(error).action is Action.REFRESH:
+            self._metadata.want([])
 
     def _give_up(self, batch: Batch, chosen: npt.NDArray[np.int32]) -> Mask:
         """Give up the rows that have no partition, or let them wait; which they are.

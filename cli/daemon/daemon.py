@@ -45,6 +45,7 @@ from ingest.supervisor import (
 )
 from ingest.watch import ServiceManager, Watch
 from ingest.worker.worker import IngestWorker
+from router.context import CommittedEnd
 from router.outcomes.trace_request import events_path, request_path
 from router.timing import FLUSH_S
 from spool.errors import SpoolError
@@ -434,7 +435,7 @@ class Daemon:
             self._spool.layout,
             self._spool.identity,
             self.config,
-            committed=lambda: self.shared.place(Field.SYNCED),
+            committed=CommittedEnd(self.shared.words[Field.SYNCED :][:1]),
             bell=self._delivery_bell,
             report=told.report,
             give_up=lambda: int(self.shared.words[Field.EVICT]),

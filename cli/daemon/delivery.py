@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import select
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from router.build import DeliveryGraph, Parts, build, rejection_of
 from router.cluster.brokers import BrokerView
 from router.cluster.trouble import Cause
 from router.context import Rules, SpoolLog, TopicReader
+from router.fast_path import FastPath
 from router.limits import Limits
 from router.outcomes.acks import Acks
 from router.outcomes.counts import OpenCounts
@@ -148,7 +147,7 @@ class Delivery:
         """
         self._orders, self._committed = orders or Orders(), committed
         self._drain_s = config.dispatch.drain_seconds
-        self._bell, self._report = bell, report
+        self._report = report
         self._told_at, self._told_watermark, self._handed_over = 0.0, 0, 0
         self._segment_list = segment_list = SegmentList(layout)
         topics = Topics(config.spool.max_topics)
@@ -165,17 +164,17 @@ class Delivery:
             if give_up
             else None
         )
+        source = SpoolLog(self._reader(topics, only), self._reader(topics, only), committed, eviction, shares)
+        partitioners = Partitioners(config.partitioners, config.dispatch.partitioner)
         parts = Parts(
-            SpoolLog(self._reader(topics, only), self._reader(topics, only), committed, eviction, shares),
+            source,
             self._acks,
-            Rules(
-                Partitioners(config.partitioners, config.dispatch.partitioner),
-                Limits(topics, config.rates, config.dispatch.catch_up_bytes_per_second),
-            ),
+            Rules(partitioners, Limits(topics, config.rates, config.dispatch.catch_up_bytes_per_second)),
             rejection_of(config.dispatch, spool),
         )
         self._graph = self._build(config.dispatch, layout, parts, spool)
         self.router = self._graph.router
+        self._fast_path = FastPath(self.router, source, self._graph.kafka, self._acks, partitioners, bell)
         self._tracing = Tracing(shared, topics, self._graph.kafka.pool) if shared else None
 
     def _build(self, options: DispatchOptions, layout: Layout, parts: Parts, spool: bytes) -> DeliveryGraph:
@@ -294,9 +293,7 @@ class Delivery:
             pause = max(0.0, self._told_at + TELL_S - time.monotonic())
         else:
             pause = REST_S
-        ready, _, _ = select.select([self._graph.wakeup.fd, self._bell], [], [], pause)
-        for fd in ready:
-            os.eventfd_read(fd)
+        self._fast_path.wait(pause)
 
     def close(self, quiet_since: float | None = None) -> None:
         """Stop in order: collect what comes within FLUSH_S, write it down, let go.

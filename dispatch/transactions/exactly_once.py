@@ -120,6 +120,8 @@ class ExactlyOnce(Pool):
 
     last_reports_s = 0.0
 
+    at_once = False
+
     gives_back = False
     """Kafka alone knows how a transaction ended."""
 

@@ -67,6 +67,11 @@ class Capacity:
         is_calm = survey(pool.partitions.in_use, pool.brokers.rows, self._messages, self._bytes, led)
         return led if is_calm else None
 
+    @property
+    def room(self) -> tuple[int, int]:
+        """Most messages and bytes in flight of a broker that `calm` has nothing against."""
+        return self._messages, self._bytes
+
     def roomy(self) -> Mask:
         """By broker: open, with room for a batch. An empty window takes any message."""
         roomy = self._pool.brokers.with_room(self._messages, self._bytes)

@@ -174,12 +174,12 @@ class Acks:
         self._grown: set[bytes] = set()
         self._committed_at = clock()
         self._changed = self._failing = False
-        self._burst, self._unwritten = burst, 0
+        self.burst, self._unwritten = burst, 0
         """Messages resolved since the last write began."""
         self._left_out = _NOTHING
         """The lowest that was left out."""
         self._delivered = self._given_up = 0
-        self._latency = np.zeros(LATENCY_WORDS, np.int64) if latency is None else latency
+        self.latency = np.zeros(LATENCY_WORDS, np.int64) if latency is None else latency
         self._trace: Trace | None = None
         self.generation = marks.generation()
         """Of the marks that are durable: how often they were written."""
@@ -310,7 +310,7 @@ class Acks:
     ) -> None:
         """These are done with; those that were acknowledged just now with when they were received."""
         if received_ns is not None:
-            add_latencies(self._latency, received_ns, time.time_ns())
+            add_latencies(self.latency, received_ns, time.time_ns())
         above = sequences[sequences >= self.low_watermark]
         for bits, which in self._by_segment(above):
             fresh = set_bits(bits.resolved, bits.info.first_sequence, above[which], bits.dirty)
@@ -328,13 +328,17 @@ class Acks:
         if bits is None:
             return False
         first = bits.info.first_sequence
-        fresh = resolve_reports(reports, first, bits.resolved, bits.dirty, self._latency, time.time_ns())
+        fresh = resolve_reports(reports, first, bits.resolved, bits.dirty, self.latency, time.time_ns())
         if fresh < 0:
             return False
+        self.note_resolved(fresh)
+        return True
+
+    def note_resolved(self, fresh: int) -> None:
+        """A loop has set so many bits for acknowledged messages."""
         self._delivered += fresh
         self._unwritten += fresh
         self._changed = True
-        return True
 
     def unresolved(self, sequences: Sequences) -> npt.NDArray[np.bool_]:
         """Which messages are not done with."""
@@ -402,7 +406,7 @@ class Acks:
         """Whether there is enough to write down, or something since COMMIT_S, and the writer is free."""
         if self._writing and self._writing[1].done():
             self._finish()
-        late = self._unwritten >= self._burst or self._clock() - self._committed_at >= COMMIT_S
+        late = self._unwritten >= self.burst or self._clock() - self._committed_at >= COMMIT_S
         return self._changed and late and self._writing is None
 
     def write_down(self, offsets: dict[int, int]) -> None:

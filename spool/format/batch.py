@@ -56,12 +56,13 @@ KEYED, NUMBERED, NULL_KEY, NULL_VALUE, LONG = 1, 2, 4, 8, 16
 """Bits of TRAITS: NUMBER is a partition key; NUMBER is a partition; the key is null; the value is; it is a
 Message (spool.format.wire)."""
 _LONG = int(Kind.MESSAGE)
-_WIDE, _NARROW, _SENDERS = 6, 6, 2
-_UID, _PID = range(_SENDERS)
+WIDE, NARROW, SENDERS = 6, 6, 2
+"""Rows of the tables of a Batch."""
+_UID, _PID = range(SENDERS)
 """Rows of the senders' table, which are written where a frame has them."""
-_START = 4
-_FRAME, _MESSAGE, _ROW, _DATAGRAM = range(_START)
-"""The state of `_fill`: frame and message in it, row of the columns, offset of the datagram."""
+START = 4
+_FRAME, _MESSAGE, PARSED, _DATAGRAM = range(START)
+"""The state of `fill`: frame and message in it, row of the columns, offset of the datagram."""
 
 Wide = npt.NDArray[np.int64]
 Narrow = npt.NDArray[np.int32]
@@ -95,7 +96,7 @@ class Batch:
     ) -> Batch:
         """A batch of columns in the order of the tables' rows, without senders."""
         tables = np.array(wide, np.int64), np.array(narrow, np.int32)
-        return Batch(data, address_of(data), topics, *tables, np.zeros((_SENDERS, len(wide[0])), np.uint32))
+        return Batch(data, address_of(data), topics, *tables, np.zeros((SENDERS, len(wide[0])), np.uint32))
 
     @property
     def sequence(self) -> npt.NDArray[np.int64]:
@@ -327,7 +328,7 @@ def _traits(at: Address, kind: int, key_bytes: int, value_bytes: int) -> int:
 
 
 @kernel
-def _fill(
+def fill(
     base: Address,
     offset: int,
     frames: Frames,
@@ -345,9 +346,9 @@ def _fill(
     arena_at: Address,
     welcome: npt.NDArray[np.int64],
 ) -> bool:
-    """Parse from `start` int64[_START] on; a topic that is new is entered.
+    """Parse from `start` int64[START] on; a topic that is new is entered.
 
-    `frames` int64[n, ROW]. Writes `wide` int64[_WIDE, messages], `narrow` int32[_NARROW, messages] and
+    `frames` int64[n, ROW]. Writes `wide` int64[WIDE, messages], `narrow` int32[NARROW, messages] and
     `senders` uint32[2, messages], with room for all messages of the frames. Offsets count from `base`.
 
     Returns False if the topic table has no room (arguments behind `digest`: spool.format.topic_table.Table).
@@ -355,7 +356,7 @@ def _fill(
     `offset` in the segment. A right digest proves that a frame is as it was written, not who wrote it: a
     frame gets no rows when its datagrams claim more bytes than it has.
     """
-    row = start[_ROW]
+    row = start[PARSED]
     slots_at, homes_at = Address(slots.ctypes.data), Address(homes.ctypes.data)
     words_at, names_at = Address(words.ctypes.data), Address(names.ctypes.data)
     welcome_at = Address(welcome.ctypes.data)
@@ -407,7 +408,7 @@ def _fill(
                     welcome.shape[0],
                 )
             if number < 0:
-                start[_FRAME], start[_MESSAGE], start[_ROW], start[_DATAGRAM] = f, i, row, datagram
+                start[_FRAME], start[_MESSAGE], start[PARSED], start[_DATAGRAM] = f, i, row, datagram
                 return False
             wide[SEQUENCE, row] = sequence + i
             wide[TIMESTAMP, row] = load_be64(Address(base + field))
@@ -428,7 +429,7 @@ def _fill(
                 senders[_PID, row] = load_u32(lengths + 4 * (count * (columns - 1) + i))
             row += 1
         start[_MESSAGE] = 0
-    start[_ROW] = row
+    start[PARSED] = row
     return True
 
 
@@ -448,12 +449,12 @@ def decode(
     has no messages in the result.
     """
     total = int(frames[:, FRAME_COUNT].sum())
-    wide, narrow = np.empty((_WIDE, total), np.int64), np.empty((_NARROW, total), np.int32)
-    senders = np.zeros((_SENDERS, total), np.uint32)
+    wide, narrow = np.empty((WIDE, total), np.int64), np.empty((NARROW, total), np.int32)
+    senders = np.zeros((SENDERS, total), np.uint32)
     frames = np.ascontiguousarray(frames)
-    start, base = np.zeros(_START, np.int64), data_at or address_of(data)
-    while not _fill(base, offset, frames, start, wide, narrow, senders, digest, *topics.table):
+    start, base = np.zeros(START, np.int64), data_at or address_of(data)
+    while not fill(base, offset, frames, start, wide, narrow, senders, digest, *topics.table):
         topics.make_room()
     batch = Batch(data, base, topics, wide, narrow, senders)
-    parsed = int(start[_ROW])
+    parsed = int(start[PARSED])
     return batch if parsed == total else batch.before(parsed)

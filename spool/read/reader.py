@@ -10,8 +10,9 @@ import bisect
 import contextlib
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,6 +56,19 @@ class Unread:
     first: int
     end: int
     error: ReadFailed
+
+
+class OpenSegment(NamedTuple):
+    """The segment in which a reader is, for a compiled loop that reads on in it."""
+
+    number: int
+    fd: int
+    tail: Tail
+    """Of the frames that were read; the loop moves it."""
+    end: int
+    """How far the segment can go, in bytes."""
+    entered: int
+    """Offset of the last frame that is known as a place to enter at."""
 
 
 class Reader:
@@ -109,6 +123,25 @@ class Reader:
         if self._rest is not None:
             return self._info.number, int(self._rest.frames[0, FRAME_AT])
         return self._info.number, int(self._scan.tail[POSITION])
+
+    def opened(self) -> OpenSegment | None:
+        """The segment in use, to be read on by a loop, which says so by `read_on`.
+
+        None without one, and while there is more to tell than good frames.
+        """
+        if self._info is None or self._scan is None or self._sealed or self._failed:
+            return None
+        if self._rest is not None or self._damage or self._unread:
+            return None
+        entries = self.segment_list.entries.get(self._info.number)
+        entered = entries[-1][1] if entries else -MARK_BYTES
+        return OpenSegment(self._info.number, self._scan.fd, self._scan.tail, self._end, entered)
+
+    def read_on(self, sequence: int, entries: Iterable[tuple[int, int]]) -> None:
+        """A loop has read all below `sequence`; `entries`: (first sequence, offset) of some of the frames."""
+        assert self._info is not None
+        self.sequence = sequence
+        self.segment_list.entries.setdefault(self._info.number, []).extend(entries)
 
     def seek(self, sequence: int) -> None:
         """Go to the frame that holds `sequence`, or to the first behind it."""

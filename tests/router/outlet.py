@@ -17,7 +17,8 @@ from confluent_kafka import Message
 from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
 from router.build import Parts, Replay, build
-from router.context import Rules, SpoolLog
+from router.context import CommittedEnd, Rules, SpoolLog
+from router.fast_path import FastPath
 from router.limits import Limits
 from router.outcomes.acks import Acks
 from router.outcomes.outcome_table import Eviction
@@ -82,17 +83,17 @@ class Outlet:
         self.acks = Acks(self.marks, segment_list, marks_first=self.options.mode == "at_most_once")
         self.readers = Reader(segment_list, topics), Reader(segment_list, topics)
 
-        def committed() -> tuple[int, int]:
-            return self.spool.shared.place(Field.SYNCED)
-
+        committed = CommittedEnd(self.spool.shared.words[Field.SYNCED :][:1])
+        log = SpoolLog(
+            *self.readers,
+            committed,
+            Eviction(Reader(segment_list, topics), committed, self.limit, recall_s=self.recall_s),
+        )
+        partitioners = Partitioners(self.partitioners)
         parts = Parts(
-            SpoolLog(
-                *self.readers,
-                committed,
-                Eviction(Reader(segment_list, topics), committed, self.limit, recall_s=self.recall_s),
-            ),
+            log,
             self.acks,
-            Rules(Partitioners(self.partitioners), Limits(topics)),
+            Rules(partitioners, Limits(topics)),
             Rejection(self.dead_letter_topic, self.discard_file, self.spool.identity.spool, self.grace_s),
         )
         book = ProgressBook(self.acks, segment_list, self.spool.layout)
@@ -101,6 +102,7 @@ class Outlet:
         )
         self.router, kafka = self.graph.router, self.graph.kafka
         self.client, self.pool = kafka.client, kafka.pool
+        self.fast_path = FastPath(self.router, log, kafka, self.acks, partitioners, self.spool.bell)
         self._runs = True
 
     def limit(self) -> int:
@@ -140,7 +142,7 @@ class Outlet:
         while not until():
             assert time.monotonic() < end, f"waited in vain: {self}"
             if not self.router.step():
-                time.sleep(0.002)
+                self.fast_path.wait(0.002)
             rows = self.pool.brokers.rows
             if len(rows):
                 self.most = np.maximum(self.most, [rows["messages"].max(), rows["bytes"].max()])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import select
 import time
 import uuid
 from pathlib import Path
@@ -13,9 +12,9 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from cli.config.config import load_config
-from cli.daemon import delivery
 from cli.daemon.delivery import REST_S, Delivery, Progress
 from dispatch.embedded import EmbeddedKafka
+from router.context import CommittedEnd
 from spool.format.wire import encode
 from spool.shared.state import Field
 from tests.cli.conftest import PARTITIONS
@@ -196,22 +195,22 @@ def test_the_last_messages_are_reported_before_the_rest(
     spool.step()
     reports: list[Progress] = []
     unreported: list[float] = []
-    select_files = select.select
-
-    def sleep(readers: list[int], writers: list[int], errors: list[int], pause: float) -> object:
-        if reports and reports[-1].low_watermark != deliverer.low_watermark:
-            unreported.append(pause)
-        return select_files(readers, writers, errors, pause)
-
-    monkeypatch.setattr(delivery.select, "select", sleep)
     deliverer = Delivery(
         spool.layout,
         spool.identity.spool,
         load_config(file, environ={}),
-        committed=lambda: spool.shared.place(Field.SYNCED),
+        committed=CommittedEnd(spool.shared.words[Field.SYNCED :][:1]),
         bell=spool.bell,
         report=reports.append,
     )
+    sleep = deliverer._fast_path.wait
+
+    def wait(pause: float) -> None:
+        if reports and reports[-1].low_watermark != deliverer.low_watermark:
+            unreported.append(pause)
+        sleep(pause)
+
+    monkeypatch.setattr(deliverer._fast_path, "wait", wait)
     try:
         while not reports or reports[-1].low_watermark < spool.synced:
             deliverer.turn()
