@@ -9,17 +9,15 @@ The loop takes nothing that it cannot finish. A message without a place, a repor
 segment: it leaves that as it was, or hands it on, and returns; the next step goes the general way. Whether a
 day is ordinary, the router knows. A backlog is not waited for: steps read it, in large batches.
 
-    words := what the loop is given, what it has done, and room for what system calls write     int64[WORDS]
+    words := what the loop is given, what it has done, and room for what system calls write     int64[_WORDS]
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import time
 from enum import IntEnum
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,15 +40,18 @@ from spool.format.scan import digest_address
 from spool.format.segment_format import MARK_BYTES
 from spool.format.topic_table import Table
 from spool.native.kernel import kernel
-from spool.native.memory import (
-    Address,
-    address_of,
-    call,
-    function_address,
-    load_acquire,
-    load_i64,
-    load_u16,
+from spool.native.libc import (
+    MONOTONIC,
+    REALTIME,
+    SCRATCH_WORDS,
+    Libc,
+    await_bells,
+    libc,
+    now,
+    ring,
+    rung,
 )
+from spool.native.memory import Address, address_of, call, load_acquire
 from spool.read.reader import OpenSegment
 
 READ_BYTES = 64 << 10
@@ -60,10 +61,6 @@ _MESSAGES = 4096
 """More than READ_BYTES hold."""
 _REPORTS = 4096
 _ENTRIES = 64
-_POLLIN, _REVENTS_AT = 1, 6
-"""Of a struct pollfd: the event, and the offset of what has come."""
-_REALTIME, _MONOTONIC = 0, 1
-"""clockid_t of Linux."""
 
 (
     _COMMITTED_AT,  # address of the word that has the committed end of the log
@@ -94,13 +91,9 @@ _REALTIME, _MONOTONIC = 0, 1
     _REPORTED,  # rows of `reports` that are left to the general way
     _EVENT,  # address of an event that is no report
     _LISTED,  # rows of `entries`
-    _POLL,  # two struct pollfd
-    _POLL_WAKE,
-    _CLOCK,  # a struct timespec
-    _CLOCK_NS,
-    _RUNG,  # what an eventfd gives, and takes
-    WORDS,
-) = range(34)
+    _SCRATCH,
+) = range(29)
+_WORDS = _SCRATCH + SCRATCH_WORDS
 
 
 class Why(IntEnum):
@@ -116,16 +109,6 @@ class Why(IntEnum):
 
 _OVER, _NOT_NOW, _LEFT = Why.OVER.value, Why.NOT_NOW.value, Why.LEFT.value
 _GO_ON, _NOTHING = -1, -2
-
-
-class System(NamedTuple):
-    """Addresses of the functions of the C library that the loop calls."""
-
-    poll: int
-    read: int
-    write: int
-    pread: int
-    clock: int
 
 
 class Segment(NamedTuple):
@@ -180,17 +163,10 @@ class Lanes(NamedTuple):
     """dispatch.records.ROW[_MESSAGES]"""
 
 
-@cache
-def _system() -> System:
-    libc = ctypes.CDLL(None)
-    names = ("poll", "read", "write", "pread", "clock_gettime")
-    return System(*(function_address(getattr(libc, name)) for name in names))
-
-
 @kernel
 def deliver(
     words: npt.NDArray[np.int64],
-    system: System,
+    functions: Libc,
     digest: int,
     segment: Segment,
     bits: Bits,
@@ -201,15 +177,15 @@ def deliver(
 
     `digest`: the digest function's address.
     """
-    words_at = Address(words.ctypes.data)
-    unsent, rung, done = 0, 0, -1
+    scratch = Address(words.ctypes.data + 8 * _SCRATCH)
+    unsent, woken, done = 0, 0, -1
     while True:
-        now_ns = _now(system, words_at, _MONOTONIC)
-        if not _settle(words, bits, lanes, now_ns, _now(system, words_at, _REALTIME)):
+        now_ns = now(functions, scratch, MONOTONIC)
+        if not _settle(words, bits, lanes, now_ns, now(functions, scratch, REALTIME)):
             return _LEFT
         sent, going = words[_SENT], _NOTHING
         if words[_RESOLVED] < words[_MOST]:
-            going = _read_on(words, system, digest, segment, bits, places, lanes, now_ns)
+            going = _read_on(words, functions, digest, segment, bits, places, lanes, now_ns)
         unsent += words[_SENT] - sent
         moved = words[_SETTLED] + words[_READ]
         if moved > max(done, 0):
@@ -217,47 +193,21 @@ def deliver(
         if going == _GO_ON and now_ns < words[_UNTIL_NS]:
             continue
         if unsent > 0 and words[_HURRY] >= 0:
-            words[_RUNG] = 1
-            call(system.write, words[_HURRY], words_at + 8 * _RUNG, 8)
+            ring(functions, scratch, words[_HURRY])
         unsent = 0
         if going == _LEFT:
             return _LEFT if done >= 0 or moved > 0 or words[_HELD] > 0 else _NOT_NOW
         # Another thread rings, too: when nothing came that explains it, a step looks for what there is.
-        if rung > 1 or (rung == 1 and moved == done):
+        if woken > 1 or (woken == 1 and moved == done):
             return _LEFT
         if now_ns >= words[_UNTIL_NS] or words[_RESOLVED] >= words[_MOST]:
             return _OVER
-        done, rung = moved, _wait(system, words, words_at, now_ns)
-        if rung < 0:
+        if not await_bells(functions, scratch, words[_WAKE], words[_BELL], words[_UNTIL_NS] - now_ns):
             return _LEFT
-
-
-@kernel
-def _now(system: System, words_at: Address, clock: int) -> int:
-    """The time of a clock, in ns."""
-    call(system.clock, clock, words_at + 8 * _CLOCK)
-    return load_i64(words_at + 8 * _CLOCK) * 1_000_000_000 + load_i64(words_at + 8 * _CLOCK_NS)
-
-
-@kernel
-def _wait(system: System, words: npt.NDArray[np.int64], words_at: Address, now_ns: int) -> int:
-    """Sleep until the time is over or one of both rings: how often librdkafka's bell did, or else 1 or 0.
-
-    -1: a signal came.
-    """
-    left_ms = max(0, (words[_UNTIL_NS] - now_ns + 999_999) // 1_000_000)
-    words[_POLL] = words[_BELL] | (_POLLIN << 32)
-    words[_POLL_WAKE] = words[_WAKE] | (_POLLIN << 32)
-    if call(system.poll, words_at + 8 * _POLL, 2, left_ms) & 0xFFFFFFFF > 2:
-        return -1
-    rung = 0
-    if load_u16(words_at + 8 * _POLL + _REVENTS_AT):
-        call(system.read, words[_BELL], words_at + 8 * _RUNG, 8)
-        rung = 1
-    if load_u16(words_at + 8 * _POLL_WAKE + _REVENTS_AT):
-        call(system.read, words[_WAKE], words_at + 8 * _RUNG, 8)
-        rung = max(rung, words[_RUNG])
-    return rung
+        # librdkafka rings once until it is read: more often, and another thread has rung.
+        done, woken = moved, rung(functions, scratch, 0, words[_WAKE])
+        if rung(functions, scratch, 1, words[_BELL]) > 0:
+            woken = max(woken, 1)
 
 
 @kernel
@@ -302,7 +252,7 @@ def _settle(words: npt.NDArray[np.int64], bits: Bits, lanes: Lanes, now_ns: int,
 @kernel
 def _read_on(
     words: npt.NDArray[np.int64],
-    system: System,
+    functions: Libc,
     digest: int,
     segment: Segment,
     bits: Bits,
@@ -326,7 +276,7 @@ def _read_on(
     if not survey(in_use, lanes.brokers, words[_ROOM_MESSAGES], words[_ROOM_BYTES], places.led):
         return _LEFT
     at, before = Address(segment.buffer.ctypes.data), segment.tail.copy()
-    if call(system.pread, words[_FD], at, end - start, start) != end - start:
+    if call(functions.pread, words[_FD], at, end - start, start) != end - start:
         return _LEFT
     rows, count = _walk(Address(at - start), end, digest, segment)
     going = _LEFT
@@ -476,7 +426,7 @@ class FastPath:
         self._router, self._live, self._committed = router, log.live, log.committed
         self._client, self._pool, self._capacity = kafka.client, kafka.pool, kafka.capacity
         self._acks, self._partitioners, self._bell = acks, partitioners, bell
-        self._words, self._digest = np.zeros(WORDS, np.int64), digest_address()
+        self._words, self._digest = np.zeros(_WORDS, np.int64), digest_address()
         self._buffer = np.empty(READ_BYTES, np.uint8)
         self._frames = np.empty((_FRAMES, FRAME_FIELDS), np.int64)
         self._holes = np.empty((_FRAMES, HOLE), np.int64)
@@ -507,7 +457,7 @@ class FastPath:
         topics = self._live.topics.table
         why = deliver(
             self._words,
-            _system(),
+            libc(),
             self._digest,
             Segment(opened.tail, self._buffer, self._frames, self._holes, self._entries, topics),
             Bits(bits.resolved, bits.taken, bits.dirty, self._acks.latency),

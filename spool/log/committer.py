@@ -40,6 +40,9 @@ from spool.words import counted
 
 log = logging.getLogger("bruce.keeper")
 
+_SYNCED, _SYNCED_SEQUENCE = int(Field.SYNCED), int(Field.SYNCED_SEQUENCE)
+_SUSPECT, _SYNC_ERROR = int(Field.SUSPECT), int(Field.SYNC_ERROR)
+"""Looked up for each commit: a member of an enumeration is a slower index."""
 RENEW_S = 1.0
 """Between two attempts to rewrite a suspect segment."""
 
@@ -61,7 +64,7 @@ class Committer:
         """Called with good frames on the way, and with the first sequence of their segment."""
         self.ended = False
         """The appender has stopped: the last segment, too, grows no more."""
-        self._path = Path()
+        self._path, self._is_spare = Path(), False
         self._scan: Scan | None = None
         self._first = 0
         self._entry = self._stuck = -1
@@ -130,6 +133,7 @@ class Committer:
             os.close(self._scan.fd)
             self._full.append(self._path)
         self._path, header = following
+        self._is_spare = self._path.suffix == SPARE
         self.number, self.tail = int(header["number"]), tail_at_start(header)
         self._first, self._entry, self._stuck = int(header["first_sequence"]), -MARK_BYTES, -1
         self._scan = Scan(open_to_read(self._path), self.tail)
@@ -146,7 +150,7 @@ class Committer:
         if whole or self._index.committed() is None:
             self._index.commit(self.number, self.tail, [])
         if whole:
-            self._publish()
+            self._publish(self._place())
         return whole
 
     def commit(self, number: int, position: int) -> None:
@@ -170,14 +174,9 @@ class Committer:
         if self._is_suspect() and not self._renew():
             return False
         self._scan.limit = self._size() if complete is None else complete
-        before, entry = self.tail.copy(), self._entry
-        try:
-            entries = self._walk(complete)
-        except ReadFailed:
-            # Frames that were walked over are not synced: walk them again when the disk gives the rest.
-            self.tail[:], self._entry = before, entry
-            raise
-        if self.tail[POSITION] == before[POSITION] and complete is not None and self._path.suffix != SPARE:
+        entry = self._entry
+        before, entries = self._read_back(complete)
+        if self.tail[POSITION] == before[POSITION] and complete is not None and not self._is_spare:
             return True
         try:
             reach("sync.written")
@@ -187,16 +186,29 @@ class Committer:
             self.tail[:], self._entry = before, entry
             self._suspect(error)
             return False
-        self._name()
+        if self._is_spare:
+            self._name()
         self._index.commit(self.number, self.tail, entries)
         reach("index.committed")
-        if self._place() > self._shared.words[Field.SYNCED]:
-            self._publish()
-        self._shared.words[Field.SYNC_ERROR] = 0
+        words, end = self._shared.words, self._place()
+        if end > words[_SYNCED]:
+            self._publish(end)
+        if words[_SYNC_ERROR]:
+            words[_SYNC_ERROR] = 0
         return True
 
+    def _read_back(self, complete: int | None) -> tuple[Tail, list[Entry]]:
+        """Move the tail as `_walk` does; where it was, and the entries. Raises ReadFailed, with it there."""
+        before, entry = self.tail.copy(), self._entry
+        try:
+            return before, self._walk(complete)
+        except ReadFailed:
+            # Frames that were walked over are not synced: walk them again when the disk gives the rest.
+            self.tail[:], self._entry = before, entry
+            raise
+
     def _is_suspect(self) -> bool:
-        return bool(self._shared.words[Field.SUSPECT] == self.number)
+        return bool(self._shared.words[_SUSPECT] == self.number)
 
     def _suspect(self, error: OSError) -> None:
         """Mark this segment suspect: whether its pages are on the disk can no longer be found out."""
@@ -234,7 +246,7 @@ class Committer:
         assert self._scan is not None
         entries: list[Entry] = []
         while True:
-            previous, burst = int(self.tail[DIGEST]) & 0xFFFFFFFFFFFFFFFF, int(self.tail[BURST])
+            previous, burst = self.tail[[DIGEST, BURST]].tolist()
             try:
                 chunk = self._scan.next()
             except ReadFailed as error:
@@ -248,10 +260,11 @@ class Committer:
                     return entries
                 continue
             self.seen(self._first, chunk)
-            offset, sequence = chunk.frames[0, [FRAME_AT, FRAME_FIRST]].tolist()
+            offset = int(chunk.frames[0, FRAME_AT])
             if offset >= self._entry + MARK_BYTES:
                 self._entry = offset
-                entries.append((sequence, self.number, offset, previous, burst))
+                sequence = int(chunk.frames[0, FRAME_FIRST])
+                entries.append((sequence, self.number, offset, previous & 0xFFFFFFFFFFFFFFFF, burst))
             if int(self.tail[POSITION]) == complete:
                 # All that was announced, which most often is one chunk: there is nothing more to read.
                 return entries
@@ -276,8 +289,6 @@ class Committer:
 
     def _name(self) -> None:
         """Give a segment that was a spare its final name."""
-        if self._path.suffix != SPARE:
-            return
         mark_in_use(self.layout)
         named = self.layout.segment(self._first)
         os.rename(self._path, named)
@@ -289,11 +300,13 @@ class Committer:
             # A second sync of the same change would prove nothing: undo the rename, and make it again.
             os.rename(named, self._path)
             raise
-        self._path = named
+        self._path, self._is_spare = named, False
 
-    def _publish(self) -> None:
-        self._shared.words[Field.SYNCED_SEQUENCE] = self.tail[SEQUENCE]
-        self._shared.words[Field.SYNCED] = self._place()
+    def _publish(self, end: int) -> None:
+        """The log is synced up to this place, which is that of the tail."""
+        words = self._shared.words
+        words[_SYNCED_SEQUENCE] = self.tail[SEQUENCE]
+        words[_SYNCED] = end
 
     def _place(self) -> int:
         return place(self.number, int(self.tail[POSITION]))

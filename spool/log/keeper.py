@@ -29,7 +29,7 @@ from spool.log.quotas import LOOK_S, Quotas
 from spool.log.retention import Ages, Packer, Stock, expired, undelivered, waiting_bytes
 from spool.options import ALWAYS, LEAST, Full, SpoolOptions, WhenFull, fullness, give_up, most_spares, want
 from spool.shared.ledger import LedgerCopy, read_ledger
-from spool.shared.state import Field, History, SharedState, no_beat
+from spool.shared.state import Field, History, SharedState, no_beat, split_place
 from spool.storage.ab_slots import make_slots
 from spool.storage.disk import free_bytes, is_regular
 from spool.storage.failpoint import reach
@@ -151,8 +151,6 @@ class Provision:
 
 REST_S, IDLE_S = 1.0, 0.2
 """Longest sleep without a bell: with nothing to look after, and with something."""
-SLICE_S = 0.02
-"""While little is written: between two looks whether sync_bytes are reached."""
 COPY_S = 1.0
 """Between two copies of the ledger, and of the totals by uid."""
 STANDS_S = 0.02
@@ -161,6 +159,12 @@ UNREAD_S = 1.0
 """Between two attempts to read back what the disk gives an error for: each may take it seconds."""
 EXPIRE_S = 1.0
 """Between two looks for delivered segments that may go."""
+SLICE_S = 0.02
+"""While little is written: between two looks whether sync_bytes are reached."""
+UPKEEP_S = 0.1
+"""Between two looks for whatever else there is to do, while commits follow one another in one segment."""
+_WRITTEN, _SYNCED, _KEEPER_WAITS = int(Field.WRITTEN), int(Field.SYNCED), int(Field.KEEPER_WAITS)
+"""Looked up for each commit: a member of an enumeration is a slower index."""
 
 
 class Pauses(NamedTuple):
@@ -196,6 +200,7 @@ class Keeper:
         self.beat: Callable[[], None] = no_beat
         self._layout, self._options, self._shared = layout, options, shared
         self._bell, self._announce, self._unread_s = bell, announce, pauses.unread
+        self._interval = 0.0 if options.sync == ALWAYS else options.sync_interval_ms / 1000
         self._index = Index(layout.index, identity.spool, identity.boot)
         with suppress(SpoolFull):
             # While there is room for it.
@@ -218,6 +223,8 @@ class Keeper:
         shared.words[Field.MIN_FREE_BYTES] = -1 if options.min_free_bytes is None else options.min_free_bytes
         self._synced_at, self._expired_at = time.monotonic(), -math.inf
         self._retired = (0, 0)
+        self._kept_number, self._kept_at = -1, -math.inf
+        """Segment and time of the last upkeep."""
         self._stands = self._unread = False
         self._again_at = -math.inf
         self._packer = Packer(layout) if options.recompress else None
@@ -228,8 +235,10 @@ class Keeper:
     def run(self) -> None:
         """Work until `stopping` is set; then commit the rest, and seal."""
         while not self.stopping:
-            self.beat()
-            self.step()
+            due = self._is_upkeep_due()
+            if due:
+                self.beat()
+            self.step(upkeep=due)
             self._wait()
         # The supervisor has stopped the appender before.
         self._committer.ended = True
@@ -249,41 +258,50 @@ class Keeper:
             self._ledger = None
         self._index.close()
 
-    def step(self) -> None:
+    def step(self, *, upkeep: bool = True) -> None:
         """Do everything that is due now. An OSError shows in the shared state until a commit succeeds."""
         try:
             self.commit()
-            self._retire()
-            self._expire()
-            self._restock()
-            self._quotas.look()
-            self._committer.seal_one()
-            if self._packer:
-                self._packer.step()
-            self._copy_totals()
-            if self._history.due():
-                self._note_history()
+            if upkeep or self._committer.number != self._kept_number:
+                self._keep_up()
         except OSError as error:
             self._shared.words[Field.SYNC_ERROR] = error.errno or -1
             raise
 
+    def _is_upkeep_due(self) -> bool:
+        return self._has_work() or time.monotonic() - self._kept_at >= UPKEEP_S
+
+    def _keep_up(self) -> None:
+        """Do all but to commit."""
+        self._kept_number, self._kept_at = self._committer.number, time.monotonic()
+        self._retire()
+        self._expire()
+        self._restock()
+        self._quotas.look()
+        self._committer.seal_one()
+        if self._packer:
+            self._packer.step()
+        self._copy_totals()
+        if self._history.due():
+            self._note_history()
+
     def commit(self) -> None:
         """Commit what the appender announced."""
-        word = int(self._shared.words[Field.WRITTEN])
+        words = self._shared.words
+        written, before = int(words[_WRITTEN]), int(words[_SYNCED])
         self._synced_at, self._stands = time.monotonic(), False
-        if word == int(self._shared.words[Field.SYNCED]):
+        if written == before:
             return
-        if time.monotonic() < self._again_at and not self.stopping:
+        if self._synced_at < self._again_at and not self.stopping:
             self._stands = True
             return
-        before = int(self._shared.words[Field.SYNCED])
         try:
-            self._committer.commit(*self._shared.place(Field.WRITTEN))
+            self._committer.commit(*split_place(written))
             self._unread = False
         except ReadFailed as error:
             self._note_unread(error)
         reach("sync.published")
-        self._stands = before == int(self._shared.words[Field.SYNCED])
+        self._stands = before == int(words[_SYNCED])
         self._announce()
 
     def _note_unread(self, error: ReadFailed) -> None:
@@ -329,23 +347,19 @@ class Keeper:
     def _wait(self) -> None:
         """Sleep until something is written, and its interval is over or sync_bytes are reached."""
         words = self._shared.words
-        if words[Field.WRITTEN] == words[Field.SYNCED]:
-            words[Field.KEEPER_WAITS] = 1
-            if words[Field.WRITTEN] == words[Field.SYNCED]:
+        if words[_WRITTEN] == words[_SYNCED]:
+            words[_KEEPER_WAITS] = 1
+            if words[_WRITTEN] == words[_SYNCED]:
                 self._sleep(IDLE_S if self._has_work() else REST_S)
-            words[Field.KEEPER_WAITS] = 0
+            words[_KEEPER_WAITS] = 0
         if self._stands:
             time.sleep(STANDS_S)
-        interval = 0.0 if self._options.sync == ALWAYS else self._options.sync_interval_ms / 1000
-        while (
-            left := self._synced_at + interval - time.monotonic()
-        ) > 0 and self._unsynced() < self._options.sync_bytes:
-            time.sleep(min(left, self._slice(interval)))
-
-    def _slice(self, interval: float) -> float:
-        """How long, in s, to sleep until the next look at what is written; `interval`: between two syncs."""
-        much = self._unsynced() > self._options.sync_bytes // 8
-        return interval / 8 if much else max(interval / 8, SLICE_S)
+        interval, most = self._interval, self._options.sync_bytes
+        while (left := self._synced_at + interval - time.monotonic()) > 0:
+            unsynced = self._unsynced()
+            if unsynced >= most:
+                return
+            time.sleep(min(left, interval / 8 if unsynced > most // 8 else max(interval / 8, SLICE_S)))
 
     def _has_work(self) -> bool:
         """Whether there is something to do that no bell rings for."""
@@ -357,8 +371,9 @@ class Keeper:
 
     def _unsynced(self) -> int:
         """Bytes written and not synced; sync_bytes if they are in more than one segment."""
-        written, synced = (self._shared.place(f) for f in (Field.WRITTEN, Field.SYNCED))
-        return written[1] - synced[1] if written[0] == synced[0] else self._options.sync_bytes
+        number, end = split_place(int(self._shared.words[_WRITTEN]))
+        synced_number, synced = split_place(int(self._shared.words[_SYNCED]))
+        return end - synced if number == synced_number else self._options.sync_bytes
 
     def _restock(self) -> None:
         """Make spares, and publish how much room there is."""

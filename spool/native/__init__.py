@@ -5,6 +5,7 @@
     intrinsics  the operations of `memory` as LLVM has them, and how compiled code on disk is known to be of
                 this release; imported when the first loop is compiled
     digest      XXH3, 64 bits: the digest of the log
+    libc        the time, and bells: system calls that loops make
     peers       which user made the socket at the other end of a TCP connection
 
 Read `memory`, then `kernel`. Every package may import from here.

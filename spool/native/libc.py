@@ -1,0 +1,77 @@
+"""The C library for compiled loops: its functions by address; the time, and waits for bells, by them.
+
+The functions write into memory of the caller: SCRATCH_WORDS words, of which nothing else is kept.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import NamedTuple
+
+from spool.native.kernel import kernel
+from spool.native.memory import Address, call, function_address, load_i64, load_u16, store_i64
+
+REALTIME, MONOTONIC = 0, 1
+"""clockid_t of Linux."""
+SCRATCH_WORDS = 3
+_POLLIN, _REVENTS_AT, _POLL_BYTES = 1, 6, 8
+"""Of a struct pollfd: the event, the offset of the events that came, and its size."""
+_FAILED = 1 << 31
+"""A result as 32 bits that is not below it is negative."""
+_WORD_BYTES = 8
+_NS = 1_000_000_000
+_MS_NS = 1_000_000
+
+
+class Libc(NamedTuple):
+    """Addresses of functions of the C library."""
+
+    poll: int
+    read: int
+    write: int
+    pread: int
+    clock_gettime: int
+
+
+@cache
+def libc() -> Libc:
+    """Those of this process."""
+    library = ctypes.CDLL(None)
+    return Libc(*(function_address(getattr(library, name)) for name in Libc._fields))
+
+
+@kernel
+def now(functions: Libc, scratch: Address, clock: int) -> int:
+    """The time of a clock, in ns."""
+    call(functions.clock_gettime, clock, scratch)
+    return load_i64(scratch) * _NS + load_i64(scratch + 8)
+
+
+@kernel
+def await_bells(functions: Libc, scratch: Address, one: int, other: int, most_ns: int) -> bool:
+    """Sleep until one of two eventfds rings, or for `most_ns`; False when a signal came first.
+
+    `rung` says which did; -1 for `other`: there is none.
+    """
+    store_i64(scratch, one & 0xFFFFFFFF | _POLLIN << 32)
+    store_i64(scratch + _POLL_BYTES, other & 0xFFFFFFFF | _POLLIN << 32)
+    ready = call(functions.poll, scratch, 2, max(0, (most_ns + _MS_NS - 1) // _MS_NS)) & 0xFFFFFFFF
+    return ready < _FAILED
+
+
+@kernel
+def rung(functions: Libc, scratch: Address, number: int, eventfd: int) -> int:
+    """How often an eventfd of `await_bells` rang meanwhile: its first (`number` 0) or the other (1)."""
+    at = scratch + _POLL_BYTES * number
+    if load_u16(at + _REVENTS_AT) & _POLLIN == 0:
+        return 0
+    value = scratch + 2 * _POLL_BYTES
+    return load_i64(value) if call(functions.read, eventfd, value, _WORD_BYTES) == _WORD_BYTES else 0
+
+
+@kernel
+def ring(functions: Libc, scratch: Address, eventfd: int) -> None:
+    """Ring an eventfd."""
+    store_i64(scratch, 1)
+    call(functions.write, eventfd, scratch, _WORD_BYTES)
