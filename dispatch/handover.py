@@ -55,7 +55,7 @@ from spool.format.wire import (
     load_be16,
     load_be32,
 )
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import Address, address_of, call, copy, store_i64, store_u8
 
 HEADER_NAME = b"bruce-id"
@@ -242,7 +242,7 @@ def hand_over(
     return sent, held, refusals, error
 
 
-@kernel
+@subkernel
 def may_send(broker: int, size: int, brokers: npt.NDArray[Any], window: tuple[int, int]) -> bool:
     """Whether a broker's window takes a message of `size` bytes; an empty one takes any.
 
@@ -256,7 +256,7 @@ def may_send(broker: int, size: int, brokers: npt.NDArray[Any], window: tuple[in
     return bool(row.messages == 0 or (row.messages < window[0] and row.bytes + size <= window[1]))
 
 
-@kernel
+@subkernel
 def address(producer: Producer, partition: Any, number: int, timestamp: int, sequence: int) -> None:
     """Write all of the arguments but key and value."""
     arguments_at = producer.arguments_at
@@ -270,7 +270,7 @@ def address(producer: Producer, partition: Any, number: int, timestamp: int, seq
             store_u8(producer.stamp_at + byte, (sequence >> (56 - 8 * byte)) & 255)
 
 
-@kernel
+@subkernel
 def enclose(producer: Producer, value: Address, value_bytes: int, key: Address, key_bytes: int) -> None:
     """Write value and key into the arguments; address 0: null."""
     at = producer.arguments_at
@@ -280,7 +280,7 @@ def enclose(producer: Producer, value: Address, value_bytes: int, key: Address, 
     store_i64(at + _KEY + 8, key_bytes)
 
 
-@kernel
+@subkernel
 def enclose_own(producer: Producer, at: Address, end: Address) -> int:
     """Write a message's own headers, which were checked, behind the others; how many there was room for."""
     count, name_at = 0, producer.names_at
@@ -304,7 +304,7 @@ def enclose_own(producer: Producer, at: Address, end: Address) -> int:
     return count
 
 
-@kernel
+@subkernel
 def enclose_header(producer: Producer, number: int, value: Address, value_bytes: int) -> None:
     """Write the value of a header behind the stamp into the arguments; the first is 0."""
     at = producer.headers_at + _HEADER_STEP * number
@@ -312,7 +312,7 @@ def enclose_header(producer: Producer, number: int, value: Address, value_bytes:
     store_i64(at + 16, value_bytes)
 
 
-@kernel
+@subkernel
 def produce(producer: Producer, own: int) -> int:
     """Hand one message with `own` headers to librdkafka; returns its error code, 0 when taken."""
     error = call(producer.produceva, producer.handle, producer.arguments_at, producer.arguments + own)
@@ -325,7 +325,7 @@ def produce(producer: Producer, own: int) -> int:
     return _FATAL if fatal else code - ((code >> 31) << 32)
 
 
-@kernel
+@subkernel
 def charge(
     row: Any, flat: int, sequence: int, size: int, partition: Any, brokers: npt.NDArray[Any], now_ns: int
 ) -> None:

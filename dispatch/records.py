@@ -37,7 +37,7 @@ from spool.format.batch import (
     Wide,
 )
 from spool.format.wire import TOPIC_SIZE_BYTES, Reason, load_be16, reason_name, topic_at
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import Address, address_of, call, load_i32, load_i64, store_u8
 
 _DELIVERY = int(Event.DELIVERY)
@@ -149,7 +149,7 @@ def collect(
     return filled, 0
 
 
-@kernel
+@subkernel
 def discharge(
     row: Any, code: int, partitions: npt.NDArray[Any], brokers: npt.NDArray[Any], now_ns: int
 ) -> None:
@@ -255,7 +255,7 @@ def post(
             charge(flight[number], flats[i], sequence, size, partition, brokers, now_ns)
 
 
-@kernel
+@subkernel
 def store_decimal(at: Address, number: int) -> int:
     """Write the digits of a number, 0 for one below, and return how many they are."""
     left = max(number, 0)

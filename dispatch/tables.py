@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch.timing import STALL_NS
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 
 Mask = npt.NDArray[np.bool_]
 Flats = npt.NDArray[np.int32]
@@ -337,7 +337,7 @@ class PartitionTable:
             self.rows = np.concatenate([self.rows, np.full(room, np.array(_EMPTY, PARTITION_ROW))])
 
 
-@kernel
+@subkernel
 def order_by_partition(
     flat: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], order: npt.NDArray[np.int32]
 ) -> int:

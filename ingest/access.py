@@ -35,7 +35,7 @@ import numpy.typing as npt
 from ingest.errors import BadAccessRule, NoAccounts
 from ingest.role import die_with
 from spool.format.wire import TOPIC_SIZE_BYTES, load_be16, topic_at
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import Address, address_of, load_i64, load_u8
 
 LOOK_UP_S = 10.0
@@ -216,7 +216,7 @@ def _permits(rules: Address, topic: Address, size: int, uid: int, gid: int) -> b
     return True
 
 
-@kernel
+@subkernel
 def _fits(pattern: Address, length: int, text: Address, size: int) -> bool:
     """Whether a pattern matches the whole text. On a mismatch the last star takes one more character."""
     p = t = again = 0
@@ -239,7 +239,7 @@ def _fits(pattern: Address, length: int, text: Address, size: int) -> bool:
     return p == length
 
 
-@kernel
+@subkernel
 def _holds(ids: Address, count: int, wanted: int) -> bool:
     """Whether a sorted int64 array at an address contains an id."""
     low, high = 0, count

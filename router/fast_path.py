@@ -39,7 +39,7 @@ from spool.format.frame import ROW as FRAME_FIELDS
 from spool.format.scan import digest_address
 from spool.format.segment_format import MARK_BYTES
 from spool.format.topic_table import Table
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.libc import (
     MONOTONIC,
     REALTIME,
@@ -210,7 +210,7 @@ def deliver(
             woken = max(woken, 1)
 
 
-@kernel
+@subkernel
 def _settle(words: npt.NDArray[np.int64], bits: Bits, lanes: Lanes, now_ns: int, today_ns: int) -> bool:
     """Resolve what is reported; False when there is something that is left to the general way.
 
@@ -249,7 +249,7 @@ def _settle(words: npt.NDArray[np.int64], bits: Bits, lanes: Lanes, now_ns: int,
     return True
 
 
-@kernel
+@subkernel
 def _read_on(
     words: npt.NDArray[np.int64],
     functions: Libc,
@@ -296,7 +296,7 @@ def _read_on(
     return _GO_ON if words[_REFUSED] == 0 else _LEFT
 
 
-@kernel
+@subkernel
 def _walk(base: Address, end: int, digest: int, segment: Segment) -> tuple[int, int]:
     """Move the tail over good frames below offset `end`: (how many, messages in them)."""
     unlinked = np.empty(0, np.int64)
@@ -309,7 +309,7 @@ def _walk(base: Address, end: int, digest: int, segment: Segment) -> tuple[int, 
     return rows, count
 
 
-@kernel
+@subkernel
 def _parse(
     at: Address,
     offset: int,
@@ -345,7 +345,7 @@ def _parse(
     return filled and start[PARSED] == wide.shape[1]
 
 
-@kernel
+@subkernel
 def _send(
     words: npt.NDArray[np.int64],
     at: Address,

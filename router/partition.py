@@ -52,7 +52,7 @@ from spool.format.batch import (
     Topics,
     Wide,
 )
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import Address, load_u8, load_u32
 from spool.throttle import Throttle
 from spool.words import counted
@@ -325,7 +325,7 @@ def _halve(
     return chosen.astype(np.int64) % count, ""
 
 
-@kernel
+@subkernel
 def murmur2(at: Address, length: int) -> int:
     """Kafka's 32-bit murmur2 of `length` bytes at address `at`."""
     mask = 0xFFFFFFFF
@@ -346,7 +346,7 @@ def murmur2(at: Address, length: int) -> int:
     return h ^ (h >> 15)
 
 
-@kernel
+@subkernel
 def crc32(at: Address, length: int, table: npt.NDArray[np.uint32]) -> int:
     """CRC-32 of `length` bytes at address `at`. `table`: CRC_TABLE, uint32[256]."""
     value: Any = 0xFFFFFFFF
@@ -355,7 +355,7 @@ def crc32(at: Address, length: int, table: npt.NDArray[np.uint32]) -> int:
     return value ^ 0xFFFFFFFF
 
 
-@kernel
+@subkernel
 def _next_available(
     topic: int,
     count: int,

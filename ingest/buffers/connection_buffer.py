@@ -62,7 +62,7 @@ from ingest.buffers.staging import (
 from spool.format.frame import LEAST_DATAGRAM_BYTES
 from spool.format.segment_format import COLUMNS_BYTES, MAX_BURST, MOST_COLUMNS_BYTES, ROW_BYTES
 from spool.format.wire import Reason, load_be32, reason_name
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import (
     Address,
     address_of,
@@ -155,7 +155,7 @@ def side_of(head: Address) -> int:
     return load_acquire(head + SIDE)
 
 
-@kernel
+@subkernel
 def run_at(head: Address) -> Address:
     """The address of the run that was offered last."""
     return Address(head + RUNS + (load_acquire(head + OFFERED) & 1) * RUN_BYTES)
@@ -266,7 +266,7 @@ def cut(buffer: Address, begin: int, end: int, limit: int, kind: int, room: int)
     return at, count, 0, 0
 
 
-@kernel
+@subkernel
 def _refusal(at: Address, size: int, kind: int) -> int:
     """The Reason to end a stream with this size field; on TCP, TLS and HTTP are recognised by name."""
     if kind == TCP and load_u8(at) == _TLS_HANDSHAKE and load_u8(at + 1) == _SSL_MAJOR:
@@ -323,12 +323,12 @@ class Connections(NamedTuple):
     """Of the closed ones: failed, for example by a reset."""
 
 
-@kernel
+@subkernel
 def _row_of(counts: Address, kind: int) -> Address:
     return Address(counts + (kind - UNIX) * 8 * _ROW)
 
 
-@kernel
+@subkernel
 def _count(at: Address, more: int) -> None:
     store_i64(at, load_i64(at) + more)
 

@@ -57,7 +57,7 @@ from ingest.errors import BadStaging
 from spool.errors import NotAFile, NotOurs
 from spool.format.segment_format import MAX_BURST
 from spool.format.wire import load_be32
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import Address, address_of, load_acquire, load_u32
 from spool.shared import histogram
 from spool.storage.disk import Mapping
@@ -286,7 +286,7 @@ def list_messages(address: Address, side: int, rows: npt.NDArray[np.int64], out:
     return used
 
 
-@kernel
+@subkernel
 def _add(out: Messages, used: int, at: Address, length: int, head: Address, reason: int) -> int:
     row, by_tcp = out[used], connection_buffer.kind_of(head) == TCP
     row["at"], row["length"], row["refused"] = at, length, reason

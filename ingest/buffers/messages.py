@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.format.segment_format import MAX_BURST
-from spool.native.kernel import kernel
+from spool.native.kernel import subkernel
 from spool.native.memory import Address, copy
 
 MESSAGE = np.dtype(
@@ -52,7 +52,7 @@ def new_messages() -> Messages:
     return np.zeros(MAX_BURST, MESSAGE)
 
 
-@kernel
+@subkernel
 def copy_message(target: Address, message: Message) -> None:
     """Copy the `length` bytes of a message to one place."""
     copy(target, message["at"], message["first"])

@@ -51,7 +51,7 @@ from ingest.errors import BadStaging
 from spool.errors import NotAFile, NotOurs
 from spool.format.segment_format import HEADER_BYTES, MAX_BURST, MOST_COLUMNS_BYTES, ROW_BYTES
 from spool.format.wire import MAX_DATAGRAM_BYTES, REASONS, Reason
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import (
     Address,
     address_of,
@@ -411,7 +411,7 @@ def list_datagrams(buffer: Address, slots: int, used: int, out: Messages) -> int
     return used
 
 
-@kernel
+@subkernel
 def _sender(control: Address) -> tuple[int, int, int]:
     """(pid, uid, gid) of the sender, from the kernel; each NO_ID if it does not say."""
     if (

@@ -63,7 +63,7 @@ from spool.format.wire import (
     topic_at,
 )
 from spool.log.quotas import NAME, NAME_BYTES
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import (
     Address,
     address_of,
@@ -176,7 +176,7 @@ def receive(job: Job, tail: Tail, messages: Messages, rounds: int) -> int:
     return STORED
 
 
-@kernel
+@subkernel
 def _is_paused(job: Job) -> bool:
     """Whether the intake is paused; the shared state says so. Never while the socket is emptied."""
     until, now = load_acquire(job[PAGE] + _PAUSE), _clock_ns(job, _CLOCK_MONOTONIC)
@@ -185,7 +185,7 @@ def _is_paused(job: Job) -> bool:
     return paused
 
 
-@kernel
+@subkernel
 def _judge(job: Job, messages: Messages, used: int, flags: int) -> bool:
     """Set the verdicts of the first `used` messages; whether there are batches among them.
 
@@ -211,7 +211,7 @@ def _judge(job: Job, messages: Messages, used: int, flags: int) -> bool:
     return batches
 
 
-@kernel
+@subkernel
 def _verdict(message: Message, scratch: Address, rules: Address, quotas: Address) -> int:
     """The Reason to refuse a message; REASONS and more for topics over their quota; 0 accepts it.
 
@@ -224,7 +224,7 @@ def _verdict(message: Message, scratch: Address, rules: Address, quotas: Address
     return reason if reason != 0 else _forbids(message, at, rules, quotas)
 
 
-@kernel
+@subkernel
 def _verdict_of_batch(message: Message, scratch: Address, rules: Address, quotas: Address) -> int:
     """The same of a batch: that of its first message that is refused."""
     at, length = _whole(message, scratch), message["length"]
@@ -240,13 +240,13 @@ def _verdict_of_batch(message: Message, scratch: Address, rules: Address, quotas
     return reason
 
 
-@kernel
+@subkernel
 def _count_of(message: Message, batches: bool) -> int:
     """How many messages a row has, in a burst with `batches` or without."""
     return max(1, message["batch"]) if batches else 1
 
 
-@kernel
+@subkernel
 def _forbids(message: Message, one: Address, rules: Address, quotas: Address) -> int:
     """Why the well-formed message at address `one`, in `message`, may not be stored, as _verdict; or 0."""
     if rules != 0 and not is_permitted(rules, one, message["uid"], message["gid"]):
@@ -255,7 +255,7 @@ def _forbids(message: Message, one: Address, rules: Address, quotas: Address) ->
     return REASONS + number if number >= 0 else 0
 
 
-@kernel
+@subkernel
 def _whole(message: Message, scratch: Address) -> Address:
     """The address at which a message is in one piece. A large datagram is put together in `scratch`."""
     if message["rest"] == 0:
@@ -264,7 +264,7 @@ def _whole(message: Message, scratch: Address) -> Address:
     return scratch
 
 
-@kernel
+@subkernel
 def _over_quota(shared: Address, message: Address) -> int:
     """Which of the topics over their quota the well-formed message at an address is of; -1: of none."""
     topic = topic_at(message)
@@ -281,14 +281,14 @@ def _over_quota(shared: Address, message: Address) -> int:
     return -1
 
 
-@kernel
+@subkernel
 def _clock_ns(job: Job, clock: int) -> int:
     call(job[CLOCK], clock, job[SCRATCH] + MAX_DATAGRAM_BYTES)
     at = job[SCRATCH] + MAX_DATAGRAM_BYTES
     return load_i64(at) * 1_000_000_000 + load_i64(at + 8)
 
 
-@kernel
+@subkernel
 def _write_body(
     messages: Messages,
     used: int,
@@ -323,7 +323,7 @@ def _write_body(
     return Address(at)
 
 
-@kernel
+@subkernel
 def _write_columns(column: Address, count: int, message: Message, length: int, sizes: Address) -> Address:
     """Write length, uid and pid of one of the `count` messages, and count it; the address of the next."""
     store_u32(column, length)
@@ -334,7 +334,7 @@ def _write_columns(column: Address, count: int, message: Message, length: int, s
     return Address(column + _COLUMN_BYTES)
 
 
-@kernel
+@subkernel
 def _write_row(at: Address, reason: int, count: int, message: Message, wrong: int) -> Address:
     """Write a discard row for `count` messages, of which this is the first; the address behind it.
 
@@ -354,7 +354,7 @@ def _write_row(at: Address, reason: int, count: int, message: Message, wrong: in
     return Address(at + sample)
 
 
-@kernel
+@subkernel
 def _write_refused(messages: Messages, used: int, at: Address, batches: bool) -> Address:
     """Write a discard row for each reason and sender, over quota for each topic; the address behind them.
 
@@ -376,7 +376,7 @@ def _write_refused(messages: Messages, used: int, at: Address, batches: bool) ->
     return at
 
 
-@kernel
+@subkernel
 def _announce(job: Job, tail: Tail) -> None:
     """A frame is in the log: count its sizes, publish the log's end, and wake the keeper if it sleeps."""
     commit_sizes(job[PAGE] + _SIZES, tail[BURST])
@@ -388,7 +388,7 @@ def _announce(job: Job, tail: Tail) -> None:
         call(job[WRITE], job[BELL], job[SCRATCH] + MAX_DATAGRAM_BYTES, 8)
 
 
-@kernel
+@subkernel
 def _has_room(job: Job, tail: Tail, room: int) -> bool:
     """Whether the live segment takes a frame with a body of `room` bytes."""
     if job[BASE] == 0 or tail[POSITION] + HEAD_BYTES + padded(room) > job[CAPACITY]:

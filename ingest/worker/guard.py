@@ -83,7 +83,7 @@ from ingest.buffers.staging import (
 )
 from spool.format.scan import digest_address
 from spool.format.wire import Reason
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import (
     Address,
     address_of,
@@ -236,7 +236,7 @@ class Guard:
         stand_by(self._job)
 
 
-@kernel
+@subkernel
 def _sleep(guard: Job, nanoseconds: int) -> None:
     store_i64(guard[TIME], 0)
     store_i64(guard[TIME] + 8, nanoseconds)
@@ -268,7 +268,7 @@ def stand_by(guard: Job) -> None:
         beat = now
 
 
-@kernel
+@subkernel
 def _receive(guard: Job) -> None:
     """Receive into the reserve, buffer after buffer, until the worker has stored all of it."""
     handoff, closed = guard[HANDOFF], 0
@@ -289,13 +289,13 @@ def _receive(guard: Job) -> None:
     publish_i64(handoff, RECEIVING)
 
 
-@kernel
+@subkernel
 def _buffer(guard: Job, number: int) -> Address:
     """The address of a buffer of the reserve."""
     return Address(guard[RESERVE_AT] + number * guard[BUFFER_BYTES])
 
 
-@kernel
+@subkernel
 def _large(guard: Job, number: int, first: int, how: int) -> bool:
     """Reserve (how: 0), or give back, the overflow of up to AT_ONCE slots of a buffer; False without room."""
     slots = guard[SLOTS]
@@ -304,7 +304,7 @@ def _large(guard: Job, number: int, first: int, how: int) -> bool:
     return call(guard[FALLOCATE], guard[FILE], how, at, length) & INT_MASK == 0
 
 
-@kernel
+@subkernel
 def _receive_some(guard: Job, number: int, first: int, flags: int) -> int:
     """Receive into a few slots of a buffer from `first` on; how many, or the low half of a negative int.
 
@@ -332,7 +332,7 @@ def _receive_some(guard: Job, number: int, first: int, flags: int) -> int:
     return got
 
 
-@kernel
+@subkernel
 def _open(guard: Job, number: int) -> bool:
     """Make the reserve's buffer ready; False when there is no memory for it."""
     slots = guard[SLOTS]
@@ -347,7 +347,7 @@ def _open(guard: Job, number: int) -> bool:
     return True
 
 
-@kernel
+@subkernel
 def _fill(guard: Job, number: int) -> int:
     """Receive into a buffer until it is full, or the worker waits for it; how many datagrams."""
     used = 0
@@ -392,7 +392,7 @@ def _take_rest(guard: Job) -> int:
     return total
 
 
-@kernel
+@subkernel
 def note_fault(handoff: Address, error: Address) -> bool:
     """Count a fault if errno, whose location function is at address `error`, is EFAULT; whether it is."""
     if load_u32(call(error)) != _EFAULT:

@@ -44,7 +44,7 @@ from spool.format.wire import (
     load_be32,
     load_be64,
 )
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import Address, address_of, call, load_i64, load_u8, load_u16, load_u32
 
 __all__ = ["Batch", "Topics", "by_topic", "decode"]
@@ -291,7 +291,7 @@ def by_topic(topics: npt.NDArray[np.int32]) -> Iterator[tuple[int, npt.NDArray[n
         yield int(topics[order[start]]), order[start:end]
 
 
-@kernel
+@subkernel
 def _lengths(at: Address, length: int) -> tuple[int, int, int, int]:
     """(Kind, bytes of the topic, of the key, of the value) of a message at address `at`; NULL: null.
 
@@ -317,7 +317,7 @@ def _lengths(at: Address, length: int) -> tuple[int, int, int, int]:
     return kind, topic, key, value
 
 
-@kernel
+@subkernel
 def _traits(at: Address, kind: int, key_bytes: int, value_bytes: int) -> int:
     """The TRAITS of a message at address `at`, of this Kind and with these lengths; NULL: null."""
     if kind != _LONG:

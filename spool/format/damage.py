@@ -45,7 +45,7 @@ from spool.format.frame import (
 from spool.format.segment_format import BURST_AT, HEAD_BYTES, OLD_KEYS, PREVIOUS_AT, SEQUENCE_AT, unsigned
 from spool.format.version_1 import Offsets, find_linked
 from spool.native.digest import digest
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import Address, call, load_i64
 from spool.storage.disk import read_at
 
@@ -80,7 +80,7 @@ def ranges(*pairs: tuple[int, int]) -> Ranges:
     return np.array(listed, np.int64).reshape(-1, 2)
 
 
-@kernel
+@subkernel
 def _is_marked(at: Address, room: int, length: int, messages: int, key: int, digest: int) -> bool:
     """Whether a hole of this length is at address `at`, of which `room` bytes may be read."""
     if room < HOLE_MARK_BYTES or load_i64(at) != _MAGIC or load_i64(at + _LENGTH_AT) != length:

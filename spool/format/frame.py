@@ -43,7 +43,7 @@ from spool.format.segment_format import (
     keys_of,
 )
 from spool.format.wire import REASONS, REST_BYTES, TOPIC_AT, TOPIC_SIZE_BYTES, check_message
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import (
     Address,
     call,
@@ -145,7 +145,7 @@ def finish(
     _advance(at, tail, value)
 
 
-@kernel
+@subkernel
 def _advance(at: Address, tail: Tail, value: int) -> None:
     """Move `tail` int64[TAIL_FIELDS] behind the good frame at address `at`, whose digest is `value`."""
     count, body_bytes, discard_bytes = (
@@ -171,7 +171,7 @@ def _advance(at: Address, tail: Tail, value: int) -> None:
     tail[STORED] += count
 
 
-@kernel
+@subkernel
 def verify(at: Address, room: int, tail: Tail, digest: int) -> int:
     """Whether a frame of the segment of `tail` is at address `at`, of which `room` bytes may be read.
 
@@ -180,7 +180,7 @@ def verify(at: Address, room: int, tail: Tail, digest: int) -> int:
     return verify_by(at, room, tail[MARK], tail[KEY], digest)
 
 
-@kernel
+@subkernel
 def verify_by(at: Address, room: int, mark: int, key: int, digest: int) -> int:
     """Whether a frame with this mark and key is at address `at`, of which `room` bytes may be read.
 
@@ -215,7 +215,7 @@ def verify_by(at: Address, room: int, mark: int, key: int, digest: int) -> int:
     return 0
 
 
-@kernel
+@subkernel
 def holds_datagrams(at: Address) -> bool:
     """Whether the good frame at address `at` holds well-formed datagrams, and nothing else."""
     flags, count = load_u16(at + FLAGS_AT), load_u32(at + COUNT_AT)
@@ -230,7 +230,7 @@ def holds_datagrams(at: Address) -> bool:
     return datagram == end
 
 
-@kernel
+@subkernel
 def walk(base: Address, limit: int, tail: Tail, table: Frames, digest: int) -> tuple[int, int]:
     """Advance `tail` over the good frames below offset `limit`: (why it stopped, frames passed).
 
@@ -251,7 +251,7 @@ def walk(base: Address, limit: int, tail: Tail, table: Frames, digest: int) -> t
     return FULL, rows
 
 
-@kernel
+@subkernel
 def stopped_by(at: Address, room: int, mark: int, key: int, digest: int) -> int:
     """Why a walk stops before the bytes at address `at`, of which `room` may be read; -1: a good frame.
 
@@ -265,7 +265,7 @@ def stopped_by(at: Address, room: int, mark: int, key: int, digest: int) -> int:
     return found if found != 0 else -1
 
 
-@kernel
+@subkernel
 def follows(at: Address, previous: int, sequence: int, burst: int) -> bool:
     """Whether the head at address `at` continues the chain behind the frame with this digest and burst."""
     if load_i64(at + PREVIOUS_AT) != previous or load_i64(at + SEQUENCE_AT) != sequence:
@@ -273,7 +273,7 @@ def follows(at: Address, previous: int, sequence: int, burst: int) -> bool:
     return 0 < load_i64(at + BURST_AT) - burst <= _MOST_BURSTS
 
 
-@kernel
+@subkernel
 def take(at: Address, tail: Tail, table: Frames, row: int) -> None:
     """Note the verified frame at address `at` in `table` int64[rows, ROW], and move `tail` behind it."""
     table[row, FRAME_AT] = tail[POSITION]
@@ -318,7 +318,7 @@ def find(base: Address, position: int, limit: int, end: int, after: Tail, digest
     return -1, 0
 
 
-@kernel
+@subkernel
 def can_follow(at: Address, most: int, sequence: int, burst: int) -> bool:
     """Whether the numbers of the frame at address `at` fit behind these, with frames between them missing.
 

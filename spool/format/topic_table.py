@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from spool.format.segment_format import MAX_TOPICS
 from spool.native.digest import digest, digest_function
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import Address, address_of, call, copy, load_i64, load_u8, store_i64, store_u8
 
 OTHERS = b"(others)"
@@ -68,7 +68,7 @@ class Table(NamedTuple):
     """Digests of names that Kafka has, sorted."""
 
 
-@kernel
+@subkernel
 def home_bit(hashed: int) -> int:
     """The bit of a name with this digest in Table.homes."""
     return 1 << ((hashed >> _HOME_BITS_AT) & 7)
@@ -90,7 +90,7 @@ def topic_number(hashed: int, slots: Address, capacity: int, homes: Address) -> 
     return -1
 
 
-@kernel
+@subkernel
 def is_legal(name: Address, length: int) -> bool:
     """Whether Kafka could ever have a topic of the name at this address."""
     if length < 1 or length > _LEGAL_BYTES:
@@ -106,7 +106,7 @@ def is_legal(name: Address, length: int) -> bool:
     return dots != length or length > 2
 
 
-@kernel
+@subkernel
 def _contains(ascending: Address, count: int, value: int) -> bool:
     """Whether `value` is among the `count` int64 at an address."""
     low = 0
@@ -120,7 +120,7 @@ def _contains(ascending: Address, count: int, value: int) -> bool:
     return low < count and load_i64(ascending + 8 * low) == value
 
 
-@kernel
+@subkernel
 def refuse(words: Address) -> int:
     """The number of a name that is not in the table if that takes no more names; -1: `enter` it.
 
@@ -169,7 +169,7 @@ def enter(
     )
 
 
-@kernel
+@subkernel
 def enter_at(
     name: Address,
     length: int,

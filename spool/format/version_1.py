@@ -43,7 +43,7 @@ from spool.format.segment_format import (
     decode_footer,
     decode_header,
 )
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import Address, address_of, load_i64, load_u16, load_u32
 from spool.storage.disk import read_at, read_into
 
@@ -56,7 +56,7 @@ Offsets = npt.NDArray[np.int64]
 NO_LINKS: Offsets = np.empty(0, np.int64)
 
 
-@kernel
+@subkernel
 def _may_be_frame(at: Address, position: int, end: int) -> bool:
     """Whether a head may be at address `at`, at this offset of a segment that ends at `end`."""
     if load_u32(at + MARK_AT) != _MARK or load_u16(at + HEAD_BYTES_AT) != HEAD_BYTES:
@@ -103,7 +103,7 @@ def _find_named(base: Address, position: int, behind: int, end: int, digest: int
     return -1
 
 
-@kernel
+@subkernel
 def _first_from(ascending: npt.NDArray[np.int64], value: int) -> int:
     """The first of `ascending` int64[n] that is not below `value`: its index, or n."""
     low, high = 0, ascending.shape[0]
@@ -116,7 +116,7 @@ def _first_from(ascending: npt.NDArray[np.int64], value: int) -> int:
     return low
 
 
-@kernel
+@subkernel
 def find_linked(  # noqa: C901, PLR0913, PLR0917  (a kernel)
     base: Address, position: int, limit: int, end: int, after: Tail, linked: Offsets, digest: int
 ) -> tuple[int, int]:

@@ -46,7 +46,7 @@ from bruce_client.message import (
     encode_batch,
     encode_message,
 )
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import Address, load_u8, load_u16
 
 __all__ = [
@@ -224,26 +224,26 @@ def load_be32(at: Address) -> int:
     return value - ((value >> 31) << 32)
 
 
-@kernel
+@subkernel
 def load_be16(at: Address) -> int:
     """The big-endian, signed 16-bit integer at an address."""
     value = (load_u8(at) << 8) | load_u8(at + 1)
     return value - ((value >> 15) << 16)
 
 
-@kernel
+@subkernel
 def load_be64(at: Address) -> int:
     """The big-endian, signed 64-bit integer at an address."""
     return (load_be32(at) << 32) | (load_be32(Address(at + 4)) & 0xFFFFFFFF)
 
 
-@kernel
+@subkernel
 def topic_at(datagram: Address) -> Address:
     """The address of the topic's length, an i16, in a well-formed message; the topic is behind it."""
     return Address(datagram + TOPIC_AT + (NUMBER_BYTES if load_u8(datagram + KIND_AT) != 0 else 0))
 
 
-@kernel
+@subkernel
 def is_batch(at: Address, length: int) -> bool:
     """Whether the datagram of `length` bytes at address `at` says that it is a batch."""
     return length >= _BEGINNING_BYTES and load_u16(at + _API_KEY_AT) == _BATCH
@@ -255,7 +255,7 @@ def check(at: Address, length: int) -> int:
     return first_wrong(at, length)[0]
 
 
-@kernel
+@subkernel
 def first_wrong(at: Address, length: int) -> tuple[int, Address]:
     """The Reason to refuse what is at address `at`, and where the first message that is wrong begins.
 
@@ -286,7 +286,7 @@ def first_wrong(at: Address, length: int) -> tuple[int, Address]:
     return _TOO_LONG, at
 
 
-@kernel
+@subkernel
 def count_messages(at: Address, length: int) -> int:
     """How many messages a batch of `length` bytes has, as far as their sizes say; at least one."""
     one, end, count = Address(at + BATCH_HEAD_BYTES), Address(at + length), 0
@@ -299,7 +299,7 @@ def count_messages(at: Address, length: int) -> int:
     return max(count, 1)
 
 
-@kernel
+@subkernel
 def check_message(at: Address, length: int) -> int:
     """The Reason to refuse the message of `length` bytes at address `at`; 0 accepts it."""
     if length < _BEGINNING_BYTES:
@@ -341,7 +341,7 @@ def check_message(at: Address, length: int) -> int:
     return 0
 
 
-@kernel
+@subkernel
 def _are_flags(at: Address, length: int, api: int) -> bool:
     """Whether the flags of the message at address `at` are those of a Message, and fit its number."""
     flags = load_be16(Address(at + MESSAGE_FLAGS_AT))
@@ -350,7 +350,7 @@ def _are_flags(at: Address, length: int, api: int) -> bool:
     return api == _MESSAGE and flags in (BY_PARTITION_KEY, BY_PARTITION)
 
 
-@kernel
+@subkernel
 def _check_content(at: Address, left: int) -> int:
     """KEY, VALUE or HEADERS if these of a Message are wrong; else 0.
 
@@ -369,7 +369,7 @@ def _check_content(at: Address, left: int) -> int:
     return check_headers(Address(at + SIZE_BYTES + max(value, 0)), left - max(value, 0))
 
 
-@kernel
+@subkernel
 def check_headers(at: Address, left: int) -> int:
     """HEADERS if the `left` bytes at address `at` are not up to MAX_HEADERS headers; else 0."""
     for _ in range(MAX_HEADERS):
@@ -391,7 +391,7 @@ def check_headers(at: Address, left: int) -> int:
     return 0 if left == 0 else _HEADERS
 
 
-@kernel
+@subkernel
 def is_text(at: Address, length: int) -> bool:
     """Whether the bytes are UTF-8, by the table in section 4 of RFC 3629, without a zero byte."""
     i = 0

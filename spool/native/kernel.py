@@ -1,4 +1,4 @@
-"""Hot loops: the `kernel` decorator compiles a function when it is first called.
+"""Hot loops: the decorator `kernel` compiles a function when it is first called; `subkernel`, into others.
 
 A loop is one text that runs compiled or interpreted, with the same results: operations that Numba lacks are
 in `spool.native.memory` for Python, and in `spool.native.intrinsics` for compiled code.
@@ -40,8 +40,9 @@ _meanwhile = False
 class Kernel:
     """A hot loop. Compiled when it is called, unless that is put off."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[..., Any], *, ahead: bool = True) -> None:
+        """`ahead`: `load_kept` loads it."""
+        self.function, self.ahead = function, ahead
         self.__name__, self.__module__, self.__doc__ = (
             function.__name__,
             function.__module__,
@@ -97,6 +98,11 @@ def kernel(function: F) -> F:
     return function if INTERPRETED else cast(F, Kernel(function))
 
 
+def subkernel(function: F) -> F:
+    """The same, of a loop that only loops call: it is compiled into each of them, and needs no loading."""
+    return function if INTERPRETED else cast(F, Kernel(function, ahead=False))
+
+
 def kept_nowhere() -> list[str]:
     """Files of the imported hot loops that are compiled again at each start, as their code has no place."""
     given, cache = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -118,13 +124,14 @@ def is_kept(loop: Callable[..., Any]) -> bool | None:
 
 
 def load_kept() -> None:
-    """Load the code on disk of all loops that are imported. The first use of one waits for its code else.
+    """Load the code on disk of all imported loops that Python calls, whose first use waits for it else.
 
     Does nothing while loops are plain Python.
     """
     if not (INTERPRETED or interprets()):
         for one in kernels:
-            one.load_kept()
+            if one.ahead:
+                one.load_kept()
 
 
 def interpret_at_first() -> None:

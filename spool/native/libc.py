@@ -9,7 +9,7 @@ import ctypes
 from functools import cache
 from typing import NamedTuple
 
-from spool.native.kernel import kernel
+from spool.native.kernel import subkernel
 from spool.native.memory import Address, call, function_address, load_i64, load_u16, store_i64
 
 REALTIME, MONOTONIC = 0, 1
@@ -41,14 +41,14 @@ def libc() -> Libc:
     return Libc(*(function_address(getattr(library, name)) for name in Libc._fields))
 
 
-@kernel
+@subkernel
 def now(functions: Libc, scratch: Address, clock: int) -> int:
     """The time of a clock, in ns."""
     call(functions.clock_gettime, clock, scratch)
     return load_i64(scratch) * _NS + load_i64(scratch + 8)
 
 
-@kernel
+@subkernel
 def await_bells(functions: Libc, scratch: Address, one: int, other: int, most_ns: int) -> bool:
     """Sleep until one of two eventfds rings, or for `most_ns`; False when a signal came first.
 
@@ -60,7 +60,7 @@ def await_bells(functions: Libc, scratch: Address, one: int, other: int, most_ns
     return ready < _FAILED
 
 
-@kernel
+@subkernel
 def rung(functions: Libc, scratch: Address, number: int, eventfd: int) -> int:
     """How often an eventfd of `await_bells` rang meanwhile: its first (`number` 0) or the other (1)."""
     at = scratch + _POLL_BYTES * number
@@ -70,7 +70,7 @@ def rung(functions: Libc, scratch: Address, number: int, eventfd: int) -> int:
     return load_i64(value) if call(functions.read, eventfd, value, _WORD_BYTES) == _WORD_BYTES else 0
 
 
-@kernel
+@subkernel
 def ring(functions: Libc, scratch: Address, eventfd: int) -> None:
     """Ring an eventfd."""
     store_i64(scratch, 1)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spool.format.batch import Batch
-from spool.native.kernel import interprets, kernel
+from spool.native.kernel import interprets, kernel, subkernel
 from spool.native.memory import Address, address_of, load_i64, load_u8, places_of
 
 _AUTOMATON_BYTES, _BLOCK, _BLOCK_TEXTS, _STRIDE = 64, 4096, 8, 64
@@ -88,7 +88,7 @@ def _words_of(length: int) -> int:
     return (length - _WORD + 1) // _WORD
 
 
-@kernel
+@subkernel
 def _reduce(number: int) -> int:
     """A number below 2**62, modulo _PRIME."""
     number = (number & _PRIME) + (number >> _PRIME_BITS)
@@ -96,7 +96,7 @@ def _reduce(number: int) -> int:
     return number - _PRIME if number >= _PRIME else number
 
 
-@kernel
+@subkernel
 def _hash_word(at: Address, rolling: npt.NDArray[np.int64]) -> int:
     """The hash of 8 bytes, 31 bits: multiply-shift, of Dietzfelbinger and others."""
     return ((load_i64(at) * rolling[_OF_WORD]) >> _WORD_SHIFT) & _PRIME
@@ -111,7 +111,7 @@ def _hash(at: Address, words: int, rolling: npt.NDArray[np.int64]) -> int:
     return found
 
 
-@kernel
+@subkernel
 def _agreeing(at: Address, text: npt.NDArray[np.uint8]) -> int:
     """How many bytes at an address are the first of `text` uint8[n]."""
     for i in range(text.shape[0]):
@@ -120,7 +120,7 @@ def _agreeing(at: Address, text: npt.NDArray[np.uint8]) -> int:
     return text.shape[0]
 
 
-@kernel
+@subkernel
 def _filter(
     base: Address, first: int, end: int, text: npt.NDArray[np.uint8], work: int
 ) -> tuple[int, int, int]:
@@ -157,7 +157,7 @@ def _filter(
     return place, -1, work
 
 
-@kernel
+@subkernel
 def _match_bits(  # noqa: C901, PLR0913, PLR0917  (a kernel: each array that is passed on costs time)
     base: Address,
     first: int,
@@ -214,7 +214,7 @@ def _match_bits(  # noqa: C901, PLR0913, PLR0917  (a kernel: each array that is 
     return found
 
 
-@kernel
+@subkernel
 def _match_hashes(  # noqa: PLR0913, PLR0917  (a kernel)
     base: Address,
     first: int,

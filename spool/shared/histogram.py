@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spool.native.kernel import kernel
+from spool.native.kernel import kernel, subkernel
 from spool.native.memory import Address, copy, load_i64, publish_i64, store_i64
 
 SIZE_BYTES = tuple(1 << power for power in range(6, 25))
@@ -66,7 +66,7 @@ class Histogram(NamedTuple):
     """Sum of all values, in base units."""
 
 
-@kernel
+@subkernel
 def begin_sizes(sizes: Address) -> Address:
     """The address of a slot that a burst's messages may be added to; `sizes`: that of SIZE_WORDS words."""
     right = load_i64(sizes) & 1
@@ -75,7 +75,7 @@ def begin_sizes(sizes: Address) -> Address:
     return other
 
 
-@kernel
+@subkernel
 def add_size(slot: Address, size: int) -> None:
     """Count a message of `size` bytes in the bank at an address; `prepare_sizes` adds the bytes."""
     at: int = slot
@@ -86,7 +86,7 @@ def add_size(slot: Address, size: int) -> None:
     store_i64(at, load_i64(at) + 1)
 
 
-@kernel
+@subkernel
 def add_by_input(slot: Address, number: int, stored: int, refused: int) -> None:
     """Count so many messages of an input, DATAGRAM, STREAM or TCP, in the bank at an address."""
     at = slot + 8 * (_BY_INPUT + number)
@@ -94,14 +94,14 @@ def add_by_input(slot: Address, number: int, stored: int, refused: int) -> None:
     store_i64(at + _REFUSED_BYTES, load_i64(at + _REFUSED_BYTES) + refused)
 
 
-@kernel
+@subkernel
 def prepare_sizes(sizes: Address, slot: Address, total: int, burst: int) -> None:
     """All messages of a burst, `total` bytes, are in the slot; its frame comes next."""
     store_i64(slot + 8 * SIZE_BUCKETS, load_i64(slot + 8 * SIZE_BUCKETS) + total)
     publish_i64(sizes + 8, burst)
 
 
-@kernel
+@subkernel
 def commit_sizes(sizes: Address, burst: int) -> None:
     """The frame of the burst that was prepared is in the log."""
     publish_i64(sizes, 2 * burst + 1 - (load_i64(sizes) & 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -74,6 +75,59 @@ def total(numbers):
         found += numbers[i]
     return found
 """
+
+
+PACKAGES = ("bruce_client", "cli", "dispatch", "ingest", "pipeline", "router", "spool", "status")
+
+
+def loops_of(tree: ast.Module) -> dict[str, tuple[str, ast.FunctionDef]]:
+    """(decorator, function) of each loop of a module, by name."""
+    return {
+        node.name: (decorator.id, node)
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        for decorator in node.decorator_list
+        if isinstance(decorator, ast.Name) and decorator.id in {"kernel", "subkernel"}
+    }
+
+
+def imports_of(tree: ast.Module) -> dict[str, tuple[str, str]]:
+    """(module, name) of everything that a module imports from others, by the name it has there."""
+    return {
+        one.asname or one.name: (node.module, one.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for one in node.names
+    }
+
+
+def called_by_python(module: str, tree: ast.Module) -> set[tuple[str, str]]:
+    """(module, name) of whatever code of a module names that is no loop."""
+    own, imports = loops_of(tree), imports_of(tree)
+    known = imports | {name: (module, name) for name in own}
+    inside = {id(part) for _, loop in own.values() for part in ast.walk(loop)}
+    outside = [node for node in ast.walk(tree) if id(node) not in inside]
+    names = {known[node.id] for node in outside if isinstance(node, ast.Name) and node.id in known}
+    members = {
+        (".".join(imports[node.value.id]), node.attr)
+        for node in outside
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in imports
+    }
+    return names | members
+
+
+def test_python_calls_kernels_and_no_subkernels() -> None:
+    """Each kernel has a caller in Python, so that it is loaded ahead; no subkernel has one."""
+    root = Path(spool.__file__).parents[1]
+    trees = {
+        ".".join(path.relative_to(root).with_suffix("").parts): ast.parse(path.read_text(encoding="utf-8"))
+        for package in PACKAGES
+        for path in (root / package).rglob("*.py")
+    }
+    called = set[tuple[str, str]]().union(*(called_by_python(*one) for one in trees.items()))
+    loops = {(module, name): of for module, tree in trees.items() for name, (of, _) in loops_of(tree).items()}
+    assert len(loops) > 150
+    assert {loop for loop, of in loops.items() if (loop in called) is not (of == "kernel")} == set()
 
 
 LOADED = """
