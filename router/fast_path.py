@@ -14,9 +14,11 @@ day is ordinary, the router knows. A backlog is not waited for: steps read it, i
 
 from __future__ import annotations
 
+import operator
 import os
 import select
 import time
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -28,7 +30,7 @@ from dispatch.pool import NO_OUTCOMES, Outcomes
 from dispatch.records import ROW, Reader, collect
 from router.cluster.brokers import Kafka, survey
 from router.context import CommittedEnd, Delivered, SpoolLog
-from router.outcomes.acks import Acks, clear_bits, resolve_reports
+from router.outcomes.acks import Acks, SegmentBits, clear_bits, resolve_reports
 from router.partition import CRC_TABLE, Partitioners, place
 from router.router import Router
 from router.timing import COMMIT_S
@@ -39,7 +41,7 @@ from spool.format.frame import ROW as FRAME_FIELDS
 from spool.format.scan import digest_address
 from spool.format.segment_format import MARK_BYTES
 from spool.format.topic_table import Table
-from spool.native.kernel import kernel, subkernel
+from spool.native.kernel import bind, kernel, subkernel
 from spool.native.libc import (
     MONOTONIC,
     REALTIME,
@@ -143,7 +145,7 @@ class Places(NamedTuple):
     flats: npt.NDArray[np.int32]
     crc_table: npt.NDArray[np.uint32]
     led: npt.NDArray[np.bool_]
-    """bool by flat number, set on the way."""
+    """bool[capacity of the partitions], set on the way."""
 
 
 class Lanes(NamedTuple):
@@ -432,6 +434,9 @@ class FastPath:
         self._holes = np.empty((_FRAMES, HOLE), np.int64)
         self._entries = np.empty((_ENTRIES, 2), np.int64)
         self._reports, self._refused = np.empty(_REPORTS, ROW), np.empty(_MESSAGES, ROW)
+        self._bound: tuple[object, ...] = ()
+        """The objects that `_loop` works on."""
+        self._loop: Callable[[], int] = lambda: Why.NOT_NOW
 
     def wait(self, seconds: float) -> None:
         """Sleep until a step has something to do; deliver meanwhile.
@@ -451,38 +456,41 @@ class FastPath:
         bits = self._acks.bits_of(self._live.sequence, self._live.sequence + _MESSAGES)
         if bits is None:
             return False
-        pool, tables, flight = self._pool, self._pool.partitions, self._pool.flight
         modes, rotation, default = self._partitioners.choice(self._live.topics)
         self._say(opened, end, bits.info.first_sequence, default, seconds)
-        topics = self._live.topics.table
-        why = deliver(
-            self._words,
-            libc(),
-            self._digest,
-            Segment(opened.tail, self._buffer, self._frames, self._holes, self._entries, topics),
-            Bits(bits.resolved, bits.taken, bits.dirty, self._acks.latency),
-            Places(
-                modes,
-                rotation,
-                tables.partitions_of,
-                tables.flats,
-                CRC_TABLE,
-                np.empty(tables.count, np.bool_),
-            ),
-            Lanes(
-                *pool.lane,
-                tables.rows,
-                pool.brokers.rows,
-                flight.rows,
-                flight.free,
-                flight.free_count,
-                self._reports,
-                self._refused,
-            ),
-        )
+        self._bind(opened.tail, bits, modes, rotation)
+        why = self._loop()
         if why != Why.NOT_NOW:
             self._router.take_over(self._delivered())
         return bool(why != Why.NOT_NOW)
+
+    def _bind(
+        self,
+        tail: Tail,
+        bits: SegmentBits,
+        modes: npt.NDArray[np.int32],
+        rotation: npt.NDArray[np.int64],
+    ) -> None:
+        """Have a loop over these and the pool's tables; most often they are those of the last time."""
+        pool, topics = self._pool, self._live.topics.table
+        tables, flight = pool.partitions, pool.flight
+        places = modes, rotation, tables.partitions_of, tables.flats
+        lanes = tables.rows, pool.brokers.rows, flight.rows, flight.free, flight.free_count
+        maps = bits.resolved, bits.taken, bits.dirty
+        wanted = (tail, topics, *maps, *places, *pool.lane, *lanes)
+        if len(wanted) == len(self._bound) and all(map(operator.is_, wanted, self._bound)):
+            return
+        self._loop = bind(
+            deliver,
+            self._words,
+            libc(),
+            self._digest,
+            Segment(tail, self._buffer, self._frames, self._holes, self._entries, topics),
+            Bits(*maps, self._acks.latency),
+            Places(*places, CRC_TABLE, np.empty(len(tables.rows), np.bool_)),
+            Lanes(*pool.lane, *lanes, self._reports, self._refused),
+        )
+        self._bound = wanted
 
     def _say(self, opened: OpenSegment, end: CommittedEnd, first: int, default: int, seconds: float) -> None:
         """Write what the loop is to know."""

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 # Read once, when NumPy is imported: its idle threads would spin beside ours.
@@ -75,6 +76,16 @@ class Kernel:
         """The type that Numba gives this in a loop that calls it."""
         return self.compiled._numba_type_
 
+    def bind(self, *arguments: Any) -> Callable[[], Any]:
+        """A call with these arguments, whose types are looked at now, and not again for each call."""
+        if _meanwhile or interprets():
+            return partial(self, *arguments)
+        compiled = self.compiled
+        types = tuple(map(compiled.typeof_pyval, arguments))
+        if types not in compiled.overloads:
+            compiled.compile(types)
+        return partial(compiled.overloads[types].entry_point, *arguments)
+
     def load_kept(self) -> None:
         """Load the code that is on disk, once."""
         if not self._is_loaded:
@@ -101,6 +112,11 @@ def kernel(function: F) -> F:
 def subkernel(function: F) -> F:
     """The same, of a loop that only loops call: it is compiled into each of them, and needs no loading."""
     return function if INTERPRETED else cast(F, Kernel(function, ahead=False))
+
+
+def bind(loop: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    """A call of a kernel with arguments that stay the same objects: Numba looks at their types once."""
+    return loop.bind(*arguments) if isinstance(loop, Kernel) else partial(loop, *arguments)
 
 
 def kept_nowhere() -> list[str]:

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import spool
+from spool.native.kernel import bind
+from spool.shared.histogram import LATENCY_WORDS, add_latencies
 
 NO_PLACE = "/proc/no/where"
 PROGRAM = f"""
@@ -75,6 +78,19 @@ def total(numbers):
         found += numbers[i]
     return found
 """
+
+
+def test_a_bound_call_sees_what_its_arguments_hold() -> None:
+    """It is a call with the same objects each time, whatever they hold by then."""
+    latency, received = np.zeros(LATENCY_WORDS, np.int64), np.zeros(2, np.int64)
+    call = bind(add_latencies, latency, received, 1_000_000)
+    call()
+    assert latency[:-1].tolist().index(2) == 0
+    received[:] = -900_000_000_000
+    call()
+    call()
+    assert latency[:-1].sum() == 6
+    assert latency[0] == 2
 
 
 PACKAGES = ("bruce_client", "cli", "dispatch", "ingest", "pipeline", "router", "spool", "status")
