@@ -264,7 +264,7 @@ def _read_on(
 ) -> int:
     """Hand over what is committed: _GO_ON when there was something, _NOTHING when not.
 
-    _LEFT for what is not ordinary, with the tail, the bits and the rotation as before.
+    _LEFT for what is not ordinary: the tail is where it was, and of messages that were sent the bits say so.
     """
     committed, start = load_acquire(Address(words[_COMMITTED_AT])), segment.tail[POSITION]
     end = (committed & 0xFFFFFFFF) << 3
