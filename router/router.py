@@ -164,8 +164,7 @@ class Router:
         self._batches.handed_over += done.sent
         self._pool.note_sent(done.refused, held=done.held)
         if done.settled:
-            self._catch_ups.note_change()
-            reach("mark.acknowledged")
+            self._note_reports()
             self._acks.note_resolved(done.resolved)
             self._note_delivered()
         if done.error:
@@ -185,11 +184,15 @@ class Router:
         count = len(outcomes.rows)
         if count == 0:
             return 0
-        self._catch_ups.note_change()
-        reach("mark.acknowledged")
+        self._note_reports()
         if not self._note_plainly(outcomes):
             self._note_each(outcomes)
         return count
+
+    def _note_reports(self) -> None:
+        """There are reports, whatever they say: a pass may move something."""
+        self._catch_ups.note_change()
+        reach("mark.acknowledged")
 
     def _note_plainly(self, outcomes: Outcomes) -> bool:
         """Resolve them all by one compiled loop; False if one failed, or somebody wants to know of each.
