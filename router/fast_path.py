@@ -506,7 +506,7 @@ class FastPath:
         words[[_BELL, _WAKE, _HURRY]] = self._bell, self._client.wake_fd, self._client.hurry_fd
         words[[_PARTITIONS, _DEFAULT]] = self._pool.partitions.count, default
         words[[_ROOM_MESSAGES, _ROOM_BYTES]] = self._capacity.room
-        words[[_BUSY_NS, _MOST]] = int(1e9 * COMMIT_S), self._acks.burst
+        words[[_BUSY_NS, _MOST]] = int(1e9 * COMMIT_S), self._acks.before_burst
         # Nothing but the marks is due before.
         words[_UNTIL_NS] = time.monotonic_ns() + int(1e9 * max(seconds, COMMIT_S))
         words[[_SEQUENCE, _ENTERED]] = self._live.sequence, opened.entered

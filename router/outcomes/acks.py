@@ -174,7 +174,7 @@ class Acks:
         self._grown: set[bytes] = set()
         self._committed_at = clock()
         self._changed = self._failing = False
-        self.burst, self._unwritten = burst, 0
+        self._burst, self._unwritten = burst, 0
         """Messages resolved since the last write began."""
         self._left_out = _NOTHING
         """The lowest that was left out."""
@@ -402,11 +402,16 @@ class Acks:
         """Whether there is something to write down, or is being written."""
         return self._changed or self._writing is not None
 
+    @property
+    def before_burst(self) -> int:
+        """How many messages may be resolved before they are written down ahead of their time; at least 1."""
+        return max(1, self._burst - self._unwritten)
+
     def due(self) -> bool:
         """Whether there is enough to write down, or something since COMMIT_S, and the writer is free."""
         if self._writing and self._writing[1].done():
             self._finish()
-        late = self._unwritten >= self.burst or self._clock() - self._committed_at >= COMMIT_S
+        late = self._unwritten >= self._burst or self._clock() - self._committed_at >= COMMIT_S
         return self._changed and late and self._writing is None
 
     def write_down(self, offsets: dict[int, int]) -> None:

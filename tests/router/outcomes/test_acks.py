@@ -188,9 +188,11 @@ def test_a_burst_is_due_at_once(fixture: AcksFixture) -> None:
     fixture.acks.resolve(array(fixture.sequences[:9]))
     fixture.acks.resolve(array(fixture.sequences[:9]))
     assert not fixture.acks.due()
+    assert fixture.acks.before_burst == 1
     fixture.acks.resolve(array(fixture.sequences[9:10]))
     assert fixture.acks.due()
     fixture.commit()
+    assert fixture.acks.before_burst == 10
     fixture.acks.resolve(array(fixture.sequences[10:19]))
     assert not fixture.acks.due()
 
