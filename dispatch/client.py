@@ -39,9 +39,10 @@ from dispatch.diagnosis import (
     verify_error_of,
 )
 from dispatch.errors import BadProperty, Code, DispatchError, Unreachable
+from dispatch.hurry import Hurry
 from dispatch.librdkafka import Event, Library, MetadataStruct, set_properties
 from dispatch.options import DispatchOptions, chooses_linger, demand_credentials, properties, topic_properties
-from dispatch.timing import HURRY_ENDS_S, HURRY_MS, QUIET_S
+from dispatch.timing import QUIET_S
 from dispatch.topic_settings import Lateness, ask_lateness
 from spool.throttle import Throttle
 
@@ -171,39 +172,6 @@ class Wakeup:
             os.close(self.fd)
 
 
-class _Hurry:
-    """Has a producer send without lingering, in a thread of its own.
-
-    librdkafka does so while a thread waits in rd_kafka_flush, and that wait is by the time of day: when the
-    time is set back meanwhile, it lasts for as much longer. So no thread that has other work waits there.
-    """
-
-    def __init__(self, library: Any, handle: int) -> None:
-        self._library, self._handle, self._ended = library, handle, False
-        self.fd = os.eventfd(0, os.EFD_CLOEXEC)
-        """An eventfd that compiled loops write to, in place of `ask`."""
-        self._thread = threading.Thread(target=self._run, name="hurry", daemon=True)
-        self._thread.start()
-
-    def ask(self) -> None:
-        """Begin, if only when it is done with what it was asked for before."""
-        os.eventfd_write(self.fd, 1)
-
-    def end(self) -> bool:
-        """End the thread; False when it is still in librdkafka, which may not be destroyed then."""
-        self._ended = True
-        self.ask()
-        self._thread.join(HURRY_ENDS_S)
-        if self._thread.is_alive():
-            return False
-        os.close(self.fd)
-        return True
-
-    def _run(self) -> None:
-        while os.eventfd_read(self.fd) and not self._ended:
-            self._library.flush(self._handle, HURRY_MS)
-
-
 class KafkaClient:
     """One producer. Raises BadProperty and DispatchError when it cannot be built.
 
@@ -236,7 +204,7 @@ class KafkaClient:
         """An event whose reports were not all read yet; 0 for none. Belongs to `dispatch.records`."""
         self.lingers_by_choice = chooses_linger(options)
         """Whether the configuration says how long it lingers."""
-        self._hurry: _Hurry | None = None
+        self._hurry: Hurry | None = None
         self._open()
 
     def _open(self) -> None:
@@ -361,8 +329,8 @@ class KafkaClient:
         """An eventfd that does the same as `hurry` when it is written to; -1 when it lingers by choice."""
         return -1 if self.lingers_by_choice else self._hurrying().fd
 
-    def _hurrying(self) -> _Hurry:
-        self._hurry = self._hurry or _Hurry(self.library, self.handle)
+    def _hurrying(self) -> Hurry:
+        self._hurry = self._hurry or Hurry(self.library, self.handle)
         return self._hurry
 
     def flush(self, timeout_s: float) -> bool:
