@@ -46,8 +46,6 @@ class Delivered(NamedTuple):
 
     settled: int
     """Reports of messages that are resolved by them."""
-    resolved: int
-    """Messages that were not resolved before."""
     sent: int
     refused: npt.NDArray[Any]
     """dispatch.records.ROW[n]: messages that librdkafka will never take."""

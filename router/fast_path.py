@@ -19,7 +19,6 @@ import os
 import select
 import time
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,21 +95,8 @@ _ENTRIES = 64
     _SCRATCH,
 ) = range(29)
 _WORDS = _SCRATCH + SCRATCH_WORDS
-
-
-class Why(IntEnum):
-    """Why the loop returned."""
-
-    OVER = 0
-    """The time is over, or something is due."""
-    NOT_NOW = 1
-    """Nothing has changed, and the log goes on in a way that is not ordinary."""
-    LEFT = 2
-    """There is something for a step to do."""
-
-
-_OVER, _NOT_NOW, _LEFT = Why.OVER.value, Why.NOT_NOW.value, Why.LEFT.value
-_GO_ON, _NOTHING = -1, -2
+_GO_ON, _NOTHING, _LEFT = range(3)
+"""Something was read; there is nothing to read; it is left to the general way."""
 
 
 class Segment(NamedTuple):
@@ -174,17 +160,18 @@ def deliver(
     bits: Bits,
     places: Places,
     lanes: Lanes,
-) -> int:
-    """Deliver what is ordinary until there is something else to do; a Why.
+) -> bool:
+    """Deliver what is ordinary until there is something else to do.
 
-    `digest`: the digest function's address.
+    False, and nothing has changed, when what comes first is not ordinary. `digest`: the address of
+    the digest function.
     """
     scratch = Address(words.ctypes.data + 8 * _SCRATCH)
     unsent, woken, done = 0, 0, -1
     while True:
         now_ns = now(functions, scratch, MONOTONIC)
         if not _settle(words, bits, lanes, now_ns, now(functions, scratch, REALTIME)):
-            return _LEFT
+            return True
         sent, going = words[_SENT], _NOTHING
         if words[_RESOLVED] < words[_MOST]:
             going = _read_on(words, functions, digest, segment, bits, places, lanes, now_ns)
@@ -198,14 +185,14 @@ def deliver(
             ring(functions, scratch, words[_HURRY])
         unsent = 0
         if going == _LEFT:
-            return _LEFT if done >= 0 or moved > 0 or words[_HELD] > 0 else _NOT_NOW
+            return done >= 0 or moved > 0 or words[_HELD] > 0
         # Another thread rings, too: when nothing came that explains it, a step looks for what there is.
         if woken > 1 or (woken == 1 and moved == done):
-            return _LEFT
+            return True
         if now_ns >= words[_UNTIL_NS] or words[_RESOLVED] >= words[_MOST]:
-            return _OVER
+            return True
         if not await_bells(functions, scratch, words[_WAKE], words[_BELL], words[_UNTIL_NS] - now_ns):
-            return _LEFT
+            return True
         # librdkafka rings once until it is read: more often, and another thread has rung.
         done, woken = moved, rung(functions, scratch, 0, words[_WAKE])
         if rung(functions, scratch, 1, words[_BELL]) > 0:
@@ -436,7 +423,7 @@ class FastPath:
         self._reports, self._refused = np.empty(_REPORTS, ROW), np.empty(_MESSAGES, ROW)
         self._bound: tuple[object, ...] = ()
         """The objects that `_loop` works on."""
-        self._loop: Callable[[], int] = lambda: Why.NOT_NOW
+        self._loop: Callable[[], bool] = lambda: False
 
     def wait(self, seconds: float) -> None:
         """Sleep until a step has something to do; deliver meanwhile.
@@ -459,10 +446,10 @@ class FastPath:
         modes, rotation, default = self._partitioners.choice(self._live.topics)
         self._say(opened, end, bits.info.first_sequence, default, seconds)
         self._bind(opened.tail, bits, modes, rotation)
-        why = self._loop()
-        if why != Why.NOT_NOW:
-            self._router.take_over(self._delivered())
-        return bool(why != Why.NOT_NOW)
+        if not self._loop():
+            return False
+        self._router.take_over(self._delivered())
+        return True
 
     def _bind(
         self,
@@ -515,10 +502,11 @@ class FastPath:
         words = self._words
         entries = self._entries[: words[_LISTED]].tolist()
         self._live.read_on(int(words[_SEQUENCE]), [(first, at) for first, at in entries])
+        if words[_SETTLED]:
+            self._acks.note_resolved(int(words[_RESOLVED]))
         reported = self._reports[: words[_REPORTED]]
         return Delivered(
             int(words[_SETTLED]),
-            int(words[_RESOLVED]),
             int(words[_SENT]),
             self._refused[: words[_REFUSED]].copy(),
             bool(words[_HELD]),

@@ -165,7 +165,6 @@ class Router:
         self._pool.note_sent(done.refused, held=done.held)
         if done.settled:
             self._note_reports()
-            self._acks.note_resolved(done.resolved)
             self._note_delivered()
         if done.error:
             self._batches.decline(self._pool.partitions.held(), done.error)

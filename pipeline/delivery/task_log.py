@@ -277,9 +277,6 @@ class TaskOutcomes:
         """Each by itself."""
         return False
 
-    def note_resolved(self, fresh: int) -> None:
-        """No loop sets bits that are not there."""
-
     def discard(self, sequences: Sequences, reason: int, topic: bytes | Mapping[bytes, int]) -> int:  # noqa: ARG002
         """Kafka never takes these; how many were not settled before."""
         return self._log.settle(sequences, reason)

@@ -94,9 +94,6 @@ class OutcomeTable(Protocol):
         False, and nothing changes, if one has an error, or they are not of one bitmap.
         """
 
-    def note_resolved(self, fresh: int) -> None:
-        """So many messages were resolved by a loop that has set their bits."""
-
     def discard(self, sequences: Sequences, reason: int, topic: bytes | Mapping[bytes, int]) -> int:
         """These are resolved, undelivered, for a reason; how many were not resolved before.
 
