@@ -37,15 +37,16 @@ def paused_until(shared: SharedState) -> int:
 
 
 class StreamPause:
-    """The stream worker's side: whether the intake is paused, and a clock that runs only while it is not."""
+    """The side of a worker with connections: whether the intake is paused, and a clock that halts then."""
 
-    def __init__(self, shared: SharedState) -> None:
-        self._shared, self._away_s = shared, 0.0
+    def __init__(self, shared: SharedState, word: Field = Field.STREAMS_PAUSED) -> None:
+        """`word`: in which this worker says what it obeys."""
+        self._shared, self._word, self._away_s = shared, word, 0.0
 
     def is_paused(self) -> bool:
         """Whether nothing is to be received, which the shared state then says; a while is over then."""
         until = paused_until(self._shared)
-        self._shared.words[Field.STREAMS_PAUSED] = until or 1
+        self._shared.words[self._word] = until or 1
         if until:
             before = time.monotonic()
             time.sleep(_PAUSED_S)
@@ -97,8 +98,8 @@ class IntakePause:
         shared, since = self._shared, self._since
         if shared is None or not since or not self._is_current():
             return False
-        datagrams, streams = shared.words[[Field.PAUSED, Field.STREAMS_PAUSED]].tolist()
-        return since <= datagrams and (not streams or since <= streams)
+        datagrams, *others = shared.words[[Field.PAUSED, Field.STREAMS_PAUSED, Field.KAFKA_PAUSED]].tolist()
+        return since <= datagrams and all(not other or since <= other for other in others)
 
     def _is_current(self) -> bool:
         """Whether the shared state is still the daemon's: another daemon makes a new one."""

@@ -25,6 +25,7 @@ from dispatch.transactions.exactly_once import Book, make_pool
 from dispatch.transactions.progress import replay_id
 from router.cluster.brokers import Capacity, Kafka
 from router.cluster.metadata import LatenessWatch, Metadata
+from router.cluster.wanted_topics import WantedTopics
 from router.context import Log, Rules
 from router.outcomes.outcome_table import OutcomeTable
 from router.outcomes.rejects import Rejection, discard_file_of
@@ -149,8 +150,9 @@ def _metadata(options: DispatchOptions, source: Source, client: KafkaClient, wak
     if isinstance(source, Task):
         return Metadata(client.fetch_cluster, wakeup.ring)
     replays = isinstance(source, Replay)
-    lateness = None
+    lateness = wanted = None
     if isinstance(source, Layout):
+        wanted = WantedTopics(source)
         lateness = LatenessWatch(
             client.fetch_lateness, read_lateness(source), partial(write_lateness, source)
         )
@@ -161,6 +163,7 @@ def _metadata(options: DispatchOptions, source: Source, client: KafkaClient, wak
         client.fetch_all,
         ours=[] if replays else [options.dead_letter_topic.encode()],
         lateness=lateness,
+        wanted=wanted,
     )
 
 

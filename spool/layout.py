@@ -15,7 +15,8 @@
     SPOOL/delivery/           LMDB, the marks; `owner` is the flock of the process that writes them
                               `lease` is that of a job which asks to deliver, `grant` the answer, `lanes` says
                               which transactional tasks of jobs may have outcomes that are not written down,
-                              `lateness` how late messages of each topic may come to Kafka
+                              `lateness` how late messages of each topic may come to Kafka, `topics` how
+                              many partitions topics have that clients of the Kafka input use
     SPOOL/delivery/outcomes/  outcomes of jobs on Spark, until they are imported into the marks
     SPOOL/quarantine/         copies of bytes that were cut off or could not be used
 
@@ -133,6 +134,11 @@ class Layout:
     def lateness(self) -> Path:
         """The file that says how late messages of each topic may come to Kafka."""
         return self.delivery / "lateness"
+
+    @property
+    def topics(self) -> Path:
+        """The file that says how many partitions topics have that clients of the Kafka input use."""
+        return self.delivery / "topics"
 
     @property
     def outcomes(self) -> Path:

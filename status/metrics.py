@@ -119,6 +119,18 @@ def _totals(figures: Figures) -> Iterator[Metric]:
         for event in ("taken", "replied", "dropped", "refused"):
             replies.add_metric([event], getattr(acks, event))
         yield replies
+    if kafka := seen.kafka:
+        yield CounterMetricFamily(
+            "bruce_kafka_input_requests", "ProduceRequests of Kafka inputs since the start.", kafka.requests
+        )
+        batches = CounterMetricFamily(
+            "bruce_kafka_input_batches",
+            "Batches of these requests, by what became of them.",
+            labels=["event"],
+        )
+        for event in ("stored", "repeated", "refused"):
+            batches.add_metric([event], getattr(kafka, event))
+        yield batches
 
 
 def _senders(figures: Figures) -> Iterator[Metric]:

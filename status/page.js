@@ -91,7 +91,7 @@ function showVerdict() {
 }
 
 function showFlow() {
-  const names = {datagram: "datagrams", stream: "streams", tcp: "TCP", ack: "with acknowledgement"};
+  const names = {datagram: "datagrams", stream: "streams", tcp: "TCP", kafka: "Kafka clients", ack: "with acknowledgement"};
   const open = new Map(status.inputs.map(one => [one.input, one.connections?.open]));
   fill("inputs", ...flow.inputs.map(one =>
     make("div", "row", make("span", "dot" + (one.messages_per_second ? "" : " idle")),

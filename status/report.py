@@ -31,6 +31,7 @@ One look at a bruce, a `Snapshot`, gives its first part:
                   "round_trip", "queue", "throttle": {"count", "seconds", "median", "p99"}}],
      "trouble": null or a sentence, "dead_lettered": n,
      "acknowledgements": null or {"taken", "replied", "dropped", "waiting", "refused"},
+     "kafka": null or {"requests", "stored", "repeated", "refused", "waiting"},
      "lent": null or {"pid", "host", "since", "until"}, "unadopted": n, "held": bool,
      "other_release": null or {"pid", "page", "own"},
      "senders": [{"sender", "received", "discarded": {REASON: n}}],
@@ -43,14 +44,15 @@ not to some topics; `disk` names the operation that the disk refuses; `full` lis
 `lost_inputs` names sockets that programs do not reach, since their paths lead elsewhere. `silent_seconds`
 says for how long a worker has done nothing: null while it works, and for those that are not watched.
 `dead_lettered` of the discarded messages are in the dead-letter topic. `acknowledgements` are those of
-[ingest] ack_socket, since the daemon was started. `lent` is the job on Spark that delivers instead of the
-daemon. `unadopted` counts messages whose outcomes jobs have written down, and which are not in the
-counts yet. `held`: nothing is received at the moment, because of `brucectl drain --stop-intake`.
+[ingest] ack_socket, since the daemon was started; `kafka` are the ProduceRequests of Kafka inputs, and of
+their batches those that were stored, answered again, and refused. `lent` is the job on Spark that delivers
+instead of the daemon. `unadopted` counts messages whose outcomes jobs have written down, and which are not in
+the counts yet. `held`: nothing is received at the moment, because of `brucectl drain --stop-intake`.
 `other_release`: a daemon of another release is running, whose shared state has the format `page` while ours
 is `own`, so workers, brokers and rates are not known. `senders` counts by uid the messages that were
 received, and discarded at intake: "1001", or "unknown" for TCP, or "other" for uids beyond some 200. Messages
 that were discarded for want of room are in none of them. `inputs` are those that take messages ("datagram",
-"stream", "tcp"), each with the number of its messages that were `stored` and `refused`, and of its
+"stream", "tcp", "kafka"), each with the number of its messages that were `stored` and `refused`, and of its
 connections the number that came, are open, and ended: "clean" between two messages, "unclean" inside one, or
 closed by bruce, by its reason; `errors` of them failed, for example by a reset. All this counts since the
 daemon was started in order; the successor of a killed one goes on counting.
@@ -168,6 +170,22 @@ class AckView:
 
 
 @dataclass(frozen=True, slots=True)
+class KafkaView:
+    """The Kafka inputs at work."""
+
+    requests: int
+    """ProduceRequests."""
+    stored: int
+    """Batches of them."""
+    repeated: int
+    """Batches that an idempotent producer sent again, and that were stored before."""
+    refused: int
+    """Batches that were answered with an error."""
+    waiting: int
+    """Clients that wait for an answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class FullView:
     """A limit that is reached."""
 
@@ -242,7 +260,7 @@ class InputView:
     """A kind of input."""
 
     input: str
-    """datagram, stream or tcp."""
+    """datagram, stream, tcp or kafka."""
     stored: int
     refused: int
     """At intake; not for want of room."""
@@ -275,6 +293,8 @@ class Snapshot:
     """How many of the discarded are in the dead-letter topic."""
     acknowledgements: AckView | None
     """None where [ingest] ack_socket is off."""
+    kafka: KafkaView | None
+    """None where there is no Kafka input."""
     lent: LentView | None
     """None while no job delivers."""
     unadopted: int

@@ -69,8 +69,8 @@ def status(
 
     With --json one document of version 1: taken, healthy, unhealthy (condition, sentence), spool, watermarks,
     received, delivered, discarded, backlog, full, disk, lost_inputs, workers, brokers, trouble,
-    dead_lettered, acknowledgements, lent, unadopted, held, rates, topics, topics_estimated, oldest, room,
-    last_trouble, awaited (topics that are not there yet).
+    dead_lettered, acknowledgements, kafka, lent, unadopted, held, rates, topics, topics_estimated, oldest,
+    room, last_trouble, awaited (topics that are not there yet).
     """
     from cli.inspect.records import parse_length
     from cli.status.report import look_once, status_lines

@@ -33,7 +33,7 @@ from cli.config.settings import (
 from cli.terminal.errors import ConfigError
 from dispatch.errors import BadProperty
 from dispatch.options import CREDENTIAL, SPARK, DispatchOptions, properties
-from ingest.sockets.inputs import DATAGRAM, STREAM, TCP, Input
+from ingest.sockets.inputs import DATAGRAM, KAFKA, STREAM, TCP, Input
 from router.limits import Rate
 from spool.format.segment_format import largest_message
 from spool.options import MIB, SpoolOptions
@@ -247,14 +247,16 @@ def _read_inputs(settings: Settings, mode: int, group: str | None) -> tuple[Inpu
 
 
 def _input(number: str, table: dict[str, Any], where: str, mode: int, group: str | None) -> Input:
-    kinds = [kind for kind in (DATAGRAM, STREAM, TCP) if kind in table]
+    kinds = [kind for kind in (DATAGRAM, STREAM, TCP, KAFKA) if kind in table]
     if len(kinds) != 1:
-        raise ConfigError(where, f"[[input]] no. {number}: expected one of datagram, stream and tcp")
-    if kinds == [TCP] and len(table) > 1:
+        raise ConfigError(where, f"[[input]] no. {number}: expected one of datagram, stream, tcp and kafka")
+    (kind,) = kinds
+    by_port, others = kind in (TCP, KAFKA), {key: value for key, value in table.items() if key != kind}
+    if by_port and not others.keys().isdisjoint(("mode", "group")):
         raise ConfigError(where, f"[[input]] no. {number}: a TCP port has neither mode nor group")
-    if kinds == [TCP]:
-        return Input(TCP, table[TCP])
-    return Input(kinds[0], table[kinds[0]], table.get("mode", mode), table.get("group", group))
+    if kind != KAFKA and not others.keys().isdisjoint(("acknowledge", "allow_unknown")):
+        raise ConfigError(where, f"[[input]] no. {number}: acknowledge and allow_unknown are of kafka inputs")
+    return Input(kind, table[kind], **others if by_port else {"mode": mode, "group": group, **others})
 
 
 def _check_inputs(options: IngestOptions, settings: Settings) -> None:

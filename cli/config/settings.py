@@ -42,7 +42,7 @@ from cli.config.kinds import (
 )
 from cli.terminal.errors import ConfigError
 from dispatch.options import CREDENTIAL, ENGINES, MODES
-from ingest.sockets.inputs import ACK, DATAGRAM, STREAM, TCP, Door, Input
+from ingest.sockets.inputs import ACK, ACKNOWLEDGE, DATAGRAM, STREAM, TCP, Door, Input
 from spool.options import ALWAYS, INTERVAL, MIB
 
 AUTO, TEXT, JSON = "auto", "text", "json"
@@ -103,8 +103,11 @@ INPUT_KEYS: dict[str, Kind] = {
     "datagram": AbsolutePath(most_bytes=107),
     "stream": AbsolutePath(most_bytes=107),
     "tcp": Whole(1, 65535, "a TCP port"),
+    "kafka": Whole(1, 65535, "a TCP port"),
     "mode": Mode(),
     "group": GroupName(),
+    "acknowledge": Choice(ACKNOWLEDGE),
+    "allow_unknown": Switch(),
 }
 TOPIC_KEYS: dict[str, Kind] = {
     "partitioner": Partitioner(("any", "round_robin", "partition_key", "murmur2", "crc32")),
@@ -169,8 +172,11 @@ class IngestOptions:
 
     inputs: tuple[Input, ...] = ()
     """More places, each a table: `datagram` or `stream`, the path of a UNIX socket, with a `mode` and a
-    `group` of its own (those of [ingest], where they are not given); or `tcp`, a port of 127.0.0.1. SIGHUP
-    adds and removes them, without touching the others."""
+    `group` of its own (those of [ingest], where they are not given); or `tcp`, a port of 127.0.0.1; or
+    `kafka`, such a port to which any Kafka client produces as to a broker. Its acks=all is this host's disk;
+    with `acknowledge = "delivered"` it is Kafka's, and a client hears a timeout while Kafka is away. With
+    `allow_unknown` it takes messages for topics that Kafka was not seen to have. Danger: as tcp_port. SIGHUP
+    adds and removes inputs, without touching the others."""
 
     max_stream_message_bytes: int = 2 * MIB
     """Bytes of a message on stream_socket and tcp_port, its size field not counted. A larger one ends the
@@ -184,7 +190,7 @@ class IngestOptions:
         places = (
             self.stream_socket,
             self.tcp_port,
-            *(one.place for one in self.inputs if one.kind != DATAGRAM),
+            *(one.place for one in self.inputs if one.kind in (STREAM, TCP)),
         )
         place = next((place for place in places if place is not None), None)
         if isinstance(place, int):

@@ -22,6 +22,7 @@ from cli.config.settings import TABLES, write_tables
 from cli.status.snapshot import take_snapshot
 from ingest import access
 from ingest.buffers import connection_buffer, connection_buffers, staging
+from ingest.kafka import record_batch
 from ingest.role import die_with
 from ingest.streams import newcomers
 from ingest.worker import burst, guard
@@ -123,6 +124,8 @@ def compile_all() -> None:
     """
     started, parts = time.monotonic(), PARTS + 1
     compile_kernels(lambda done: _say(done, parts, started))
+    # Only the Kafka worker has these: they are loaded there.
+    record_batch.compile_kernels()
     _deliver()
     _say(parts, parts, started)
 

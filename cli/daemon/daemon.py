@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 from cli.config import trial
@@ -21,9 +22,12 @@ from cli.terminal.errors import KNOWN, ConfigError
 from dispatch.embedded import EmbeddedKafka
 from ingest.acknowledger import Acknowledger
 from ingest.buffers.connection_buffers import (
+    LANE_SLACK_BYTES,
+    Bells,
     ConnectionBuffers,
     buffers_path,
     holds_anything,
+    lanes_path,
     make_bells,
     read_connection_buffers,
     remove_unused,
@@ -32,7 +36,18 @@ from ingest.buffers.staging import OVERFLOW_BYTES, Staging, read_staging, slots_
 from ingest.errors import BadSocket
 from ingest.role import Role
 from ingest.sockets.holding import FdStore, allow_descriptors, folder_of, held_sockets, lock_sockets
-from ingest.sockets.inputs import ACK, DATAGRAM, STREAM, TCP, Door, Inputs, activated_doors, doors_of
+from ingest.sockets.inputs import (
+    ACK,
+    DATAGRAM,
+    KAFKA,
+    KINDS,
+    STREAM,
+    TCP,
+    Door,
+    Inputs,
+    activated_doors,
+    doors_of,
+)
 from ingest.streams.stream_worker import StreamWorker
 from ingest.supervisor import (
     END,
@@ -60,6 +75,7 @@ from spool.read.overview import SpoolTotals, take_totals
 from spool.shared.ledger import Ledger
 from spool.shared.runtime import directory_word, own_runtime, shared_state_path
 from spool.shared.state import Field, SharedState
+from spool.shared.topics import wanted_path
 from spool.storage import disk
 from spool.storage.disk import allocated_bytes
 from spool.storage.lock import Lock
@@ -74,7 +90,7 @@ HASTE_S = 2.0
 count as taken."""
 SHOW_STOP_S = 2.0
 """For the status worker, which has nothing to finish."""
-_READS = {DATAGRAM: "ingest", STREAM: "stream", TCP: "stream", ACK: "ack"}
+_READS = {DATAGRAM: "ingest", STREAM: "stream", TCP: "stream", KAFKA: "kafka", ACK: "ack"}
 """The worker that reads the inputs of a kind."""
 STOP_S = 20.0
 """For the delivery worker's last steps, beside draining and waiting for acknowledgements."""
@@ -111,13 +127,13 @@ class Daemon:
         runtime = own_runtime(self._spool.layout.directory, spool, boot)
         self._page_path = shared_state_path(runtime, spool, boot)
         self._staging = staging_path(runtime, spool, boot)
-        self._lines = buffers_path(self._staging)
+        self._lines, self._lanes = buffers_path(self._staging), lanes_path(self._staging)
         self.shared = SharedState(self._page_path)
         if was_killed or self.shared.words[Field.WORKERS]:
             self._say_what_is_found()
         self.shared.words[Field.DIRECTORY] = directory_word(self._spool.layout.directory)
         # An earlier keeper wrote these: there may be other spares now, and another limit.
-        self.shared.words[[Field.SPARE, Field.FULL, Field.STREAMS_PAUSED]] = 0
+        self.shared.words[[Field.SPARE, Field.FULL, Field.STREAMS_PAUSED, Field.KAFKA_PAUSED]] = 0
         # Made here, so that a file that cannot be made or is not ours ends the start, with one sentence.
         self._locked = Staging(self._staging, spool, slots_for(config.spool.segment_bytes))
         if self._locked.lock_overflow() < self._locked.burst * OVERFLOW_BYTES:
@@ -127,11 +143,8 @@ class Daemon:
         self._keeper_bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._delivery_bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._ack_bell = os.eventfd(0, os.EFD_NONBLOCK)
-        self._stream_bells = make_bells()
-        self._connections = FdStore()
-        self._has_streams = False
-        if self._inputs.of(STREAM, TCP) or holds_anything(self._lines):
-            self._begin_streams()
+        self._kafka_bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self._begin_connections()
         self._compiler: Compiler | None = None
         self._beside = self._leave_compiling(allowed=beside)
 
@@ -154,8 +167,18 @@ class Daemon:
 
     def doors(self) -> list[str]:
         """The places where messages come in: paths, and addresses."""
-        inputs = [door.input for door in self._inputs.of(DATAGRAM, STREAM, TCP, ACK)]
-        return [f"127.0.0.1:{one.place}" if one.kind == TCP else str(one.place) for one in inputs]
+        places = [door.input.place for door in self._inputs.of(*KINDS)]
+        return [f"127.0.0.1:{place}" if isinstance(place, int) else str(place) for place in places]
+
+    def _begin_connections(self) -> None:
+        """Have the buffers of inputs with connections, and of those whose messages a predecessor left."""
+        self._stream_bells, self._lane_bells = make_bells(), make_bells()
+        self._connections = FdStore()
+        self._has_streams = self._has_kafka = False
+        if self._inputs.of(STREAM, TCP) or holds_anything(self._lines):
+            self._begin_streams()
+        if self._inputs.of(KAFKA) or holds_anything(self._lanes):
+            self._begin_kafka()
 
     def _begin_streams(self) -> None:
         self._has_streams = True
@@ -163,13 +186,25 @@ class Daemon:
         remove_unused(self._lines, self.config.ingest.max_stream_message_bytes)
         self._map_lines().close()
 
+    def _begin_kafka(self) -> None:
+        self._has_kafka = True
+        allow_descriptors()
+        remove_unused(self._lanes, self.config.ingest.max_stream_message_bytes + LANE_SLACK_BYTES)
+        self._map_lanes().close()
+
     def _map_lines(self) -> ConnectionBuffers:
         """The buffers of connections; they may hold what is left of connections that are gone."""
         limit = self.config.ingest.max_stream_message_bytes
+        return self._map_buffers(self._lines, limit, self._stream_bells)
+
+    def _map_lanes(self) -> ConnectionBuffers:
+        """The same of the Kafka worker."""
+        limit = self.config.ingest.max_stream_message_bytes + LANE_SLACK_BYTES
+        return self._map_buffers(self._lanes, limit, self._lane_bells)
+
+    def _map_buffers(self, path: Path, limit: int, bells: Bells) -> ConnectionBuffers:
         room = body_room(self.config.spool.segment_bytes)
-        return ConnectionBuffers(
-            self._lines, self._spool.identity.spool, limit, self._stream_bells, room=room
-        )
+        return ConnectionBuffers(path, self._spool.identity.spool, limit, bells, room=room)
 
     def _placed(self, config: Config) -> Config:
         """The configuration with the address of the embedded Kafka, if that is meant. Raises ConfigError."""
@@ -195,6 +230,8 @@ class Daemon:
             roles.append(Role("status", self._show, stop_s=SHOW_STOP_S, row=row, watched=True, needed=False))
         if self._has_streams:
             roles.append(self._feeding("stream", self._stream))
+        if self._has_kafka:
+            roles.append(self._feeding("kafka", self._serve_kafka))
         self._allow_time()
         watch = Watch(self.shared, self._manager, lambda: status_line(self.shared.words))
         self.shared.write_text(Field.LOST_INPUTS, "")
@@ -277,6 +314,10 @@ class Daemon:
                 self._begin_streams()
                 self._roles.append(self._feeding("stream", self._stream))
                 replaced.add("ingest")
+        if "kafka" in replaced and not self._has_kafka:
+            self._begin_kafka()
+            self._roles.append(self._feeding("kafka", self._serve_kafka))
+            replaced.add("ingest")
         return replaced
 
     def _mend_inputs(self) -> set[str]:
@@ -319,18 +360,23 @@ class Daemon:
             return None
 
     def _read_staging(self) -> list[tuple[int, int]]:
-        return read_staging(self._staging) + read_connection_buffers(self._lines)
+        buffers = (self._lines, self._lanes)
+        return read_staging(self._staging) + [
+            one for path in buffers for one in read_connection_buffers(path)
+        ]
 
     def _clear(self) -> None:
         """Remove the files that only workers need, if all of them have ended in order.
 
         Else a worker may have messages that are only in staging: the next start looks there.
         """
-        if not holds_anything(self._lines):
-            self._lines.unlink(missing_ok=True)
+        for path in (self._lines, self._lanes):
+            if not holds_anything(path):
+                path.unlink(missing_ok=True)
         if not read_staging(self._staging) and not self.shared.words[Field.SUSPECT]:
             self._staging.unlink(missing_ok=True)
-            for path in (self._page_path, request_path(self._page_path), events_path(self._page_path)):
+            page = self._page_path
+            for path in (page, request_path(page), events_path(page), wanted_path(page)):
                 path.unlink(missing_ok=True)
 
     def _leave(self) -> None:
@@ -361,6 +407,8 @@ class Daemon:
         worker.receivers.leaving = self._inputs.leaving(DATAGRAM)
         if self._has_streams:
             worker.serve(self._map_lines())
+        if self._has_kafka:
+            worker.serve(self._map_lanes())
         self._join(worker, "ingest")
         give_way_when_told(worker)
         worker.run()
@@ -377,6 +425,25 @@ class Daemon:
         self._join(worker, "stream")
         give_way_when_told(worker)
         worker.finish(self._inputs.leaving(STREAM, TCP))
+        worker.run()
+
+    def _serve_kafka(self) -> None:
+        self._connections.forget()
+        # Imported here: no other worker needs the library of Kafka's protocol, nor the codecs.
+        from cli.daemon.kafka_input import make_worker  # noqa: PLC0415
+
+        doors = self._inputs.of(KAFKA)
+        worker = make_worker(
+            {door.socket: door.input for door in doors},
+            self._map_lanes(),
+            self._staging,
+            self._spool,
+            self.shared,
+            page=self._page_path,
+            bells=(self._kafka_bell, self._delivery_bell, self._keeper_bell),
+        )
+        self._join(worker, "kafka")
+        give_way_when_told(worker)
         worker.run()
 
     def _keep(self) -> None:
@@ -397,6 +464,8 @@ class Daemon:
         os.eventfd_write(self._delivery_bell, 1)
         if self._inputs.of(ACK):
             os.eventfd_write(self._ack_bell, 1)
+        if self._inputs.of(KAFKA):
+            os.eventfd_write(self._kafka_bell, 1)
 
     def _acknowledge(self) -> None:
         door = self._inputs.of(ACK)[0]
@@ -425,12 +494,12 @@ class Daemon:
         # Imported here: no other worker needs the libraries of a server.
         from cli.daemon.status_worker import Source, serve  # noqa: PLC0415
 
-        kinds = {door.input.kind for door in self._inputs.of(DATAGRAM, STREAM, TCP)}
+        kinds = {door.input.kind for door in self._inputs.of(DATAGRAM, STREAM, TCP, KAFKA)}
         serve(Source(self.config.spool.directory, self._page_path, kinds), access, listener, beat)
 
     def _deliver(self) -> None:
         self._connections.forget()
-        told = DeliveryPage(self.shared, self._spool.layout)
+        told = DeliveryPage(self.shared, self._spool.layout, self._page_path)
         worker = DeliveryWorker(
             self._spool.layout,
             self._spool.identity,
@@ -442,6 +511,7 @@ class Daemon:
             share=lambda place, counts: publish_open(self.shared, place, counts),
             latency=told.latency,
             wants_metadata=told.wants_metadata,
+            wanted_topics=told.wanted_topics,
             shared=self._page_path,
         )
         end_when_told(worker.orders, self._delivery_bell)

@@ -100,6 +100,11 @@ def nobody_asks() -> bool:
     return False
 
 
+def nothing_is_wanted() -> list[bytes]:
+    """The same for topics."""
+    return []
+
+
 @dataclass(slots=True)
 class Orders:
     """The orders to a deliverer."""
@@ -112,6 +117,8 @@ class Orders:
     """Whether a job wants to deliver."""
     wants_metadata: Callable[[], bool] = nobody_asks
     """Whether a process has asked to fetch Kafka's metadata now; true once for each request."""
+    wanted_topics: Callable[[], list[bytes]] = nothing_is_wanted
+    """Topics that clients of the Kafka input have asked for since the last call."""
 
     def end(self) -> bool:
         """Whether delivery must end in this process."""
@@ -261,6 +268,8 @@ class Delivery:
         )
         if self._orders.wants_metadata():
             metadata.want([])
+        if wanted := self._orders.wanted_topics():
+            metadata.want_for_clients(wanted)
         if self._tracing:
             self._tracing.look()
             self.router.follow(self._tracing.current)

@@ -35,6 +35,7 @@ from spool.marks.lease import Claims, LeaseRequest
 from spool.read.reader import Reader
 from spool.shared.histogram import LATENCY_WORDS
 from spool.shared.state import BROKER_ROWS, BROKER_WORDS, Field, SharedState
+from spool.shared.topics import read_wanted
 from spool.storage.lock import Lock
 
 log = logging.getLogger("bruce.delivery")
@@ -71,10 +72,11 @@ class DeliveryWorker:
         share: ShareReport,
         latency: npt.NDArray[np.int64],
         wants_metadata: Callable[[], bool],
+        wanted_topics: Callable[[], list[bytes]],
         shared: Path,
     ) -> None:
         """The arguments are those of Delivery. Raises SpoolBusy when another process owns the marks."""
-        self.orders = Orders(asked=self._is_asked, wants_metadata=wants_metadata)
+        self.orders = Orders(asked=self._is_asked, wants_metadata=wants_metadata, wanted_topics=wanted_topics)
         self._layout, self._identity, self._config = layout, identity, config
         self._committed, self._bell, self._report = committed, bell, report
         self._give_up, self._share, self._latency = give_up, share, latency
@@ -163,9 +165,10 @@ class DeliveryWorker:
 class DeliveryPage:
     """The delivery worker's part of the shared state, for `status` and others that look on."""
 
-    def __init__(self, shared: SharedState, layout: Layout) -> None:
-        """Clear what an earlier worker wrote, if it holds only while a worker lives."""
-        self._shared = shared
+    def __init__(self, shared: SharedState, layout: Layout, path: Path) -> None:
+        """Clear what an earlier worker wrote, if it holds only while a worker lives. `path`: of `shared`."""
+        self._shared, self._path = shared, path
+        self._topics_wanted = 0
         for field in (Field.TROUBLE, Field.AWAITED, Field.UNREAD):
             shared.write_text(field, "")
         self._trouble = self._awaited = self._unread = ""
@@ -208,6 +211,11 @@ class DeliveryPage:
         """Whether the status worker was asked for a fetch since the last call."""
         before, self._metadata_asked = self._metadata_asked, int(self._shared.words[Field.METADATA_WANTED])
         return self._metadata_asked != before
+
+    def wanted_topics(self) -> list[bytes]:
+        """The topics that clients of the Kafka input want, if they asked for others since the last call."""
+        before, self._topics_wanted = self._topics_wanted, int(self._shared.words[Field.TOPICS_WANTED])
+        return read_wanted(self._path) if self._topics_wanted != before else []
 
     def _say_trouble(self, trouble: str) -> None:
         """Publish why nothing can be sent; the last reason stays there to be read when it is over."""

@@ -45,7 +45,10 @@ WINDOW_S = 60.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _BROKER = "rdk:broker"
 """librdkafka calls the thread of broker 7 rdk:broker7, and those of no broker yet rdk:broker-1."""
-STAGES = {"ingest": "datagram", "stream": "stream", "ack": "ack", "keeper": "keeper", "status": "status"}
+STAGES = {
+    "ingest": "datagram",
+    **{name: name for name in ("stream", "kafka", "ack", "keeper", "status")},
+}
 """Stages by role, for the workers whose process is one stage."""
 
 

@@ -56,6 +56,7 @@ from status.report import (
     ConnectionsView,
     FullView,
     InputView,
+    KafkaView,
     LentView,
     OtherRelease,
     SenderView,
@@ -68,9 +69,9 @@ from status.report import (
 
 _LOOKS = 5
 """At a text that may be being written."""
-ROLES = ("supervisor", "ingest", "keeper", "delivery", "ack", "status", "stream")
+ROLES = ("supervisor", "ingest", "keeper", "delivery", "ack", "status", "stream", "kafka")
 """The roles, in the order of the shared state."""
-_OPTIONAL = ("ack", "status", "stream")
+_OPTIONAL = ("ack", "status", "stream", "kafka")
 """They are there if they were asked for."""
 _WHAT = {
     Full.MAX_BYTES: ("max_bytes", "its segments have reached [spool] max_bytes"),
@@ -126,6 +127,7 @@ def take_snapshot(directory: Path) -> Snapshot:
         trouble=_text(path, Field.TROUBLE, owners) if workers else None,
         dead_lettered=account.dead_lettered,
         acknowledgements=_acknowledgements(shared) if shared is not None and "ack" in roles else None,
+        kafka=_kafka(shared) if shared is not None and "kafka" in roles else None,
         lent=_lent(layout, boot),
         unadopted=unadopted,
         held=shared is not None and bool(workers) and bool(shared[Field.PAUSED]),
@@ -151,8 +153,8 @@ def _inputs(shared: np.ndarray, roles: set[str]) -> Iterator[InputView]:
     """Those that take messages, with what the shared state has counted."""
     messages = read_by_input(shared[Field.SIZES :])
     yield InputView(DATAGRAM, *messages[DATAGRAM], None)
-    if "stream" in roles:
-        for name, found in read_connections(shared[Field.CONNECTIONS :]).items():
+    for name, found in read_connections(shared[Field.CONNECTIONS :]).items():
+        if ("kafka" if name == "kafka" else "stream") in roles:
             still = found.accepted - sum(found.closed.values())
             view = ConnectionsView(found.accepted, still, found.closed, found.errors)
             yield InputView(name, *messages[name], view)
@@ -252,6 +254,11 @@ def _lent(layout: Layout, boot: bytes) -> LentView | None:
 def _acknowledgements(shared: np.ndarray) -> AckView:
     """In the order of the acknowledger's words."""
     return AckView(*shared[Field.ACK :][:5].tolist())
+
+
+def _kafka(shared: np.ndarray) -> KafkaView:
+    """In the order of the Kafka worker's words."""
+    return KafkaView(*shared[Field.KAFKA :][:5].tolist())
 
 
 def _alive(pid: int) -> bool:

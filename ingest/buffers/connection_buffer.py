@@ -5,7 +5,7 @@ A buffer has two sides of the same size; bytes are received into one of them. It
     0    mmsghdr     of side 0, with msg_len:u32 and start:u32 in the word at 56
     64   mmsghdr     of side 1
     128  iovec       one
-    144  kind:u64    0 free, UNIX, TCP; never followed: pointers are written before each use
+    144  kind:u64    0 free, UNIX, TCP, KAFKA; never followed: pointers are written before each use
     152  side:u64    the side that is received into
     160  offered:u64 counts runs
     168  taken:u64   the last run that is in the log; equal to `offered` when none waits
@@ -25,7 +25,7 @@ goes to the front of the other side, and one store turns the buffer over.
 
 Connections are counted by input, in the shared state:
 
-    connections := row[2], of the UNIX streams and of TCP
+    connections := row[3], of the UNIX streams, of TCP and of Kafka
     row         := accepted:i64 closed:i64[CLOSINGS] errors:i64
 
 A connection counts as accepted when its buffer is opened, and as closed when that is free again, which is
@@ -79,7 +79,7 @@ from spool.native.memory import (
 
 HEAD_BYTES = 256
 KIND, SIDE, OFFERED, TAKEN, UID, PID, GID = 144, 152, 160, 168, 176, 180, 184
-FREE, UNIX, TCP = range(3)
+FREE, UNIX, TCP, KAFKA = range(4)
 FROM, UNTIL, TAIL, REASON, COUNT, RUN_SIDE = 0, 4, 8, 12, 16, 20
 SIZE_BYTES = 4
 LEAST_SIZE = 4
@@ -115,7 +115,7 @@ CLOSINGS = ("clean", *map(reason_name, _REASONS))
 _CODES = tuple(int(reason) for reason in _REASONS)
 _ERRORS = 1 + len(CLOSINGS)
 _ROW = 2 + len(CLOSINGS)
-CONNECTION_WORDS = 2 * _ROW
+CONNECTION_WORDS = 3 * _ROW
 
 
 @kernel
@@ -139,7 +139,7 @@ def free_buffer(head: Address) -> None:
 
 @kernel
 def kind_of(head: Address) -> int:
-    """UNIX, TCP, or FREE."""
+    """UNIX, TCP, KAFKA, or FREE."""
     return load_acquire(head + KIND)
 
 
@@ -368,17 +368,35 @@ def count_error(counts: Address, head: Address) -> None:
 def settle(words: npt.NDArray[np.int64], heads: Sequence[Address]) -> None:
     """Set `accepted` to closed connections and those of these buffers; `words` int64[CONNECTION_WORDS]."""
     kinds = [kind_of(head) for head in heads for _ in range(stands_for(head))]
-    for row, kind in zip(words[:CONNECTION_WORDS].reshape(2, _ROW), (UNIX, TCP), strict=True):
+    for row, kind in zip(words[:CONNECTION_WORDS].reshape(-1, _ROW)[:2], (UNIX, TCP), strict=True):
         row[0] = row[1:_ERRORS].sum() + kinds.count(kind)
 
 
 def read_connections(words: npt.NDArray[np.int64]) -> dict[str, Connections]:
     """Counts by input, from CONNECTION_WORDS words of a copied page."""
     found = {}
-    for name, row in zip(("stream", "tcp"), words[:CONNECTION_WORDS].reshape(2, _ROW).tolist(), strict=True):
+    rows = words[:CONNECTION_WORDS].reshape(-1, _ROW).tolist()
+    for name, row in zip(("stream", "tcp", "kafka"), rows, strict=True):
         closed = dict(zip(CLOSINGS, row[1:_ERRORS], strict=True))
         found[name] = Connections(row[0], closed, row[_ERRORS])
     return found
+
+
+class ConnectionCounts:
+    """The row of Kafka, whose connections have no buffers, for its one writer."""
+
+    def __init__(self, words: npt.NDArray[np.int64]) -> None:
+        """`words`: those from CONNECTIONS on. The connections of a killed predecessor ended with it."""
+        self._row = words[2 * _ROW : 3 * _ROW]
+        self._row[1 + CLOSINGS.index("unclean")] += self._row[0] - self._row[1:_ERRORS].sum()
+
+    def count_accepted(self) -> None:
+        """One has come."""
+        self._row[0] += 1
+
+    def count_closed(self, how: str) -> None:
+        """One has ended, by one of CLOSINGS."""
+        self._row[1 + CLOSINGS.index(how)] += 1
 
 
 def compile_kernels() -> None:

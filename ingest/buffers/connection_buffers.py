@@ -42,6 +42,7 @@ from ingest.buffers.connection_buffer import (
     GID,
     HEAD,
     HEAD_BYTES,
+    KAFKA,
     OFFERED,
     PID,
     REASON,
@@ -51,7 +52,7 @@ from ingest.buffers.connection_buffer import (
     UID,
     UNTIL,
 )
-from ingest.buffers.messages import MESSAGE, Messages
+from ingest.buffers.messages import MESSAGE, OUTCOME_BYTES, Messages
 from ingest.buffers.staging import PUNCH, load_word, store_word
 from ingest.errors import BadStaging
 from spool.errors import NotAFile, NotOurs
@@ -79,7 +80,11 @@ _NUMBER, _RUN = range(2)
 """Columns of the rows of a burst: a buffer, and its run."""
 _NOTED_LATER = 1 << 62
 _PAGE_MASK = 4095
-_STREAM, _TCP = histogram.STREAM, histogram.TCP
+_STREAM, _TCP, _KAFKA = histogram.STREAM, histogram.TCP, histogram.KAFKA
+OUTCOMES_BYTES = MAX_BURST * OUTCOME_BYTES
+"""At the front of a side of a buffer whose kind is KAFKA: an OUTCOME for each message or batch of its run."""
+LANE_SLACK_BYTES = OUTCOMES_BYTES + (64 << 10)
+"""Of such a side, beside the largest message."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -275,11 +280,14 @@ def list_messages(address: Address, side: int, rows: npt.NDArray[np.int64], out:
         run = connection_buffer.run_at(head)
         begin = address + _SIDES + (2 * rows[i, _NUMBER] + connection_buffer.side_of(head)) * side
         at, end = Address(begin + load_u32(run + FROM)), Address(begin + load_u32(run + UNTIL))
-        for _ in range(load_u32(run + COUNT)):
+        tells = connection_buffer.kind_of(head) == KAFKA
+        for number in range(load_u32(run + COUNT)):
             if at == end:
                 used = _add(out, used, at, 0, head, load_u32(run + REASON))
                 continue
             used = _add(out, used, at, load_be32(at), head, 0)
+            if tells:
+                out[used - 1]["outcome"] = begin + number * OUTCOME_BYTES
             at = Address(at + load_be32(at))
         if load_u32(run + REASON) != 0:
             used = _add(out, used, end, load_u32(run + TAIL), head, load_u32(run + REASON))
@@ -288,18 +296,25 @@ def list_messages(address: Address, side: int, rows: npt.NDArray[np.int64], out:
 
 @subkernel
 def _add(out: Messages, used: int, at: Address, length: int, head: Address, reason: int) -> int:
-    row, by_tcp = out[used], connection_buffer.kind_of(head) == TCP
+    row, kind = out[used], connection_buffer.kind_of(head)
+    by_tcp = kind in (TCP, KAFKA)
     row["at"], row["length"], row["refused"] = at, length, reason
     row["first"], row["rest"] = length, 0
     row["uid"], row["pid"] = load_u32(head + UID), load_u32(head + PID)
     row["gid"] = TCP_GID if by_tcp else (load_u32(head + GID) - 1) & NO_ID
-    row["input"] = _TCP if by_tcp else _STREAM
+    row["input"] = _KAFKA if kind == KAFKA else _TCP if by_tcp else _STREAM
+    row["outcome"] = 0
     return used + 1
 
 
 def buffers_path(staging: Path) -> Path:
     """The file of a spool's connection buffers, beside its staging."""
     return staging.with_suffix(".lines")
+
+
+def lanes_path(staging: Path) -> Path:
+    """The file of the buffers of kind KAFKA."""
+    return staging.with_suffix(".lanes")
 
 
 def read_connection_buffers(path: Path, owners: Owners = ()) -> list[tuple[int, int]]:

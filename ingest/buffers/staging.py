@@ -407,6 +407,7 @@ def list_datagrams(buffer: Address, slots: int, used: int, out: Messages) -> int
         row["rest"] = overflow + i * OVERFLOW_BYTES if length > SLOT_BYTES else 0
         row["pid"], row["uid"], row["gid"] = _sender(Address(control + i * CONTROL_BYTES))
         row["input"] = DATAGRAM
+        row["outcome"] = 0
         row["refused"] = _TRUNCATED if load_u32(header + MSG_FLAGS_AT) & _MSG_TRUNC else 0
     return used
 

@@ -36,7 +36,7 @@ from typing import NoReturn
 import ingest.sockets.holder
 from ingest.errors import BadSocket
 from ingest.sockets.holder import DOOR, READER, is_live
-from ingest.sockets.inputs import ACK, DATAGRAM, STREAM, TCP, Input, Inputs
+from ingest.sockets.inputs import ACK, KAFKA, KINDS, Input, Inputs
 from ingest.sockets.listening import is_taken
 from spool.errors import SpoolBusy
 from spool.storage.disk import make_file
@@ -71,12 +71,12 @@ def hold(folder: Path, inputs: list[Input]) -> NoReturn:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # Others wait until the holder can hear them: from here on there is something to remove.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
-    doors = Inputs([], inputs).of(DATAGRAM, STREAM, TCP, ACK)
+    doors = Inputs([], inputs).of(*KINDS)
     asked = _open_door(held)
     sockets = [
         {
             "descriptor": door.socket.fileno(),
-            "name": ACK if door.input.kind == ACK else "",
+            "name": door.input.kind if door.input.kind in (ACK, KAFKA) else "",
             "path": str(door.input.place) if isinstance(door.input.place, Path) else None,
         }
         for door in doors

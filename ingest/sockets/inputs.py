@@ -5,7 +5,8 @@ stay as they are, since both may hand them over again:
 
     LISTEN_PID      the process that they are for
     LISTEN_FDS      their number, from descriptor 3 on
-    LISTEN_FDNAMES  their names; a socket called "ack" is that of [ingest] ack_socket
+    LISTEN_FDNAMES  their names; a socket called "ack" is that of [ingest] ack_socket, one called "kafka" a
+                    Kafka input
 
 The type of such a socket says which input it is: UNIX datagrams, UNIX streams, or TCP of this host.
 
@@ -25,7 +26,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ingest.errors import BadSocket
@@ -44,8 +45,10 @@ from ingest.sockets.listening import (
 
 log = logging.getLogger("bruce")
 
-DATAGRAM, STREAM, TCP, ACK = "datagram", "stream", "tcp", "ack"
+DATAGRAM, STREAM, TCP, KAFKA, ACK = KINDS = "datagram", "stream", "tcp", "kafka", "ack"
 """Kinds of inputs; the last takes datagrams that are answered."""
+SYNCED, DELIVERED = ACKNOWLEDGE = "synced", "delivered"
+"""The two meanings of a Kafka input's answer."""
 LISTEN_FDS_START = 3
 _DATAGRAMS = (DATAGRAM, ACK)
 MOST_LOST = 16
@@ -61,6 +64,9 @@ class Input:
     """A path, or by TCP a port of loopback."""
     mode: int = EVERYBODY
     group: str | None = None
+    acknowledge: str = SYNCED
+    allow_unknown: bool = False
+    """Of a Kafka input: it takes messages for topics that Kafka was not seen to have."""
 
     @property
     def key(self) -> tuple[str, Path | int]:
@@ -96,6 +102,10 @@ class Inputs:
         self._leaving: list[Door] = []
         self._lost: list[Door] = []
         """Datagram sockets that were made again, and still have senders, the oldest first."""
+        for one in wanted:
+            # A socket that is handed over has no options.
+            if one.kind == KAFKA and one.key in self._doors:
+                self._doors[one.key] = replace(self._doors[one.key], input=one)
         for door in self._doors.values():
             _prepare(door)
         made = self._make(one for one in wanted if one.key not in self._doors)
@@ -115,13 +125,16 @@ class Inputs:
         other = [new[key] for key in new.keys() & old.keys() if new[key] != old[key]]
         made = self._make(
             [one for key, one in new.items() if key not in self._doors],
-            [one for one in other if not self._doors[one.key].activated],
+            [one for one in other if isinstance(one.place, Path) and not self._doors[one.key].activated],
         )
+        for one in other:
+            self._doors[one.key] = replace(self._doors[one.key], input=one)
         gone = [key for key in old.keys() - new.keys() if not self._doors[key].activated]
         self._leave([door for door in self._lost if door.input.key in gone])
         self._leave([self._doors.pop(key) for key in gone])
         self._doors |= {door.input.key: door for door in made}
-        return {kind for kind, _ in gone} | {door.input.kind for door in made}
+        asked = {one.kind for one in other if one.kind == KAFKA}
+        return {kind for kind, _ in gone} | {door.input.kind for door in made} | asked
 
     def mend(self) -> tuple[set[str], list[str]]:
         """Make sockets again that programs cannot reach; (their kinds, a sentence for each that stays so).
@@ -249,11 +262,11 @@ def doors_of(opened: Iterable[tuple[str, socket.socket]]) -> list[Door]:
     for name, one in opened:
         kind, place = _what(one)
         file = None if isinstance(place, int) else file_at(str(place))
-        if kind != TCP:
+        if kind not in (TCP, KAFKA):
             # Datagrams that were queued before carry no sender.
             one.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        if kind == DATAGRAM and name == ACK:
-            kind = ACK
+        if (kind, name) in ((DATAGRAM, ACK), (TCP, KAFKA)):
+            kind = name
         doors.append(Door(Input(kind, place), one, activated=True, file=file))
     return doors
 

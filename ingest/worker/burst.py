@@ -29,7 +29,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.access import is_permitted
-from ingest.buffers.messages import MESSAGE, Message, Messages, copy_message
+from ingest.buffers.messages import (
+    FIRST,
+    FOLLOWS,
+    IS_STORED,
+    MESSAGE,
+    VERDICT,
+    Message,
+    Messages,
+    copy_message,
+)
 from ingest.buffers.staging import FAILED, INT_MASK, list_datagrams, reset
 from ingest.worker.guard import BEAT, RECEIVING, STORING, note_fault
 from spool.format.frame import BURST, POSITION, SEQUENCE, TAIL_FIELDS, Tail, finish, padded
@@ -207,6 +216,13 @@ def _judge(job: Job, messages: Messages, used: int, flags: int) -> bool:
             message["batch"] = count_messages(_whole(message, scratch), message["length"])
             if verdict != _POISONED:
                 verdict = _verdict_of_batch(message, scratch, rules, quotas)
+        if (
+            verdict == 0
+            and i > 0
+            and message["outcome"] != 0
+            and load_acquire(message["outcome"] + FOLLOWS) != 0
+        ):
+            verdict = messages[i - 1]["verdict"]
         message["verdict"] = verdict
     return batches
 
@@ -377,6 +393,20 @@ def _write_refused(messages: Messages, used: int, at: Address, batches: bool) ->
 
 
 @subkernel
+def _tell(messages: Messages, used: int, sequence: int, batches: bool) -> None:
+    """Write the outcomes that are wanted: the frame comes next, and its first message has this sequence."""
+    for i in range(used):
+        message = messages[i]
+        verdict, outcome = message["verdict"], message["outcome"]
+        if outcome != 0:
+            publish_i64(outcome + FIRST, sequence)
+            reason = verdict if verdict < REASONS else _OVER_QUOTA
+            publish_i64(outcome + VERDICT, IS_STORED if verdict == 0 else -reason)
+        if verdict == 0:
+            sequence += _count_of(message, batches)
+
+
+@subkernel
 def _announce(job: Job, tail: Tail) -> None:
     """A frame is in the log: count its sizes, publish the log's end, and wake the keeper if it sleeps."""
     commit_sizes(job[PAGE] + _SIZES, tail[BURST])
@@ -420,6 +450,7 @@ def store(job: Job, tail: Tail, messages: Messages, used: int, flags: int) -> in
         return NEEDS_SEGMENT
     start = Address(job[BASE] + tail[POSITION] + HEAD_BYTES)
     sizes = begin_sizes(job[PAGE] + _SIZES)
+    _tell(messages, used, tail[SEQUENCE], batches)
     rows = _write_body(messages, used, start, count, sizes, job[SCRATCH], batches)
     end = _write_refused(messages, used, rows, batches) if refused > 0 else rows
     burst, now = tail[BURST] + 1, _clock_ns(job, _CLOCK_REALTIME)
@@ -443,6 +474,9 @@ def discard(job: Job, ledger_slot: Address, messages: Messages, used: int, flags
     batches = _judge(job, messages, used, flags)
     for i in range(used):
         reason, number = messages[i]["verdict"], _count_of(messages[i], batches)
+        if messages[i]["outcome"] != 0:
+            told = reason if 0 < reason < REASONS else _SPOOL_FULL
+            publish_i64(messages[i]["outcome"] + VERDICT, -told)
         if 0 < reason < REASONS:
             add(ledger_slot, Address(0), 0, reason, now, job[DIGEST], number)
             continue

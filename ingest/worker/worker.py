@@ -78,7 +78,7 @@ class IngestWorker:
         self.beat: Callable[[], None] = no_beat
         self._paused = False
         self._guard: Guard | None = None
-        self._streams: ConnectionBuffers | None = None
+        self._streams: list[ConnectionBuffers] = []
         self._rounds = burst.ROUNDS
         self._scratch = np.zeros(MAX_DATAGRAM_BYTES + 64, np.uint8)
         self._messages = new_messages()
@@ -109,9 +109,9 @@ class IngestWorker:
         self._point()
 
     def serve(self, streams: ConnectionBuffers) -> None:
-        """Store what connections offer, too."""
-        self._streams = streams
-        self.receivers.poll_all(streams)
+        """Store what connections offer, too; of several workers one after the other."""
+        self._streams.append(streams)
+        self.receivers.poll_all(self._streams)
         self._receive_without_blocking()
 
     def _receive_without_blocking(self) -> None:
@@ -152,14 +152,15 @@ class IngestWorker:
     def salvage_next(self) -> int:
         """Append the next burst that waits in staging; how many datagrams it has, 0 when none waits."""
         number = self.waits
-        noted = self._streams.noted if self._streams else 0
+        noted = next((one for one in self._streams if one.noted == self._next), None)
         if number is not None:
             used = self._take_from(number, SALVAGED)
-        elif noted == self._next:
-            used = self._take_runs(SALVAGED)
+        elif noted:
+            used = self._take_runs(noted, SALVAGED)
         else:
-            if self._streams and 0 < noted < self._next:
-                self._streams.settle()
+            for one in self._streams:
+                if 0 < one.noted < self._next:
+                    one.settle()
             self.staging.settle()
             return 0
         reach("recover.salvaged")
@@ -172,12 +173,11 @@ class IngestWorker:
         self._store(used, flags)
         return used
 
-    def _take_runs(self, flags: int) -> int:
+    def _take_runs(self, streams: ConnectionBuffers, flags: int) -> int:
         """Store the burst of runs that is noted; how many messages."""
-        assert self._streams
-        used = self._streams.list_messages(self._messages)
+        used = streams.list_messages(self._messages)
         self._store(used, flags)
-        self._streams.settle()
+        streams.settle()
         return used
 
     def _take_up(self) -> None:
@@ -212,8 +212,7 @@ class IngestWorker:
         while not self.stopping:
             self.beat()
             busy = [self._round(one) for one in self.receivers.all]
-            if self._streams:
-                busy.append(self._round_of_runs())
+            busy += [self._round_of_runs(one) for one in self._streams]
             if not any(busy):
                 self.receivers.wait()
         self._guard.leave()
@@ -226,8 +225,9 @@ class IngestWorker:
         self.receivers.shut_down()
         for one in self.receivers.last_of:
             self._empty(one)
-        while self._streams and self._round_of_runs():
-            continue
+        for streams in self._streams:
+            while self._round_of_runs(streams):
+                continue
 
     def _empty(self, receiver: socket.socket) -> None:
         """Take the messages in the queue of a socket that was shut down for reading."""
@@ -287,17 +287,16 @@ class IngestWorker:
             log.warning("the intake goes on")
         self._paused = paused
 
-    def _round_of_runs(self) -> bool:
+    def _round_of_runs(self, streams: ConnectionBuffers) -> bool:
         """Store what connections offer, one burst; False when nothing is offered."""
-        assert self._streams
         # Buffer 0 holds nothing under the number that the runs get.
         reset(Address(int(self.job[burst.BUFFER])), int(self.job[burst.USED]))
         self.job[burst.USED] = 0
         store_word(self.staging.armed_at, self._next)
-        if not self._streams.gather(self._next):
+        if not streams.gather(self._next):
             return False
         self.handoff.begin_storing()
-        self._take_runs(0)
+        self._take_runs(streams, 0)
         if not self.handoff.finish_storing():
             self._catch_up()
         return True
@@ -393,7 +392,7 @@ class Receivers:
         """No inputs any more, and to be emptied before anything else."""
         self._poll: select.poll | None = None
         """With more than one source to wait for."""
-        self._streams: ConnectionBuffers | None = None
+        self._streams: Sequence[ConnectionBuffers] = ()
 
     def join(self, receiver: socket.socket, *, last_reader: bool) -> None:
         """Have one more."""
@@ -401,13 +400,13 @@ class Receivers:
         self.last_of += [receiver] if last_reader else []
         self.poll_all(self._streams)
 
-    def poll_all(self, streams: ConnectionBuffers | None) -> None:
+    def poll_all(self, streams: Sequence[ConnectionBuffers]) -> None:
         """Wait for all of them at once, and for what connections offer."""
         self._poll, self._streams = select.poll(), streams
         for one in self.all:
             self._poll.register(one, select.POLLIN)
-        if streams:
-            self._poll.register(streams.bells.offered, select.POLLIN)
+        for buffers in streams:
+            self._poll.register(buffers.bells.offered, select.POLLIN)
 
     @property
     def polls(self) -> bool:
@@ -418,8 +417,8 @@ class Receivers:
         """Poll until something comes; a worker with one socket waits in recvmmsg instead."""
         if self._poll:
             self._poll.poll(_IDLE_MS)
-        if self._streams:
-            self._streams.hush()
+        for one in self._streams:
+            one.hush()
 
     def shut_down(self) -> None:
         """Refuse senders where no other process reads; what they sent before stays readable."""

@@ -19,6 +19,7 @@ from collections.abc import Set as AbstractSet
 from dispatch.client import Cluster, Inquiry
 from dispatch.errors import Code, DispatchError
 from dispatch.topic_settings import Lateness
+from router.cluster.wanted_topics import WantedTopics
 from router.timing import LATENESS_S, LIST_ANSWER_S, METADATA_ANSWER_S, METADATA_RETRY_S, REFRESH_S
 from spool.words import counted
 
@@ -79,7 +80,7 @@ class LatenessWatch:
 class Metadata:
     """Asks for metadata on a timer, for new topics, and when told to; the newest answer is picked up."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (each is another part's)
         self,
         fetch: Fetch,
         wake: Callable[[], None],
@@ -88,6 +89,7 @@ class Metadata:
         *,
         ours: Collection[bytes] = (),
         lateness: LatenessWatch | None = None,
+        wanted: WantedTopics | None = None,
     ) -> None:
         """`fetch`: KafkaClient.fetch_cluster. `wake`: called when there is an answer.
 
@@ -96,7 +98,7 @@ class Metadata:
         """
         self._fetch, self._wake = fetch, wake
         self._inquiry, self._fetch_all, self._ours = inquiry, fetch_all, frozenset(ours)
-        self._lateness = lateness
+        self._lateness, self._wanted = lateness, wanted
         self._topics: frozenset[bytes] = frozenset()
         """Those that `fetch` is asked for."""
         self._known: AbstractSet[bytes] = frozenset()
@@ -133,6 +135,12 @@ class Metadata:
         with self._lock:
             self._add(topics)
         self._asked.set()
+
+    def want_for_clients(self, topics: list[bytes]) -> None:
+        """The same, of topics that clients of the Kafka input want to see."""
+        if self._wanted:
+            self._wanted.add(topics)
+        self.want(topics)
 
     def look_for(self, topics: list[bytes]) -> None:
         """Ask about these, and no longer about others that Kafka does not have."""
@@ -211,8 +219,10 @@ class Metadata:
             self._listing.join(LIST_ANSWER_S + 1)
 
     def _note(self, found: Cluster, strangers: Mapping[bytes, int], asked_at: float) -> None:
-        errors = {**strangers, **found.errors}
-        self._newest.append(Cluster(found.brokers, found.topics, errors, asked_at))
+        newest = Cluster(found.brokers, found.topics, {**strangers, **found.errors}, asked_at)
+        self._newest.append(newest)
+        if self._wanted:
+            self._wanted.note(newest)
         self.fetched_ns = time.time_ns()
         self._answers += 1
         if self._last is None or not found.is_like(self._last):

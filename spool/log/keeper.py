@@ -164,6 +164,7 @@ SLICE_S = 0.02
 UPKEEP_S = 0.1
 """Between two looks for whatever else there is to do, while commits follow one another in one segment."""
 _WRITTEN, _SYNCED, _KEEPER_WAITS = int(Field.WRITTEN), int(Field.SYNCED), int(Field.KEEPER_WAITS)
+_SYNC_WANTED, _SYNCED_SEQUENCE = int(Field.SYNC_WANTED), int(Field.SYNCED_SEQUENCE)
 """Looked up for each commit: a member of an enumeration is a slower index."""
 
 
@@ -345,7 +346,7 @@ class Keeper:
             self._copy_fails = True
 
     def _wait(self) -> None:
-        """Sleep until something is written, and its interval is over or sync_bytes are reached."""
+        """Sleep until something is written, and its interval is over, or sync_bytes, or a sync is wanted."""
         words = self._shared.words
         if words[_WRITTEN] == words[_SYNCED]:
             words[_KEEPER_WAITS] = 1
@@ -357,9 +358,9 @@ class Keeper:
         interval, most = self._interval, self._options.sync_bytes
         while (left := self._synced_at + interval - time.monotonic()) > 0:
             unsynced = self._unsynced()
-            if unsynced >= most:
+            if unsynced >= most or words[_SYNC_WANTED] > words[_SYNCED_SEQUENCE]:
                 return
-            time.sleep(min(left, interval / 8 if unsynced > most // 8 else max(interval / 8, SLICE_S)))
+            self._sleep(min(left, interval / 8 if unsynced > most // 8 else max(interval / 8, SLICE_S)))
 
     def _has_work(self) -> bool:
         """Whether there is something to do that no bell rings for."""

@@ -4,9 +4,9 @@ Sizes are those of datagrams as they were sent, in bytes; a message counts when 
 included in its bucket: 64, 128, 256, ... 16,777,216, and everything larger.
 
     sizes := state:i64 prepared:i64 slot[2]
-    slot  := messages:i64[SIZE_BUCKETS] bytes:i64 stored:i64[3] refused:i64[3]
+    slot  := messages:i64[SIZE_BUCKETS] bytes:i64 stored:i64[4] refused:i64[4]
 
-`stored` and `refused` count messages by input: datagrams, UNIX streams, TCP.
+`stored` and `refused` count messages by input: datagrams, UNIX streams, TCP, Kafka.
 
 `state` is the last burst that is counted, times two, plus the number of the slot that counts it. A burst is
 added to a copy of that slot, `prepared` says which, and `state` follows when its frame is in the log. So a
@@ -36,8 +36,8 @@ from spool.native.memory import Address, copy, load_i64, publish_i64, store_i64
 SIZE_BYTES = tuple(1 << power for power in range(6, 25))
 SIZE_BUCKETS = len(SIZE_BYTES) + 1
 _SMALLEST = SIZE_BYTES[0]
-INPUTS = ("datagram", "stream", "tcp")
-DATAGRAM, STREAM, TCP = range(len(INPUTS))
+INPUTS = ("datagram", "stream", "tcp", "kafka")
+DATAGRAM, STREAM, TCP, KAFKA = range(len(INPUTS))
 _SLOTS = 16
 _BY_INPUT = SIZE_BUCKETS + 1
 _SLOT_WORDS = _BY_INPUT + 2 * len(INPUTS)
@@ -88,7 +88,7 @@ def add_size(slot: Address, size: int) -> None:
 
 @subkernel
 def add_by_input(slot: Address, number: int, stored: int, refused: int) -> None:
-    """Count so many messages of an input, DATAGRAM, STREAM or TCP, in the bank at an address."""
+    """Count so many messages of an input, by its number in INPUTS, in the bank at an address."""
     at = slot + 8 * (_BY_INPUT + number)
     store_i64(at, load_i64(at) + stored)
     store_i64(at + _REFUSED_BYTES, load_i64(at + _REFUSED_BYTES) + refused)

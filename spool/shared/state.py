@@ -32,7 +32,7 @@ from spool.storage.ownership import Owners, open_own, put_own, read_believed
 
 WORDS = 12288
 _BYTES = 8 * WORDS
-FORMAT = b"brucepg6"
+FORMAT = b"brucepg7"
 _FAMILY = b"brucepg"
 """The first bytes of the format of every release."""
 MAGIC = int.from_bytes(FORMAT, "little")
@@ -111,7 +111,16 @@ class Field(IntEnum):
     STREAMS_PAUSED = 3952
     """stream worker: the same; 1 when it receives, 0 when there is none."""
     CONNECTIONS = 3960
-    """stream worker: how many connections came and went; see ingest.buffers.connection_buffer."""
+    """stream worker, and the last row Kafka worker: how many connections came and went; see
+    ingest.buffers.connection_buffer."""
+    KAFKA = 4000
+    """Kafka worker: what it was asked, and answered; see ingest.kafka.kafka_worker."""
+    SYNC_WANTED = 4006
+    """Kafka worker: messages below this sequence are to be synced at once, as many clients wait for it."""
+    TOPICS_WANTED = 4007
+    """Kafka worker: how often its clients asked for other topics than before; see spool.shared.topics."""
+    KAFKA_PAUSED = 4008
+    """Kafka worker: as STREAMS_PAUSED."""
 
     BROKERS = 4096
     """delivery: count, then rows of BROKER_WORDS: id, state, offset, messages in flight, acknowledged."""

@@ -38,11 +38,11 @@ class Kill:
     def wrap(self, step: Any) -> Any:
         """A step that may be the last."""
 
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **more: Any) -> Any:
             self.left -= 1
             if self.left == 0 and not self._after:
                 raise Killed
-            found = step(*arguments)
+            found = step(*arguments, **more)
             if self.left == 0:
                 raise Killed
             return found

@@ -38,6 +38,7 @@ WELL = Snapshot(
     trouble=None,
     dead_lettered=0,
     acknowledgements=None,
+    kafka=None,
     lent=None,
     unadopted=0,
     held=False,

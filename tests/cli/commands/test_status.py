@@ -69,6 +69,7 @@ def check_shape(report: dict[str, Any]) -> None:
         "trouble",
         "dead_lettered",
         "acknowledgements",
+        "kafka",
         "lent",
         "unadopted",
         "held",

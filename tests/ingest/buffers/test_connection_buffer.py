@@ -181,12 +181,20 @@ def test_connections_add_up_by_input_and_end() -> None:
     assert stands_for(buffers[1].head) == 4
     heads = [one.head for one in buffers]
     settle(words, heads)
-    assert {name: one.accepted for name, one in read_connections(words).items()} == {"stream": 1, "tcp": 5}
+    assert {name: one.accepted for name, one in read_connections(words).items()} == {
+        "stream": 1,
+        "tcp": 5,
+        "kafka": 0,
+    }
     free_counted(counts, heads[0])
     free_counted(counts, heads[1])
     assert connection_buffer.kind_of(heads[0]) == FREE
     settle(words, heads)
     found = read_connections(words)
     ended = {name: {how: n for how, n in one.closed.items() if n} for name, one in found.items()}
-    assert ended == {"stream": {"clean": 1}, "tcp": {"user_limit": 4}}
-    assert {name: one.accepted for name, one in found.items()} == {"stream": 1, "tcp": 5}
+    assert ended == {"stream": {"clean": 1}, "tcp": {"user_limit": 4}, "kafka": {}}
+    assert {name: one.accepted for name, one in found.items()} == {
+        "stream": 1,
+        "tcp": 5,
+        "kafka": 0,
+    }

@@ -50,7 +50,12 @@ def test_messages_of_all_inputs_share_a_burst(intake: Intake) -> None:
     assert frame.uids == [os.getuid(), os.getuid(), NO_ID]
     assert intake.refused() == {"bad_size": 1}
     words = intake.spool.shared.words[Field.SIZES :][:SIZE_WORDS]
-    assert read_by_input(words) == {"datagram": (2, 0), "stream": (0, 1), "tcp": (1, 0)}
+    assert read_by_input(words) == {
+        "datagram": (2, 0),
+        "stream": (0, 1),
+        "tcp": (1, 0),
+        "kafka": (0, 0),
+    }
 
 
 def test_a_table_has_room_for_every_burst() -> None:

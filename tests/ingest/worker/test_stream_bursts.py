@@ -53,7 +53,7 @@ class Both(Streams):
     def take(self) -> int:
         """A round of the ingest worker; 0 when it found nothing."""
         self.intake.spool.step()
-        return int(self.intake.worker._round()) + int(self.intake.worker._round_of_runs())
+        return int(self.intake.worker._round()) + int(self.intake.worker._round_of_runs(self.buffers))
 
     def restart(self) -> None:
         """The ingest worker is dead; the next one takes over."""
@@ -173,7 +173,7 @@ def test_runs_wait_for_the_guard(both: Both) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(burst, "store", Kill(1, after=False).wrap(burst.store))
         with pytest.raises(Killed):
-            worker._round_of_runs()
+            worker._round_of_runs(both.buffers)
     # The guard, as it does while the worker stores: the next burst goes into the reserve.
     staging, noted = worker.staging, both.buffers.noted
     assert staging.armed == noted
@@ -200,7 +200,7 @@ def test_the_totals_count_what_waits(both: Both) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(burst, "store", Kill(1, after=at == 2).wrap(burst.store))
             with pytest.raises(Killed):
-                both.intake.worker._round_of_runs()
+                both.intake.worker._round_of_runs(both.buffers)
         assert backlog() == 2
     both.restart()
     assert backlog() == 2
@@ -214,7 +214,7 @@ def test_without_room(both: Both) -> None:
     both.connect().sendall(message("t", 0) + message("t", 1) + b"\0\0\0\4")
     both.step()
     both.step()
-    assert both.intake.worker._round_of_runs()
+    assert both.intake.worker._round_of_runs(both.buffers)
     found = {(row.topic, row.reason): row.count for row in read_ledger(both.intake.spool.layout.ledger)}
     assert found == {(b"t", Reason.SPOOL_FULL): 2, (b"", Reason.SHORT): 1}
     assert not read_connection_buffers(both.buffers_path)

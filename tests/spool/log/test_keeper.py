@@ -251,6 +251,21 @@ def test_a_spare_is_bound_while_the_keeper_looks(spool: SpoolFixture) -> None:
     assert spool.keeper._committer.number == spool.writer.number
 
 
+def test_a_sync_that_is_wanted(memory: Path) -> None:
+    """The keeper waits for no interval when a worker wants what is written to be synced at once."""
+    spool = SpoolFixture(memory, sync_interval_ms=10_000)
+    spool.step()
+    spool.fill(1)
+    spool.shared.words[Field.SYNC_WANTED] = 1
+
+    def sleep(_seconds: float) -> None:
+        pytest.fail("it sleeps")
+
+    with mock.patch.object(spool.keeper, "_sleep", sleep):
+        spool.keeper._wait()
+    spool.crash()
+
+
 @pytest.mark.parametrize(("sync", "waits"), [("interval", True), ("always", False)])
 def test_always_waits_for_no_interval(memory: Path, sync: str, *, waits: bool) -> None:
     """With sync = "always" the keeper sleeps only while nothing is written; otherwise for the interval."""
@@ -258,10 +273,9 @@ def test_always_waits_for_no_interval(memory: Path, sync: str, *, waits: bool) -
     spool.fill(1)
     spool.step()
     spool.fill(1)
-    with mock.patch("spool.log.keeper.time", wraps=time) as clock:
-        clock.sleep.side_effect = lambda _: spool.fill(200)
+    with mock.patch.object(spool.keeper, "_sleep", side_effect=lambda _: spool.fill(200)) as sleep:
         spool.keeper._wait()
-    assert clock.sleep.called is waits
+    assert sleep.called is waits
     spool.step()
     assert spool.synced == int(spool.writer.tail[1])
     spool.crash()

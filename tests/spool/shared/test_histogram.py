@@ -71,7 +71,12 @@ def test_by_input() -> None:
         prepare_sizes(address_of(words), slot, 0, burst)
         assert read_by_input(words)["stream"] == (3 * (burst - 1), 0)
         commit_sizes(address_of(words), burst)
-    assert read_by_input(words) == {"datagram": (10, 2), "stream": (6, 0), "tcp": (0, 4)}
+    assert read_by_input(words) == {
+        "datagram": (10, 2),
+        "stream": (6, 0),
+        "tcp": (0, 4),
+        "kafka": (0, 0),
+    }
     assert SIZE_WORDS <= Field.LATENCY - Field.SIZES
 
 

@@ -1,0 +1,197 @@
+"""The connections of the Kafka input: requests in, answers out, and whose connections are closed.
+
+A client may send several requests without waiting; they are taken one after the other, and answered in their
+order. Requests and answers take memory of ours: so a client with MOST_ANSWERS to come, or with UNREAD_BYTES
+of them that it does not read, is not read from, and waits. The memory for requests is a pool; a user who
+has its share of it waits when another needs it (`Memory`).
+
+A connection is closed when its bytes are no request; when a request that has begun does not come (QUIET_S,
+and then RATE_BYTES a second); when its client reads no answer for QUIET_S; when nothing comes for IDLE_S, as
+brokers do; and, of too many connections, that which was idle longest of the user who has most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from ingest.access import NO_ID
+from ingest.kafka.errors import BadRequest
+from ingest.kafka.protocol import Where
+from ingest.kafka.storing import Storing
+
+MOST_REQUEST_BYTES = 16 << 20
+RECEIVE_BYTES = 256 << 10
+"""In one call."""
+MOST_ANSWERS = 64
+UNREAD_BYTES = 1 << 20
+QUIET_S, IDLE_S = 30.0, 600.0
+RATE_BYTES = 16 << 10
+SMALL_BYTES = 64 << 10
+"""Of requests of a client, without asking for memory."""
+_SIZE = struct.Struct(">i")
+_TLS_HANDSHAKE = b"\x16\x03"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of one Kafka input."""
+
+    allow_unknown: bool = False
+    waits_for_delivery: bool = False
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer that waits for its turn, or for what it says to be true."""
+
+    data: bytes = b""
+    storing: Storing | None = None
+    correlation: int = 0
+    version: int = 0
+    not_before: float = 0.0
+
+
+@dataclass(eq=False, slots=True)
+class Client:
+    """One connection."""
+
+    sock: socket.socket
+    where: Where
+    options: Options
+    uid: int = NO_ID
+    inbox: bytearray = field(default_factory=bytearray)
+    outbox: bytearray = field(default_factory=bytearray)
+    replies: deque[Reply] = field(default_factory=deque)
+    storing: Reply | None = None
+    """The request that is being stored."""
+    is_over: bool = False
+    """It is closed; what it sent is still stored."""
+    sends_no_more: bool = False
+    """It is answered, and not read from."""
+    watched: int = 0
+    """The events that wake us."""
+    came: float = 0.0
+    """When something came last, or was sent."""
+    begun: float = 0.0
+    """When the request began that is not there whole; 0: there is none."""
+    granted: int = 0
+    """Bytes of the pool."""
+    starved: bool = False
+    """It waits for memory."""
+
+    def next_frame(self) -> memoryview | None:
+        """The next request, if it is there whole. Raises BadRequest."""
+        if len(self.inbox) < _SIZE.size:
+            return None
+        (size,) = _SIZE.unpack_from(self.inbox)
+        if not 0 < size <= MOST_REQUEST_BYTES:
+            if self.speaks_tls:
+                raise BadRequest("the client speaks TLS: set its security.protocol to PLAINTEXT")
+            raise BadRequest(f"a request of {size} bytes: expected 1 to {MOST_REQUEST_BYTES}")
+        if len(self.inbox) < _SIZE.size + size:
+            return None
+        frame = memoryview(bytes(self.inbox[_SIZE.size : _SIZE.size + size]))
+        del self.inbox[: _SIZE.size + size]
+        self.begun = time.monotonic() if self.inbox else 0.0
+        return frame
+
+    @property
+    def speaks_tls(self) -> bool:
+        """Whether it begins as TLS does."""
+        return self.inbox.startswith(_TLS_HANDSHAKE)
+
+    @property
+    def missing(self) -> int:
+        """Bytes of the request that has begun which have not come; 0 if it is not known."""
+        if len(self.inbox) < _SIZE.size:
+            return 0
+        (size,) = _SIZE.unpack_from(self.inbox)
+        return max(0, min(size, MOST_REQUEST_BYTES) + _SIZE.size - len(self.inbox))
+
+    @property
+    def may_send(self) -> bool:
+        """Whether it is read from."""
+        return not (
+            self.is_over
+            or self.sends_no_more
+            or self.starved
+            or self.storing
+            or len(self.replies) >= MOST_ANSWERS
+            or len(self.outbox) >= UNREAD_BYTES
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for nothing."""
+        return not (self.inbox or self.outbox or self.replies or self.storing)
+
+    def receive(self) -> bool:
+        """Receive what is there, RECEIVE_BYTES at most; False at its end, or by an error."""
+        try:
+            data = self.sock.recv(RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            return False
+        self.came = time.monotonic()
+        if data and not self.inbox:
+            self.begun = self.came
+        self.inbox += data
+        return bool(data)
+
+    def send(self) -> bool:
+        """Send what the kernel takes; False when the connection is gone."""
+        while self.outbox:
+            try:
+                sent = self.sock.send(self.outbox)
+            except (BlockingIOError, InterruptedError):
+                return True
+            except OSError:
+                return False
+            self.came = time.monotonic()
+            del self.outbox[:sent]
+        return True
+
+    def is_late(self, now: float) -> str:
+        """Why it is closed for the time that it takes; empty: it is not."""
+        if self.outbox and now - self.came > QUIET_S:
+            return f"it has not read an answer for {QUIET_S:.0f} s"
+        if self.is_idle and now - self.came > IDLE_S:
+            return "idle"
+        if self.begun and self.may_send and now - self.begun > QUIET_S + len(self.inbox) / RATE_BYTES:
+            return "the rest of a request does not come"
+        return ""
+
+    def close(self) -> None:
+        """End it."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
+
+
+class Memory:
+    """The pool for requests: a user may have half of it, and a quarter when it is half given away."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._given = most, 0
+        self._of: dict[int, int] = {}
+
+    def grant(self, client: Client, wanted: int) -> bool:
+        """Let a client have so many bytes; False when it is to wait for others."""
+        more = wanted - client.granted
+        if more > 0:
+            has = self._of.get(client.uid, 0)
+            fits = self._given + more <= self._most
+            if not fits or (2 * (self._given + more) > self._most and 4 * (has + more) > self._most):
+                return False
+        self._given += more
+        self._of[client.uid] = self._of.get(client.uid, 0) + more
+        if not self._of[client.uid]:
+            del self._of[client.uid]
+        client.granted = wanted
+        return True

@@ -1,0 +1,68 @@
+r"""The codecs of record batches, decompressed into a given amount of memory, however small the batch is.
+
+Snappy comes in two ways: as one block, and in the blocks of the Java library that Kafka's own client uses:
+
+    blocks := "\x82SNAPPY\x00" version:i32 compatible:i32 block*
+    block  := size:i32 the bytes of a snappy block
+
+LZ4 and Zstandard are frames.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import cramjam
+import numpy as np
+
+from ingest.kafka.record_batch import BadBatch, Wrong
+
+MOST_BYTES = 16 << 20
+"""Of the records of a batch: brokers take 1 MiB of it, compressed, by default."""
+_JAVA = b"\x82SNAPPY\x00"
+_JAVA_HEAD_BYTES = len(_JAVA) + 8
+_BLOCK = struct.Struct(">i")
+
+
+class Decompressor:
+    """The codecs, by number, and the memory that they write into."""
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        """`most`: bytes of the records of a batch."""
+        # Of zeros that the kernel gives when they are written to.
+        self._scratch = np.zeros(most, np.uint8).data
+
+    def records(self, codec: int, data: memoryview) -> memoryview:
+        """The records of a batch. Raises BadBatch for too many bytes, for damage, and an unknown codec."""
+        if codec == 0:
+            return data
+        try:
+            used = _CODECS[codec](data, self._scratch)
+        except (KeyError, ValueError, struct.error, cramjam.DecompressionError):
+            raise BadBatch(Wrong.CODEC) from None
+        return memoryview(bytes(self._scratch[:used]))
+
+
+def _unsnap(data: memoryview, scratch: memoryview) -> int:
+    if data[: len(_JAVA)] != _JAVA:
+        return cramjam.snappy.decompress_raw_into(data, scratch)
+    at, used = _JAVA_HEAD_BYTES, 0
+    if len(data) < at:
+        raise ValueError(len(data))
+    while at < len(data):
+        (size,) = _BLOCK.unpack_from(data, at)
+        at += _BLOCK.size
+        if not 0 < size <= len(data) - at:
+            raise ValueError(size)
+        used += cramjam.snappy.decompress_raw_into(data[at : at + size], scratch[used:])
+        at += size
+    return used
+
+
+_CODECS: dict[int, Callable[[memoryview, memoryview], int]] = {
+    1: cramjam.gzip.decompress_into,
+    2: _unsnap,
+    3: cramjam.lz4.decompress_into,
+    4: cramjam.zstd.decompress_into,
+}

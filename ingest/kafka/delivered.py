@@ -1,0 +1,61 @@
+"""Whether messages are delivered, for inputs whose answers wait for that: by the marks, not the deliverer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ingest.kafka.errors import Code
+from ingest.kafka.storing import Storing
+from spool.format.wire import DEAD_LETTERED, Reason
+from spool.layout import Layout
+from spool.marks.outcomes import OPEN, UNTOLD, OutcomeReader, open_outcomes
+
+LOOK_S = 0.05
+"""Between two looks at the marks for one request."""
+_REFUSALS = {
+    Reason.TOO_LARGE: (Code.MESSAGE_TOO_LARGE, "Kafka refused it as too large"),
+    Reason.UNKNOWN_TOPIC: (Code.UNKNOWN_TOPIC_OR_PARTITION, "Kafka did not have the topic in time"),
+    Reason.PARTITION: (Code.UNKNOWN_TOPIC_OR_PARTITION, "the topic does not have the partition"),
+}
+_OTHERWISE = (Code.INVALID_RECORD, "it was not delivered: see `brucectl discards`")
+
+
+class Delivered:
+    """A reader of the marks that are there now: a deliverer that cannot read them begins others."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._reader: OutcomeReader | None = None
+        self._inode = 0
+
+    def look(self, storing: Storing, now: float) -> bool:
+        """Whether all that a request stored is resolved; discards are its answer then."""
+        if now < storing.look_at or not self._open():
+            return False
+        storing.look_at = now + LOOK_S
+        assert self._reader
+        found = []
+        for one in storing.parts:
+            sequences = [np.arange(first, first + messages) for first, messages in one.ranges]
+            outcomes = self._reader.of(np.concatenate(sequences)) if sequences else np.zeros(0, np.int64)
+            if (outcomes == OPEN).any():
+                return False
+            found.append(outcomes)
+        for one, outcomes in zip(storing.parts, found, strict=True):
+            given_up = outcomes[(outcomes > 0) & (outcomes != UNTOLD)]
+            if len(given_up) and not one.answer.error:
+                reason = int(given_up[0]) & ~DEAD_LETTERED
+                one.refuse(*_REFUSALS.get(Reason(reason), _OTHERWISE))
+        return True
+
+    def _open(self) -> bool:
+        try:
+            inode = (self._layout.delivery / "data.mdb").stat().st_ino
+        except FileNotFoundError:
+            return False
+        if self._reader and inode != self._inode:
+            self._reader.close()
+            self._reader = None
+        if not self._reader:
+            self._reader, self._inode = open_outcomes(self._layout), inode
+        return self._reader is not None

@@ -1,0 +1,478 @@
+"""The Kafka worker: a broker to its clients, which has the ingest worker store what they produce.
+
+It accepts connections at loopback, and answers requests (ingest.kafka.protocol). A ProduceRequest is written
+to a lane as messages of the log (ingest.kafka.storing), and answered when the keeper has synced them, or when
+Kafka has acknowledged them. One client's requests are stored and answered in their order.
+
+A connection does not outlive this process, as it would not outlive a broker: clients connect again, and send
+again what was not answered. The last batches of producers do (ingest.kafka.producers), and so do the
+lanes: any ingest worker stores what was offered.
+
+    Field.KAFKA := requests stored repeated refused waiting        int64[KAFKA_WORDS]
+
+ProduceRequests, and of their batches those that were stored, answered again, and refused, since the shared
+state was made; clients that wait for a lane or for an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from ingest.access import NO_ID
+from ingest.buffers.connection_buffer import ConnectionCounts
+from ingest.buffers.connection_buffers import LANE_SLACK_BYTES, ConnectionBuffers
+from ingest.kafka.clients import SMALL_BYTES, Client, Memory, Options, Reply
+from ingest.kafka.compression import Decompressor
+from ingest.kafka.delivered import Delivered
+from ingest.kafka.errors import BadRequest, Code
+from ingest.kafka.lanes import MOST_LANES, Lane
+from ingest.kafka.produce import NOTHING, read_request, write_answer
+from ingest.kafka.producers import Producers
+from ingest.kafka.protocol import (
+    MOST_OTHER_BYTES,
+    PRODUCE,
+    Header,
+    Responder,
+    Where,
+    frame_of,
+    read_header,
+)
+from ingest.kafka.storing import Rules, Storing, settle_predecessor
+from ingest.kafka.topics import Topics
+from ingest.pause import StreamPause
+from ingest.sockets.listening import refuse
+from spool.layout import Layout
+from spool.native.peers import ends_of, users_of
+from spool.options import WhenFull
+from spool.shared.state import Field, SharedState, no_beat
+from spool.throttle import Throttle
+
+log = logging.getLogger("bruce.kafka")
+
+KAFKA_WORDS = 5
+REQUESTS, STORED, REPEATED, REFUSED, WAITING = range(KAFKA_WORDS)
+MOST_CLIENTS = 2048
+MEMORY_BYTES = 128 << 20
+"""For requests of all clients, beside SMALL_BYTES of each."""
+SYNC_BYTES = 64 << 10
+"""A client with five requests on their way, of a batch of 16 KiB each, sends no more until it is answered."""
+FULL_S = 0.5
+"""Until a client hears that the spool is full: it sends again at once."""
+FINISH_S = 5.0
+"""At the end, how long for requests that are stored to be answered."""
+_IDLE_S = 0.2
+_TICK_S = 0.05
+"""Between two looks at the marks, and at replies that wait for a time."""
+_LOOK_S = 1.0
+"""Between two looks for clients that are late."""
+_LINE_S = 30.0
+_MOST_LINES = 64
+_MOST_EVENTS = 256
+
+
+class KafkaWorker:
+    """The clients of one process. Make it after forking."""
+
+    def __init__(  # noqa: PLR0913  (each is another part's)
+        self,
+        listeners: Mapping[socket.socket, Options],
+        buffers: ConnectionBuffers,
+        producers: Producers,
+        layout: Layout,
+        shared: SharedState,
+        topics: Topics,
+        *,
+        bell: int,
+        keeper_bell: int,
+        cluster: str,
+        most: int = MOST_CLIENTS,
+    ) -> None:
+        """`bell`: an eventfd that rings when more is committed. `keeper_bell`: one that the keeper hears.
+
+        `cluster`: the id that clients see. `most`: clients that are connected.
+        """
+        self.stopping = self.giving_way = False
+        self.beat: Callable[[], None] = no_beat
+        self._listeners = {one.fileno(): (one, options) for one, options in listeners.items()}
+        self._buffers, self._producers, self._shared, self._topics = buffers, producers, shared, topics
+        self._bell, self._keeper_bell, self._most = bell, keeper_bell, most
+        self._unsynced = 0
+        """Bytes written since the last sync was asked for."""
+        self._intake = StreamPause(shared, Field.KAFKA_PAUSED)
+        self._poll = select.epoll()
+        for fd in (*self._listeners, bell, buffers.bells.taken):
+            self._poll.register(fd, select.EPOLLIN)
+        self._clients: dict[int, Client] = {}
+        self._memory = Memory(MEMORY_BYTES)
+        self._free = [Lane(buffers, number) for number in reversed(range(MOST_LANES))]
+        self._busy: dict[Lane, tuple[Client, Reply]] = {}
+        """Lanes whose run waits to be taken."""
+        self._queue: deque[tuple[Client, Reply]] = deque()
+        """Requests that wait for a lane."""
+        self._parked: list[tuple[Client, Reply]] = []
+        self._unanswered: dict[Client, None] = {}
+        """Those with replies that wait for something."""
+        self._delivered = Delivered(layout)
+        self._responders = {
+            allow: Responder(cluster, partial(topics.partitions, allow_unknown=allow), topics.names)
+            for allow in (False, True)
+        }
+        decompressor = Decompressor()
+        self._rules = {
+            allow: Rules(
+                producers,
+                partial(topics.partitions, allow_unknown=allow),
+                topics.is_known,
+                self._is_full,
+                buffers.limit - LANE_SLACK_BYTES,
+                decompressor,
+            )
+            for allow in (False, True)
+        }
+        self._throttle = Throttle(_LINE_S)
+        self._look_at = self._tick_at = 0.0
+        self._words = shared.words[Field.KAFKA :][:KAFKA_WORDS]
+        self._words[WAITING] = 0
+        self._counts = ConnectionCounts(shared.words[Field.CONNECTIONS :])
+
+    def run(self) -> None:
+        """Serve until stopped; then take no more, and answer what is stored."""
+        self._take_over()
+        while not self.stopping:
+            self.beat()
+            if not self._intake.is_paused():
+                self.step(_IDLE_S)
+        self._finish()
+
+    def _take_over(self) -> None:
+        """Have the runs of a predecessor stored, and note them for their producers."""
+        used = [lane for lane in self._free if lane.number < self._buffers.used]
+        while any(lane.waits for lane in used) and not self.stopping:
+            os.eventfd_write(self._buffers.bells.offered, 1)
+            self._poll.poll(_TICK_S)
+            self.beat()
+        if not self.stopping:
+            settle_predecessor(self._producers, used)
+            for lane in used:
+                lane.close()
+
+    def _finish(self) -> None:
+        """End in order: clients send again to the next worker what was not answered."""
+        if not self.giving_way:
+            for fd, (listener, _options) in self._listeners.items():
+                self._poll.unregister(fd)
+                refuse(listener)
+        for client in self._clients.values():
+            client.sends_no_more = True
+            self._watch(client)
+        deadline = time.monotonic() + FINISH_S
+        while (self._busy or self._queue or self._unanswered) and time.monotonic() < deadline:
+            self.step(_TICK_S)
+        for client in list(self._clients.values()):
+            self._end(client)
+
+    def step(self, wait_s: float) -> None:
+        """Wait for something, and do it."""
+        for fd, event in self._poll.poll(self._pause(wait_s), _MOST_EVENTS):
+            if fd == self._buffers.bells.taken:
+                _hush(fd)
+                self._look_at_taken()
+            elif fd == self._bell:
+                _hush(fd)
+            elif fd in self._listeners:
+                self._accept(*self._listeners[fd])
+            elif client := self._clients.get(fd):
+                self._attend(client, event)
+        self._topics.say()
+        now = time.monotonic()
+        for client in list(self._unanswered):
+            self._answer(client, now)
+            self._go_on(client)
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_S
+            self._look_for_late(now)
+        self._words[WAITING] = len(self._unanswered) + len(self._queue)
+
+    def _pause(self, wait_s: float) -> float:
+        if self._unanswered or self._parked:
+            wait_s = min(wait_s, _TICK_S)
+        return wait_s if (said := self._topics.say()) is None else min(wait_s, said)
+
+    # -- clients ----------------------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket, options: Options) -> None:
+        """Accept what waits."""
+        for _ in range(_MOST_EVENTS):
+            try:
+                sock, _address = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._say("accept", f"no more connections can be accepted: {error.strerror}; they wait")
+                return
+            self._admit(sock, options)
+
+    def _admit(self, sock: socket.socket, options: Options) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            (uid,) = users_of([ends_of(sock)])
+            host, port, *_ = sock.getsockname()
+        except OSError:
+            sock.close()
+            return
+        client = Client(sock, Where(host, port), options, NO_ID if uid is None else uid)
+        client.came = time.monotonic()
+        self._clients[sock.fileno()] = client
+        self._counts.count_accepted()
+        client.watched = select.EPOLLIN
+        self._poll.register(sock, client.watched)
+        if len(self._clients) > self._most:
+            self._crowd()
+
+    def _crowd(self) -> None:
+        """Of too many clients close the one that was idle longest, of the user who has most."""
+        counts: dict[int, int] = {}
+        for one in self._clients.values():
+            counts[one.uid] = counts.get(one.uid, 0) + 1
+        most = max(counts, key=counts.__getitem__)
+        mine = [one for one in self._clients.values() if one.uid == most]
+        victim = min((one for one in mine if one.is_idle), key=lambda one: one.came, default=mine[-1])
+        self._say(
+            ("crowd", most),
+            f"user {most} has {counts[most]} of {self._most} connections, most of all: those that were idle "
+            "longest, or new ones, are closed",
+        )
+        self._end(victim, "user_limit")
+
+    def _attend(self, client: Client, event: int) -> None:
+        if event & select.EPOLLOUT and not client.send():
+            self._end(client)
+            return
+        if event & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and client.may_send:
+            if not client.receive():
+                self._end(client)
+                return
+        elif event & (select.EPOLLHUP | select.EPOLLERR):
+            # No one reads answers any more; what is on its way is stored.
+            self._end(client)
+            return
+        self._go_on(client)
+
+    def _end(self, client: Client, how: str = "") -> None:
+        """Close a connection. `how`: one of CLOSINGS; its end came by itself without one."""
+        fd = client.sock.fileno()
+        if self._clients.pop(fd, None) is None:
+            return
+        self._counts.count_closed(how or ("unclean" if client.inbox else "clean"))
+        self._poll.unregister(fd)
+        client.is_over = True
+        client.close()
+        client.replies.clear()
+        self._unanswered.pop(client, None)
+        self._memory.grant(client, 0)
+        self._feed()
+
+    def _watch(self, client: Client) -> None:
+        """Be woken by what it can do."""
+        wanted = (select.EPOLLIN if client.may_send else 0) | (select.EPOLLOUT if client.outbox else 0)
+        if wanted != client.watched:
+            client.watched = wanted
+            self._poll.modify(client.sock, wanted)
+
+    def _look_for_late(self, now: float) -> None:
+        for client in list(self._clients.values()):
+            if why := client.is_late(now):
+                if why == "idle":
+                    self._end(client)
+                    continue
+                self._say(("late", client.uid), f"a client of user {client.uid} is closed: {why}")
+                self._end(client, "too_slow")
+
+    def _feed(self) -> None:
+        """Go on with those that wait for memory."""
+        for client in self._clients.values():
+            if client.starved and self._has_memory(client):
+                client.starved = False
+                self._watch(client)
+
+    def _has_memory(self, client: Client) -> bool:
+        """Whether it may go on with its request."""
+        wanted = len(client.inbox) + client.missing
+        return wanted <= max(SMALL_BYTES, client.granted) or self._memory.grant(client, wanted)
+
+    # -- requests ---------------------------------------------------------------------------------------
+
+    def _go_on(self, client: Client) -> None:
+        """Take the requests that are there, as far as they may be taken."""
+        try:
+            while client.may_send and (frame := client.next_frame()) is not None:
+                self._take(client, frame)
+                if client.granted and not client.missing:
+                    self._memory.grant(client, 0)
+                    self._feed()
+        except BadRequest as error:
+            self._say(
+                ("request", client.uid, str(error)),
+                f"a client of user {client.uid} sent what is no request: {error}; its connection is closed",
+            )
+            self._end(client, "tls" if client.speaks_tls else "bad_size")
+        if not client.is_over:
+            client.starved = not self._has_memory(client)
+            self._watch(client)
+
+    def _take(self, client: Client, frame: memoryview) -> None:
+        header = read_header(frame)
+        if header.api == PRODUCE:
+            self._produce(client, header, frame)
+            return
+        if len(frame) > MOST_OTHER_BYTES:
+            what = f"API key {header.api} with {len(frame)} bytes"
+            raise BadRequest(f"{what}: expected at most {MOST_OTHER_BYTES}")
+        responder = self._responders[client.options.allow_unknown]
+        client.replies.append(Reply(responder.answer(header, frame, client.where)))
+        self._answer(client, time.monotonic())
+
+    def _produce(self, client: Client, header: Header, frame: memoryview) -> None:
+        request = read_request(header.version, frame, header.body)
+        storing = Storing(request, self._rules[client.options.allow_unknown], client.uid)
+        storing.judge()
+        self._words[REQUESTS] += 1
+        reply = Reply(storing=storing, correlation=header.correlation, version=header.version)
+        if storing.is_full:
+            reply.not_before = min(time.monotonic() + FULL_S, storing.due)
+        client.storing = reply
+        if storing.is_parked:
+            self._parked.append((client, reply))
+        else:
+            self._store(client, reply)
+
+    def _store(self, client: Client, reply: Reply) -> None:
+        """Write to a lane, or wait for one; answer when there is no more to write."""
+        assert reply.storing
+        if not reply.storing.has_more:
+            self._stored(client, reply)
+        elif self._free and not self._queue:
+            self._write(self._free[-1], client, reply)
+        else:
+            self._queue.append((client, reply))
+
+    def _write(self, lane: Lane, client: Client, reply: Reply) -> None:
+        assert reply.storing
+        if not lane.open():
+            self._say("memory", "clients wait: there is no memory to write what they sent to")
+            self._queue.append((client, reply))
+            return
+        self._free.pop()
+        self._busy[lane] = client, reply
+        reply.storing.write(lane, time.time_ns() // 1_000_000)
+
+    def _look_at_taken(self) -> None:
+        """Go on with what was taken: the rest of a request first, then those that wait for a lane."""
+        for lane in [one for one in self._busy if not one.waits]:
+            client, reply = self._busy[lane]
+            assert reply.storing
+            reply.storing.settle(lane)
+            self._want_sync(lane, reply.storing.end)
+            if reply.storing.has_more:
+                reply.storing.write(lane, time.time_ns() // 1_000_000)
+                continue
+            del self._busy[lane]
+            lane.close()
+            self._free.append(lane)
+            self._stored(client, reply)
+            self._go_on(client)
+        parked, self._parked = self._parked, []
+        for client, reply in parked:
+            assert reply.storing
+            reply.storing.look_again()
+            if reply.storing.is_parked:
+                self._parked.append((client, reply))
+            else:
+                self._store(client, reply)
+                self._go_on(client)
+        while self._queue and self._free:
+            self._write(self._free[-1], *self._queue.popleft())
+
+    def _want_sync(self, lane: Lane, end: int) -> None:
+        """Have the keeper sync before its interval is over, where much waits for it."""
+        self._unsynced += lane.bytes
+        if self._unsynced >= SYNC_BYTES:
+            self._unsynced = 0
+            self._shared.words[Field.SYNC_WANTED] = end
+            os.eventfd_write(self._keeper_bell, 1)
+
+    def _stored(self, client: Client, reply: Reply) -> None:
+        """All that a request stores is written: its answer waits for the sync, and its client may go on."""
+        storing = reply.storing
+        assert storing
+        for one in storing.parts:
+            self._words[REFUSED if one.answer.error else STORED if one.is_stored_now else REPEATED] += 1
+            # It waits for its answer without them.
+            one.records, one.part = None, one.part._replace(records=NOTHING)
+        client.storing = None
+        if client.is_over:
+            return
+        if storing.request.acks:
+            client.replies.append(reply)
+        self._answer(client, time.monotonic())
+
+    # -- answers ----------------------------------------------------------------------------------------
+
+    def _answer(self, client: Client, now: float) -> None:
+        """Send the answers that are true by now, in their order."""
+        before = len(client.outbox)
+        while client.replies and self._is_due(client, client.replies[0], now):
+            reply = client.replies.popleft()
+            client.outbox += reply.data or self._encode(reply)
+        if client.replies:
+            self._unanswered[client] = None
+        else:
+            self._unanswered.pop(client, None)
+        if len(client.outbox) == before:
+            return
+        if before == 0 and not client.send():
+            self._end(client)
+
+    def _is_due(self, client: Client, reply: Reply, now: float) -> bool:
+        """Whether an answer can be given; one that waits for delivery is given up after a while."""
+        storing = reply.storing
+        if storing is None:
+            return True
+        if now < reply.not_before or storing.end > int(self._shared.words[Field.SYNCED_SEQUENCE]):
+            return False
+        if not client.options.waits_for_delivery or self._delivered.look(storing, now):
+            return True
+        if now < storing.due:
+            return False
+        for one in storing.parts:
+            if not one.answer.error:
+                one.refuse(Code.REQUEST_TIMED_OUT, "it is stored, and Kafka has not acknowledged it yet")
+        return True
+
+    @staticmethod
+    def _encode(reply: Reply) -> bytes:
+        assert reply.storing
+        answers = [(one.part, one.answer) for one in reply.storing.parts]
+        return frame_of(reply.correlation, write_answer(reply.version, answers))
+
+    def _is_full(self) -> bool:
+        words = self._shared.words
+        return bool(words[Field.FULL]) and words[Field.WHEN_FULL] != WhenFull.BLOCK
+
+    def _say(self, what: object, text: str) -> None:
+        if self._throttle.has_room(what, _MOST_LINES) and self._throttle.due(what):
+            log.warning("%s", text)
+
+
+def _hush(fd: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_read(fd)

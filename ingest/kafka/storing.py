@@ -1,0 +1,357 @@
+"""A ProduceRequest on its way into the log, and what is known of it: the answer is for the worker to send.
+
+    judge     each batch is checked whole, and looked up among those that its producer sent before
+    write     its records become messages in a lane; a large batch takes several runs
+    settle    the run is taken: what is stored is noted for the producer, before the lane is used again
+
+A batch that a producer sends again is not stored again: the answer is that of the first time. If only its
+beginning is in the log, since a process was killed or the rest was refused, the rest is stored.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from ingest.access import NO_ID
+from ingest.kafka.compression import Decompressor
+from ingest.kafka.errors import Code
+from ingest.kafka.lanes import Frame, Lane
+from ingest.kafka.produce import Answer, Part, ProduceRequest
+from ingest.kafka.producers import Batch, Producer, Producers
+from ingest.kafka.record_batch import (
+    HEAD_BYTES,
+    NO_PRODUCER,
+    BadBatch,
+    Head,
+    Source,
+    Wrong,
+    check_records,
+    skip_records,
+)
+from spool.format.wire import Reason
+from spool.native.memory import Address, address_of
+
+LARGE_BYTES = 64 << 10
+"""Of records, for which a lane gets all its memory."""
+_RUN_BITS, _LANE_BITS = 16, 10
+_LANES, _FRAMES = (1 << _RUN_BITS - _LANE_BITS) - 1, (1 << _LANE_BITS) - 1
+"""Masks of the lane's number, and of how many Batches precede, in `run` of a producer's batch."""
+_SENTENCES = {
+    Wrong.RECORDS: (Code.INVALID_RECORD, "the records do not fit their batch"),
+    Wrong.HEADERS: (
+        Code.INVALID_RECORD,
+        "bruce takes up to 256 headers a record, with names of up to 255 bytes of UTF-8",
+    ),
+    Wrong.TOO_LARGE: (Code.MESSAGE_TOO_LARGE, "a record is larger than [ingest] max_stream_message_bytes"),
+    Wrong.LENGTH: (Code.CORRUPT_MESSAGE, "the length of the batch is wrong"),
+    Wrong.MAGIC: (Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, "bruce takes record batches of format 2"),
+    Wrong.CRC: (Code.CORRUPT_MESSAGE, "the checksum of the batch is wrong"),
+    Wrong.CODEC: (
+        Code.UNSUPPORTED_COMPRESSION_TYPE,
+        "the batch cannot be decompressed, or has more than 16 MiB",
+    ),
+    Wrong.TRANSACTION: (Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "bruce takes no transactions"),
+    Wrong.CONTROL: (Code.INVALID_RECORD, "the batch is of a kind that only brokers write"),
+}
+_FULL = "bruce's spool is full; send it again later"
+_REFUSALS = {
+    Reason.SPOOL_FULL: (Code.NOT_ENOUGH_REPLICAS, _FULL),
+    Reason.OVER_QUOTA: (Code.NOT_ENOUGH_REPLICAS, "the topic has used its quota of bruce's spool"),
+    Reason.NOT_PERMITTED: (Code.TOPIC_AUTHORIZATION_FAILED, "[access] does not permit it by TCP"),
+}
+_OTHERWISE = (Code.INVALID_RECORD, "bruce does not store it: see `brucectl discards`")
+
+
+class Range(NamedTuple):
+    """Messages of the log, one behind the other."""
+
+    first: int
+    messages: int
+
+
+@dataclass(slots=True)
+class Batching:
+    """The batch of one partition."""
+
+    part: Part
+    answer: Answer = field(default_factory=Answer)
+    is_new: bool = False
+    """The topic is one that Kafka does not have yet: its partitioner chooses."""
+    head: Head | None = None
+    records: np.ndarray | None = None
+    """uint8, decompressed; None when there is nothing to store."""
+    at: int = 0
+    left: int = 0
+    """Records that are not written yet, from this offset on."""
+    producer: Producer | None = None
+    batch: Batch | None = None
+    frames: range = range(0)
+    """Which of the Batches of the lane's run are its."""
+    is_stored_now: bool = False
+    """Something of it was stored for this request."""
+    ranges: list[Range] = field(default_factory=list)
+    """Its messages in the log."""
+    end: int = 0
+    """The sequence behind the last of them."""
+
+    def refuse(self, code: int, message: str) -> None:
+        """Answer with an error, and store nothing more."""
+        self.answer.error, self.answer.message = int(code), message
+        self.answer.offset = -1
+        self.records, self.left = None, 0
+
+
+@dataclass(slots=True)
+class Rules:
+    """The things that a request is judged by."""
+
+    producers: Producers
+    partitions: Callable[[str], int]
+    """Of a topic, or -Code."""
+    is_known: Callable[[str], bool]
+    """Whether Kafka has the topic."""
+    is_full: Callable[[], bool]
+    """Whether what is stored now would be discarded."""
+    limit: int
+    """Bytes of a message."""
+    decompressor: Decompressor
+
+
+class Storing:
+    """One request of one client."""
+
+    def __init__(self, request: ProduceRequest, rules: Rules, uid: int = NO_ID) -> None:
+        self.request, self._rules, self._uid = request, rules, uid
+        self.parts = [Batching(part) for part in request.parts]
+        self.due = time.monotonic() + request.timeout_s
+        """When its client waits no longer."""
+        self.look_at = 0.0
+        """When to look again whether it is delivered."""
+        self._parked: list[Batching] = []
+        """Those whose producer has a batch on its way, on another connection."""
+
+    @property
+    def end(self) -> int:
+        """The sequence behind all that it stored, or had stored before."""
+        return max((one.end for one in self.parts), default=0)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether anything was refused as the spool is full."""
+        return any(one.answer.error == Code.NOT_ENOUGH_REPLICAS for one in self.parts)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to write to a lane."""
+        return any(one.left for one in self.parts)
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits for a batch of another connection."""
+        return bool(self._parked)
+
+    def judge(self) -> None:
+        """Find out what is to be stored."""
+        seen: set[tuple[bytes, int]] = set()
+        for one in self.parts:
+            place = one.part.topic, one.part.partition
+            if place in seen:
+                one.refuse(Code.INVALID_REQUEST, "a request has one batch for a partition")
+                continue
+            seen.add(place)
+            self._judge(one)
+
+    def look_again(self) -> None:
+        """A batch of another connection is in the log, or is not: go on with those that waited for it."""
+        waiting, self._parked = self._parked, []
+        for one in waiting:
+            self._look_up(one)
+
+    def _judge(self, one: Batching) -> None:
+        if self.request.is_transactional:
+            one.refuse(*_SENTENCES[Wrong.TRANSACTION])
+            return
+        if self.request.acks not in (0, 1, -1):
+            one.refuse(Code.INVALID_REQUIRED_ACKS, "acks are 0, 1 or all")
+            return
+        if not self._may_choose(one):
+            return
+        try:
+            self._unpack(one)
+        except BadBatch as error:
+            which = f" (record {error.at})" if error.at >= 0 else ""
+            code, sentence = _SENTENCES[error.wrong]
+            one.refuse(code, sentence + which)
+            return
+        self._look_up(one)
+
+    def _may_choose(self, one: Batching) -> bool:
+        """Whether there is such a partition."""
+        name = one.part.topic.decode("utf-8", "replace")
+        count = self._rules.partitions(name)
+        if count < 0:
+            one.refuse(-count, "Kafka does not have the topic, or was not asked for it yet")
+        elif not 0 <= one.part.partition < count:
+            one.refuse(Code.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has {count} partitions")
+        one.is_new = not self._rules.is_known(name)
+        return not one.answer.error
+
+    def _unpack(self, one: Batching) -> None:
+        """Raises BadBatch."""
+        one.head = head = Head.read(one.part.records)
+        records = self._rules.decompressor.records(head.codec, one.part.records[HEAD_BYTES:])
+        one.records = found = np.frombuffer(records, np.uint8)
+        if not len(found):
+            raise BadBatch(Wrong.RECORDS)
+        begin = address_of(found)
+        wrong, at = check_records(
+            begin, Address(begin + len(found)), head.records, len(one.part.topic), self._rules.limit
+        )
+        if wrong:
+            raise BadBatch(Wrong(wrong), at)
+        one.left = head.records
+
+    def _look_up(self, one: Batching) -> None:
+        """See whether the producer has sent this batch before, and whether it may send it now."""
+        head = one.head
+        assert head
+        if head.producer != NO_PRODUCER and not self._is_next(one, head):
+            return
+        if one.left and self._rules.is_full():
+            if one.batch and not one.batch.stored and one.producer:
+                one.producer.drop(one.batch)
+            one.refuse(Code.NOT_ENOUGH_REPLICAS, _FULL)
+
+    def _is_next(self, one: Batching, head: Head) -> bool:
+        """Whether to go on; what was stored before is noted."""
+        topic = one.part.topic
+        producer = self._rules.producers.find(head.producer, topic, one.part.partition, self._uid)
+        if any(batch.run for batch in producer.batches):
+            one.left = 0
+            self._parked.append(one)
+            return False
+        one.left = head.records
+        if head.epoch < producer.epoch:
+            one.refuse(Code.INVALID_PRODUCER_EPOCH, "the producer has a later epoch")
+            return False
+        if head.epoch > producer.epoch:
+            producer.restart(head.epoch)
+        batch = producer.find(head.sequence, head.records)
+        if batch is None:
+            if not producer.expects(head.sequence):
+                follows = producer.batches[-1].next
+                one.refuse(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"the producer's next record is {follows}")
+                return False
+            batch = producer.begin(head.sequence, head.records)
+        one.producer, one.batch = producer, batch
+        one.left = batch.count - batch.stored
+        one.answer.offset, one.end = batch.first, batch.end
+        if batch.stored:
+            one.ranges.append(Range(batch.first, batch.end - batch.first))
+            assert one.records is not None
+            begin = address_of(one.records)
+            one.at = skip_records(begin, Address(begin + len(one.records)), batch.stored)
+        return True
+
+    def write(self, lane: Lane, now_ms: int) -> None:
+        """Write as much as the lane's next run takes; offer it."""
+        size = sum(len(one.records) for one in self.parts if one.left and one.records is not None)
+        lane.begin(large=size > LARGE_BYTES)
+        for one in self.parts:
+            before = len(lane.messages)
+            if one.left:
+                self._write(one, lane, now_ms)
+            one.frames = range(before, len(lane.messages))
+            if one.batch and one.producer and one.frames:
+                one.batch.begun = one.batch.stored
+                one.batch.run = run_word(lane.run + 1, lane.number, before)
+                one.producer.note(one.batch)
+        lane.offer()
+
+    def _write(self, one: Batching, lane: Lane, now_ms: int) -> None:
+        assert one.records is not None
+        assert one.head
+        topic, begin = np.frombuffer(one.part.topic, np.uint8), address_of(one.records)
+        source = Source(
+            begin,
+            Address(begin + len(one.records)),
+            one.head.timestamp,
+            now_ms,
+            -1 if one.is_new else one.part.partition,
+            address_of(topic),
+            len(topic),
+        )
+        written, one.at = lane.write(source, one.at, one.left)
+        one.left -= written
+
+    def settle(self, lane: Lane) -> None:
+        """The lane's run is taken."""
+        for one in self.parts:
+            if one.frames:
+                self._settle(one, lane)
+            one.frames = range(0)
+
+    def _settle(self, one: Batching, lane: Lane) -> None:
+        refused = 0
+        stored = one.batch.begun if one.batch else 0
+        for number in one.frames:
+            refused, sequence = lane.outcome(number)
+            if refused:
+                break
+            count = lane.messages[number]
+            one.ranges.append(Range(sequence, count))
+            one.answer.offset = one.answer.offset if one.answer.offset >= 0 else sequence
+            one.end = sequence + count
+            stored += count
+            one.is_stored_now = True
+        if one.batch and one.producer:
+            note_stored(one.producer, one.batch, stored, one.answer.offset, one.end)
+        if refused:
+            code, sentence = _REFUSALS.get(Reason(refused), _OTHERWISE)
+            one.refuse(code, sentence)
+
+
+def run_word(run: int, lane: int, frames: int) -> int:
+    """`run` of a producer's batch."""
+    return run << _RUN_BITS | lane << _LANE_BITS | frames
+
+
+def note_stored(producer: Producer, batch: Batch, stored: int, first: int, end: int) -> None:
+    """A run with some of a batch is taken: so many of its records are in the log."""
+    if not stored:
+        batch.run = 0
+        producer.drop(batch)
+        return
+    batch.stored, batch.first, batch.end, batch.run = stored, first, end, 0
+    producer.note(batch)
+
+
+def settle_predecessor(producers: Producers, lanes: Sequence[Lane]) -> None:
+    """Note what became of the runs of a worker that was killed; all lanes' runs are taken."""
+    by_number = {lane.number: lane for lane in lanes}
+    for producer in producers:
+        for batch in [one for one in producer.batches if one.run]:
+            lane = by_number.get(batch.run >> _LANE_BITS & _LANES)
+            stored, first, end = batch.begun, batch.first, batch.end
+            if lane and lane.run == batch.run >> _RUN_BITS:
+                for frame in _frames_of(lane, batch.run & _FRAMES):
+                    first = frame.sequence if first < 0 else first
+                    end = frame.sequence + frame.messages
+                    stored += frame.messages
+            note_stored(producer, batch, stored, first, end)
+
+
+def _frames_of(lane: Lane, begin: int) -> Iterator[Frame]:
+    """Those of a batch that are stored, which begin with this one."""
+    for number, frame in enumerate(lane.frames()):
+        if number > begin and not frame.follows:
+            return
+        if number >= begin:
+            if frame.reason:
+                return
+            yield frame

@@ -1,0 +1,262 @@
+"""The Kafka worker: answers, their order and time, its limits, and its death at every step."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ingest.buffers import connection_buffer
+from ingest.buffers.connection_buffers import ConnectionBuffers, holds_anything, read_connection_buffers
+from ingest.kafka import kafka_worker, storing
+from ingest.kafka.clients import Options
+from ingest.kafka.errors import Code
+from ingest.kafka.lanes import Lane
+from ingest.kafka.producers import Producer
+from ingest.worker import burst
+from spool.shared.state import Field
+from tests.ingest.kafka.batches import Record, record_batch
+from tests.ingest.kafka.door import LIMIT, Door, numbered, outcome_of, values
+from tests.ingest.stream_clients import Kill, Killed
+
+DOOR_STEPS = [
+    (Lane, "open"),
+    (Lane, "begin"),
+    (Lane, "write"),
+    (Lane, "offer"),
+    (Lane, "close"),
+    (Producer, "begin"),
+    (Producer, "note"),
+    (connection_buffer, "offer"),
+    (connection_buffer, "free_buffer"),
+    (storing, "note_stored"),
+    (kafka_worker, "write_answer"),
+]
+INGEST_STEPS = [
+    (ConnectionBuffers, "gather"),
+    (ConnectionBuffers, "list_messages"),
+    (ConnectionBuffers, "settle"),
+    (connection_buffer, "take"),
+    (burst, "store"),
+]
+
+
+def test_answered_when_synced(door: Door) -> None:
+    """An answer comes when the message is synced, and not before; its offset is the log's sequence."""
+    caller = door.connect()
+    caller.send([("orders", 1, numbered(0, 3))])
+    for _ in range(3):
+        door.worker.step(0)
+        door.store()
+    assert door.values() == values(0, 3)
+    assert not caller.has_answer()
+    door.settle()
+    answer = caller.receive()
+    assert outcome_of(answer) == [(0, 0)]
+    assert [(one.topic, one.flags, one.number) for one in door.stored()] == [(b"orders", 8, 1)] * 3
+    assert caller.produce(numbered(3, 2)) == (0, 3)
+
+
+def test_pipelined(door: Door) -> None:
+    """Requests that a client sends without waiting are stored and answered in their order."""
+    caller = door.connect()
+    for number in range(10):
+        caller.send([("orders", 0, numbered(10 * number, 10))])
+    door.settle(30)
+    assert [outcome_of(caller.receive()) for _ in range(10)] == [[(0, 10 * number)] for number in range(10)]
+    assert door.values() == values(0, 100)
+
+
+def test_several_partitions(door: Door) -> None:
+    """A request for several partitions, of which one does not exist, stores the others."""
+    caller = door.connect()
+    caller.send([("orders", 2, numbered(0, 1)), ("orders", 3, numbered(1, 1)), ("other", 0, numbered(2, 1))])
+    door.settle()
+    assert outcome_of(caller.receive()) == [(0, 0), (int(Code.UNKNOWN_TOPIC_OR_PARTITION), -1), (0, 1)]
+    assert [(one.topic, one.number) for one in door.stored()] == [(b"orders", 2), (b"other", 0)]
+
+
+def test_without_acknowledgement(door: Door) -> None:
+    """With acks=0 there is no answer, and the records are stored."""
+    caller = door.connect()
+    caller.send([("orders", 0, numbered(0, 2))], acks=0)
+    door.settle()
+    assert not caller.has_answer()
+    assert door.values() == values(0, 2)
+
+
+def test_sent_again(door: Door) -> None:
+    """An idempotent producer's batch that is sent again is answered as before, and not stored again."""
+    caller = door.connect()
+    assert caller.produce(numbered(0, 300, producer=7)) == (0, 0)
+    assert door.connect().produce(numbered(0, 300, producer=7)) == (0, 0)
+    assert caller.produce(numbered(300, 10, producer=7)) == (0, 300)
+    assert door.values() == values(0, 310)
+
+
+def test_sequences(door: Door) -> None:
+    """A batch that leaves a gap is refused, one of an earlier epoch, too; a later epoch begins at 0."""
+    caller = door.connect()
+    assert caller.produce(numbered(0, 5, producer=7)) == (0, 0)
+    assert caller.produce(numbered(6, 5, producer=7))[0] == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert caller.produce(numbered(0, 5, producer=7, epoch=1)) == (0, 5)
+    assert caller.produce(numbered(5, 5, producer=7))[0] == Code.INVALID_PRODUCER_EPOCH
+    assert len(door.values()) == 10
+
+
+def test_known_after_a_restart(door: Door) -> None:
+    """The next worker knows what a producer sent last."""
+    door.connect().produce(numbered(0, 5, producer=7))
+    door.restart()
+    caller = door.connect()
+    assert caller.produce(numbered(0, 5, producer=7)) == (0, 0)
+    assert caller.produce(numbered(5, 5, producer=7)) == (0, 5)
+    assert door.values() == values(0, 10)
+
+
+def test_large_batch(door: Door) -> None:
+    """A batch that no single run has room for is stored in several, in order, and answered once."""
+    size, count = LIMIT // 2, 40
+    batch = record_batch(
+        [Record(b"%*d" % (size, number)) for number in range(count)], producer=3, epoch=0, sequence=0
+    )
+    caller = door.connect()
+    caller.send([("orders", 0, batch)])
+    door.settle(60)
+    assert outcome_of(caller.receive())[0][0] == 0
+    assert [int(value or b"") for value in door.values()] == list(range(count))
+    assert caller.produce(numbered(count, 1, producer=3))[0] == 0
+
+
+def test_full(door: Door) -> None:
+    """While the spool is full nothing is taken; its client hears an error that it sends again for."""
+    door.shared.words[Field.FULL] = 1
+    caller = door.connect()
+    caller.send([("orders", 0, numbered(0, 5, producer=7))], timeout_ms=100)
+    for _ in range(3):
+        door.worker.step(0)
+    time.sleep(0.15)
+    door.worker.step(0)
+    assert outcome_of(caller.receive()) == [(int(Code.NOT_ENOUGH_REPLICAS), -1)]
+    assert not door.values()
+    door.shared.words[Field.FULL] = 0
+    assert caller.produce(numbered(0, 5, producer=7)) == (0, 0)
+    assert door.values() == values(0, 5)
+
+
+def test_unknown_topic(door: Door) -> None:
+    """A topic that is not known is refused, and asked for."""
+    assert door.connect().produce(numbered(0, 1), topic="new")[0] == Code.LEADER_NOT_AVAILABLE
+    assert door.shared.words[Field.TOPICS_WANTED] == 1
+
+
+def test_allow_unknown(memory: Path) -> None:
+    """An input that allows it stores its messages, and its partition is chosen when it is delivered."""
+    door = Door(memory, options=Options(allow_unknown=True))
+    assert door.connect().produce(numbered(0, 1), topic="new") == (0, 0)
+    assert [(one.topic, one.flags, one.number) for one in door.stored()] == [(b"new", 0, 0)]
+    door.close()
+
+
+def test_delivered(memory: Path) -> None:
+    """If answers wait for delivery, a client hears a timeout, and a retry is not stored again."""
+    door = Door(memory, options=Options(waits_for_delivery=True))
+    caller = door.connect()
+    for _ in range(2):
+        caller.send([("orders", 0, numbered(0, 5, producer=7))], timeout_ms=100)
+        door.settle()
+        time.sleep(0.15)
+        door.worker.step(0)
+        assert outcome_of(caller.receive()) == [(int(Code.REQUEST_TIMED_OUT), -1)]
+    assert door.values() == values(0, 5)
+    door.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">i", -1),
+        struct.pack(">i", 1 << 30),
+        struct.pack(">ihhi", 8, 999, 0, 1),
+        struct.pack(">ihhih", 10, 0, 2, 1, -1),
+        b"\x16\x03\x01\x00\xa5",
+        b"GET / HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_no_request(door: Door, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Bytes that are no request end their connection, with a line in the log; others go on."""
+    other, caller = door.connect(), door.connect()
+    caller.sock.sendall(data)
+    door.settle()
+    assert caller.receive() is None
+    assert len(caplog.records) == 1
+    assert other.produce(numbered(0, 1)) == (0, 0)
+
+
+def test_too_many(memory: Path) -> None:
+    """Of too many connections that which was idle longest is closed."""
+    door = Door(memory)
+    door.worker._most = 3
+    callers = []
+    for _ in range(4):
+        callers.append(door.connect())
+        door.worker.step(0)
+    assert callers[0].receive() is None
+    assert callers[3].produce(numbered(0, 1)) == (0, 0)
+    door.close()
+
+
+def test_slow_reader(door: Door) -> None:
+    """A client that reads no answers is not read from any more, and takes no more memory."""
+    caller = door.connect()
+    caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    request = struct.pack(">ihhih", 10, 18, 0, 1, -1) * 1000
+    caller.sock.settimeout(0.2)
+    with suppress(TimeoutError):
+        for _ in range(10_000):
+            caller.sock.sendall(request)
+            for _ in range(100):
+                door.worker.step(0)
+        pytest.fail("it is read from all the time")
+    (client,) = door.worker._clients.values()
+    assert len(client.outbox) < 2 << 20
+    assert len(client.inbox) < 1 << 20
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("who", ["door", "ingest"])
+def test_killed_at_each_step(memory: Path, who: str, *, after: bool) -> None:
+    """Whichever step a worker dies before or after, what is sent until it is answered is stored once."""
+    for at in range(1, 1000):
+        directory = memory / f"{at}"
+        directory.mkdir()
+        door, kill = Door(directory), Kill(at, after=after)
+        with pytest.MonkeyPatch.context() as patch:
+            for home, name in DOOR_STEPS if who == "door" else INGEST_STEPS:
+                patch.setattr(home, name, kill.wrap(getattr(home, name)))
+            for first in (0, 300, 310):
+                _send_until_answered(door, first, 300 if first == 0 else 10, who)
+        assert door.values() == values(0, 320), f"killed at {at}"
+        assert not read_connection_buffers(door.lanes.path)
+        assert not holds_anything(door.lanes.path)
+        door.close()
+        if kill.left > 0:
+            return
+    pytest.fail("there is always one more step")
+
+
+def _send_until_answered(door: Door, first: int, count: int, who: str) -> None:
+    for _ in range(5):
+        caller = door.connect()
+        try:
+            error, offset = caller.produce(numbered(first, count, producer=7))
+        except Killed:
+            door.restart() if who == "door" else door.restart_ingest()
+        else:
+            assert (error, offset) == (0, first)
+            return
+    pytest.fail("it is never answered")
