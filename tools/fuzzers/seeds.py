@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+from tools.fuzzers import kafka_requests
+
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = ROOT / "tools/fuzz_corpus"
 GOLDEN = ROOT / "tests/golden"
@@ -14,7 +16,7 @@ GOLDEN = ROOT / "tests/golden"
 def seeds(target: str) -> list[bytes]:
     """The inputs of a target before the fuzzer makes any."""
     kept = [path.read_bytes() for path in sorted((CORPUS / target).glob("*")) if path.is_file()]
-    golden = {"frames": _segments, "datagram": _datagrams, "config": _tables}
+    golden = {"frames": _segments, "datagram": _datagrams, "config": _tables, "kafka": kafka_requests.seeds}
     return golden.get(target, list)() + kept
 
 

@@ -25,6 +25,7 @@ from spool.native.memory import address_of
 from spool.read.files import Span, Unreadable, read_file
 from tests.spool import plain
 from tools.fuzzers.intake import NEIGHBOUR, Intake
+from tools.fuzzers.kafka_requests import Requests
 from tools.fuzzers.sealed import seal_input
 from tools.fuzzers.wall import Wall
 
@@ -178,4 +179,19 @@ def config(data: bytes) -> None:
         _expect("\n" not in str(error), f"a sentence of several lines: {error}")
 
 
-TARGETS: dict[str, Callable[[bytes], None]] = {"frames": frames, "datagram": datagram, "config": config}
+@cache
+def _requests() -> Requests:
+    return Requests()
+
+
+def kafka(data: bytes) -> None:
+    """A request of a Kafka client, without its size."""
+    _requests().take(data)
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "frames": frames,
+    "datagram": datagram,
+    "config": config,
+    "kafka": kafka,
+}
