@@ -48,6 +48,7 @@ from ingest.sockets.inputs import (
     activated_doors,
     doors_of,
 )
+from ingest.sockets.listening import finish
 from ingest.streams.stream_worker import StreamWorker
 from ingest.supervisor import (
     END,
@@ -441,7 +442,11 @@ class Daemon:
             self.shared,
             page=self._page_path,
             bells=(self._kafka_bell, self._delivery_bell, self._keeper_bell),
+            kept={door.socket.fileno() for door in doors if door.activated},
         )
+        for listener in self._inputs.leaving(KAFKA):
+            # Clients that wait there come again, to another port.
+            finish(listener)
         self._join(worker, "kafka")
         give_way_when_told(worker)
         worker.run()

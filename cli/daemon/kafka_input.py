@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from cli.daemon.compiling import load_loops
@@ -27,6 +27,7 @@ def make_worker(
     *,
     page: Path,
     bells: tuple[int, int, int],
+    kept: Collection[int],
 ) -> KafkaWorker:
     """The worker for these listeners. `page`: the path of the shared state.
 
@@ -47,5 +48,6 @@ def make_worker(
         Topics(spool.layout, shared, page, bell=deliverer),
         bell=committed,
         keeper_bell=keeper,
+        kept=kept,
         cluster=str(uuid.UUID(bytes=spool.identity.spool)),
     )

@@ -23,7 +23,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from ingest.access import NO_ID
@@ -49,7 +49,9 @@ from ingest.kafka.storing import Rules, Storing, settle_predecessor
 from ingest.kafka.topics import Topics
 from ingest.pause import StreamPause
 from ingest.sockets.listening import refuse
+from spool.format.wire import Reason
 from spool.layout import Layout
+from spool.log.quotas import is_over
 from spool.native.peers import ends_of, users_of
 from spool.options import WhenFull
 from spool.shared.state import Field, SharedState, no_beat
@@ -93,17 +95,19 @@ class KafkaWorker:
         bell: int,
         keeper_bell: int,
         cluster: str,
+        kept: Collection[int] = (),
         most: int = MOST_CLIENTS,
     ) -> None:
         """`bell`: an eventfd that rings when more is committed. `keeper_bell`: one that the keeper hears.
 
-        `cluster`: the id that clients see. `most`: clients that are connected.
+        `cluster`: the id that clients see. `kept`: descriptors of the listeners that another process keeps
+        when we stop. `most`: clients that are connected.
         """
         self.stopping = self.giving_way = False
         self.beat: Callable[[], None] = no_beat
         self._listeners = {one.fileno(): (one, options) for one, options in listeners.items()}
         self._buffers, self._producers, self._shared, self._topics = buffers, producers, shared, topics
-        self._bell, self._keeper_bell, self._most = bell, keeper_bell, most
+        self._bell, self._keeper_bell, self._kept, self._most = bell, keeper_bell, kept, most
         self._unsynced = 0
         """Bytes written since the last sync was asked for."""
         self._intake = StreamPause(shared, Field.KAFKA_PAUSED)
@@ -169,7 +173,8 @@ class KafkaWorker:
         if not self.giving_way:
             for fd, (listener, _options) in self._listeners.items():
                 self._poll.unregister(fd)
-                refuse(listener)
+                if fd not in self._kept:
+                    refuse(listener)
         for client in self._clients.values():
             client.sends_no_more = True
             self._watch(client)
@@ -464,9 +469,11 @@ class KafkaWorker:
         answers = [(one.part, one.answer) for one in reply.storing.parts]
         return frame_of(reply.correlation, write_answer(reply.version, answers))
 
-    def _is_full(self) -> bool:
+    def _is_full(self, topic: bytes) -> Reason | None:
         words = self._shared.words
-        return bool(words[Field.FULL]) and words[Field.WHEN_FULL] != WhenFull.BLOCK
+        if words[Field.FULL] and words[Field.WHEN_FULL] != WhenFull.BLOCK:
+            return Reason.SPOOL_FULL
+        return Reason.OVER_QUOTA if is_over(words, topic) else None
 
     def _say(self, what: object, text: str) -> None:
         if self._throttle.has_room(what, _MOST_LINES) and self._throttle.due(what):

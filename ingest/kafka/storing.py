@@ -58,9 +58,8 @@ _SENTENCES = {
     Wrong.TRANSACTION: (Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "bruce takes no transactions"),
     Wrong.CONTROL: (Code.INVALID_RECORD, "the batch is of a kind that only brokers write"),
 }
-_FULL = "bruce's spool is full; send it again later"
 _REFUSALS = {
-    Reason.SPOOL_FULL: (Code.NOT_ENOUGH_REPLICAS, _FULL),
+    Reason.SPOOL_FULL: (Code.NOT_ENOUGH_REPLICAS, "bruce's spool is full; send it again later"),
     Reason.OVER_QUOTA: (Code.NOT_ENOUGH_REPLICAS, "the topic has used its quota of bruce's spool"),
     Reason.NOT_PERMITTED: (Code.TOPIC_AUTHORIZATION_FAILED, "[access] does not permit it by TCP"),
 }
@@ -115,8 +114,8 @@ class Rules:
     """Of a topic, or -Code."""
     is_known: Callable[[str], bool]
     """Whether Kafka has the topic."""
-    is_full: Callable[[], bool]
-    """Whether what is stored now would be discarded."""
+    is_full: Callable[[bytes], Reason | None]
+    """Why a message of this topic would be discarded now for want of room; None: it has room."""
     limit: int
     """Bytes of a message."""
     decompressor: Decompressor
@@ -222,10 +221,10 @@ class Storing:
         assert head
         if head.producer != NO_PRODUCER and not self._is_next(one, head):
             return
-        if one.left and self._rules.is_full():
+        if one.left and (reason := self._rules.is_full(one.part.topic)):
             if one.batch and not one.batch.stored and one.producer:
                 one.producer.drop(one.batch)
-            one.refuse(Code.NOT_ENOUGH_REPLICAS, _FULL)
+            one.refuse(*_REFUSALS[reason])
 
     def _is_next(self, one: Batching, head: Head) -> bool:
         """Whether to go on; what was stored before is noted."""

@@ -50,6 +50,17 @@ def publish_open(shared: SharedState, place: int, counts: npt.NDArray[np.int64])
     shared.words[Field.READ_POSITION] = place
 
 
+def is_over(words: npt.NDArray[np.int64], topic: bytes) -> bool:
+    """Whether a topic is over its quota. `words`: those of the shared state."""
+    if not words[Field.QUOTAS]:
+        return False
+    for number in range(int(words[Field.QUOTA_TOPICS])):
+        row = words[row_at(number) :][:QUOTA_ROW]
+        if row[OVER] and row[NAME_BYTES] == len(topic) and row[NAME:].tobytes()[: len(topic)] == topic:
+            return True
+    return False
+
+
 class Quotas:
     """The keeper's side."""
 

@@ -18,6 +18,7 @@ from ingest.kafka.errors import Code
 from ingest.kafka.lanes import Lane
 from ingest.kafka.producers import Producer
 from ingest.worker import burst
+from spool.log.quotas import NAME, NAME_BYTES, OVER, row_at
 from spool.shared.state import Field
 from tests.ingest.kafka.batches import Record, record_batch
 from tests.ingest.kafka.door import LIMIT, Door, numbered, outcome_of, values
@@ -146,6 +147,21 @@ def test_full(door: Door) -> None:
     door.shared.words[Field.FULL] = 0
     assert caller.produce(numbered(0, 5, producer=7)) == (0, 0)
     assert door.values() == values(0, 5)
+
+
+def test_over_quota(memory: Path) -> None:
+    """A topic over its quota is not taken, and not counted as discarded; others are."""
+    door = Door(memory)
+    words, row = door.shared.words, row_at(0)
+    words[Field.QUOTAS] = words[Field.QUOTA_TOPICS] = 1
+    words[row + OVER], words[row + NAME_BYTES] = 1, len(b"orders")
+    words[row + NAME] = int.from_bytes(b"orders", "little")
+    caller = door.connect()
+    caller.send([("orders", 0, numbered(0, 5)), ("other", 0, numbered(5, 5))], timeout_ms=0)
+    door.settle()
+    assert outcome_of(caller.receive()) == [(int(Code.NOT_ENOUGH_REPLICAS), -1), (0, 0)]
+    assert (door.values(), door.intake.refused()) == (values(5, 5), {})
+    door.close()
 
 
 def test_unknown_topic(door: Door) -> None:

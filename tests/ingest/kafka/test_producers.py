@@ -250,6 +250,20 @@ def test_longest_unused_gives_way(path: Path) -> None:
     assert read(path) == state(producers)
 
 
+@pytest.mark.parametrize("mine", [1, 3])
+def test_user_with_most(path: Path, mine: int) -> None:
+    """The user with most rows loses one, whoever came first, and whoever needs it."""
+    producers = Producers(path, SPOOL, most=4)
+    for number in range(mine):
+        producers.find(number + 1, TOPIC, 0, UID)
+    for number in range(mine, 4):
+        producers.find(number + 1, TOPIC, 0, OTHER)
+    producers.find(9, TOPIC, 0, 1002)
+    expected = {UID: 1, OTHER: 2, 1002: 1} if mine == 1 else {UID: 2, OTHER: 1, 1002: 1}
+    users = [one.uid for one in producers]
+    assert {uid: users.count(uid) for uid in users} == expected
+
+
 def test_given_up(path: Path) -> None:
     """A producer that was given up is one without batches when it comes again, here and in the file."""
     producers = Producers(path, SPOOL, most=1)
