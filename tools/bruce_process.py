@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -52,10 +52,14 @@ class Bruce:
         servers: str,
         *,
         settings: Settings | None = None,
+        inputs: Sequence[Mapping[str, object]] = (),
         listener: socket.socket | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """`directory`: for spool, configuration and log. `settings`: other keys of bruce.toml, by table."""
+        """`directory`: for spool, configuration and log. `settings`: other keys of bruce.toml, by table.
+
+        `inputs`: the tables [[input]].
+        """
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.spool = directory, directory / "spool"
         self.log = directory / "bruce.log"
@@ -63,7 +67,7 @@ class Bruce:
         self.runtime = Path(tempfile.mkdtemp(prefix="bruce-load-", dir="/dev/shm"))
         self.socket = Path(listener.getsockname()) if listener else self.runtime / "bruce.sock"
         self.pid = 0
-        self._listener, self._settings = listener, settings or {}
+        self._listener, self._settings, self._inputs = listener, settings or {}, inputs
         self.environ = {name: value for name, value in os.environ.items() if not name.startswith("BRUCE_")}
         self.environ |= {
             "BRUCE_RUNTIME_DIRECTORY": str(self.runtime),
@@ -90,8 +94,9 @@ class Bruce:
             tables.setdefault(name, {}).update(keys)
         lines = []
         for name, keys in tables.items():
-            # JSON's strings and numbers are TOML's.
-            lines += [f"[{name}]", *(f'"{key}" = {json.dumps(value)}' for key, value in keys.items())]
+            lines += [f"[{name}]", *_toml(keys)]
+        for one in self._inputs:
+            lines += ["[[input]]", *_toml(one)]
         self.config.write_text("\n".join(lines) + "\n")
 
     def start(self, *, wait: bool = True) -> None:
@@ -215,6 +220,11 @@ class Bruce:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _toml(keys: Mapping[str, object]) -> Iterator[str]:
+    """The lines of a table: JSON's strings and numbers are TOML's."""
+    return (f'"{key}" = {json.dumps(value)}' for key, value in keys.items())
 
 
 def _parent(pid: int) -> int:

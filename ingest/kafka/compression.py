@@ -11,6 +11,7 @@ LZ4 and Zstandard are frames.
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
 
 import cramjam
@@ -23,6 +24,10 @@ MOST_BYTES = 16 << 20
 _JAVA = b"\x82SNAPPY\x00"
 _JAVA_HEAD_BYTES = len(_JAVA) + 8
 _BLOCK = struct.Struct(">i")
+_MOST_BLOCKS = 16_384
+"""Of Java's library, which begins another one after 32 KiB."""
+_GZIP = 16 + zlib.MAX_WBITS
+"""zlib's number for a stream with gzip's head."""
 
 
 class Decompressor:
@@ -39,18 +44,31 @@ class Decompressor:
             return data
         try:
             used = _CODECS[codec](data, self._scratch)
-        except (KeyError, ValueError, struct.error, cramjam.DecompressionError):
+        except (KeyError, ValueError, struct.error, zlib.error, cramjam.DecompressionError):
             raise BadBatch(Wrong.CODEC) from None
         return memoryview(bytes(self._scratch[:used]))
+
+
+def _gunzip(data: memoryview, scratch: memoryview) -> int:
+    """One stream, as clients write it: many empty ones would cost time, and no bytes."""
+    stream = zlib.decompressobj(_GZIP)
+    found = stream.decompress(data, len(scratch))
+    if not stream.eof or stream.unused_data:
+        raise ValueError(len(found))
+    scratch[: len(found)] = found
+    return len(found)
 
 
 def _unsnap(data: memoryview, scratch: memoryview) -> int:
     if data[: len(_JAVA)] != _JAVA:
         return cramjam.snappy.decompress_raw_into(data, scratch)
-    at, used = _JAVA_HEAD_BYTES, 0
+    at, used, blocks = _JAVA_HEAD_BYTES, 0, 0
     if len(data) < at:
         raise ValueError(len(data))
     while at < len(data):
+        blocks += 1
+        if blocks > _MOST_BLOCKS:
+            raise ValueError(blocks)
         (size,) = _BLOCK.unpack_from(data, at)
         at += _BLOCK.size
         if not 0 < size <= len(data) - at:
@@ -61,7 +79,7 @@ def _unsnap(data: memoryview, scratch: memoryview) -> int:
 
 
 _CODECS: dict[int, Callable[[memoryview, memoryview], int]] = {
-    1: cramjam.gzip.decompress_into,
+    1: _gunzip,
     2: _unsnap,
     3: cramjam.lz4.decompress_into,
     4: cramjam.zstd.decompress_into,

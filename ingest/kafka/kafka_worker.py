@@ -142,7 +142,7 @@ class KafkaWorker:
             for allow in (False, True)
         }
         self._throttle = Throttle(_LINE_S)
-        self._look_at = self._tick_at = 0.0
+        self._look_at = self._lacking_until = 0.0
         self._words = shared.words[Field.KAFKA :][:KAFKA_WORDS]
         self._words[WAITING] = 0
         self._counts = ConnectionCounts(shared.words[Field.CONNECTIONS :])
@@ -196,6 +196,7 @@ class KafkaWorker:
                 self._accept(*self._listeners[fd])
             elif client := self._clients.get(fd):
                 self._attend(client, event)
+        self._take_queue()
         self._topics.say()
         now = time.monotonic()
         for client in list(self._unanswered):
@@ -207,7 +208,9 @@ class KafkaWorker:
         self._words[WAITING] = len(self._unanswered) + len(self._queue)
 
     def _pause(self, wait_s: float) -> float:
-        if self._unanswered or self._parked:
+        if self._queue and self._free and time.monotonic() >= self._lacking_until:
+            return 0
+        if self._unanswered or self._parked or self._queue:
             wait_s = min(wait_s, _TICK_S)
         return wait_s if (said := self._topics.say()) is None else min(wait_s, said)
 
@@ -374,11 +377,27 @@ class KafkaWorker:
         assert reply.storing
         if not lane.open():
             self._say("memory", "clients wait: there is no memory to write what they sent to")
+            self._lacking_until = time.monotonic() + _TICK_S
             self._queue.append((client, reply))
             return
         self._free.pop()
         self._busy[lane] = client, reply
-        reply.storing.write(lane, time.time_ns() // 1_000_000)
+        self._write_more(lane)
+
+    def _write_more(self, lane: Lane) -> bool:
+        """Write another run; False, and the lane is free, when there is none."""
+        client, reply = self._busy[lane]
+        assert reply.storing
+        if reply.storing.has_more and reply.storing.write(lane, time.time_ns() // 1_000_000):
+            return True
+        del self._busy[lane]
+        lane.close()
+        self._free.append(lane)
+        if reply.storing.has_more:
+            self._queue.append((client, reply))
+        else:
+            self._stored(client, reply)
+        return False
 
     def _look_at_taken(self) -> None:
         """Go on with what was taken: the rest of a request first, then those that wait for a lane."""
@@ -387,14 +406,8 @@ class KafkaWorker:
             assert reply.storing
             reply.storing.settle(lane)
             self._want_sync(lane, reply.storing.end)
-            if reply.storing.has_more:
-                reply.storing.write(lane, time.time_ns() // 1_000_000)
-                continue
-            del self._busy[lane]
-            lane.close()
-            self._free.append(lane)
-            self._stored(client, reply)
-            self._go_on(client)
+            if not self._write_more(lane):
+                self._go_on(client)
         parked, self._parked = self._parked, []
         for client, reply in parked:
             assert reply.storing
@@ -404,8 +417,15 @@ class KafkaWorker:
             else:
                 self._store(client, reply)
                 self._go_on(client)
-        while self._queue and self._free:
-            self._write(self._free[-1], *self._queue.popleft())
+
+    def _take_queue(self) -> None:
+        """Go on with those that wait for a lane, each once: one that is large waits for its next turn."""
+        for _ in range(len(self._queue)):
+            if not self._free or time.monotonic() < self._lacking_until:
+                return
+            client, reply = self._queue.popleft()
+            self._write(self._free[-1], client, reply)
+            self._go_on(client)
 
     def _want_sync(self, lane: Lane, end: int) -> None:
         """Have the keeper sync before its interval is over, where much waits for it."""
@@ -422,7 +442,7 @@ class KafkaWorker:
         for one in storing.parts:
             self._words[REFUSED if one.answer.error else STORED if one.is_stored_now else REPEATED] += 1
             # It waits for its answer without them.
-            one.records, one.part = None, one.part._replace(records=NOTHING)
+            one.part = one.part._replace(records=NOTHING)
         client.storing = None
         if client.is_over:
             return

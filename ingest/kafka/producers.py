@@ -87,12 +87,14 @@ class Key(NamedTuple):
 class Producer:
     """A producer's last batches of one partition: a row of the file, and its copy here."""
 
-    __slots__ = ("_at", "_order", "_view", "batches", "epoch", "key", "uid")
+    __slots__ = ("_at", "_order", "_view", "batches", "epoch", "holder", "key", "uid")
 
     def __init__(self, view: memoryview, at: int, key: Key, uid: int) -> None:
         self._view, self._at, self.key, self.uid = view, at, key, uid
         self.epoch = -1
         self._order = 0
+        self.holder: object | None = None
+        """The request that has a batch of it in hand; others wait."""
         self.batches: list[Batch] = []
         """The oldest first."""
 
@@ -125,8 +127,8 @@ class Producer:
         self._write_row()
         self._clear(slot)
         self._order += 1
-        _BATCH.pack_into(self._view, self._place(slot), 0, sequence, 0, 0, -1, 0, self._order, 0)
-        _COUNT.pack_into(self._view, self._place(slot), count)
+        self._put(self._place(slot), _BATCH.pack(0, sequence, 0, 0, -1, 0, self._order, 0))
+        self._put(self._place(slot), _COUNT.pack(count))
         return batch
 
     def drop(self, batch: Batch) -> None:
@@ -140,8 +142,8 @@ class Producer:
         if batch not in self.batches:
             return
         at = self._place(batch.slot)
-        _STATE.pack_into(self._view, at + _STATE_AT, batch.begun, batch.stored, batch.first, batch.end)
-        _RUN.pack_into(self._view, at + _RUN_AT, batch.run)
+        self._put(at + _STATE_AT, _STATE.pack(batch.begun, batch.stored, batch.first, batch.end))
+        self._put(at + _RUN_AT, _RUN.pack(batch.run))
 
     def read(self) -> None:
         """Take over what a predecessor wrote."""
@@ -161,11 +163,15 @@ class Producer:
         return self._at + _ROW.size + slot * _BATCH.size
 
     def _clear(self, slot: int) -> None:
-        _COUNT.pack_into(self._view, self._place(slot), 0)
+        self._put(self._place(slot), _COUNT.pack(0))
 
     def _write_row(self) -> None:
         used = int(time.monotonic()) & 0xFFFFFFFF
-        _ROW.pack_into(self._view, self._at, *self.key, self.epoch, self.uid, used)
+        self._put(self._at, _ROW.pack(*self.key, self.epoch, self.uid, used))
+
+    def _put(self, at: int, data: bytes) -> None:
+        """Store bytes in one copy: pack_into would clear them before."""
+        self._view[at : at + len(data)] = data
 
 
 class Producers:

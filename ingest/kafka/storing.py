@@ -1,9 +1,11 @@
 """A ProduceRequest on its way into the log, and what is known of it: the answer is for the worker to send.
 
-    judge     each batch is checked whole, and looked up among those that its producer sent before
-    write     its records become messages in a lane; a large batch takes several runs
+    judge     the head of each batch is checked, and looked up among those that its producer sent before
+    write     its records are decompressed, checked, and become messages in a lane; a large batch takes
+              several runs, and is decompressed for each: memory is that of one batch, for all clients
     settle    the run is taken: what is stored is noted for the producer, before the lane is used again
 
+While a request has a producer's batch in hand, the same producer's batch by another connection waits for it.
 A batch that a producer sends again is not stored again: the answer is that of the first time. If only its
 beginning is in the log, since a process was killed or the rest was refused, the rest is stored.
 """
@@ -16,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.access import NO_ID
 from ingest.kafka.compression import Decompressor
@@ -38,6 +41,10 @@ from spool.native.memory import Address, address_of
 
 LARGE_BYTES = 64 << 10
 """Of records, for which a lane gets all its memory."""
+STEP_BYTES = 16 << 20
+"""Decompressed for one client before others have their turn."""
+_COMPRESSED = 4
+"""So many times as large compressed records are taken for, before they are decompressed."""
 _RUN_BITS, _LANE_BITS = 16, 10
 _LANES, _FRAMES = (1 << _RUN_BITS - _LANE_BITS) - 1, (1 << _LANE_BITS) - 1
 """Masks of the lane's number, and of how many Batches precede, in `run` of a producer's batch."""
@@ -82,11 +89,11 @@ class Batching:
     is_new: bool = False
     """The topic is one that Kafka does not have yet: its partitioner chooses."""
     head: Head | None = None
-    records: np.ndarray | None = None
-    """uint8, decompressed; None when there is nothing to store."""
+    is_checked: bool = False
+    """Each of its records can be stored."""
     at: int = 0
     left: int = 0
-    """Records that are not written yet, from this offset on."""
+    """Records that are not written yet, from this offset on; none when there is nothing to store."""
     producer: Producer | None = None
     batch: Batch | None = None
     frames: range = range(0)
@@ -102,7 +109,14 @@ class Batching:
         """Answer with an error, and store nothing more."""
         self.answer.error, self.answer.message = int(code), message
         self.answer.offset = -1
-        self.records, self.left = None, 0
+        self.left = 0
+        if self.batch and self.producer and not (self.batch.stored or self.batch.run):
+            self.producer.drop(self.batch)
+
+    def let_go(self, holder: object) -> None:
+        """Let other connections go on with the producer."""
+        if self.producer and self.producer.holder is holder:
+            self.producer.holder = None
 
 
 @dataclass(slots=True)
@@ -181,11 +195,9 @@ class Storing:
         if not self._may_choose(one):
             return
         try:
-            self._unpack(one)
+            one.head = Head.read(one.part.records)
         except BadBatch as error:
-            which = f" (record {error.at})" if error.at >= 0 else ""
-            code, sentence = _SENTENCES[error.wrong]
-            one.refuse(code, sentence + which)
+            _refuse_batch(one, error)
             return
         self._look_up(one)
 
@@ -200,41 +212,43 @@ class Storing:
         one.is_new = not self._rules.is_known(name)
         return not one.answer.error
 
-    def _unpack(self, one: Batching) -> None:
-        """Raises BadBatch."""
-        one.head = head = Head.read(one.part.records)
-        records = self._rules.decompressor.records(head.codec, one.part.records[HEAD_BYTES:])
-        one.records = found = np.frombuffer(records, np.uint8)
+    def _unpack(self, one: Batching, head: Head) -> npt.NDArray[np.uint8]:
+        """The records, valid until the next are unpacked. Raises BadBatch."""
+        found = np.frombuffer(
+            self._rules.decompressor.records(head.codec, one.part.records[HEAD_BYTES:]), np.uint8
+        )
         if not len(found):
             raise BadBatch(Wrong.RECORDS)
         begin = address_of(found)
-        wrong, at = check_records(
-            begin, Address(begin + len(found)), head.records, len(one.part.topic), self._rules.limit
-        )
-        if wrong:
-            raise BadBatch(Wrong(wrong), at)
-        one.left = head.records
+        end = Address(begin + len(found))
+        if not one.is_checked:
+            wrong, at = check_records(begin, end, head.records, len(one.part.topic), self._rules.limit)
+            if wrong:
+                raise BadBatch(Wrong(wrong), at)
+            one.is_checked = True
+            if one.batch and one.batch.stored:
+                one.at = skip_records(begin, end, one.batch.stored)
+        return found
 
     def _look_up(self, one: Batching) -> None:
         """See whether the producer has sent this batch before, and whether it may send it now."""
         head = one.head
         assert head
+        one.left = head.records
         if head.producer != NO_PRODUCER and not self._is_next(one, head):
             return
         if one.left and (reason := self._rules.is_full(one.part.topic)):
-            if one.batch and not one.batch.stored and one.producer:
-                one.producer.drop(one.batch)
             one.refuse(*_REFUSALS[reason])
+            one.let_go(self)
 
     def _is_next(self, one: Batching, head: Head) -> bool:
         """Whether to go on; what was stored before is noted."""
         topic = one.part.topic
         producer = self._rules.producers.find(head.producer, topic, one.part.partition, self._uid)
-        if any(batch.run for batch in producer.batches):
+        if producer.holder not in (None, self):
             one.left = 0
             self._parked.append(one)
             return False
-        one.left = head.records
         if head.epoch < producer.epoch:
             one.refuse(Code.INVALID_PRODUCER_EPOCH, "the producer has a later epoch")
             return False
@@ -252,33 +266,54 @@ class Storing:
         one.answer.offset, one.end = batch.first, batch.end
         if batch.stored:
             one.ranges.append(Range(batch.first, batch.end - batch.first))
-            assert one.records is not None
-            begin = address_of(one.records)
-            one.at = skip_records(begin, Address(begin + len(one.records)), batch.stored)
+        if one.left:
+            producer.holder = self
         return True
 
-    def write(self, lane: Lane, now_ms: int) -> None:
-        """Write as much as the lane's next run takes; offer it."""
-        size = sum(len(one.records) for one in self.parts if one.left and one.records is not None)
-        lane.begin(large=size > LARGE_BYTES)
+    def write(self, lane: Lane, now_ms: int) -> bool:
+        """Write as much as the lane's next run takes, and offer it; whether there was anything to offer.
+
+        There may be more to write without anything to offer: others are to have their turn before.
+        """
+        lane.begin(large=self._guess() > LARGE_BYTES)
+        room = STEP_BYTES
         for one in self.parts:
             before = len(lane.messages)
-            if one.left:
-                self._write(one, lane, now_ms)
+            if one.left and room > 0:
+                room -= self._write(one, lane, now_ms)
             one.frames = range(before, len(lane.messages))
             if one.batch and one.producer and one.frames:
                 one.batch.begun = one.batch.stored
                 one.batch.run = run_word(lane.run + 1, lane.number, before)
                 one.producer.note(one.batch)
-        lane.offer()
+            if one.frames and one.left:
+                # The lane is full.
+                room = 0
+        if lane.messages:
+            lane.offer()
+        return bool(lane.messages)
 
-    def _write(self, one: Batching, lane: Lane, now_ms: int) -> None:
-        assert one.records is not None
+    def _guess(self) -> int:
+        """Bytes of the records that are left, about."""
+        left = [one for one in self.parts if one.left]
+        return sum(
+            len(one.part.records) * (_COMPRESSED if one.head and one.head.codec else 1) for one in left
+        )
+
+    def _write(self, one: Batching, lane: Lane, now_ms: int) -> int:
+        """Write some records of a part, as far as there is room; how many bytes were unpacked for it."""
         assert one.head
-        topic, begin = np.frombuffer(one.part.topic, np.uint8), address_of(one.records)
+        try:
+            records = self._unpack(one, one.head)
+        except BadBatch as error:
+            _refuse_batch(one, error)
+            one.let_go(self)
+            # As much as it may have been.
+            return STEP_BYTES // _COMPRESSED
+        topic, begin = np.frombuffer(one.part.topic, np.uint8), address_of(records)
         source = Source(
             begin,
-            Address(begin + len(one.records)),
+            Address(begin + len(records)),
             one.head.timestamp,
             now_ms,
             -1 if one.is_new else one.part.partition,
@@ -287,6 +322,7 @@ class Storing:
         )
         written, one.at = lane.write(source, one.at, one.left)
         one.left -= written
+        return len(records)
 
     def settle(self, lane: Lane) -> None:
         """The lane's run is taken."""
@@ -313,6 +349,14 @@ class Storing:
         if refused:
             code, sentence = _REFUSALS.get(Reason(refused), _OTHERWISE)
             one.refuse(code, sentence)
+        if not one.left:
+            one.let_go(self)
+
+
+def _refuse_batch(one: Batching, error: BadBatch) -> None:
+    which = f" (record {error.at})" if error.at >= 0 else ""
+    code, sentence = _SENTENCES[error.wrong]
+    one.refuse(code, sentence + which)
 
 
 def run_word(run: int, lane: int, frames: int) -> int:

@@ -22,7 +22,7 @@ from ingest.kafka.errors import Code
 from spool.errors import NotOurs
 from spool.layout import Layout
 from spool.shared.state import Field, SharedState
-from spool.shared.topics import MOST_WANTED, changed_at, read_partitions, write_wanted
+from spool.shared.topics import MOST_WANTED, read_partitions, version_of, write_wanted
 
 log = logging.getLogger("bruce.kafka")
 
@@ -40,7 +40,7 @@ class Topics:
         """`path`: of the shared state. `bell`: an eventfd of the deliverer."""
         self._layout, self._shared, self._path, self._bell = layout, shared, path, bell
         self._known: dict[str, int] = {}
-        self._changed_at = 0
+        self._version = 0, 0
         self._looked_at = 0.0
         self._wanted: OrderedDict[str, float] = OrderedDict()
         """By name, when it was asked for."""
@@ -74,9 +74,10 @@ class Topics:
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
-        changed = changed_at(self._layout)
-        if changed != self._changed_at:
-            self._changed_at, self._known = changed, read_partitions(self._layout)
+        version = version_of(self._layout)
+        if version != self._version:
+            self._version = version
+            self._known = {name.decode(): count for name, count in read_partitions(self._layout).items()}
 
     def _want(self, name: str) -> None:
         now = time.monotonic()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from itertools import islice
 
 from dispatch.client import Cluster
 from spool.layout import Layout
@@ -21,7 +22,7 @@ class WantedTopics:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._noted = {name.encode(): count for name, count in read_partitions(layout).items()}
+        self._noted = read_partitions(layout)
         self._wanted = frozenset(self._noted)
 
     def add(self, names: Collection[bytes]) -> None:
@@ -36,6 +37,9 @@ class WantedTopics:
         noted.update({name: len(leaders) for name, leaders in found.topics.items() if name in wanted})
         noted.update({name: -code for name, code in found.errors.items() if name in wanted})
         noted = {name: count for name, count in noted.items() if name in wanted}
+        if len(noted) > MOST_WANTED:
+            there = ((name, count) for name, count in noted.items() if count > 0)
+            noted = dict(islice(there, MOST_WANTED))
         if noted == self._noted:
             return
         try:

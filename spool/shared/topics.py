@@ -23,7 +23,8 @@ from spool.storage.disk import read_bytes, write_at, write_file
 from spool.storage.ownership import put_own, read_believed
 
 MOST_WANTED = 10_000
-"""Topics that clients may want; of more than that, those wanted longest ago are forgotten."""
+"""Topics that clients may want, and that are noted. Of more than that, those wanted longest ago are
+forgotten, and those are not noted that Kafka does not have."""
 _MOST_BYTES = 4 << 20
 """Most bytes of a file that are read: so many topics with the longest names."""
 _MOST_PARTITIONS = 1 << 20
@@ -44,7 +45,7 @@ def read_wanted(shared: Path) -> list[bytes]:
     """The wanted topics; none without the file, or from a damaged one."""
     try:
         names = json.loads(read_believed(wanted_path(shared), _MOST_BYTES))
-        return [name.encode() for name in names[:MOST_WANTED]]
+        return [name.encode() for name in names[:MOST_WANTED]] if isinstance(names, list) else []
     except (NotOurs, OSError, ValueError, TypeError, AttributeError, RecursionError):
         return []
 
@@ -54,21 +55,22 @@ def write_partitions(layout: Layout, found: Mapping[bytes, int]) -> None:
     write_file(layout.topics, json.dumps({name.decode(): count for name, count in found.items()}).encode())
 
 
-def read_partitions(layout: Layout) -> dict[str, int]:
+def read_partitions(layout: Layout) -> dict[bytes, int]:
     """The newest note; empty without such a file, and for a damaged one."""
     try:
         document = json.loads(read_bytes(layout.topics, _MOST_BYTES))
-        return {name: _count(value) for name, value in document.items()}
+        return {name.encode(): _count(value) for name, value in document.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 
-def changed_at(layout: Layout) -> int:
-    """When the note was written, in ns; 0 without one."""
+def version_of(layout: Layout) -> tuple[int, int]:
+    """Another one for each note: its file's inode, and when it was written, in ns; zeros without one."""
     try:
-        return os.stat(layout.topics).st_mtime_ns
+        found = os.stat(layout.topics)
     except OSError:
-        return 0
+        return 0, 0
+    return found.st_ino, found.st_mtime_ns
 
 
 def _count(value: object) -> int:

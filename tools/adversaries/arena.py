@@ -72,7 +72,7 @@ class Arena:
         self.sockets = Path(tempfile.mkdtemp(prefix="bruce-adversary-", dir="/dev/shm"))
         self.sockets.chmod(0o755)
         self.stream, self.ack = self.sockets / "stream", self.sockets / "ack"
-        self.tcp_port, self.status_port = _free_port(), _free_port()
+        self.tcp_port, self.status_port, self.kafka_port = _free_port(), _free_port(), _free_port()
         self.villains: list[Villain] = []
         self.trouble: list[str] = []
         self.killed = 0
@@ -90,6 +90,7 @@ class Arena:
             directory,
             target.bootstrap,
             settings=self._settings(),
+            inputs=[{"kafka": self.kafka_port}] if attack.kafka else (),
             listener=listener,
             environ={**kill_environ, **clock_environ, **_both(clock_environ, kill_environ)},
         )

@@ -41,6 +41,8 @@ class Attack:
     holder: ClassVar[Holder] = Holder.SYSTEMD
     real: ClassVar[bool] = False
     """Whether only Apache Kafka can be attacked so: one broker then, where --real has three."""
+    kafka: ClassVar[bool] = False
+    """Whether the daemon has a Kafka input."""
     least_s: ClassVar[float] = 0.0
     """Seconds of its attack phase, at least: time limits of the daemon end in it."""
 

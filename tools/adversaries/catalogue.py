@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tools.adversaries import floods, forging, insider, killing, messages, neighbours, operations, streams
+from tools.adversaries import (
+    floods,
+    forging,
+    insider,
+    kafka_clients,
+    killing,
+    messages,
+    neighbours,
+    operations,
+    streams,
+)
 from tools.adversaries.attack import Attack
 
 _ALL: tuple[type[Attack], ...] = (
@@ -37,6 +47,11 @@ _ALL: tuple[type[Attack], ...] = (
     streams.StreamHeaders,
     streams.ConnectionChurn,
     streams.TcpChurn,
+    kafka_clients.KafkaBombs,
+    kafka_clients.KafkaRubbish,
+    kafka_clients.KafkaUnfinished,
+    kafka_clients.KafkaConnections,
+    kafka_clients.KafkaProducers,
     neighbours.PlantedPage,
     neighbours.PlantedLink,
     neighbours.PlantedPipe,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -429,15 +429,14 @@ def killed(path: Path, act: Callable[[], object]) -> list[dict[Key, tuple[int, i
     """All that a successor knows, if the process ends behind one of the stores of `act`: for each in turn."""
     copies = [path.read_bytes()]
 
-    def look(_frame: object, event: str, called: Any) -> None:
-        if event == "c_return" and called.__name__ == "pack_into":
-            copies.append(path.read_bytes())
+    put = Producer._put
 
-    sys.setprofile(look)
-    try:
+    def look(producer: Producer, at: int, data: bytes) -> None:
+        put(producer, at, data)
+        copies.append(path.read_bytes())
+
+    with mock.patch.object(Producer, "_put", look):
         act()
-    finally:
-        sys.setprofile(None)
     found = []
     for number, copy in enumerate(copies):
         place = path.with_name(f"copy{number}")

@@ -34,7 +34,7 @@ def test_noted(layout: Layout) -> None:
     wanted = WantedTopics(layout)
     wanted.add([b"orders", b"none"])
     wanted.note(answer({b"orders": 3, b"other": 7}, {b"none": 3, b"else": 3}))
-    assert read_partitions(layout) == {"orders": 3, "none": -3}
+    assert read_partitions(layout) == {b"orders": 3, b"none": -3}
 
 
 def test_nothing_wanted(layout: Layout) -> None:
@@ -52,7 +52,7 @@ def test_wanted_later(layout: Layout) -> None:
     wanted.note(answer({b"orders": 3}))
     wanted.add([b"payments"])
     wanted.note(answer({b"orders": 4, b"payments": 1}))
-    assert read_partitions(layout) == {"orders": 4, "payments": 1}
+    assert read_partitions(layout) == {b"orders": 4, b"payments": 1}
 
 
 def test_an_answer_without_it(layout: Layout) -> None:
@@ -62,7 +62,7 @@ def test_an_answer_without_it(layout: Layout) -> None:
     wanted.note(answer({b"orders": 3, b"payments": 1}))
     wanted.note(answer({}))
     wanted.note(answer({b"payments": 2}))
-    assert read_partitions(layout) == {"orders": 3, "payments": 2}
+    assert read_partitions(layout) == {b"orders": 3, b"payments": 2}
 
 
 def test_an_error_replaces_partitions(layout: Layout) -> None:
@@ -71,9 +71,9 @@ def test_an_error_replaces_partitions(layout: Layout) -> None:
     wanted.add([b"orders"])
     wanted.note(answer({b"orders": 3}))
     wanted.note(answer({}, {b"orders": 3}))
-    assert read_partitions(layout) == {"orders": -3}
+    assert read_partitions(layout) == {b"orders": -3}
     wanted.note(answer({b"orders": 5}))
-    assert read_partitions(layout) == {"orders": 5}
+    assert read_partitions(layout) == {b"orders": 5}
 
 
 def test_restart(layout: Layout) -> None:
@@ -81,9 +81,9 @@ def test_restart(layout: Layout) -> None:
     write_partitions(layout, {b"orders": 3, b"none": -3})
     wanted = WantedTopics(layout)
     wanted.note(answer({}))
-    assert read_partitions(layout) == {"orders": 3, "none": -3}
+    assert read_partitions(layout) == {b"orders": 3, b"none": -3}
     wanted.note(answer({b"none": 1}))
-    assert read_partitions(layout) == {"orders": 3, "none": 1}
+    assert read_partitions(layout) == {b"orders": 3, b"none": 1}
 
 
 def test_nothing_new(layout: Layout) -> None:
@@ -95,7 +95,7 @@ def test_nothing_new(layout: Layout) -> None:
     wanted.note(answer({b"orders": 3, b"other": 1}))
     assert not layout.topics.exists()
     wanted.note(answer({b"orders": 4}))
-    assert read_partitions(layout) == {"orders": 4}
+    assert read_partitions(layout) == {b"orders": 4}
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"a": "x"}', b'{"a": 1', b"\xff"])
@@ -105,10 +105,9 @@ def test_damaged(layout: Layout, data: bytes) -> None:
     wanted = WantedTopics(layout)
     wanted.add([b"orders"])
     wanted.note(answer({b"orders": 3}))
-    assert read_partitions(layout) == {"orders": 3}
+    assert read_partitions(layout) == {b"orders": 3}
 
 
-@pytest.mark.xfail(strict=True, reason="UnicodeEncodeError", raises=UnicodeEncodeError)
 def test_a_name_that_is_no_text(layout: Layout) -> None:
     """A note with a name that cannot be a topic's is damaged, too."""
     layout.topics.write_bytes(b'{"\\ud800": 1}')
@@ -125,7 +124,7 @@ def test_cannot_be_written(layout: Layout, caplog: pytest.LogCaptureFixture) -> 
     assert "partitions cannot be noted" in caplog.text
     layout.delivery.mkdir()
     wanted.note(answer({b"orders": 3}))
-    assert read_partitions(layout) == {"orders": 3}
+    assert read_partitions(layout) == {b"orders": 3}
 
 
 def test_bounded(layout: Layout) -> None:
@@ -133,17 +132,16 @@ def test_bounded(layout: Layout) -> None:
     wanted, names = WantedTopics(layout), [b"t%d" % number for number in range(2 * MOST_WANTED)]
     wanted.add(names)
     wanted.note(answer(dict.fromkeys(names, 1)))
-    assert len(read_partitions(layout)) == 2 * MOST_WANTED
+    assert len(read_partitions(layout)) == MOST_WANTED
     wanted.add([b"new", names[5]])
     wanted.note(answer({b"new": 2}))
-    assert read_partitions(layout) == {"new": 2, "t5": 1}
+    assert read_partitions(layout) == {b"new": 2, b"t5": 1}
 
 
-@pytest.mark.xfail(strict=True, reason="the note becomes larger than what is read of it")
 def test_bounded_bytes(layout: Layout) -> None:
-    """As many names as are kept, of the greatest length, are read from the note."""
+    """As many names as are noted, of the greatest length, are read; no error takes the place of a topic."""
     wanted, names = WantedTopics(layout), [b"%0249d" % number for number in range(2 * MOST_WANTED)]
     wanted.add(names[:MOST_WANTED])
     wanted.add(names[MOST_WANTED:])
-    wanted.note(answer({}, dict.fromkeys(names, 3)))
-    assert len(read_partitions(layout)) == 2 * MOST_WANTED
+    wanted.note(answer(dict.fromkeys(names[:MOST_WANTED], 1), dict.fromkeys(names[MOST_WANTED:], 3)))
+    assert read_partitions(layout) == dict.fromkeys(names[:MOST_WANTED], 1)
