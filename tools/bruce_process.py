@@ -67,7 +67,7 @@ class Bruce:
         self.runtime = Path(tempfile.mkdtemp(prefix="bruce-load-", dir="/dev/shm"))
         self.socket = Path(listener.getsockname()) if listener else self.runtime / "bruce.sock"
         self.pid = 0
-        self._listener, self._settings, self._inputs = listener, settings or {}, inputs
+        self._listener, self._settings, self.inputs = listener, settings or {}, inputs
         self.environ = {name: value for name, value in os.environ.items() if not name.startswith("BRUCE_")}
         self.environ |= {
             "BRUCE_RUNTIME_DIRECTORY": str(self.runtime),
@@ -95,7 +95,7 @@ class Bruce:
         lines = []
         for name, keys in tables.items():
             lines += [f"[{name}]", *_toml(keys)]
-        for one in self._inputs:
+        for one in self.inputs:
             lines += ["[[input]]", *_toml(one)]
         self.config.write_text("\n".join(lines) + "\n")
 

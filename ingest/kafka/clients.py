@@ -16,7 +16,7 @@ import contextlib
 import socket
 import struct
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from ingest.access import NO_ID
@@ -64,6 +64,7 @@ class Client:
     where: Where
     options: Options
     uid: int = NO_ID
+    """NO_ID if the kernel does not know it: the program has closed its end by then."""
     inbox: bytearray = field(default_factory=bytearray)
     outbox: bytearray = field(default_factory=bytearray)
     replies: deque[Reply] = field(default_factory=deque)
@@ -112,6 +113,11 @@ class Client:
             return 0
         (size,) = _SIZE.unpack_from(self.inbox)
         return max(0, min(size, MOST_REQUEST_BYTES) + _SIZE.size - len(self.inbox))
+
+    @property
+    def user(self) -> str:
+        """The user, in words."""
+        return "of an unknown user" if self.uid == NO_ID else f"of user {self.uid}"
 
     @property
     def may_send(self) -> bool:
@@ -172,6 +178,31 @@ class Client:
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
+
+
+class Turns:
+    """Clients with something to be done, by turns of their users."""
+
+    def __init__(self) -> None:
+        self._of: OrderedDict[int, OrderedDict[Client, None]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def add(self, client: Client) -> None:
+        """To have a turn behind the user's others; one that waits keeps its place."""
+        self._of.setdefault(client.uid, OrderedDict())[client] = None
+
+    def next(self) -> Client | None:
+        """The next client of the next user."""
+        if not self._of:
+            return None
+        uid, mine = next(iter(self._of.items()))
+        client, _none = mine.popitem(last=False)
+        self._of.move_to_end(uid)
+        if not mine:
+            del self._of[uid]
+        return client
 
 
 class Memory:

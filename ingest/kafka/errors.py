@@ -25,6 +25,8 @@ class Code(IntEnum):
     """The one that all clients send again for: what is refused may be taken later."""
     INVALID_REQUIRED_ACKS = 21
     TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
     UNSUPPORTED_SASL_MECHANISM = 33
     UNSUPPORTED_VERSION = 35
     INVALID_REQUEST = 42

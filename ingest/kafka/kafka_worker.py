@@ -29,7 +29,7 @@ from functools import partial
 from ingest.access import NO_ID
 from ingest.buffers.connection_buffer import ConnectionCounts
 from ingest.buffers.connection_buffers import LANE_SLACK_BYTES, ConnectionBuffers
-from ingest.kafka.clients import SMALL_BYTES, Client, Memory, Options, Reply
+from ingest.kafka.clients import SMALL_BYTES, Client, Memory, Options, Reply, Turns
 from ingest.kafka.compression import Decompressor
 from ingest.kafka.delivered import Delivered
 from ingest.kafka.errors import BadRequest, Code
@@ -66,6 +66,10 @@ MEMORY_BYTES = 128 << 20
 """For requests of all clients, beside SMALL_BYTES of each."""
 SYNC_BYTES = 64 << 10
 """A client with five requests on their way, of a batch of 16 KiB each, sends no more until it is answered."""
+TURN = 16
+"""Requests of a client between two turns of others."""
+_TURNS = 256
+"""Clients that have a turn between two looks at what comes."""
 FULL_S = 0.5
 """Until a client hears that the spool is full: it sends again at once."""
 FINISH_S = 5.0
@@ -115,6 +119,9 @@ class KafkaWorker:
         for fd in (*self._listeners, bell, buffers.bells.taken):
             self._poll.register(fd, select.EPOLLIN)
         self._clients: dict[int, Client] = {}
+        self._of: dict[int, int] = {}
+        """How many a user has."""
+        self._turns = Turns()
         self._memory = Memory(MEMORY_BYTES)
         self._free = [Lane(buffers, number) for number in reversed(range(MOST_LANES))]
         self._busy: dict[Lane, tuple[Client, Reply]] = {}
@@ -196,19 +203,34 @@ class KafkaWorker:
                 self._accept(*self._listeners[fd])
             elif client := self._clients.get(fd):
                 self._attend(client, event)
+        self._take_turns()
         self._take_queue()
         self._topics.say()
         now = time.monotonic()
-        for client in list(self._unanswered):
-            self._answer(client, now)
-            self._go_on(client)
+        self._answer_all(now)
         if now >= self._look_at:
             self._look_at = now + _LOOK_S
             self._look_for_late(now)
         self._words[WAITING] = len(self._unanswered) + len(self._queue)
 
+    def _take_turns(self) -> None:
+        for _ in range(_TURNS):
+            if (client := self._turns.next()) is None:
+                return
+            self._go_on(client)
+
+    def _answer_all(self, now: float) -> None:
+        for client in list(self._unanswered):
+            self._answer(client, now)
+            if client.inbox and client.may_send:
+                self._turns.add(client)
+            elif not client.is_over:
+                self._watch(client)
+
     def _pause(self, wait_s: float) -> float:
         if self._queue and self._free and time.monotonic() >= self._lacking_until:
+            return 0
+        if self._turns:
             return 0
         if self._unanswered or self._parked or self._queue:
             wait_s = min(wait_s, _TICK_S)
@@ -239,27 +261,30 @@ class KafkaWorker:
             return
         client = Client(sock, Where(host, port), options, NO_ID if uid is None else uid)
         client.came = time.monotonic()
-        self._clients[sock.fileno()] = client
         self._counts.count_accepted()
+        if len(self._clients) >= self._most and not self._make_way(client):
+            self._counts.count_closed("user_limit")
+            client.close()
+            return
+        self._clients[sock.fileno()] = client
+        self._of[client.uid] = self._of.get(client.uid, 0) + 1
         client.watched = select.EPOLLIN
         self._poll.register(sock, client.watched)
-        if len(self._clients) > self._most:
-            self._crowd()
 
-    def _crowd(self) -> None:
-        """Of too many clients close the one that was idle longest, of the user who has most."""
-        counts: dict[int, int] = {}
-        for one in self._clients.values():
-            counts[one.uid] = counts.get(one.uid, 0) + 1
-        most = max(counts, key=counts.__getitem__)
-        mine = [one for one in self._clients.values() if one.uid == most]
-        victim = min((one for one in mine if one.is_idle), key=lambda one: one.came, default=mine[-1])
+    def _make_way(self, client: Client) -> bool:
+        """Whether there is room for it: of too many, the user who has most loses one, or gets no other."""
+        most = max(self._of, key=self._of.__getitem__)
+        mine = [one for one in self._clients.values() if one.uid == most] if most != client.uid else []
         self._say(
             ("crowd", most),
-            f"user {most} has {counts[most]} of {self._most} connections, most of all: those that were idle "
-            "longest, or new ones, are closed",
+            f"a client {client.user} comes, and all {self._most} connections are in use, "
+            f"{self._of[most]} of them by one user: that one's new ones are closed, or its idle ones",
         )
+        if not mine:
+            return False
+        victim = min((one for one in mine if one.is_idle), key=lambda one: one.came, default=mine[-1])
         self._end(victim, "user_limit")
+        return True
 
     def _attend(self, client: Client, event: int) -> None:
         if event & select.EPOLLOUT and not client.send():
@@ -273,7 +298,7 @@ class KafkaWorker:
             # No one reads answers any more; what is on its way is stored.
             self._end(client)
             return
-        self._go_on(client)
+        self._turns.add(client)
 
     def _end(self, client: Client, how: str = "") -> None:
         """Close a connection. `how`: one of CLOSINGS; its end came by itself without one."""
@@ -281,6 +306,9 @@ class KafkaWorker:
         if self._clients.pop(fd, None) is None:
             return
         self._counts.count_closed(how or ("unclean" if client.inbox else "clean"))
+        self._of[client.uid] -= 1
+        if not self._of[client.uid]:
+            del self._of[client.uid]
         self._poll.unregister(fd)
         client.is_over = True
         client.close()
@@ -302,7 +330,7 @@ class KafkaWorker:
                 if why == "idle":
                     self._end(client)
                     continue
-                self._say(("late", client.uid), f"a client of user {client.uid} is closed: {why}")
+                self._say(("late", client.uid), f"a client {client.user} is closed: {why}")
                 self._end(client, "too_slow")
 
     def _feed(self) -> None:
@@ -320,17 +348,21 @@ class KafkaWorker:
     # -- requests ---------------------------------------------------------------------------------------
 
     def _go_on(self, client: Client) -> None:
-        """Take the requests that are there, as far as they may be taken."""
+        """Take some of the requests that are there, if they may be taken; others have their turn then."""
         try:
-            while client.may_send and (frame := client.next_frame()) is not None:
+            for _ in range(TURN):
+                if not client.may_send or (frame := client.next_frame()) is None:
+                    break
                 self._take(client, frame)
                 if client.granted and not client.missing:
                     self._memory.grant(client, 0)
                     self._feed()
+            else:
+                self._turns.add(client)
         except BadRequest as error:
             self._say(
                 ("request", client.uid, str(error)),
-                f"a client of user {client.uid} sent what is no request: {error}; its connection is closed",
+                f"a client {client.user} sent what is no request: {error}; its connection is closed",
             )
             self._end(client, "tls" if client.speaks_tls else "bad_size")
         if not client.is_over:

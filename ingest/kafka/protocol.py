@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -45,6 +46,9 @@ MOST_KEYS = 100
 _HEADER = struct.Struct(">hhi")
 _I16 = struct.Struct(">h")
 _FRAME = struct.Struct(">ii")
+_SIZE_BYTES, _CORRELATION = 4, struct.Struct(">i")
+KEPT_S, MOST_KEPT = 0.1, 256
+"""For how long an answer is given again to the same question, and how many are kept."""
 NODE = 1
 _RACKLESS: dict[str, Any] = {"rack": None}
 _CONSUMES = "bruce takes messages for Kafka, and has none to give: consume from Kafka's own brokers"
@@ -133,9 +137,25 @@ class Responder:
     def __init__(self, cluster: str, partitions: Partitions, topics: Callable[[], Iterable[str]]) -> None:
         """`cluster`: its id. `partitions`: of a topic, or -Code. `topics`: those that are known."""
         self._cluster, self._partitions, self._topics = cluster, partitions, topics
+        self._answers: dict[tuple[object, ...], bytes] = {}
+        self._answered_at = 0.0
 
     def answer(self, header: Header, frame: memoryview, where: Where) -> bytes:
         """The answer to a request. Raises BadRequest."""
+        if header.api == INIT_PRODUCER:
+            return self._answer(header, frame, where)
+        now = time.monotonic()
+        if now - self._answered_at >= KEPT_S or len(self._answers) >= MOST_KEPT:
+            self._answers.clear()
+            self._answered_at = now
+        # The same question has the same answer, but for its number; to write one takes 0.1 ms.
+        question = header.api, header.version, bytes(frame[header.body :]), where
+        found = self._answers.get(question)
+        if found is None:
+            found = self._answers[question] = self._answer(header, frame, where)
+        return found[:_SIZE_BYTES] + _CORRELATION.pack(header.correlation) + found[_FRAME.size :]
+
+    def _answer(self, header: Header, frame: memoryview, where: Where) -> bytes:
         api, version = _APIS[header.api], header.version
         if header.api == API_VERSIONS:
             return self._encode(header, *self._api_versions(version))
@@ -226,9 +246,12 @@ def _producer_id(request: Any, _version: int, _where: Where) -> dict[str, Any]:
 
 
 def _refuse_coordinator(request: Any, version: int, _where: Where) -> dict[str, Any]:
-    sentence = _TRANSACTS if request.key_type == _TRANSACTION else _CONSUMES
+    transacts = version > 0 and request.key_type == _TRANSACTION
+    sentence = _TRANSACTS if transacts else _CONSUMES
     log.warning("a client looks for a coordinator: %s", sentence)
-    error = {"error_code": int(Code.INVALID_REQUEST), "error_message": sentence}
+    # Those by which both Java's client and librdkafka's end at once, and say why.
+    code = Code.CLUSTER_AUTHORIZATION_FAILED if transacts else Code.GROUP_AUTHORIZATION_FAILED
+    error = {"error_code": int(code), "error_message": sentence}
     nowhere = {"node_id": -1, "host": "", "port": -1}
     if version < 4:  # noqa: PLR2004  (the first with several keys)
         return {**error, **nowhere}
@@ -254,7 +277,8 @@ def _refuse_fetch(request: Any, _version: int, _where: Where) -> dict[str, Any]:
                     error_code=int(Code.TOPIC_AUTHORIZATION_FAILED),
                     high_watermark=-1,
                     aborted_transactions=[],
-                    records=None,
+                    # librdkafka takes null for damage, and asks again without end.
+                    records=b"",
                 )
                 for partition in _not_null(topic.partitions)
             ],

@@ -249,11 +249,8 @@ class Storing:
             one.left = 0
             self._parked.append(one)
             return False
-        if head.epoch < producer.epoch:
-            one.refuse(Code.INVALID_PRODUCER_EPOCH, "the producer has a later epoch")
+        if not _is_of_epoch(one, head, producer):
             return False
-        if head.epoch > producer.epoch:
-            producer.restart(head.epoch)
         batch = producer.find(head.sequence, head.records)
         if batch is None:
             if not producer.expects(head.sequence):
@@ -351,6 +348,19 @@ class Storing:
             one.refuse(code, sentence)
         if not one.left:
             one.let_go(self)
+
+
+def _is_of_epoch(one: Batching, head: Head, producer: Producer) -> bool:
+    """Whether the producer may send in this epoch, which may be a new one."""
+    if head.epoch < producer.epoch:
+        one.refuse(Code.INVALID_PRODUCER_EPOCH, "the producer has a later epoch")
+        return False
+    if head.epoch > producer.epoch >= 0 and head.sequence:
+        one.refuse(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, "a producer's new epoch begins with its record 0")
+        return False
+    if head.epoch > producer.epoch:
+        producer.restart(head.epoch)
+    return True
 
 
 def _refuse_batch(one: Batching, error: BadBatch) -> None:

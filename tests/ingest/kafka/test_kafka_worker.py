@@ -214,15 +214,21 @@ def test_no_request(door: Door, data: bytes, caplog: pytest.LogCaptureFixture) -
 
 
 def test_too_many(memory: Path) -> None:
-    """Of too many connections that which was idle longest is closed."""
+    """Of too many connections of a user new ones are closed; another user gets an idle one's place."""
     door = Door(memory)
     door.worker._most = 3
     callers = []
     for _ in range(4):
         callers.append(door.connect())
         door.worker.step(0)
-    assert callers[0].receive() is None
-    assert callers[3].produce(numbered(0, 1)) == (0, 0)
+    assert callers[3].receive() is None
+    assert callers[0].produce(numbered(0, 1)) == (0, 0)
+    for client in door.worker._clients.values():
+        client.uid = 77
+    door.worker._of = {77: 3}
+    other = door.connect()
+    assert other.produce(numbered(1, 1)) == (0, 1)
+    assert callers[1].receive() is None
     door.close()
 
 
