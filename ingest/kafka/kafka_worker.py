@@ -65,7 +65,8 @@ MOST_CLIENTS = 2048
 MEMORY_BYTES = 128 << 20
 """For requests of all clients, beside SMALL_BYTES of each."""
 SYNC_BYTES = 64 << 10
-"""A client with five requests on their way, of a batch of 16 KiB each, sends no more until it is answered."""
+IN_FLIGHT = 5
+"""Requests that an idempotent client has on their way, at most: then it waits for an answer."""
 TURN = 16
 """Requests of a client between two turns of others."""
 _TURNS = 256
@@ -437,7 +438,7 @@ class KafkaWorker:
             client, reply = self._busy[lane]
             assert reply.storing
             reply.storing.settle(lane)
-            self._want_sync(lane, reply.storing.end)
+            self._unsynced += lane.bytes
             if not self._write_more(lane):
                 self._go_on(client)
         parked, self._parked = self._parked, []
@@ -459,10 +460,9 @@ class KafkaWorker:
             self._write(self._free[-1], client, reply)
             self._go_on(client)
 
-    def _want_sync(self, lane: Lane, end: int) -> None:
-        """Have the keeper sync before its interval is over, where much waits for it."""
-        self._unsynced += lane.bytes
-        if self._unsynced >= SYNC_BYTES:
+    def _want_sync(self, client: Client, end: int) -> None:
+        """Have the keeper sync before its interval is over, where much waits for it, or a client does."""
+        if self._unsynced >= SYNC_BYTES or len(client.replies) >= IN_FLIGHT:
             self._unsynced = 0
             self._shared.words[Field.SYNC_WANTED] = end
             os.eventfd_write(self._keeper_bell, 1)
@@ -480,6 +480,7 @@ class KafkaWorker:
             return
         if storing.request.acks:
             client.replies.append(reply)
+        self._want_sync(client, storing.end)
         self._answer(client, time.monotonic())
 
     # -- answers ----------------------------------------------------------------------------------------

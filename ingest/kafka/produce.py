@@ -15,7 +15,7 @@ with tagged fields: a varint, how many, then each as its tag, its size and its b
 in later versions is tagged, and left out here.
 
 A library that does this for all requests is used for all others (`ingest.kafka.protocol`). These come from
-programs by the thousand a second, and it takes 20 times as long to write an answer; and a request of 16 MiB
+programs by the thousand a second, and it takes four times as long to write an answer; and a request of 16 MiB
 with two million partitions takes it a quarter of a minute to read: here it is refused by MOST_PARTS.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,7 @@ class Bench:
         servers: str = NOWHERE,
         *,
         settings: Mapping[str, Mapping[str, object]] | None = None,
+        inputs: Sequence[Mapping[str, object]] = (),
         place: Path | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> Iterator[Bruce]:
@@ -60,7 +61,7 @@ class Bench:
             **(settings or {}),
         }
         try:
-            with Bruce(directory, servers, settings=merged, environ=environ) as bruce:
+            with Bruce(directory, servers, settings=merged, inputs=inputs, environ=environ) as bruce:
                 yield bruce
         finally:
             shutil.rmtree(directory, ignore_errors=True)

@@ -28,8 +28,11 @@ KILLS, GAP_S = 5, 0.5
 AWAY_S = 8.0
 """For Kafka, or its answers."""
 CLIENT_S, DRAIN_S = 300.0, 120.0
-ROOM = {"max_bytes": 16 << 20, "segment_bytes": 1 << 20}
-"""Of a spool that is full while Kafka is away."""
+ROOM = {
+    "spool": {"max_bytes": 1 << 20, "segment_bytes": 256 << 10},
+    "ingest": {"max_stream_message_bytes": 64 << 10},
+}
+"""Settings of a spool that is full while Kafka is away."""
 _MOST_SHOWN = 3
 _BEGUN = 200
 """Records in the log when the trouble begins."""
@@ -37,7 +40,7 @@ _BEGUN = 200
 
 @dataclass
 class Outcome:
-    """What became of a client's records."""
+    """The fate of a client's records."""
 
     acked: dict[int, int] = field(default_factory=dict)
     """Partition by number; -1 if the client does not say."""

@@ -1,5 +1,5 @@
 // kafkajs produces numbers to a topic. See README.md above for the arguments.
-// It numbers what it sends again anew, and what waits behind it with the same numbers, so records are lost
+// It gives new numbers to what it sends again, and the same ones to what waits behind it, so records are lost
 // when an idempotent producer has several calls on their way. Here there is one call at a time.
 
 const fs = require("fs");
