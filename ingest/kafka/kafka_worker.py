@@ -124,6 +124,8 @@ class KafkaWorker:
         """How many a user has."""
         self._turns = Turns()
         self._memory = Memory(MEMORY_BYTES)
+        self._starved: dict[Client, None] = {}
+        """Those that wait for some of it."""
         self._free = [Lane(buffers, number) for number in reversed(range(MOST_LANES))]
         self._busy: dict[Lane, tuple[Client, Reply]] = {}
         """Lanes whose run waits to be taken."""
@@ -315,6 +317,7 @@ class KafkaWorker:
         client.close()
         client.replies.clear()
         self._unanswered.pop(client, None)
+        self._starved.pop(client, None)
         self._memory.grant(client, 0)
         self._feed()
 
@@ -336,10 +339,10 @@ class KafkaWorker:
 
     def _feed(self) -> None:
         """Go on with those that wait for memory."""
-        for client in self._clients.values():
-            if client.starved and self._has_memory(client):
-                client.starved = False
-                self._watch(client)
+        for client in [one for one in self._starved if self._has_memory(one)]:
+            del self._starved[client]
+            client.starved = False
+            self._watch(client)
 
     def _has_memory(self, client: Client) -> bool:
         """Whether it may go on with its request."""
@@ -368,6 +371,8 @@ class KafkaWorker:
             self._end(client, "tls" if client.speaks_tls else "bad_size")
         if not client.is_over:
             client.starved = not self._has_memory(client)
+            if client.starved:
+                self._starved[client] = None
             self._watch(client)
 
     def _take(self, client: Client, frame: memoryview) -> None:

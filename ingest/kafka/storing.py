@@ -145,8 +145,8 @@ class Storing:
         """When its client waits no longer."""
         self.look_at = 0.0
         """When to look again whether it is delivered."""
-        self._parked: list[Batching] = []
-        """Those whose producer has a batch on its way, on another connection."""
+        self.is_parked = False
+        """Whether it waits for a batch of another connection, which is on its way."""
 
     @property
     def end(self) -> int:
@@ -163,11 +163,6 @@ class Storing:
         """Whether there is something to write to a lane."""
         return any(one.left for one in self.parts)
 
-    @property
-    def is_parked(self) -> bool:
-        """Whether it waits for a batch of another connection."""
-        return bool(self._parked)
-
     def judge(self) -> None:
         """Find out what is to be stored."""
         seen: set[tuple[bytes, int]] = set()
@@ -178,12 +173,21 @@ class Storing:
                 continue
             seen.add(place)
             self._judge(one)
+        self._release_if_parked()
 
     def look_again(self) -> None:
-        """A batch of another connection is in the log, or is not: go on with those that waited for it."""
-        waiting, self._parked = self._parked, []
-        for one in waiting:
-            self._look_up(one)
+        """A batch of another connection is in the log, or is not: see whether that was the one waited for."""
+        self.is_parked = False
+        for one in self.parts:
+            if one.head and not one.answer.error:
+                self._look_up(one)
+        self._release_if_parked()
+
+    def _release_if_parked(self) -> None:
+        """Hold nothing while it waits: two requests would wait for each other."""
+        if self.is_parked:
+            for one in self.parts:
+                one.let_go(self)
 
     def _judge(self, one: Batching) -> None:
         if self.request.is_transactional:
@@ -245,9 +249,9 @@ class Storing:
         """Whether to go on; what was stored before is noted."""
         topic = one.part.topic
         producer = self._rules.producers.find(head.producer, topic, one.part.partition, self._uid)
+        one.ranges = []
         if producer.holder not in (None, self):
-            one.left = 0
-            self._parked.append(one)
+            self.is_parked = True
             return False
         if not _is_of_epoch(one, head, producer):
             return False

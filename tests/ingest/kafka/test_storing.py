@@ -74,6 +74,18 @@ def test_on_its_way(door: Door) -> None:
     assert door.values() == values(0, 5)
 
 
+def test_two_that_wait_for_each_other(door: Door) -> None:
+    """Two requests of one producer with the same partitions in another order are both answered."""
+    first, second = door.connect(), door.connect()
+    batches = [("orders", number, numbered(0, 5, producer=7)) for number in (0, 1)]
+    first.send(batches)
+    second.send(batches[::-1])
+    door.settle(8)
+    for caller in (first, second):
+        assert [error for error, _ in outcome_of(caller.receive())] == [0, 0]
+    assert sorted(door.values(), key=str) == sorted(2 * values(0, 5), key=str)
+
+
 def test_run_word() -> None:
     """A run's number, its lane and the Batches before fit one word, each for itself."""
     words = {
