@@ -54,6 +54,9 @@ class Reply:
     correlation: int = 0
     version: int = 0
     not_before: float = 0.0
+    """When it may be given."""
+    resume_at: float = 0.0
+    """When its request goes on, that had nothing to offer in its turn."""
 
 
 @dataclass(eq=False, slots=True)

@@ -152,7 +152,7 @@ class KafkaWorker:
             for allow in (False, True)
         }
         self._throttle = Throttle(_LINE_S)
-        self._look_at = self._lacking_until = 0.0
+        self._look_at = 0.0
         self._words = shared.words[Field.KAFKA :][:KAFKA_WORDS]
         self._words[WAITING] = 0
         self._counts = ConnectionCounts(shared.words[Field.CONNECTIONS :])
@@ -231,8 +231,6 @@ class KafkaWorker:
                 self._watch(client)
 
     def _pause(self, wait_s: float) -> float:
-        if self._queue and self._free and time.monotonic() >= self._lacking_until:
-            return 0
         if self._turns:
             return 0
         if self._unanswered or self._parked or self._queue:
@@ -406,7 +404,7 @@ class KafkaWorker:
         assert reply.storing
         if not reply.storing.has_more:
             self._stored(client, reply)
-        elif self._free and not self._queue:
+        elif self._free:
             self._write(self._free[-1], client, reply)
         else:
             self._queue.append((client, reply))
@@ -415,8 +413,7 @@ class KafkaWorker:
         assert reply.storing
         if not lane.open():
             self._say("memory", "clients wait: there is no memory to write what they sent to")
-            self._lacking_until = time.monotonic() + _TICK_S
-            self._queue.append((client, reply))
+            self._resume_later(client, reply)
             return
         self._free.pop()
         self._busy[lane] = client, reply
@@ -432,10 +429,15 @@ class KafkaWorker:
         lane.close()
         self._free.append(lane)
         if reply.storing.has_more:
-            self._queue.append((client, reply))
+            self._resume_later(client, reply)
         else:
             self._stored(client, reply)
         return False
+
+    def _resume_later(self, client: Client, reply: Reply) -> None:
+        """Let others go first."""
+        reply.resume_at = time.monotonic() + _TICK_S
+        self._queue.append((client, reply))
 
     def _look_at_taken(self) -> None:
         """Go on with what was taken: the rest of a request first, then those that wait for a lane."""
@@ -457,11 +459,14 @@ class KafkaWorker:
                 self._go_on(client)
 
     def _take_queue(self) -> None:
-        """Go on with those that wait for a lane, each once: one that is large waits for its next turn."""
+        """Go on with those that wait for a lane, each once."""
         for _ in range(len(self._queue)):
-            if not self._free or time.monotonic() < self._lacking_until:
+            if not self._free:
                 return
             client, reply = self._queue.popleft()
+            if time.monotonic() < reply.resume_at:
+                self._queue.append((client, reply))
+                continue
             self._write(self._free[-1], client, reply)
             self._go_on(client)
 

@@ -276,7 +276,15 @@ class Storing:
 
         There may be more to write without anything to offer: others are to have their turn before.
         """
-        lane.begin(large=self._guess() > LARGE_BYTES)
+        large = self._guess() > LARGE_BYTES
+        # One record may take more than was guessed.
+        return self._fill(lane, now_ms, large=large) or (
+            self.has_more and not large and self._fill(lane, now_ms, large=True)
+        )
+
+    def _fill(self, lane: Lane, now_ms: int, *, large: bool) -> bool:
+        """Write and offer a run; False, with nothing offered, if nothing was written."""
+        lane.begin(large=large)
         room = STEP_BYTES
         for one in self.parts:
             before = len(lane.messages)

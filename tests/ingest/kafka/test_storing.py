@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+import time
+from pathlib import Path
+
 import pytest
+from crc32c import crc32c
 
 from ingest.kafka.errors import Code
 from ingest.kafka.storing import run_word
@@ -72,6 +77,28 @@ def test_on_its_way(door: Door) -> None:
     door.settle()
     assert [outcome_of(one.receive()) for one in (first, second)] == [[(0, 0)]] * 2
     assert door.values() == values(0, 5)
+
+
+def test_larger_than_guessed(memory: Path) -> None:
+    """A record that is far larger than its compressed batch gets a lane of its size."""
+    door = Door(memory, limit=600_000)
+    assert door.connect().produce(record_batch([Record(bytes(500_000))], codec=1)) == (0, 0)
+    assert [one.record.value for one in door.stored()] == [bytes(500_000)]
+    door.close()
+
+
+def test_many_damaged_batches(door: Door) -> None:
+    """A request with many batches that are found to be damaged late is answered, by turns with others."""
+    batch = bytearray(record_batch([Record(bytes(5000))], codec=1))
+    batch[-10:] = bytes(10)
+    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    caller, other = door.connect(), door.connect()
+    caller.send([("orders", 0, bytes(batch)), ("orders", 1, bytes(batch)), ("orders", 2, numbered(0, 1))])
+    assert other.produce(numbered(5, 1), topic="other")[0] == 0
+    time.sleep(0.1)
+    door.settle()
+    wrong = int(Code.UNSUPPORTED_COMPRESSION_TYPE), -1
+    assert outcome_of(caller.receive()) == [wrong, wrong, (0, 0)]
 
 
 def test_two_that_wait_for_each_other(door: Door) -> None:
