@@ -56,6 +56,7 @@ from spool.native.peers import ends_of, users_of
 from spool.options import WhenFull
 from spool.shared.state import Field, SharedState, no_beat
 from spool.throttle import Throttle
+from spool.words import counted
 
 log = logging.getLogger("bruce.kafka")
 
@@ -278,8 +279,8 @@ class KafkaWorker:
         mine = [one for one in self._clients.values() if one.uid == most] if most != client.uid else []
         self._say(
             ("crowd", most),
-            f"a client {client.user} comes, and all {self._most} connections are in use, "
-            f"{self._of[most]} of them by one user: that one's new ones are closed, or its idle ones",
+            f"a client {client.user} comes, and all of {counted(self._most, 'connection')} are in use, most of "
+            "them by one user: that one's new ones are closed, or its idle ones",
         )
         if not mine:
             return False
@@ -411,7 +412,7 @@ class KafkaWorker:
 
     def _write(self, lane: Lane, client: Client, reply: Reply) -> None:
         assert reply.storing
-        if not lane.open():
+        if not lane.reserve():
             self._say("memory", "clients wait: there is no memory to write what they sent to")
             self._resume_later(client, reply)
             return

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ingest.access import NO_ID
 from ingest.buffers import connection_buffer
-from ingest.buffers.connection_buffer import COUNT, FROM, KAFKA, OFFERED
+from ingest.buffers.connection_buffer import COUNT, FROM, KAFKA, OFFERED, RUN_BYTES, RUNS
 from ingest.buffers.connection_buffers import OUTCOMES_BYTES, ConnectionBuffers
 from ingest.buffers.messages import FIRST, FOLLOWS, IS_STORED, OUTCOME_BYTES, VERDICT
 from ingest.kafka.record_batch import Source, write_records
@@ -60,7 +60,7 @@ class Lane:
         """Whether it is not taken yet."""
         return bool(connection_buffer.waits(self.head))
 
-    def open(self) -> bool:
+    def reserve(self) -> bool:
         """Have memory for a small run; False when there is none now."""
         small = min(SMALL_BYTES, self._buffers.side_bytes)
         if not self._buffers.reserve(self.number, 0, 0, small):
@@ -108,7 +108,7 @@ class Lane:
 
     def frames(self) -> Iterator[Frame]:
         """The Batches of a run that a predecessor has written, and that is taken."""
-        run = connection_buffer.run_at(self.head)
+        run = self.head + RUNS + (self.run & 1) * RUN_BYTES
         at = self.side + load_u32(Address(run + FROM))
         for number in range(load_u32(Address(run + COUNT))):
             (size,) = _SIZE.unpack(ctypes.string_at(at, _SIZE.size))

@@ -38,6 +38,7 @@ from ingest.kafka.record_batch import (
 )
 from spool.format.wire import Reason
 from spool.native.memory import Address, address_of
+from spool.words import counted
 
 LARGE_BYTES = 64 << 10
 """Of records, for which a lane gets all its memory."""
@@ -212,7 +213,7 @@ class Storing:
         if count < 0:
             one.refuse(-count, "Kafka does not have the topic, or was not asked for it yet")
         elif not 0 <= one.part.partition < count:
-            one.refuse(Code.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has {count} partitions")
+            one.refuse(Code.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has {counted(count, 'partition')}")
         one.is_new = not self._rules.is_known(name)
         return not one.answer.error
 

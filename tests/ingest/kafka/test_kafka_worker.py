@@ -25,7 +25,7 @@ from tests.ingest.kafka.door import LIMIT, Door, numbered, outcome_of, values
 from tests.ingest.stream_clients import Kill, Killed
 
 DOOR_STEPS = [
-    (Lane, "open"),
+    (Lane, "reserve"),
     (Lane, "begin"),
     (Lane, "write"),
     (Lane, "offer"),

@@ -20,7 +20,7 @@ class Writing:
 
     def __init__(self, door: Door, batch: bytes, topic: bytes = b"orders") -> None:
         self.lane = Lane(door.lanes, 5)
-        assert self.lane.open()
+        assert self.lane.reserve()
         self._records, self._topic = (
             np.frombuffer(batch, np.uint8)[HEAD_BYTES:],
             np.frombuffer(topic, np.uint8),
