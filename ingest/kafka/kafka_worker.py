@@ -279,8 +279,8 @@ class KafkaWorker:
         mine = [one for one in self._clients.values() if one.uid == most] if most != client.uid else []
         self._say(
             ("crowd", most),
-            f"a client {client.user} comes, and all of {counted(self._most, 'connection')} are in use, most of "
-            "them by one user: that one's new ones are closed, or its idle ones",
+            f"a client {client.user} comes, and {counted(self._most, 'connection')} are in use, most of them "
+            "by one user: that one's new ones are closed, or its idle ones",
         )
         if not mine:
             return False
