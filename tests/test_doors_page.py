@@ -50,4 +50,4 @@ def test_the_input_is_accepted(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     more = [line.removeprefix("# ").partition(" #")[0] for line in text.splitlines() if line.startswith("# ")]
     assert len(more) == 2
     with DoorBruce(tmp_path, kafka.bootstrap_servers, *more) as bruce:
-        assert bruce.status().kafka is not None
+        bruce.await_status(lambda seen: seen.kafka is not None)

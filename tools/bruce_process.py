@@ -100,7 +100,7 @@ class Bruce:
         self.config.write_text("\n".join(lines) + "\n")
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the daemon; return when its workers run."""
+        """Start the daemon; return when its workers run. It ends with the calling thread, if not before."""
         assert not self.pid
         command = [sys.executable, "-c", "from cli.app import bruce; bruce()", "run", "--config"]
         command.append(str(self.config))

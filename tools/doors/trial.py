@@ -68,16 +68,18 @@ def run_trial(program: Program, trouble: str, bruce: Bruce, target: Target, coun
             env={**os.environ, **program.environ},
             start_new_session=True,
         )
-        stopping = threading.Event()
-        maker = threading.Thread(target=_make_trouble, args=(trouble, bruce, target, stopping))
-        maker.start()
-        try:
-            code = process.wait(CLIENT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            code = process.wait()
-        stopping.set()
-        maker.join()
+        stopping, codes = threading.Event(), list[int]()
+
+        def wait() -> None:
+            codes.append(_end_of(process))
+            stopping.set()
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        # Not in the other thread: a daemon that it had started would end with it (Bruce.start).
+        _make_trouble(trouble, bruce, target, stopping)
+        waiter.join()
+    (code,) = codes
     found = _read(acked)
     if code:
         found.faults.append(f"the client ended with {code}: see {bruce.directory}/client.log")
@@ -85,9 +87,20 @@ def run_trial(program: Program, trouble: str, bruce: Bruce, target: Target, coun
     return found
 
 
+def _end_of(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a client, and end one that does not end."""
+    try:
+        return process.wait(CLIENT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
+
+
 def _read(path: Path) -> Outcome:
     found = Outcome()
-    for line in path.read_text().splitlines() if path.exists() else ():
+    text = path.read_text() if path.exists() else ""
+    # A client that was killed may have left half a line.
+    for line in text[: text.rfind("\n") + 1].splitlines():
         number, partition, *rest = line.split(maxsplit=2)
         if partition == "failed":
             found.failed.append(" ".join(rest))
