@@ -431,7 +431,10 @@ class FastPath:
         `seconds` at most, or COMMIT_S once something has moved.
         """
         if not self._deliver(seconds):
-            ready, _, _ = select.select([self._client.wake_fd, self._bell], [], [], seconds)
+            wake = self._client.wake_fd
+            # Without room for it, what is committed meanwhile would wake us for nothing.
+            watched = [wake, self._bell] if self._router.has_room else [wake]
+            ready, _, _ = select.select(watched, [], [], seconds)
             for fd in ready:
                 os.eventfd_read(fd)
 

@@ -150,6 +150,11 @@ class Router:
         )
 
     @property
+    def has_room(self) -> bool:
+        """Whether a step can do something with messages that are committed by now."""
+        return self._scheduler.has_room
+
+    @property
     def is_ordinary(self) -> bool:
         """Whether nothing but new messages and good reports is expected, which the fast path may take."""
         ruled = (

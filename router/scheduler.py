@@ -343,6 +343,8 @@ class Scheduler:
         self._batches, self._passes = batches, passes
         self._aside: set[int] = set()
         """Topics, by number."""
+        self.has_room = True
+        """Whether the last step would have taken more of the live path."""
 
     def step(self, low_watermark: int) -> bool:
         """Batches of the live path, then of the catch-up, as far as there is room.
@@ -350,6 +352,7 @@ class Scheduler:
         `low_watermark`: of the marks. False when more can be done only after a change elsewhere.
         """
         committed = self._committed()
+        self.has_room = True
         more = self._behind(committed) > 0 and self._go_on(committed)
         return self._step_catch_up(low_watermark) or more
 
@@ -360,6 +363,7 @@ class Scheduler:
         if not may_read and self._behind(committed) > self._behind_bytes:
             self._set_aside()
         looks_ahead = not may_read and bool(self._aside) and self._moving()
+        self.has_room = may_read or looks_ahead
         for _ in range(LOOK_AHEAD_BATCHES if looks_ahead else 1):
             if not (may_read or looks_ahead) or not self._read_on(calm):
                 return False

@@ -62,11 +62,12 @@ class Lane:
 
     def reserve(self) -> bool:
         """Have memory for a small run; False when there is none now."""
-        small = min(SMALL_BYTES, self._buffers.side_bytes)
-        if not self._buffers.reserve(self.number, 0, 0, small):
-            return False
-        self._reserved = max(self._reserved, small)
-        self._buffers.use(self.number)
+        if not self._reserved:
+            small = min(SMALL_BYTES, self._buffers.side_bytes)
+            if not self._buffers.reserve(self.number, 0, 0, small):
+                return False
+            self._reserved = small
+            self._buffers.use(self.number)
         connection_buffer.open_buffer(self.head, KAFKA, NO_ID, NO_ID, NO_ID)
         return True
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -131,6 +133,27 @@ def test_a_window_that_is_full_holds_partitions() -> None:
         records = running.consume("t", 3, 61)
         check_order(records)
         assert len(records) == 61
+
+
+def test_without_room_it_sleeps_through_commits() -> None:
+    """While Kafka is away and the window is full, what is committed wakes no one; later all of it goes."""
+    options: dict[str, Any] = {
+        "window_messages": 8,
+        "kafka_properties": {"statistics.interval.ms": "0"},
+    }
+    with EmbeddedKafka(brokers=1, topics=[("t", 3)]) as kafka, knowing(kafka, **options) as running:
+        kafka.down()
+        for first in range(0, 80, 20):
+            running.send(keyed(20, first=first))
+            running.run_for(0.05)
+        assert not running.router.has_room
+        running.send(keyed(20, first=80))
+        os.eventfd_write(running.spool.bell, 1)
+        running.fast_path.wait(0.05)
+        assert select.select([running.spool.bell], [], [], 0)[0]
+        kafka.up()
+        running.finish()
+        assert sorted(set(numbers(running.consume("t", 3, 101)))) == list(range(100))
 
 
 def test_a_report_with_an_error_goes_to_the_router() -> None:
