@@ -24,6 +24,7 @@ from typing import Any, Self
 import numpy as np
 
 from cli.daemon.compiling import compile_kernels
+from cli.status.snapshot import ROLES
 from spool.index.identity import read_identity
 from spool.layout import Layout
 from spool.log.recovery import boot_id
@@ -33,7 +34,7 @@ from spool.storage.ownership import is_own_directory
 from tools.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
-ROLES = ("supervisor", "ingest", "keeper", "delivery")
+WORKERS = ("supervisor", "ingest", "keeper", "delivery")
 START_S = 120.0
 """Long enough to compile all kernels, on the first start of a checkout."""
 NOWHERE = "127.0.0.1:1"
@@ -68,6 +69,7 @@ class Bruce:
         self.socket = Path(listener.getsockname()) if listener else self.runtime / "bruce.sock"
         self.pid = 0
         self._listener, self._settings, self.inputs = listener, settings or {}, inputs
+        self._roles = (*WORKERS, "kafka") if any("kafka" in one for one in inputs) else WORKERS
         self.environ = {name: value for name, value in os.environ.items() if not name.startswith("BRUCE_")}
         self.environ |= {
             "BRUCE_RUNTIME_DIRECTORY": str(self.runtime),
@@ -129,7 +131,7 @@ class Bruce:
         if self.pid and os.waitpid(self.pid, os.WNOHANG)[0]:
             self.pid = 0
             raise RuntimeError(f"bruce ended by itself; see {self.log}")
-        return len(self.workers()) == len(ROLES) and self.socket.exists()
+        return len(self.workers()) == len(self._roles) and self.socket.exists()
 
     def shared(self) -> np.ndarray | None:
         """The words of the shared state; None while no daemon has made it."""
@@ -155,7 +157,8 @@ class Bruce:
         shared = self.shared()
         if shared is None or not self.pid or int(shared[Field.WORKERS]) != self.pid:
             return {}
-        pids = {role: int(shared[Field.WORKERS + WORKER_WORDS * row]) for row, role in enumerate(ROLES)}
+        rows = {role: Field.WORKERS + WORKER_WORDS * ROLES.index(role) for role in self._roles}
+        pids = {role: int(shared[row]) for role, row in rows.items()}
         return {role: pid for role, pid in pids.items() if pid == self.pid or _parent(pid) == self.pid}
 
     def living(self) -> set[int]:

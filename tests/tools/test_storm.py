@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from dispatch.embedded import EmbeddedKafka
+from tests.cli.daemon.test_kafka_input import DoorBruce
 from tools.storms.evidence import Evidence
+from tools.storms.kafka_client import CODECS, Client, RunningClient
 from tools.storms.options import StormOptions, minute, parse_options
 from tools.storms.timeline import kills, troubles
 from tools.storms.watcher import adds_up
+from tools.verify import verify
+from tools.waiting import wait_until
 
 
 def test_a_seed_gives_the_same_storm_again() -> None:
@@ -46,3 +51,19 @@ def test_a_violation_ends_with_one_and_keeps_what_it_found(
         assert evidence.conclude({"seed": 1}, keep=False) == code
         assert (tmp_path / "e/spool").exists() == violated
         assert ("one is missing" in capsys.readouterr().out) == violated
+
+
+def test_a_kafka_client_sends_what_the_verifier_expects(tmp_path: Path) -> None:
+    """All that it says it sent is in Kafka, whole, in its partition; and a message less would be missed."""
+    with (
+        EmbeddedKafka(topics=[("a", 3), ("b", 3)]) as kafka,
+        DoorBruce(tmp_path, kafka.bootstrap_servers) as bruce,
+    ):
+        client = Client(bruce.address, ["a", "b"], 3, 7, 500, (100, 300), 1, CODECS[0])
+        with RunningClient(client) as running:
+            wait_until(lambda: bruce.status().received > 100, 60, "its messages")
+            report = running.stop()
+        bruce.await_status(lambda seen: (seen.received, seen.backlog) == (report["sent"], 0))
+        found = verify(kafka.bootstrap_servers, ["a", "b"], {7: report["sent"]})
+        assert found.clean
+        assert not verify(kafka.bootstrap_servers, ["a", "b"], {7: report["sent"] + 1}).clean

@@ -25,7 +25,7 @@ def storm(directory: Path, *arguments: str) -> None:
 @pytest.mark.long
 @pytest.mark.crash
 def test_nothing_is_missing_after_a_minute_of_storm(tmp_path: Path) -> None:
-    """On the embedded Kafka: 13 kills of bruce's processes, a broker down and one frozen."""
+    """On the embedded Kafka: 16 kills of bruce's processes, a broker down and one frozen."""
     storm(tmp_path, "--minute", "--embedded")
 
 

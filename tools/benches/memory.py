@@ -17,7 +17,7 @@ from spool.shared.state import Field
 from tools.benches.bench import Bench, accept, warm_up
 from tools.benches.machine import private_bytes
 from tools.benches.report import Figure
-from tools.bruce_process import NOWHERE, ROLES, Bruce
+from tools.bruce_process import NOWHERE, WORKERS, Bruce
 from tools.load import LoadOptions
 from tools.waiting import TookTooLong
 
@@ -67,7 +67,7 @@ def look(bruce: Bruce) -> dict[str, float]:
 
 def watch(bruce: Bruce) -> dict[str, float]:
     """The highest figure of each process until everything is delivered. Raises TookTooLong."""
-    most = dict.fromkeys(ROLES, 0.0)
+    most = dict.fromkeys(WORKERS, 0.0)
     end = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end:
         for role, megabytes in look(bruce).items():

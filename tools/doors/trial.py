@@ -15,8 +15,7 @@ from pathlib import Path
 
 from confluent_kafka import Message
 
-from cli.status.snapshot import ROLES
-from spool.shared.state import WORKER_WORDS, Field
+from spool.shared.state import Field
 from tests.daemon import consume
 from tools.bruce_process import Bruce
 from tools.doors.clients import Program
@@ -152,12 +151,6 @@ def _judge_records(found: Outcome, records: list[Message], program: Program, *, 
     ]
 
 
-def pid_of(bruce: Bruce, role: str) -> int:
-    """The process of a worker; 0 if it does not run."""
-    shared = bruce.shared()
-    return 0 if shared is None else int(shared[Field.WORKERS + WORKER_WORDS * ROLES.index(role)])
-
-
 def _make_trouble(trouble: str, bruce: Bruce, target: Target, stopping: threading.Event) -> None:
     if trouble == "none":
         return
@@ -174,13 +167,10 @@ def _kills_of(role: str) -> Callable[[Bruce, Target, threading.Event], None]:
         killed = {0}
         for _ in range(KILLS):
             with suppress(TookTooLong):
-                wait_until(lambda: pid_of(bruce, role) not in killed, 20, f"another {role}")
+                wait_until(lambda: bruce.workers().get(role, 0) not in killed, 20, f"another {role}")
             if stopping.wait(GAP_S):
                 return
-            pid = pid_of(bruce, role)
-            killed.add(pid)
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            killed.add(bruce.kill(role))
 
     return kill
 

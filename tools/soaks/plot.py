@@ -7,14 +7,14 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from tools.bruce_process import ROLES
+from tools.bruce_process import WORKERS
 from tools.soaks.samples import Sample
 
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 
-_COLOURS = dict(zip(ROLES, ("#666666", "#1f77b4", "#2ca02c", "#d62728"), strict=True))
+_COLOURS = dict(zip(WORKERS, ("#666666", "#1f77b4", "#2ca02c", "#d62728"), strict=True))
 
 
 def draw(path: Path, samples: Sequence[Sample], minutes: Sequence[Mapping[str, int]]) -> None:

@@ -28,6 +28,11 @@ class StormOptions:
     ingest_kills: int = 50
     delivery_kills: int = 50
     keeper_kills: int = 20
+    kafka_kills: int = 10
+    kafka_clients: int = 2
+    """Senders that are Kafka clients; without one the Kafka worker does not run."""
+    kafka_rate: int = 500
+    """Messages a second of each of them."""
     all_kills: int = 5
     gap_s: float = 2.0
     """Mean time between two kills; the shape is exponential."""
@@ -60,6 +65,7 @@ class StormOptions:
             "ingest": self.ingest_kills,
             "delivery": self.delivery_kills,
             "keeper": self.keeper_kills,
+            "kafka": self.kafka_kills if self.kafka_clients else 0,
             "all": self.all_kills,
         }
 
@@ -69,6 +75,7 @@ MINUTE: dict[str, Any] = {
     "ingest_kills": 5,
     "delivery_kills": 5,
     "keeper_kills": 2,
+    "kafka_kills": 3,
     "all_kills": 1,
     "gap_s": 1.0,
     "broker_down_s": 3.0,

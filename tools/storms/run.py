@@ -6,7 +6,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ import numpy as np
 
 from spool.layout import Layout
 from spool.shared.state import Field
+from tests.daemon import free_port
 from tools.bruce_process import Bruce
 from tools.load import LoadOptions
 from tools.storms.evidence import Evidence
+from tools.storms.kafka_client import CODECS, Client, RunningClient
 from tools.storms.options import StormOptions
 from tools.storms.unmarked import keep_marks, unanswered
 from tools.storms.watcher import Watcher
@@ -61,6 +63,29 @@ class StormRun:
             "seed": self.options.seed,
         }
         return LoadOptions(self.bruce.socket, **{**options, **changes})
+
+    @contextmanager
+    def kafka_clients(self) -> Iterator[list[RunningClient]]:
+        """The Kafka clients, numbered behind the senders. They end with the block."""
+        options = self.options
+        with ExitStack() as running:
+            yield [
+                running.enter_context(RunningClient(self._kafka_client(number)))
+                for number in range(options.kafka_clients)
+            ]
+
+    def _kafka_client(self, number: int) -> Client:
+        options = self.options
+        return Client(
+            f"127.0.0.1:{self.bruce.inputs[0]['kafka']}",
+            options.topic_names,
+            partitions(options),
+            options.senders + number,
+            options.kafka_rate,
+            (200, 400),
+            options.seed + number,
+            CODECS[number % len(CODECS)],
+        )
 
     def keep_marks(self) -> None:
         """Copy the marks; call it after a deliverer died and before its successor begins."""
@@ -159,6 +184,7 @@ def storm_run(options: StormOptions, evidence: Evidence) -> Iterator[StormRun]:
         "spool": {"max_bytes": options.room_mib << 20, "segment_bytes": options.segment_mib << 20},
         "dispatch": {"window_messages": options.window_messages, "mode": options.mode},
     }
+    inputs = [{"kafka": free_port()}] if options.kafka_clients else []
     target: Target
     if options.embedded:
         target = Embedded(options.brokers, topics)
@@ -167,7 +193,9 @@ def storm_run(options: StormOptions, evidence: Evidence) -> Iterator[StormRun]:
     try:
         with (
             target,
-            Bruce(evidence.directory, target.bootstrap, settings=settings, listener=listener) as bruce,
+            Bruce(
+                evidence.directory, target.bootstrap, settings=settings, inputs=inputs, listener=listener
+            ) as bruce,
         ):
             yield StormRun(options, evidence, target, bruce)
     finally:

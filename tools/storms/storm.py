@@ -44,7 +44,8 @@ class Storm:
         self._evidence.say(
             f"seed {options.seed}: {duration_s(options):.0f} s of kills, {rate} messages a second"
         )
-        with RunningLoad(parts.load(rate=rate, lump_ms=LUMP_MS)) as load:
+        load_options = parts.load(rate=rate, lump_ms=LUMP_MS)
+        with RunningLoad(load_options) as load, parts.kafka_clients() as clients:
             try:
                 watcher.start()
                 self._pass(watcher)
@@ -53,6 +54,10 @@ class Storm:
                     lambda: watcher.last["received"] >= options.messages, MOST_SENDING_S, enough, pause_s=0.5
                 )
                 report = load.stop()
+                for client in clients:
+                    ended = client.stop()
+                    report["senders"].append(ended)
+                    report["sent"] += ended["sent"]
             finally:
                 watcher.stop()
         self._evidence.say(f"{report['sent']} sent; waiting for the backlog")
